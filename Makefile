@@ -1,0 +1,83 @@
+# `make` alone prints what there is. Everything is installed below .venv; nothing else of the machine is changed, except by
+# `make servers` (and what needs it), which installs Debian packages and starts no service.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+BASE := $(VENV)/.installed-base
+FULL := $(VENV)/.installed-full
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+
+.PHONY: help
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+.PHONY: setup
+setup: $(FULL) ## make .venv with workq, all extras and the tools (again only when pyproject.toml changes)
+	@echo "setup: $(VENV) is ready"
+
+.PHONY: servers
+servers: ## install RabbitMQ, Redis, PostgreSQL and MariaDB from Debian, only what is missing, starting no service
+	@scripts/install-servers-debian.sh
+
+.PHONY: demo
+demo: $(if $(wildcard $(FULL)),$(FULL),$(BASE)) ## a reindex job in one SQLite file: needs Python only, no servers
+	@echo "demo: SQLite only, no servers; works in a temporary folder"
+	@$(BIN)/workq demo reindex
+
+.PHONY: demo-full
+demo-full: $(FULL) servers ## the same job on private RabbitMQ, Redis and PostgreSQL, started for it and ended after it
+	@echo "demo-full: starts private servers on free ports, and ends them afterwards"
+	@$(BIN)/workq demo reindex --servers
+
+.PHONY: test
+test: $(FULL) servers ## all tests, against private servers; a missing server is a failure
+	@echo "test: unit, contract, simulation, fault and system tests; private servers on free ports; nothing is skipped"
+	@$(BIN)/pytest --require=all --numprocesses=2 --dist=loadfile
+
+.PHONY: long
+long: $(FULL) servers ## the figures at full size: kills, memory, a task beyond the consumer timeout (about ten minutes)
+	@echo "long: the system tests at full size; prints what it measured"
+	@$(BIN)/pytest --require=all --long --timeout=1800 -rP -p no:randomly tests/system/test_kills.py tests/system/test_promises.py
+
+.PHONY: check
+check: $(FULL) ## format, lint, types and import contracts: needs no servers
+	@echo "check: ruff format"
+	@$(BIN)/ruff format --check .
+	@echo "check: ruff"
+	@$(BIN)/ruff check .
+	@echo "check: mypy --strict"
+	@$(BIN)/mypy --strict
+	@echo "check: import contracts"
+	@$(BIN)/lint-imports
+
+.PHONY: format
+format: $(FULL) ## rewrite the files in the one format, and fix what the linter can fix
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+.PHONY: clean
+clean: ## remove .venv, caches and build results
+	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "workq needs Python 3.11 or newer as '$(PYTHON)' (another one: make PYTHON=python3.12 ...)" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	  { echo "workq needs the venv module of Python: apt-get install python3-venv" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+
+$(BASE): pyproject.toml | $(BIN)/python
+	@echo "setup: installing workq into $(VENV) (needs the package index; about a minute)"
+	@$(PIP) --editable .
+	@touch $@
+
+$(FULL): pyproject.toml | $(BIN)/python
+	@echo "setup: installing workq with all extras and tools into $(VENV) (needs the package index; about two minutes)"
+	@$(PIP) --editable '.[all,dev]'
+	@touch $@ $(BASE)

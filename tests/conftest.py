@@ -1,0 +1,157 @@
+"""Private servers for the tests that need them: started on first use, one of each for the whole run, ended with it.
+
+A server that is not installed skips the tests that ask for it. `--require=all`, or some of `rabbitmq,redis,postgres,
+mysql`, makes that a failure: CI must not pass by skipping. The end of the report lists which servers were really used.
+
+The four `..._server` fixtures are shared. A test that kills, pauses or wipes a server starts one of its own:
+
+    def test_...(private: Private) -> None:
+        with private(start_redis) as redis: ...
+"""
+
+from __future__ import annotations
+
+import platform
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import pytest
+
+from workq.testing.servers import (
+    MariaDB,
+    PostgreSQL,
+    RabbitMQ,
+    Redis,
+    Server,
+    ServerMissing,
+    start_mariadb,
+    start_postgres,
+    start_rabbitmq,
+    start_redis,
+)
+
+SERVERS = ("rabbitmq", "redis", "postgres", "mysql")
+_used = pytest.StashKey[list[str]]()
+
+AnyServer = TypeVar("AnyServer", bound=Server)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--require",
+        default="",
+        metavar="NAMES",
+        type=_server_names,
+        help=f"servers whose absence is a failure, not a skip: 'all', or some of {','.join(SERVERS)}",
+    )
+    parser.addoption("--long", action="store_true", help="the full sizes and durations: see `make long`")
+
+
+@pytest.fixture(scope="session")
+def long_run(request: pytest.FixtureRequest) -> bool:
+    """Whether to run at full size: hours are not for CI, and a short run proves that the long one would start."""
+    return bool(request.config.getoption("--long"))
+
+
+def _server_names(text: str) -> frozenset[str]:
+    names = frozenset(filter(None, text.split(",")))
+    if names == {"all"}:
+        return frozenset(SERVERS)
+    if unknown := sorted(names.difference(SERVERS)):
+        raise pytest.UsageError(f"--require: unknown server {', '.join(unknown)}; known: all, {', '.join(SERVERS)}")
+    return names
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_used] = []
+    config.pluginmanager.register(UsedElsewhere(config.stash[_used]))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Of several processes, each tells the one that reports which servers it used."""
+    answers = getattr(session.config, "workeroutput", None)
+    if answers is not None:
+        answers["used"] = session.config.stash[_used]
+
+
+class UsedElsewhere:
+    """Gathers what the processes of a distributed run used."""
+
+    def __init__(self, used: list[str]) -> None:
+        self.used = used
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        self.used.extend(getattr(node, "workeroutput", {}).get("used", []))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    here = [f"Python {platform.python_version()}", f"SQLite {sqlite3.sqlite_version}"]
+    used = config.stash[_used]
+    private = sorted(set(used)) if used else ["no private servers"]
+    terminalreporter.write_line(f"used: {', '.join(here + private)}")
+
+
+class Private:
+    """Starts private servers; where one is not installed, the test skips or fails, as `--require` says."""
+
+    names: ClassVar[Mapping[Callable[..., Server], str]] = {
+        start_rabbitmq: "rabbitmq",
+        start_redis: "redis",
+        start_postgres: "postgres",
+        start_mariadb: "mysql",
+    }
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.required: frozenset[str] = config.getoption("--require")
+        self.used = config.stash[_used]
+
+    def __call__(
+        self, start: Callable[..., AnyServer], folder: Path | None = None, *, options: Sequence[str] = ()
+    ) -> AnyServer:
+        """Start one. It is the caller's to stop, best in a `with` block."""
+        try:
+            server = start(folder, options=options)
+        except ServerMissing as missing:
+            name = self.names[start]
+            if name in self.required:
+                pytest.fail(f"--require={name}: {missing}", pytrace=False)
+            pytest.skip(str(missing))
+        self.used.append(f"{server.name} {server.version}")
+        return server
+
+
+@pytest.fixture(scope="session")
+def private(request: pytest.FixtureRequest) -> Private:
+    """Call it to start a server of your own."""
+    return Private(request.config)
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_server(private: Private) -> Iterator[RabbitMQ]:
+    """The run's RabbitMQ. Use queues with names of your own, and delete them."""
+    with private(start_rabbitmq) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_server(private: Private) -> Iterator[Redis]:
+    """The run's Redis. Use keys with a prefix of your own."""
+    with private(start_redis) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_server(private: Private) -> Iterator[PostgreSQL]:
+    """The run's PostgreSQL. `create_database` gives a database of your own."""
+    with private(start_postgres) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb_server(private: Private) -> Iterator[MariaDB]:
+    """The run's MariaDB. `create_database` gives a database of your own."""
+    with private(start_mariadb) as server:
+        yield server
