@@ -1,0 +1,88 @@
+"""workq: a reliable work queue for Python.
+
+It starts as one SQLite file and moves to RabbitMQ + Redis + PostgreSQL/MySQL without a code change. A task whose
+`enqueue()` returned is recorded in the ledger; it is run at least once and settled exactly once.
+
+Importing this module is cheap: the client libraries of the servers are loaded when they are first needed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from workq.app import WorkQueue
+    from workq.config import Times
+    from workq.context import Current, current
+    from workq.errors import (
+        BrokerUnavailable,
+        Cancel,
+        CommitUnknown,
+        ConfigError,
+        InFlightUnavailable,
+        KeyConflict,
+        LedgerUnavailable,
+        MissingExtra,
+        NotFound,
+        NotInTask,
+        PayloadError,
+        Refused,
+        SchemaMismatch,
+        SoftTimeLimit,
+        UnknownTask,
+        WorkqError,
+    )
+    from workq.retry import Exponential
+    from workq.task import Enqueued, State, Task
+
+_HOMES = {
+    "WorkQueue": "app",
+    "Times": "config",
+    "Current": "context",
+    "current": "context",
+    "Exponential": "retry",
+    "Enqueued": "task",
+    "State": "task",
+    "Task": "task",
+}
+
+__all__ = [
+    "BrokerUnavailable",
+    "Cancel",
+    "CommitUnknown",
+    "ConfigError",
+    "Current",
+    "Enqueued",
+    "Exponential",
+    "InFlightUnavailable",
+    "KeyConflict",
+    "LedgerUnavailable",
+    "MissingExtra",
+    "NotFound",
+    "NotInTask",
+    "PayloadError",
+    "Refused",
+    "SchemaMismatch",
+    "SoftTimeLimit",
+    "State",
+    "Task",
+    "Times",
+    "UnknownTask",
+    "WorkQueue",
+    "WorkqError",
+    "current",
+]
+
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'workq' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"workq.{_HOMES.get(name, 'errors')}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

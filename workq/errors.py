@@ -1,0 +1,102 @@
+"""What can go wrong, as a tree. Every message says what, why, and what to do next.
+
+WorkqError
+├── ConfigError (ValueError)         a setting, name or option is wrong; nothing was contacted
+│   └── MissingExtra                 the client library for a URL is not installed
+├── PayloadError (ValueError)        arguments or a result that JSON cannot carry; nothing was recorded
+├── UnknownTask (LookupError)        no handler is registered under that name
+├── NotFound (LookupError)           no task with that id in the ledger
+├── KeyConflict                      the key is taken by a live task with other arguments
+├── SchemaMismatch                   the ledger's schema is missing, older or newer than this code
+├── Refused                          an answer, not a fault: the state does not allow it
+├── Unavailable (ConnectionError)    a server did not answer, or refused us
+│   ├── LedgerUnavailable            nothing was recorded (or, as CommitUnknown, we cannot see whether)
+│   │   └── CommitUnknown            the connection broke during COMMIT: repeat with the same id
+│   ├── BrokerUnavailable            hints cannot be sent or fetched; the sweep relays them later
+│   └── InFlightUnavailable          Redis did not answer: hold nothing, ack nothing
+├── LeaseLost                        this incarnation was reaped: stop claiming, let handlers end
+├── NotInTask (RuntimeError)         current() was called outside of a handler
+├── SoftTimeLimit                    raised inside a handler that exceeds time_limit_s
+└── Cancel                           raised by a handler to cancel its own task
+"""
+
+from __future__ import annotations
+
+
+class WorkqError(Exception):
+    """Base of every error that workq raises on purpose."""
+
+
+class ConfigError(WorkqError, ValueError):
+    """A setting, name or option is wrong. Raised before any I/O."""
+
+
+class MissingExtra(ConfigError):
+    """A URL names a server whose client library is not installed."""
+
+
+class PayloadError(WorkqError, ValueError):
+    """Arguments or a result cannot be stored as JSON. Names the path, for example `args.x`."""
+
+
+class UnknownTask(WorkqError, LookupError):
+    """No handler is registered under that name in this application."""
+
+
+class NotFound(WorkqError, LookupError):
+    """The ledger has no task with that id."""
+
+
+class KeyConflict(WorkqError):
+    """A live task holds the same key with other arguments."""
+
+
+class SchemaMismatch(WorkqError):
+    """The ledger's schema does not fit this code. Run `workq db migrate`."""
+
+
+class Refused(WorkqError):
+    """The task's state does not allow what was asked."""
+
+
+class Unavailable(WorkqError, ConnectionError):
+    """A server did not answer in time, or refused the connection."""
+
+
+class LedgerUnavailable(Unavailable):
+    """The ledger did not answer: nothing was recorded."""
+
+
+class CommitUnknown(LedgerUnavailable):
+    """The connection broke while committing: the change may or may not stand. Repeat it with the same ids."""
+
+
+class BrokerUnavailable(Unavailable):
+    """The broker did not answer. The ledger keeps the task; the sweep relays its hint later."""
+
+
+class InFlightUnavailable(Unavailable):
+    """The in-flight store did not answer. Hold nothing, ack nothing, and try again."""
+
+
+class LeaseLost(WorkqError):
+    """This incarnation was reaped. Stop claiming; running handlers may end, as late results."""
+
+
+class NotInTask(WorkqError, RuntimeError):
+    """`current()` was called outside of a running handler."""
+
+
+class SoftTimeLimit(WorkqError):
+    """Raised inside a handler that has run longer than its `time_limit_s`."""
+
+
+class Cancel(WorkqError):
+    """Raise it in a handler to cancel the task: no retry, no failure counted.
+
+    The reason is stored with the task.
+    """
+
+    def __init__(self, reason: str = "cancelled by its handler") -> None:
+        super().__init__(reason)
+        self.reason = reason

@@ -1,0 +1,85 @@
+"""What may be a name: of a queue, a task, a namespace; and what may be a key.
+
+Names become parts of tables, broker queues, Redis keys and log lines, so each has a pattern that is safe in all of
+them. ASCII only: two names that look the same are the same. Nothing is ever imported by its name.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from workq.errors import ConfigError
+
+QUEUE_PATTERN: Final = "[A-Za-z0-9_.-]{1,100}"
+TASK_NAME_PATTERN: Final = "[A-Za-z_][A-Za-z0-9_.:-]{0,199}"
+NAMESPACE_PATTERN: Final = "[a-z][a-z0-9_]{0,30}"
+KEY_MAX_CHARACTERS: Final = 200
+
+_QUEUE = re.compile(QUEUE_PATTERN)
+_TASK_NAME = re.compile(TASK_NAME_PATTERN)
+_NAMESPACE = re.compile(NAMESPACE_PATTERN)
+_NOT_IN_A_KEY = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_SHOWN_CHARACTERS: Final = 60
+
+
+def check_queue(name: object) -> str:
+    """The name of a queue, unchanged.
+
+    Raises:
+        ConfigError: it does not match `QUEUE_PATTERN`, starts with `amq.` (RabbitMQ's own), a dot or a hyphen (an
+            option on the command line), or contains two dots.
+    """
+    if not isinstance(name, str) or not _QUEUE.fullmatch(name):
+        raise ConfigError(f"queue {_shown(name)}: a queue's name must match {QUEUE_PATTERN}")
+    if name.startswith((".", "-")) or name.lower().startswith("amq.") or ".." in name:
+        raise ConfigError(
+            f"queue {_shown(name)}: a queue's name must match {QUEUE_PATTERN}, must not start with 'amq.', '.' or '-', "
+            "and must not contain '..'"
+        )
+    return name
+
+
+def check_task_name(name: object) -> str:
+    """The name of a task's handler, unchanged.
+
+    Raises:
+        ConfigError: it does not match `TASK_NAME_PATTERN`.
+    """
+    if not isinstance(name, str) or not _TASK_NAME.fullmatch(name):
+        raise ConfigError(f"task name {_shown(name)}: a task's name must match {TASK_NAME_PATTERN}")
+    return name
+
+
+def check_namespace(name: object) -> str:
+    """The prefix of every table, queue and key of one application, unchanged.
+
+    Raises:
+        ConfigError: it does not match `NAMESPACE_PATTERN`.
+    """
+    if not isinstance(name, str) or not _NAMESPACE.fullmatch(name):
+        raise ConfigError(f"namespace {_shown(name)}: a namespace must match {NAMESPACE_PATTERN}")
+    return name
+
+
+def check_key(key: object) -> str:
+    """The key that keeps a task from being recorded twice, unchanged.
+
+    Raises:
+        ConfigError: it is not text of 1 to 200 characters, has a control character or a lone surrogate, or ends with a
+            space (MySQL compares without it).
+    """
+    if not isinstance(key, str) or not 1 <= len(key) <= KEY_MAX_CHARACTERS:
+        raise ConfigError(f"key {_shown(key)}: a key is text of 1 to {KEY_MAX_CHARACTERS} characters")
+    if _NOT_IN_A_KEY.search(key):
+        raise ConfigError(f"key {_shown(key)}: a key must not contain control characters or lone surrogates")
+    if key.endswith(" "):
+        raise ConfigError(f"key {_shown(key)}: a key must not end with a space")
+    return key
+
+
+def _shown(name: object) -> str:
+    """One line, ASCII, and short: names come from anywhere."""
+    if not isinstance(name, str):
+        return f"of type {type(name).__name__}"
+    return ascii(name if len(name) <= _SHOWN_CHARACTERS else name[:_SHOWN_CHARACTERS] + "...")

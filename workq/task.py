@@ -1,0 +1,177 @@
+"""The values of the queue: a task, its states, one claim of it, and how an attempt can end.
+
+    ready, waiting -> running                claimed (waiting: only when due)
+    running -> succeeded                     settled by its handler
+    running -> waiting | dead                failed, with failures left or used up
+    running -> ready                         reaped, or handed back unstarted
+    running -> dead                          crashed once too often
+    running -> cancelled                     cancelled by its handler, or asked for and then failed or reaped
+    waiting -> ready                         promoted: its time has come
+    ready, waiting -> cancelled              by a person
+    dead, cancelled -> ready                 revived by a person
+
+`attempt` never decreases and is never used twice. `token` is the secret of one claim; both together are the fence.
+This module imports nothing of ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final
+
+
+class State(StrEnum):
+    """Where a task stands. "Is it in the broker?" is not a state: it cannot be known."""
+
+    READY = "ready"
+    WAITING = "waiting"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+
+
+TRANSITIONS: Final[dict[State, frozenset[State]]] = {
+    State.READY: frozenset({State.RUNNING, State.CANCELLED}),
+    State.WAITING: frozenset({State.RUNNING, State.READY, State.CANCELLED}),
+    State.RUNNING: frozenset({State.SUCCEEDED, State.WAITING, State.READY, State.DEAD, State.CANCELLED}),
+    State.SUCCEEDED: frozenset(),
+    State.DEAD: frozenset({State.READY}),
+    State.CANCELLED: frozenset({State.READY}),
+}
+"""Which state may follow which. `dead` and `cancelled` end only when a person revives the task."""
+
+SETTLED: Final = frozenset({State.SUCCEEDED, State.DEAD, State.CANCELLED})
+
+
+@dataclass(frozen=True, slots=True)
+class NewTask:
+    """A task to record. `payload` is encoded JSON; `delay_s` counts from the ledger's clock at the insert."""
+
+    id: str
+    name: str
+    queue: str
+    payload: str
+    delay_s: float = 0.0
+    failures_max: int = 5
+    crashes_max: int = 3
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """What `enqueue()` returns. `created` is False when a live task with the same key existed already."""
+
+    id: str
+    state: State
+    created: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The right to one attempt of one task, granted by the ledger."""
+
+    task_id: str
+    name: str
+    queue: str
+    payload: str
+    attempt: int
+    token: str
+    failures: int
+    crashes: int
+    failures_max: int
+    crashes_max: int
+    job_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The handler returned. `result` is encoded JSON; `note` says why a result could not be kept."""
+
+    result: str | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """The handler failed and failures are left: run it again in `delay_s` seconds."""
+
+    delay_s: float
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """The task will not be tried again until a person revives it.
+
+    `failed` says whether the handler failed (a failure is counted) or the task could never start.
+    """
+
+    reason: str
+    error: str
+    failed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The handler cancelled its own task."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class HandedBack:
+    """Claimed but never started: back to ready, at no cost."""
+
+
+Outcome = Done | Retry | Dead | Cancelled | HandedBack
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """One outcome with the fence that guards its write."""
+
+    claim: Claim
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One task as the ledger knows it. Times are aware, in UTC, by the ledger's clock."""
+
+    id: str
+    name: str
+    queue: str
+    state: State
+    attempt: int
+    failures: int
+    crashes: int
+    failures_max: int
+    crashes_max: int
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    key: str | None
+    job_id: str | None
+    result: Any
+    error: str | None
+    reason: str | None
+    worker: str | None
+    is_cancel_requested: bool
+    created_at: datetime
+    due_at: datetime
+    started_at: datetime | None
+    settled_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One line of a task's history: failed, reaped, late_result, cancelled, revived, quarantined, manual."""
+
+    at: datetime
+    kind: str
+    task_id: str | None
+    attempt: int | None
+    worker: str | None
+    detail: dict[str, Any]
