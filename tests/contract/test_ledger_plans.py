@@ -1,0 +1,201 @@
+"""How the databases find rows: never by reading the whole task table, and never the backlog where ids are known.
+
+20,000 settled and 2,000 open tasks, with the statistics of now, and with those of an idle hour, when nothing was open:
+the planner then takes the indexes of the open states for tiny. What a method sends to the database is
+recorded, and each statement is explained with its own parameters. On PostgreSQL it is explained a second time as the
+generic plan that the server uses for a statement which it has seen often.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from sqlalchemy import bindparam, event, insert
+from sqlalchemy.types import Float
+
+from workq import codec
+from workq.incarnation import Incarnation
+from workq.ledger import Evidence, Ledger, Unpublished
+from workq.ledger.database import Database
+from workq.ledger.sql import SqlLedger
+from workq.task import Claim, Dead, Done, HandedBack, Outcome, Retry, Settlement
+from workq.testing.servers import PostgreSQL
+
+SETTLED, OPEN = 20_000, 2_000
+WORKER = "live.worker"
+
+
+@dataclass
+class Stage:
+    """A filled ledger, and some of its tasks."""
+
+    ledger: Ledger
+    database: Database
+    ready: list[str]
+    running: list[Claim]
+    sent: list[tuple[str, Any]] = field(default_factory=list)
+
+
+STATISTICS = ["of now", "of an idle hour"]
+
+
+def fill(database: Database, statistics: str) -> Stage:
+    database.tables.metadata.create_all(database.engine)
+    ledger = SqlLedger(database)
+    ledger.join(Incarnation(WORKER, "host", 1), queues=["q"], threads=1)
+    stage = Stage(ledger, database, [], [])
+    rows: list[dict[str, Any]] = []
+    for number in range(SETTLED + OPEN):
+        place = "succeeded" if number < SETTLED else ("ready", "waiting", "running")[number % 3]
+        rows.append(
+            {
+                "id": codec.new_task_id(),
+                "state": place,
+                "queue": f"q{number % 5}",
+                "delay_s": (number % 7 - 4) * 60.0 if place == "waiting" else -60.0,
+                "attempt": int(place in ("succeeded", "running")),
+                "token": f"{number:032}",
+                "worker": WORKER,
+                "settled_s": -float(number),
+            }
+        )
+        if place == "ready":
+            stage.ready.append(rows[-1]["id"])
+        if place == "running":
+            stage.running.append(Claim(rows[-1]["id"], "n", "q", "{}", 1, f"{number:032}", 0, 0, 5, 3, None))
+    t, now = database.tables.task, database.now
+    facts = {"name": "n", "failures_max": 5, "crashes_max": 3, "payload": '{"a":[],"k":{}}'}
+    times = {"created_at": now(), "queued_at": now(-60.0), "started_at": now()}
+    due, settled = (now(bindparam(name, type_=Float())) for name in ("delay_s", "settled_s"))
+    events = [{"task_id": row["id"], "attempt": 1, "kind": "failed", "detail": "{}"} for row in rows[:SETTLED]]
+    in_all = insert(t).values(due_at=due, published_at=now(), **facts, **times)
+    with database.engine.begin() as connection:
+        if database.dialect == "postgresql":
+            connection.exec_driver_sql("ALTER TABLE workq_task SET (autovacuum_enabled = false)")
+        connection.execute(in_all.values(settled_at=settled), rows[:SETTLED])
+        connection.execute(insert(database.tables.event).values(at=now()), events)
+        connection.exec_driver_sql("ANALYZE")
+        connection.execute(in_all, rows[SETTLED:])
+    ledger.unhint(stage.ready[:100])
+    if statistics == "of now":
+        with database.engine.begin() as connection:
+            connection.exec_driver_sql("ANALYZE")
+
+    @event.listens_for(database.engine, "before_cursor_execute")
+    def _sent(_c: Any, _cursor: Any, statement: str, parameters: Any, _x: Any, many: bool) -> None:
+        stage.sent.append((statement, parameters[0] if many else parameters))
+
+    return stage
+
+
+OTHERS: list[Outcome] = [Retry(9.0, "x"), Dead("r", "x"), HandedBack(), Done()]
+CALLS: dict[str, Callable[[Stage], object]] = {
+    "claim": lambda stage: stage.ledger.claim(stage.ready[:100], by=WORKER),
+    "settle_done": lambda stage: stage.ledger.settle([Settlement(claim, Done()) for claim in stage.running[:50]]),
+    "settle_others": lambda stage: stage.ledger.settle(
+        [Settlement(claim, outcome) for claim, outcome in zip(stage.running[50:150], OTHERS * 25, strict=True)]
+    ),
+    "mark_published": lambda stage: stage.ledger.mark_published(
+        [Unpublished(task_id, "q", 0, 0.0) for task_id in stage.ready[100:200]]
+    ),
+    "take_unpublished": lambda stage: stage.ledger.take_unpublished(limit=50, grace_s=0.0, horizon_s=60.0),
+    "unhint": lambda stage: stage.ledger.unhint(stage.ready[200:250]),
+    "promote": lambda stage: stage.ledger.promote(limit=50),
+    "orphans": lambda stage: stage.ledger.orphans(limit=50),
+    "has_due": lambda stage: stage.ledger.has_due(["q1", "q2"]),
+    "look": lambda stage: stage.ledger.look(stage.ready[:50]),
+    "prune": lambda stage: stage.ledger.prune(limit=50, retention_s=60.0, dead_retention_s=60.0),
+    "cancel": lambda stage: stage.ledger.cancel(stage.ready[300], reason="?"),
+    "history": lambda stage: stage.ledger.history(stage.ready[0]),
+    "reap": lambda stage: stage.ledger.reap(WORKER, Evidence("SIGKILL")),  # the last: it ends the worker
+}
+BY_ID = {"claim", "settle_done", "settle_others", "mark_published", "unhint", "look", "cancel"}
+"""What knows its tasks must find them by their primary key, whatever the statistics say."""
+
+
+def statements(stage: Stage, call: str) -> Iterator[tuple[str, Any]]:
+    """What a method sends, without the statements that no planner sees."""
+    stage.sent.clear()
+    CALLS[call](stage)
+    sent = list(stage.sent)
+    assert sent
+    for statement, parameters in sent:
+        if re.match(r"\s*(SELECT|UPDATE|DELETE|WITH)\b", statement):
+            yield statement, parameters
+
+
+class TestSQLite:
+    @pytest.fixture(scope="class", params=STATISTICS)
+    @classmethod
+    def stage(cls, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+        database = Database(f"sqlite:///{tmp_path_factory.mktemp('plans') / 'workq.db'}")
+        yield fill(database, request.param)
+        database.close()
+
+    @pytest.mark.parametrize("call", CALLS)
+    def test_rows_are_searched_not_scanned(self, stage: Stage, call: str) -> None:
+        for statement, parameters in statements(stage, call):
+            with stage.database.engine.connect() as connection:
+                plan = [row.detail for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)]
+            text = "\n".join([statement, *plan])
+            assert not [line for line in plan if re.match(r"SCAN workq_(task|event)\b", line)], text
+            if call in BY_ID:
+                tasks = [line for line in plan if "workq_task" in line]
+                assert all("sqlite_autoindex_workq_task_1 (id=?)" in line for line in tasks), text
+
+
+class TestPostgreSQL:
+    @pytest.fixture(scope="class", params=STATISTICS)
+    @classmethod
+    def stage(cls, request: pytest.FixtureRequest, postgres_server: PostgreSQL) -> Iterator[Stage]:
+        database = Database(postgres_server.create_database(f"plans_{STATISTICS.index(request.param)}"))
+        yield fill(database, request.param)
+        database.close()
+
+    @pytest.mark.parametrize("call", CALLS)
+    def test_no_statement_reads_the_whole_table(self, stage: Stage, call: str) -> None:
+        for statement, parameters in statements(stage, call):
+            for plan in (self.plan(stage, statement, parameters), self.generic_plan(stage, statement, parameters)):
+                nodes = list(self.nodes(plan))
+                text = f"{statement}\n{json.dumps(plan, indent=1)}"
+                whole = [node for node in nodes if node["Node Type"] == "Seq Scan"]
+                assert not [node for node in whole if node["Relation Name"] in ("workq_task", "workq_event")], text
+                if call in BY_ID:
+                    indexes = {node["Index Name"] for node in nodes if "Index Name" in node}
+                    assert indexes <= {"workq_task_pk", "workq_worker_pk", "workq_event_by_task"}, text
+
+    @staticmethod
+    def plan(stage: Stage, statement: str, parameters: Any) -> Any:
+        with stage.database.engine.connect() as connection:
+            found = connection.exec_driver_sql(f"EXPLAIN (FORMAT JSON) {statement}", parameters)
+            return found.scalar_one()[0]["Plan"]
+
+    @staticmethod
+    def generic_plan(stage: Stage, statement: str, parameters: Any) -> Any:
+        """The plan that serves any parameters: PostgreSQL may choose it from the sixth execution on."""
+        names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", statement)))
+        numbered = re.sub(r"%\((\w+)\)s", lambda found: f"${names.index(found[1]) + 1}", statement).replace("%%", "%")
+        values = ", ".join(f"%({name})s" for name in names)
+        with stage.database.engine.connect() as connection:
+            connection.exec_driver_sql("SET LOCAL plan_cache_mode = force_generic_plan")
+            connection.exec_driver_sql(f"PREPARE explained AS {numbered}".replace("%", "%%"))
+            literal = connection.connection.dbapi_connection.cursor()  # type: ignore[union-attr]
+            import psycopg
+
+            text = psycopg.ClientCursor(literal.connection).mogrify(f"({values})", parameters) if names else ""
+            found = connection.exec_driver_sql(
+                f"EXPLAIN (FORMAT JSON) EXECUTE explained {text}".replace("%", "%%")
+            ).scalar_one()[0]["Plan"]
+            connection.exec_driver_sql("DEALLOCATE explained")
+            return found
+
+    @classmethod
+    def nodes(cls, plan: Any) -> Iterator[Any]:
+        yield plan
+        for child in plan.get("Plans", []):
+            yield from cls.nodes(child)

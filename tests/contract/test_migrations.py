@@ -1,0 +1,709 @@
+"""The schema files and their runner, on every database: equal to the tables, whole or not at all, applied once.
+
+Two migrators, a crash after any statement, a user without rights, tables of somebody else: each on a real database.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pymysql
+import pytest
+from pymysql.constants import CLIENT
+from sqlalchemy import Connection, event, inspect, text
+from sqlalchemy.exc import DBAPIError
+
+from workq.codec import new_task_id
+from workq.errors import ConfigError, LedgerUnavailable, SchemaMismatch
+from workq.ledger import migrate as migrations
+from workq.ledger.database import Database
+from workq.ledger.migrate import Status, ensure, migrate, require_current, statements, status
+from workq.ledger.tables import SCHEMA_VERSION
+from workq.testing.servers import MariaDB
+
+FILES = ["0001_init.sql"]
+ROOT = Path(__file__).resolve().parents[2]
+WAIT_S = 60.0
+"""How long a test waits for another process. Never reached unless something is broken."""
+
+
+class Place:
+    """A kind of database: makes empty ones, and opens them."""
+
+    def __init__(self, dialect: str, make: Callable[[], str]) -> None:
+        self.dialect = dialect
+        self.make = make
+        self._opened: list[Database] = []
+
+    def open(self, url: str | None = None, *, namespace: str = "workq", statement_timeout_s: float = 10.0) -> Database:
+        """A database to work with; an empty one without a URL."""
+        database = Database(url or self.make(), namespace=namespace, statement_timeout_s=statement_timeout_s)
+        self._opened.append(database)
+        return database
+
+    def close(self) -> None:
+        for database in self._opened:
+            database.close()
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "mysql"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    names = (f"m{secrets.token_hex(6)}" for _ in count())
+    if request.param == "sqlite":
+        place = Place("sqlite", lambda: f"sqlite:///{tmp_path / next(names)}.db")
+    else:
+        server = request.getfixturevalue({"postgresql": "postgres_server", "mysql": "mariadb_server"}[request.param])
+        place = Place(request.param, lambda: server.create_database(next(names)))
+    yield place
+    place.close()
+
+
+only = pytest.mark.parametrize
+
+
+# -------------------------------------------------------------------------------------------------------- what it holds
+
+
+def test_the_files_make_the_same_schema_as_the_sqlalchemy_tables(place: Place) -> None:
+    by_files, by_tables = place.open(), place.open()
+    migrate(by_files)
+    by_tables.tables.metadata.create_all(by_tables.engine)
+
+    found, wanted = schema_of(by_files), schema_of(by_tables)
+
+    assert found.keys() == wanted.keys()
+    for table in wanted:
+        assert found[table] == wanted[table], table
+    assert wanted.keys() == set(by_tables.tables.metadata.tables)
+
+
+def test_the_comparison_sees_what_it_should(place: Place) -> None:
+    """Checks, partial indexes and defaults are really compared: reflection could as well have found none."""
+    task = schema_of(migrated(place))["workq_task"]
+
+    assert set(task["checks"]) == {
+        f"workq_task_{rule}"
+        for rule in (
+            "state",
+            "running_has_a_fence",
+            "settled_has_a_time",
+            "settled_frees_its_key",
+            "counts_are_not_negative",
+        )
+    }
+    assert "'waiting'" in task["checks"]["workq_task_state"]
+    assert {name for name in task["indexes"] if name != "workq_task_live_key"} == {
+        f"workq_task_{name}" for name in ("open", "unpublished", "running", "settled")
+    }
+    if place.dialect != "mysql":
+        assert "'running'" in task["indexes"]["workq_task_running"][2]
+    assert task["columns"]["attempt"][2] == "0"
+    assert task["columns"]["token"][1] is True
+    assert task["columns"]["payload"][1] is False
+
+
+@only(
+    ("change", "rule"),
+    [
+        ("state = 'foo'", "state"),
+        ("state = 'running'", "running_has_a_fence"),
+        ("state = 'running', token = 'x'", "running_has_a_fence"),
+        ("state = 'running', worker = 'x'", "running_has_a_fence"),
+        ("state = 'succeeded'", "settled_has_a_time"),
+        ("settled_at = created_at", "settled_has_a_time"),
+        ("state = 'dead', settled_at = created_at, live_key = 'n:k'", "settled_frees_its_key"),
+        ("attempt = -1", "counts_are_not_negative"),
+        ("failures = -1", "counts_are_not_negative"),
+        ("crashes = -1", "counts_are_not_negative"),
+    ],
+)
+def test_the_database_refuses_nonsense_and_names_the_rule(place: Place, change: str, rule: str) -> None:
+    database = migrated(place)
+    insert_task(database, new_task_id())
+
+    with pytest.raises(DBAPIError, match=f"workq_task_{rule}"):
+        execute(database, f"UPDATE workq_task SET {change}")
+
+    execute(database, "UPDATE workq_task SET state = 'running', token = 'x', worker = 'x', live_key = 'n:k'")
+
+
+def test_one_live_key_is_held_once_and_capitals_count(place: Place) -> None:
+    database = migrated(place)
+    insert_task(database, new_task_id(), live_key="n:k")
+    insert_task(database, new_task_id(), live_key="n:K")
+    insert_task(database, new_task_id(), live_key=None)
+    insert_task(database, new_task_id(), live_key=None)
+
+    with pytest.raises(DBAPIError, match="live_key"):
+        insert_task(database, new_task_id(), live_key="n:k")
+
+
+def test_the_longest_names_fit(place: Place) -> None:
+    database = migrated(place, namespace="x" * 31)
+
+    insert_task(database, new_task_id(), name="n" * 200, queue="q" * 100, live_key="n" * 200 + ":" + "😀" * 200)
+
+    assert len(schema_of(database)) == len(database.tables.metadata.tables)
+
+
+def test_mysql_refuses_what_is_too_long_whatever_the_server_is_set_to(mariadb_server: MariaDB) -> None:
+    url = mariadb_server.create_database(f"m{secrets.token_hex(6)}")
+    admin = Database(url)
+    (usual,) = rows(admin, "SELECT @@global.sql_mode")
+    try:
+        for mode in ("", "ANSI_QUOTES", usual[0]):
+            execute(admin, "SET GLOBAL sql_mode = :mode", {"mode": mode})
+            database = Database(url)
+            migrate(database)
+            with pytest.raises(DBAPIError, match="too long"):
+                insert_task(database, new_task_id(), queue="q" * 101)
+            database.close()
+    finally:
+        execute(admin, "SET GLOBAL sql_mode = :mode", {"mode": usual[0]})
+        admin.close()
+
+
+# -------------------------------------------------------------------------------------------------------------- migrate
+
+
+def test_migrating_twice_changes_nothing_the_second_time(place: Place) -> None:
+    database = place.open()
+    assert status(database) == Status(0, SCHEMA_VERSION, tuple(FILES))
+
+    assert migrate(database) == FILES
+    insert_task(database, new_task_id())
+    before = schema_of(database)
+    assert migrate(database) == []
+
+    assert schema_of(database) == before
+    assert status(database) == Status(SCHEMA_VERSION, SCHEMA_VERSION, ())
+    assert rows(database, "SELECT COUNT(*) FROM workq_task") == [(1,)]
+    require_current(database)
+
+
+def test_every_dialect_has_a_file_for_every_version() -> None:
+    for dialect in migrations.DIALECTS:
+        assert [path.name for path in sorted((ROOT / "sql" / dialect).iterdir())] == FILES
+    assert len(FILES) == SCHEMA_VERSION
+
+
+def test_two_namespaces_live_beside_each_other_in_one_database(place: Place) -> None:
+    url = place.make()
+    shop, mail = place.open(url, namespace="shop"), place.open(url, namespace="mail2")
+
+    assert migrate(shop) == FILES
+    assert status(mail).version == 0
+    assert migrate(mail) == FILES
+    insert_task(shop, new_task_id())
+
+    require_current(shop)
+    require_current(mail)
+    assert rows(mail, "SELECT COUNT(*) FROM mail2_task") == [(0,)]
+    assert not any(name.startswith("workq_") for name in inspect(shop.engine).get_table_names())
+
+
+def test_of_several_threads_that_migrate_at_once_one_does_it(place: Place) -> None:
+    url = place.make()
+    databases = [place.open(url) for _ in range(4)]
+    together = threading.Barrier(len(databases))
+
+    def one(database: Database) -> list[str]:
+        together.wait(WAIT_S)
+        return migrate(database)
+
+    with ThreadPoolExecutor(len(databases)) as pool:
+        answers = list(pool.map(one, databases))
+
+    assert sorted(answers) == [[], [], [], FILES]
+    require_current(databases[0])
+
+
+def test_of_several_processes_that_open_an_empty_ledger_at_once_one_makes_the_schema(place: Place) -> None:
+    url = place.make()
+
+    answers = in_processes(4, "answer = migrate(Database(url)); require_current(Database(url))", url)
+
+    assert sorted(answers) == sorted(["[]", "[]", "[]", str(FILES)])
+
+
+def test_a_migrator_waits_for_another_one_that_is_under_way(place: Place) -> None:
+    url = place.make()
+    first, second = place.open(url), place.open(url, statement_timeout_s=1.0)
+    is_inside, may_go_on = threading.Event(), threading.Event()
+
+    def halt() -> None:
+        is_inside.set()
+        assert may_go_on.wait(WAIT_S)
+
+    with ThreadPoolExecutor(2) as pool:
+        with stopping(first, after=3, by=halt, once=True):
+            one = pool.submit(migrate, first)
+            assert is_inside.wait(WAIT_S)
+            two = pool.submit(migrate, second)
+            # longer than a statement may take, so that it is a wait and not luck
+            assert not is_done_within(two, 1.5)
+            may_go_on.set()
+            assert one.result(WAIT_S) == FILES
+        assert two.result(WAIT_S) == []
+
+
+# -------------------------------------------------------------------------------------------------------------- crashes
+
+
+def test_after_a_stop_behind_any_statement_migrating_again_completes_it(place: Place) -> None:
+    whole = schema_of(migrated(place))
+    total = statements_of_a_migration(place)
+    assert total > len(whole)
+
+    for done in range(total):
+        database = place.open()
+        with stopping(database, after=done, by=_raise), pytest.raises(_Stopped):
+            migrate(database)
+
+        assert status(database).version == 0, done
+        left = schema_of(database)
+        assert left == {} or place.dialect == "mysql", done
+        assert migrate(database) == FILES
+        assert schema_of(database) == whole, done
+
+
+def test_after_the_death_of_the_process_in_the_middle_migrating_again_completes_it(place: Place) -> None:
+    total = statements_of_a_migration(place)
+    for done in (1, total // 2, total - 1):
+        url = place.make()
+        program = f"""
+from sqlalchemy import event
+database, seen = Database(url), 0
+@event.listens_for(database.engine, "before_cursor_execute")
+def _count(_connection, _cursor, statement, *_):
+    global seen
+    seen += statement.startswith(("CREATE", "INSERT"))
+    if seen > {done}:
+        os._exit(99)
+answer = migrate(database)
+"""
+        with pytest.raises(ProcessDied, match="99"):
+            in_processes(1, program, url)
+
+        database = place.open(url)
+        assert status(database).version == 0
+        assert migrate(database) == FILES
+        require_current(database)
+
+
+def test_every_statement_of_mysql_may_be_repeated() -> None:
+    """Its DDL commits by itself, so a migration that broke off starts again at the first statement of its file."""
+    repeatable = re.compile(r"(CREATE TABLE IF NOT EXISTS|DROP TABLE IF EXISTS|INSERT IGNORE|UPDATE) ")
+
+    for migration in migrations._migrations("mysql"):
+        for statement in migration.statements():
+            assert repeatable.match(statement), statement[:80]
+
+
+# ------------------------------------------------------------------------------------------------------ missing, newer
+
+
+def test_a_missing_schema_is_named_with_the_command_that_makes_it(place: Place) -> None:
+    database = place.open()
+
+    with pytest.raises(SchemaMismatch, match=r"no schema yet. Run: workq db migrate"):
+        require_current(database)
+
+
+def test_a_newer_schema_is_left_alone(place: Place) -> None:
+    database = migrated(place)
+    execute(database, "UPDATE workq_meta SET value = '7' WHERE name = 'schema_version'")
+
+    for refused in (require_current, migrate, ensure):
+        with pytest.raises(SchemaMismatch, match=rf"this code knows schema {SCHEMA_VERSION}; .* has 7. Upgrade workq"):
+            refused(database)
+
+    assert status(database) == Status(7, SCHEMA_VERSION, ())
+    assert rows(database, "SELECT value FROM workq_meta") == [("7",)]
+
+
+def test_an_older_schema_is_named_with_the_command_that_brings_it_up(place: Place) -> None:
+    database = place.open()
+
+    with pytest.raises(SchemaMismatch, match=r"has schema 1; this code needs 2. Run: workq db migrate"):
+        migrations._refuse_other(Status(1, 2, ("0002_more.sql",)), database)
+
+
+@only("value", ["", "one", "0", "-1", "1.0", "9" * 30])
+def test_a_version_that_is_no_number_is_not_guessed_at(place: Place, value: str) -> None:
+    database = migrated(place)
+    execute(database, f"UPDATE workq_meta SET value = '{value}' WHERE name = 'schema_version'")
+
+    for refused in (status, require_current, migrate):
+        with pytest.raises(SchemaMismatch, match="not a number"):
+            refused(database)
+
+
+# ------------------------------------------------------------------------------------------------------- not our own
+
+
+def test_a_table_of_somebody_else_under_our_name_is_not_taken_over(place: Place) -> None:
+    for name in ("workq_task", "workq_hint"):
+        database = place.open()
+        execute(database, f"CREATE TABLE {name} (id INTEGER NOT NULL, colour INTEGER)")
+
+        with pytest.raises(SchemaMismatch, match=r"not workq's.* Choose another namespace"):
+            migrate(database)
+
+        assert columns(database, name) == {"id", "colour"}
+
+
+def test_a_user_who_may_not_create_tables_gets_one_clear_error(place: Place) -> None:
+    url = url_without_ddl(place)
+    database = place.open(url)
+
+    with pytest.raises(SchemaMismatch) as caught:
+        migrate(database)
+
+    assert "this user may not create tables" in str(caught.value)
+    assert f"workq db sql {place.dialect}" in str(caught.value)
+    assert "c4nary" not in str(caught.value)
+    assert status(database).version == 0
+
+
+@only("dialect", ["sqlite", "postgresql", "mysql"])
+def test_a_ledger_that_does_not_answer_is_unavailable_not_without_a_schema(dialect: str, tmp_path: Path) -> None:
+    url = {
+        "sqlite": f"sqlite:///{tmp_path}/no/such/folder/workq.db",
+        "postgresql": "postgresql://app:c4nary@127.0.0.1:1/shop",
+        "mysql": "mysql://app:c4nary@127.0.0.1:1/shop",
+    }[dialect]
+    database = Database(url)
+
+    for asked in (status, require_current, ensure, migrate):
+        with pytest.raises(LedgerUnavailable) as caught:
+            asked(database)
+        assert "c4nary" not in str(caught.value)
+
+
+# --------------------------------------------------------------------------------------------------------------- ensure
+
+
+def test_ensure_makes_the_schema_in_an_empty_sqlite_file_only(place: Place) -> None:
+    database = place.open()
+
+    if place.dialect == "sqlite":
+        ensure(database)
+        require_current(database)
+        assert rows(database, "PRAGMA journal_mode") == [("wal",)]
+    else:
+        with pytest.raises(SchemaMismatch, match="workq db migrate"):
+            ensure(database)
+        assert schema_of(database) == {}
+
+
+def test_ensure_is_content_with_a_current_schema(place: Place) -> None:
+    database = migrated(place)
+    insert_task(database, new_task_id())
+
+    ensure(database)
+    ensure(database)
+
+    assert rows(database, "SELECT COUNT(*) FROM workq_task") == [(1,)]
+
+
+def test_ensure_leaves_a_sqlite_file_with_other_tables_to_a_person(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path}/shop.db")
+    execute(database, "CREATE TABLE orders (id INTEGER)")
+
+    with pytest.raises(SchemaMismatch, match="workq db migrate"):
+        ensure(database)
+
+    assert inspect(database.engine).get_table_names() == ["orders"]
+    assert migrate(database) == FILES
+    database.close()
+
+
+def test_several_processes_may_ensure_the_same_new_file_at_once(tmp_path: Path) -> None:
+    for _ in range(3):
+        url = f"sqlite:///{tmp_path / secrets.token_hex(6)}.db"
+
+        assert in_processes(4, "answer = ensure(Database(url))", url) == ["None"] * 4
+
+
+# ---------------------------------------------------------------------------------------------------------- SQL to read
+
+
+@only("namespace", ["workq", "shop"])
+def test_the_printed_sql_makes_a_current_schema_without_our_runner(place: Place, namespace: str) -> None:
+    url = place.make()
+    by_hand = place.open(url, namespace=namespace)
+    sql = statements({"postgresql": "postgres", "mysql": "mariadb"}.get(place.dialect, place.dialect), namespace)
+
+    apply_as_a_dba(by_hand, sql)
+
+    require_current(by_hand)
+    assert migrate(by_hand) == []
+    assert schema_of(by_hand) == schema_of(migrated(place, namespace=namespace)) or place.dialect == "sqlite"
+    assert namespace == "workq" or "workq_" not in sql
+
+
+def test_the_printed_sql_is_refused_for_what_is_no_dialect_or_namespace() -> None:
+    with pytest.raises(ConfigError, match="sqlite, postgresql, mysql"):
+        statements("oracle")
+    with pytest.raises(ConfigError, match="namespace"):
+        statements("sqlite", 'x"; drop')
+
+
+def test_the_wheel_carries_the_files(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling")
+    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=WAIT_S)
+    (wheel,) = tmp_path.glob("*.whl")  # a wheel is a zip file, and Python imports from one as it is
+
+    url = f"sqlite:///{tmp_path}/workq.db"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{PROGRAM_HEAD}\nimport workq; print(workq.__file__)\nensure(Database({url!r}))"],
+        env={**os.environ, "PYTHONPATH": str(wheel)},
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+    )
+
+    assert done.stdout.startswith(str(wheel))
+
+
+# ------------------------------------------------------------------------------------------------------ what they use
+
+
+def migrated(place: Place, *, namespace: str = "workq") -> Database:
+    database = place.open(namespace=namespace)
+    migrate(database)
+    return database
+
+
+def execute(database: Database, statement: str, values: dict[str, Any] | None = None) -> None:
+    with database.engine.begin() as tx:
+        tx.execute(text(statement), values or {})
+
+
+def rows(database: Database, statement: str) -> list[tuple[Any, ...]]:
+    with database.read() as tx:
+        return [tuple(row) for row in tx.execute(text(statement))]
+
+
+def columns(database: Database, table: str) -> set[str]:
+    return {column["name"] for column in inspect(database.engine).get_columns(table)}
+
+
+def insert_task(database: Database, task_id: str, **values: Any) -> None:
+    t, now = database.tables.task, database.now
+    some = {"name": "n", "queue": "q", "state": "ready", "failures_max": 5, "crashes_max": 3, "payload": "{}"}
+    with database.engine.begin() as tx:
+        tx.execute(t.insert().values(id=task_id, due_at=now(), created_at=now(), queued_at=now(), **(some | values)))
+
+
+def schema_of(database: Database) -> dict[str, dict[str, Any]]:
+    """Everything the database says about the tables of the namespace, in words that can be compared."""
+    inspector = inspect(database.engine)
+    prefix = f"{database.namespace}_"
+    return {name: _table(database, name) for name in sorted(inspector.get_table_names()) if name.startswith(prefix)}
+
+
+def _table(database: Database, name: str) -> dict[str, Any]:
+    inspector = inspect(database.engine)
+    predicate = f"{database.dialect}_where"
+    return {
+        "columns": {
+            column["name"]: (
+                column["type"].compile(dialect=database.engine.dialect),
+                column["nullable"],
+                None if column["default"] is None else str(column["default"]).strip("'"),
+                column.get("autoincrement"),
+            )
+            for column in inspector.get_columns(name)
+        },
+        "primary key": _plain(dict(inspector.get_pk_constraint(name))),
+        "unique": sorted((one["name"], one["column_names"]) for one in inspector.get_unique_constraints(name)),
+        "checks": {str(one["name"]): _plain(one["sqltext"]) for one in inspector.get_check_constraints(name)},
+        "indexes": {
+            str(one["name"]): (one["column_names"], one["unique"], _plain(one["dialect_options"].get(predicate)))
+            if one.get("dialect_options")
+            else (one["column_names"], one["unique"], "")
+            for one in inspector.get_indexes(name)
+        },
+        "foreign keys": inspector.get_foreign_keys(name),
+        "options": _options(database, name),
+    }
+
+
+def _options(database: Database, name: str) -> Any:
+    """Engine, character set, fillfactor, and the server's own words for constraints and indexes where it has any."""
+    match database.dialect:
+        case "postgresql":
+            return rows(
+                database,
+                f"SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = '{name}'::regclass "
+                f"UNION SELECT indexname, indexdef FROM pg_indexes WHERE tablename = '{name}' "
+                f"UNION SELECT relname, reloptions::text FROM pg_class WHERE oid = '{name}'::regclass ORDER BY 1, 2",
+            )
+        case "mysql":
+            return rows(
+                database,
+                "SELECT engine, table_collation, row_format FROM information_schema.tables "
+                f"WHERE table_schema = DATABASE() AND table_name = '{name}'",
+            )
+        case _:
+            return None
+
+
+def _plain(value: Any) -> str:
+    return re.sub(r"\s+", " ", str(value)).replace("( ", "(").replace(" )", ")")
+
+
+class _Stopped(Exception):
+    """What a test throws into a migration. Not an error of a database, so nothing tries again."""
+
+
+def _raise() -> None:
+    raise _Stopped
+
+
+@contextmanager
+def stopping(database: Database, *, after: int, by: Callable[[], None], once: bool = False) -> Iterator[None]:
+    """Call `by` before the statement that follows the first `after` ones of the schema files.
+
+    Unless `once`, it is called before each later statement too, as if the connection were gone.
+    """
+    seen = 0
+    is_over = False
+
+    def before(_connection: Connection, _cursor: Any, statement: str, *_: Any) -> None:
+        nonlocal seen, is_over
+        if is_of_a_file(statement):
+            seen += 1
+        if seen > after and not is_over:
+            is_over = once
+            by()
+
+    event.listen(database.engine, "before_cursor_execute", before)
+    yield
+    event.remove(database.engine, "before_cursor_execute", before)
+
+
+def is_of_a_file(statement: str) -> bool:
+    return statement.startswith(("CREATE", "INSERT"))
+
+
+def statements_of_a_migration(place: Place) -> int:
+    return sum(len(one.statements()) for one in migrations._migrations(place.dialect))
+
+
+def is_done_within(future: Any, seconds: float) -> bool:
+    try:
+        future.result(seconds)
+    except TimeoutError:
+        return False
+    return True
+
+
+PROGRAM_HEAD = """
+import os, sys
+from workq.ledger.database import Database
+from workq.ledger.migrate import ensure, migrate, require_current
+"""
+
+
+class ProcessDied(Exception):
+    """A process of a test ended otherwise than it should."""
+
+
+def in_processes(number: int, program: str, url: str) -> list[str]:
+    """Run a program in so many processes, which begin at the same moment; what each has left in `answer`."""
+    at_once = "url = sys.argv[1]\nprint('here', flush=True)\nsys.stdin.readline()"
+    whole = f"{PROGRAM_HEAD}\n{at_once}\n{program}\nprint(answer)"
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", whole, url],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(number)
+    ]
+    try:
+        for process in started:
+            assert process.stdout is not None
+            process.stdout.readline()
+        for process in started:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        ended = [(process, *process.communicate(timeout=WAIT_S)) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    for process, _, err in ended:
+        if process.returncode != 0:
+            raise ProcessDied(f"ended with {process.returncode}: {err}")
+    return [out.strip() for _, out, _ in ended]
+
+
+def url_without_ddl(place: Place) -> str:
+    """The URL of an empty database for a user who may do anything but change its schema."""
+    url = place.make()
+    user = f"u{secrets.token_hex(6)}"
+    admin = place.open(url)
+    name, where = admin.url.database, f"127.0.0.1:{admin.url.port}"
+    match place.dialect:
+        case "postgresql":  # since version 15 only the owner of a database may create in its schema public
+            execute(admin, f"CREATE ROLE {user} LOGIN PASSWORD 'c4nary'")
+            return f"postgresql://{user}:c4nary@{where}/{name}"
+        case "mysql":
+            execute(admin, f"CREATE USER {user} IDENTIFIED BY 'c4nary'")
+            execute(admin, f"GRANT SELECT, INSERT, UPDATE, DELETE ON {name}.* TO {user}")
+            return f"mysql://{user}:c4nary@{where}/{name}"
+        case _:
+            execute(admin, "CREATE TABLE orders (id INTEGER)")
+            return f"sqlite:///file:{name}?mode=ro&uri=true"
+
+
+def apply_as_a_dba(database: Database, sql: str) -> None:
+    """The whole text at once, as a person's client would send it."""
+    match database.dialect:
+        case "postgresql":
+            with database.engine.connect() as connection:
+                raw: Any = connection.connection.dbapi_connection
+                raw.autocommit = True
+                raw.execute(sql)
+        case "mysql":
+            where = database.url
+            client = pymysql.connect(
+                host=where.host or "",
+                port=where.port or 0,
+                user=where.username,
+                password=where.password or "",
+                database=where.database,
+                client_flag=CLIENT.MULTI_STATEMENTS,
+            )
+            with client, client.cursor() as cursor:
+                cursor.execute(sql)
+                while cursor.nextset():
+                    pass
+                client.commit()
+        case _:
+            file = sqlite3.connect(str(database.url.database))
+            file.executescript(sql)
+            file.close()

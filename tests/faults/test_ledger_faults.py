@@ -1,0 +1,715 @@
+"""The ledger when its database breaks: nothing is lost, nothing is settled twice, and no call waits for ever."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import signal
+import socket
+import sqlite3
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import Any, TypeVar
+
+import pytest
+from sqlalchemy import Connection, create_engine, event, select, text
+
+from tests.contract.ledger import LONG_S, incarnation, new
+from workq.errors import CommitUnknown, LedgerUnavailable, SchemaMismatch
+from workq.incarnation import Incarnation
+from workq.ledger import Evidence
+from workq.ledger.database import Database
+from workq.ledger.sql import SqlLedger
+from workq.task import Claim, Done, Retry, Settlement, State
+from workq.testing.servers import MariaDB, PostgreSQL, Server, ServerMissing, start_mariadb, start_postgres
+
+T = TypeVar("T")
+CANARY = "canary-5f1e"
+
+
+def opened(url: str, *, namespace: str = "workq", statement_timeout_s: float = 10.0) -> SqlLedger:
+    database = Database(url, namespace=namespace, statement_timeout_s=statement_timeout_s)
+    return SqlLedger(database)
+
+
+def live_worker(ledger: SqlLedger) -> Incarnation:
+    worker = incarnation()
+    ledger.join(worker, queues=["default"], threads=1)
+    return worker
+
+
+def patiently(call: Callable[[], T]) -> T:
+    """What a worker does: the same call again until the ledger answers."""
+    deadline = time.monotonic() + LONG_S
+    while True:
+        try:
+            return call()
+        except LedgerUnavailable:
+            assert time.monotonic() < deadline, "the ledger did not come back"
+            threading.Event().wait(0.02)
+
+
+_COMMIT = re.compile(rb"COMMIT(?!TED)")  # not: ISOLATION LEVEL READ COMMITTED
+
+
+class Relay:
+    """A TCP relay that cuts a connection at a COMMIT: before it reaches the server, or before its answer reaches us."""
+
+    def __init__(self, port: int) -> None:
+        self._target = ("127.0.0.1", port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._lock = threading.Lock()
+        self._cuts: list[str] = []
+        self.cut = 0
+        self._sockets: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    def cut_next(self, *where: str) -> None:
+        """What to do at the next commits: cut "before" the server sees it, "after" the server has done it, or "pass".
+
+        A new connection sends a commit of its own, when it has made its settings.
+        """
+        with self._lock:
+            self._cuts = list(where)
+
+    def close(self) -> None:
+        self._listener.close()
+        for one in self._sockets:
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+        for thread in self._threads[1:]:
+            thread.join(LONG_S)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(self._target)
+            except OSError:
+                return
+            self._sockets += [client, server]
+            commits = threading.Event()
+            for source, sink, is_request in ((client, server, True), (server, client, False)):
+                thread = threading.Thread(target=self._carry, args=(source, sink, commits, is_request), daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def _carry(self, source: socket.socket, sink: socket.socket, commits: threading.Event, is_request: bool) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                if is_request and _COMMIT.search(data):
+                    with self._lock:
+                        where = self._cuts.pop(0) if self._cuts else ""
+                    if where == "before":
+                        self.cut += 1
+                        break
+                    if where == "after":
+                        commits.set()
+                elif not is_request and commits.is_set():
+                    self.cut += 1
+                    break
+                sink.sendall(data)
+        for one in (source, sink):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture(scope="module", params=["postgresql", "mysql"])
+def server_url(request: pytest.FixtureRequest) -> str:
+    """A database on the run's servers, for faults between us and the server."""
+    server: PostgreSQL | MariaDB = request.getfixturevalue(
+        "postgres_server" if request.param == "postgresql" else "mariadb_server"
+    )
+    url = server.create_database("ledger_faults")
+    ledger = opened(url)
+    ledger.database.tables.metadata.create_all(ledger.database.engine)
+    ledger.close()
+    return url
+
+
+def private(start: Callable[[], Server]) -> Iterator[Server]:
+    try:
+        server = start()
+    except ServerMissing as missing:
+        pytest.skip(str(missing))
+    with server:
+        ledger = opened(server.url)
+        ledger.database.tables.metadata.create_all(ledger.database.engine)
+        ledger.close()
+        yield server
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Server]:
+    """A PostgreSQL of this file alone: it is killed and stopped."""
+    yield from private(start_postgres)
+
+
+@pytest.fixture(scope="module")
+def mariadb() -> Iterator[Server]:
+    """A MariaDB of this file alone."""
+    yield from private(start_mariadb)
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    url = f"sqlite:///{tmp_path / 'workq.db'}"
+    ledger = opened(url)
+    ledger.database.tables.metadata.create_all(ledger.database.engine)
+    ledger.close()
+    return url
+
+
+class TestAnswersThatAreLost:
+    """F58: the connection breaks in COMMIT; nobody can see whether it stands."""
+
+    @pytest.fixture
+    def relay(self, server_url: str) -> Iterator[Relay]:
+        relay = Relay(Database(server_url).url.port or 0)
+        yield relay
+        relay.close()
+
+    @pytest.fixture
+    def ledger(self, server_url: str, relay: Relay) -> Iterator[SqlLedger]:
+        url = Database(server_url).url.set(port=relay.port).render_as_string(hide_password=False)
+        ledger = opened(url)
+        ledger.clock()
+        yield ledger
+        ledger.close()
+
+    @pytest.fixture
+    def worker(self, ledger: SqlLedger) -> Incarnation:
+        return live_worker(ledger)
+
+    def some(self, ledger: SqlLedger, count: int, **facts: Any) -> list[str]:
+        return [one.id for one in ledger.record(new(count, **facts))]
+
+    @pytest.mark.parametrize("where", ["before", "after"])
+    def test_a_settlement_is_repeated_and_reported_as_won(
+        self, ledger: SqlLedger, relay: Relay, worker: Incarnation, where: str
+    ) -> None:
+        claims = ledger.claim(self.some(ledger, 6), by=worker.id)
+        batch = [Settlement(claim, Done("1")) for claim in claims[:3]]
+        batch += [Settlement(claim, Retry(60.0, "boom")) for claim in claims[3:]]
+        relay.cut_next(where)
+
+        settled = ledger.settle(batch)
+
+        assert relay.cut == 1
+        assert [one.state for one in settled] == [State.SUCCEEDED] * 3 + [State.WAITING] * 3
+        assert [one.delay_s for one in settled] == [0.0] * 3 + [60.0] * 3
+        for claim in claims[3:]:
+            assert [one.kind for one in ledger.history(claim.task_id)] == ["failed"]
+            task = ledger.get(claim.task_id)
+            assert task is not None
+            assert task.failures == 1
+
+    @pytest.mark.parametrize("where", ["before", "after"])
+    def test_a_claim_is_repeated_and_its_rows_are_granted_once(
+        self, ledger: SqlLedger, relay: Relay, worker: Incarnation, where: str
+    ) -> None:
+        ids = self.some(ledger, 5)
+        relay.cut_next(where)
+
+        claims = ledger.claim(ids, by=worker.id)
+
+        assert relay.cut == 1
+        assert [(claim.task_id, claim.attempt) for claim in claims] == [(task_id, 1) for task_id in ids]
+        assert ledger.claim(ids, by=worker.id) == []
+        assert {one.state for one in ledger.settle([Settlement(claim, Done()) for claim in claims])} == {
+            State.SUCCEEDED
+        }
+
+    @pytest.mark.parametrize("then", [["after"], ["pass", "after"]], ids=["no_new_connection", "lost_again"])
+    def test_what_a_claim_got_without_ever_knowing_is_claimed_again(
+        self, ledger: SqlLedger, relay: Relay, worker: Incarnation, then: list[str]
+    ) -> None:
+        ids = self.some(ledger, 6)
+        relay.cut_next("after", *then)
+        with pytest.raises(CommitUnknown):
+            ledger.claim(ids, by=worker.id)
+        stuck = {ledger.look([task_id])[task_id].state for task_id in ids}
+
+        claims = ledger.claim(ids[:4], by=worker.id)
+
+        assert relay.cut == 2
+        assert stuck == {State.RUNNING}
+        assert [(claim.task_id, claim.attempt) for claim in claims] == [(task_id, 2) for task_id in ids[:4]]
+        assert {look.state for look in ledger.look(ids[4:]).values()} == {State.READY}
+        assert {one.task_id for one in ledger.take_unpublished(limit=1000, grace_s=-1.0, horizon_s=0.0)} >= set(ids[4:])
+        assert {one.state for one in ledger.settle([Settlement(claim, Done()) for claim in claims])} == {
+            State.SUCCEEDED
+        }
+
+    @pytest.mark.parametrize("where", ["before", "after"])
+    def test_a_batch_is_recorded_once(self, ledger: SqlLedger, relay: Relay, where: str) -> None:
+        batch = [*new(4), *new(key=f"lost {where}")]
+        relay.cut_next(where)
+
+        answers = ledger.record(batch)
+
+        assert relay.cut == 1
+        assert [one.id for one in answers] == [one.id for one in batch]
+        assert all(one.created for one in answers)
+        assert all(ledger.get(one.id) is not None for one in batch)
+
+    def test_a_commit_that_stays_unknown_says_so_and_may_be_repeated(self, ledger: SqlLedger, relay: Relay) -> None:
+        batch = new(3)
+        relay.cut_next("after", "after")
+        with pytest.raises(CommitUnknown, match="repeat with the same ids"):
+            ledger.record(batch)
+
+        answers = ledger.record(batch)
+
+        assert [(one.id, one.created) for one in answers] == [(one.id, True) for one in batch]
+
+    @pytest.mark.parametrize("where", ["before", "after"])
+    def test_a_reaping_charges_once(self, ledger: SqlLedger, relay: Relay, worker: Incarnation, where: str) -> None:
+        ids = self.some(ledger, 3)
+        ledger.claim(ids, by=worker.id)
+        relay.cut_next(where)
+
+        ledger.reap(worker.id, Evidence("SIGKILL"))
+
+        assert [ledger.get(task_id).crashes for task_id in ids] == [1, 1, 1]  # type: ignore[union-attr]
+        assert all(len(ledger.history(task_id)) == 1 for task_id in ids)
+
+    @pytest.mark.parametrize("where", ["before", "after"])
+    def test_people_may_not_notice(self, ledger: SqlLedger, relay: Relay, where: str) -> None:
+        [task_id] = self.some(ledger, 1)
+        relay.cut_next(where)
+        ledger.cancel(task_id, reason="?")
+        relay.cut_next(where)
+        hint = ledger.revive(task_id, why="?")
+
+        assert relay.cut == 2
+        assert hint.task_id == task_id
+        assert [one.kind for one in ledger.history(task_id)] == ["cancelled", "revived"]
+
+
+class TestAServerThatDies:
+    """F57: restarts under load."""
+
+    def test_restarts_under_load_lose_nothing_and_settle_nothing_twice(self, postgres: Server) -> None:
+        ledger = opened(postgres.url)
+        recorded: list[str] = []
+        won: list[str] = []
+        is_over = threading.Event()
+
+        def produce() -> None:
+            for _ in range(60):
+                batch = new(5, queue="load")
+                patiently(lambda batch=batch: ledger.record(batch))  # type: ignore[misc]
+                recorded.extend(one.id for one in batch)
+
+        def work(number: int) -> None:
+            me, rng = patiently(lambda: live_worker(ledger)), Random(number)
+            while not is_over.is_set():
+                known = list(recorded)
+                ids = rng.sample(known, min(len(known), 25))
+                claims = patiently(lambda ids=ids: ledger.claim(ids, by=me.id))  # type: ignore[misc]
+                batch = [Settlement(claim, Done("1")) for claim in claims]
+                settled = patiently(lambda batch=batch: ledger.settle(batch))  # type: ignore[misc]
+                won.extend(one.task_id for one in settled if one.state is State.SUCCEEDED)
+                if len(won) >= 300:
+                    is_over.set()
+
+        with ThreadPoolExecutor(6) as pool:
+            jobs = [pool.submit(produce), *(pool.submit(work, number) for number in range(4))]
+            for wanted in (30, 120):
+                deadline = time.monotonic() + LONG_S
+                while len(won) < wanted:
+                    assert time.monotonic() < deadline
+                    threading.Event().wait(0.01)
+                os.kill(postgres.pid, signal.SIGQUIT)  # what `pg_ctl restart -m immediate` does
+                wait_until(lambda: not postgres.is_running)
+                postgres.kill()
+                postgres.start()
+            for job in jobs:
+                job.result(2 * LONG_S)
+
+        assert Counter(won) == Counter(recorded)
+        t = ledger.database.tables.task
+        with ledger.database.engine.connect() as connection:
+            states = connection.execute(select(t.c.state).where(t.c.queue == "load")).scalars()
+            assert Counter(states) == {"succeeded": 300}
+        ledger.close()
+
+    def test_connections_that_the_server_has_closed_are_not_noticed(self, postgres: Server) -> None:
+        ledger = opened(postgres.url)
+        worker = live_worker(ledger)
+        with ThreadPoolExecutor(4) as pool:  # several pooled connections
+            list(pool.map(lambda _: ledger.counts(), range(8)))
+        postgres.restart()
+
+        assert ledger.clock() is not None
+        [claim] = ledger.claim([ledger.record(new())[0].id], by=worker.id)
+        assert ledger.settle([Settlement(claim, Done())])[0].state is State.SUCCEEDED
+        ledger.close()
+
+    def test_while_the_server_is_down_every_call_says_so(self, postgres: Server) -> None:
+        ledger = opened(postgres.url)
+        worker = live_worker(ledger)
+        given = new(2)
+        postgres.kill()
+        try:
+            for call in calls(ledger, worker, given[0].id):
+                with pytest.raises(LedgerUnavailable, match="cannot use the ledger"):
+                    call()
+            with pytest.raises(LedgerUnavailable):
+                ledger.record(given)
+        finally:
+            postgres.start()
+
+        assert [one.created for one in ledger.record(given)] == [True, True]
+        ledger.close()
+
+    def test_settling_survives_backends_that_are_terminated_all_the_time(self, postgres: Server) -> None:
+        ledger = opened(postgres.url)
+        worker = live_worker(ledger)
+        claims = ledger.claim([one.id for one in ledger.record(new(400))], by=worker.id)
+        admin = create_engine(ledger.database.url, isolation_level="AUTOCOMMIT")
+        is_over = threading.Event()
+
+        def terminate() -> int:
+            ended = 0
+            with admin.connect() as connection:
+                while not is_over.wait(0.05):
+                    ended += len(
+                        connection.execute(
+                            text(
+                                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                            )
+                        ).all()
+                    )
+            return ended
+
+        def settle(batch: list[Settlement]) -> list[State | None]:
+            return [one.state for one in patiently(lambda: ledger.settle(batch))]
+
+        batches = [[Settlement(claim, Retry(3600.0, "x")) for claim in claims[at : at + 5]] for at in range(0, 400, 5)]
+        with ThreadPoolExecutor(4) as pool:
+            ending = pool.submit(terminate)
+            answers = [state for answer in pool.map(settle, batches) for state in answer]
+            is_over.set()
+            assert ending.result(LONG_S) > 0
+
+        assert answers == [State.WAITING] * 400
+        for claim in claims:
+            task = ledger.get(claim.task_id)
+            assert task is not None
+            assert task.failures == 1
+        assert all([one.kind for one in ledger.history(claim.task_id)] == ["failed"] for claim in claims)
+        admin.dispose()
+        ledger.close()
+
+
+class TestAServerThatIsSilent:
+    """F59: everything is stopped; the kernel still acknowledges."""
+
+    @pytest.mark.parametrize("name", ["postgres", "mariadb"])
+    def test_a_stopped_server_is_an_error_in_time_and_no_hang(self, request: pytest.FixtureRequest, name: str) -> None:
+        server: Server = request.getfixturevalue(name)
+        ledger = opened(server.url, statement_timeout_s=1.0)
+        worker = live_worker(ledger)
+        given = new()
+        [claim] = ledger.claim([ledger.record(new())[0].id], by=worker.id)
+        took: list[float] = []
+        server.pause()
+        try:
+            needs = calls(ledger, worker, claim.task_id)[:4]
+            needs.append(lambda: ledger.record(given))
+            for call in needs:
+                begun = time.monotonic()
+                with pytest.raises(LedgerUnavailable):
+                    call()
+                took.append(time.monotonic() - begun)
+        finally:
+            server.resume()
+
+        assert max(took) < 15.0  # the limit is 1.5 s for an answer, or 3 s for a new connection
+        assert patiently(lambda: ledger.record(given))[0].created
+        assert patiently(lambda: ledger.settle([Settlement(claim, Done())]))[0].state is State.SUCCEEDED
+        ledger.close()
+
+
+class TestLocks:
+    """F62: somebody else holds locks."""
+
+    def test_a_row_that_is_locked_delays_itself_and_nobody_else(self, server_url: str) -> None:
+        ledger = opened(server_url, statement_timeout_s=2.0)
+        worker = live_worker(ledger)
+        ids = [one.id for one in ledger.record(new(10))]
+        claims = ledger.claim(ids, by=worker.id)
+        other = create_engine(ledger.database.url)
+        with other.begin() as connection:
+            lock(connection, ledger, ids[0])
+            began = time.monotonic()
+            with pytest.raises(LedgerUnavailable):
+                ledger.settle([Settlement(claims[0], Done())])
+            took_s = time.monotonic() - began
+            others = ledger.settle([Settlement(claim, Done()) for claim in claims[1:]])
+
+        assert {one.state for one in others} == {State.SUCCEEDED}
+        assert took_s < LONG_S / 2
+        assert ledger.settle([Settlement(claims[0], Done())])[0].state is State.SUCCEEDED
+        other.dispose()
+        ledger.close()
+
+    def test_sweeps_step_over_rows_that_are_locked(self, server_url: str) -> None:
+        ledger = opened(server_url, statement_timeout_s=2.0)
+        worker = live_worker(ledger)
+        waiting = [one.id for one in ledger.record(new(4))]
+        running = [one.id for one in ledger.record(new(4))]
+        ledger.claim(running, by=worker.id)
+        ledger.leave(worker.id)
+        other = create_engine(ledger.database.url)
+        with other.begin() as connection:
+            lock(connection, ledger, waiting[0])
+            lock(connection, ledger, running[0])
+            taken = {one.task_id for one in ledger.take_unpublished(limit=1000, grace_s=-1.0, horizon_s=0.0)}
+            orphans = {one.task_id for one in ledger.orphans(limit=1000)}
+
+        assert taken & {*waiting} == {*waiting[1:]}
+        assert orphans & {*running} == {*running[1:]}
+        assert {one.task_id for one in ledger.orphans(limit=1000)} == {running[0]}
+        other.dispose()
+        ledger.close()
+
+    def test_a_table_that_is_locked_is_an_error_in_time(self, postgres: Server) -> None:
+        ledger = opened(postgres.url, statement_timeout_s=1.0)
+        worker = live_worker(ledger)
+        [task_id] = [one.id for one in ledger.record(new())]
+        other = create_engine(ledger.database.url)
+        with other.begin() as connection:
+            connection.execute(text("LOCK TABLE workq_task IN ACCESS EXCLUSIVE MODE"))
+            for call in (lambda: ledger.claim([task_id], by=worker.id), lambda: ledger.get(task_id)):
+                began = time.monotonic()
+                with pytest.raises(LedgerUnavailable):
+                    call()
+                assert time.monotonic() - began < LONG_S / 2
+
+        assert len(ledger.claim([task_id], by=worker.id)) == 1
+        other.dispose()
+        ledger.close()
+
+
+class TestOneFile:
+    """F60, F64: SQLite."""
+
+    def test_a_locked_database_is_waited_for(self, sqlite_url: str) -> None:
+        ledger = opened(sqlite_url)
+        other = sqlite3.connect(ledger.database.url.database or "", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        with ThreadPoolExecutor(1) as pool:
+            recording = pool.submit(ledger.record, new(3))
+            reading = ledger.counts()  # readers do not wait
+            threading.Event().wait(0.2)
+            was_done = recording.done()
+            other.execute("COMMIT")
+            answers = recording.result(LONG_S)
+        other.close()
+
+        assert not was_done
+        assert reading.oldest_ready_s is None
+        assert all(one.created for one in answers)
+        ledger.close()
+
+    def test_a_database_that_stays_locked_is_an_error_in_time(self, sqlite_url: str) -> None:
+        ledger = opened(sqlite_url, statement_timeout_s=0.5)
+        other = sqlite3.connect(ledger.database.url.database or "", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        began = time.monotonic()
+        with pytest.raises(LedgerUnavailable, match="locked"):
+            ledger.record(new())
+        took_s = time.monotonic() - began
+        other.execute("COMMIT")
+        other.close()
+
+        assert took_s < LONG_S / 2
+        assert ledger.record(new())[0].created
+        ledger.close()
+
+    def test_a_writer_that_is_killed_leaves_nothing_half_written(self, sqlite_url: str) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        ledger = opened(sqlite_url)
+        for _ in range(3):
+            before = ledger.counts().states[State.READY]
+            processes = [spawn.Process(target=write_batches, args=(sqlite_url, name)) for name in ("doomed", "other")]
+            for process in processes:
+                process.start()
+            doomed, other = processes
+            wait_until(lambda before=before: ledger.counts().states[State.READY] > before + 200)  # type: ignore[misc]
+            os.kill(doomed.pid or 0, signal.SIGKILL)
+            doomed.join(LONG_S)
+            alone = ledger.counts().states[State.READY]
+            wait_until(lambda alone=alone: ledger.counts().states[State.READY] > alone + 100)  # type: ignore[misc]
+            os.kill(other.pid or 0, signal.SIGKILL)
+            other.join(LONG_S)
+
+            t = ledger.database.tables.task
+            with ledger.database.engine.connect() as connection:
+                integrity = connection.exec_driver_sql("PRAGMA integrity_check").scalar_one()
+                batches = Counter(connection.execute(select(t.c.name)).scalars())
+            assert integrity == "ok"
+            assert set(batches.values()) == {10}
+        ledger.close()
+
+    def test_a_full_disk_is_an_error_and_leaves_nothing_half_written(self, sqlite_url: str) -> None:
+        ledger = opened(sqlite_url)
+        limit = [1_000_000]
+
+        @event.listens_for(ledger.database.engine, "begin")
+        def _limit(connection: Connection) -> None:
+            connection.exec_driver_sql(f"PRAGMA max_page_count={limit[0]}")
+
+        ledger.record(new(10))
+        limit[0] = 60
+        with pytest.raises(LedgerUnavailable, match="full"):
+            ledger.record(new(50, payload='{"a":["' + "x" * 10_000 + '"],"k":{}}'))
+        count = ledger.counts().states[State.READY]
+        limit[0] = 1_000_000
+
+        assert count == 10
+        assert len(ledger.record(new(50, payload='{"a":["' + "x" * 10_000 + '"],"k":{}}'))) == 50
+        ledger.close()
+
+
+class TestProcesses:
+    @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+    def test_a_forked_child_has_connections_of_its_own(self, server_url: str) -> None:
+        self.check(server_url)
+
+    @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+    def test_a_forked_child_writes_to_the_same_file(self, sqlite_url: str) -> None:
+        self.check(sqlite_url)
+
+    @staticmethod
+    def check(url: str) -> None:
+        ledger = opened(url)
+        ledger.record(new(2, name="fork"))
+        with ledger.database._writer:  # another thread of the parent may be writing at that moment
+            child = multiprocessing.get_context("fork").Process(target=ledger.record, args=(new(3, name="fork"),))
+            child.start()
+            child.join(LONG_S)
+
+        assert child.exitcode == 0
+        ledger.record(new(2, name="fork"))
+        assert len(ledger.tasks(name="fork")) == 7
+        ledger.close()
+
+
+class TestWhatErrorsSay:
+    def test_a_password_is_never_shown(self, server_url: str, unused_port: int) -> None:
+        real = Database(server_url).url
+        urls = [
+            real.set(password=CANARY, username="nobody").render_as_string(hide_password=False),
+            real.set(password=CANARY, port=unused_port).render_as_string(hide_password=False),
+            real.set(password=CANARY, host="no-such-host.invalid").render_as_string(hide_password=False),
+            real.set(password=CANARY, database="no_such_database").render_as_string(hide_password=False),
+            real.set(query={"password": CANARY}, port=unused_port).render_as_string(hide_password=False),
+        ]
+        for url in urls:
+            said = self.what_is_said(lambda url=url: opened(url).clock())  # type: ignore[misc]
+            assert "LedgerUnavailable" in said or "SchemaMismatch" in said or "TypeError" in said, said
+            assert CANARY not in said
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            CANARY,
+            f"http://user:{CANARY}@host/db",
+            f"postgresql://user:p@ss:{CANARY}@host/db",
+            f"postgresql://user:{CANARY}@host:port/db",
+            f"postgresql://user:{CANARY}@[::1/db",
+            f"sqlite://user:{CANARY}@/",
+        ],
+    )
+    def test_a_wrong_url_does_not_show_its_password(self, url: str) -> None:
+        said = self.what_is_said(lambda: opened(url).clock())
+
+        assert "ConfigError" in said
+        assert CANARY not in said
+
+    def test_a_payload_is_never_shown(self, server_url: str) -> None:
+        ledger = opened(server_url)
+        wrong = [*new(name="n" * 300, payload=f'"{CANARY}"'), *new(name=None, payload=f'"{CANARY}"')]
+        ledger.record(new(key="said", payload=f'"{CANARY}"'))
+
+        for given in (*wrong, *new(key="said", payload=f'"{CANARY} 2"')):
+            assert CANARY not in self.what_is_said(lambda given=given: ledger.record([given]))  # type: ignore[misc]
+        ledger.close()
+
+    def test_missing_tables_are_told_from_a_server_that_is_away(self, server_url: str) -> None:
+        self.check_missing_tables(server_url)
+
+    def test_missing_tables_are_told_from_a_file_that_is_not_there(self, sqlite_url: str) -> None:
+        self.check_missing_tables(sqlite_url)
+
+    @staticmethod
+    def check_missing_tables(url: str) -> None:
+        ledger = opened(url, namespace="nothere")
+
+        for call in calls(ledger, incarnation(), new()[0].id):
+            with pytest.raises(SchemaMismatch, match="workq db migrate"):
+                call()
+        ledger.close()
+
+    @staticmethod
+    def what_is_said(call: Callable[[], object]) -> str:
+        """Everything that a crash would print, causes included."""
+        with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever it is
+            call()
+        return "".join(traceback.format_exception(caught.value))
+
+    @pytest.fixture
+    def unused_port(self) -> int:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port: int = listener.getsockname()[1]
+        return port
+
+
+def calls(ledger: SqlLedger, worker: Incarnation, task_id: str) -> list[Callable[[], object]]:
+    """Every way to need the ledger."""
+    claim = Claim(task_id, "n", "q", "{}", 1, "t", 0, 0, 5, 3, None)
+    return [
+        lambda: ledger.claim([task_id], by=worker.id),
+        lambda: ledger.settle([Settlement(claim, Done())]),
+        lambda: ledger.look([task_id]),
+        lambda: ledger.beat(worker.id),
+        lambda: ledger.take_unpublished(limit=1, grace_s=0.0, horizon_s=0.0),
+        lambda: ledger.get(task_id),
+    ]
+
+
+def lock(connection: Connection, ledger: SqlLedger, task_id: str) -> None:
+    t = ledger.database.tables.task
+    connection.execute(select(t.c.id).where(t.c.id == task_id).with_for_update()).one()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LONG_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {LONG_S} s"
+        threading.Event().wait(0.01)
+
+
+def write_batches(url: str, name: str) -> None:
+    """In a process of its own: batches of ten until it is killed."""
+    ledger = opened(url)
+    number = 0
+    while True:
+        ledger.record(new(10, name=f"{name}.{os.getpid()}.{number}"))
+        number += 1

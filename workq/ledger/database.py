@@ -1,0 +1,346 @@
+"""One SQL database: its engine, its clock, and transactions that either stand, fail, or say that nobody knows.
+
+Everything embedded shares this: the ledger always, and the broker and the in-flight store where they are rows too.
+Isolation is READ COMMITTED on servers; SQLite has one writer, so its write transactions begin IMMEDIATE and queue on
+one lock inside the process before they queue on the file. All times are the database's own clock.
+
+On failure: a transient refusal (deadlock, lock timeout, "database is locked") is tried again until a deadline; a lost
+connection once at once, because a pooled connection may simply be old. Every transaction that workq runs this way is a
+conditional write that may be repeated. What stays broken is LedgerUnavailable; CommitUnknown when it broke in COMMIT.
+A server that stays silent for 1.5 times the statement timeout is given up: no call waits for ever.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.sql.elements import ColumnElement
+
+from workq.config import check_ledger_url, masked
+from workq.errors import CommitUnknown, ConfigError, LedgerUnavailable, MissingExtra, SchemaMismatch
+from workq.ledger.sqltime import plus
+from workq.ledger.tables import Tables
+
+T = TypeVar("T")
+
+DRIVERS = {
+    "sqlite": "sqlite",
+    "postgresql": "postgresql+psycopg",
+    "postgres": "postgresql+psycopg",
+    "postgresql+psycopg": "postgresql+psycopg",
+    "mysql": "mysql+pymysql",
+    "mysql+pymysql": "mysql+pymysql",
+    "mariadb": "mysql+pymysql",
+    "mariadb+pymysql": "mysql+pymysql",
+}
+_EXTRA = {"postgresql": "postgres", "mysql": "mysql"}
+WAIT_FOR_TURN_S = 30.0
+"""How long a thread waits for the other writers of its process, on SQLite."""
+_TRANSIENT_SQLSTATES = frozenset({"40P01", "40001", "55P03"})  # deadlock, serialization, lock timeout
+_TRANSIENT_ERRNOS = frozenset({1205, 1213, 1305, 3572})
+"""Lock wait timeout, deadlock, a savepoint that is gone because a deadlock took its transaction along, NOWAIT."""
+_MISSING_SQLSTATES = frozenset({"42P01", "42703"})  # undefined table, undefined column
+_MISSING_ERRNOS = frozenset({1054, 1146})
+_MISSING_TEXTS = ("no such table", "no such column", "has no column named")
+
+
+def ledger_url(url: str) -> URL:
+    """The SQLAlchemy URL of a ledger, with the driver that workq uses.
+
+    Raises:
+        ConfigError: it is not of the right form (see workq.config); the message shows that form, and no password.
+    """
+    try:
+        parsed = make_url(check_ledger_url(url))
+    except ConfigError as error:
+        raise ConfigError(f"ledger: {error}") from None
+    except (ArgumentError, ValueError):  # from None: the original error may show a part of the password
+        raise ConfigError(f"ledger: not a URL that SQLAlchemy can read: {masked(url)}") from None
+    driver = DRIVERS[parsed.drivername]
+    return parsed.set(drivername=driver)
+
+
+class Database:
+    """The engine of one ledger and the tables of one namespace in it. Thread-safe; reopens after a fork."""
+
+    def __init__(self, url: str, *, namespace: str = "workq", statement_timeout_s: float = 10.0) -> None:
+        self.url = ledger_url(url)
+        self.namespace = namespace
+        self.dialect = self.url.get_backend_name()
+        self.tables = Tables(namespace)
+        self.clock_offset_s = 0.0
+        """Added to the database's clock in every statement. Always 0 outside of tests, which move it."""
+        self._statement_timeout_s = statement_timeout_s
+        self._writer = threading.Lock()
+        self._writing: int | None = None
+        self.engine = self._open()
+        os.register_at_fork(after_in_child=_reopening(weakref.ref(self)))
+
+    @property
+    def where(self) -> str:
+        """The URL for messages: without its password."""
+        secret = [name for name in self.url.query if "pass" in name.lower()]
+        return self.url.difference_update_query(secret).render_as_string(hide_password=True)
+
+    def now(self, plus_s: ColumnElement[Any] | float = 0.0) -> ColumnElement[Any]:
+        """The database's clock in a statement, plus some seconds (a number, or a bound parameter of the caller)."""
+        if isinstance(plus_s, ColumnElement):
+            return plus(plus_s + self.clock_offset_s) if self.clock_offset_s else plus(plus_s)
+        return plus(float(plus_s) + self.clock_offset_s)
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A transaction that only reads. A pooled connection that the server has closed is an error here, not in `ask`.
+
+        Raises:
+            LedgerUnavailable: the database did not answer.
+        """
+        try:
+            with self.engine.connect() as connection:
+                yield connection.execution_options(workq_read=True)
+        except DBAPIError as error:
+            raise self._unavailable(error) from error
+        except PoolTimeout as error:
+            raise self._busy() from error
+
+    def ask(self, question: Callable[[Connection], T]) -> T:
+        """Answer a question that only reads; ask again once if the connection was lost: it may simply have been old.
+
+        Each statement sees the newest committed state, on servers; on SQLite all of them see the same.
+
+        Raises:
+            LedgerUnavailable: the database did not answer. SchemaMismatch: a table or column is missing.
+        """
+        deadline = time.monotonic() + self._statement_timeout_s
+        lost_before = False
+        while True:
+            try:
+                with self.engine.connect() as connection:
+                    if self.dialect == "postgresql":  # saves the round trips of BEGIN and ROLLBACK
+                        connection.execution_options(isolation_level="AUTOCOMMIT")
+                    return question(connection.execution_options(workq_read=True))
+            except DBAPIError as error:
+                if error.connection_invalidated and not lost_before and time.monotonic() < deadline:
+                    lost_before = True
+                    continue
+                if _is_transient(error) and time.monotonic() < deadline:
+                    time.sleep(random.uniform(0.002, 0.03))
+                    continue
+                raise self._unavailable(error) from error
+            except PoolTimeout as error:
+                raise self._busy() from error
+
+    def run(self, change: Callable[[Connection], T], *, deadline_s: float | None = None) -> T:
+        """Run `change` in one write transaction, again if the database asks for it. `change` must be repeatable.
+
+        The deadline (by default the statement timeout) ends the repetitions, not a statement that is under way.
+
+        Raises:
+            LedgerUnavailable: it did not stand; CommitUnknown: the connection broke in COMMIT, so it may stand.
+            SchemaMismatch: a table or column is missing.
+        """
+        deadline = time.monotonic() + (self._statement_timeout_s if deadline_s is None else deadline_s)
+        lost_before = unknown = False
+        while True:
+            committing = False
+            try:
+                with self._turn(), self.engine.connect() as connection:
+                    answer = change(connection)
+                    committing = True
+                    connection.commit()
+                    return answer
+            except IntegrityError as error:
+                raise without_values(error) from None
+            except DBAPIError as error:
+                lost = error.connection_invalidated
+                unknown = unknown or (committing and lost)
+                if lost and not lost_before and time.monotonic() < deadline:
+                    lost_before = True
+                    continue
+                if _is_transient(error) and time.monotonic() < deadline:
+                    time.sleep(random.uniform(0.002, 0.03))
+                    continue
+                raise self._unavailable(error, unknown=unknown) from error
+            except PoolTimeout as error:
+                raise self._busy(unknown=unknown) from error
+
+    def translate(self, error: SQLAlchemyError) -> Exception:
+        """An error of the caller's own connection, in our words."""
+        return self._unavailable(error) if isinstance(error, DBAPIError) else error
+
+    def close(self) -> None:
+        """Close the pool. Repeatable."""
+        self.engine.dispose()
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        if self.dialect != "sqlite":
+            yield
+            return
+        if self._writing == threading.get_ident():
+            raise LedgerUnavailable(
+                f"the ledger at {self.where} is being written by this thread, which a signal has interrupted; "
+                "nothing was recorded. Let the signal handler set a flag, and enqueue afterwards"
+            )
+        if not self._writer.acquire(timeout=WAIT_FOR_TURN_S):
+            raise self._busy()
+        try:
+            self._writing = threading.get_ident()
+            yield
+        finally:
+            self._writing = None
+            self._writer.release()
+
+    def _unavailable(self, error: DBAPIError, *, unknown: bool = False) -> Exception:
+        reason = next(iter(str(error.orig).strip().splitlines()), type(error).__name__)
+        if self.url.password:
+            reason = reason.replace(str(self.url.password), "***")
+        if _is_missing_table(error):
+            return SchemaMismatch(f"the ledger at {self.where} lacks workq's tables ({reason}). Run: workq db migrate")
+        if unknown:
+            return CommitUnknown(f"the ledger at {self.where} broke off in COMMIT ({reason}); repeat with the same ids")
+        if isinstance(error.orig, Exception) and type(error).__name__ in ("IntegrityError", "DataError"):
+            return error
+        cure = "Is it running?" if self.dialect != "sqlite" else "Does its folder exist, and may this user write there?"
+        return LedgerUnavailable(f"cannot use the ledger at {self.where} ({reason}). {cure} Try: workq doctor")
+
+    def _busy(self, *, unknown: bool = False) -> LedgerUnavailable:
+        kind = CommitUnknown if unknown else LedgerUnavailable
+        return kind(f"no free connection to the ledger at {self.where}: too many threads of this process wait for it")
+
+    def _reopen(self) -> None:
+        """In a forked child: the parent's connections are not ours, and its lock may be held for ever."""
+        self._writer, self._writing = threading.Lock(), None
+        self.engine.dispose(close=False)
+
+    def _open(self) -> Engine:
+        options: dict[str, Any] = {}
+        if self.dialect == "sqlite":
+            options["connect_args"] = {"check_same_thread": False, "timeout": self._statement_timeout_s / 2}
+            options["pool_size"] = 8
+            options["max_overflow"] = 24
+        elif self.dialect == "postgresql":
+            options["connect_args"] = {
+                "connect_timeout": 3,
+                "keepalives": 1,
+                "keepalives_idle": 5,
+                "keepalives_interval": 2,
+                "keepalives_count": 3,
+                "tcp_user_timeout": int(self._statement_timeout_s * 1500),
+            }
+            options["isolation_level"] = "READ COMMITTED"
+        else:
+            timeout_s = self._statement_timeout_s * 1.5
+            options["connect_args"] = {
+                "connect_timeout": 3,
+                "read_timeout": timeout_s,
+                "write_timeout": timeout_s,
+                "charset": "utf8mb4",
+            }
+            options["isolation_level"] = "READ COMMITTED"
+        if self.dialect != "sqlite":
+            options |= {"pool_size": 4, "max_overflow": 28, "pool_recycle": 1800, "pool_timeout": 10}
+        try:
+            engine = create_engine(self.url, hide_parameters=True, **options)
+        except (ModuleNotFoundError, NoSuchModuleError) as error:
+            extra = _EXTRA.get(self.dialect, self.dialect)
+            raise MissingExtra(
+                f"ledger: {self.dialect}:// needs a client library; install the extra [{extra}]"
+            ) from error
+        if self.dialect == "sqlite":
+            _begin_immediate(engine)
+        elif self.dialect == "postgresql":
+            _limit_silence(engine, self._statement_timeout_s * 1.5)
+            _on_connect(
+                engine,
+                f"SET statement_timeout = {int(self._statement_timeout_s * 1000)}",
+                f"SET lock_timeout = {int(self._statement_timeout_s * 500)}",
+            )
+        else:
+            _on_connect(
+                engine,
+                f"SET SESSION innodb_lock_wait_timeout = {max(1, int(self._statement_timeout_s / 2))}",
+                "SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_TRANS_TABLES')",  # what is too long is not cut
+            )
+        return engine
+
+
+def without_values(error: IntegrityError) -> IntegrityError:
+    """The same error with its first line only: PostgreSQL's detail has the whole row, and with it the payload."""
+    first = next(iter(str(error.orig).splitlines()), "")
+    return IntegrityError(None, None, Exception(first))
+
+
+def _is_transient(error: DBAPIError) -> bool:
+    cause = error.orig
+    if getattr(cause, "sqlstate", None) in _TRANSIENT_SQLSTATES:
+        return True
+    args: tuple[object, ...] = getattr(cause, "args", ())
+    if args and isinstance(args[0], int):
+        return args[0] in _TRANSIENT_ERRNOS
+    return bool(args) and isinstance(args[0], str) and ("locked" in args[0] or "busy" in args[0])
+
+
+def _is_missing_table(error: DBAPIError) -> bool:
+    cause = error.orig
+    if getattr(cause, "sqlstate", None) in _MISSING_SQLSTATES:
+        return True
+    args: tuple[object, ...] = getattr(cause, "args", ())
+    if args and isinstance(args[0], int):
+        return args[0] in _MISSING_ERRNOS
+    return type(cause).__module__ == "sqlite3" and any(mark in str(cause) for mark in _MISSING_TEXTS)
+
+
+def _reopening(database: weakref.ref[Database]) -> Callable[[], None]:
+    def reopen() -> None:
+        if (found := database()) is not None:
+            found._reopen()
+
+    return reopen
+
+
+def _limit_silence(engine: Engine, silence_s: float) -> None:
+    from workq.ledger.postgresql import connecting
+
+    connect = connecting(silence_s=silence_s)
+
+    @event.listens_for(engine, "do_connect")
+    def _connect(_dialect: Any, _record: Any, args: list[Any], parameters: dict[str, Any]) -> Any:
+        return connect(*args, **parameters)
+
+
+def _begin_immediate(engine: Engine) -> None:
+    @event.listens_for(engine, "connect")
+    def _connected(raw: Any, _record: Any) -> None:
+        raw.isolation_level = None  # the driver begins nothing by itself: we do, below
+        for pragma in ("journal_mode=WAL", "synchronous=FULL"):
+            raw.execute(f"PRAGMA {pragma}")
+
+    @event.listens_for(engine, "begin")
+    def _began(connection: Connection) -> None:
+        reads = connection.get_execution_options().get("workq_read", False)
+        connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+
+
+def _on_connect(engine: Engine, *statements: str) -> None:
+    @event.listens_for(engine, "connect")
+    def _connected(raw: Any, _record: Any) -> None:
+        try:
+            with raw.cursor() as cursor:
+                for statement in statements:
+                    cursor.execute(statement)
+            raw.commit()
+        except BaseException:
+            raw.close()  # the pool does not know it yet
+            raise

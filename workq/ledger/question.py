@@ -1,0 +1,167 @@
+"""Read-only questions about the ledger: one task, lists, histories, counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, Select, case, func, select
+
+from workq import codec
+from workq.errors import ConfigError
+from workq.ledger import Counts, QueueCount, WorkerRow
+from workq.ledger.database import Database
+from workq.ledger.states import CLAIMABLE, found
+from workq.task import Event, State, Task
+
+OPEN = (State.READY, State.WAITING, State.RUNNING)
+
+
+class Asking:
+    """The part of the ledger that only reads."""
+
+    database: Database
+
+    def get(self, task_id: str) -> Task | None:
+        if not codec.is_task_id(task_id):
+            return None
+        query = self._task_columns().where(self.database.tables.task.c.id == task_id)
+        row = self.database.ask(lambda tx: tx.execute(query).first())
+        return None if row is None else _task(row)
+
+    def tasks(
+        self,
+        *,
+        state: State | None = None,
+        queue: str | None = None,
+        name: str | None = None,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> list[Task]:
+        c = self.database.tables.task.c
+        query = self._task_columns().order_by(c.id.desc()).limit(limit)
+        for column, value in ((c.state, state), (c.queue, queue), (c.name, name)):
+            if value is not None:
+                query = query.where(column == value)
+        if after is not None:
+            if not codec.is_task_id(after):
+                raise ConfigError(f"after: {after[:100]!r} is not a task id")
+            query = query.where(c.id < after)
+        return [_task(row) for row in self.database.ask(lambda tx: tx.execute(query).all())]
+
+    def history(self, task_id: str) -> list[Event]:
+        if not codec.is_task_id(task_id):
+            return []
+        c = self.database.tables.event.c
+        query = (
+            select(c.at, c.kind, c.task_id, c.attempt, c.worker, c.detail).where(c.task_id == task_id).order_by(c.id)
+        )
+        return [
+            Event(row.at, row.kind, row.task_id, row.attempt, row.worker, codec.decode(row.detail))
+            for row in self.database.ask(lambda tx: tx.execute(query).all())
+        ]
+
+    def counts(self) -> Counts:
+        t, w, now = self.database.tables.task, self.database.tables.worker, self.database.now
+        is_waiting = (t.c.state == State.WAITING) & (t.c.due_at > now())
+        place = case((is_waiting, "waiting"), (t.c.state == State.RUNNING, "running"), else_="ready")
+        open_by_place = (
+            select(t.c.queue, place.label("place"), func.count().label("n"))
+            .where(t.c.state.in_(OPEN))
+            .group_by(t.c.queue, place)
+        )
+        by_state = select(t.c.state, func.count().label("n")).group_by(t.c.state)
+        oldest_due = select(func.min(t.c.due_at).label("due_at"), now().label("now")).where(
+            found(t.c.state, *CLAIMABLE), t.c.due_at <= now()
+        )
+        live = select(func.count()).select_from(w).where(w.c.state == "live")
+        places, states, oldest, workers = self.database.ask(
+            lambda tx: (
+                tx.execute(open_by_place).all(),
+                tx.execute(by_state).all(),
+                tx.execute(oldest_due).one(),
+                tx.execute(live).scalar_one(),
+            )
+        )
+        queues: dict[str, dict[str, int]] = {}
+        for row in places:
+            queues.setdefault(row.queue, {"ready": 0, "waiting": 0, "running": 0})[row.place] = row.n
+        by_name = {row.state: row.n for row in states}
+        age_s = None if oldest.due_at is None else max(0.0, (oldest.now - oldest.due_at).total_seconds())
+        return Counts(
+            queues={name: QueueCount(**counts) for name, counts in sorted(queues.items())},
+            states={state: by_name.get(state, 0) for state in State},
+            oldest_ready_s=age_s,
+            workers=workers,
+        )
+
+    def has_due(self, queues: Sequence[str]) -> bool:
+        c = self.database.tables.task.c
+        due = (
+            select(c.id)
+            .where(found(c.state, *CLAIMABLE), c.queue.in_(queues), c.due_at <= self.database.now())
+            .order_by(
+                c.state, c.queue, c.due_at
+            )  # the index's order: PostgreSQL would rather read the table until it meets one
+            .limit(1)
+        )
+        return self.database.ask(lambda tx: tx.execute(due).first()) is not None
+
+    def workers(self, *, live_only: bool = True) -> list[WorkerRow]:
+        w = self.database.tables.worker
+        query = select(w, self.database.now().label("now")).order_by(w.c.started_at.desc(), w.c.id)
+        if live_only:
+            query = query.where(w.c.state == "live")
+        return [
+            WorkerRow(
+                id=row.id,
+                state=row.state,
+                host=row.host,
+                pid=row.pid,
+                queues=tuple(codec.decode(row.queues)),
+                threads=row.threads,
+                started_at=row.started_at,
+                beat_at=row.beat_at,
+                beat_age_s=(row.now - row.beat_at).total_seconds(),
+                ended_at=row.ended_at,
+                evidence=row.evidence,
+            )
+            for row in self.database.ask(lambda tx: tx.execute(query).all())
+        ]
+
+    def clock(self) -> datetime:
+        now: datetime = self.database.ask(lambda tx: tx.execute(select(self.database.now())).scalar_one())
+        return now
+
+    def _task_columns(self) -> Select[Any]:
+        t = self.database.tables.task
+        return select(*(column for column in t.c if column.name not in ("token", "live_key", "relay_until")))
+
+
+def _task(row: Row[Any]) -> Task:
+    arguments = codec.decode(row.payload)
+    return Task(
+        id=row.id,
+        name=row.name,
+        queue=row.queue,
+        state=State(row.state),
+        attempt=row.attempt,
+        failures=row.failures,
+        crashes=row.crashes,
+        failures_max=row.failures_max,
+        crashes_max=row.crashes_max,
+        args=tuple(arguments.get("a", ())),
+        kwargs=arguments.get("k", {}),
+        key=row.task_key,
+        job_id=row.job_id,
+        result=None if row.result is None else codec.decode(row.result),
+        error=row.error,
+        reason=row.reason,
+        worker=row.worker,
+        is_cancel_requested=row.cancel_requested_at is not None,
+        created_at=row.created_at,
+        due_at=row.due_at,
+        started_at=row.started_at,
+        settled_at=row.settled_at,
+    )

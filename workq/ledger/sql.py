@@ -1,0 +1,27 @@
+"""The ledger on SQLite, PostgreSQL and MySQL/MariaDB, put together from the parts of its life.
+
+One set of statements serves the three dialects; where one does better, it says so where it matters (`RETURNING` in
+claims.py, `SKIP LOCKED` in repair.py).
+"""
+
+from __future__ import annotations
+
+from workq.ledger.claims import Claiming
+from workq.ledger.database import Database
+from workq.ledger.question import Asking
+from workq.ledger.record import Recording
+from workq.ledger.repair import RESERVED_S, Repairing
+
+
+class SqlLedger(Recording, Claiming, Repairing, Asking):
+    """A ledger in one SQL database. Satisfies `workq.ledger.Ledger`."""
+
+    def __init__(self, database: Database, *, reserved_s: float = RESERVED_S) -> None:
+        """`reserved_s`: after how long another sweep may publish what a relay that died had reserved."""
+        self.database = database
+        self.reserved_s = reserved_s
+        self._doubtful = {}
+
+    def close(self) -> None:
+        """Close connections. Repeatable."""
+        self.database.close()

@@ -1,0 +1,83 @@
+"""Instants in SQL: one column type and one clock for three dialects.
+
+PostgreSQL keeps `timestamptz`, MySQL `datetime(6)` in UTC, SQLite the text `YYYY-MM-DD HH:MM:SS.mmm` in UTC, which
+sorts as it reads. `plus(s)` is the database's clock, plus seconds; it is constant within a statement, so indexes serve.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import DateTime, String, TypeDecorator, bindparam
+from sqlalchemy.dialects import mysql, postgresql
+from sqlalchemy.engine import Dialect
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.elements import ColumnElement
+from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.types import Float, TypeEngine
+
+
+class Instant(TypeDecorator[datetime]):
+    """An aware datetime in UTC."""
+
+    impl = DateTime
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        if dialect.name == "postgresql":
+            return dialect.type_descriptor(postgresql.TIMESTAMP(timezone=True))
+        if dialect.name in ("mysql", "mariadb"):
+            return dialect.type_descriptor(mysql.DATETIME(fsp=6))
+        return dialect.type_descriptor(String(23))
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
+        if value is None:
+            return None
+        value = value.astimezone(UTC)
+        if dialect.name == "postgresql":
+            return value
+        naive = value.replace(tzinfo=None)
+        if dialect.name == "sqlite":
+            return naive.isoformat(sep=" ", timespec="milliseconds")
+        return naive
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:  # noqa: ARG002 - SQLAlchemy's signature
+        if value is None:
+            return None
+        if isinstance(value, str):
+            value = datetime.fromisoformat(value)
+        instant: datetime = value
+        return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
+
+
+class _Plus(FunctionElement[datetime]):
+    type = Instant()
+    inherit_cache = True
+    name = "plus"
+
+
+def plus(seconds: ColumnElement[Any] | float) -> ColumnElement[Any]:
+    """The database's clock plus `seconds`."""
+    if not isinstance(seconds, ColumnElement):
+        seconds = bindparam(None, seconds, type_=Float(), unique=True)
+    return _Plus(seconds)
+
+
+@compiles(_Plus, "postgresql")
+def _postgresql(element: _Plus, compiler: Any, **kw: Any) -> str:
+    seconds = compiler.process(element.clauses.clauses[0], **kw)
+    return f"(statement_timestamp() + make_interval(secs => CAST({seconds} AS double precision)))"
+
+
+@compiles(_Plus, "mysql", "mariadb")
+def _mysql(element: _Plus, compiler: Any, **kw: Any) -> str:
+    seconds = compiler.process(element.clauses.clauses[0], **kw)
+    return f"(UTC_TIMESTAMP(6) + INTERVAL ROUND(({seconds}) * 1000000) MICROSECOND)"
+
+
+@compiles(_Plus, "sqlite")
+def _sqlite(element: _Plus, compiler: Any, **kw: Any) -> str:
+    seconds = compiler.process(element.clauses.clauses[0], **kw)
+    # printf: a float such as 1e-07 in a time modifier would make the whole value NULL
+    return f"strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%+.3f seconds', {seconds}))"

@@ -1,0 +1,35 @@
+"""A task's state in a WHERE clause: either to find rows by, or to guard rows that are found by their ids.
+
+To find rows, the states must be literals: only then do PostgreSQL's generic plans and SQLite see that a partial index
+covers them, and SQLite wants the index's own condition word by word. To guard, they are hidden behind an expression:
+with the statistics of an idle hour, a planner takes `state = 'running'` for a better index than the ids, and reads the
+whole backlog (four times slower at 20,000 open rows, and growing).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import Column, literal_column
+from sqlalchemy.sql.elements import ColumnElement
+
+from workq.task import State
+
+CLAIMABLE: Final = (State.READY, State.WAITING)
+ENDED: Final = (State.SUCCEEDED, State.DEAD, State.CANCELLED)
+
+
+def found(column: Column[Any], *states: State) -> ColumnElement[bool]:
+    """The state is one of these; the index is welcome to find it."""
+    if len(states) == 1:
+        return column == _literal(states[0])
+    return column.in_([_literal(state) for state in states])
+
+
+def guarded(column: Column[Any], *states: State) -> ColumnElement[bool]:
+    """The state is one of these; the rows are found by something else."""
+    return column.concat(literal_column("''")).in_([_literal(state) for state in states])
+
+
+def _literal(state: State) -> ColumnElement[Any]:
+    return literal_column(f"'{state.value}'")

@@ -1,0 +1,211 @@
+"""The ledger's tables, for SQLAlchemy. The SQL that people review and `workq db migrate` applies is in `sql/`.
+
+A test proves that both say the same on every dialect. The prefix of every name is the namespace, so that several
+applications share a database without seeing each other.
+
+`task` is the record and the sole authority; `worker` has one row per incarnation; `event` is appended only; `hint`,
+`hold` and `lease` are the broker and the in-flight store of the embedded queue.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Index,
+    Integer,
+    MetaData,
+    PrimaryKeyConstraint,
+    SmallInteger,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+from sqlalchemy.dialects import mysql, postgresql
+from sqlalchemy.sql import text
+from sqlalchemy.types import TypeEngine
+
+from workq.ledger.sqltime import Instant
+
+SCHEMA_VERSION: Final = 1
+
+
+def _id() -> TypeEngine[Any]:
+    return (
+        String(36)
+        .with_variant(postgresql.UUID(as_uuid=False), "postgresql")
+        .with_variant(mysql.CHAR(36, charset="ascii", collation="ascii_bin"), "mysql", "mariadb")
+    )
+
+
+def _word(length: int) -> TypeEngine[Any]:
+    """A name or key: compared byte by byte, on MySQL too."""
+    return String(length).with_variant(
+        mysql.VARCHAR(length, charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb"
+    )
+
+
+def _body() -> TypeEngine[Any]:
+    return Text().with_variant(mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb")
+
+
+def _serial() -> TypeEngine[Any]:
+    return BigInteger().with_variant(Integer(), "sqlite")
+
+
+class Tables:
+    """The tables of one namespace."""
+
+    def __init__(self, namespace: str) -> None:
+        def name(of: str) -> str:
+            return f"{namespace}_{of}"
+
+        def partial(of: str, *columns: str, where: str) -> Index:
+            return Index(name(of), *columns, postgresql_where=text(where), sqlite_where=text(where))
+
+        def rule(of: str, check: str) -> CheckConstraint:
+            return CheckConstraint(check, name=name(of))
+
+        self.metadata = MetaData()
+        in_innodb: dict[str, Any] = {
+            "mysql_engine": "InnoDB",
+            "mysql_charset": "utf8mb4",
+            "mysql_collate": "utf8mb4_bin",
+            "mariadb_engine": "InnoDB",
+            "mariadb_charset": "utf8mb4",
+            "mariadb_collate": "utf8mb4_bin",
+        }
+        self.task = Table(
+            name("task"),
+            self.metadata,
+            Column("id", _id(), nullable=False),
+            Column("name", _word(200), nullable=False),
+            Column("queue", _word(100), nullable=False),
+            Column("state", _word(10), nullable=False),
+            Column("due_at", Instant(), nullable=False),
+            Column("attempt", Integer, nullable=False, server_default="0"),
+            Column("token", _word(32)),
+            Column("worker", _word(120)),
+            Column("failures", Integer, nullable=False, server_default="0"),
+            Column("crashes", Integer, nullable=False, server_default="0"),
+            Column("failures_max", Integer, nullable=False),
+            Column("crashes_max", Integer, nullable=False),
+            Column("live_key", _word(401)),
+            Column("task_key", _word(200)),
+            Column("job_id", _id()),
+            Column("created_at", Instant(), nullable=False),
+            Column("queued_at", Instant(), nullable=False),
+            Column("published_at", Instant()),
+            Column("relay_until", Instant()),
+            Column("started_at", Instant()),
+            Column("settled_at", Instant()),
+            Column("cancel_requested_at", Instant()),
+            Column("reason", _word(200)),
+            Column("payload", _body(), nullable=False),
+            Column("result", _body()),
+            Column("error", _body()),
+            PrimaryKeyConstraint("id", name=name("task_pk")),
+            UniqueConstraint("live_key", name=name("task_live_key")),
+            rule("task_state", "state IN ('ready', 'waiting', 'running', 'succeeded', 'dead', 'cancelled')"),
+            rule("task_running_has_a_fence", "state <> 'running' OR (token IS NOT NULL AND worker IS NOT NULL)"),
+            rule("task_settled_has_a_time", "(state IN ('succeeded', 'dead', 'cancelled')) = (settled_at IS NOT NULL)"),
+            rule("task_settled_frees_its_key", "live_key IS NULL OR state IN ('ready', 'waiting', 'running')"),
+            rule("task_counts_are_not_negative", "attempt >= 0 AND failures >= 0 AND crashes >= 0"),
+            partial("task_open", "state", "queue", "due_at", where="state IN ('ready', 'waiting')"),
+            partial(
+                "task_unpublished",
+                "published_at",
+                "state",
+                "due_at",
+                where="published_at IS NULL AND state IN ('ready', 'waiting')",
+            ),
+            partial("task_running", "state", "worker", where="state = 'running'"),
+            partial("task_settled", "state", "settled_at", where="state IN ('succeeded', 'dead', 'cancelled')"),
+            postgresql_with={"fillfactor": 80},
+            **in_innodb,
+        )
+        self.worker = Table(
+            name("worker"),
+            self.metadata,
+            Column("id", _word(120), nullable=False),
+            Column("state", _word(10), nullable=False),
+            Column("host", _word(100), nullable=False),
+            Column("pid", Integer, nullable=False),
+            Column("queues", _body(), nullable=False),
+            Column("threads", Integer, nullable=False),
+            Column("started_at", Instant(), nullable=False),
+            Column("beat_at", Instant(), nullable=False),
+            Column("suspected_at", Instant()),
+            Column("ended_at", Instant()),
+            Column("evidence", _body()),
+            PrimaryKeyConstraint("id", name=name("worker_pk")),
+            rule("worker_state", "state IN ('live', 'left', 'reaped')"),
+            Index(name("worker_by_state"), "state", "beat_at"),
+            **in_innodb,
+        )
+        self.event = Table(
+            name("event"),
+            self.metadata,
+            Column("id", _serial(), nullable=False, autoincrement=True),
+            Column("at", Instant(), nullable=False),
+            Column("kind", _word(20), nullable=False),
+            Column("task_id", _id()),
+            Column("attempt", Integer),
+            Column("worker", _word(120)),
+            Column("detail", _body(), nullable=False),
+            PrimaryKeyConstraint("id", name=name("event_pk")),
+            Index(name("event_by_task"), "task_id"),
+            Index(name("event_by_time"), "at"),
+            **in_innodb,
+        )
+        self.hint = Table(
+            name("hint"),
+            self.metadata,
+            Column("id", _serial(), nullable=False, autoincrement=True),
+            Column("queue", _word(100), nullable=False),
+            Column("due_at", Instant(), nullable=False),
+            Column("body", _body(), nullable=False),
+            Column("size", SmallInteger, nullable=False),
+            Column("consumer", _word(120)),
+            Column("delivered_at", Instant()),
+            Column("deliveries", Integer, nullable=False, server_default="0"),
+            PrimaryKeyConstraint("id", name=name("hint_pk")),
+            Index(name("hint_by_queue"), "queue", "due_at", "id"),
+            Index(name("hint_by_consumer"), "consumer"),
+            **in_innodb,
+        )
+        self.hold = Table(
+            name("hold"),
+            self.metadata,
+            Column("task_id", _id(), nullable=False),
+            Column("queue", _word(100), nullable=False),
+            Column("worker", _word(120), nullable=False),
+            Column("attempt", Integer),
+            Column("since", Instant(), nullable=False),
+            PrimaryKeyConstraint("task_id", name=name("hold_pk")),
+            Index(name("hold_by_worker"), "worker"),
+            Index(name("hold_by_queue"), "queue"),
+            **in_innodb,
+        )
+        self.lease = Table(
+            name("lease"),
+            self.metadata,
+            Column("worker", _word(120), nullable=False),
+            Column("expires_at", Instant(), nullable=False),
+            Column("reaped_at", Instant()),
+            PrimaryKeyConstraint("worker", name=name("lease_pk")),
+            **in_innodb,
+        )
+        self.meta = Table(
+            name("meta"),
+            self.metadata,
+            Column("name", _word(100), nullable=False),
+            Column("value", _body(), nullable=False),
+            Column("at", Instant(), nullable=False),
+            PrimaryKeyConstraint("name", name=name("meta_pk")),
+            **in_innodb,
+        )
