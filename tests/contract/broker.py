@@ -1,0 +1,597 @@
+"""What every broker promises. A subclass says only how to open one, and what its technology can tell.
+
+What only some can do is a contract of its own, below; a backend inherits those that it declares.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+from sqlalchemy import Engine
+
+from workq.broker import Broker, Consumer, Delivery, Hint
+from workq.codec import Envelope, encode_hint, new_task_id
+
+LONG_S = 20.0
+"""How long a noisy machine may take for what normally takes milliseconds."""
+QUIET_S = 0.4
+"""How long to listen before silence is believed."""
+
+
+@dataclass(frozen=True)
+class Quarantined:
+    """One message found in the quarantine."""
+
+    reason: str
+    queue: str
+    body: bytes
+    sha256: str
+
+
+class Stage(ABC):
+    """One backend on a real server, with what the contract does behind the broker's back."""
+
+    @abstractmethod
+    def open(self) -> Broker:
+        """A broker in this stage's namespace."""
+
+    @abstractmethod
+    def put(self, queue: str, body: bytes) -> None:
+        """Somebody else writes a message into an existing queue of ours."""
+
+    @abstractmethod
+    def quarantined(self) -> list[Quarantined]:
+        """What is in the quarantine."""
+
+    @abstractmethod
+    def lose(self, broker: Broker, consumer: Consumer, name: str) -> None:
+        """The broker takes a consumer for gone and delivers again what it holds; the consumer is not told."""
+
+    @abstractmethod
+    def kept(self, body: bytes) -> bytes:
+        """How the quarantine keeps a body of at most 64 KiB."""
+
+    def delete_queue(self, queue: str) -> None:
+        """An operator deletes a queue. Only for `DeletableQueuesContract`."""
+        raise NotImplementedError
+
+    def engine(self) -> Engine:
+        """The database of the ledger. Only where the broker is transactional."""
+        raise NotImplementedError
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait for a condition, with a bound."""
+    deadline = time.monotonic() + LONG_S
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {LONG_S} s in vain until {what}"
+        time.sleep(0.01)
+
+
+def hints(queue: str, count: int, *, delay_s: float = 0.0) -> list[Hint]:
+    return [Hint(queue, (new_task_id(),), delay_s) for _ in range(count)]
+
+
+def ids(of: list[Hint] | list[Delivery]) -> list[str]:
+    return [task_id for one in of for task_id in one.task_ids]
+
+
+def collect(consumer: Consumer, count: int, *, ack: bool = True) -> list[Delivery]:
+    """Fetch until `count` deliveries came, or the bound is reached; more than `count` would show as well."""
+    found: list[Delivery] = []
+    deadline = time.monotonic() + LONG_S
+    while len(found) < count and time.monotonic() < deadline:
+        page = consumer.fetch(ids_max=100, wait_s=1.0)
+        if ack:
+            consumer.ack(page)
+        found += page
+    return found
+
+
+class BrokerContract:
+    """What every broker promises."""
+
+    knows_unacked: ClassVar[bool]
+    """`depths` tells how many hints are delivered and not acked."""
+    knows_consumers: ClassVar[bool]
+    """`depths` tells how many consumers a queue has."""
+    passes: ClassVar[int] = 10
+    """How often one task is sent through the delays."""
+
+    @pytest.fixture
+    def broker(self, stage: Stage) -> Iterator[Broker]:
+        broker = stage.open()
+        yield broker
+        broker.close()
+
+    @pytest.fixture
+    def other_broker(self, stage: Stage) -> Iterator[Broker]:
+        """As in another process."""
+        broker = stage.open()
+        yield broker
+        broker.close()
+
+    @pytest.fixture
+    def queue(self) -> str:
+        return f"q.{new_task_id()[-12:]}"
+
+    # Publishing and fetching
+
+    def test_a_published_hint_is_delivered(self, broker: Broker, queue: str) -> None:
+        hint = Hint(queue, (new_task_id(), new_task_id()), looks=2)
+
+        assert broker.publish([hint], deadline_s=LONG_S) == [True]
+
+        [delivery] = broker.consumer([queue], name="one", prefetch=10).fetch(ids_max=10, wait_s=LONG_S)
+        assert (delivery.queue, delivery.task_ids, delivery.looks) == (queue, hint.task_ids, 2)
+        assert delivery.fault is None
+        assert not delivery.is_redelivered
+
+    def test_nothing_to_publish_is_no_error(self, broker: Broker) -> None:
+        assert broker.publish([], deadline_s=LONG_S) == []
+
+    def test_a_confirmed_hint_outlives_its_producer(self, broker: Broker, other_broker: Broker, queue: str) -> None:
+        sent = hints(queue, 3)
+        assert other_broker.publish(sent, deadline_s=LONG_S) == [True] * 3
+
+        other_broker.close()
+
+        found = collect(broker.consumer([queue], name="one", prefetch=10), 3)
+        assert ids(found) == ids(sent)
+
+    def test_hints_of_one_producer_arrive_in_their_order_at_one_consumer(self, broker: Broker, queue: str) -> None:
+        sent = hints(queue, 300)
+        for start in range(0, 300, 100):
+            assert all(broker.publish(sent[start : start + 100], deadline_s=LONG_S))
+
+        found = collect(broker.consumer([queue], name="one", prefetch=50), 300)
+
+        assert ids(found) == ids(sent)
+
+    def test_one_call_may_publish_to_many_queues(self, broker: Broker, queue: str) -> None:
+        sent = [hints(f"{queue}.{n % 3}", 1)[0] for n in range(9)]
+
+        assert broker.publish(sent, deadline_s=LONG_S) == [True] * 9
+
+        consumer = broker.consumer([f"{queue}.{n}" for n in range(3)], name="one", prefetch=20)
+        found = collect(consumer, 9)
+        assert sorted((one.queue, one.task_ids) for one in found) == sorted((one.queue, one.task_ids) for one in sent)
+
+    def test_a_consumer_of_an_unknown_queue_declares_it_and_waits(
+        self, broker: Broker, other_broker: Broker, queue: str
+    ) -> None:
+        consumer = broker.consumer([queue], name="one", prefetch=10)
+        assert consumer.fetch(ids_max=10, wait_s=QUIET_S) == []
+
+        [sent] = hints(queue, 1)
+        other_broker.publish([sent], deadline_s=LONG_S)
+
+        assert ids(consumer.fetch(ids_max=10, wait_s=LONG_S)) == ids([sent])
+
+    def test_fetch_returns_nothing_after_its_time(self, broker: Broker, queue: str) -> None:
+        consumer = broker.consumer([queue], name="one", prefetch=10)
+        began = time.monotonic()
+
+        assert consumer.fetch(ids_max=10, wait_s=0.2) == []
+
+        assert 0.2 <= time.monotonic() - began < LONG_S
+
+    def test_fetch_takes_no_more_ids_than_asked_for_but_at_least_one_delivery(self, broker: Broker, queue: str) -> None:
+        broker.publish([Hint(queue, tuple(new_task_id() for _ in range(10))) for _ in range(6)], deadline_s=LONG_S)
+        consumer = broker.consumer([queue], name="one", prefetch=10)
+
+        one = consumer.fetch(ids_max=5, wait_s=LONG_S)
+        few = consumer.fetch(ids_max=25, wait_s=LONG_S)
+
+        assert len(one) == 1
+        assert 1 <= len(few) <= 2
+
+    def test_no_more_is_delivered_than_prefetch_until_something_is_acked(self, broker: Broker, queue: str) -> None:
+        sent = hints(queue, 12)
+        broker.publish(sent, deadline_s=LONG_S)
+        consumer = broker.consumer([queue], name="one", prefetch=5)
+
+        first = collect(consumer, 5, ack=False)
+        assert consumer.fetch(ids_max=10, wait_s=QUIET_S) == []
+        consumer.ack(first)
+        rest = collect(consumer, 7)
+
+        assert ids(first + rest) == ids(sent)
+
+    def test_two_consumers_share_a_queue_without_duplicates(
+        self, broker: Broker, other_broker: Broker, queue: str
+    ) -> None:
+        sent = hints(queue, 200)
+        broker.publish(sent, deadline_s=LONG_S)
+        seen: Counter[str] = Counter()
+        consumers = [
+            each.consumer([queue], name=f"share.{n}", prefetch=20) for n, each in enumerate([broker, other_broker])
+        ]
+
+        def work(consumer: Consumer) -> None:
+            deadline = time.monotonic() + LONG_S
+            while seen.total() < 200 and time.monotonic() < deadline:
+                page = consumer.fetch(ids_max=10, wait_s=0.1)
+                seen.update(ids(page))
+                consumer.ack(page)
+
+        threads = [threading.Thread(target=work, args=[consumer]) for consumer in consumers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+        assert seen == Counter(ids(sent))
+
+    # Custody: ack, close, forget
+
+    def test_what_was_not_acked_comes_again_after_close(self, broker: Broker, queue: str) -> None:
+        sent = hints(queue, 3)
+        broker.publish(sent, deadline_s=LONG_S)
+        first = broker.consumer([queue], name="first", prefetch=10)
+        assert len(collect(first, 3, ack=False)) == 3
+
+        first.close()
+
+        again = collect(broker.consumer([queue], name="second", prefetch=10), 3)
+        assert ids(again) == ids(sent)
+        assert all(delivery.is_redelivered for delivery in again)
+
+    def test_forgetting_a_consumer_that_never_was_is_no_error(self, broker: Broker) -> None:
+        broker.forget_consumer("nobody")
+
+    def test_what_was_acked_never_comes_again(self, broker: Broker, queue: str) -> None:
+        broker.publish(hints(queue, 20), deadline_s=LONG_S)
+        first = broker.consumer([queue], name="first", prefetch=50)
+        assert len(collect(first, 20)) == 20
+        first.close()
+
+        [last] = hints(queue, 1)
+        broker.publish([last], deadline_s=LONG_S)
+
+        found = broker.consumer([queue], name="second", prefetch=50).fetch(ids_max=100, wait_s=LONG_S)
+        assert ids(found) == ids([last])
+
+    def test_only_what_was_acked_is_gone_when_acks_come_out_of_order(self, broker: Broker, queue: str) -> None:
+        sent = hints(queue, 10)
+        broker.publish(sent, deadline_s=LONG_S)
+        first = broker.consumer([queue], name="first", prefetch=10)
+        found = collect(first, 10, ack=False)
+
+        first.ack([found[7], found[2]])
+        first.ack([found[0], found[1]])
+        first.ack([found[9]])
+        first.close()
+
+        again = collect(broker.consumer([queue], name="second", prefetch=10), 5)
+        assert ids(again) == ids([sent[n] for n in (3, 4, 5, 6, 8)])
+
+    def test_an_ack_is_ignored_when_its_delivery_was_lost_to_the_consumer(
+        self, stage: Stage, broker: Broker, other_broker: Broker, queue: str
+    ) -> None:
+        sent = hints(queue, 3)
+        broker.publish(sent, deadline_s=LONG_S)
+        slow = broker.consumer([queue], name="slow", prefetch=10)
+        held = collect(slow, 3, ack=False)
+        slow.pause()
+
+        stage.lose(broker, slow, "slow")
+        quick = other_broker.consumer([queue], name="quick", prefetch=10)
+        again = collect(quick, 3, ack=False)
+        slow.ack(held)
+        slow.ack(held)
+
+        assert ids(again) == ids(sent)
+        quick.close()
+        assert ids(collect(other_broker.consumer([queue], name="third", prefetch=10), 3)) == ids(sent)
+
+    def test_a_consumer_goes_on_by_itself_after_it_was_taken_for_gone(
+        self, stage: Stage, broker: Broker, queue: str
+    ) -> None:
+        [sent] = hints(queue, 1)
+        broker.publish([sent], deadline_s=LONG_S)
+        consumer = broker.consumer([queue], name="one", prefetch=10)
+        assert ids(collect(consumer, 1, ack=False)) == ids([sent])
+
+        stage.lose(broker, consumer, "one")
+
+        assert ids(collect(consumer, 1)) == ids([sent])
+
+    def test_close_is_repeatable_and_bounded(self, stage: Stage, queue: str) -> None:
+        broker = stage.open()
+        broker.publish(hints(queue, 1), deadline_s=LONG_S)
+        consumer = broker.consumer([queue], name="one", prefetch=10)
+        began = time.monotonic()
+
+        for _ in range(2):
+            consumer.close()
+        for _ in range(2):
+            broker.close()
+
+        assert consumer.fetch(ids_max=1, wait_s=LONG_S) == []
+        assert time.monotonic() - began < LONG_S
+
+    def test_close_wakes_a_waiting_fetch(self, broker: Broker, queue: str) -> None:
+        consumer = broker.consumer([queue], name="one", prefetch=10)
+        answers: list[list[Delivery]] = []
+        waiting = threading.Thread(target=lambda: answers.append(consumer.fetch(ids_max=1, wait_s=10 * LONG_S)))
+        waiting.start()
+
+        consumer.close()
+        waiting.join(LONG_S)
+
+        assert answers == [[]]
+
+    # Pausing
+
+    def test_a_paused_consumer_gets_nothing_until_it_resumes(self, broker: Broker, queue: str) -> None:
+        consumer = broker.consumer([queue], name="one", prefetch=10)
+        assert consumer.fetch(ids_max=1, wait_s=QUIET_S) == []
+        for _ in range(2):
+            consumer.pause()
+        if self.knows_consumers:
+            until(lambda: broker.depths([queue])[queue].consumers == 0, "the broker knows of the pause")
+        sent = hints(queue, 3)
+        broker.publish(sent, deadline_s=LONG_S)
+
+        assert consumer.fetch(ids_max=10, wait_s=QUIET_S) == []
+        for _ in range(2):
+            consumer.resume()
+
+        assert ids(collect(consumer, 3)) == ids(sent)
+
+    def test_pausing_and_resuming_in_haste_loses_nothing(self, broker: Broker, queue: str) -> None:
+        sent = hints(queue, 30)
+        consumer = broker.consumer([queue], name="one", prefetch=10)
+
+        for start in range(0, 30, 3):
+            consumer.pause()
+            broker.publish(sent[start : start + 3], deadline_s=LONG_S)
+            consumer.resume()
+
+        found: set[str] = set()
+        deadline = time.monotonic() + LONG_S
+        while len(found) < 30 and time.monotonic() < deadline:
+            page = consumer.fetch(ids_max=100, wait_s=1.0)
+            consumer.ack(page)
+            found.update(ids(page))
+        assert found == set(ids(sent))
+
+    # Delays
+
+    @pytest.mark.parametrize("delay_s", [0.1, 0.25, 0.7])
+    def test_a_delayed_hint_arrives_and_never_early(self, broker: Broker, queue: str, delay_s: float) -> None:
+        consumer = broker.consumer([queue], name="one", prefetch=10)
+        sent = hints(queue, 3, delay_s=delay_s)
+        began = time.monotonic()
+
+        assert broker.publish(sent, deadline_s=LONG_S) == [True] * 3
+
+        first = consumer.fetch(ids_max=1, wait_s=LONG_S)
+        assert time.monotonic() - began >= delay_s - 0.005  # clocks of a millisecond
+        assert sorted(ids(first + collect(consumer, 2))) == sorted(ids(sent))
+
+    def test_a_short_delay_does_not_wait_behind_a_longer_one(self, broker: Broker, queue: str) -> None:
+        [late], [soon], [now] = (hints(queue, 1, delay_s=delay_s) for delay_s in (1.5, 0.3, 0.0))
+        broker.publish([late, soon, now], deadline_s=LONG_S)
+
+        found = collect(broker.consumer([queue], name="one", prefetch=10), 3)
+
+        assert ids(found) == ids([now, soon, late])
+
+    def test_a_delay_below_zero_or_beyond_the_horizon_is_refused(self, broker: Broker, queue: str) -> None:
+        for delay_s in (-0.1, broker.horizon_s + 1, float("nan"), float("inf")):
+            with pytest.raises(ValueError, match="hint"):
+                broker.publish([Hint(queue, (new_task_id(),), delay_s)], deadline_s=LONG_S)
+
+    def test_one_task_passes_through_the_delays_again_and_again(self, broker: Broker, queue: str) -> None:
+        """A retry that keeps the old message's headers is dropped in silence at its second pass (celery#9867)."""
+        [hint] = hints(queue, 1, delay_s=0.1)
+        consumer = broker.consumer([queue], name="one", prefetch=10)
+
+        for _ in range(self.passes):
+            broker.publish([hint], deadline_s=LONG_S)
+            assert ids(collect(consumer, 1)) == ids([hint])
+
+    # Messages that are not ours
+
+    @pytest.mark.parametrize(
+        ("reason", "body"),
+        [
+            ("empty", b""),
+            ("not_json", b'{"v":1,"q":'),
+            ("bad_envelope", b"[]"),
+            ("bad_envelope", b'{"v":1,"q":"x","ids":["no id"]}'),
+            ("newer_version", b'{"v":2,"q":"x","anything":1}'),
+            ("too_large", b"x" * 70_000),
+        ],
+    )
+    def test_a_foreign_message_comes_with_its_fault_and_moves_to_the_quarantine(
+        self, stage: Stage, broker: Broker, queue: str, reason: str, body: bytes
+    ) -> None:
+        self._quarantine_one(stage, broker, queue, reason, body)
+
+    def test_a_message_that_is_put_back_comes_again_later_as_it_was_and_counts_its_returns(
+        self, stage: Stage, broker: Broker, queue: str
+    ) -> None:
+        body = b'{"v":2,"q":"x","anything":1}'
+        consumer = broker.consumer([queue], name="one", prefetch=10)
+        broker.publish(hints(queue, 1), deadline_s=LONG_S)
+        collect(consumer, 1)
+        stage.put(queue, body)
+        for returns in range(3):
+            [delivery] = collect(consumer, 1, ack=False)
+            assert (delivery.fault, delivery.returns) == ("newer_version", returns)
+            consumer.put_back(delivery, delay_s=0.1)
+
+        [last] = collect(consumer, 1, ack=False)
+        consumer.quarantine(last, reason="newer_version")
+        until(lambda: any(one.queue == queue for one in stage.quarantined()), "it is in the quarantine")
+        [kept] = [one for one in stage.quarantined() if one.queue == queue]
+        assert kept.body == stage.kept(body)
+
+    def _quarantine_one(self, stage: Stage, broker: Broker, queue: str, reason: str, body: bytes) -> None:
+        first, second = hints(queue, 2)
+        broker.publish([first], deadline_s=LONG_S)
+        stage.put(queue, body)
+        broker.publish([second], deadline_s=LONG_S)
+        consumer = broker.consumer([queue], name="one", prefetch=10)
+
+        found = collect(consumer, 3, ack=False)
+        [foreign] = [delivery for delivery in found if delivery.fault]
+        consumer.quarantine(foreign, reason=reason)
+        consumer.ack([delivery for delivery in found if not delivery.fault])
+
+        assert (foreign.fault, foreign.queue, foreign.task_ids) == (reason, queue, ())
+        assert ids(found) == ids([first, second])
+        until(lambda: any(one.queue == queue for one in stage.quarantined()), "it is in the quarantine")
+        [kept] = [one for one in stage.quarantined() if one.queue == queue]
+        assert (kept.reason, kept.body) == (reason, stage.kept(body[: 64 * 1024]))
+        assert kept.sha256 == hashlib.sha256(body).hexdigest()
+        [last] = hints(queue, 1)
+        consumer.close()
+        broker.publish([last], deadline_s=LONG_S)
+        assert ids(broker.consumer([queue], name="two", prefetch=10).fetch(ids_max=9, wait_s=LONG_S)) == ids([last])
+
+    def test_a_hint_of_ours_can_be_quarantined_as_well(self, stage: Stage, broker: Broker, queue: str) -> None:
+        [sent] = hints(queue, 1)
+        broker.publish([sent], deadline_s=LONG_S)
+        consumer = broker.consumer([queue], name="one", prefetch=10)
+        [delivery] = collect(consumer, 1, ack=False)
+
+        consumer.quarantine(delivery, reason="unknown_id")
+
+        until(lambda: any(one.queue == queue for one in stage.quarantined()), "it is in the quarantine")
+        [kept] = [one for one in stage.quarantined() if one.queue == queue]
+        assert (kept.reason, kept.body) == ("unknown_id", encode_hint(Envelope(queue, sent.task_ids)))
+
+    def test_a_hint_found_in_a_queue_that_it_does_not_name_belongs_to_the_queue_where_it_was(
+        self, stage: Stage, broker: Broker, queue: str
+    ) -> None:
+        broker.publish(hints(queue, 1), deadline_s=LONG_S)
+        stray = new_task_id()
+        stage.put(queue, encode_hint(Envelope("elsewhere", (stray,))))
+
+        found = collect(broker.consumer([queue], name="one", prefetch=10), 2)
+
+        [delivery] = [one for one in found if one.task_ids == (stray,)]
+        assert (delivery.queue, delivery.fault) == (queue, None)
+
+    # Questions
+
+    def test_depths_count_hints_and_a_missing_queue_counts_nothing(self, broker: Broker, queue: str) -> None:
+        broker.publish(hints(queue, 3), deadline_s=LONG_S)
+
+        until(lambda: broker.depths([queue])[queue].ready == 3, "three are ready")
+        depths = broker.depths([queue, f"{queue}.missing"])
+
+        assert depths[queue].unacked == (0 if self.knows_unacked else None)
+        assert depths[f"{queue}.missing"].ready == 0
+
+    def test_depths_tell_what_is_delivered_and_what_is_gone(self, broker: Broker, queue: str) -> None:
+        broker.publish(hints(queue, 3), deadline_s=LONG_S)
+        consumer = broker.consumer([queue], name="one", prefetch=10)
+        found = collect(consumer, 3, ack=False)
+
+        until(lambda: broker.depths([queue])[queue].ready == 0, "none is ready")
+        depth = broker.depths([queue])[queue]
+        consumer.ack(found)
+
+        assert depth.unacked == (3 if self.knows_unacked else None)
+        assert depth.consumers == (1 if self.knows_consumers else None)
+        consumer.close()
+        until(lambda: broker.depths([queue])[queue].ready == 0, "nothing has come back")
+
+    def test_check_tells_name_and_version(self, broker: Broker) -> None:
+        assert re.fullmatch(r"(RabbitMQ|embedded in \w+) \d+\.\d+.*", broker.check())
+
+    def test_publishing_within_a_transaction_is_offered_only_where_it_is_promised(self, broker: Broker) -> None:
+        if broker.is_transactional:
+            assert isinstance(self, TransactionalContract)
+        else:
+            with pytest.raises(NotImplementedError):
+                broker.publish_within([], None)
+
+
+class ForgettingContract(BrokerContract):
+    """A broker that does not notice by itself that a consumer's process has died: it must be told."""
+
+    def test_what_was_not_acked_comes_again_when_its_consumer_is_forgotten(
+        self, broker: Broker, other_broker: Broker, queue: str
+    ) -> None:
+        sent = hints(queue, 3)
+        broker.publish(sent, deadline_s=LONG_S)
+        assert len(collect(broker.consumer([queue], name="killed", prefetch=10), 3, ack=False)) == 3
+
+        other_broker.forget_consumer("killed")
+
+        assert ids(collect(other_broker.consumer([queue], name="second", prefetch=10), 3)) == ids(sent)
+
+
+class DeletableQueuesContract(BrokerContract):
+    """A broker whose queues an operator can delete."""
+
+    def test_a_deleted_queue_is_declared_again_and_the_hint_is_confirmed(
+        self, stage: Stage, broker: Broker, queue: str
+    ) -> None:
+        broker.publish(hints(queue, 1), deadline_s=LONG_S)
+        stage.delete_queue(queue)
+        sent = hints(queue, 5)
+
+        assert broker.publish([*sent, sent[0]], deadline_s=LONG_S) == [True] * 6
+
+        found = collect(broker.consumer([queue], name="one", prefetch=10), 6)
+        assert Counter(ids(found)) == Counter(ids([*sent, sent[0]]))
+
+    def test_a_consumer_whose_queue_is_deleted_declares_it_and_goes_on(
+        self, stage: Stage, broker: Broker, queue: str
+    ) -> None:
+        broker.publish(hints(queue, 1), deadline_s=LONG_S)
+        consumer = broker.consumer([queue], name="one", prefetch=10)
+        assert len(collect(consumer, 1)) == 1
+
+        stage.delete_queue(queue)
+        until(lambda: broker.depths([queue])[queue].consumers == 1, "it consumes again")
+        sent = hints(queue, 3)
+        broker.publish(sent, deadline_s=LONG_S)
+
+        assert ids(collect(consumer, 3)) == ids(sent)
+
+
+class AnyBytesContract(BrokerContract):
+    """A broker into which somebody can write anything, not only text."""
+
+    @pytest.mark.parametrize("body", [b"\xff\xfe\x00", b"\x1f\x8b\x08\x00binary\x00", b"{\x00}"])
+    def test_a_message_that_is_not_even_text_is_quarantined_too(
+        self, stage: Stage, broker: Broker, queue: str, body: bytes
+    ) -> None:
+        self._quarantine_one(stage, broker, queue, "not_json", body)
+
+
+class TransactionalContract(BrokerContract):
+    """A broker that is part of the ledger's transactions."""
+
+    def test_hints_written_in_a_transaction_arrive_after_its_commit_and_never_without(
+        self, stage: Stage, broker: Broker, queue: str
+    ) -> None:
+        kept, dropped = hints(queue, 2), hints(queue, 2)
+        consumer = broker.consumer([queue], name="one", prefetch=10)
+
+        with stage.engine().connect() as connection:
+            broker.publish_within(dropped, connection)
+            connection.rollback()
+        with stage.engine().connect() as connection:
+            broker.publish_within(kept, connection)
+            connection.commit()
+
+        assert ids(collect(consumer, 2)) == ids(kept)
+        assert consumer.fetch(ids_max=10, wait_s=QUIET_S) == []

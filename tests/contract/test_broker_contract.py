@@ -1,0 +1,270 @@
+"""The broker's contract, on RabbitMQ with both kinds of queues, and embedded in each kind of database."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import msgspec
+import pika
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import ChannelClosedByBroker
+from sqlalchemy import Engine, cast, insert, select
+from sqlalchemy.types import LargeBinary
+
+from tests.contract.broker import (
+    AnyBytesContract,
+    DeletableQueuesContract,
+    ForgettingContract,
+    Quarantined,
+    Stage,
+    TransactionalContract,
+    collect,
+    hints,
+    ids,
+    until,
+)
+from workq.broker import Broker, Consumer
+from workq.broker.embedded import EmbeddedBroker
+from workq.broker.ladder import levels
+from workq.broker.rabbitmq import RabbitMQBroker
+from workq.broker.rabbitmq_consumer import RabbitMQConsumer
+from workq.broker.topology import QueueType
+from workq.ledger.database import Database
+from workq.testing.servers import MariaDB, PostgreSQL, RabbitMQ
+
+T = TypeVar("T")
+
+
+def a_namespace() -> str:
+    return f"t{secrets.token_hex(4)}"
+
+
+class RabbitMQStage(Stage):
+    """One namespace on the run's RabbitMQ; everything in it is deleted at the end."""
+
+    def __init__(self, url: str, queue_type: QueueType) -> None:
+        self.namespace = a_namespace()
+        self.queues: set[str] = set()
+        self._url = url
+        self._queue_type: QueueType = queue_type
+        self._quarantined: list[Quarantined] = []
+
+    def open(self) -> Broker:
+        return _Noting(self._url, namespace=self.namespace, queue_type=self._queue_type, noted=self.queues)
+
+    def put(self, queue: str, body: bytes) -> None:
+        self.ask(lambda channel: channel.basic_publish("", f"{self.namespace}.q.{queue}", body))
+
+    def delete_queue(self, queue: str) -> None:
+        self.ask(lambda channel: channel.queue_delete(f"{self.namespace}.q.{queue}"))
+
+    def quarantined(self) -> list[Quarantined]:
+        def look(channel: BlockingChannel) -> None:
+            while True:
+                method, properties, body = channel.basic_get(f"{self.namespace}.quarantine", auto_ack=True)
+                if method is None or properties is None or body is None:
+                    return
+                told: dict[str, Any] = dict(properties.headers or {})
+                assert properties.delivery_mode == 2
+                assert told["workq-bytes"] >= len(body)
+                self._quarantined.append(
+                    Quarantined(told["workq-reason"], told["workq-queue"], body, told["workq-sha256"])
+                )
+
+        self.ask(look)
+        return self._quarantined
+
+    def kept(self, body: bytes) -> bytes:
+        return body
+
+    def lose(self, broker: Broker, consumer: Consumer, name: str) -> None:
+        assert isinstance(consumer, RabbitMQConsumer)
+        link = consumer.link
+        assert link.call(lambda: link.recycle("cut by the test"))
+
+    def clear(self) -> None:
+        def delete(channel: BlockingChannel) -> None:
+            for queue in self.queues:
+                channel.queue_delete(f"{self.namespace}.q.{queue}")
+            for level in levels(self.namespace):
+                channel.queue_delete(level.name)
+                channel.exchange_delete(level.name)
+            channel.exchange_delete(f"{self.namespace}.due")
+            channel.queue_delete(f"{self.namespace}.quarantine")
+
+        self.ask(delete)
+
+    def ask(self, question: Callable[[BlockingChannel], T]) -> T:
+        connection = pika.BlockingConnection(pika.URLParameters(self._url))
+        try:
+            return question(connection.channel())
+        finally:
+            connection.close()
+
+
+class _Noting(RabbitMQBroker):
+    """Remembers its queues, so that the stage can delete them."""
+
+    def __init__(self, url: str, *, namespace: str, queue_type: QueueType, noted: set[str]) -> None:
+        super().__init__(url, namespace=namespace, queue_type=queue_type)
+        self._noted = noted
+
+    def publish(self, hints: Any, *, deadline_s: float) -> list[bool]:
+        self._noted.update(hint.queue for hint in hints)
+        return super().publish(hints, deadline_s=deadline_s)
+
+    def consumer(self, queues: Any, *, name: str, prefetch: int) -> RabbitMQConsumer:
+        self._noted.update(queues)
+        return super().consumer(queues, name=name, prefetch=prefetch)
+
+
+class RabbitMQContract(DeletableQueuesContract, AnyBytesContract):
+    knows_unacked = False
+    knows_consumers = True
+    passes = 50
+    queue_type: QueueType
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def stage(cls, rabbitmq_server: RabbitMQ) -> Iterator[RabbitMQStage]:
+        stage = RabbitMQStage(rabbitmq_server.url, cls.queue_type)
+        yield stage
+        stage.clear()
+
+    def test_what_arrived_before_the_pause_can_still_be_fetched(self, broker: Broker, queue: str) -> None:
+        sent = hints(queue, 3)
+        broker.publish(sent, deadline_s=20)
+        consumer = broker.consumer([queue], name="one", prefetch=10)
+        first = consumer.fetch(ids_max=1, wait_s=20)
+        until(lambda: broker.depths([queue])[queue].ready == 0, "all have left the queue")
+
+        consumer.pause()
+
+        assert ids(first + collect(consumer, 2)) == ids(sent)
+
+    def test_a_consumer_that_is_paused_when_its_connection_breaks_stays_paused(
+        self, stage: RabbitMQStage, broker: Broker, queue: str
+    ) -> None:
+        consumer = broker.consumer([queue], name="one", prefetch=10)
+        broker.publish(hints(queue, 1), deadline_s=20)
+        assert len(collect(consumer, 1)) == 1
+        consumer.pause()
+        until(lambda: broker.depths([queue])[queue].consumers == 0, "the broker knows of the pause")
+
+        stage.lose(broker, consumer, "one")
+        [sent] = hints(queue, 1)
+        broker.publish([sent], deadline_s=20)
+
+        assert consumer.fetch(ids_max=1, wait_s=1.0) == []
+        assert broker.depths([queue])[queue].consumers == 0
+        consumer.resume()
+        assert ids(collect(consumer, 1)) == ids([sent])
+
+    def test_the_queue_says_its_type_and_the_quorum_queue_its_limit(
+        self, stage: RabbitMQStage, broker: Broker, queue: str
+    ) -> None:
+        """The marker's proof of loss needs the limit: see topology.py."""
+        broker.publish(hints(queue, 1), deadline_s=20)
+        arguments: dict[str, Any] = {"x-queue-type": self.queue_type}
+        if self.queue_type == "quorum":
+            arguments |= {
+                "x-delivery-limit": 20,
+                "x-dead-letter-exchange": "",
+                "x-dead-letter-routing-key": f"{stage.namespace}.quarantine",
+            }
+        name = f"{stage.namespace}.q.{queue}"
+
+        stage.ask(lambda channel: channel.queue_declare(name, durable=True, arguments=arguments))  # the same: no error
+        with pytest.raises(ChannelClosedByBroker, match="PRECONDITION_FAILED"):
+            stage.ask(lambda channel: channel.queue_declare(name, durable=True, arguments={"x-expires": 1000}))
+
+
+class TestRabbitMQQuorum(RabbitMQContract):
+    queue_type = "quorum"
+
+
+class TestRabbitMQClassic(RabbitMQContract):
+    queue_type = "classic"
+
+
+class EmbeddedStage(Stage):
+    """One namespace in a database; its tables vanish with it."""
+
+    def __init__(self, url: str) -> None:
+        self.database = Database(url, namespace=a_namespace())
+        self.database.tables.metadata.create_all(self.database.engine)
+
+    def open(self) -> Broker:
+        return EmbeddedBroker(self.database)
+
+    def put(self, queue: str, body: bytes) -> None:
+        database = self.database
+        content = cast(body, LargeBinary) if database.dialect == "sqlite" else body.decode()
+        row = {"queue": queue, "due_at": database.now(), "body": content, "size": 1}
+        database.run(lambda connection: connection.execute(insert(database.tables.hint).values(row)))
+
+    def quarantined(self) -> list[Quarantined]:
+        event = self.database.tables.event
+        with self.database.read() as connection:
+            rows = connection.execute(select(event.c.detail).where(event.c.kind == "quarantined")).scalars()
+            details = [msgspec.json.decode(row) for row in rows]
+        return [Quarantined(one["reason"], one["queue"], one["body"].encode(), one["sha256"]) for one in details]
+
+    def kept(self, body: bytes) -> bytes:
+        return body.decode("utf-8", "backslashreplace").replace("\x00", "\\x00").encode()
+
+    def lose(self, broker: Broker, consumer: Consumer, name: str) -> None:
+        broker.forget_consumer(name)
+
+    def engine(self) -> Engine:
+        return self.database.engine
+
+
+class EmbeddedContract(ForgettingContract, TransactionalContract):
+    knows_unacked = True
+    knows_consumers = False
+
+    def test_a_delivery_that_is_not_acked_in_time_comes_again(self, stage: EmbeddedStage, queue: str) -> None:
+        broker = stage.open()
+        sent = hints(queue, 2)
+        broker.publish(sent, deadline_s=20)
+        assert len(collect(broker.consumer([queue], name="stuck", prefetch=10), 2, ack=False)) == 2
+        other = broker.consumer([queue], name="other", prefetch=10)
+        assert other.fetch(ids_max=10, wait_s=0.0) == []
+
+        stage.database.clock_offset_s += 31.0
+
+        assert ids(collect(other, 2)) == ids(sent)
+        broker.close()
+
+
+class TestEmbeddedInSQLite(EmbeddedContract, AnyBytesContract):
+    """Servers refuse what is not text; SQLite stores it."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def stage(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedStage]:
+        stage = EmbeddedStage(f"sqlite:///{tmp_path_factory.mktemp('broker') / 'workq.db'}")
+        yield stage
+        stage.database.close()
+
+
+class TestEmbeddedInPostgreSQL(EmbeddedContract):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def stage(cls, postgres_server: PostgreSQL) -> Iterator[EmbeddedStage]:
+        stage = EmbeddedStage(postgres_server.create_database(a_namespace()))
+        yield stage
+        stage.database.close()
+
+
+class TestEmbeddedInMariaDB(EmbeddedContract):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def stage(cls, mariadb_server: MariaDB) -> Iterator[EmbeddedStage]:
+        stage = EmbeddedStage(mariadb_server.create_database(a_namespace()))
+        yield stage
+        stage.database.close()

@@ -1,0 +1,159 @@
+"""The port of the broker: it carries hints, and may lose, repeat, delay or reorder them.
+
+A hint is only a wake-up: a queue and task ids. It carries no payload and no attempt, and it decides nothing: the
+claim in the ledger does. So a duplicate, stale, early or forged hint costs one look at the ledger and no more, and a
+lost hint only makes its task late: the sweep sends another.
+
+Who decides: the ledger. What happens on failure: `publish` answers False for whatever the broker did not confirm in
+time, and the row stays unpublished for the sweep; `fetch` and `ack` never raise for a broken connection: the
+consumer connects again by itself, with jitter, and the broker delivers again what was not acked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+PAGE = 100
+"""How many task ids one hint carries at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """Wake up and look at these tasks of one queue, in `delay_s` seconds.
+
+    `looks` counts how often ids that the ledger does not know were looked up already (see worker.py).
+    """
+
+    queue: str
+    task_ids: tuple[str, ...]
+    delay_s: float = 0.0
+    looks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One arrival of a message in one of our queues.
+
+    `fault` is None for a hint; otherwise the message is foreign and this is the reason for its quarantine:
+    `empty`, `not_json`, `bad_envelope`, `newer_version` or `too_large`. `tag` belongs to the consumer that made it.
+    `returns` counts how often somebody sent it on its way again unread (`put_back`).
+    """
+
+    tag: Any = field(repr=False)
+    queue: str
+    task_ids: tuple[str, ...]
+    looks: int = 0
+    is_redelivered: bool = False
+    fault: str | None = None
+    returns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """How many hints (not tasks: a hint carries up to `PAGE` ids) a queue holds, as the broker counts them."""
+
+    ready: int
+    unacked: int | None
+    consumers: int | None
+
+
+class Consumer(Protocol):
+    """One worker's subscription to some queues. Used by one thread; `close` may be called by any."""
+
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing can arrive just now: no connection, or no subscription. None while all is well."""
+        ...
+
+    def fetch(self, *, ids_max: int, wait_s: float) -> list[Delivery]:
+        """Deliveries with about `ids_max` task ids together, waiting at most `wait_s` seconds for the first.
+
+        At least one delivery is returned when any is there, even if its page alone exceeds `ids_max`.
+        Foreign messages come along, with `fault` set. Empty when nothing came, also while disconnected.
+        """
+        ...
+
+    def ack(self, deliveries: Sequence[Delivery]) -> None:
+        """The broker may forget these deliveries. One of an older connection is ignored: it comes again anyway."""
+        ...
+
+    def quarantine(self, delivery: Delivery, *, reason: str) -> None:
+        """Move one message to the quarantine, with its reason (body cut at 64 KiB, and its hash), then ack it.
+
+        If the quarantine cannot be written, the delivery stays unacked and comes again.
+        """
+        ...
+
+    def put_back(self, delivery: Delivery, *, delay_s: float) -> None:
+        """Send a message that we cannot read on its way again as it is, in `delay_s` seconds, then ack it.
+
+        For a hint of a newer version, which another worker may understand. Its next delivery has one more of `returns`.
+        If it cannot be sent, the delivery stays unacked and comes again.
+        """
+        ...
+
+    def pause(self) -> None:
+        """Ask the broker for no more. What has arrived already can still be fetched. Repeatable."""
+        ...
+
+    def resume(self) -> None:
+        """Ask for deliveries again. Repeatable; a consumer starts resumed."""
+        ...
+
+    def close(self) -> None:
+        """Leave. What was not acked is delivered again, to somebody. Bounded in time; repeatable."""
+        ...
+
+
+class Broker(Protocol):
+    """What every broker promises. Thread-safe, apart from its consumers."""
+
+    is_transactional: bool
+    """Hints can be written in a transaction of the ledger (`publish_within`): nothing is left to relay."""
+    horizon_s: float
+    """The longest delay that a hint can carry. Later tasks wait in the ledger until the sweep promotes them."""
+
+    def publish(self, hints: Sequence[Hint], *, deadline_s: float) -> list[bool]:
+        """Send hints; for each, True once the broker has confirmed it durably, False if not by the deadline.
+
+        Declares missing queues first. A False may still arrive: a duplicate hint is harmless. Never raises for a
+        broken connection. Delays above `horizon_s` are a caller's error (ValueError).
+        """
+        ...
+
+    def publish_within(self, hints: Sequence[Hint], connection: Any) -> None:
+        """Write hints in the caller's ledger transaction. Only where `is_transactional`."""
+        ...
+
+    def consumer(self, queues: Sequence[str], *, name: str, prefetch: int) -> Consumer:
+        """Subscribe to queues, which are declared first. `name` is the incarnation, shown to the operator.
+
+        `prefetch` bounds the messages of one queue that are delivered and not acked. Does not wait for the connection.
+        """
+        ...
+
+    def forget_consumer(self, name: str) -> None:
+        """The consumer of this name is dead for certain: deliver again what it has not acked, now."""
+        ...
+
+    def depths(self, queues: Sequence[str]) -> Mapping[str, Depth]:
+        """How many hints each queue holds; a missing queue counts 0.
+
+        Raises:
+            BrokerUnavailable: it did not answer.
+        """
+        ...
+
+    def check(self) -> str:
+        """Connect once and answer the server's name and version.
+
+        Raises:
+            BrokerUnavailable: it did not answer; the message says why and what to do.
+        """
+        ...
+
+    def close(self) -> None:
+        """End threads and connections, within a bound. Repeatable."""
+        ...

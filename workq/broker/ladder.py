@@ -1,0 +1,87 @@
+"""Delays through RabbitMQ without a plugin: a binary ladder of queues whose messages expire. Pure: no connection here.
+
+Level `n` is one queue with one queue-wide time to live of 0.1 s x 2^n. A delay of 1.1 s is 11 units, in binary 1011:
+its hint waits in levels 3, 1 and 0, and at last reaches its main queue. Since every message of one level waits equally
+long, none ever waits behind another with a longer delay (which a time to live for each message would do).
+
+Each level has a topic exchange and a queue of the same name. The routing key carries the bits, highest first, and then
+the main queue: `0.0. ... .1.0.1.1.workq.q.mail`. An exchange sends bit 1 to its own queue, bit 0 straight to the next
+lower exchange; the queue dead-letters to the next lower exchange too. The last exchange, `due`, knows the main queues
+by their names. (The layout is the one that NServiceBus has used for years.)
+
+Who decides: the ledger. A hint that is lost here (dead-lettering is at most once) is published again from `due_at`. A
+delay is rounded up to the unit, so that no hint comes before its time.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+UNIT_S: Final = 0.1
+LEVELS: Final = 13
+HORIZON_S: Final = 819.1
+"""The longest delay, all bits set: about 13 minutes and a half. Later tasks wait in the ledger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One rung: a topic exchange and a queue, both called `name`."""
+
+    name: str
+    ttl_ms: int
+    waits: str
+    """The binding pattern from this exchange to its queue: bit 1."""
+    passes: str
+    """The binding pattern from this exchange to the `next`: bit 0."""
+    next: str
+
+
+def units(delay_s: float) -> int:
+    """The delay in units of 0.1 s, rounded up; what floats cannot represent (0.3 / 0.1) is forgiven.
+
+    Raises:
+        ValueError: it is negative, not a number, or above the horizon.
+    """
+    if not 0 <= delay_s <= HORIZON_S:
+        raise ValueError(f"a hint can wait from 0 to {HORIZON_S} s, not {delay_s} s; later tasks wait in the ledger")
+    return math.ceil(round(delay_s / UNIT_S, 6))
+
+
+def due_exchange(namespace: str) -> str:
+    """The exchange at the foot of the ladder."""
+    return f"{namespace}.due"
+
+
+def due_pattern(main_queue: str) -> str:
+    """How the foot of the ladder knows a main queue: by its whole name, whatever the bits were."""
+    return "*." * LEVELS + main_queue
+
+
+def levels(namespace: str) -> list[Level]:
+    """All rungs, from the foot up: each `next` comes before it."""
+    rungs = []
+    below = due_exchange(namespace)
+    for n in range(LEVELS):
+        before = "*." * (LEVELS - 1 - n)
+        name = _level_name(namespace, n)
+        rungs.append(Level(name, int(UNIT_S * 1000) << n, f"{before}1.#", f"{before}0.#", below))
+        below = name
+    return rungs
+
+
+def way(namespace: str, main_queue: str, delay_s: float) -> tuple[str, str]:
+    """Exchange and routing key of a hint: in at its highest set bit. Without a delay, straight to the queue.
+
+    Raises:
+        ValueError: as `units`.
+    """
+    count = units(delay_s)
+    if not count:
+        return "", main_queue
+    return _level_name(namespace, count.bit_length() - 1), f"{'.'.join(f'{count:0{LEVELS}b}')}.{main_queue}"
+
+
+def _level_name(namespace: str, n: int) -> str:
+    return f"{namespace}.delay.{n:02d}"

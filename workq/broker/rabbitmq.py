@@ -1,0 +1,229 @@
+"""RabbitMQ as the broker: hints in durable queues, confirmed when published, acked by hand when held.
+
+One connection publishes, each consumer has its own (an alarm blocks publishers only), each on its own thread; questions
+(`depths`, `check`) open one for a moment. Nothing connects before it is needed.
+
+    amqp.py                 the connection thread
+    topology.py, ladder.py  what exists in the broker, and how delays pass through it
+    rabbitmq_publisher.py   messages on their way, with what happens when they do not get there
+    rabbitmq_consumer.py    deliveries, and what happens when the connection breaks under them
+
+Who decides: the ledger. Works with RabbitMQ 3.10 and later, 4.x included: only durable queues, no global prefetch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, get_args
+
+from workq.errors import ConfigError, MissingExtra
+
+try:
+    from pika import SelectConnection
+    from pika.channel import Channel
+    from pika.exceptions import ChannelClosedByBroker
+except ModuleNotFoundError as missing:
+    raise MissingExtra("broker: amqp:// needs the client library pika; install the extra [rabbitmq]") from missing
+
+from workq.broker import Depth, Hint, ladder
+from workq.broker.amqp import Address, converse
+from workq.broker.rabbitmq_consumer import RETURNS_HEADER, Foreign, RabbitMQConsumer
+from workq.broker.rabbitmq_publisher import Batch, Message, Publisher, properties
+from workq.broker.topology import LADDER, QUARANTINE, QueueType, Topology
+from workq.codec import Envelope, encode_hint
+
+ASK_S = 3.0
+CLOSE_S = 1.0
+
+
+class RabbitMQBroker:
+    """The port of the broker, on RabbitMQ. Connects when first used, and anew when first used after a fork."""
+
+    is_transactional = False
+    horizon_s = ladder.HORIZON_S
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        namespace: str = "workq",
+        queue_type: QueueType = "quorum",
+        heartbeat_s: float = 20.0,
+        confirm_s: float = 10.0,
+    ) -> None:
+        """`confirm_s` bounds the publishing that nobody waits for: of quarantined messages.
+
+        Raises:
+            ConfigError: the URL or the queue type is wrong. Nothing was contacted.
+        """
+        if queue_type not in get_args(QueueType):
+            raise ConfigError(f"broker: queue type {queue_type!r} is not known; use quorum or classic")
+        self._address = Address.parse(url)
+        self._topology = Topology(namespace, queue_type)
+        self._heartbeat_s = heartbeat_s
+        self._confirm_s = confirm_s
+        self._properties = properties()
+        self._publish_parameters = self._parameters("publisher")  # here, so that wrong files in the URL are found early
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._publisher: Publisher | None = None
+        self._consumers: list[RabbitMQConsumer] = []
+        self._is_closed = False
+
+    def publish(self, hints: Sequence[Hint], *, deadline_s: float) -> list[bool]:
+        """As the port promises.
+
+        Raises:
+            ValueError: a delay is negative or above `horizon_s`; nothing was sent.
+            ConfigError: a queue exists with other arguments; other hints of the call may have been sent.
+        """
+        batch = Batch(len(hints))
+        messages = [self._message(batch, index, hint) for index, hint in enumerate(hints)]
+        if not messages:
+            return []
+        publisher = self._open_publisher()
+        publisher.send(messages)
+        batch.wait(deadline_s)
+        answers = [answer is True for answer in batch.answers]
+        if not batch.is_over:
+            publisher.forget(batch)
+        if batch.error is not None:
+            raise batch.error
+        return answers
+
+    def publish_within(self, hints: Sequence[Hint], connection: Any) -> None:
+        raise NotImplementedError("RabbitMQ has no part in the ledger's transactions: publish after the commit")
+
+    def consumer(self, queues: Sequence[str], *, name: str, prefetch: int) -> RabbitMQConsumer:
+        consumer = RabbitMQConsumer(
+            self._parameters(name),
+            self._address,
+            self._topology,
+            queues,
+            name=name,
+            prefetch=prefetch,
+            send_on=self._send_on,
+        )
+        with self._lock:
+            self._consumers.append(consumer)
+        return consumer
+
+    def forget_consumer(self, name: str) -> None:
+        """Nothing to do: the kernel closes a dead process's connection, missing heartbeats close a dead host's."""
+
+    def depths(self, queues: Sequence[str]) -> Mapping[str, Depth]:
+        wanted = list(dict.fromkeys(queues))
+        found: dict[str, Depth] = {}
+
+        def talk(connection: SelectConnection, answer: Callable[[dict[str, Depth] | Exception], None]) -> None:
+            def ask(channel: Channel) -> None:
+                if len(found) == len(wanted):
+                    answer(found)
+                    return
+                queue = wanted[len(found)]
+
+                def tell(frame: Any) -> None:
+                    # AMQP does not tell what is unacked
+                    found[queue] = Depth(frame.method.message_count, None, frame.method.consumer_count)
+                    ask(channel)
+
+                channel.queue_declare(self._topology.main_queue(queue), passive=True, callback=tell)
+
+            def missing(_channel: Channel, reason: Exception) -> None:
+                if not isinstance(reason, ChannelClosedByBroker):
+                    return  # the connection is ending
+                if reason.reply_code == 404:
+                    found[wanted[len(found)]] = Depth(0, None, 0)
+                    begin()
+                else:
+                    answer(reason)
+
+            def opened(channel: Channel) -> None:
+                channel.add_on_close_callback(missing)
+                ask(channel)
+
+            def begin() -> None:
+                connection.channel(on_open_callback=opened)
+
+            begin()
+
+        return converse(self._parameters("depths"), self._address, talk, deadline_s=ASK_S)
+
+    def check(self) -> str:
+        def talk(connection: SelectConnection, answer: Callable[[str | Exception], None]) -> None:
+            told = connection.server_properties or {}
+            answer(f"{told.get('product', 'AMQP broker')} {told.get('version', '(version unknown)')}")
+
+        return converse(self._parameters("check"), self._address, talk, deadline_s=ASK_S)
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            publisher, consumers = self._publisher, list(self._consumers)
+            self._consumers.clear()
+        for consumer in consumers:
+            consumer.close()
+        if publisher is not None:
+            publisher.close(within_s=CLOSE_S)
+
+    def _parameters(self, name: str) -> Any:
+        return self._address.parameters(name=f"workq {name}", heartbeat_s=self._heartbeat_s, connect_s=ASK_S)
+
+    def _way(self, queue: str, delay_s: float) -> tuple[str, str, tuple[str, ...]]:
+        """Exchange, routing key, and what must be declared, for a message to a queue of ours."""
+        exchange, routing_key = ladder.way(self._topology.namespace, self._topology.main_queue(queue), delay_s)
+        return exchange, routing_key, (queue, LADDER) if exchange else (queue,)
+
+    def _message(self, batch: Batch, index: int, hint: Hint) -> Message:
+        exchange, routing_key, needs = self._way(hint.queue, hint.delay_s)
+        return Message(
+            batch,
+            index,
+            exchange=exchange,
+            routing_key=routing_key,
+            needs=needs,
+            body=encode_hint(Envelope(hint.queue, hint.task_ids, hint.looks)),
+            properties=self._properties,
+        )
+
+    def _open_publisher(self) -> Publisher:
+        with self._lock:
+            if self._pid != os.getpid():  # forked: the thread stayed in the parent, and so does its connection
+                self._pid, self._publisher, self._consumers = os.getpid(), None, []
+            if self._publisher is None:
+                self._publisher = Publisher(
+                    self._publish_parameters, self._address, self._topology, confirm_s=self._confirm_s
+                )
+                if self._is_closed:
+                    self._publisher.close(within_s=0.0)
+            return self._publisher
+
+    def _send_on(self, foreign: Foreign, done: Callable[[bool | ConfigError], None]) -> None:
+        """One message to the quarantine, or back into its queue; nobody waits for it, but `done` is told."""
+        batch = Batch(1, lambda ended: done(ended.error or ended.answers[0] is True))
+        if foreign.reason is None:
+            exchange, routing_key, needs = self._way(foreign.queue, foreign.delay_s)
+            headers: dict[str, Any] = {RETURNS_HEADER: foreign.returns}
+        else:
+            exchange, routing_key, needs = "", self._topology.quarantine, (QUARANTINE,)
+            headers = {
+                "workq-reason": foreign.reason,
+                "workq-queue": foreign.queue,
+                "workq-bytes": foreign.size,
+                "workq-sha256": foreign.sha256 or hashlib.sha256(foreign.body).hexdigest(),
+            }
+        message = Message(
+            batch,
+            0,
+            exchange=exchange,
+            routing_key=routing_key,
+            needs=needs,
+            body=foreign.body,
+            properties=properties(headers),
+        )
+        publisher = self._open_publisher()
+        publisher.send([message])
+        publisher.link.call(lambda: publisher.link.later(self._confirm_s, lambda: publisher.forget(batch)))

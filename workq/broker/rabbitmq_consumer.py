@@ -1,0 +1,325 @@
+"""One worker's subscription to RabbitMQ: a connection of its own, whose thread only moves deliveries into a buffer.
+
+Handlers never run on that thread, so a long task cannot stop heartbeats. A delivery belongs to one life of the
+connection: an ack for an earlier life is dropped, because the broker delivers that message again anyway, and its number
+may mean another message by now.
+
+What happens on each failure:
+
+- the connection or the channel breaks: the buffer is dropped (it comes again), and the consumer connects anew;
+- the queue is deleted under it (`basic.cancel`): it is declared again, and consumed again;
+- deliveries lie unacked for longer than the broker's `consumer_timeout` (30 minutes by default), also unfetched in the
+  buffer of a paused consumer: the broker closes the channel and delivers them again, to somebody;
+- a subscription is not answered (a quorum queue without a leader): the consumer connects anew, and tells so in
+  `trouble`, until somebody mends or deletes the queue;
+- a queue exists with other arguments: `fetch` raises ConfigError, for good. Nothing is retried or deleted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from pika import BasicProperties, SelectConnection
+from pika.channel import Channel
+
+from workq.broker import Delivery
+from workq.broker.amqp import ANSWER_S, Address, Link
+from workq.broker.topology import Declarer, Topology
+from workq.codec import HINT_MAX_BYTES, decode_hint
+from workq.errors import ConfigError
+
+QUARANTINE_BODY_MAX: Final = 64 * 1024
+RETURNS_HEADER: Final = "workq-returns"
+CLOSE_S: Final = 1.0
+_AGAIN_S: Final = 0.2
+"""After the broker cancelled us: how long to wait before the queue is declared again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """Which message a delivery was, in which life of the connection, and its body for the quarantine."""
+
+    life: int
+    number: int
+    body: bytes
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A message for the quarantine, or, without a reason, for its own queue again after `delay_s`."""
+
+    queue: str
+    reason: str | None
+    body: bytes
+    size: int
+    sha256: str
+    delay_s: float = 0.0
+    returns: int = 0
+
+
+class _Turn(Enum):
+    """Where the subscription to one queue stands."""
+
+    IDLE = "idle"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+
+
+class _Subscription:
+    """One queue of a consumer."""
+
+    def __init__(self, queue: str) -> None:
+        self.queue = queue
+        self.turn = _Turn.IDLE
+        self.tag = ""
+        self.starts = 0
+
+
+class RabbitMQConsumer:
+    """A consumer, as the port promises it. `send_on` moves one foreign message and tells whether it is stored."""
+
+    def __init__(
+        self,
+        parameters: Any,
+        address: Address,
+        topology: Topology,
+        queues: Sequence[str],
+        *,
+        name: str,
+        prefetch: int,
+        send_on: Callable[[Foreign, Callable[[bool | ConfigError], None]], None],
+    ) -> None:
+        self.link = Link(parameters, address, self)
+        self._topology = topology
+        self._name = name
+        self._prefetch = prefetch
+        self._send_on = send_on
+        self._arrived = threading.Condition()
+        self._buffer: deque[Delivery] = deque()
+        self._life = 0
+        self._error: ConfigError | None = None
+        self._is_wanted = True
+        self._is_closed = False
+        # what follows belongs to the connection's thread
+        self._subscriptions = [_Subscription(queue) for queue in dict.fromkeys(queues)]
+        self._declarer: Declarer | None = None
+        self._channel: Channel | None = None
+        self._unacked: set[int] = set()
+        self.link.start()
+
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing can arrive just now: there is no connection, or no subscription. None when there is."""
+        return self.link.trouble
+
+    def fetch(self, *, ids_max: int, wait_s: float) -> list[Delivery]:
+        deadline = time.monotonic() + wait_s
+        with self._arrived:
+            while not self._buffer or self._error is not None:
+                if self._error is not None:
+                    raise self._error
+                left_s = deadline - time.monotonic()
+                if self._is_closed or left_s <= 0:
+                    return []
+                self._arrived.wait(left_s)
+            taken = [self._buffer.popleft()]
+            ids = _size(taken[0])
+            while self._buffer and ids + _size(self._buffer[0]) <= ids_max:
+                taken.append(self._buffer.popleft())
+                ids += _size(taken[-1])
+            return taken
+
+    def ack(self, deliveries: Sequence[Delivery]) -> None:
+        life = self._life
+        numbers = [one.tag.number for one in deliveries if one.tag.life == life]
+        if numbers:
+            self.link.call(lambda: self._ack(life, numbers))
+
+    def quarantine(self, delivery: Delivery, *, reason: str) -> None:
+        tag: Tag = delivery.tag
+        self._move(delivery, Foreign(delivery.queue, reason, tag.body, tag.size, tag.sha256))
+
+    def put_back(self, delivery: Delivery, *, delay_s: float) -> None:
+        tag: Tag = delivery.tag
+        again = Foreign(delivery.queue, None, tag.body, tag.size, tag.sha256, delay_s, delivery.returns + 1)
+        self._move(delivery, again)
+
+    def pause(self) -> None:
+        if self._is_wanted:
+            self._is_wanted = False
+            self.link.call(self._follow)
+
+    def resume(self) -> None:
+        if not self._is_wanted:
+            self._is_wanted = True
+            self.link.call(self._follow)
+
+    def close(self) -> None:
+        with self._arrived:
+            self._is_closed = True
+            self._buffer.clear()
+            self._arrived.notify_all()
+        self.link.close(within_s=CLOSE_S)
+
+    # On the connection's thread
+
+    def opened(self, connection: SelectConnection) -> None:
+        self._declarer = Declarer(self._topology, connection, self.link)
+        connection.channel(on_open_callback=self._channel_opened)
+
+    def lost(self, *, was_open: bool) -> None:  # noqa: ARG002 - the same for a failed attempt
+        with self._arrived:
+            self._life += 1
+            self._buffer.clear()
+        self._declarer = self._channel = None
+        self._unacked.clear()
+        for subscription in self._subscriptions:
+            subscription.turn = _Turn.IDLE
+
+    def _channel_opened(self, channel: Channel) -> None:
+        channel.add_on_close_callback(self._channel_closed)
+        channel.add_on_cancel_callback(self._on_cancelled)
+        channel.basic_qos(prefetch_count=self._prefetch, callback=lambda _ok: self._go(channel))
+
+    def _channel_closed(self, _channel: Channel, reason: Exception) -> None:
+        self._channel = None
+        self.link.recycle(f"consuming: {reason}")
+
+    def _go(self, channel: Channel) -> None:
+        self._channel = channel
+        if not self._is_wanted:
+            self.link.trouble = None
+        self._follow()
+
+    def _follow(self) -> None:
+        """Bring every subscription to where it should be: running, or, while paused, idle."""
+        if self._channel is None or self._declarer is None or self._error is not None:
+            return
+        for subscription in self._subscriptions:
+            if self._is_wanted and subscription.turn is _Turn.IDLE:
+                subscription.turn = _Turn.STARTING
+                self._declarer.need(subscription.queue, self._starter(subscription, self._channel))
+            elif not self._is_wanted and subscription.turn is _Turn.RUNNING:
+                subscription.turn = _Turn.STOPPING
+                self._channel.basic_cancel(subscription.tag, callback=self._setter(subscription, _Turn.IDLE))
+
+    def _starter(self, subscription: _Subscription, channel: Channel) -> Callable[[ConfigError | None], None]:
+        def start(error: ConfigError | None) -> None:
+            if error is not None:
+                self._fail(error)
+                return
+            subscription.starts += 1
+            # a new tag each time: pika rejects what still arrives for a cancelled one
+            subscription.tag = f"{self._name}/{subscription.queue}/{subscription.starts}"
+            starts = subscription.starts
+            self.link.later(ANSWER_S, lambda: self._check_started(subscription, starts))
+            channel.basic_consume(
+                self._topology.main_queue(subscription.queue),
+                self._receiver(subscription.queue),
+                consumer_tag=subscription.tag,
+                callback=self._setter(subscription, _Turn.RUNNING),
+            )
+
+        return start
+
+    def _check_started(self, subscription: _Subscription, starts: int) -> None:
+        if subscription.turn is _Turn.STARTING and subscription.starts == starts:
+            self.link.recycle(f"no answer to the subscription to {subscription.queue}")
+
+    def _setter(self, subscription: _Subscription, turn: _Turn) -> Callable[[Any], None]:
+        def arrived_there(_ok: Any) -> None:
+            subscription.turn = turn
+            if turn is _Turn.RUNNING:
+                self.link.trouble = None
+            self._follow()
+
+        return arrived_there
+
+    def _receiver(self, queue: str) -> Callable[[Channel, Any, BasicProperties, bytes], None]:
+        def receive(_channel: Channel, method: Any, properties: BasicProperties, body: bytes) -> None:
+            number: int = method.delivery_tag
+            self._unacked.add(number)
+            hint = decode_hint(body)
+            size = len(body)
+            sha256 = ""
+            if size > HINT_MAX_BYTES:  # keep no more of it than the quarantine does
+                sha256, body = hashlib.sha256(body).hexdigest(), body[:QUARANTINE_BODY_MAX]
+            tag = Tag(self._life, number, body, size, sha256)
+            if isinstance(hint, str):
+                delivery = Delivery(tag, queue, (), 0, method.redelivered, hint, _returns(properties))
+            else:
+                delivery = Delivery(tag, queue, hint.task_ids, hint.looks, method.redelivered)
+            with self._arrived:
+                self._buffer.append(delivery)
+                if len(self._buffer) == 1:
+                    self._arrived.notify()
+
+        return receive
+
+    def _on_cancelled(self, frame: Any) -> None:
+        """The broker took a subscription away: the queue was deleted, or has moved."""
+        for subscription in self._subscriptions:
+            if subscription.tag == frame.method.consumer_tag:
+                subscription.turn = _Turn.STARTING  # nobody else may start it meanwhile
+                if self._declarer is not None:
+                    self._declarer.declared.clear()
+                self.link.later(_AGAIN_S, lambda one=subscription: self._setter(one, _Turn.IDLE)(None))  # type: ignore[misc]
+
+    def _ack(self, life: int, numbers: list[int]) -> None:
+        channel = self._channel
+        if channel is None or life != self._life or not channel.is_open:
+            return
+        acked = self._unacked.intersection(numbers)
+        if not acked:
+            return
+        self._unacked -= acked
+        # one ack for all numbers below the first that somebody still holds
+        floor = min(self._unacked, default=max(acked) + 1)
+        below = [number for number in acked if number < floor]
+        if len(below) > 1:
+            channel.basic_ack(max(below), multiple=True)
+            acked.difference_update(below)
+        for number in sorted(acked):
+            channel.basic_ack(number)
+
+    # On any thread
+
+    def _move(self, delivery: Delivery, foreign: Foreign) -> None:
+        if delivery.tag.life == self._life:
+            self._send_on(foreign, lambda stored: self._moved(delivery, stored))
+
+    def _moved(self, delivery: Delivery, stored: bool | ConfigError) -> None:
+        if stored is True:
+            self.ack([delivery])
+        elif isinstance(stored, ConfigError):
+            self._fail(stored)
+        else:
+            with self._arrived:
+                if delivery.tag.life == self._life and not self._is_closed:
+                    self._buffer.append(delivery)
+                    self._arrived.notify()
+
+    def _fail(self, error: ConfigError) -> None:
+        with self._arrived:
+            self._error = error
+            self._arrived.notify_all()
+
+
+def _returns(properties: BasicProperties) -> int:
+    """How often this message was put back. Anybody may have written anything there."""
+    told = (properties.headers or {}).get(RETURNS_HEADER)
+    return told if isinstance(told, int) and not isinstance(told, bool) and 0 <= told < 1_000_000 else 0
+
+
+def _size(delivery: Delivery) -> int:
+    return len(delivery.task_ids) or 1

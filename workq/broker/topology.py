@@ -1,0 +1,206 @@
+"""What exists in RabbitMQ for one namespace, and how it is declared: queues, the quarantine, the ladder of delays.
+
+    {ns}.q.{queue}      durable; quorum (default) or classic. The one place that names them is `Topology.main_queue`
+    {ns}.quarantine     durable, bounded: messages that are not ours, and hints that nobody could take twenty times
+    {ns}.delay.00..12   exchanges and queues of the ladder; {ns}.due is its foot
+
+A quorum queue always gets a delivery limit: without one, a hint returned by nack goes behind the marker (RabbitMQ
+3.10), and the proof of loss would be wrong.
+
+Who decides: whoever declared first. Something that exists with other arguments is reported as ConfigError, and never
+deleted or changed. Something missing is declared again on the next connection, or when the broker says that it is gone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from pika import SelectConnection
+from pika.channel import Channel
+from pika.exceptions import ChannelClosedByBroker
+
+from workq.broker import ladder
+from workq.broker.amqp import ANSWER_S, Link
+from workq.errors import ConfigError
+
+QueueType = Literal["quorum", "classic"]
+
+DELIVERY_LIMIT: Final = 20
+QUARANTINE_MAX: Final = 100_000
+QUARANTINE_MAX_BYTES: Final = 256 * 1024 * 1024
+
+LADDER: Final = "*ladder"
+QUARANTINE: Final = "*quarantine"
+"""Things to declare that are not main queues: no queue may be called so."""
+
+_REFUSED: Final = {
+    403: "may not be used by this user",
+    405: "is locked by another connection",
+    406: "exists with different arguments",
+}
+_OFFENDER: Final = re.compile(r"(?:queue|exchange) '([^']*)'")
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """The names and arguments of one namespace."""
+
+    namespace: str
+    queue_type: QueueType
+
+    def main_queue(self, queue: str) -> str:
+        return f"{self.namespace}.q.{queue}"
+
+    @property
+    def quarantine(self) -> str:
+        return f"{self.namespace}.quarantine"
+
+    def declare(self, channel: Channel, thing: str, done: Callable[[Any], None]) -> None:
+        """Declare a main queue, the ladder or the quarantine; `done` is called when the broker has done all of it.
+
+        Only the last method asks for an answer: a channel keeps its order, so one round trip serves for all. A refusal
+        closes the channel instead.
+        """
+        if thing == QUARANTINE:
+            self._declare_quarantine(channel, done)
+        elif thing == LADDER:
+            self._declare_ladder(channel, done)
+        else:
+            self._declare_quarantine(channel, None)  # first: where the queue's own dead letters go
+            self._declare_due(channel)
+            self._declare_main(channel, self.main_queue(thing), done)
+
+    def refusal(self, reply_code: int, reply_text: str) -> ConfigError:
+        """The broker's refusal of a declaration, in our words."""
+        found = _OFFENDER.search(reply_text)
+        name = found[1] if found else self.namespace
+        return ConfigError(
+            f"broker: queue {name} {_REFUSED[reply_code]} (RabbitMQ: {reply_text}). workq never deletes a queue: "
+            "use another namespace or queue type, or empty and delete it yourself"
+        )
+
+    def _declare_main(self, channel: Channel, name: str, done: Callable[[Any], None]) -> None:
+        arguments: dict[str, Any] = {"x-queue-type": self.queue_type}
+        if self.queue_type == "quorum":
+            arguments |= {
+                "x-delivery-limit": DELIVERY_LIMIT,
+                "x-dead-letter-exchange": "",
+                "x-dead-letter-routing-key": self.quarantine,
+            }
+        channel.queue_declare(name, durable=True, arguments=arguments)
+        channel.queue_bind(name, ladder.due_exchange(self.namespace), ladder.due_pattern(name), callback=done)
+
+    def _declare_quarantine(self, channel: Channel, done: Callable[[Any], None] | None) -> None:
+        channel.queue_declare(
+            self.quarantine,
+            durable=True,
+            arguments={
+                "x-queue-type": "classic",
+                "x-max-length": QUARANTINE_MAX,
+                "x-max-length-bytes": QUARANTINE_MAX_BYTES,
+                "x-overflow": "drop-head",
+            },
+            callback=done,
+        )
+
+    def _declare_due(self, channel: Channel) -> None:
+        channel.exchange_declare(ladder.due_exchange(self.namespace), "topic", durable=True)
+
+    def _declare_ladder(self, channel: Channel, done: Callable[[Any], None]) -> None:
+        self._declare_due(channel)
+        rungs = ladder.levels(self.namespace)
+        for rung in rungs:
+            channel.exchange_declare(rung.name, "topic", durable=True)
+            channel.queue_declare(
+                rung.name,
+                durable=True,
+                arguments={
+                    "x-queue-type": "classic",
+                    "x-message-ttl": rung.ttl_ms,
+                    "x-dead-letter-exchange": rung.next,
+                },
+            )
+            channel.queue_bind(rung.name, rung.name, rung.waits)
+            channel.exchange_bind(rung.next, rung.name, rung.passes, callback=done if rung is rungs[-1] else None)
+
+
+class Declarer:
+    """Declares things on a channel of its own, each once for a connection. Lives on the connection's thread.
+
+    Its own channel, because a refusal closes the channel: nothing else may be lost with it.
+    """
+
+    def __init__(self, topology: Topology, connection: SelectConnection, link: Link) -> None:
+        self.declared: set[str] = set()
+        self._topology = topology
+        self._connection = connection
+        self._link = link
+        self._asked = 0
+        self._channel: Channel | None = None
+        self._turn: deque[str] = deque()
+        self._waiting: dict[str, list[Callable[[ConfigError | None], None]]] = {}
+        self._is_busy = False
+
+    def need(self, thing: str, then: Callable[[ConfigError | None], None]) -> None:
+        """Call `then` once the thing is declared, or refused. Never called if the connection breaks before."""
+        if thing in self.declared:
+            then(None)
+            return
+        waiting = self._waiting.get(thing)
+        if waiting is not None:
+            waiting.append(then)
+            return
+        self._waiting[thing] = [then]
+        self._turn.append(thing)
+        self._go_on()
+
+    def forget(self, thing: str) -> None:
+        """The broker says that it is gone: declare it again when it is needed."""
+        self.declared.discard(thing)
+
+    def _go_on(self) -> None:
+        if self._is_busy or not self._turn:
+            return
+        self._is_busy = True
+        if self._channel is None:
+            self._connection.channel(on_open_callback=self._opened)
+        else:
+            self._declare(self._channel)
+
+    def _opened(self, channel: Channel) -> None:
+        self._channel = channel
+        channel.add_on_close_callback(self._closed)
+        self._declare(channel)
+
+    def _declare(self, channel: Channel) -> None:
+        self._asked += 1
+        asked = self._asked
+        self._link.later(ANSWER_S, lambda: self._check_answered(asked))
+        self._topology.declare(channel, self._turn[0], self._done)
+
+    def _check_answered(self, asked: int) -> None:
+        if self._is_busy and self._asked == asked:
+            self._link.recycle(f"no answer to the declaration of {self._turn[0]}")
+
+    def _done(self, _answer: Any) -> None:
+        self.declared.add(self._turn[0])
+        self._finish(None)
+
+    def _closed(self, _channel: Channel, reason: Exception) -> None:
+        self._channel = None
+        if not isinstance(reason, ChannelClosedByBroker):
+            return  # the whole connection is ending
+        if self._turn and reason.reply_code in _REFUSED:
+            self._finish(self._topology.refusal(reason.reply_code, reason.reply_text))
+        else:
+            self._link.recycle(f"declaring: {reason.reply_code} {reason.reply_text}")
+
+    def _finish(self, error: ConfigError | None) -> None:
+        self._is_busy = False
+        for then in self._waiting.pop(self._turn.popleft()):
+            then(error)
+        self._go_on()
