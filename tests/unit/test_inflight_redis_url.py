@@ -1,0 +1,62 @@
+"""What a Redis URL may say, and what is refused before anything is contacted (B7, B9, B12)."""
+
+from __future__ import annotations
+
+import pytest
+
+from workq.errors import ConfigError
+from workq.inflight.redis import RedisInFlight
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://localhost:6379/0",
+        "redis://localhost",
+        "redis://user:p%40ss@localhost:6379/15",
+        "rediss://[::1]:6380/2?ssl_ca_certs=/etc/ca.pem&ssl_check_hostname=yes",
+        "unix:///run/redis.sock?db=3",
+        "redis://localhost/0?protocol=2&client_name=workq&max_connections=4",
+    ],
+)
+def test_a_url_is_accepted(url: str) -> None:
+    RedisInFlight(url).close()
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("", "its scheme is not redis, rediss or unix"),
+        ("localhost:6379", "its scheme is not"),
+        ("http://localhost:6379/0", "its scheme is not"),
+        ("redis://localhost:abc/0", "its host or port cannot be read"),
+        ("redis://localhost:70000/0", "its host or port cannot be read"),
+        ("redis://localhost:0/0", "port 0 is no port"),
+        ("redis://::1:6379/0", "its host or port cannot be read"),
+        ("redis://[::1/0", "its host or port cannot be read"),
+        ("redis://localhost/zero", "what follows the host must be the number of a database"),
+        ("redis://localhost/0/1", "what follows the host must be the number of a database"),
+        ("redis://localhost/0?db=zero", "option db has a value that redis-py refuses"),
+        ("redis://localhost/0?protocol=9", "an option of its query has a value that redis-py refuses"),
+        ("redis://localhost/0?protcol=2", "option 'protcol' of its query is not allowed"),
+        ("redis://localhost/0?retry_on_timeout=yes", "option 'retry_on_timeout' of its query is not allowed"),
+        ("redis://localhost/0?decode_responses=no", "option 'decode_responses' of its query is not allowed"),
+        ("redis://localhost/0?ssl_check_hostname=no", "option ssl_check_hostname has a value that redis-py refuses"),
+        ("redis://:1234?x@localhost/0", "write special characters of a password as %XX"),
+        ("redis://user:a#b@localhost/0", "write special characters of a password as %XX"),
+    ],
+)
+def test_a_url_is_refused_with_the_reason_and_the_right_form(url: str, why: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        RedisInFlight(url)
+
+    message = str(caught.value)
+    assert why in message
+    assert "use redis://[user:password@]host:6379/0, or rediss:// for TLS" in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("namespace", ["", "a b", "x}", "{x", "x:y", "ü", "x" * 101, "*"])
+def test_a_namespace_that_would_break_its_keys_is_refused(namespace: str) -> None:
+    with pytest.raises(ConfigError, match="namespace"):
+        RedisInFlight("redis://localhost/0", namespace=namespace)
