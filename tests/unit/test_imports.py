@@ -1,0 +1,32 @@
+"""Importing workq is cheap: no client library, no database toolkit, nothing for terminals."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {"pika", "redis", "sqlalchemy", "aiohttp", "rich", "click", "apscheduler", "psycopg", "pymysql"}
+
+
+@pytest.mark.parametrize("statement", ["import workq", "from workq import WorkQueue, current, State"])
+def test_importing_pulls_in_no_heavy_module(statement: str) -> None:
+    code = f"{statement}\nimport sys\nprint(' '.join(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert not loaded & HEAVY, loaded & HEAVY
+
+
+def test_a_queue_can_be_made_and_tasks_registered_without_them() -> None:
+    code = """
+from workq import WorkQueue
+wq = WorkQueue(ledger='postgresql://u:p@h/d', broker='amqp://u:p@h', inflight='redis://h')
+@wq.task(name='a')
+def a(): ...
+import sys
+print(' '.join(sorted(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert not loaded & HEAVY, loaded & HEAVY

@@ -1,0 +1,391 @@
+"""From a claim to an outcome: whatever a handler does, it becomes an outcome, and text that every ledger can store."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import workq
+from workq import Cancel, SoftTimeLimit, WorkQueue
+from workq.errors import NotInTask
+from workq.handler import Handler
+from workq.retry import Exponential
+from workq.run import RESULT_MAX_BYTES, TRACEBACK_MAX, Limit, describe, prepare, raised, returned, run_async, run_sync
+from workq.task import Cancelled, Claim, Dead, Done, Retry
+
+RNG = Random(3)
+NOTHING: dict[str, Any] = {"a": (), "k": {}}
+
+
+def not_cancelled() -> bool:
+    return False
+
+
+@pytest.fixture
+def wq() -> WorkQueue:
+    return WorkQueue(ledger="sqlite:///never-opened.db")
+
+
+@pytest.fixture
+def handler(wq: WorkQueue) -> Handler[..., Any]:
+    return registered(wq, lambda number, *, note="": number)
+
+
+def registered(wq: WorkQueue, function: Callable[..., Any], **options: Any) -> Handler[..., Any]:
+    register: Any = wq.task(name="unit.task", retry=Exponential(4.0, 4.0), **options)
+    found: Handler[..., Any] = register(function)
+    return found
+
+
+def claim(payload: str = '{"a":[],"k":{}}', *, failures: int = 0, failures_max: int = 3) -> Claim:
+    return Claim("0" * 36, "unit.task", "default", payload, failures + 1, "t", failures, 0, failures_max, 3, None)
+
+
+def storable(text: str) -> bool:
+    text.encode("utf-8")
+    return "\x00" not in text
+
+
+# What the payload says.
+
+
+def test_a_recorded_payload_becomes_the_arguments(handler: Handler[..., Any]) -> None:
+    assert prepare(claim('{"a":[7],"k":{"note":"x"}}'), handler, rng=RNG) == ({"a": (7,), "k": {"note": "x"}}, None)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    ["", "nonsense", "[]", "5", "null", '"x"', "{}", '{"a":[]}', '{"a":5,"k":{}}', '{"a":[],"k":5}', '{"a":[],"k":[1]}',
+     "\ufeff{}", '{"a":[1', '{"a":' + "[" * 100_000 + "]" * 100_000 + ',"k":{}}'],
+)  # fmt: skip
+def test_a_payload_that_is_not_ours_is_dead_at_once(payload: str, handler: Handler[..., Any]) -> None:
+    _, ended = prepare(claim(payload), handler, rng=RNG)
+
+    assert isinstance(ended, Dead)
+    assert ended.reason in ("bad_payload", "bad_arguments")
+    assert storable(ended.error)
+    assert len(ended.error) < 2000
+
+
+@given(st.text())
+def test_no_payload_at_all_raises(payload: str) -> None:
+    with WorkQueue(ledger="sqlite:///never-opened.db") as wq:
+        _, ended = prepare(claim(payload), registered(wq, lambda number: number), rng=RNG)
+
+    assert isinstance(ended, Dead)
+
+
+@pytest.mark.parametrize(
+    "payload", ['{"a":[],"k":{}}', '{"a":[1,2],"k":{}}', '{"a":[1],"k":{"nope":1}}', '{"a":[1],"k":{"\\ud800":1}}']
+)
+def test_wrong_arguments_are_dead_at_once(payload: str, handler: Handler[..., Any]) -> None:
+    _, ended = prepare(claim(payload), handler, rng=RNG)
+
+    assert isinstance(ended, Dead)
+    assert ended.reason in ("bad_arguments", "bad_payload")
+    assert storable(ended.error)
+
+
+def test_a_name_without_a_handler_waits_for_one_and_is_dead_in_the_end() -> None:
+    _, first = prepare(claim(failures=0, failures_max=2), None, rng=RNG)
+    _, last = prepare(claim(failures=1, failures_max=2), None, rng=RNG)
+
+    assert isinstance(first, Retry)
+    assert 10.0 <= first.delay_s <= 60.0
+    assert isinstance(last, Dead)
+    assert last.reason == "no_handler"
+
+
+# What a handler returns.
+
+
+def test_a_result_is_kept_as_json() -> None:
+    assert returned({"n": [1, "x", None]}) == Done('{"n":[1,"x",null]}')
+    assert returned(None) == Done()
+
+
+class Hostile:
+    """Every question about it ends in an error, and not in an Exception."""
+
+    def __repr__(self) -> str:
+        raise KeyboardInterrupt
+
+    __str__ = __repr__
+    __hash__ = object.__hash__
+
+
+def circular() -> list[Any]:
+    one: list[Any] = []
+    one.append(one)
+    return one
+
+
+def deep() -> list[Any]:
+    one: list[Any] = []
+    for _ in range(100_000):
+        one = [one]
+    return one
+
+
+@pytest.mark.parametrize(
+    "result",
+    [{1, 2}, float("nan"), float("inf"), "x" * (RESULT_MAX_BYTES + 1), ValueError("x"), object(), b"x", {1: 2},
+     circular(), deep(), "\ud800", {"\ud800": 1}, 10**5000, Hostile(), {Hostile(): 1}, [Hostile()], iter([1]),
+     type("N" * 100_000, (), {})()],
+    ids=lambda value: type(value).__name__.encode("ascii", "replace").decode().replace("\x00", "?"),
+)  # fmt: skip
+def test_a_result_that_json_cannot_carry_is_a_success_with_a_note(result: Any) -> None:
+    outcome = returned(result)
+
+    assert outcome.result is None
+    assert outcome.note is not None
+    assert outcome.note.startswith("result_error: ")
+    assert storable(outcome.note)
+
+
+# What a handler raises.
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("x"), MemoryError(), RecursionError(), SystemExit(3), SystemExit(0), KeyboardInterrupt(),
+     asyncio.CancelledError(), GeneratorExit(), StopIteration(1), ExceptionGroup("g", [ValueError(1)]), TimeoutError()],
+    ids=lambda error: type(error).__name__,
+)  # fmt: skip
+def test_whatever_is_raised_is_a_failure_with_its_name(error: BaseException, handler: Handler[..., Any]) -> None:
+    again = raised(claim(failures=0), handler, error, rng=RNG)
+    last = raised(claim(failures=2), handler, error, rng=RNG)
+
+    assert isinstance(again, Retry)
+    assert 0.0 <= again.delay_s <= 4.0
+    assert type(error).__name__ in again.error
+    assert isinstance(last, Dead)
+    assert last.failed
+    assert last.reason == f"failures_max reached: {type(error).__name__}"
+
+
+def test_a_cancel_is_neither_a_failure_nor_a_retry(handler: Handler[..., Any]) -> None:
+    assert raised(claim(), handler, Cancel("enough"), rng=RNG) == Cancelled("enough")
+
+
+@pytest.mark.parametrize("reason", [5, None, "\ud800\x00", Hostile()], ids=["number", "None", "surrogate", "hostile"])
+def test_the_reason_of_a_cancel_may_be_anything(reason: Any, handler: Handler[..., Any]) -> None:
+    outcome = raised(claim(), handler, Cancel(reason), rng=RNG)
+
+    assert isinstance(outcome, Cancelled)
+    assert storable(outcome.reason)
+
+
+def test_a_soft_limit_says_which(wq: WorkQueue) -> None:
+    handler = registered(wq, lambda: None, time_limit_s=1.5)
+
+    again = raised(claim(), handler, SoftTimeLimit(), rng=RNG)
+    last = raised(claim(failures=2), handler, SoftTimeLimit(), rng=RNG)
+
+    assert isinstance(again, Retry)
+    assert again.error.startswith("SoftTimeLimit: ran longer than time_limit_s=1.5")
+    assert isinstance(last, Dead)
+    assert last.reason == "failures_max reached: time_limit"
+
+
+class BadText(Exception):
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+    __repr__ = __str__
+
+
+class BadNotes(Exception):
+    __notes__ = 5  # type: ignore[assignment]
+
+
+def chained(depth: int) -> BaseException:
+    error = ValueError("x" * 50)
+    for _ in range(depth):
+        following = ValueError("x" * 50)
+        following.__cause__ = error
+        error = following
+    return error
+
+
+def a_group() -> BaseException:
+    error: Exception = ValueError("innermost")
+    for level in range(30):
+        error = ExceptionGroup(f"level {level}", [error] * 30)
+    return error
+
+
+def looped() -> BaseException:
+    one, two = ValueError("one"), ValueError("two")
+    one.__context__, two.__context__ = two, one
+    return one
+
+
+@pytest.mark.parametrize(
+    "make",
+    [BadText, BadNotes, looped, a_group,
+     lambda: ValueError("\ud800 \x00" * 100_000), lambda: ValueError("x" * 10_000_000),
+     lambda: ValueError("line\n" * 100_000),
+     lambda: chained(500), lambda: type("N" * 100_000, (Exception,), {})(), lambda: ValueError(Hostile()),
+     lambda: BaseExceptionGroup("g", [SystemExit(1), BadText()])],
+    ids=["text", "notes", "loop", "group", "surrogates", "huge", "lines", "chain", "name", "args", "base_group"],
+)  # fmt: skip
+def test_the_description_of_a_hostile_exception_is_bounded_and_storable(
+    make: Callable[[], BaseException], handler: Handler[..., Any]
+) -> None:
+    error = make()
+
+    text = describe(error)
+
+    assert text
+    assert storable(text)
+    assert len(text) <= 6 * (TRACEBACK_MAX + 1100)
+    last = raised(claim(failures=2), handler, error, rng=RNG)
+    assert isinstance(last, Dead)
+    assert storable(last.reason)
+    assert storable(last.error)
+
+
+@given(st.text(alphabet=st.characters(), max_size=200))
+def test_any_message_at_all_becomes_storable_text(message: str) -> None:
+    assert storable(describe(ValueError(message)))
+
+
+def test_the_last_line_comes_first_and_then_the_end_of_the_traceback() -> None:
+    try:
+        raise ValueError("no luck")
+    except ValueError as error:
+        text = describe(error)
+
+    first, _, rest = text.partition("\n\n")
+    assert first == "ValueError: no luck"
+    assert rest.startswith("Traceback")
+    assert "test_run.py" in rest
+
+
+# Running.
+
+
+def test_a_handler_knows_its_task_while_it_runs_and_only_then(wq: WorkQueue) -> None:
+    handler = registered(wq, lambda: (workq.current().id, workq.current().attempt))
+
+    assert run_sync(claim(), handler, NOTHING, not_cancelled) == ("0" * 36, 1)
+    with pytest.raises(NotInTask):
+        workq.current()
+
+
+def test_coroutines_that_share_a_thread_know_each_its_own_task(wq: WorkQueue) -> None:
+    async def who() -> str:
+        await asyncio.sleep(0.01)
+        return workq.current().id
+
+    handler = registered(wq, who)
+    claims = [replace(claim(), task_id=str(number) * 36) for number in range(5)]
+
+    async def together() -> list[Any]:
+        return await asyncio.gather(*(run_async(one, handler, NOTHING, not_cancelled) for one in claims))
+
+    assert asyncio.run(together()) == [one.task_id for one in claims]
+
+
+def test_a_coroutine_over_its_limit_is_ended_by_a_soft_limit(wq: WorkQueue) -> None:
+    handler = registered(wq, lambda: asyncio.sleep(60), time_limit_s=0.02)
+
+    with pytest.raises(SoftTimeLimit, match=r"time_limit_s=0\.02"):
+        asyncio.run(run_async(claim(), handler, NOTHING, not_cancelled))
+
+
+def test_a_timeout_of_the_handlers_own_is_its_own_failure(wq: WorkQueue) -> None:
+    async def own() -> None:
+        raise TimeoutError("the shop did not answer")
+
+    handler = registered(wq, own, time_limit_s=60)
+
+    with pytest.raises(TimeoutError, match="the shop"):
+        asyncio.run(run_async(claim(), handler, NOTHING, not_cancelled))
+
+
+# The soft limit of a thread.
+
+
+def spin(until: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not until():
+        assert time.monotonic() < deadline
+
+
+def test_a_limit_interrupts_python_code_once() -> None:
+    limit = Limit(0.0)
+    threading.Timer(0.01, limit.exceed).start()
+
+    with pytest.raises(SoftTimeLimit):
+        spin(lambda: False)
+
+    limit.ended()
+    spin(lambda: True)
+
+
+def test_a_limit_that_comes_after_the_end_raises_nothing() -> None:
+    limit = Limit(0.0)
+    limit.ended()
+
+    limit.exceed()
+
+    for _ in range(10_000):
+        sys.intern("x")
+
+
+def test_a_limit_never_leaks_out_of_the_attempt_it_was_for(switching: None) -> None:
+    """Exceeded at every possible moment around the end of the handler: inside it arrives, afterwards it never does."""
+    arrived = leaked = 0
+    rng = Random(11)
+    for _ in range(400):
+        limit, go = Limit(0.0), threading.Event()
+        hitter = threading.Thread(target=hit, args=(limit, go, rng.uniform(0.0, 0.002)))
+        hitter.start()
+        try:
+            try:
+                go.set()
+                until = time.perf_counter() + 0.001
+                while time.perf_counter() < until:
+                    pass
+            finally:
+                limit.ended()
+        except SoftTimeLimit:
+            arrived += 1
+        try:
+            hitter.join()
+            for _ in range(50):
+                sys.intern("y")
+        except SoftTimeLimit:
+            leaked += 1
+
+    assert leaked == 0
+    assert arrived > 0
+
+
+@pytest.fixture
+def switching() -> Iterator[None]:
+    """Threads take turns a thousand times as often as usual."""
+    usual_s = sys.getswitchinterval()
+    sys.setswitchinterval(5e-6)
+    yield
+    sys.setswitchinterval(usual_s)
+
+
+def hit(limit: Limit, go: threading.Event, after_s: float) -> None:
+    go.wait()
+    until = time.perf_counter() + after_s
+    while time.perf_counter() < until:
+        pass
+    limit.exceed()

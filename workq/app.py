@@ -1,0 +1,311 @@
+"""WorkQueue: the composition root. The only place that opens stores.
+
+Nothing is contacted before the first enqueue or question. One object serves all threads of a process; after a fork
+the child opens its own connections.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from workq.config import Settings, Times
+from workq.errors import ConfigError, UnknownTask
+from workq.handler import (
+    Handler,
+    Options,
+    Registry,
+    check_budget,
+    check_function,
+    check_time_limit_s,
+    default_name,
+)
+from workq.names import check_queue, check_task_name
+from workq.retry import Exponential
+from workq.task import Task
+
+if TYPE_CHECKING:
+    from workq.broker import Broker
+    from workq.inflight import InFlight
+    from workq.ledger import CancelAnswer
+    from workq.ledger.database import Database
+    from workq.produce import Producer
+    from workq.stores import Stores
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_everyone: weakref.WeakSet[WorkQueue] = weakref.WeakSet()
+
+
+class WorkQueue:
+    """A reliable work queue: an application's handlers, and the stores that its tasks live in.
+
+    Args:
+        ledger: `sqlite:///path`, `postgresql://...` or `mysql://...`.
+        broker: `amqp://...`; without it, the ledger carries the hints too.
+        inflight: `redis://...`; without it, the ledger keeps holds and leases too.
+        namespace: separates applications that share servers.
+        queue_type: `quorum` (default) or `classic`, for RabbitMQ.
+        times: the periods and deadlines, in seconds.
+
+    What is not given comes from the environment (WORKQ_LEDGER_URL, ...), then from workq.toml or [tool.workq], then
+    from the default `sqlite:///workq.db`.
+
+    Raises:
+        ConfigError: a setting is wrong. Nothing was contacted.
+    """
+
+    def __init__(
+        self,
+        *,
+        ledger: str | None = None,
+        broker: str | None = None,
+        inflight: str | None = None,
+        namespace: str | None = None,
+        queue_type: str | None = None,
+        times: Times | None = None,
+    ) -> None:
+        self.settings = Settings.load(
+            ledger=ledger, broker=broker, inflight=inflight, namespace=namespace, queue_type=queue_type, times=times
+        )
+        self.registry = Registry()
+        self._lock = threading.Lock()
+        self._opened: tuple[Stores, Producer] | None = None
+        self._inherited: list[object] = []
+        _everyone.add(self)
+
+    # -- handlers
+
+    def task(
+        self,
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        failures_max: int = 5,
+        crashes_max: int = 3,
+        time_limit_s: float | None = None,
+        retry: Exponential | None = None,
+    ) -> Callable[[Callable[P, R]], Handler[P, R]]:
+        """Register a function as a task. It stays an ordinary function when called.
+
+        Args:
+            name: what the ledger calls it; `module.function` by default. Never imported, only looked up.
+            queue: the line that it waits in.
+            failures_max: after so many failures it is dead. 1 means no retry.
+            crashes_max: after so many deaths of its worker process while it ran, it is dead.
+            time_limit_s: SoftTimeLimit is raised in the handler after so many seconds; some seconds later its process
+                is killed and the attempt counts as a failure.
+            retry: the delays between attempts.
+
+        Raises:
+            ConfigError: an option is out of range, the name is taken, or the function cannot be a task.
+        """
+        options = Options(
+            queue=check_queue(queue),
+            failures_max=check_budget(failures_max, "failures_max"),
+            crashes_max=check_budget(crashes_max, "crashes_max"),
+        )
+        if time_limit_s is not None:
+            time_limit_s = check_time_limit_s(time_limit_s)
+        if name is not None:
+            check_task_name(name)
+
+        def register(function: Callable[P, R]) -> Handler[P, R]:
+            check_function(function)
+            handler = Handler(
+                function,
+                name=name if name is not None else default_name(function),
+                options=options,
+                retry=retry if retry is not None else Exponential(),
+                time_limit_s=time_limit_s,
+                payload_max_bytes=self.settings.payload_max_bytes,
+                producer=lambda: self.producer,
+            )
+            self.registry.add(handler)
+            return handler
+
+        return register
+
+    def handler(self, name: str) -> Handler[..., Any]:
+        """The registered handler of a name.
+
+        Raises:
+            UnknownTask: none is registered.
+        """
+        found = self.registry.get(name)
+        if found is None:
+            known = ", ".join(self.registry.names()[:20]) or "none"
+            raise UnknownTask(f"no task is registered under the name {name!r}; registered: {known}")
+        return found
+
+    # -- questions
+
+    def get(self, task_id: str) -> Task | None:
+        """One task as the ledger knows it, or None."""
+        return self.stores.ledger.get(str(task_id))
+
+    # -- decisions of a person
+
+    def cancel(self, task_id: str, *, reason: str = "cancelled by a person") -> CancelAnswer:
+        """Cancel a task at once if it does not run, or ask its handler to stop (`current().cancelled()`).
+
+        Raises:
+            NotFound: no such task.
+        """
+        return self.stores.ledger.cancel(str(task_id), reason=reason)
+
+    def revive(self, task_id: str, *, why: str = "revived by a person") -> None:
+        """Send a dead or cancelled task back to ready, with fresh budgets.
+
+        Raises:
+            NotFound: no such task. Refused: it is neither dead nor cancelled, or a live task holds its key.
+        """
+        hint = self.stores.ledger.revive(str(task_id), why=why)
+        self.producer.relay.offer([hint])
+
+    # -- stores
+
+    @property
+    def stores(self) -> Stores:
+        """The opened stores of this process.
+
+        Raises:
+            LedgerUnavailable: the ledger did not answer. SchemaMismatch: run `workq db migrate`.
+        """
+        return self._open()[0]
+
+    @property
+    def producer(self) -> Producer:
+        """What records tasks in this process."""
+        return self._open()[1]
+
+    def database(self) -> Database:
+        """A new engine on the ledger, without looking at its schema. The caller closes it."""
+        from workq.ledger.database import Database
+
+        return Database(
+            self.settings.ledger,
+            namespace=self.settings.namespace,
+            statement_timeout_s=self.settings.times.statement_s,
+        )
+
+    def close(self) -> None:
+        """Publish what is behind, within a bound, and close every connection. The object may be used again."""
+        with self._lock:
+            opened, self._opened = self._opened, None
+        if opened is not None:
+            stores, producer = opened
+            producer.close()
+            stores.close()
+
+    def __enter__(self) -> WorkQueue:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open(self) -> tuple[Stores, Producer]:
+        opened = self._opened
+        if opened is None:
+            with self._lock:
+                opened = self._opened
+                if opened is None:
+                    opened = self._opened = self._connect()
+                    atexit.register(partial(_close_at_exit, weakref.ref(self)))
+        return opened
+
+    def _forked(self) -> None:
+        """In the child of a fork: never touch or free the parent's connections, and open our own."""
+        self._lock = threading.Lock()
+        if self._opened is not None:
+            self._inherited.append(self._opened)
+            self._opened = None
+
+    def _connect(self) -> tuple[Stores, Producer]:
+        from workq.ledger import migrate
+        from workq.ledger.sql import SqlLedger
+        from workq.produce import Producer
+        from workq.stores import Stores
+
+        database = self.database()
+        try:
+            migrate.ensure(database)
+            ledger = SqlLedger(database, reserved_s=1.5 * self.settings.times.confirm_s)
+            stores = Stores(ledger, self._open_broker(database), self._open_inflight(database))
+        except BaseException:
+            database.close()
+            raise
+        return stores, Producer(stores, confirm_s=self.settings.times.confirm_s)
+
+    def _open_broker(self, database: Database) -> Broker:
+        if self.settings.broker is None:
+            from workq.broker.embedded import EmbeddedBroker
+
+            return EmbeddedBroker(database)
+        from workq.broker.rabbitmq import RabbitMQBroker
+
+        return RabbitMQBroker(
+            self.settings.broker,
+            namespace=self.settings.namespace,
+            queue_type=self.settings.queue_type,
+            heartbeat_s=self.settings.times.amqp_heartbeat_s,
+            confirm_s=self.settings.times.confirm_s,
+        )
+
+    def _open_inflight(self, database: Database) -> InFlight:
+        if self.settings.inflight is None:
+            from workq.inflight.embedded import EmbeddedInFlight
+
+            return EmbeddedInFlight(database)
+        from workq.inflight.redis import RedisInFlight
+
+        return RedisInFlight(
+            self.settings.inflight, namespace=self.settings.namespace, socket_s=self.settings.times.redis_socket_s
+        )
+
+
+def _after_fork() -> None:
+    for app in list(_everyone):
+        app._forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _close_at_exit(reference: weakref.ref[WorkQueue]) -> None:
+    app = reference()
+    if app is not None:
+        app.close()
+
+
+def load_app(path: str) -> WorkQueue:
+    """The WorkQueue that `module:attribute` names; the current folder is searched first.
+
+    Raises:
+        ConfigError: the path is malformed, its module cannot be imported (the cause says why), or it is no WorkQueue.
+    """
+    module_name, separator, attribute = path.partition(":")
+    if not separator or not module_name or not attribute:
+        raise ConfigError(f"app: need module:attribute, such as shop.tasks:wq, got {path!r}")
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:  # a script without a main guard may call sys.exit()
+        raise ConfigError(f"app: importing {module_name!r} failed: {type(error).__name__}: {error}") from error
+    found: Any = module
+    for part in attribute.split("."):
+        found = getattr(found, part, None)
+    if not isinstance(found, WorkQueue):
+        raise ConfigError(
+            f"app: {path!r} is {type(found).__name__}, not a WorkQueue; name the object: module:attribute"
+        )
+    return found

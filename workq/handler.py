@@ -1,0 +1,317 @@
+"""Handlers: the user's functions, registered under a name, and the calls that enqueue them.
+
+A name is looked up in a dictionary, never imported. A handler is still an ordinary function when it is called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from functools import partial, update_wrapper
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+from workq import codec
+from workq.errors import ConfigError, PayloadError
+from workq.names import check_key, check_queue, check_task_name
+from workq.retry import Exponential
+from workq.task import Enqueued, NewTask
+
+if TYPE_CHECKING:
+    from workq.produce import Producer
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+DELAY_MAX_S = 10 * 366 * 86400.0
+BUDGET_MAX = 1_000_000
+TIME_LIMIT_MAX_S = 7 * 86400.0
+
+
+def check_budget(value: object, what: str) -> int:
+    """A whole number of failures or crashes, at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= BUDGET_MAX:
+        raise ConfigError(f"{what}: need a whole number from 1 to {BUDGET_MAX}, got {value!r}")
+    return value
+
+
+def check_delay_s(value: object) -> float:
+    """Seconds from 0 to ten years."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= DELAY_MAX_S:
+        raise ConfigError(f"delay_s: need seconds from 0 to {DELAY_MAX_S:.0f} (ten years), got {value!r}")
+    return float(value)
+
+
+def check_time_limit_s(value: object) -> float:
+    """Seconds above 0, up to a week."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value <= TIME_LIMIT_MAX_S:
+        raise ConfigError(f"time_limit_s: need seconds above 0, up to {TIME_LIMIT_MAX_S:.0f}, got {value!r}")
+    return float(value)
+
+
+def seconds_until(at: object) -> float:
+    """Seconds from now until an aware instant; 0 when it is past."""
+    if not isinstance(at, datetime) or at.tzinfo is None or at.utcoffset() is None:
+        raise ConfigError(f"at: need an aware datetime, such as datetime.now(UTC) + timedelta(hours=1), got {at!r}")
+    try:
+        ahead = at.astimezone(UTC) - datetime.now(UTC)
+    except OverflowError as error:
+        raise ConfigError(f"at: {at!r} is outside of the years 1 to 9999 in UTC") from error
+    return check_delay_s(max(timedelta(0), ahead).total_seconds())
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How one call is recorded. `connection` is the caller's own SQLAlchemy connection or session."""
+
+    queue: str
+    failures_max: int
+    crashes_max: int
+    delay_s: float = 0.0
+    key: str | None = None
+    connection: Any = field(default=None, repr=False)
+
+
+class Call(Generic[P]):
+    """A handler with options, ready to be enqueued."""
+
+    def __init__(self, handler: Handler[P, Any], options: Options) -> None:
+        self._handler = handler
+        self._options = options
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
+        """Record the task. Returns when the ledger has committed it, or has it in the caller's transaction.
+
+        Raises:
+            TypeError: the arguments do not fit the handler; PayloadError: JSON cannot carry them. Nothing was recorded.
+            LedgerUnavailable: nothing was recorded, or as CommitUnknown perhaps.
+        """
+        task = self._handler.new_task(self._options, args, kwargs)
+        return self._handler.producer().record([task], connection=self._options.connection)[0]
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
+        """`enqueue` without blocking the event loop."""
+        if self._options.connection is not None:
+            raise ConfigError(
+                "aenqueue: a connection belongs to its thread; use `await session.run_sync(...)` and enqueue()"
+            )
+        return await asyncio.to_thread(self.enqueue, *args, **kwargs)
+
+    def enqueue_many(self, calls: Iterable[Mapping[str, Any] | tuple[Any, ...]]) -> int:
+        """Record one task for each item: a mapping of keyword arguments or a tuple of positional ones.
+
+        Streams in constant memory, in transactions of 500 (or all in the caller's). Answers how many were recorded.
+        An item that does not fit raises; the transactions before its own stand, and the error's note says how many
+        tasks that are.
+        """
+        if self._options.key is not None:
+            raise ConfigError("enqueue_many: one key cannot belong to many tasks; enqueue them one by one")
+        return self._handler.producer().record_many(self._new_tasks(calls), connection=self._options.connection)
+
+    def _new_tasks(self, calls: Iterable[Mapping[str, Any] | tuple[Any, ...]]) -> Iterator[NewTask]:
+        for index, call in enumerate(calls):
+            if isinstance(call, Mapping):
+                yield self._handler.new_task(self._options, (), dict(call))
+            elif isinstance(call, tuple):
+                yield self._handler.new_task(self._options, call, {})
+            else:
+                raise PayloadError(
+                    f"item {index}: need a mapping of keyword arguments or a tuple of positional ones, "
+                    f"got {type(call).__name__}"
+                )
+
+
+class Handler(Generic[P, R]):
+    """A registered function. Calling it calls the function; `enqueue` records a task instead."""
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        *,
+        name: str,
+        options: Options,
+        retry: Exponential,
+        time_limit_s: float | None,
+        payload_max_bytes: int,
+        producer: Callable[[], Producer],
+    ) -> None:
+        update_wrapper(self, function)
+        self.function = function
+        self.name = name
+        self.defaults = options
+        self.retry = retry
+        self.time_limit_s = time_limit_s
+        self.is_async = inspect.iscoroutinefunction(inspect.unwrap(_innermost(function)))
+        self.producer = producer
+        self._payload_max_bytes = payload_max_bytes
+        self._signature = inspect.signature(function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<workq task {self.name} on queue {self.defaults.queue}>"
+
+    def options(
+        self,
+        *,
+        delay_s: float | None = None,
+        at: datetime | None = None,
+        key: str | None = None,
+        queue: str | None = None,
+        failures_max: int | None = None,
+        connection: Any = None,
+    ) -> Call[P]:
+        """The same handler with other options for one call.
+
+        Args:
+            delay_s: seconds from now, up to ten years; or
+            at: an aware instant. In the past means now.
+            key: at most one live task of this name has it; the live one is answered instead.
+            queue: another queue than the handler's own.
+            failures_max: how often it may fail, 1 or more.
+            connection: the caller's SQLAlchemy connection or session; the task commits or rolls back with it.
+
+        Raises:
+            ConfigError: one of them is out of range. Nothing was recorded.
+        """
+        if delay_s is not None and at is not None:
+            raise ConfigError("delay_s and at: give one of them")
+        chosen = self.defaults
+        if delay_s is not None:
+            chosen = replace(chosen, delay_s=check_delay_s(delay_s))
+        if at is not None:
+            chosen = replace(chosen, delay_s=seconds_until(at))
+        if key is not None:
+            chosen = replace(chosen, key=check_key(key))
+        if queue is not None:
+            chosen = replace(chosen, queue=check_queue(queue))
+        if failures_max is not None:
+            chosen = replace(chosen, failures_max=check_budget(failures_max, "failures_max"))
+        return Call(self, replace(chosen, connection=connection))
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
+        """Record a task with the handler's own options. See `Call.enqueue`."""
+        return Call(self, self.defaults).enqueue(*args, **kwargs)
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
+        """`enqueue` without blocking the event loop."""
+        return await Call(self, self.defaults).aenqueue(*args, **kwargs)
+
+    def enqueue_many(self, calls: Iterable[Mapping[str, Any] | tuple[Any, ...]]) -> int:
+        """Record many tasks. See `Call.enqueue_many`."""
+        return Call(self, self.defaults).enqueue_many(calls)
+
+    def new_task(self, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewTask:
+        """Check and encode one call. The same call spelled by position or by keyword gives the same payload."""
+        bound = self._signature.bind(*args, **kwargs)
+        try:
+            payload = codec.encode({"a": bound.args, "k": bound.kwargs}, path="args", max_bytes=self._payload_max_bytes)
+        except PayloadError:
+            # again under the parameters' own names, for a message that a caller can read
+            codec.encode(dict(bound.arguments), path="args", max_bytes=self._payload_max_bytes)
+            raise
+        return NewTask(
+            id=codec.new_task_id(),
+            name=self.name,
+            queue=options.queue,
+            payload=payload,
+            delay_s=options.delay_s,
+            failures_max=options.failures_max,
+            crashes_max=options.crashes_max,
+            key=options.key,
+        )
+
+    def fits(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+        """None when the function takes these arguments, otherwise why not."""
+        try:
+            self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            return str(error)
+        return None
+
+
+class Registry:
+    """The handlers of one application, by name."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[str, Handler[..., Any]] = {}
+        self._is_frozen = False
+
+    def add(self, handler: Handler[..., Any]) -> None:
+        """Register. Raises ConfigError when the name is taken by another function, or a worker runs already."""
+        if self._is_frozen:
+            raise ConfigError(
+                f"task {handler.name!r} is registered after the worker started; register at import time, "
+                "in the module that WORKQ_APP names or one that it imports"
+            )
+        taken = self._handlers.get(handler.name)
+        if taken is not None:
+            raise ConfigError(
+                f"task {handler.name!r} is registered twice: by {_place(taken.function)} "
+                f"and {_place(handler.function)}; give one of them another name="
+            )
+        self._handlers[handler.name] = handler
+
+    def get(self, name: str) -> Handler[..., Any] | None:
+        """The handler of a name, or None."""
+        return self._handlers.get(name)
+
+    def names(self) -> list[str]:
+        """All names, sorted."""
+        return sorted(self._handlers)
+
+    def queues(self) -> list[str]:
+        """The queues that the handlers use by default, sorted."""
+        return sorted({handler.defaults.queue for handler in self._handlers.values()})
+
+    def freeze(self) -> None:
+        """From now on registering is an error: a running worker would not serve the new task's queue."""
+        self._is_frozen = True
+
+
+def check_function(function: Callable[..., Any]) -> None:
+    """Refuse what cannot be a handler.
+
+    Raises:
+        ConfigError: it is a class, a generator, or not callable.
+    """
+    inner = inspect.unwrap(_innermost(function))
+    if inspect.isclass(inner) or not callable(inner):
+        raise ConfigError(f"{function!r}: a task is a function, not {type(inner).__name__}")
+    if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
+        raise ConfigError(f"{_place(inner)}: a generator cannot be a task; nobody would consume it")
+
+
+def default_name(function: Callable[..., Any]) -> str:
+    """`module.function`, the same for a script run directly and for a worker that imports it.
+
+    Raises:
+        ConfigError: the function has no lasting name (a lambda, a partial, or defined inside another function).
+    """
+    module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if not module or not qualname or "<" in qualname:
+        raise ConfigError(f"{function!r}: it has no lasting name; give one: @wq.task(name='shop.reindex')")
+    if module == "__main__":
+        main = sys.modules["__main__"]
+        spec = getattr(main, "__spec__", None)
+        module = spec.name if spec else Path(getattr(main, "__file__", None) or "main").stem
+        module = re.sub(r"\.__main__\Z", "", module)
+    return check_task_name(f"{module}.{qualname}")
+
+
+def _innermost(function: Any) -> Callable[..., Any]:
+    while isinstance(function, partial):
+        function = function.func
+    innermost: Callable[..., Any] = function
+    return innermost
+
+
+def _place(function: Callable[..., Any]) -> str:
+    code = getattr(inspect.unwrap(_innermost(function)), "__code__", None)
+    return f"{Path(code.co_filename).name}:{code.co_firstlineno}" if code else repr(function)

@@ -1,0 +1,103 @@
+"""Produce: record tasks, then let their hints follow.
+
+Where the broker's hints are rows of the same database, they are written in the recording transaction and nothing is
+left to do. Otherwise the relay thread publishes after the commit. In the caller's own transaction nothing is
+published before it commits: the relay asks the ledger whether the rows are visible yet.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from sqlalchemy import Connection, event
+
+from workq.broker import Hint
+from workq.failpoints import reach
+from workq.ledger import Unpublished
+from workq.relay import Relay, hints_of
+from workq.stores import Stores
+from workq.task import Enqueued, NewTask
+
+CHUNK = 500
+_VISIBLE_AFTER_S = (0.0, 0.02, 0.1, 0.5)
+"""When to look whether a caller's commit is visible. After that the sweep relays."""
+
+
+class Producer:
+    """Records tasks into one set of stores. Thread-safe."""
+
+    def __init__(self, stores: Stores, *, confirm_s: float) -> None:
+        self._stores = stores
+        self.relay = Relay(stores, confirm_s=confirm_s)
+
+    def record(self, tasks: Sequence[NewTask], *, connection: Any = None) -> list[Enqueued]:
+        """Record tasks in one transaction, ours or the caller's, and see to their hints."""
+        within = self._write_hints if self._stores.broker.is_transactional else None
+        recorded = self._stores.ledger.record(tasks, connection=connection, within=within)
+        if connection is None:
+            reach("record.after_commit")
+        if within is None:
+            fresh = [
+                Unpublished(task.id, task.queue, 0, task.delay_s)
+                for task, one in zip(tasks, recorded, strict=True)
+                if one.created
+            ]
+            if connection is None:
+                self.relay.offer(fresh)
+            else:
+                self._offer_after_commit(connection, fresh)
+        return recorded
+
+    def record_many(self, tasks: Iterator[NewTask], *, connection: Any = None) -> int:
+        """Record a stream in chunks. An error keeps what was recorded before and says how many that are."""
+        count = 0
+        try:
+            while chunk := list(islice(tasks, CHUNK)):
+                self.record(chunk, connection=connection)
+                count += len(chunk)
+        except Exception as error:
+            error.add_note(f"{count} tasks were recorded before this error")
+            raise
+        return count
+
+    def close(self, *, timeout_s: float = 5.0) -> None:
+        """Publish what is behind, within a bound."""
+        self.relay.close(timeout_s=timeout_s)
+
+    def _write_hints(self, tx: Connection, tasks: Sequence[NewTask]) -> None:
+        self._stores.broker.publish_within(_hints(tasks), tx)
+
+    def _offer_after_commit(self, given: Any, rows: list[Unpublished]) -> None:
+        connection = given.connection() if callable(getattr(given, "connection", None)) else given
+        done = threading.Event()
+
+        def committing(_: Connection) -> None:
+            if not done.is_set():
+                done.set()
+                threading.Thread(
+                    target=self._offer_when_visible, args=(rows,), name="workq-commit", daemon=True
+                ).start()
+
+        def rolled_back(_: Connection) -> None:
+            done.set()
+
+        event.listen(connection, "commit", committing, once=True)
+        event.listen(connection, "rollback", rolled_back, once=True)
+
+    def _offer_when_visible(self, rows: list[Unpublished]) -> None:
+        """The event comes just before the COMMIT itself: publish only what other transactions can see."""
+        left = {row.task_id: row for row in rows}
+        pause = threading.Event()
+        for wait_s in _VISIBLE_AFTER_S:
+            pause.wait(wait_s)
+            seen = self._stores.ledger.look(list(left)[:CHUNK])
+            self.relay.offer([left.pop(task_id) for task_id in seen])
+            if not left:
+                return
+
+
+def _hints(tasks: Sequence[NewTask]) -> list[Hint]:
+    return [hint for hint, _ in hints_of(Unpublished(task.id, task.queue, 0, task.delay_s) for task in tasks)]

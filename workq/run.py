@@ -1,0 +1,166 @@
+"""Run one attempt: from a claim to an outcome. A handler's exception becomes an outcome here and goes no further.
+
+Wrong arguments are the caller's mistake and do not get better by repeating: the task is dead at once. A result that
+JSON cannot carry does not undo the work that was done: the task has succeeded, with a note instead of the result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import threading
+import traceback
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from workq import codec, context
+from workq.errors import Cancel, PayloadError, SoftTimeLimit
+from workq.handler import Handler
+from workq.task import Cancelled, Claim, Dead, Done, Outcome, Retry
+
+RESULT_MAX_BYTES = 64 * 1024
+NO_HANDLER_RETRY_S = 30.0
+REASON_MAX = 200
+TRACEBACK_MAX = 8_000
+MEMBERS_MAX = 1_000
+"""How many exceptions may hang together, as causes or in groups, for a traceback to be kept."""
+
+
+class Limit:
+    """The soft time limit of one attempt in a thread: SoftTimeLimit is raised inside of the handler, once, or never.
+
+    The lock decides between the limit and the end of the handler: after `ended` nothing is raised any more, and what
+    was raised but not delivered yet is taken back.
+    """
+
+    __slots__ = ("_is_over", "_lock", "_thread_id", "at")
+
+    def __init__(self, at: float) -> None:
+        self.at = at
+        self._lock = threading.Lock()
+        self._is_over = False
+        self._thread_id = threading.get_ident()
+
+    def exceed(self) -> None:
+        """Raise it now, unless the handler has ended."""
+        with self._lock:
+            if not self._is_over:
+                self._is_over = True
+                _raise_in(self._thread_id, SoftTimeLimit)
+
+    def ended(self) -> None:
+        """The handler has returned."""
+        with self._lock:
+            self._is_over = True
+            _raise_in(self._thread_id, None)
+
+
+def _raise_in(thread_id: int, error: type[BaseException] | None) -> None:
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread_id), ctypes.py_object(error) if error is not None else None
+    )
+
+
+def run_sync(claim: Claim, handler: Handler[..., Any], arguments: Any, is_cancelled: Callable[[], bool]) -> Any:
+    """Call a plain function in this thread; what it returns or raises is the caller's."""
+    context.enter(claim, is_cancelled)
+    try:
+        return handler.function(*arguments["a"], **arguments["k"])
+    finally:
+        context.leave()
+
+
+async def run_async(claim: Claim, handler: Handler[..., Any], arguments: Any, is_cancelled: Callable[[], bool]) -> Any:
+    """Await a coroutine function under its soft limit, in this event loop."""
+    context.enter(claim, is_cancelled)
+    try:
+        async with asyncio.timeout(handler.time_limit_s) as limit:
+            return await handler.function(*arguments["a"], **arguments["k"])
+    except TimeoutError as error:
+        if limit.expired():
+            raise SoftTimeLimit(f"ran longer than time_limit_s={handler.time_limit_s}") from error
+        raise
+    finally:
+        context.leave()
+
+
+def prepare(claim: Claim, handler: Handler[..., Any] | None, *, rng: Random) -> tuple[Any, Outcome | None]:
+    """The decoded arguments, or the outcome when the attempt cannot start."""
+    if handler is None:
+        error = f"no handler is registered under the name {claim.name!r} in this worker's application"
+        if claim.failures + 1 >= claim.failures_max:
+            return None, Dead("no_handler", error)
+        return None, Retry(NO_HANDLER_RETRY_S * rng.uniform(0.5, 1.0), error)
+    try:
+        arguments = codec.decode(claim.payload)
+        args, kwargs = tuple(arguments["a"]), dict(arguments["k"])
+    except Exception as error:  # whatever stands there: too deep for the parser, not JSON, another shape
+        return None, Dead("bad_payload", f"the recorded payload is not ours: {_text_of(error)}", failed=True)
+    mismatch = handler.fits(args, kwargs)
+    if mismatch is not None:
+        return None, Dead(
+            "bad_arguments", codec.storable(f"{claim.name}: {mismatch}", characters_max=TRACEBACK_MAX), failed=True
+        )
+    return {"a": args, "k": kwargs}, None
+
+
+def returned(result: Any) -> Done:
+    """The outcome of a handler that returned."""
+    if result is None:
+        return Done()
+    try:
+        return Done(codec.encode(result, path="result", max_bytes=RESULT_MAX_BYTES))
+    except PayloadError as error:
+        return Done(None, codec.storable(f"result_error: {error}", characters_max=REASON_MAX))
+    except BaseException as error:  # it is the user's object: its own methods may do anything
+        return Done(None, f"result_error: {type(error).__name__}")
+
+
+def raised(claim: Claim, handler: Handler[..., Any], error: BaseException, *, rng: Random) -> Outcome:
+    """The outcome of a handler that raised: cancelled by itself, another attempt, or dead."""
+    if isinstance(error, Cancel):
+        reason: object = error.reason  # whatever the handler passed
+        return Cancelled(
+            codec.storable(reason, characters_max=REASON_MAX) if isinstance(reason, str) else "cancelled by its handler"
+        )
+    text = describe(error)
+    if isinstance(error, SoftTimeLimit) and not error.args:
+        text = f"SoftTimeLimit: ran longer than time_limit_s={handler.time_limit_s}\n{text}"
+    failures = claim.failures + 1
+    if failures >= claim.failures_max:
+        kind = "time_limit" if isinstance(error, SoftTimeLimit) else type(error).__name__
+        return Dead(f"failures_max reached: {kind}", text)
+    return Retry(handler.retry.delay_s(failures, rng=rng), text)
+
+
+def describe(error: BaseException) -> str:
+    """The error with the end of its traceback, never longer than a few kilobytes, and always valid text."""
+    try:
+        if _is_bushy(error):  # formatting visits every member of a group, and groups may contain groups
+            text = f"{type(error).__name__}: {error}\n(of more than {MEMBERS_MAX} exceptions: not shown)"
+        else:
+            text = "".join(traceback.format_exception(error, limit=-20, chain=True)).rstrip()
+    except BaseException as broken:  # an exception whose own __str__ raises is still a failure to record
+        text = f"{type(error).__name__} (its text cannot be shown: {type(broken).__name__})"
+    last = text.rsplit("\n", 1)[-1][:1000]
+    shown = f"{last}\n\n{text[-TRACEBACK_MAX:]}" if "\n" in text else text
+    return codec.storable(shown, characters_max=2 * TRACEBACK_MAX)
+
+
+def _is_bushy(error: BaseException) -> bool:
+    """Whether more exceptions hang together here than anybody reads."""
+    found: list[BaseException | None] = [error]
+    for visited in range(MEMBERS_MAX):
+        if len(found) <= visited:
+            return False
+        one = found[visited]
+        if one is not None:
+            found += [one.__cause__, one.__context__]
+            if isinstance(one, BaseExceptionGroup):
+                found += one.exceptions
+    return True
+
+
+def _text_of(error: BaseException) -> str:
+    return codec.storable(f"{type(error).__name__}: {error}", characters_max=1000)

@@ -1,0 +1,24 @@
+"""The three stores that a process works with. Opened by app.py alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from workq.broker import Broker
+from workq.inflight import InFlight
+from workq.ledger import Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """Ledger, broker and in-flight store of one namespace."""
+
+    ledger: Ledger
+    broker: Broker
+    inflight: InFlight
+
+    def close(self) -> None:
+        """Close all three, the ledger last. Repeatable."""
+        self.broker.close()
+        self.inflight.close()
+        self.ledger.close()
