@@ -1,0 +1,162 @@
+"""workq doctor: what it finds, on real servers."""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Cli
+from tests.conftest import Private
+from workq import doctor
+from workq.broker import Hint
+from workq.config import Settings, Times
+from workq.doctor import Bounds, Check, Level, examine
+from workq.ledger.database import Database
+from workq.testing.servers import MariaDB, PostgreSQL, RabbitMQ, Redis, start_redis
+
+
+def findings(checks: list[Check]) -> list[str]:
+    return [check.message for check in checks if check.level is not Level.OK]
+
+
+def settings(tmp_path: Path, **stores: Any) -> Settings:
+    return Settings(**({"ledger": f"sqlite:///{tmp_path}/shop.db"} | stores))
+
+
+class TestOneFile:
+    def test_a_healthy_ledger_has_no_findings_and_prints_the_bounds(self, cli: Cli) -> None:
+        cli.record("shop.add", 1)
+
+        ran, document = cli("doctor"), cli.look("doctor")
+
+        assert ran.status == 0
+        assert "a whole host dies:" in ran.out
+        assert "45 s" in ran.out
+        assert document["ok"] is True
+        assert {check["level"] for check in document["checks"]} == {"ok"}
+        assert document["recovery_s"]["dead_host_s"] == 45.0
+
+    def test_looking_creates_nothing(self, tmp_path: Path) -> None:
+        checks = examine(settings(tmp_path))
+
+        assert findings(checks) == []
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_missing_folder_and_a_missing_schema_are_findings(self, tmp_path: Path) -> None:
+        with sqlite3.connect(tmp_path / "theirs.db") as file:
+            file.execute("CREATE TABLE theirs (id INTEGER)")
+        file.close()
+
+        (missing,) = findings(examine(Settings(ledger=f"sqlite:///{tmp_path}/none/shop.db")))
+        (schema,) = findings(examine(Settings(ledger=f"sqlite:///{tmp_path}/theirs.db")))
+
+        assert "cannot be created" in missing
+        assert "workq db migrate" in schema
+
+    def test_an_application_that_cannot_be_imported_is_a_finding(self, cli: Cli) -> None:
+        ran = cli("doctor", "--app", "nosuch:wq", "-o", "json")
+
+        assert ran.status == 3
+        assert [one["area"] for one in ran.json()["checks"] if one["level"] == "error"] == ["app"]
+
+    def test_the_bounds_follow_the_times(self) -> None:
+        assert Bounds.of(Times()) == Bounds(2.0, 45.0, 17.0, 45.0)
+        fast = Bounds.of(Times().divided_by(10))
+        assert fast.dead_host_s == pytest.approx(4.5)
+        slow = Bounds.of(Times(beat_s=5.0, lease_s=60.0, sweep_s=3.0))
+        assert slow.dead_host_s == 60.0 + 3.0 + 6.0 + 5.0
+
+    def test_clocks_that_differ_are_a_finding(self) -> None:
+        asked = datetime(2026, 1, 1, tzinfo=UTC)
+        told = asked + timedelta(seconds=1)
+
+        assert doctor._skew("Redis", asked, asked, told).level is Level.OK
+        ahead = doctor._skew("Redis", asked + timedelta(hours=1), asked, told)
+        assert ahead.level is Level.WARNING
+        assert "3599.5 s ahead of" in ahead.message
+
+
+class TestServers:
+    def test_postgresql_without_a_schema_names_the_cure(self, tmp_path: Path, postgres_server: PostgreSQL) -> None:
+        url = postgres_server.create_database("doctor_pg")
+
+        checks = examine(settings(tmp_path, ledger=url))
+
+        assert any("PostgreSQL" in check.message for check in checks if check.level is Level.OK)
+        assert any("workq db migrate" in message for message in findings(checks))
+        assert [check.message for check in checks if check.area == "clock"] == [
+            "the ledger and this host agree within 2 s"
+        ]
+
+    def test_mysql_tables_of_another_engine_or_charset_are_findings(
+        self, cli: Cli, tmp_path: Path, mariadb_server: MariaDB
+    ) -> None:
+        url = mariadb_server.create_database("doctor_my")
+        assert cli("db", "migrate", "--url", url).status == 0
+        assert not [one for one in findings(examine(settings(tmp_path, ledger=url))) if "innodb_flush" not in one]
+        database = Database(url)
+        with database.engine.begin() as tx:
+            tx.exec_driver_sql("ALTER TABLE workq_event ENGINE = MyISAM")
+            tx.exec_driver_sql("ALTER TABLE workq_hold CONVERT TO CHARACTER SET latin1")
+        database.close()
+
+        found = findings(examine(settings(tmp_path, ledger=url)))
+
+        assert any("workq_event uses MyISAM" in one for one in found)
+        assert any("workq_hold is latin1" in one for one in found)
+
+    def test_redis_without_a_log_is_a_warning_and_an_evicting_one_an_error(
+        self, tmp_path: Path, private: Private
+    ) -> None:
+        with private(start_redis, options=("--appendonly", "no")) as redis:
+            forgets = examine(settings(tmp_path, inflight=redis.url))
+        with private(start_redis, options=("--maxmemory-policy", "allkeys-lru", "--maxmemory", "10mb")) as redis:
+            evicts = examine(settings(tmp_path, inflight=redis.url))
+
+        assert any("appendonly is off" in message for message in findings(forgets))
+        assert any("allkeys-lru" in message for message in findings(evicts))
+        assert Level.UNREACHABLE not in {check.level for check in forgets + evicts}
+
+    def test_a_queue_of_another_type_is_an_error_and_none_is_created(
+        self, tmp_path: Path, rabbitmq_server: RabbitMQ
+    ) -> None:
+        from workq.broker.rabbitmq import RabbitMQBroker
+
+        url, namespace = rabbitmq_server.url, "doctor_rm"
+        theirs = RabbitMQBroker(url, namespace=namespace, queue_type="classic")
+        try:
+            assert theirs.publish([Hint("mail", ("01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f",))], deadline_s=30.0) == [True]
+        finally:
+            theirs.close()
+
+        ours = settings(tmp_path, broker=url, namespace=namespace, queue_type="quorum")
+        found = findings(examine(ours, queues=("mail", "missing")))
+        again = findings(examine(ours, queues=("missing",)))
+
+        (mismatch,) = found
+        assert "doctor_rm.q.mail exists with different arguments" in mismatch
+        assert again == []
+
+    def test_a_wrong_password_is_told_apart_and_never_shown(
+        self, tmp_path: Path, rabbitmq_server: RabbitMQ, redis_server: Redis
+    ) -> None:
+        broker = "amqp://nobody:canary-pw@" + rabbitmq_server.url.partition("://")[2].rpartition("@")[2]
+        inflight = "redis://nobody:canary-pw@" + redis_server.url.partition("://")[2].rpartition("@")[2]
+
+        checks = examine(settings(tmp_path, broker=broker, inflight=inflight))
+
+        away = {check.area: check.message for check in checks if check.level is Level.UNREACHABLE}
+        assert set(away) == {"broker", "inflight"}
+        assert "password" in away["broker"]
+        assert "password" in away["inflight"]
+        assert "canary-pw" not in str(checks)
+
+    def test_guest_from_another_host_is_a_warning(self, tmp_path: Path) -> None:
+        checks = examine(settings(tmp_path, broker="amqp://guest:guest@rabbit.invalid/"))
+
+        assert any("guest" in check.message for check in checks if check.level is Level.WARNING)
+        assert any(check.level is Level.UNREACHABLE for check in checks)

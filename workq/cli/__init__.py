@@ -1,0 +1,33 @@
+"""The command line. Each command is one call into the package and one way to print what came of it.
+
+Standard output carries data alone (a table, or one JSON document with `-o json`); everything said to a person goes to
+standard error. What fails is one line, `workq: error: ...`, without a traceback unless `-v` asks for it, and without a
+password.
+
+Exit statuses:
+
+    0    done
+    1    the operation failed, or found nothing
+    2    usage or configuration: nothing was changed
+    3    finished, with failures or findings
+    4    a server is unreachable
+    5    timed out
+    6    refused: a confirmation is missing
+    130  interrupted; 143 terminated
+
+Commands are loaded when they are used: `workq --help` imports neither SQLAlchemy nor the clients of the servers.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+__all__ = ["main"]
+
+
+def main() -> NoReturn:
+    """Run the command that `sys.argv` names, and end the process with its exit status."""
+    from workq.cli.root import run
+
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,62 @@
+"""`workq doctor`: versions, servers, settings, and what they promise."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from workq.cli import exits
+from workq.cli.group import Command
+from workq.cli.session import Session, pass_session
+from workq.cli.show import Column, answer, record, table, write
+from workq.config import Settings
+from workq.doctor import Bounds, Check, Level, examine
+from workq.errors import ConfigError
+
+_BOUNDS = {
+    "local_crash_s": "a worker process dies",
+    "dead_host_s": "a whole host dies",
+    "unpublished_s": "a hint was not confirmed",
+    "inflight_wiped_s": "Redis is wiped, a worker dies",
+}
+
+
+@click.command(cls=Command, examples="workq doctor\nworkq doctor --app shop.tasks:wq -o json")
+@pass_session
+def doctor(session: Session) -> int:
+    """Check versions, servers and settings, and print how long recoveries take with them.
+
+    Changes nothing. Exit 3 with findings, 4 when a server is unreachable.
+    """
+    queues: tuple[str, ...] = ()
+    before: list[Check] = []
+    try:
+        settings = session.settings()
+        queues = tuple(session.queue().registry.queues())
+    except ConfigError as error:
+        settings = Settings.load()  # wrong settings raise again; an application that cannot be imported is a finding
+        before.append(Check("app", Level.ERROR, " ".join(str(error).split())))
+    session.say_default(settings)
+    checks = [*before, *examine(settings, queues=queues)]
+    bounds = Bounds.of(settings.times)
+    levels = {check.level for check in checks}
+    document = {
+        "ok": levels == {Level.OK},
+        "checks": [asdict(check) for check in checks],
+        "recovery_s": asdict(bounds),
+    }
+
+    def show() -> None:
+        table(
+            session,
+            [Column("area"), Column("result"), Column("found")],
+            [(check.area, check.level, check.message) for check in checks],
+        )
+        write("\nrecovery, at most, when")
+        record([(text, f"{getattr(bounds, name):.0f} s") for name, text in _BOUNDS.items()])
+
+    answer(session, document, show)
+    if Level.UNREACHABLE in levels:
+        return exits.UNREACHABLE
+    return exits.DONE if levels == {Level.OK} else exits.FINDINGS

@@ -1,0 +1,27 @@
+"""How a command ends: the exit statuses, in one place."""
+
+from __future__ import annotations
+
+from typing import Final
+
+DONE: Final = 0
+FAILED: Final = 1
+USAGE: Final = 2
+FINDINGS: Final = 3
+UNREACHABLE: Final = 4
+TIMED_OUT: Final = 5
+REFUSED: Final = 6
+INTERRUPTED: Final = 130
+TERMINATED: Final = 143
+
+TABLE: Final = """\
+  0    done
+  1    the operation failed, or found nothing
+  2    usage or configuration: nothing was changed
+  3    finished, with failures or findings (doctor, db status, sweep --dry-run with work to do)
+  4    a server is unreachable
+  5    timed out (task show --wait)
+  6    refused: a confirmation is missing
+  130  interrupted (Ctrl-C)
+  143  terminated (SIGTERM)
+"""

@@ -1,0 +1,221 @@
+"""What the command line accepts: durations, times, whole numbers, names, ids, arguments. Nothing is guessed."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, Final
+
+import click
+
+from workq.codec import is_task_id
+from workq.errors import ConfigError
+from workq.names import check_queue
+
+_UNITS_S: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([smhd])")
+_INSTANT: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)", re.ASCII)
+_WHOLE: Final = re.compile(r"-?[0-9]{1,18}")
+_LINE_MAX: Final = 200
+
+
+class Duration(click.ParamType[float]):
+    """`90s`, `10m`, `2h` or `1d`, as seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Seconds, above 0."""
+        if isinstance(value, float):
+            return value
+        found = _DURATION.fullmatch(value)
+        seconds = float(found[1]) * _UNITS_S[found[2]] if found else 0.0
+        if seconds <= 0.0:
+            self.fail(f"{_shown(value)} is not a duration above 0; write 90s, 10m, 2h or 1d", param, ctx)
+        return seconds
+
+
+class Instant(click.ParamType[datetime]):
+    """An instant with its offset, such as `2026-11-21T03:00Z`."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        """An aware datetime."""
+        if isinstance(value, datetime):
+            return value
+        try:
+            if not _INSTANT.fullmatch(value):
+                raise ValueError
+            return datetime.fromisoformat(value)
+        except ValueError:
+            self.fail(f"{_shown(value)} is not a time with its offset; write 2026-11-21T03:00Z or +01:00", param, ctx)
+
+
+class WholeNumber(click.ParamType[int]):
+    """A whole number within bounds."""
+
+    name = "number"
+
+    def __init__(self, least: int, most: int) -> None:
+        self.least, self.most = least, most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number."""
+        text = str(value)
+        if not _WHOLE.fullmatch(text) or not self.least <= int(text) <= self.most:
+            self.fail(f"{_shown(text)} is not a whole number from {self.least} to {self.most}", param, ctx)
+        return int(text)
+
+
+class QueueName(click.ParamType[str]):
+    """The name of a queue."""
+
+    name = "queue"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The name, checked."""
+        try:
+            return check_queue(value)
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+
+
+class QueueNames(click.ParamType[list[str]]):
+    """Names of queues, separated by commas."""
+
+    name = "queues"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[str]:
+        """The names, checked, each once."""
+        if isinstance(value, list):
+            return value
+        try:
+            return list(dict.fromkeys(check_queue(one) for one in value.split(",")))
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Choices(click.ParamType[list[str]]):
+    """Some of a few words, separated by commas."""
+
+    name = "words"
+
+    def __init__(self, words: tuple[str, ...]) -> None:
+        self.words = words
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[str]:
+        """The words, each once."""
+        if isinstance(value, list):
+            return value
+        chosen = list(dict.fromkeys(value.split(",")))
+        for one in chosen:
+            if one not in self.words:
+                self.fail(f"{_shown(one)} is not one of {', '.join(self.words)}", param, ctx)
+        return chosen
+
+
+class TaskId(click.ParamType[str]):
+    """The id of a task. Only its form is checked here."""
+
+    name = "id"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The id in its canonical form."""
+        if not is_task_id(str(value).lower()):
+            self.fail(f"{_shown(value)} is not a task id, such as 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f", param, ctx)
+        return str(value).lower()
+
+
+def ids_of(given: tuple[str, ...]) -> Iterator[str]:
+    """Ids from the command line; `-` stands for those on standard input, one a line. Each comes once."""
+    seen: set[str] = set()
+
+    def lines() -> Iterator[str]:
+        for one in given:
+            if one == "-":
+                while line := sys.stdin.readline(4096):
+                    yield line.strip()
+            else:
+                yield one.strip()
+
+    for one in lines():
+        found = one.lower() if is_task_id(one.lower()) else one[:_LINE_MAX]
+        if found and found not in seen:
+            seen.add(found)
+            yield found
+
+
+# -- arguments of tasks
+
+
+def arguments(pairs: tuple[str, ...]) -> dict[str, Any]:
+    """Keyword arguments from `name=value`: a value that is JSON is that, anything else is text."""
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        name, separator, value = pair.partition("=")
+        if not separator or not name:
+            raise click.UsageError(f"argument {_shown(pair)}: write name=value, or use --json -")
+        if name in found:
+            raise click.UsageError(f"argument {_shown(name)} is given twice")
+        found[name] = _value(name, value)
+    return found
+
+
+def _value(name: str, text: str) -> Any:
+    try:
+        return _json(text)
+    except (ValueError, RecursionError):
+        if re.fullmatch(
+            r"-?[0-9]{4000,}", text
+        ):  # a number that Python refuses to read must not become text in silence
+            raise click.UsageError(f"argument {name}: an integer of {len(text)} digits is too long") from None
+        return text
+
+
+def document(source: str, *, max_bytes: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and keyword arguments from JSON, inline or (`-`) on standard input: an array or an object."""
+    if source == "-":
+        body = sys.stdin.buffer.read(max_bytes + 1)
+        if len(body) > max_bytes:
+            raise click.UsageError(f"--json: more than {max_bytes} bytes; store the data and pass a reference")
+        try:
+            source = body.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise click.UsageError(f"--json: not UTF-8 (byte {error.start})") from None
+    if not source.strip():
+        raise click.UsageError("--json: nothing there; give an object of keyword arguments, or an array of arguments")
+    try:
+        value = _json(source)
+    except RecursionError:
+        raise click.UsageError("--json: nested too deeply") from None
+    except ValueError as error:
+        raise click.UsageError(f"--json: not JSON: {error}") from None
+    if isinstance(value, dict):
+        return (), value
+    if isinstance(value, list):
+        return tuple(value), {}
+    raise click.UsageError("--json: give an object of keyword arguments, or an array of arguments")
+
+
+def _json(text: str) -> Any:
+    return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_without_repeats)
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("an object has the same key twice")
+    return found
+
+
+def _shown(value: object) -> str:
+    text = str(value)
+    return ascii(text if len(text) <= 60 else text[:60] + "...")

@@ -1,0 +1,177 @@
+"""The command `workq`: its commands, and what becomes of an error.
+
+Every error is one line on standard error that says what, why and what to do; its exit status follows from its kind
+(exits.py). With `-v` the traceback comes first. All of it goes through `_scrubbed`: no message shows the password of a
+URL that this process was given, even where a library quotes it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from typing import Final
+from urllib.parse import unquote
+
+import click
+
+from workq.cli import exits
+from workq.cli.group import Group, Lazy
+from workq.cli.session import Session
+from workq.errors import (
+    ConfigError,
+    PayloadError,
+    Unavailable,
+    UnknownTask,
+    WorkqError,
+)
+
+_COMMANDS: Final = {
+    "demo": Lazy("workq.demo.command:demo", "watch a reindex job survive a killed worker"),
+    "worker": Lazy("workq.cli.worker:worker", "run tasks; `worker ls` lists who does"),
+    "enqueue": Lazy("workq.cli.enqueue:enqueue", "record a task by its name"),
+    "status": Lazy("workq.cli.status:status", "how many tasks are where"),
+    "task": Lazy("workq.cli.task:task", "ls, show, cancel, retry"),
+    "queue": Lazy("workq.cli.queue:queue", "ls: queues and their backlog"),
+    "dead": Lazy("workq.cli.dead:dead", "ls, retry: tasks that are out of budget"),
+    "sweep": Lazy("workq.cli.sweep:sweep", "one repair pass, or one every 5s"),
+    "doctor": Lazy("workq.cli.doctor:doctor", "check versions, servers and settings"),
+    "db": Lazy("workq.cli.db:db", "migrate, status, sql: the ledger's schema"),
+    "config": Lazy("workq.cli.config:config", "the settings in force, and where they come from"),
+    "completion": Lazy("workq.cli.completion:completion", "completion for bash, zsh or fish"),
+    "version": Lazy("workq.cli.version:version", "print the version"),
+    "help": Lazy("workq.cli.help:explain", "help about a command, or about exit-codes"),
+}
+
+_EXAMPLES: Final = """
+workq demo reindex                                   watch it work, in a temporary folder
+workq worker --app shop.tasks:wq                     run the tasks of your application
+workq enqueue --app shop.tasks:wq shop.reindex product_id=42
+"""
+
+_FIRST_HELP: Final = f"""\
+workq: a reliable work queue. It starts as one SQLite file.
+
+Usage: workq COMMAND [OPTIONS]
+
+Examples:{_EXAMPLES.replace(chr(10) + "workq", chr(10) + "  workq").rstrip()}
+
+All commands: workq --help       Exit codes: workq help exit-codes"""
+
+
+@click.group(
+    cls=Group,
+    lazy=_COMMANDS,
+    examples=_EXAMPLES,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: workq help exit-codes",
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    help="print the version",
+    callback=lambda ctx, _param, value: _print_version(ctx) if value else None,
+)
+@click.pass_context
+def root(ctx: click.Context) -> int:
+    """A reliable work queue. It starts as one SQLite file, and grows to RabbitMQ + Redis + PostgreSQL/MySQL."""
+    if ctx.invoked_subcommand is None:
+        click.echo(_FIRST_HELP, err=True)
+        return exits.USAGE
+    return exits.DONE
+
+
+def _print_version(ctx: click.Context) -> None:
+    from workq.cli.version import text
+
+    click.echo(text())
+    ctx.exit(exits.DONE)
+
+
+def run(args: list[str]) -> int:
+    """Run one command; answers the exit status. Nothing is raised, apart from SystemExit by a completion script."""
+    session = Session()
+    try:
+        status = root.main(args=args, prog_name="workq", standalone_mode=False, obj=session)
+        return status if isinstance(status, int) else exits.DONE
+    except click.exceptions.Exit as leave:
+        return leave.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return exits.INTERRUPTED
+    except BrokenPipeError:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - it lives until the process ends
+        return exits.DONE
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return exits.USAGE
+    except Exception as error:
+        _report(error, [*args, *session.urls()], is_verbose=session.is_verbose)
+        return _status(error)
+    finally:
+        session.close()
+
+
+def _status(error: Exception) -> int:
+    match error:
+        case click.ClickException() | ConfigError() | PayloadError() | UnknownTask():
+            return exits.USAGE
+        case Unavailable():
+            return exits.UNREACHABLE
+        case _:
+            return exits.FAILED
+
+
+def _report(error: Exception, args: list[str], *, is_verbose: bool) -> None:
+    if isinstance(error, click.ClickException):
+        if isinstance(error, click.NoSuchOption):
+            text = error.message.rstrip(".")
+            if error.possibilities:
+                text += f"; did you mean {' or '.join(error.possibilities)}?"
+        else:
+            text = error.format_message()
+        text = " ".join(text.split())
+        text = text[:1].lower() + text[1:]
+        context = getattr(error, "ctx", None)
+        if context is not None:
+            text = f"{text.rstrip('.')} (see: {context.command_path} --help)"
+    elif isinstance(error, WorkqError):
+        text = " ".join(str(error).split())
+    else:
+        text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        if not is_verbose:
+            text += " (this is a defect of workq; -v shows where)"
+    if is_verbose:
+        lines = "".join(traceback.format_exception(error))
+        click.echo(_ascii(_scrubbed(lines, args)), err=True, nl=False)
+    click.echo(_ascii(f"workq: error: {_scrubbed(text, args)}"), err=True)
+
+
+def _ascii(text: str) -> str:
+    encoding = (getattr(sys.stderr, "encoding", None) or "ascii").lower()
+    return text if encoding.replace("-", "") == "utf8" else text.encode("ascii", "backslashreplace").decode()
+
+
+def _scrubbed(text: str, args: list[str]) -> str:
+    """The text without the passwords of any URL that this process was given."""
+    for user, password in _logins(args):
+        for form in {password, unquote(password)}:
+            text = text.replace(f":{form}@", ":***@")
+            if len(form) >= 6 and form not in (user, "workq"):
+                text = text.replace(form, "***")
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _logins(args: list[str]) -> Iterator[tuple[str, str]]:
+    given = [value for name, value in os.environ.items() if name.startswith("WORKQ_") and name.endswith("_URL")]
+    for url in (*given, *(one.partition("=")[2] if one.startswith("--") else one for one in args)):
+        userinfo, at, _ = url.partition("://")[2].rpartition("@")
+        user, colon, password = userinfo.partition(":")
+        if at and colon and password:
+            yield user, password
+
+
+__all__ = ["root", "run"]

@@ -1,0 +1,231 @@
+"""`workq task`: one task, or some."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import click
+
+from workq.cli import exits
+from workq.cli.documents import task_in_full, task_in_short
+from workq.cli.group import Group
+from workq.cli.inputs import Duration, QueueName, TaskId, WholeNumber, ids_of
+from workq.cli.session import Session, pass_session
+from workq.cli.show import Column, answer, clean, line, record, table, text_of, write
+from workq.codec import is_task_id
+from workq.errors import NotFound, Refused, WorkqError
+from workq.ledger import Unpublished
+from workq.relay import publish
+from workq.stores import Stores
+from workq.task import SETTLED, State, Task
+
+_LOOK_EVERY_S = 0.2
+_HINTS_AT_ONCE = 500
+
+COLUMNS = [
+    Column("id", is_whole=True),
+    Column("name"),
+    Column("queue"),
+    Column("state"),
+    Column("attempt", is_number=True),
+    Column("due"),
+]
+
+
+@click.group(cls=Group, examples="workq task ls --state dead\nworkq task show 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f")
+def task() -> None:
+    """Tasks: list, show, cancel, retry."""
+
+
+@task.command(
+    "ls",
+    examples="""workq task ls
+    workq task ls --state running --queue mail
+    workq task ls --limit 1000 -o json | jq -r '.tasks[].id'""",
+)
+@click.option("--state", type=click.Choice([state.value for state in State]), help="only those in this state")
+@click.option("--queue", type=QueueName(), help="only those of this queue")
+@click.option("--name", metavar="NAME", help="only those of this handler")
+@click.option("--limit", type=WholeNumber(1, 10_000), default=50, show_default=True, help="at most so many")
+@click.option("--after", type=TaskId(), metavar="ID", help="the page after this id")
+@pass_session
+def ls(session: Session, state: str | None, queue: str | None, name: str | None, limit: int, after: str | None) -> None:
+    """Tasks from the newest. The next page begins after the last id."""
+    found = session.stores().ledger.tasks(
+        state=None if state is None else State(state), queue=queue, name=name, limit=limit, after=after
+    )
+    more = found[-1].id if len(found) == limit else None
+    answer(
+        session,
+        {"tasks": [task_in_short(one) for one in found], "next": more},
+        lambda: table(
+            session,
+            COLUMNS,
+            [(one.id, one.name, one.queue, one.state, one.attempt, one.due_at) for one in found],
+            empty="no tasks",
+        ),
+    )
+    if more is not None and session.output == "table":
+        session.note(f"perhaps more: --after {more}")
+
+
+@task.command(
+    "show",
+    examples="""workq task show 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f
+    workq task show 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f --wait 30s -o json""",
+)
+@click.argument("task_id", type=TaskId(), metavar="ID")
+@click.option("--wait", type=Duration(), metavar="TIME", help="until it is settled, at most so long; then exit 5")
+@pass_session
+def show(session: Session, task_id: str, wait: float | None) -> int:
+    """Everything about one task, and its history.
+
+    With --wait, exit 0 when it succeeded, 1 when it is dead or cancelled, 5 when the time is up.
+    """
+    stores = session.stores()
+    deadline = time.monotonic() + (wait or 0.0)
+    if wait is not None and session.is_verbose:
+        session.note(f"workq: waiting for {task_id}, at most {wait:g} s")
+    while True:
+        found = stores.ledger.get(task_id)
+        if found is None:
+            raise NotFound(f"no task {task_id}; list them with: workq task ls")
+        if wait is None or found.state in SETTLED or time.monotonic() >= deadline:
+            break
+        time.sleep(min(_LOOK_EVERY_S, max(0.0, deadline - time.monotonic())))
+    answer(session, task_in_full(found, history := stores.ledger.history(task_id)), lambda: _show(found, history))
+    if wait is None:
+        return exits.DONE
+    if found.state not in SETTLED:
+        session.note(f"workq: still {found.state} after {wait:g} s")
+        return exits.TIMED_OUT
+    return exits.DONE if found.state is State.SUCCEEDED else exits.FAILED
+
+
+def _show(found: Task, history: list[Any]) -> None:
+    about: list[tuple[str, Any]] = [
+        ("id", found.id),
+        ("name", found.name),
+        ("queue", found.queue),
+        ("state", f"{found.state} (cancel requested)" if found.is_cancel_requested else found.state),
+        ("args", list(found.args)),
+        ("kwargs", found.kwargs),
+        ("key", found.key),
+        ("attempt", found.attempt),
+        ("failures", f"{found.failures} of {found.failures_max}"),
+        ("crashes", f"{found.crashes} of {found.crashes_max}"),
+        ("created", found.created_at),
+        ("due", found.due_at),
+        ("started", found.started_at),
+        ("settled", found.settled_at),
+        ("worker", found.worker),
+        ("job", found.job_id),
+        ("reason", found.reason),
+        ("result", found.result),
+    ]
+    kept = ("id", "name", "queue", "state", "attempt")
+    record([(name, value) for name, value in about if name in kept or value not in (None, [], {})])
+    if found.error:
+        write("error:\n" + "\n".join(f"  {clean(one)}" for one in found.error.splitlines()))
+    if history:
+        write("history:")
+        for one in history:
+            attempt = f" attempt {one.attempt}" if one.attempt is not None else ""
+            detail = "  ".join(f"{name}={_in_short(value)}" for name, value in one.detail.items())
+            write(clean(f"  {text_of(one.at)}  {one.kind}{attempt}  {detail}".rstrip()))
+
+
+def _in_short(value: Any) -> str:
+    lines = text_of(value).strip().splitlines() or [""]
+    return lines[-1][:200]
+
+
+@task.command(
+    "cancel",
+    examples="""workq task cancel 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f
+    workq task ls --queue mail -o json | jq -r '.tasks[].id' | workq task cancel -""",
+)
+@click.argument("task_ids", nargs=-1, required=True, metavar="ID... | -")
+@click.option("--reason", default="cancelled by an operator", show_default=True, help="stored with the task")
+@pass_session
+def cancel(session: Session, task_ids: tuple[str, ...], reason: str) -> int:
+    """Cancel tasks: at once what does not run; what runs is asked to stop.
+
+    `-` reads ids from standard input. Cancelling again, or what has finished, changes nothing and is no error.
+    """
+    ledger = session.stores().ledger
+    return each(session, ids_of(task_ids), lambda task_id: ledger.cancel(task_id, reason=reason).value)
+
+
+@task.command(
+    "retry",
+    examples="""workq task retry 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f
+    workq task retry - < ids.txt""",
+)
+@click.argument("task_ids", nargs=-1, required=True, metavar="ID... | -")
+@click.option("--why", default="retried by an operator", show_default=True, help="stored in the history")
+@pass_session
+def retry(session: Session, task_ids: tuple[str, ...], why: str) -> int:
+    """Send dead or cancelled tasks back, with fresh budgets. `-` reads ids from standard input."""
+    return revive(session, ids_of(task_ids), why=why)
+
+
+def revive(session: Session, task_ids: Iterable[str], *, why: str, only: State | None = None) -> int:
+    """Revive tasks one by one and publish their hints; answers the exit status."""
+    stores = session.stores()
+    unhinted: list[Unpublished] = []
+
+    def one(task_id: str) -> str:
+        if only is not None:
+            found = stores.ledger.get(task_id)
+            if found is not None and found.state is not only:
+                raise Refused(f"it is {found.state}, not {only}")
+        unhinted.append(stores.ledger.revive(task_id, why=why))
+        if len(unhinted) >= _HINTS_AT_ONCE:
+            _publish(session, stores, unhinted)
+        return "ready"
+
+    try:
+        return each(session, task_ids, one)
+    finally:
+        _publish(session, stores, unhinted)
+
+
+def _publish(session: Session, stores: Stores, rows: list[Unpublished]) -> None:
+    if rows:
+        sent = publish(stores, rows, deadline_s=session.settings().times.confirm_s)
+        if sent < len(rows):
+            session.note(f"{len(rows) - sent} hints are not confirmed; the sweep publishes them later")
+        rows.clear()
+
+
+def each(session: Session, task_ids: Iterable[str], act: Callable[[str], str]) -> int:
+    """Do one thing to each task and print one result for each; answers 1 when any failed, 2 when none was an id."""
+    results: list[dict[str, Any]] = []
+    failed = malformed = 0
+    try:
+        for task_id in task_ids:
+            result: dict[str, Any] = {"id": task_id, "ok": False}
+            if not is_task_id(task_id):
+                malformed += 1
+                result["error"] = "not a task id"
+            else:
+                try:
+                    result |= {"ok": True, "result": act(task_id)}
+                except (NotFound, Refused) as error:
+                    result["error"] = str(error).removeprefix(f"task {task_id} ").removeprefix(f"task {task_id}: ")
+            failed += not result["ok"]
+            results.append(result)
+            if session.output == "table":
+                line(session, result, f"{task_id}  {result.get('result') or 'failed: ' + result['error']}")
+    except WorkqError:
+        if session.output == "json" and results:
+            answer(session, {"results": results}, lambda: None)  # what was done stands
+        raise
+    if session.output == "json":
+        answer(session, {"results": results}, lambda: None)
+    if results and malformed == len(results):
+        raise click.UsageError("no task id among them; one looks like 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f")
+    return exits.FAILED if failed else exits.DONE
