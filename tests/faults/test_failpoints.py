@@ -1,0 +1,206 @@
+"""A process dies exactly at each named point of the protocol, once. Whatever it left half-done, the others finish.
+
+Each point has a row: who dies there, how that is arranged, and what it may cost. Only one process dies: the first one
+that reaches the point (`WORKQ_FAILPOINT_ONCE`); the file that it creates proves that the point was reached.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from tests.system.conftest import OpenLeg
+from tests.system.fleet import REPOSITORY, Fleet, wait_until
+from tests.system.legs import Leg
+from workq import State
+from workq.failpoints import POINTS
+
+TASKS = 12
+THREADS = 2
+
+Act = Literal["producer", "notes", "fails", "sweep", "reap", "child_dies", "delayed"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What happens at one point. `crashes`: how many attempts its death may be charged to, and so start again."""
+
+    act: Act
+    crashes: int = 0
+    nth: int = 1
+
+
+RAN = 2 * THREADS
+"""What ran in a process that died, or had ended there and was not settled."""
+
+ROWS = {
+    "record.after_commit": Row("producer"),
+    "relay.before_publish": Row("fails", crashes=TASKS),
+    "relay.before_mark": Row("fails", crashes=TASKS),
+    # the first pass of a process: nothing runs there yet, and nothing may be charged
+    "worker.before_hold": Row("notes"),
+    "worker.before_ack": Row("notes"),
+    "worker.before_claim": Row("notes"),
+    # the supervisor's evidence says what had started: only that is charged, and runs again
+    "worker.before_run": Row("notes", crashes=RAN, nth=3),
+    "worker.after_run": Row("notes", crashes=RAN, nth=3),
+    "settle.before_write": Row("notes", crashes=RAN, nth=2),
+    "settle.before_release": Row("notes", crashes=RAN, nth=2),
+    "settle.before_retry_hint": Row("fails", crashes=TASKS, nth=2),
+    "beat.before_write": Row("notes", crashes=RAN),
+    # whoever sweeps dies; where it was the supervisor, its children drain and another fleet goes on
+    "sweep.before_relay": Row("sweep"),
+    "sweep.before_promote": Row("delayed"),
+    "sweep.before_reap": Row("reap", crashes=RAN),
+    "sweep.before_unhint": Row("reap", crashes=RAN),
+    "sweep.before_forget": Row("reap", crashes=RAN),
+    "sweep.before_hints": Row("reap", crashes=RAN),
+    "supervisor.before_reap": Row("child_dies", crashes=RAN),
+}
+
+
+def test_every_point_has_its_row() -> None:
+    assert set(ROWS) == POINTS
+
+
+@pytest.mark.parametrize("leg_name", ["sqlite", "servers"])
+@pytest.mark.parametrize("point", sorted(ROWS))
+def test_a_death_at_this_point_loses_nothing(point: str, leg_name: str, open_leg: OpenLeg, tmp_path: Path) -> None:
+    row = ROWS[point]
+    leg = open_leg(leg_name, divide=10.0)
+    once = tmp_path / "once"
+    armed = {"WORKQ_FAILPOINT": f"{point}:exit137@{row.nth}", "WORKQ_FAILPOINT_ONCE": str(once)}
+
+    count = play(row.act, leg, armed, once)
+
+    assert once.exists(), f"{point} was never reached"
+    check(leg, row, count)
+
+
+def play(act: Act, leg: Leg, armed: dict[str, str], once: Path) -> int:
+    """Let somebody die, then wait until every task is settled. Answers how many tasks there are."""
+    match act:
+        case "producer":
+            assert enqueue_elsewhere(leg, armed) == 137
+            wait_until(once.exists, timeout_s=10, what="the producer died")
+            finish(leg)
+            return TASKS
+        case "notes":
+            leg["note"].enqueue_many({"number": number, "seconds": 0.05} for number in range(TASKS))
+            finish(leg, armed)
+            return TASKS
+        case "fails":
+            leg["fail_until"].enqueue_many({"number": number, "attempts": 2} for number in range(TASKS))
+            finish(leg, armed)
+            return TASKS
+        case "sweep" | "delayed":
+            unhinted(leg, delay_s=2.0 if act == "delayed" else 0.0)
+            with leg.fleet(processes=1, threads=THREADS, environ=armed) as fleet:
+                wait_until(once.exists, timeout_s=30, what="the sweeping supervisor died")
+                fleet.wait(10)
+                finish(leg)
+            return TASKS
+        case "reap":
+            leg["note"].enqueue_many({"number": number, "seconds": 0.5} for number in range(TASKS))
+            with leg.fleet(processes=1, threads=THREADS) as victim:
+                wait_until(lambda: leg.states()[State.RUNNING] >= THREADS, timeout_s=30, what="tasks run")
+                victim.kill()
+            sweep_elsewhere(leg, armed, once)
+            finish(leg)
+            return TASKS
+        case "child_dies":
+            leg["note"].enqueue_many({"number": number, "seconds": 0.5} for number in range(TASKS))
+            with leg.fleet(processes=2, threads=THREADS, environ=armed) as fleet:
+                wait_until(lambda: bool(leg.testimony()), timeout_s=30, what="tasks run")
+                os.kill(leg.testimony()[0].pid, signal.SIGKILL)  # one that surely works, not one that still starts
+                wait_until(once.exists, timeout_s=30, what="the supervisor died")
+                fleet.wait(10)
+                finish(leg)
+            return TASKS
+
+
+def finish(leg: Leg, armed: dict[str, str] | None = None) -> None:
+    """A fleet works until everything is settled, and leaves in order."""
+    with leg.fleet(processes=2, threads=THREADS, environ=armed) as fleet:
+        leg_wait(leg, fleet, armed)
+
+
+def leg_wait(leg: Leg, fleet: Fleet, armed: dict[str, str] | None) -> None:
+    if armed is not None:
+        once = Path(armed["WORKQ_FAILPOINT_ONCE"])
+        wait_until(once.exists, timeout_s=30, what=f"{armed['WORKQ_FAILPOINT']} was reached")
+        if once.read_text() == str(fleet.process.pid):  # it was the supervisor itself: another one goes on
+            fleet.wait(10)
+            finish(leg)
+            return
+    leg.wait_settled(timeout_s=60)
+    fleet.terminate()
+    assert fleet.wait(20) == 0
+
+
+def enqueue_elsewhere(leg: Leg, armed: dict[str, str]) -> int:
+    """A process that records tasks, and dies between the commit and the hints."""
+    code = "import sys; from tests.system.witness import note; note.enqueue_many({'number': n} for n in range(%d))"
+    return subprocess.run(
+        [sys.executable, "-c", code % TASKS], env={**os.environ, **leg.environ, **armed}, cwd=REPOSITORY, timeout=30
+    ).returncode
+
+
+def unhinted(leg: Leg, *, delay_s: float) -> None:
+    """Tasks whose hints were never sent: as after a producer that died behind its commit."""
+    handler = leg["note"]
+    tasks = [handler.new_task(handler.options(delay_s=delay_s)._options, (number,), {}) for number in range(TASKS)]
+    leg.app.stores.ledger.record(tasks)
+
+
+def sweep_elsewhere(leg: Leg, armed: dict[str, str], once: Path) -> None:
+    """Sweeps of other processes, one pass each, until one has died."""
+
+    def dies() -> bool:
+        code = (
+            "from tests.system.witness import wq; from workq.sweep import sweep\n"
+            "sweep(wq.stores, wq.settings); wq.close()"
+        )
+        environ = {**os.environ, **leg.environ, **armed}
+        status = subprocess.run([sys.executable, "-c", code], env=environ, cwd=REPOSITORY, timeout=60).returncode
+        assert status in (0, 137)
+        return status == 137
+
+    wait_until(dies, timeout_s=40, what="a sweep died")
+    assert once.exists()
+
+
+def check(leg: Leg, row: Row, count: int) -> None:
+    """Nothing lost, each settled once, no more starts and charges than the row allows, and nothing is left over."""
+    ledger = leg.app.stores.ledger
+    tasks = ledger.tasks(limit=10 * TASKS)
+    assert [task.state for task in tasks] == [State.SUCCEEDED] * count
+    lines = [line for line in leg.testimony() if line.what == "start"]
+    attempts = [(line.task_id, line.attempt) for line in lines]
+    assert len(set(attempts)) == len(attempts), "an attempt ran twice"
+    assert {line.task_id for line in lines} == {task.id for task in tasks}
+    for task in tasks:
+        starts = sum(line.task_id == task.id for line in lines)
+        assert starts <= 1 + task.failures + task.crashes, f"{task.id} started again, charged to nobody"
+    assert sum(task.crashes for task in tasks) <= row.crashes
+    assert [one for task in tasks for one in ledger.history(task.id) if one.kind == "late_result"] == []
+    wait_until(lambda: residue(leg) == [], timeout_s=30, what=f"at rest nothing is left: {residue(leg)}")
+
+
+def residue(leg: Leg) -> list[str]:
+    """What is left over at rest: holds, leases of the dead, live workers, hints."""
+    stores = leg.app.stores
+    left = [f"held: {hold}" for hold in stores.inflight.holds("witness")]
+    live = {row.id for row in stores.ledger.workers()}
+    left += [f"lease: {worker}" for worker in stores.inflight.leases() if worker not in live]
+    depth = stores.broker.depths(["witness"])["witness"]
+    if depth.unacked:
+        left.append(f"unacked: {depth.unacked}")
+    return left

@@ -1,0 +1,347 @@
+"""Messages in our queues that are not ours, or that lie: quarantined or dropped, and never a reason to run anything.
+
+On RabbitMQ they are put there by a client of its own; on the embedded queue as rows of the table of hints.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import secrets
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pika
+import pytest
+from sqlalchemy import insert, select
+
+from tests.system.conftest import OpenLeg
+from tests.system.fleet import Fleet, wait_until
+from tests.system.legs import Leg
+from workq import State
+from workq.broker.rabbitmq_consumer import QUARANTINE_BODY_MAX
+from workq.codec import HINT_MAX_BYTES, new_task_id
+from workq.ledger.sql import SqlLedger
+from workq.task import Task
+
+HUGE = 20_000_000
+
+
+@dataclass(frozen=True)
+class Quarantined:
+    """One message of the quarantine."""
+
+    reason: str
+    kept: int
+    bytes: int
+    sha256: str
+
+
+class Intruder(Protocol):
+    """Somebody else who can write to the broker."""
+
+    def put(self, bodies: Sequence[bytes]) -> None:
+        """Put messages into the queue `witness`."""
+
+    def quarantined(self) -> list[Quarantined]:
+        """What is in the quarantine now."""
+
+    def depth(self) -> int:
+        """How many messages are in the queue."""
+
+    def close(self) -> None:
+        """Leave."""
+
+
+class OnRabbitMQ:
+    def __init__(self, leg: Leg) -> None:
+        self.connection = pika.BlockingConnection(pika.URLParameters(leg.environ["WORKQ_BROKER_URL"]))
+        self.channel = self.connection.channel()
+        self.queue = f"{leg.environ['WORKQ_NAMESPACE']}.q.witness"
+        self.quarantine = f"{leg.environ['WORKQ_NAMESPACE']}.quarantine"
+        leg.app.stores.broker.publish([], deadline_s=1.0)
+
+    def put(self, bodies: Sequence[bytes], **properties: Any) -> None:
+        for body in bodies:
+            self.channel.basic_publish("", self.queue, body, pika.BasicProperties(delivery_mode=2, **properties))
+        self.channel.queue_declare(self.queue, passive=True)  # answered after all of them
+
+    def quarantined(self) -> list[Quarantined]:
+        found: list[Quarantined] = []
+        while True:
+            method, properties, body = self.channel.basic_get(self.quarantine)
+            if method is None or properties is None or body is None:
+                self.channel.basic_nack(0, multiple=True, requeue=True)
+                return found
+            headers: dict[str, Any] = dict(properties.headers or {})
+            size, digest = headers["workq-bytes"], headers["workq-sha256"]
+            found.append(Quarantined(headers["workq-reason"], len(body), size, digest))
+
+    def depth(self) -> int:
+        return int(self.channel.queue_declare(self.queue, passive=True).method.message_count)
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+class OnTheLedger:
+    def __init__(self, leg: Leg) -> None:
+        ledger = leg.app.stores.ledger
+        assert isinstance(ledger, SqlLedger)
+        self.database = ledger.database
+
+    def put(self, bodies: Sequence[bytes]) -> None:
+        hint = self.database.tables.hint
+        rows = [{"queue": "witness", "body": body, "size": 1} for body in bodies]
+        self.database.run(lambda tx: tx.execute(insert(hint).values(due_at=self.database.now()), rows))
+
+    def quarantined(self) -> list[Quarantined]:
+        event = self.database.tables.event
+        with self.database.read() as tx:
+            found = tx.execute(select(event.c.detail).where(event.c.kind == "quarantined")).scalars().all()
+        details = [json.loads(text) for text in found]
+        bodies = [one for one in details if "body" in one]
+        return [Quarantined(one["reason"], len(one["body"]), one["bytes"], one["sha256"]) for one in bodies]
+
+    def depth(self) -> int:
+        hint = self.database.tables.hint
+        with self.database.read() as tx:
+            return len(tx.execute(select(hint.c.id)).all())
+
+    def close(self) -> None:
+        return
+
+
+@pytest.fixture
+def intruder(fast_leg: Leg) -> Iterator[Intruder]:
+    """Comes when the queues are there."""
+    fast_leg["note"].enqueue(0)
+    fast_leg.app.producer.relay.flush(timeout_s=10)
+    found: Intruder = OnRabbitMQ(fast_leg) if fast_leg.name == "servers" else OnTheLedger(fast_leg)
+    yield found
+    found.close()
+
+
+def hint(*task_ids: str, **fields: Any) -> bytes:
+    return json.dumps({"v": 1, "q": "witness", "ids": list(task_ids)} | fields).encode()
+
+
+def found(leg: Leg, task_id: str) -> Task:
+    task = leg.app.get(task_id)
+    assert task is not None
+    return task
+
+
+def unknown_ids(leg: Leg) -> list[str]:
+    """The ids that the ledger has noted as unknown."""
+    ledger = leg.app.stores.ledger
+    assert isinstance(ledger, SqlLedger)
+    event = ledger.database.tables.event
+    with ledger.database.read() as tx:
+        found = tx.execute(select(event.c.detail).where(event.c.kind == "quarantined")).scalars().all()
+    details = [json.loads(text) for text in found]
+    return [task_id for one in details if one["reason"] == "unknown_id" for task_id in one["tasks"]]
+
+
+def lines(fleet: Fleet, event: str) -> int:
+    return sum(event in line for line in fleet.text().splitlines())
+
+
+SOME_ID = "01234567-89ab-7cde-8f01-23456789abcd"
+FOREIGN = {
+    "empty": (b"", "empty"),
+    "random": (b"\xff\xfe\x00\x01" + secrets.token_bytes(60), "not_json"),
+    "text": (b"hello", "not_json"),
+    "truncated": (hint(SOME_ID)[:-2], "not_json"),
+    "bom": (b"\xef\xbb\xbf" + hint(SOME_ID), "not_json"),
+    "utf16": (hint(SOME_ID).decode().encode("utf-16"), "not_json"),
+    "gzip": (gzip.compress(hint(SOME_ID)), "not_json"),
+    "pickle": (b"cos\nsystem\n(S'touch /tmp/never'\ntR.", "not_json"),
+    "deep": (b"[" * 30_000 + b"]" * 30_000, "not_json"),
+    "list": (b"[]", "bad_envelope"),
+    "number": (b"5", "bad_envelope"),
+    "null": (b"null", "bad_envelope"),
+    "string": (b'"x"', "bad_envelope"),
+    "no_version": (json.dumps({"q": "witness", "ids": [SOME_ID]}).encode(), "bad_envelope"),
+    "no_queue": (json.dumps({"v": 1, "ids": [SOME_ID]}).encode(), "bad_envelope"),
+    "no_ids": (json.dumps({"v": 1, "q": "witness"}).encode(), "bad_envelope"),
+    "ids_empty": (hint(), "bad_envelope"),
+    "ids_text": (hint(SOME_ID, ids=SOME_ID), "bad_envelope"),
+    "ids_numbers": (hint(SOME_ID, ids=[1, 2]), "bad_envelope"),
+    "id_form": (hint("not-an-id"), "bad_envelope"),
+    "id_upper": (hint(SOME_ID.upper()), "bad_envelope"),
+    "id_sql": (hint("' OR 1=1; DROP TABLE task; --"), "bad_envelope"),
+    "queue_number": (hint(SOME_ID, q=5), "bad_envelope"),
+    "looks_negative": (hint(SOME_ID, n=-1), "bad_envelope"),
+    "looks_huge": (hint(SOME_ID, n=10**6), "bad_envelope"),
+    "version_0": (hint(SOME_ID, v=0), "bad_envelope"),
+    "version_negative": (hint(SOME_ID, v=-1), "bad_envelope"),
+    "version_text": (hint(SOME_ID, v="1"), "bad_envelope"),
+    "version_true": (hint(SOME_ID, v=True), "bad_envelope"),
+    "version_2": (hint(SOME_ID, v=2), "newer_version"),
+    "version_huge": (b'{"v":1' + b"0" * 400 + b',"q":"witness","ids":["' + SOME_ID.encode() + b'"]}', "newer_version"),
+    "too_large": (hint(*[new_task_id() for _ in range(HINT_MAX_BYTES // 30)]), "too_large"),
+    "huge": (b"x" * HUGE, "too_large"),
+}
+
+
+def test_what_is_not_ours_goes_to_the_quarantine_with_its_reason(fast_leg: Leg, intruder: Intruder) -> None:
+    """B44 to B48, B55."""
+    wanted = Counter(reason for _, reason in FOREIGN.values())
+    with fast_leg.fleet(processes=1, threads=2) as fleet:
+        wait_until(lambda: len(fleet.children()) == 1, timeout_s=20, what="a consumer process")
+        pids = [child.pid for child in fleet.children()]
+        intruder.put([body for body, _ in FOREIGN.values()])
+
+        wait_until(lambda: len(intruder.quarantined()) >= len(FOREIGN), timeout_s=30, what="all are in quarantine")
+        after = fast_leg["note"].enqueue(1)
+        fast_leg.wait_settled(timeout_s=20)
+
+        assert found(fast_leg, after.id).state is State.SUCCEEDED
+        assert [child.pid for child in fleet.children()] == pids
+        assert "hint.newer_version" in fleet.text(), "those were put back for a newer worker first"
+    kept = intruder.quarantined()
+    assert Counter(one.reason for one in kept) == wanted
+    assert all(one.kept <= QUARANTINE_BODY_MAX for one in kept)
+    huge = hashlib.sha256(b"x" * HUGE).hexdigest()
+    assert [(one.bytes, one.sha256) for one in kept if one.bytes == HUGE] == [(HUGE, huge)]
+    assert len(fast_leg.starts()) == 2
+
+
+def test_fields_that_we_do_not_know_are_ignored(fast_leg: Leg, intruder: Intruder) -> None:
+    """B47. The task itself has no hint of its own yet: this one wakes it."""
+    handler = fast_leg["note"]
+    task = handler.new_task(handler.defaults, (7,), {})
+    fast_leg.app.stores.ledger.record([task])
+    intruder.put([hint(task.id, extra={"deep": [1, 2]}, trace="abc")])
+    with fast_leg.fleet(processes=1, threads=1):
+        fast_leg.wait_settled(timeout_s=30)
+    assert fast_leg.starts()[task.id] == 1
+    assert intruder.quarantined() == []
+
+
+def test_a_hint_of_another_queue_follows_the_ledger(fast_leg: Leg, intruder: Intruder) -> None:
+    """B51. Who serves this queue alone does not run it, and it is not lost."""
+    elsewhere = fast_leg["note"].options(queue="elsewhere").enqueue(1)
+    with fast_leg.fleet(processes=1, threads=1, queues="witness") as fleet:
+        fast_leg.app.producer.relay.flush(timeout_s=10)
+        intruder.put([hint(elsewhere.id), hint(elsewhere.id)])
+        wait_until(lambda: "hint.of_another_queue" in fleet.text(), timeout_s=30, what="it was seen")
+        wait_until(lambda: found(fast_leg, elsewhere.id).state is State.READY, timeout_s=20, what="it is back")
+        assert fast_leg.starts()[elsewhere.id] == 0
+        fleet.terminate()
+        assert fleet.wait(20) == 0
+    with fast_leg.fleet(processes=1, threads=1, queues="elsewhere,witness"):
+        fast_leg.wait_settled(timeout_s=30)
+    task = found(fast_leg, elsewhere.id)
+    assert (task.state, task.queue, task.failures, task.crashes) == (State.SUCCEEDED, "elsewhere", 0, 0)
+    assert fast_leg.starts()[elsewhere.id] == 1
+    for queue in ("witness", "elsewhere"):
+        assert fast_leg.app.stores.inflight.holds(queue) == []
+
+
+def test_hints_of_settled_tasks_and_many_hints_of_one_task_change_nothing(fast_leg: Leg, intruder: Intruder) -> None:
+    """B52."""
+    with fast_leg.fleet(processes=2, threads=2):
+        done = fast_leg["note"].enqueue(1)
+        dead = fast_leg["fail"].options(failures_max=1).enqueue(2)
+        fast_leg.wait_settled(timeout_s=30)
+        before = [found(fast_leg, one.id) for one in (done, dead)]
+        later = fast_leg["note"].options(delay_s=2.0).enqueue(3)
+        running = fast_leg["note"].enqueue(4, 1.0)
+        intruder.put([hint(done.id, dead.id, later.id, running.id, running.id)] * 50)
+        fast_leg.wait_settled(timeout_s=30)
+        wait_until(lambda: intruder.depth() == 0, timeout_s=30, what="all were looked at")
+    assert [found(fast_leg, one.id) for one in (done, dead)] == before
+    early = found(fast_leg, later.id)
+    assert early.started_at is not None
+    assert early.started_at >= early.due_at
+    assert {fast_leg.starts()[one.id] for one in (done, dead, later, running)} == {1}
+    assert intruder.quarantined() == []
+
+
+def test_an_unknown_id_is_looked_up_three_times_and_then_quarantined_with_one_alarm(
+    fast_leg: Leg, intruder: Intruder
+) -> None:
+    """B53. One that is older than anything the ledger keeps is not looked up again."""
+    fresh = [new_task_id() for _ in range(3)] + [str(uuid.uuid4())]
+    old = f"00e4f1c6-0000-7{secrets.token_hex(2)[1:]}-8{secrets.token_hex(2)[1:]}-{secrets.token_hex(6)}"
+    late = fast_leg["note"].new_task(fast_leg["note"].defaults, (8,), {})
+    with fast_leg.fleet(processes=1, threads=2) as fleet:
+        wait_until(lambda: fast_leg.unsettled() == 0, timeout_s=30, what="it works")
+        intruder.put([hint(*fresh, old), hint(late.id)])
+        wait_until(lambda: unknown_ids(fast_leg) != [], timeout_s=10, what="the old one is dropped at once")
+        assert unknown_ids(fast_leg) == [old]
+        fast_leg.app.stores.ledger.record([late])  # it came between the first look and the last
+
+        wait_until(lambda: len(unknown_ids(fast_leg)) >= 5, timeout_s=15, what="the others after three looks")
+        fast_leg.wait_settled(timeout_s=20)
+
+        assert Counter(unknown_ids(fast_leg)) == Counter([old, *fresh])
+        assert lines(fleet, "hint.unknown_id") == 1
+    assert fast_leg.starts()[late.id] == 1
+    assert fast_leg.app.stores.inflight.holds("witness") == []
+
+
+def test_two_thousand_foreign_messages_do_not_stop_our_own_tasks_nor_fill_the_log(
+    fast_leg: Leg, intruder: Intruder
+) -> None:
+    """B59."""
+    intruder.put([b"noise %d" % number for number in range(2000)])
+    fast_leg["note"].enqueue_many({"number": number} for number in range(50))
+    with fast_leg.fleet(processes=2, threads=4) as fleet:
+        fast_leg.wait_settled(timeout_s=60)
+        wait_until(lambda: intruder.depth() == 0, timeout_s=60, what="the queue is empty")
+        wait_until(lambda: len(intruder.quarantined()) == 2000, timeout_s=60, what="all are in quarantine")
+        assert {one.reason for one in intruder.quarantined()} == {"not_json"}
+        assert lines(fleet, "hint.quarantined") < 20
+        assert len(fleet.text().splitlines()) < 100
+    assert len(fast_leg.starts()) == 51
+
+
+def test_ten_thousand_forged_hints_start_nothing(fast_leg: Leg, intruder: Intruder) -> None:
+    """S3."""
+    ids = [new_task_id() for _ in range(10_000)]
+    size = 1 if fast_leg.name == "servers" else 20  # on SQLite every message costs a handful of commits
+    intruder.put([hint(*ids[start : start + size]) for start in range(0, len(ids), size)])
+    with fast_leg.fleet(processes=2, threads=4 * size) as fleet:
+        wait_until(lambda: len(unknown_ids(fast_leg)) == 10_000, timeout_s=120, what="all were looked up")
+        own = fast_leg["note"].enqueue(1)
+        fast_leg.wait_settled(timeout_s=30)
+        assert found(fast_leg, own.id).state is State.SUCCEEDED
+        assert lines(fleet, "hint.unknown_id") < 40
+        assert len(fleet.text().splitlines()) < 100
+        fleet.terminate()
+        assert fleet.wait(20) == 0
+    assert len(fast_leg.starts()) == 2
+    assert fast_leg.app.stores.inflight.holds("witness") == []
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [{"expiration": "60000"}, {"priority": 255}, {"reply_to": "amq.rabbitmq.reply-to.x", "correlation_id": "1"},
+     {"headers": {"CC": ["elsewhere"], "BCC": ["x"], "x-death": [{"count": 9, "queue": "q", "reason": "expired"}]}},
+     {"content_encoding": "gzip", "content_type": "application/x-python-serialize", "type": "celery"}],
+    ids=["expiration", "priority", "reply_to", "headers", "encoding"],
+)  # fmt: skip
+def test_foreign_properties_of_a_hint_mean_nothing(properties: dict[str, Any], open_leg: OpenLeg) -> None:
+    """B57. A retry of the task they woke is sent with fresh properties, and arrives."""
+    leg = open_leg("servers", divide=10.0)
+    leg["note"].enqueue(0)
+    leg.app.producer.relay.flush(timeout_s=10)
+    intruder = OnRabbitMQ(leg)
+    handler = leg["fail_until"]
+    task = handler.new_task(handler.options(failures_max=10)._options, (1, 3), {})
+    leg.app.stores.ledger.record([task])
+    intruder.put([hint(task.id)], **properties)
+    with leg.fleet(processes=1, threads=1):
+        leg.wait_settled(timeout_s=30)
+    done = found(leg, task.id)
+    assert (done.state, done.attempt, done.failures) == (State.SUCCEEDED, 3, 2)
+    assert leg.starts()[task.id] == 3
+    assert intruder.quarantined() == []
+    intruder.close()

@@ -1,0 +1,114 @@
+"""A supervisor with its worker processes, as tests start, kill and watch it. Ends only what it started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+
+import psutil
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def wait_until(is_so: Callable[[], bool], *, timeout_s: float, what: str) -> None:
+    """Look every 50 ms until it is so; fails with `what` when the time is up."""
+    deadline = time.monotonic() + timeout_s
+    while not is_so():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout_s:.0f} s: {what}")
+        time.sleep(0.05)
+
+
+class Fleet:
+    """One `workq worker` with its consumer processes. Its log is in `folder/worker-N.log`."""
+
+    count = 0
+
+    def __init__(
+        self,
+        folder: Path,
+        environ: Mapping[str, str],
+        *,
+        processes: int = 2,
+        threads: int = 4,
+        app: str = "tests.system.witness:wq",
+        queues: str | None = None,
+        drain: bool = False,
+    ) -> None:
+        Fleet.count += 1
+        self.log = folder / f"worker-{Fleet.count}.log"
+        command = [sys.executable, "-m", "workq", "worker", "--app", app, "--processes", str(processes)]
+        command += ["--threads", str(threads)]
+        if queues is not None:
+            command += ["--queues", queues]
+        if drain:
+            command.append("--drain")
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                command,
+                cwd=REPOSITORY,
+                env={**os.environ, "WITNESS": str(folder / "witness"), **environ},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> Fleet:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.kill()
+        if kind is not None:
+            print(f"--- {self.log.name}\n{self.text()[-6000:]}")
+
+    def text(self) -> str:
+        """The log so far."""
+        return self.log.read_text(errors="replace")
+
+    def children(self) -> list[psutil.Process]:
+        """The consumer processes that live."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return [
+                child for child in psutil.Process(self.process.pid).children() if child.status() != psutil.STATUS_ZOMBIE
+            ]
+        return []
+
+    def kill_one(self, index: int = 0) -> int | None:
+        """kill -9 of one consumer process; its pid, or None when none lives just now."""
+        children = self.children()
+        if not children:
+            return None
+        victim = children[index % len(children)]
+        with contextlib.suppress(psutil.NoSuchProcess):
+            victim.kill()
+        return victim.pid
+
+    def kill(self) -> list[int]:
+        """kill -9 of the supervisor and all its consumer processes at once."""
+        everyone = [*self.children()]
+        with contextlib.suppress(psutil.NoSuchProcess):
+            everyone.insert(0, psutil.Process(self.process.pid))
+        for one in everyone:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
+        self.process.wait(10)
+        psutil.wait_procs(everyone, timeout=10)
+        return [one.pid for one in everyone]
+
+    def terminate(self) -> None:
+        """SIGTERM to the supervisor."""
+        self.process.send_signal(signal.SIGTERM)
+
+    def wait(self, timeout_s: float) -> int:
+        """The supervisor's exit status."""
+        return self.process.wait(timeout_s)

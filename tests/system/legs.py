@@ -1,0 +1,130 @@
+"""The two queues that every system test runs on: embedded in one SQLite file, and RabbitMQ + Redis + PostgreSQL.
+
+A leg is a fresh namespace with its schema, the environment that worker processes need to find it, and the witness's
+handlers bound to it for the test process.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.system import witness
+from tests.system.fleet import Fleet, wait_until
+from tests.system.witness import Line, testimony
+from workq import State, Times, WorkQueue
+from workq.handler import Handler
+from workq.ledger import migrate
+
+OPEN = (State.READY, State.WAITING, State.RUNNING)
+SETTLED = (State.SUCCEEDED, State.DEAD, State.CANCELLED)
+
+
+@dataclass
+class Leg:
+    """One queue for one test."""
+
+    name: str
+    folder: Path
+    environ: dict[str, str]
+    app: WorkQueue
+    handlers: dict[str, Handler[..., Any]] = field(default_factory=dict)
+
+    @staticmethod
+    def open(
+        name: str,
+        folder: Path,
+        *,
+        ledger: str,
+        broker: str | None = None,
+        inflight: str | None = None,
+        divide: float = 1.0,
+        queue_type: str = "quorum",
+    ) -> Leg:
+        """A new namespace on these servers."""
+        namespace = f"t{secrets.token_hex(4)}"
+        environ = {
+            "WORKQ_LEDGER_URL": ledger,
+            "WORKQ_NAMESPACE": namespace,
+            "WORKQ_QUEUE_TYPE": queue_type,
+            "WITNESS": str(folder / "witness"),
+            "WITNESS_DIVIDE": str(divide),
+        }
+        if broker is not None:
+            environ["WORKQ_BROKER_URL"] = broker
+        if inflight is not None:
+            environ["WORKQ_INFLIGHT_URL"] = inflight
+        app = WorkQueue(
+            ledger=ledger,
+            broker=broker,
+            inflight=inflight,
+            namespace=namespace,
+            queue_type=queue_type,
+            times=Times().divided_by(divide),
+        )
+        database = app.database()
+        migrate.migrate(database)
+        database.close()
+        leg = Leg(name, folder, environ, app)
+        for task_name in witness.wq.registry.names():
+            handler = witness.wq.handler(task_name)
+            register = app.task(
+                name=task_name,
+                queue=handler.defaults.queue,
+                failures_max=handler.defaults.failures_max,
+                crashes_max=handler.defaults.crashes_max,
+            )
+            leg.handlers[task_name.removeprefix("witness.")] = register(handler.function)
+        return leg
+
+    def __getitem__(self, name: str) -> Handler[..., Any]:
+        """The witness's handler of that name, to enqueue on this leg."""
+        return self.handlers[name]
+
+    def fleet(
+        self,
+        *,
+        processes: int = 2,
+        threads: int = 4,
+        drain: bool = False,
+        queues: str | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> Fleet:
+        """Start a supervisor with consumer processes on this leg."""
+        return Fleet(
+            self.folder,
+            {**self.environ, **(environ or {})},
+            processes=processes,
+            threads=threads,
+            drain=drain,
+            queues=queues,
+        )
+
+    def testimony(self) -> list[Line]:
+        """What the handlers wrote so far."""
+        return testimony(self.folder / "witness")
+
+    def starts(self) -> Counter[str]:
+        """How often each task started."""
+        return Counter(line.task_id for line in self.testimony() if line.what == "start")
+
+    def states(self) -> dict[State, int]:
+        """How many tasks are in each state."""
+        return dict(self.app.stores.ledger.counts().states)
+
+    def unsettled(self) -> int:
+        """How many tasks are still to be settled."""
+        states = self.states()
+        return sum(states[state] for state in OPEN)
+
+    def wait_settled(self, *, timeout_s: float) -> None:
+        """Wait until every task is settled."""
+        wait_until(lambda: self.unsettled() == 0, timeout_s=timeout_s, what=f"settled, but {self.name} has open tasks")
+
+    def close(self) -> None:
+        """Close the test's own connections, and delete what the namespace left on RabbitMQ and Redis."""
+        self.app.close()

@@ -1,0 +1,126 @@
+"""A server goes away and comes back: enqueue still answers, nothing is acked unheld, and work resumes by itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Private
+from tests.system.fleet import wait_until
+from tests.system.legs import Leg
+from workq import LedgerUnavailable, State
+from workq.testing.servers import PostgreSQL, RabbitMQ, Redis, start_postgres, start_rabbitmq, start_redis
+
+
+@dataclass
+class Own:
+    """Servers that this module may kill, and a leg on them."""
+
+    rabbitmq: RabbitMQ
+    redis: Redis
+    postgres: PostgreSQL
+
+    def settle_queues(self, leg: Leg) -> None:
+        """RabbitMQ 3.10 loses the leader of a quorum queue that was declared within a second before a SIGKILL."""
+        self.rabbitmq.wait_registered(f"{leg.app.settings.namespace}.q.witness")
+
+    def leg(self, folder: Path) -> Leg:
+        return Leg.open(
+            "servers",
+            folder,
+            ledger=self.postgres.url,
+            broker=self.rabbitmq.url,
+            inflight=self.redis.url,
+            divide=5.0,
+        )
+
+
+@pytest.fixture(scope="module")
+def own(private: Private) -> Iterator[Own]:
+    with private(start_rabbitmq) as rabbitmq, private(start_redis) as redis, private(start_postgres) as postgres:
+        yield Own(rabbitmq, redis, postgres)
+
+
+@pytest.fixture
+def leg(own: Own, tmp_path: Path) -> Iterator[Leg]:
+    leg = own.leg(tmp_path)
+    yield leg
+    leg.close()
+
+
+def test_enqueue_answers_while_rabbitmq_is_down_and_the_task_runs_once_it_is_back(own: Own, leg: Leg) -> None:
+    with leg.fleet(processes=1) as fleet:
+        leg["note"].enqueue(0)
+        leg.wait_settled(timeout_s=30)
+        own.settle_queues(leg)
+        own.rabbitmq.kill()
+
+        began = time.monotonic()
+        leg["note"].enqueue(1)
+        answered_s = time.monotonic() - began
+        own.rabbitmq.start()
+        leg.wait_settled(timeout_s=60)
+
+        assert fleet.process.poll() is None
+    assert answered_s < 1.0
+    assert leg.states()[State.SUCCEEDED] == 2
+    assert sorted(leg.starts().values()) == [1, 1]
+
+
+def test_running_tasks_settle_while_redis_is_down_and_fetching_resumes_by_itself(own: Own, leg: Leg) -> None:
+    with leg.fleet(processes=1, threads=2) as fleet:
+        leg["note"].enqueue_many({"number": number, "seconds": 1.0} for number in range(2))
+        wait_until(lambda: leg.states()[State.RUNNING] == 2, timeout_s=30, what="both run")
+        pids = [child.pid for child in fleet.children()]
+        own.redis.kill()
+
+        leg["note"].enqueue_many({"number": number} for number in range(2, 12))
+        wait_until(lambda: leg.states()[State.SUCCEEDED] == 2, timeout_s=20, what="what ran has settled")
+        started_without_redis = len(leg.starts())
+        own.redis.start()
+        leg.wait_settled(timeout_s=60)
+
+        assert [child.pid for child in fleet.children()] == pids, "no worker process died of it"
+    assert started_without_redis <= 4, "only what was held before could start"
+    assert leg.states()[State.SUCCEEDED] == 12
+    assert set(leg.starts().values()) == {1}
+
+
+def test_enqueue_says_when_the_database_is_down_and_results_are_settled_when_it_is_back(own: Own, leg: Leg) -> None:
+    with leg.fleet(processes=1, threads=2) as fleet:
+        leg["note"].enqueue_many({"number": number, "seconds": 2.0} for number in range(2))
+        wait_until(lambda: leg.states()[State.RUNNING] == 2, timeout_s=30, what="both run")
+        pids = [child.pid for child in fleet.children()]
+        own.postgres.kill()
+
+        with pytest.raises(LedgerUnavailable, match="workq doctor"):
+            leg["note"].enqueue(2)
+        wait_until(
+            lambda: sum(line.what == "end" for line in leg.testimony()) == 2, timeout_s=20, what="the handlers end"
+        )
+        own.postgres.start()
+        leg.wait_settled(timeout_s=60)
+
+        assert [child.pid for child in fleet.children()] == pids, "no worker process died of it"
+    assert leg.states()[State.SUCCEEDED] == 2
+    assert set(leg.starts().values()) == {1}
+
+
+def test_everything_killed_and_started_again_finishes_everything(own: Own, leg: Leg) -> None:
+    with leg.fleet(processes=2, threads=2) as first:
+        leg["note"].enqueue_many({"number": number, "seconds": 0.05} for number in range(200))
+        wait_until(lambda: len(leg.starts()) > 20, timeout_s=30, what="work is under way")
+        own.settle_queues(leg)
+        first.kill()
+    for server in (own.rabbitmq, own.redis, own.postgres):
+        server.kill()
+    for server in (own.rabbitmq, own.redis, own.postgres):
+        server.start()
+    with leg.fleet(processes=2, threads=2):
+        leg.wait_settled(timeout_s=90)
+    assert leg.states()[State.SUCCEEDED] == 200
+    assert max(leg.starts().values()) <= 2

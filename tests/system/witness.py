@@ -1,0 +1,214 @@
+"""An application whose handlers bear witness: each start and end is a line in a file of their own, never in the stores.
+
+The environment says where (`WITNESS`) and how fast time runs (`WITNESS_DIVIDE`, which divides the default times).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import workq
+from workq import Times, WorkQueue
+from workq.retry import Exponential
+
+wq = WorkQueue(times=Times().divided_by(float(os.environ.get("WITNESS_DIVIDE", "1"))))
+
+
+def write(what: str, number: object) -> None:
+    """One line, appended in one system call: it survives any later death of this process."""
+    me = workq.current()
+    line = f"{what} {me.id} {me.attempt} {number} {os.getpid()} {time.time():.6f}\n"
+    handle = os.open(os.environ["WITNESS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(handle, line.encode())
+    finally:
+        os.close(handle)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of testimony."""
+
+    what: str
+    task_id: str
+    attempt: int
+    number: str
+    pid: int
+    at: float
+
+
+def testimony(path: Path) -> list[Line]:
+    """Every line written so far."""
+    if not path.exists():
+        return []
+    lines = []
+    for text in path.read_text().splitlines():
+        what, task_id, attempt, number, pid, at = text.split(" ")
+        lines.append(Line(what, task_id, int(attempt), number, int(pid), float(at)))
+    return lines
+
+
+@wq.task(name="witness.note", queue="witness")
+def note(number: int, seconds: float = 0.0) -> None:
+    write("start", number)
+    if seconds:
+        time.sleep(seconds)
+    write("end", number)
+
+
+@wq.task(name="witness.anote", queue="witness")
+async def anote(number: int, seconds: float = 0.0) -> str:
+    write("start", number)
+    await asyncio.sleep(seconds)
+    write("end", number)
+    return f"done {number}"
+
+
+@wq.task(name="witness.fail", queue="witness", failures_max=3, retry=Exponential(0.2, 0.2))
+def fail(number: int) -> None:
+    write("start", number)
+    raise ValueError(f"no luck with {number}")
+
+
+@wq.task(name="witness.fail_until", queue="witness", failures_max=1000, retry=Exponential(0.7, 0.7))
+def fail_until(number: int, attempts: int) -> None:
+    write("start", number)
+    if workq.current().attempt < attempts:
+        raise ValueError("again")
+
+
+@wq.task(name="witness.answer", queue="witness")
+def answer(value: Any = None, kind: str = "value") -> Any:
+    write("start", kind)
+    match kind:
+        case "value":
+            return value
+        case "set":
+            return {1, 2}
+        case "nan":
+            return float("nan")
+        case "huge":
+            return "x" * 10_000_000
+        case "error":
+            return ValueError("returned")
+    raise AssertionError(kind)
+
+
+@wq.task(name="witness.misbehave", queue="witness", failures_max=1, crashes_max=2)
+def misbehave(how: str) -> None:
+    write("start", how)
+    match how:
+        case "exit":
+            sys.exit(3)
+        case "interrupt":
+            raise KeyboardInterrupt
+        case "memory":
+            raise MemoryError
+        case "recursion":
+            misbehave(how)
+        case "bad_str":
+            raise BadText
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "_exit":
+            os._exit(0)
+        case "segfault":
+            ctypes.string_at(0)
+        case "surrogate":
+            raise ValueError("lone \ud800 and NUL \x00")
+
+
+@wq.task(name="witness.amisbehave", queue="witness", failures_max=1, crashes_max=2)
+async def amisbehave(how: str) -> None:
+    write("start", how)
+    match how:
+        case "exit":
+            sys.exit(3)
+        case "interrupt":
+            raise KeyboardInterrupt
+        case "memory":
+            raise MemoryError
+        case "recursion":
+            await amisbehave(how)
+        case "bad_str":
+            raise BadText
+        case "surrogate":
+            raise ValueError("lone \ud800 and NUL \x00")
+        case "leave_exit":
+            left_behind.append(asyncio.get_running_loop().create_task(leave()))
+
+
+left_behind: list[asyncio.Task[None]] = []
+
+
+async def leave() -> None:
+    """What a careless handler starts and forgets."""
+    await asyncio.sleep(0.1)
+    sys.exit(3)
+
+
+class BadText(Exception):
+    """Its own text cannot be made."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@wq.task(name="witness.soft", queue="witness", failures_max=1, time_limit_s=0.5)
+def soft() -> None:
+    write("start", 0)
+    while True:
+        time.sleep(0.01)
+
+
+@wq.task(name="witness.asoft", queue="witness", failures_max=1, time_limit_s=0.5)
+async def asoft() -> None:
+    write("start", 0)
+    await asyncio.sleep(60)
+
+
+@wq.task(name="witness.hard", queue="witness", failures_max=1, time_limit_s=0.5)
+def hard() -> None:
+    write("start", 0)
+    time.sleep(600)  # one C call: a soft limit cannot interrupt it
+
+
+@wq.task(name="witness.cancel_me", queue="witness")
+def cancel_me(seconds: float) -> str:
+    write("start", 0)
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if workq.current().cancelled():
+            write("cancelled", 0)
+            raise workq.Cancel("asked to")
+        time.sleep(0.02)
+    return "never asked"
+
+
+@wq.task(name="witness.acancel_me", queue="witness")
+async def acancel_me(seconds: float) -> str:
+    write("start", 0)
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if workq.current().cancelled():
+            write("cancelled", 0)
+            raise workq.Cancel("asked to")
+        await asyncio.sleep(0.02)
+    return "never asked"
+
+
+@wq.task(name="witness.hold_gil", queue="witness")
+def hold_gil(seconds: float) -> None:
+    """Keep the interpreter lock in one C call after the other, as a careless extension would."""
+    write("start", 0)
+    # PyDLL does not release the lock during the call
+    ctypes.PyDLL(None).usleep(ctypes.c_uint(int(seconds * 1e6)))
+    write("end", 0)
