@@ -1,0 +1,56 @@
+"""The code in README.md and docs/ is executed, page by page, each in a folder of its own."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.docs.page import blocks, pages, text_of
+from tests.docs.stage import HANDLERS, Stage
+
+COMPOSE_URLS: Final = {
+    "broker": "amqp://workq:workq@127.0.0.1:5672/",
+    "inflight": "redis://:workq@127.0.0.1:6379/0",
+    "ledger": "postgresql://workq:workq@127.0.0.1:5432/workq",
+}
+"""What docker-compose.yml serves, and pages write; the tests mean private servers by it."""
+NOT_EXECUTED_MAX: Final = 2
+
+
+def private_urls(request: pytest.FixtureRequest, page: str) -> Mapping[str, str]:
+    """The private servers for the URLs that a page writes; none are started for the others."""
+    text = text_of(page)
+    if not any(url in text for url in COMPOSE_URLS.values()):
+        return {}
+    return {
+        COMPOSE_URLS["broker"]: request.getfixturevalue("rabbitmq_server").url,
+        COMPOSE_URLS["inflight"]: request.getfixturevalue("redis_server").url,
+        COMPOSE_URLS["ledger"]: request.getfixturevalue("postgres_server").create_database(
+            f"docs_{secrets.token_hex(4)}"
+        ),
+    }
+
+
+@pytest.mark.parametrize("page", [page for page in pages() if any(blocks(page))])
+def test_every_block_of_a_page_does_what_the_page_says(
+    page: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    with Stage(tmp_path, private_urls(request, page)) as stage:
+        for block in blocks(page):
+            stage.play(block)
+    for block in stage.not_executed:
+        print(f"not executed: {block.place} ({block.language}): {block.reason}")
+
+
+def test_no_block_has_a_language_that_nobody_handles() -> None:
+    assert [block.place for page in pages() for block in blocks(page) if block.language not in HANDLERS] == []
+
+
+def test_almost_no_block_goes_unexecuted() -> None:
+    left = [f"{block.place}: {block.reason}" for page in pages() for block in blocks(page) if block.reason]
+    print("\n".join([f"{len(left)} blocks are not executed:", *left]))
+    assert len(left) <= NOT_EXECUTED_MAX

@@ -1,0 +1,211 @@
+"""What the pages say agrees with the code: names, settings, states, errors, commands, targets, links, the promise."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import fields
+from typing import Final
+
+import pytest
+
+import workq
+from tests.docs import reference
+from tests.docs.page import REPOSITORY, blocks, pages, prose, text_of
+from workq import State, Times, errors
+from workq.config import Settings
+from workq.ledger.tables import Tables
+from workq.sweep import STEPS
+from workq.task import TRANSITIONS, Task
+
+PROMISE: Final = """\
+> A task whose `enqueue()` returned is recorded in the ledger. It is run at least once and settled
+> exactly once; only its newest attempt can settle it. RabbitMQ and Redis may be purged, restarted,
+> rolled back or replaced at any moment: nothing is lost; at worst tasks run later, and more than once
+> only if a worker was killed, paused longer than its lease, or cut off while it ran them. The ledger is
+> as durable as your database.
+"""
+"""The one place for these words. They change with the design, never to make a page nicer."""
+
+EVERY_PAGE: Final = [*pages(), "CHANGELOG.md"]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/explanation/guarantees.md"])
+def test_the_promise_stands_in_its_own_words(page: str) -> None:
+    assert PROMISE in text_of(page)
+
+
+@pytest.mark.parametrize("page", EVERY_PAGE)
+def test_a_page_never_says_what_would_be_wrong(page: str) -> None:
+    text = text_of(page).lower()
+    assert not re.search(r"pip3? install (--\S+ )*[\"']?workq\b", text), "that name belongs to somebody else"
+    assert "exactly-once" not in text
+    assert "exactly once execution" not in text
+
+
+@pytest.mark.parametrize("page", EVERY_PAGE)
+def test_a_page_names_no_path_of_the_machine_that_it_was_written_on(page: str) -> None:
+    text = text_of(page)
+    assert [folder for folder in ("/tmp/", "/home/", "/root/", "/work/", f"{REPOSITORY}/") if folder in text] == []
+
+
+@pytest.mark.parametrize("page", EVERY_PAGE)
+def test_a_page_keeps_to_plain_characters(page: str) -> None:
+    assert text_of(page).isascii()
+
+
+@pytest.mark.parametrize("page", EVERY_PAGE)
+def test_internal_links_lead_somewhere(page: str) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if target.startswith("https://"):
+            continue
+        path, _, anchor = target.partition("#")
+        found = (REPOSITORY / page).parent / path if path else REPOSITORY / page
+        assert found.exists(), f"{page}: {target}"
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", found.read_text(encoding="utf-8"), flags=re.MULTILINE)
+            assert anchor in [_anchor(heading) for heading in headings], f"{page}: {target}"
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def test_the_readme_is_short_and_is_the_packages_own() -> None:
+    assert len(text_of("README.md").splitlines()) <= 260
+    assert '\nreadme = "README.md"' in (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
+
+
+def test_the_first_example_has_as_many_lines_as_its_heading_says() -> None:
+    [example] = [block for block in blocks("README.md") if block.file == "shop.py"]
+    assert "## Fourteen lines\n" in text_of("README.md")
+    assert len(example.text.splitlines()) == 14
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    linked = {link.partition("#")[0] for link in re.findall(r"\]\((docs/[^)]+)\)", text_of("README.md"))}
+    assert linked == set(pages()) - {"README.md"}
+
+
+def test_every_make_target_that_a_page_names_exists() -> None:
+    makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z-]+):.*## ", makefile, flags=re.MULTILINE))
+    for page in EVERY_PAGE:
+        text = text_of(page)
+        named = set(re.findall(r"(?:`|\$ |^  )make ([a-z-]+)", text, flags=re.MULTILINE))
+        assert named <= targets, page
+        if page == "README.md":
+            assert named == targets
+
+
+def test_the_reference_of_the_command_line_is_what_the_commands_say() -> None:
+    again = "python -m tests.docs.reference > docs/reference/cli.md"
+    assert text_of("docs/reference/cli.md") == reference.page(), f"stale: {again}"
+
+
+def test_every_command_and_option_is_in_its_reference() -> None:
+    text = text_of("docs/reference/cli.md")
+    paths = [path for path, _ in reference.commands()]
+    assert len(paths) > 20
+    for path in paths:
+        assert f"\n## {path}\n" in text
+
+
+def test_every_command_that_a_page_names_exists() -> None:
+    paths = {path for path, _ in reference.commands()}
+    groups = {path for path in paths if any(other.startswith(f"{path} ") for other in paths)} - {"workq worker"}
+    for page in EVERY_PAGE:
+        for written in re.findall(r"`workq ([a-z]+(?: [a-z]+)?)", prose(page)):
+            first = f"workq {written.split()[0]}"
+            assert first in paths, f"{page}: workq {written}"
+            if first in groups and " " in written:
+                assert f"workq {written}" in paths, f"{page}: workq {written}"
+
+
+def test_every_error_is_in_its_reference_with_its_place_in_the_tree() -> None:
+    text = text_of("docs/reference/errors.md")
+    found = inspect.getmembers(errors, inspect.isclass)
+    ours = {name: kind for name, kind in found if kind.__module__ == errors.__name__}
+    for name in set(ours) - {"WorkqError"}:
+        assert f"| `{name}` |" in text, name
+    assert set(re.findall(r"^\| `(\w+)` \|", text, flags=re.MULTILINE)) == set(ours) - {"WorkqError"}
+    drawn = re.findall(r"^([|` -]*)(\w+)", text.split("```text\n")[1].split("```")[0], flags=re.MULTILINE)
+    path: list[str] = []
+    for indent, name in drawn:
+        depth = len(indent) // 4
+        assert depth == 0 or path[depth - 1] in [base.__name__ for base in ours[name].__bases__], name
+        path[depth:] = [name]
+    assert {name for _, name in drawn} == set(ours)
+
+
+def test_every_setting_is_in_its_reference_with_its_default() -> None:
+    text = text_of("docs/reference/settings.md")
+    for name, value, _ in Settings().table():
+        row = next((line for line in text.splitlines() if line.startswith(f"| `{name}` |")), None)
+        assert row is not None, name
+        shown = value.removesuffix(".0")
+        assert (shown if shown != "-" else "none") in row.replace("`", ""), f"{name}: {value}"
+    named = re.findall(r"^\| `([a-z_.]+)` \|", text, flags=re.MULTILINE)
+    assert sorted(named) == sorted(name for name, _, _ in Settings().table())
+    assert len([name for name in named if name.startswith("times.")]) == len(fields(Times))
+
+
+def test_the_settings_of_the_readme_have_their_defaults() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| `(WORKQ_\w+)` \| (.+) \|$", text_of("README.md"), flags=re.MULTILINE)
+    values = {name: value for name, value, _ in Settings().table()}
+    assert len(rows) == 6
+    for name, _, default in rows:
+        assert default.startswith("none" if values[name] == "-" else f"`{values[name]}`"), name
+
+
+def test_every_state_is_in_its_reference_with_what_may_follow() -> None:
+    text = text_of("docs/reference/states.md")
+    for state in State:
+        row = next((line for line in text.splitlines() if line.startswith(f"| `{state}` |")), None)
+        assert row is not None, state
+        follow = row.split("|")[3]
+        assert set(re.findall(r"`(\w+)`", follow)) == {one.value for one in TRANSITIONS[state]}, state
+
+
+def test_every_table_and_column_is_in_its_reference() -> None:
+    text = text_of("docs/reference/sql.md")
+    tables = Tables("workq")
+    for table in tables.metadata.sorted_tables:
+        assert f"| `{table.name}` |" in text, table.name
+    for column in tables.task.columns:
+        assert f"`{column.name}`" in text, column.name
+
+
+def test_every_public_name_is_in_a_reference() -> None:
+    text = "".join(text_of(f"docs/reference/{name}.md") for name in ("python", "errors", "states"))
+    for name in set(workq.__all__) - {"Current", "State", "Times"}:
+        assert name in text, name
+    for one in fields(Task):
+        assert f"`{one.name}`" in text, one.name
+
+
+def test_the_steps_of_the_sweep_are_those_of_its_help() -> None:
+    assert ",".join(STEPS) in text_of("docs/reference/cli.md")
+
+
+def test_the_bounds_on_the_pages_are_those_of_the_default_times() -> None:
+    from workq.doctor import Bounds
+
+    bounds = Bounds.of(Times())
+    table = re.findall(r"^\| .+ \| (\d+) s \| .+ \|$", text_of("docs/explanation/guarantees.md"), flags=re.MULTILINE)
+    assert [float(one) for one in table] == [
+        bounds.local_crash_s,
+        bounds.dead_host_s,
+        bounds.unpublished_s,
+        bounds.inflight_wiped_s,
+    ]
+    readme = text_of("README.md")
+    for row, bound in {
+        "a worker process dies": bounds.local_crash_s,
+        "a host dies, supervisor included": bounds.dead_host_s,
+        "a worker is paused longer than its lease": bounds.dead_host_s,
+        "a producer dies after the commit": bounds.unpublished_s,
+        "RabbitMQ is down": bounds.unpublished_s,
+        "Redis is wiped": bounds.inflight_wiped_s,
+    }.items():
+        assert re.search(rf"^\| {row} \| .+ \| {bound:.0f} s \|$", readme, flags=re.MULTILINE), row
