@@ -463,7 +463,6 @@ def test_the_printed_sql_is_refused_for_what_is_no_dialect_or_namespace() -> Non
 
 
 def test_the_wheel_carries_the_files(tmp_path: Path) -> None:
-    pytest.importorskip("hatchling")
     build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=WAIT_S)
     (wheel,) = tmp_path.glob("*.whl")  # a wheel is a zip file, and Python imports from one as it is

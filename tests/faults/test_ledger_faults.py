@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import pytest
 from sqlalchemy import Connection, create_engine, event, select, text
 
+from tests.conftest import Private
 from tests.contract.ledger import LONG_S, incarnation, new
 from workq.errors import CommitUnknown, LedgerUnavailable, SchemaMismatch
 from workq.incarnation import Incarnation
@@ -29,7 +30,7 @@ from workq.ledger import Evidence
 from workq.ledger.database import Database
 from workq.ledger.sql import SqlLedger
 from workq.task import Claim, Done, Retry, Settlement, State
-from workq.testing.servers import MariaDB, PostgreSQL, Server, ServerMissing, start_mariadb, start_postgres
+from workq.testing.servers import MariaDB, PostgreSQL, Server, start_mariadb, start_postgres
 
 T = TypeVar("T")
 CANARY = "canary-5f1e"
@@ -138,12 +139,8 @@ def server_url(request: pytest.FixtureRequest) -> str:
     return url
 
 
-def private(start: Callable[[], Server]) -> Iterator[Server]:
-    try:
-        server = start()
-    except ServerMissing as missing:
-        pytest.skip(str(missing))
-    with server:
+def with_schema(started: Server) -> Iterator[Server]:
+    with started as server:
         ledger = opened(server.url)
         ledger.database.tables.metadata.create_all(ledger.database.engine)
         ledger.close()
@@ -151,15 +148,15 @@ def private(start: Callable[[], Server]) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def postgres() -> Iterator[Server]:
+def postgres(private: Private) -> Iterator[Server]:
     """A PostgreSQL of this file alone: it is killed and stopped."""
-    yield from private(start_postgres)
+    yield from with_schema(private(start_postgres))
 
 
 @pytest.fixture(scope="module")
-def mariadb() -> Iterator[Server]:
+def mariadb(private: Private) -> Iterator[Server]:
     """A MariaDB of this file alone."""
-    yield from private(start_mariadb)
+    yield from with_schema(private(start_mariadb))
 
 
 @pytest.fixture

@@ -23,12 +23,13 @@ from urllib.parse import quote
 import pytest
 import redis
 
+from tests.conftest import Private
 from tests.contract.inflight import LONG_S, claimed, ids, pairs, until
 from tests.contract.test_inflight_contract import disagreements
 from workq.errors import ConfigError, InFlightUnavailable, LeaseLost
 from workq.inflight import Entry
 from workq.inflight.redis import RedisInFlight
-from workq.testing.servers import Redis, ServerMissing, start_redis
+from workq.testing.servers import Redis, start_redis
 
 SOCKET_S = 0.3
 HANG_S = 10.0
@@ -42,12 +43,8 @@ def entries(count: int) -> list[Entry]:
 
 
 @pytest.fixture
-def server() -> Iterator[Redis]:
-    try:
-        started = start_redis()
-    except ServerMissing as missing:
-        pytest.skip(str(missing))
-    with started:
+def server(private: Private) -> Iterator[Redis]:
+    with private(start_redis) as started:
         yield started
 
 
@@ -539,16 +536,12 @@ def open_and_extend(url: str) -> None:
 # TLS.
 
 
-def test_rediss_verifies_who_answers(authority: Path) -> None:
+def test_rediss_verifies_who_answers(private: Private, authority: Path) -> None:
     """B11, S13: an unknown authority and a wrong name are refused; neither is passed over in silence."""
     port = unused_port()
     files = {"cert": "server.pem", "key": "server.key", "ca-cert": "ca.pem"}
     options = [word for name, file in files.items() for word in (f"--tls-{name}-file", str(authority / file))]
-    try:
-        server = start_redis(options=["--tls-port", str(port), "--tls-auth-clients", "no", *options])
-    except ServerMissing as missing:
-        pytest.skip(str(missing))
-    with server:
+    with private(start_redis, options=["--tls-port", str(port), "--tls-auth-clients", "no", *options]) as server:
         trusting = f"?ssl_ca_certs={authority / 'ca.pem'}"
 
         unknown = RedisInFlight(f"rediss://127.0.0.1:{port}/0")
