@@ -11,17 +11,19 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import pytest
 from sqlalchemy import Connection, Engine, create_engine, delete, insert, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
+from tests.contract.databases import OnDatabase
 from workq import codec
 from workq.errors import ConfigError, KeyConflict, NotFound, Refused
+from workq.evidence import Certificate, Charge, Facts, Kind, OutOfMemory, Ran
 from workq.incarnation import Incarnation
-from workq.ledger import CancelAnswer, Evidence, Ledger, Reaped, Settled, Unpublished
+from workq.ledger import CancelAnswer, Evidence, Ledger, OpenTask, Prunes, Reaped, Settled, Unpublished
 from workq.ledger.database import Database
 from workq.ledger.sql import SqlLedger
 from workq.task import (
@@ -87,35 +89,8 @@ class Clock:
         self._database.clock_offset_s += seconds
 
 
-class LedgerContract:
+class LedgerContract(OnDatabase):
     """What every ledger promises."""
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def url(cls) -> str:
-        """An empty database."""
-        raise NotImplementedError
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def opened(cls, url: str) -> Iterator[Database]:
-        database = Database(url, namespace=f"t{secrets.token_hex(4)}")
-        database.tables.metadata.create_all(database.engine)
-        yield database
-        database.tables.metadata.drop_all(database.engine)
-        database.close()
-
-    @pytest.fixture
-    def database(self, opened: Database) -> Iterator[Database]:
-        yield opened
-        opened.clock_offset_s = 0.0
-        with opened.engine.begin() as connection:
-            for table in opened.tables.metadata.sorted_tables:
-                connection.execute(delete(table))
-
-    @pytest.fixture
-    def ledger(self, database: Database) -> Ledger:
-        return SqlLedger(database)
 
     @pytest.fixture
     def clock(self, database: Database) -> Clock:
@@ -159,6 +134,29 @@ class LedgerContract:
         task = ledger.get(task_id)
         assert task is not None
         return task.state
+
+    @staticmethod
+    def charges(ledger: Ledger, task_id: str) -> list[str]:
+        """What each reaping cost it."""
+        return [event.detail["charged"] for event in ledger.history(task_id) if event.kind == "reaped"]
+
+    @staticmethod
+    def claim_elsewhere(ledger: Ledger, ids: Sequence[str]) -> list[Claim]:
+        """The next claim of each, by another incarnation."""
+        other = incarnation()
+        ledger.join(other, queues=["default"], threads=4)
+        return ledger.claim(ids, by=other.id)
+
+    @classmethod
+    def suspects(cls, ledger: Ledger, **facts: Any) -> list[str]:
+        """Two tasks whose process died while both ran."""
+        ids = cls.record(ledger, 2, **facts)
+        [first, _] = cls.claim_elsewhere(ledger, ids)
+        task = ledger.get(first.task_id)
+        assert task is not None
+        assert task.worker is not None
+        ledger.reap(task.worker, Evidence("SIGSEGV", started=dict.fromkeys(ids, 1)))
+        return ids
 
     @staticmethod
     def kinds(ledger: Ledger, task_id: str) -> list[str]:
@@ -461,8 +459,8 @@ class LedgerContract:
     def test_a_key_is_free_again_when_its_task_has_killed_too_many_workers(
         self, ledger: Ledger, worker: Incarnation
     ) -> None:
-        self.run_one(ledger, worker, key="k", crashes_max=1)
-        ledger.reap(worker.id, Evidence("SIGKILL"))
+        claim = self.run_one(ledger, worker, key="k", crashes_max=1)
+        ledger.reap(worker.id, Evidence("SIGKILL", started={claim.task_id: 1}))
 
         assert ledger.record(new(key="k"))[0].created
 
@@ -1075,7 +1073,10 @@ class LedgerContract:
         assert task.error == "its worker process died: exit status 139 (SIGSEGV)"
         [event] = ledger.history(claim.task_id)
         assert (event.kind, event.attempt, event.worker) == ("reaped", 1, worker.id)
-        assert event.detail == {"cause": "exit status 139 (SIGSEGV)", "state": "ready", "charged": "crash"}
+        said = {name: event.detail[name] for name in ("kind", "cause", "state", "charged", "started")}
+        assert said == {
+            "kind": "lease", "cause": "exit status 139 (SIGSEGV)", "state": "ready", "charged": "crash", "started": True
+        }  # fmt: skip
         [row] = ledger.workers(live_only=False)
         assert (row.state, row.evidence) == ("reaped", "exit status 139 (SIGSEGV)")
 
@@ -1098,7 +1099,291 @@ class LedgerContract:
 
         ledger.reap(worker.id, Evidence("its lease ended"))
 
-        assert [ledger.get(task_id).crashes for task_id in ids] == [1, 1, 1]  # type: ignore[union-attr]
+        assert [self.charges(ledger, task_id) for task_id in ids] == [["presence"]] * 3
+        assert all(ledger.history(task_id)[0].detail["started"] for task_id in ids)
+
+    def test_a_death_that_nobody_saw_is_free_once_and_makes_nobody_a_suspect(
+        self, ledger: Ledger, worker: Incarnation
+    ) -> None:
+        """A pause is no crash; but a task that takes whole hosts along is found out all the same."""
+        [task_id] = self.record(ledger, crashes_max=2)
+        suspects = []
+        for number in range(3):
+            elsewhere = incarnation(f"host{number}")
+            ledger.join(elsewhere, queues=["default"], threads=1)
+            [claim] = ledger.claim([task_id], by=elsewhere.id)
+            suspects.append(claim.is_suspect)
+            ledger.reap(elsewhere.id, Evidence("its lease ended"))
+
+        assert suspects == [False, False, True]
+        assert self.charges(ledger, task_id) == ["presence", "crash", "crash"]
+        assert self.state(ledger, task_id) is State.DEAD
+
+    def test_what_had_ended_and_was_not_settled_is_not_to_blame_and_leaves_another_alone(
+        self, ledger: Ledger, worker: Incarnation
+    ) -> None:
+        ended, running = self.record(ledger, 2)
+        ledger.claim([ended, running], by=worker.id)
+
+        started = {ended: 1, running: 1}
+        ledger.reap(worker.id, Evidence("SIGSEGV", started=started, ended=frozenset({ended})))
+
+        assert self.charges(ledger, ended) == ["presence"]
+        assert self.charges(ledger, running) == ["crash"]
+
+    def test_of_several_that_had_started_nobody_is_charged_and_all_are_suspects(
+        self, ledger: Ledger, worker: Incarnation
+    ) -> None:
+        """Nobody knows yet which of them it was."""
+        ids = self.record(ledger, 3, crashes_max=1)
+        ledger.claim(ids, by=worker.id)
+
+        reaped = ledger.reap(worker.id, Evidence("SIGSEGV", started=dict.fromkeys(ids, 1)))
+
+        assert reaped is not None
+        assert (reaped.returned, reaped.dead) == (3, 0)
+        assert [self.charges(ledger, task_id) for task_id in ids] == [["suspicion"]] * 3
+        assert [ledger.get(task_id).crashes for task_id in ids] == [0, 0, 0]  # type: ignore[union-attr]
+        assert all(claim.is_suspect for claim in self.claim_elsewhere(ledger, ids))
+
+    def test_a_first_claim_is_of_no_suspect(self, ledger: Ledger, claimed: Claim) -> None:
+        assert not claimed.is_suspect
+
+    def test_who_had_started_alone_is_charged_with_the_crash_and_runs_alone_again(
+        self, ledger: Ledger, worker: Incarnation
+    ) -> None:
+        claim = self.run_one(ledger, worker)
+
+        ledger.reap(worker.id, Evidence("SIGSEGV", started={claim.task_id: 1}))
+
+        assert self.charges(ledger, claim.task_id) == ["crash"]
+        [again] = self.claim_elsewhere(ledger, [claim.task_id])
+        assert (again.is_suspect, again.crashes) == (True, 1)
+
+    def test_a_suspect_that_runs_when_its_process_dies_is_charged_and_its_company_is_not(
+        self, ledger: Ledger, worker: Incarnation
+    ) -> None:
+        """Suspects run alone; one that was found in company all the same (an older worker) is charged there too."""
+        suspect, neighbour = self.suspects(ledger)[0], self.run_one(ledger, worker).task_id
+        ledger.claim([suspect], by=worker.id)
+
+        ledger.reap(worker.id, Evidence("SIGSEGV", started={suspect: 2, neighbour: 1}))
+
+        assert self.charges(ledger, suspect) == ["suspicion", "crash"]
+        assert self.charges(ledger, neighbour) == ["suspicion"]
+
+    def test_a_suspect_that_had_not_started_is_charged_with_nothing_and_stays_one(
+        self, ledger: Ledger, worker: Incarnation
+    ) -> None:
+        suspect, neighbour = self.suspects(ledger)[0], self.run_one(ledger, worker).task_id
+        ledger.claim([suspect], by=worker.id)
+
+        ledger.reap(worker.id, Evidence("SIGSEGV", started={neighbour: 1}))
+
+        assert self.charges(ledger, suspect) == ["suspicion", "nothing"]
+        assert self.charges(ledger, neighbour) == ["crash"]
+        [again] = self.claim_elsewhere(ledger, [suspect])
+        assert again.is_suspect
+
+    def test_a_suspect_that_crashes_for_the_last_time_is_dead_as_worker_lost(
+        self, ledger: Ledger, worker: Incarnation
+    ) -> None:
+        suspect, _ = self.suspects(ledger, crashes_max=1)
+        ledger.claim([suspect], by=worker.id)
+
+        ledger.reap(worker.id, Evidence("SIGSEGV", started={suspect: 2}))
+
+        task = ledger.get(suspect)
+        assert task is not None
+        assert (task.state, task.reason, task.crashes) == (State.DEAD, "worker_lost", 1)
+
+    def test_reviving_clears_the_suspicion(self, ledger: Ledger, worker: Incarnation) -> None:
+        suspect, _ = self.suspects(ledger, crashes_max=1)
+        ledger.claim([suspect], by=worker.id)
+        ledger.reap(worker.id, Evidence("SIGSEGV", started={suspect: 2}))
+
+        ledger.revive(suspect, why="its bug is fixed")
+
+        [again] = self.claim_elsewhere(ledger, [suspect])
+        assert (again.is_suspect, again.crashes) == (False, 0)
+
+    def test_who_ran_beside_what_exceeded_its_hard_limit_is_no_suspect(
+        self, ledger: Ledger, worker: Incarnation
+    ) -> None:
+        slow, neighbour = self.run_one(ledger, worker).task_id, self.run_one(ledger, worker).task_id
+        started = {slow: 1, neighbour: 1}
+
+        ledger.reap(worker.id, Evidence("hard limit", started=started, failed={slow: ("too slow", 0.0)}))
+
+        assert [self.charges(ledger, task_id) for task_id in (slow, neighbour)] == [["failure"], ["nothing"]]
+        [again] = self.claim_elsewhere(ledger, [neighbour])
+        assert not again.is_suspect
+
+    def test_starts_are_bounded_by_the_budgets_and_one_suspicion(self, ledger: Ledger) -> None:
+        """It dies with every process, always in company that is not to blame."""
+        [task_id] = self.record(ledger, crashes_max=3)
+        starts = 0
+        while self.state(ledger, task_id) is not State.DEAD:
+            other = incarnation()
+            ledger.join(other, queues=["default"], threads=2)
+            company = self.run_one(ledger, other)
+            [claim] = ledger.claim([task_id], by=other.id)
+            starts += 1
+            ledger.reap(other.id, Evidence("SIGKILL", started={task_id: claim.attempt, company.task_id: 1}))
+
+        assert starts == 1 + 3
+        assert self.charges(ledger, task_id) == ["suspicion", "crash", "crash", "crash"]
+
+    def test_nobody_in_a_process_that_was_killed_beside_a_larger_one_is_charged_suspected_or_not(
+        self, ledger: Ledger, worker: Incarnation
+    ) -> None:
+        first, second = self.run_one(ledger, worker), self.run_one(ledger, worker)
+        ledger.reap(worker.id, Evidence("SIGKILL", started={first.task_id: 1, second.task_id: 1}))
+        other = incarnation()
+        ledger.join(other, queues=["default"], threads=4)
+        [again] = ledger.claim([first.task_id], by=other.id)
+        assert again.is_suspect
+
+        reaped = ledger.reap(
+            other.id, Evidence("out of memory", started={first.task_id: again.attempt}, is_bystander=True)
+        )
+
+        assert reaped is not None
+        assert [hint.task_id for hint in reaped.hints] == [first.task_id]
+        task = ledger.get(first.task_id)
+        assert task is not None
+        assert (task.state, task.crashes, task.failures) == (State.READY, 0, 0)
+        assert self.charges(ledger, first.task_id) == ["suspicion", "nothing"]
+
+    # -- certificates
+
+    def test_the_certificate_of_a_death_says_who_ran_what_and_who_was_charged(
+        self, ledger: Ledger, worker: Incarnation, clock: Clock
+    ) -> None:
+        ran, waited = self.run_one(ledger, worker, name="shop.resize"), self.run_one(ledger, worker)
+        ledger.beat(worker.id, memory_bytes=300 << 20)
+        clock.forward(7.0)
+        facts = Facts(
+            signal="SIGKILL",
+            oom=OutOfMemory(1, 1, 512 << 20),
+            memory_bytes=500 << 20,
+            memory_age_s=0.7,
+            peak_bytes=510 << 20,
+            ran_s={ran.task_id: 4.5},
+            stacks={ran.task_id: 'File "shop.py", line 3 in resize'},
+            unknown=("who was meant",),
+        )
+
+        ledger.reap(worker.id, Evidence("out of memory", {ran.task_id: 1}, kind=Kind.KILLED, facts=facts))
+
+        [row] = ledger.workers(live_only=False)
+        assert row.certificate is not None
+        beat_age_s = row.certificate.beat_age_s
+        assert beat_age_s is not None
+        assert 7.0 <= beat_age_s < 7.0 + LONG_S
+        assert row.certificate == Certificate(
+            kind=Kind.KILLED,
+            cause="out of memory",
+            host="host",
+            pid=4711,
+            signal="SIGKILL",
+            oom=OutOfMemory(1, 1, 512 << 20),
+            memory_bytes=500 << 20,
+            memory_age_s=0.7,
+            peak_bytes=510 << 20,
+            beat_memory_bytes=300 << 20,
+            beat_age_s=beat_age_s,
+            unknown=("who was meant",),
+            claims=(
+                Ran(
+                    task_id=ran.task_id, attempt=1, name="shop.resize", state="ready", charged=Charge.CRASH,
+                    started=True, ran_s=4.5, stack='File "shop.py", line 3 in resize',
+                ),
+                Ran(
+                    task_id=waited.task_id, attempt=1, name="index", state="ready", charged=Charge.NOTHING,
+                    started=False,
+                ),
+            ),
+        )  # fmt: skip
+        [event] = ledger.history(ran.task_id)
+        assert event.worker == worker.id
+        assert event.detail == {
+            "kind": "killed", "cause": "out of memory", "state": "ready", "charged": "crash", "started": True,
+            "ran_s": 4.5, "stack": 'File "shop.py", line 3 in resize', "host": "host", "pid": 4711,
+            "signal": "SIGKILL", "oom": {"group_kills": 1, "machine_kills": 1, "limit_bytes": 512 << 20},
+            "memory_bytes": 500 << 20, "memory_age_s": 0.7, "peak_bytes": 510 << 20,
+            "beat_memory_bytes": 300 << 20, "beat_age_s": beat_age_s,
+            "unknown": ["who was meant"],
+        }  # fmt: skip
+
+    @pytest.mark.parametrize(
+        ("kind", "unknown"),
+        [
+            (Kind.LEASE, "whether it died, was paused, or was cut off"),
+            (Kind.GONE, "how it ended"),
+            (Kind.REDIS_LOSS, "whether it died before or after the loss"),
+        ],
+        ids=["lease", "gone", "redis_loss"],
+    )
+    def test_a_death_that_nobody_saw_says_what_is_not_known(
+        self, ledger: Ledger, worker: Incarnation, claimed: Claim, kind: Kind, unknown: str
+    ) -> None:
+        ledger.reap(worker.id, Evidence("nobody is there", kind=kind))
+
+        [row] = ledger.workers(live_only=False)
+        assert row.certificate is not None
+        assert row.certificate.kind is kind
+        assert (row.certificate.signal, row.certificate.exit_status, row.certificate.oom) == (None, None, None)
+        assert row.certificate.unknown[0].startswith(unknown)
+        assert row.certificate.unknown[1] == "which of its claims had started: all count as started"
+        assert ledger.history(claimed.task_id)[0].detail["unknown"] == list(row.certificate.unknown)
+
+    def test_a_certificate_names_some_of_very_many_claims_and_counts_the_others(
+        self, ledger: Ledger, worker: Incarnation
+    ) -> None:
+        ids = self.record(ledger, 230)
+        ledger.claim(ids, by=worker.id)
+
+        ledger.reap(worker.id, Evidence("SIGKILL", started={ids[-1]: 1}))
+
+        [row] = ledger.workers(live_only=False)
+        assert row.certificate is not None
+        assert row.certificate.claims[0].task_id == ids[-1]
+        assert (len(row.certificate.claims), row.certificate.claims_more) == (200, 30)
+
+    def test_evidence_that_an_older_version_wrote_as_plain_text_is_still_read(
+        self, ledger: Ledger, database: Database, worker: Incarnation
+    ) -> None:
+        with database.engine.begin() as connection:
+            connection.execute(
+                update(database.tables.worker).values(state="reaped", evidence="process 7: killed by SIGKILL")
+            )
+
+        [row] = ledger.workers(live_only=False)
+
+        assert (row.evidence, row.certificate) == ("process 7: killed by SIGKILL", None)
+
+    def test_an_incarnation_is_found_by_the_beginning_of_its_id(self, ledger: Ledger, worker: Incarnation) -> None:
+        others = [incarnation(name) for name in ("worker%", "WORKER", "work")]
+        for one in others:
+            ledger.join(one, queues=[], threads=1)
+
+        assert [row.id for row in ledger.workers(prefix=worker.id[:-4])] == [worker.id]
+        assert [row.id for row in ledger.workers(prefix="worker%")] == [others[0].id]
+        assert {row.id for row in ledger.workers(prefix="work")} == {worker.id, others[0].id, others[2].id}
+        assert ledger.workers(prefix=worker.id + "x") == []
+
+    def test_what_an_incarnation_runs_is_listed(self, ledger: Ledger, worker: Incarnation, claimed: Claim) -> None:
+        other = incarnation()
+        ledger.join(other, queues=[], threads=1)
+        self.run_one(ledger, other)
+
+        self.record(ledger)
+        ended = self.run_one(ledger, worker)
+        self.settle(ledger, ended, Done())
+
+        assert [task.id for task in ledger.running(worker.id)] == [claimed.task_id]
+        assert ledger.running("nobody") == []
 
     def test_evidence_of_an_older_attempt_charges_nothing(self, ledger: Ledger, worker: Incarnation) -> None:
         first = self.run_one(ledger, worker)
@@ -1162,7 +1447,6 @@ class LedgerContract:
 
         [reaped] = [answer for answer in answers if answer is not None]
         assert reaped.returned == 20
-        assert [ledger.get(task_id).crashes for task_id in ids] == [1] * 20  # type: ignore[union-attr]
         assert all(self.kinds(ledger, task_id) == ["reaped"] for task_id in ids)
 
     @pytest.mark.parametrize("end", ["unknown", "left"])
@@ -1262,7 +1546,7 @@ class LedgerContract:
         assert dry == returned == [Unpublished(claim.task_id, "default", 1, 0.0)]
         task = ledger.get(claim.task_id)
         assert task is not None
-        assert (task.state, task.crashes) == (State.READY, 1)
+        assert (task.state, task.crashes) == (State.READY, 0)
         assert self.kinds(ledger, claim.task_id) == ["reaped"]
         assert ledger.orphans(limit=10) == []
         assert self.settle(ledger, claim, Done()).state is None
@@ -1287,15 +1571,28 @@ class LedgerContract:
         assert len(first) == 7
         assert all(len(answer) <= 7 for answer in answers[:10])
         assert Counter(hint.task_id for answer in answers for hint in answer) == Counter(ids)
-        assert [ledger.get(task_id).crashes for task_id in ids] == [1] * 40  # type: ignore[union-attr]
+        assert all(self.kinds(ledger, task_id) == ["reaped"] for task_id in ids)
+
+    def test_an_orphan_is_never_judged_alone(self, ledger: Ledger, database: Database, worker: Incarnation) -> None:
+        """What else ran in its process may have been ended before."""
+        claim = self.run_one(ledger, worker, crashes_max=1)
+        ledger.leave(worker.id)
+
+        ledger.orphans(limit=10)
+
+        [event] = ledger.history(claim.task_id)
+        assert (event.detail["kind"], event.detail["charged"]) == ("orphan", "presence")
+        [again] = self.claim_elsewhere(ledger, [claim.task_id])
+        assert (again.is_suspect, again.crashes) == (False, 0)
 
     def test_a_dead_orphan_needs_no_hint(self, ledger: Ledger, database: Database, worker: Incarnation) -> None:
-        claim = self.run_one(ledger, worker, crashes_max=1)
+        suspect, _ = self.suspects(ledger, crashes_max=1)
+        ledger.claim([suspect], by=worker.id)
         with database.engine.begin() as connection:
             connection.execute(update(database.tables.worker).values(state="left"))
 
         assert ledger.orphans(limit=10, dry_run=True) == ledger.orphans(limit=10) == []
-        assert self.state(ledger, claim.task_id) is State.DEAD
+        assert self.state(ledger, suspect) is State.DEAD
 
     def test_waiting_tasks_become_ready_when_their_time_has_come(self, ledger: Ledger, clock: Clock) -> None:
         soon = [self.record(ledger, delay_s=100.0, queue=queue)[0] for queue in ("a", "b", "c")]
@@ -1384,7 +1681,7 @@ class LedgerContract:
             self.settle(ledger, self.run_one(ledger, worker), outcome)
         gone = incarnation()
         ledger.join(gone, queues=[], threads=1)
-        ledger.claim(self.record(ledger, 2, crashes_max=1) + self.record(ledger, 2), by=gone.id)
+        ledger.claim(self.suspects(ledger, crashes_max=1) + self.record(ledger, 2), by=gone.id)
         ledger.leave(gone.id)
         clock.forward(100.0)
         before = self.everything(database)
@@ -1404,6 +1701,474 @@ class LedgerContract:
         assert unchanged
         assert dry == real
         assert [len(real[0]), real[1], real[2].tasks, len(real[3])] == [7, 3, 3, 2]
+
+    # -- plan and apply
+
+    BY: ClassVar[dict[str, str]] = {"who": "eve@host", "what": "test"}
+
+    @staticmethod
+    def noted(ledger: Ledger, task_id: str) -> int:
+        """How many events say that a person did something to this task."""
+        return [event.kind for event in ledger.history(task_id)].count("manual")
+
+    def test_a_fence_tells_where_a_task_stands_and_its_seal_is_not_the_token(
+        self, ledger: Ledger, worker: Incarnation
+    ) -> None:
+        claim = self.run_one(ledger, worker)
+        [waiting] = self.record(ledger, delay_s=HOUR_S)
+        unknown = codec.new_task_id()
+
+        fences = ledger.fences([claim.task_id, waiting, unknown, "no id"])
+
+        assert set(fences) == {claim.task_id, waiting}
+        fence = fences[claim.task_id]
+        assert (fence.state, fence.attempt, fence.worker) == (State.RUNNING, 1, worker.id)
+        assert fence.seal is not None
+        assert claim.token not in fence.seal
+        assert fence.seal not in claim.token
+        assert (fences[waiting].state, fences[waiting].seal) == (State.WAITING, None)
+        assert ledger.fences([claim.task_id]) == {claim.task_id: fence}, "asked again it is the same"
+
+    def test_a_planned_relay_takes_what_stands_where_it_stood_and_refuses_the_rest_with_the_reason(
+        self, ledger: Ledger, worker: Incarnation, database: Database
+    ) -> None:
+        ids = self.record(ledger, 6)
+        fences = [ledger.fences(ids)[one] for one in ids]
+        sent = Unpublished(ids[1], "default", 0, 0.0)
+        ledger.mark_published([sent])
+        ledger.claim([ids[2]], by=worker.id)
+        [claim] = ledger.claim([ids[3]], by=worker.id)
+        self.settle(ledger, claim, HandedBack())
+        ledger.cancel(ids[4], reason="no need")
+        with database.engine.begin() as tx:
+            tx.execute(delete(database.tables.task).where(database.tables.task.c.id == ids[5]))
+
+        applied = ledger.relay_planned(fences, by=self.BY)
+
+        assert applied.changed == (ids[0],)
+        assert applied.hints == (Unpublished(ids[0], "default", 0, 0.0),)
+        assert dict(applied.refused) == {
+            ids[1]: "its hint was sent meanwhile",
+            ids[2]: "it was ready and is running now",
+            ids[3]: "it was at attempt 0 and is at 1 now",
+            ids[4]: "it was ready and is cancelled now",
+            ids[5]: "it is not in the ledger any more",
+        }
+        assert [self.noted(ledger, one) for one in ids] == [1, 0, 0, 0, 0, 0]
+
+    def test_a_planned_relay_of_what_was_published_unpublishes_it(self, ledger: Ledger, clock: Clock) -> None:
+        [task_id] = self.record(ledger)
+        ledger.mark_published([Unpublished(task_id, "default", 0, 0.0)])
+        clock.forward(60.0)
+
+        applied = ledger.relay_planned(list(ledger.fences([task_id]).values()), by=self.BY)
+
+        assert applied.changed == (task_id,)
+        assert ledger.fences([task_id])[task_id].published_at is None
+        assert ledger.take_unpublished(limit=9, grace_s=0.0, horizon_s=HOUR_S) == [], "it is reserved"
+        clock.forward(60.0)
+        assert [one.task_id for one in ledger.take_unpublished(limit=9, grace_s=0.0, horizon_s=HOUR_S)] == [task_id]
+
+    def test_what_a_relay_has_in_hand_is_not_relayed_by_a_plan(self, ledger: Ledger, clock: Clock) -> None:
+        ids = self.record(ledger, 2)
+        clock.forward(60.0)
+        fences = list(ledger.fences(ids).values())
+        assert len(ledger.take_unpublished(limit=1, grace_s=0.0, horizon_s=HOUR_S)) == 1
+
+        applied = ledger.relay_planned(fences, by=self.BY)
+
+        assert len(applied.changed) == 1
+        assert list(applied.refused.values()) == ["somebody is sending its hint just now"]
+
+    def test_ten_applications_at_once_change_each_row_once(
+        self, ledger: Ledger, worker: Incarnation, clock: Clock
+    ) -> None:
+        relayed = self.record(ledger, 40)
+        waiting = self.record(ledger, 40, delay_s=5.0)
+        running = self.record(ledger, 40)
+        assert len(ledger.claim(running, by=worker.id)) == 40
+        ledger.leave(worker.id)
+        clock.forward(60.0)
+        fences = ledger.fences([*relayed, *waiting, *running])
+
+        def one(_: int) -> list[str]:
+            relay = ledger.relay_planned([fences[each] for each in relayed], by=self.BY)
+            promote = ledger.promote_planned([fences[each] for each in waiting], by=self.BY)
+            back = ledger.return_planned([fences[each] for each in running], by=self.BY)
+            for applied, all_of_them in ((relay, relayed), (promote, waiting), (back, running)):
+                assert sorted([*applied.changed, *applied.refused]) == sorted(all_of_them)
+            assert {one.task_id for one in back.hints} == set(back.changed)
+            return [*relay.changed, *promote.changed, *back.changed]
+
+        changed = Counter(each for of_one in at_once(10, one) for each in of_one)
+
+        assert changed == Counter([*relayed, *waiting, *running])
+        assert {self.noted(ledger, each) for each in changed} == {1}
+        assert {self.state(ledger, each) for each in changed} == {State.READY}
+
+    def test_a_planned_promotion_is_only_of_what_still_waits_and_is_due(
+        self, ledger: Ledger, worker: Incarnation, clock: Clock
+    ) -> None:
+        due, promoted, claimed, early = self.record(ledger, 4, delay_s=5.0)
+        [later] = self.record(ledger, delay_s=HOUR_S)
+        fences = list(ledger.fences([due, promoted, claimed, early, later]).values())
+        clock.forward(10.0)
+        ledger.promote_planned([one for one in fences if one.task_id == promoted], by=self.BY)
+        ledger.claim([claimed], by=worker.id)
+        ledger.mark_published([Unpublished(early, "default", 0, 0.0)])
+
+        applied = ledger.promote_planned(fences, by=self.BY)
+
+        assert sorted(applied.changed) == sorted([due, early]), "a hint that was sent meanwhile is no reason"
+        assert dict(applied.refused) == {
+            promoted: "it was waiting and is ready now",
+            claimed: "it was waiting and is running now",
+            later: "it is not due yet",
+        }
+
+    def test_a_planned_return_is_only_of_the_same_claim_under_a_worker_that_is_not_live(
+        self, ledger: Ledger, worker: Incarnation
+    ) -> None:
+        left, again, alive = (self.run_one(ledger, worker) for _ in range(3))
+        [mine] = self.claim_elsewhere(ledger, self.record(ledger))
+        ids = [left.task_id, again.task_id, alive.task_id, mine.task_id]
+        fences = list(ledger.fences(ids).values())
+        assert set(ledger.return_planned(fences, by=self.BY).refused.values()) == {
+            f"its worker {fence.worker} is live" for fence in fences
+        }
+        self.settle(ledger, again, HandedBack())
+        self.claim_elsewhere(ledger, [again.task_id])
+        self.settle(ledger, alive, Done())
+        ledger.leave(worker.id)
+        assert [one.fence.task_id for one in ledger.orphaned(limit=9)] == [left.task_id]
+
+        applied = ledger.return_planned(fences, by=self.BY)
+
+        assert applied.changed == (left.task_id,)
+        assert [one.task_id for one in applied.hints] == [left.task_id]
+        assert dict(applied.refused) == {
+            again.task_id: "it was at attempt 1 and is at 2 now",
+            alive.task_id: "it was running and is succeeded now",
+            mine.task_id: next(f"its worker {one.worker} is live" for one in fences if one.task_id == mine.task_id),
+        }
+        assert self.settle(ledger, left, Done()).state is None, "the old claim has ended"
+
+    def suspected(self, ledger: Ledger, worker: Incarnation, clock: Clock) -> None:
+        clock.forward(100.0)
+        assert ledger.suspect([worker.id], beat_s=4.0, lease_s=30.0) == []
+        clock.forward(10.0)
+        assert ledger.suspect([worker.id], beat_s=4.0, lease_s=30.0) == [worker.id]
+
+    def test_a_planned_reaping_does_what_was_foreseen(self, ledger: Ledger, worker: Incarnation, clock: Clock) -> None:
+        claims = [self.run_one(ledger, worker) for _ in range(2)]
+        ledger.cancel(claims[0].task_id, reason="asked")
+        self.suspected(ledger, worker, clock)
+
+        foreseen = ledger.foresee(worker.id, Evidence("silence"))
+        assert foreseen is not None
+        reaped = ledger.reap(
+            worker.id, Evidence("silence"), suspected_for_s=4.0, lease_s=30.0, planned=foreseen, by=self.BY
+        )
+
+        assert reaped is not None
+        assert {one.fence.task_id: one.becomes for one in foreseen.claims} == {
+            claim.task_id: self.state(ledger, claim.task_id) for claim in claims
+        }
+        assert {one.fence.task_id: [one.charged] for one in foreseen.claims} == {
+            claim.task_id: self.charges(ledger, claim.task_id) for claim in claims
+        }
+        assert [self.noted(ledger, claim.task_id) for claim in claims] == [1, 1]
+        assert ledger.foresee(worker.id, Evidence("silence")) is None
+
+    @pytest.mark.parametrize("since", ["a beat", "a settlement", "another claim", "a lease"])
+    def test_a_worker_that_has_moved_since_the_plan_is_not_reaped(
+        self, ledger: Ledger, worker: Incarnation, clock: Clock, database: Database, since: str
+    ) -> None:
+        claims = [self.run_one(ledger, worker) for _ in range(2)]
+        self.suspected(ledger, worker, clock)
+        foreseen = ledger.foresee(worker.id, Evidence("silence"))
+        match since:
+            case "a beat":
+                ledger.beat(worker.id)
+            case "a settlement":
+                self.settle(ledger, claims[0], HandedBack())
+            case "another claim":
+                self.run_one(ledger, worker)
+            case "a lease":
+                ledger.suspect([], beat_s=4.0, lease_s=30.0)
+        if since in ("a beat", "a lease"):
+            self.suspected(ledger, worker, clock)  # and it has been silent again for as long as a sweep asks for
+
+        reaped = ledger.reap(
+            worker.id, Evidence("silence"), suspected_for_s=4.0, lease_s=30.0, planned=foreseen, by=self.BY
+        )
+
+        assert reaped is None
+        assert self.state(ledger, claims[1].task_id) is State.RUNNING
+        assert [row.id for row in ledger.workers()] == [worker.id], "nothing of it stood"
+        assert self.noted(ledger, claims[1].task_id) == 0
+        assert ledger.reap(worker.id, Evidence("silence"), suspected_for_s=4.0, lease_s=30.0) is not None
+
+    def test_a_worker_that_nobody_suspected_and_that_has_beaten_since_the_plan_is_not_reaped(
+        self, ledger: Ledger, claimed: Claim, worker: Incarnation, clock: Clock
+    ) -> None:
+        foreseen = ledger.foresee(worker.id, Evidence("its process is gone"))
+        clock.forward(5.0)
+        assert ledger.beat(worker.id)
+
+        reaped = ledger.reap(worker.id, Evidence("its process is gone"), planned=foreseen, by=self.BY)
+
+        assert reaped is None
+        assert self.state(ledger, claimed.task_id) is State.RUNNING
+
+    def test_a_planned_removal_spares_what_was_revived_and_settled_again(
+        self, ledger: Ledger, worker: Incarnation, clock: Clock
+    ) -> None:
+        claims = [self.run_one(ledger, worker) for _ in range(3)]
+        for claim in claims:
+            self.settle(ledger, claim, Dead("no", "no"))
+        kept = {"retention_s": HOUR_S, "dead_retention_s": HOUR_S}
+        assert ledger.prunable(limit=9, **kept) == []
+        clock.forward(2 * HOUR_S)
+        [dead] = ledger.prunable(limit=9, **kept)
+        ledger.revive(claims[0].task_id, why="a person asked")
+        ledger.revive(claims[1].task_id, why="a person asked")
+        [again] = ledger.claim([claims[1].task_id], by=worker.id)
+        self.settle(ledger, again, Dead("no", "no"))
+        clock.forward(2 * HOUR_S)  # and it is beyond its retention again
+
+        first = ledger.prune_planned(dead, by=self.BY, **kept)
+        second = ledger.prune_planned(dead, by=self.BY, **kept)
+
+        assert (dead.what, sorted(dead.ids)) == (Prunes.DEAD, sorted(claim.task_id for claim in claims))
+        assert first.changed == (claims[2].task_id,)
+        assert sorted(first.refused) == sorted(claim.task_id for claim in claims[:2])
+        assert (second.changed, len(second.refused)) == ((), 3)
+        assert [ledger.get(claim.task_id) is None for claim in claims] == [False, False, True]
+
+    def test_a_removal_keeps_to_the_retention_of_today_whatever_the_plan_says(
+        self, ledger: Ledger, claimed: Claim, clock: Clock
+    ) -> None:
+        self.settle(ledger, claimed, Done())
+        clock.forward(2 * HOUR_S)
+        [old] = ledger.prunable(limit=9, retention_s=HOUR_S, dead_retention_s=HOUR_S)
+
+        applied = ledger.prune_planned(old, retention_s=9 * HOUR_S, dead_retention_s=HOUR_S, by=self.BY)
+
+        assert (applied.changed, list(applied.refused)) == ((), [claimed.task_id])
+
+    def test_what_is_foreseen_is_what_the_sweep_would_do(
+        self, ledger: Ledger, worker: Incarnation, clock: Clock
+    ) -> None:
+        waiting = self.record(ledger, 3, delay_s=5.0)
+        self.record(ledger, 2, delay_s=HOUR_S)
+        orphan = self.run_one(ledger, worker)
+        settled = self.run_one(ledger, worker)
+        self.settle(ledger, settled, Done())
+        ledger.leave(worker.id)
+        clock.forward(60.0)
+
+        assert sorted(ledger.promotable(limit=9)) == sorted(waiting)
+        assert len(ledger.promotable(limit=2)) == 2
+        assert ledger.promote(limit=9, dry_run=True) == 3
+        assert [one.task_id for one in ledger.orphans(limit=9, dry_run=True)] == [orphan.task_id]
+        assert [one.fence.task_id for one in ledger.orphaned(limit=9)] == [orphan.task_id]
+        [old] = ledger.prunable(limit=9, retention_s=30.0, dead_retention_s=30.0)
+        assert (old.what, old.ids) == (Prunes.SUCCEEDED, (settled.task_id,))
+        assert ledger.prune(limit=9, retention_s=30.0, dead_retention_s=30.0, dry_run=True).tasks == 1
+
+    def test_a_sweep_is_noted_once_in_a_while(self, ledger: Ledger, clock: Clock) -> None:
+        assert ledger.swept_for_s() is None
+        at_once(8, lambda _: ledger.swept(every_s=5.0))
+        clock.forward(3.0)
+        ledger.swept(every_s=5.0)
+        early = ledger.swept_for_s()
+        clock.forward(3.0)
+        ledger.swept(every_s=5.0)
+        late = ledger.swept_for_s()
+
+        assert early is not None
+        assert late is not None
+        assert early >= 3.0
+        assert late < early
+
+    # -- rebuild
+
+    def test_pages_of_unclaimed_tasks_have_each_once_in_the_order_in_which_they_are_due(
+        self, ledger: Ledger, worker: Incarnation, clock: Clock
+    ) -> None:
+        waiting = self.record(ledger, 5, delay_s=HOUR_S)
+        ready = self.record(ledger, 8)
+        self.record(ledger, 2, queue="other")
+        self.run_one(ledger, worker)
+        gone = self.run_one(ledger, worker)
+        self.settle(ledger, gone, Done())
+        clock.forward(60.0)
+        before = ledger.clock()
+        clock.forward(1.0)
+        self.record(ledger, 3)
+
+        found: list[str] = []
+        after = None
+        while page := ledger.unclaimed_page("default", before=before, after=after, limit=4):
+            assert len(page) <= 4
+            found += [one.task_id for one in page]
+            after = (page[-1].due_at, page[-1].task_id)
+
+        assert found[:8] == sorted(ready, key=lambda one: (ledger.fences([one])[one].due_at, one))
+        assert sorted(found[8:]) == sorted(waiting)
+        assert ledger.unclaimed("default", before=before) == 13
+        assert ledger.open_queues() == ["default", "other"]
+
+    def test_what_is_renewed_needs_a_hint_once_and_what_was_published_since_does_not(
+        self, ledger: Ledger, worker: Incarnation, clock: Clock
+    ) -> None:
+        ids = self.record(ledger, 6)
+        ledger.mark_published([Unpublished(one, "default", 0, 0.0) for one in ids[:4]])
+        clock.forward(60.0)
+        before = ledger.clock()
+        clock.forward(1.0)
+        ledger.mark_published([Unpublished(ids[3], "default", 0, 0.0)])
+        ledger.claim([ids[2]], by=worker.id)
+        ledger.relay_planned([ledger.fences([ids[5]])[ids[5]]], by=self.BY)  # somebody has it in hand
+
+        first = ledger.renew(ids, before=before)
+        second = ledger.renew(ids, before=before)
+
+        assert [one.task_id for one in first] == [ids[0], ids[1], ids[4]]
+        assert second == []
+        assert ledger.fences([ids[0]])[ids[0]].published_at is None
+        ledger.mark_published(first)
+        clock.forward(60.0)
+        assert [one.task_id for one in ledger.renew(ids, before=before)] == [ids[5]]
+
+    def test_ten_rebuilds_at_once_renew_each_task_once(self, ledger: Ledger, clock: Clock) -> None:
+        ids = self.record(ledger, 100)
+        ledger.mark_published([Unpublished(one, "default", 0, 0.0) for one in ids])
+        clock.forward(60.0)
+        before = ledger.clock()
+
+        renewed = at_once(10, lambda _: ledger.renew(ids, before=before))
+
+        assert Counter(one.task_id for of_one in renewed for one in of_one) == Counter(ids)
+
+    def test_only_markers_that_are_out_are_dropped(self, ledger: Ledger) -> None:
+        back, out = codec.new_task_id(), codec.new_task_id()
+        for marker, queue in ((back, "default"), (out, "default"), (codec.new_task_id(), "other")):
+            assert ledger.marker_sent(queue, 0, marker, spacing_s=0.0, depth=1)
+        ledger.marker_returned([back])
+
+        dropped = [ledger.markers_dropped("default"), ledger.markers_dropped("default")]
+
+        assert dropped == [1, 0]
+        assert [(one.queue, one.id == back) for one in ledger.markers()] == [("default", True), ("other", False)]
+
+    # -- audit
+
+    def test_open_tasks_come_page_by_page_and_each_once(
+        self, ledger: Ledger, worker: Incarnation, clock: Clock
+    ) -> None:
+        ready, waiting = self.record(ledger, 7), self.record(ledger, 4, delay_s=HOUR_S)
+        clock.forward(1.0)
+        ready += self.record(ledger, 3)
+        running = [claim.task_id for claim in ledger.claim(self.record(ledger, 5), by=worker.id)]
+        settled, gone = self.run_one(ledger, worker), self.record(ledger, 1)
+        self.settle(ledger, settled, Done(None))
+        ledger.cancel(gone[0], reason="no need")
+        elsewhere = self.record(ledger, 2, queue="other")
+
+        def pages(*, is_running: bool, limit: int) -> list[str]:
+            met: list[str] = []
+            after: OpenTask | None = None
+            while page := ledger.open_tasks("default", is_running=is_running, after=after, limit=limit):
+                assert len(page) <= limit
+                met += [one.task_id for one in page]
+                after = page[-1]
+            return met
+
+        for limit in (1, 2, 3, 7, 100):
+            assert Counter(pages(is_running=False, limit=limit)) == Counter(ready + waiting), limit
+            assert Counter(pages(is_running=True, limit=limit)) == Counter(running), limit
+        assert ledger.queues_with_open_tasks() == ["default", "other"]
+        assert set(ledger.open_among([*ready, *gone, settled.task_id, elsewhere[0], running[0], "no id"])) == {
+            *ready,
+            elsewhere[0],
+            running[0],
+        }
+
+    def test_an_open_task_tells_where_it_stands(self, ledger: Ledger, worker: Incarnation) -> None:
+        [task_id] = self.record(ledger)
+        [before] = ledger.open_tasks("default", is_running=False)
+        ledger.mark_published([Unpublished(task_id, "default", 0, 0.0)])
+        hinted = ledger.open_among([task_id])[task_id]
+        ledger.claim([task_id], by=worker.id)
+        [running] = ledger.open_tasks("default", is_running=True)
+
+        assert (before.state, before.attempt, before.published_at, before.worker) == (State.READY, 0, None, None)
+        assert before.due_at <= before.now
+        assert hinted.published_at is not None
+        assert before.queued_at <= hinted.published_at <= hinted.now
+        assert (running.state, running.attempt, running.worker) == (State.RUNNING, 1, worker.id)
+
+    def test_a_marker_that_came_back_speaks_for_those_that_were_sent_before(self, ledger: Ledger, clock: Clock) -> None:
+        assert ledger.marker_sent_at("default", 0) is None
+        sent_at = []
+        markers = [codec.new_task_id() for _ in range(3)]
+        for marker in markers:
+            clock.forward(1.0)
+            assert ledger.marker_sent("default", 0, marker, spacing_s=0.0, depth=1)
+            at = ledger.marker_sent_at("default", 0)
+            assert at is not None
+            sent_at.append(at)
+        assert sent_at == sorted(set(sent_at))
+
+        ledger.marker_returned([markers[1]])
+
+        assert [ledger.has_marker_returned("default", 0, since=at) for at in sent_at] == [True, True, False]
+        assert not ledger.has_marker_returned("other", 0, since=sent_at[0])
+        assert not ledger.has_marker_returned("default", 1, since=sent_at[0])
+
+    def test_markers_that_were_on_their_way_while_the_order_was_disturbed_are_dropped(
+        self, ledger: Ledger, clock: Clock
+    ) -> None:
+        back_before, back_since, out, elsewhere = (codec.new_task_id() for _ in range(4))
+        for marker in (back_before, back_since, out, elsewhere):
+            queue = "other" if marker == elsewhere else "default"
+            assert ledger.marker_sent(queue, 0, marker, spacing_s=0.0, depth=1)
+        ledger.marker_returned([back_before])
+        clock.forward(1.0)
+        since = ledger.clock()
+        clock.forward(1.0)
+        ledger.marker_returned([back_since])
+
+        dropped = [ledger.markers_voided("default", since=since) for _ in range(2)]
+
+        assert dropped == [2, 0]
+        assert {one.id for one in ledger.markers()} == {back_before, elsewhere}
+
+    def test_what_nobody_holds_is_returned_at_no_charge_if_it_still_runs_under_the_same_claim(
+        self, ledger: Ledger, worker: Incarnation
+    ) -> None:
+        claims = ledger.claim(self.record(ledger, 3), by=worker.id)
+        fences = ledger.fences([claim.task_id for claim in claims])
+        first, again, done = claims
+        self.settle(ledger, done, Done(None))
+        self.settle(ledger, again, HandedBack())
+        ledger.claim([again.task_id], by=worker.id)
+
+        applied = ledger.return_unheld(list(fences.values()), by=self.BY)
+        second = ledger.return_unheld(list(fences.values()), by=self.BY)
+
+        assert applied.changed == (first.task_id,)
+        assert [hint.task_id for hint in applied.hints] == [first.task_id]
+        assert set(applied.refused) == {again.task_id, done.task_id}
+        assert second.changed == ()
+        task = ledger.get(first.task_id)
+        assert task is not None
+        assert (task.state, task.failures, task.crashes, task.attempt) == (State.READY, 0, 0, 1)
+        assert self.settle(ledger, first, Done(None)).state is None
+        assert [event.kind for event in ledger.history(first.task_id)] == ["manual", "reaped", "late_result"]
+        assert [row.state for row in ledger.workers()] == ["live"]
 
     # -- people
 

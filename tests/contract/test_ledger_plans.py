@@ -103,6 +103,10 @@ CALLS: dict[str, Callable[[Stage], object]] = {
     "mark_published": lambda stage: stage.ledger.mark_published(
         [Unpublished(task_id, "q", 0, 0.0) for task_id in stage.ready[100:200]]
     ),
+    "open_tasks": lambda stage: _first_pages(stage.ledger, is_running=False),
+    "open_tasks that run": lambda stage: _first_pages(stage.ledger, is_running=True),
+    "open_among": lambda stage: stage.ledger.open_among(stage.ready[:100]),
+    "queues_with_open_tasks": lambda stage: stage.ledger.queues_with_open_tasks(),
     "take_unpublished": lambda stage: stage.ledger.take_unpublished(limit=50, grace_s=0.0, horizon_s=60.0),
     "unhint": lambda stage: stage.ledger.unhint(stage.ready[200:250]),
     "promote": lambda stage: stage.ledger.promote(limit=50),
@@ -111,11 +115,19 @@ CALLS: dict[str, Callable[[Stage], object]] = {
     "look": lambda stage: stage.ledger.look(stage.ready[:50]),
     "prune": lambda stage: stage.ledger.prune(limit=50, retention_s=60.0, dead_retention_s=60.0),
     "cancel": lambda stage: stage.ledger.cancel(stage.ready[300], reason="?"),
+    "running": lambda stage: stage.ledger.running(WORKER),
     "history": lambda stage: stage.ledger.history(stage.ready[0]),
     "reap": lambda stage: stage.ledger.reap(WORKER, Evidence("SIGKILL")),  # the last: it ends the worker
 }
 BY_ID = {"claim", "settle_done", "settle_others", "mark_published", "unhint", "look", "cancel"}
 """What knows its tasks must find them by their primary key, whatever the statistics say."""
+
+
+def _first_pages(ledger: Ledger, *, is_running: bool) -> None:
+    after = None
+    for _ in range(2):
+        page = ledger.open_tasks("q1", is_running=is_running, after=after, limit=50)
+        after = page[-1] if page else after  # nothing runs any more once another call has reaped the worker
 
 
 def statements(stage: Stage, call: str) -> Iterator[tuple[str, Any]]:
@@ -153,7 +165,7 @@ class TestPostgreSQL:
     @pytest.fixture(scope="class", params=STATISTICS)
     @classmethod
     def stage(cls, request: pytest.FixtureRequest, postgres_server: PostgreSQL) -> Iterator[Stage]:
-        database = Database(postgres_server.create_database(f"plans_{STATISTICS.index(request.param)}"))
+        database = Database(postgres_server.create_database())
         yield fill(database, request.param)
         database.close()
 

@@ -33,7 +33,7 @@ from workq.ledger.migrate import Status, ensure, migrate, require_current, state
 from workq.ledger.tables import SCHEMA_VERSION
 from workq.testing.servers import MariaDB
 
-FILES = ["0001_init.sql"]
+FILES = ["0001_init.sql", "0002_proof.sql"]
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_S = 60.0
 """How long a test waits for another process. Never reached unless something is broken."""
@@ -159,7 +159,7 @@ def test_the_longest_names_fit(place: Place) -> None:
 
 
 def test_mysql_refuses_what_is_too_long_whatever_the_server_is_set_to(mariadb_server: MariaDB) -> None:
-    url = mariadb_server.create_database(f"m{secrets.token_hex(6)}")
+    url = mariadb_server.create_database()
     admin = Database(url)
     (usual,) = rows(admin, "SELECT @@global.sql_mode")
     try:
@@ -272,10 +272,11 @@ def test_after_a_stop_behind_any_statement_migrating_again_completes_it(place: P
         with stopping(database, after=done, by=_raise), pytest.raises(_Stopped):
             migrate(database)
 
-        assert status(database).version == 0, done
+        complete = status(database).version
+        assert complete == 0 or (place.dialect == "mysql" and complete < SCHEMA_VERSION), done
         left = schema_of(database)
         assert left == {} or place.dialect == "mysql", done
-        assert migrate(database) == FILES
+        assert migrate(database) == FILES[complete:]
         assert schema_of(database) == whole, done
 
 
@@ -289,7 +290,7 @@ database, seen = Database(url), 0
 @event.listens_for(database.engine, "before_cursor_execute")
 def _count(_connection, _cursor, statement, *_):
     global seen
-    seen += statement.startswith(("CREATE", "INSERT"))
+    seen += statement.startswith(("CREATE", "INSERT", "ALTER", "UPDATE"))
     if seen > {done}:
         os._exit(99)
 answer = migrate(database)
@@ -298,14 +299,18 @@ answer = migrate(database)
             in_processes(1, program, url)
 
         database = place.open(url)
-        assert status(database).version == 0
-        assert migrate(database) == FILES
+        complete = status(database).version
+        assert complete == 0 or (place.dialect == "mysql" and complete < SCHEMA_VERSION)
+        assert migrate(database) == FILES[complete:]
         require_current(database)
 
 
 def test_every_statement_of_mysql_may_be_repeated() -> None:
     """Its DDL commits by itself, so a migration that broke off starts again at the first statement of its file."""
-    repeatable = re.compile(r"(CREATE TABLE IF NOT EXISTS|DROP TABLE IF EXISTS|INSERT IGNORE|UPDATE) ")
+    # that a column is there already is forgiven by the migrator
+    repeatable = re.compile(
+        r"(CREATE TABLE IF NOT EXISTS|DROP TABLE IF EXISTS|INSERT IGNORE|UPDATE|ALTER TABLE \w+ ADD COLUMN) "
+    )
 
     for migration in migrations._migrations("mysql"):
         for statement in migration.statements():
@@ -600,7 +605,7 @@ def stopping(database: Database, *, after: int, by: Callable[[], None], once: bo
 
 
 def is_of_a_file(statement: str) -> bool:
-    return statement.startswith(("CREATE", "INSERT"))
+    return statement.startswith(("CREATE", "INSERT", "ALTER", "UPDATE"))
 
 
 def statements_of_a_migration(place: Place) -> int:

@@ -9,14 +9,15 @@ call may be made again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Protocol
 
 from sqlalchemy import Connection
 
+from workq.evidence import NO_FACTS, Certificate, Facts, Kind
 from workq.incarnation import Incarnation
 from workq.task import Claim, Enqueued, Event, NewTask, Settlement, State, Task
 
@@ -53,14 +54,20 @@ class Look:
 class Evidence:
     """What is known of a dead worker process. Without evidence, every task that it had claimed counts as started.
 
-    `started` maps task ids to the attempt that had begun. `failed` maps those that were killed for exceeding their hard
-    limit to (error, seconds until the next attempt); the others were not at fault and are not charged when it is
-    non-empty.
+    `started` maps task ids to the attempt that had begun; `ended` are those of them whose handler had ended, and whose
+    outcome was not settled. `failed` maps those that were killed for exceeding their hard limit to (error, seconds
+    until the next attempt); the others were not at fault and are not charged when it is non-empty. `is_bystander`: it
+    was killed for want of memory beside a process that had used more, and nothing in it is charged. `kind` says how its
+    end is known, `facts` what a supervisor saw.
     """
 
     cause: str
     started: Mapping[str, int] | None = None
     failed: Mapping[str, tuple[str, float]] | None = None
+    kind: Kind = Kind.LEASE
+    facts: Facts = NO_FACTS
+    ended: frozenset[str] = frozenset()
+    is_bystander: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +82,7 @@ class Reaped:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
-    """One incarnation as the ledger knows it."""
+    """One incarnation as the ledger knows it. `evidence` is the cause of its end in one sentence."""
 
     id: str
     state: str
@@ -88,6 +95,28 @@ class WorkerRow:
     beat_age_s: float
     ended_at: datetime | None
     evidence: str | None
+    machine: str | None = None
+    parent: int | None = None
+    memory_bytes: int | None = None
+    certificate: Certificate | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """One marker of one line of the broker: a queue, and one of its priority bands.
+
+    It is out until `returned_for_s` is told; then it is evidence; then it is closed. Ages in seconds, by the ledger's
+    clock. `depth` is how many hints the line had when it was sent, `lost` how many it has proved lost so far.
+    """
+
+    id: str
+    queue: str
+    band: int
+    sent_for_s: float
+    returned_for_s: float | None
+    closed_for_s: float | None
+    depth: int | None
+    lost: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +145,120 @@ class Pruned:
     tasks: int
     events: int
     workers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where one task stands, with what only an operator asks. `now` is the ledger's clock at the look."""
+
+    task_id: str
+    name: str
+    queue: str
+    state: State
+    attempt: int
+    failures: int
+    failures_max: int
+    is_suspect: bool
+    worker: str | None
+    error: str | None
+    reason: str | None
+    now: datetime
+    due_at: datetime
+    queued_at: datetime
+    published_at: datetime | None
+    reserved_until: datetime | None
+    started_at: datetime | None
+    settled_at: datetime | None
+    cancel_requested_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTask:
+    """A task that is not settled, as the audit looks at it. `now` is the ledger's clock at the look."""
+
+    task_id: str
+    queue: str
+    state: State
+    attempt: int
+    worker: str | None
+    due_at: datetime
+    queued_at: datetime
+    published_at: datetime | None
+    reserved_until: datetime | None
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Where one task stands: what must not have moved until a plan is applied (see plan.py).
+
+    `seal` is a short hash of the claim's token: it tells one claim from another, and settles nothing.
+    """
+
+    task_id: str
+    queue: str
+    state: State
+    attempt: int
+    due_at: datetime
+    queued_at: datetime
+    published_at: datetime | None
+    worker: str | None
+    seal: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """What would become of one claim whose worker is gone, and with what it would be charged."""
+
+    fence: Fence
+    becomes: State
+    charged: str
+
+
+@dataclass(frozen=True, slots=True)
+class Foresight:
+    """What reaping one incarnation would do, and where its row stands."""
+
+    worker: str
+    beat_at: datetime
+    suspected_at: datetime | None
+    claims: tuple[Foreseen, ...]
+
+
+class Prunes(StrEnum):
+    """The kinds of rows that retention removes."""
+
+    SUCCEEDED = "succeeded"
+    CANCELLED = "cancelled"
+    DEAD = "dead"
+    EVENTS = "events"
+    WORKERS = "workers"
+
+
+@dataclass(frozen=True, slots=True)
+class Prunable:
+    """Rows of one kind that are beyond their retention: settled, appended or ended at `before` or earlier."""
+
+    what: Prunes
+    before: datetime
+    ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What came of some rows of a plan: the ids that were changed, the hints that must follow, and why not the rest."""
+
+    changed: tuple[str, ...] = ()
+    hints: tuple[Unpublished, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Company:
+    """What else a worker has claimed: so many tasks, some of them suspects."""
+
+    others: int
+    suspects: int
 
 
 class CancelAnswer(StrEnum):
@@ -163,6 +306,53 @@ class Ledger(Protocol):
         """
         ...
 
+    def rehinted(self, task_ids: Sequence[str], *, delay_s: float = 0.0) -> None:
+        """Note that tasks which are still to be claimed have a new hint, which reaches its queue in `delay_s` seconds.
+
+        Call it after the new hint is confirmed, whenever one takes the place of another: a marker that was sent before
+        would otherwise prove the new hint lost. Without it, at worst a hint too many is sent.
+        """
+        ...
+
+    # -- the proof of loss (see marker.py)
+
+    def lines(self, *, slack_s: float) -> list[str]:
+        """The queues with tasks that have a hint, are due for `slack_s`, and unclaimed: their hints may be lost."""
+        ...
+
+    def markers(self) -> list[Marker]:
+        """The markers of all lines, the newest of a line first: those that are out, and the last one that came back."""
+        ...
+
+    def marker_sent(self, queue: str, band: int, marker_id: str, *, spacing_s: float, depth: int | None) -> bool:
+        """Note that a marker is about to be published; False when the line's newest is younger than `spacing_s`.
+
+        Two at the same moment may both be noted: a marker too many is harmless.
+        """
+        ...
+
+    def marker_returned(self, marker_ids: Sequence[str]) -> int:
+        """Note that these markers have come out of their queues. Answers how many of them were awaited. Repeatable."""
+        ...
+
+    def lost(
+        self, marker: Marker, *, held: Iterable[str], slack_s: float, limit: int, dry_run: bool = False
+    ) -> list[Unpublished]:
+        """Tasks whose hint a returned marker has overtaken: unpublished again, and answered for publishing.
+
+        Those with a hint that was confirmed before the marker was sent, that were due for `slack_s` then, and that
+        are neither claimed nor among the `held`. They are reserved as by `take_unpublished`. With `dry_run` nothing
+        changes.
+        """
+        ...
+
+    def marker_closed(self, marker: Marker) -> None:
+        """Note that all that this marker proved lost has been answered by `lost`; older ones of its line are dropped.
+
+        Repeatable.
+        """
+        ...
+
     # -- claim and settle
 
     def claim(self, task_ids: Sequence[str], *, by: str) -> list[Claim]:
@@ -191,16 +381,16 @@ class Ledger(Protocol):
         """Record a new incarnation as live. Repeatable."""
         ...
 
-    def beat(self, worker: str) -> bool:
-        """Note that an incarnation lives; False when it was reaped: it must stop claiming."""
+    def beat(self, worker: str, *, memory_bytes: int | None = None) -> bool:
+        """Note that an incarnation lives, and its resident memory; False when it was reaped: it must stop claiming."""
         ...
 
     def leave(self, worker: str) -> None:
         """The incarnation has left in order and runs nothing. Repeatable."""
         ...
 
-    def workers(self, *, live_only: bool = True) -> list[WorkerRow]:
-        """The incarnations, newest first."""
+    def workers(self, *, live_only: bool = True, prefix: str = "") -> list[WorkerRow]:
+        """The incarnations whose id begins with `prefix`, newest first."""
         ...
 
     # -- sweep
@@ -221,12 +411,22 @@ class Ledger(Protocol):
         suspected_for_s: float | None = None,
         lease_s: float = 0.0,
         dry_run: bool = False,
+        planned: Foresight | None = None,
+        by: Mapping[str, Any] | None = None,
     ) -> Reaped | None:
         """End one incarnation and its claims in one transaction; None when somebody did already, or it lives after all.
 
-        With `suspected_for_s`, only if it is still suspected for that long and has not beaten within `lease_s`. Started
-        tasks are charged with the crash; when the budget is used up they are dead as `worker_lost`. With `dry_run`
-        nothing changes: what would be answered now.
+        With `suspected_for_s`, only if it is still suspected for that long and has not beaten within `lease_s`. With
+        `dry_run` nothing changes: what would be answered now.
+
+        The attempt that was running, if it was the only one, is charged with the crash; several become suspects: nobody
+        knows yet who it was. Where nobody saw a crash, or a handler had ended already, presence is noted, which is
+        free. Whoever was suspected or noted before is charged. A task whose budget is used up is dead as `worker_lost`.
+
+        With `planned`, only if neither its row nor its claims have moved since (see plan.py); `by` is then appended as
+        an event `manual` for the incarnation and for each claim.
+
+        The certificate of its death is kept with the incarnation, and its essentials in the history of each task.
         """
         ...
 
@@ -247,6 +447,127 @@ class Ledger(Protocol):
 
     def prune(self, *, limit: int, retention_s: float, dead_retention_s: float, dry_run: bool = False) -> Pruned:
         """Remove settled tasks, old events and ended workers beyond their retention, at most `limit` of each."""
+        ...
+
+    def swept(self, *, every_s: float) -> None:
+        """Note that a pass of the sweep has ended; at most once in `every_s` seconds, however many sweep."""
+        ...
+
+    # -- plan and apply (see plan.py)
+
+    def began_at(self) -> datetime:
+        """When this ledger was made: tells it from others with the same URL."""
+        ...
+
+    def fences(self, task_ids: Iterable[str]) -> dict[str, Fence]:
+        """Where these tasks stand; an id that the ledger does not know is missing in the answer."""
+        ...
+
+    def foresee(self, worker: str, evidence: Evidence) -> Foresight | None:
+        """What `reap` would do to a live incarnation; None when it is not live."""
+        ...
+
+    def orphaned(self, *, limit: int) -> list[Foreseen]:
+        """What `orphans` would return."""
+        ...
+
+    def promotable(self, *, limit: int) -> list[str]:
+        """Whom `promote` would make ready."""
+        ...
+
+    def prunable(self, *, limit: int, retention_s: float, dead_retention_s: float) -> list[Prunable]:
+        """What `prune` would remove, at most `limit` rows of each kind."""
+        ...
+
+    def relay_planned(self, fences: Sequence[Fence], *, by: Mapping[str, Any]) -> Applied:
+        """Tasks that stand where they stood are unpublished, reserved for a relay, and answered for publishing.
+
+        Each of these four writes decides row by row, in one transaction that locks the row, and appends an event
+        `manual` with `by` for each that it changed. Whoever comes second is refused.
+        """
+        ...
+
+    def promote_planned(self, fences: Sequence[Fence], *, by: Mapping[str, Any]) -> Applied:
+        """Tasks that wait where they waited, and are due, become ready."""
+        ...
+
+    def return_planned(self, fences: Sequence[Fence], *, by: Mapping[str, Any]) -> Applied:
+        """Tasks that still run under the same claim of an incarnation which is not live are returned."""
+        ...
+
+    def prune_planned(
+        self, rows: Prunable, *, retention_s: float, dead_retention_s: float, by: Mapping[str, Any]
+    ) -> Applied:
+        """Rows that are still beyond their retention, and were when the plan was made, are removed."""
+        ...
+
+    # -- audit (see audit.py)
+
+    def queues_with_open_tasks(self) -> list[str]:
+        """The queues with tasks that are not settled."""
+        ...
+
+    def open_tasks(
+        self, queue: str, *, is_running: bool, after: OpenTask | None = None, limit: int = 1000
+    ) -> list[OpenTask]:
+        """The tasks of a queue that run, or those that are still to be claimed: a page at a time, after the last one.
+
+        One that changes its state between two pages may be met twice, or not at all.
+        """
+        ...
+
+    def open_among(self, task_ids: Sequence[str]) -> dict[str, OpenTask]:
+        """Those of these tasks that are not settled."""
+        ...
+
+    def marker_sent_at(self, queue: str, band: int) -> datetime | None:
+        """When the newest marker of a line was sent; None when it has none."""
+        ...
+
+    def has_marker_returned(self, queue: str, band: int, *, since: datetime) -> bool:
+        """Whether a marker sent then or later has come back: whatever was confirmed before has left the line."""
+        ...
+
+    def markers_voided(self, queue: str, *, since: datetime) -> int:
+        """The order of a queue was disturbed, from `since` until now: markers that were on their way prove nothing.
+
+        Those that are out, or came back since then, are dropped. Answers how many. Repeatable.
+        """
+        ...
+
+    def return_unheld(self, fences: Sequence[Fence], *, by: Mapping[str, Any]) -> Applied:
+        """Tasks that still run under the same claim are returned at no charge, though their worker lives.
+
+        Only for what nobody holds: a worker that runs one all the same settles it as a late result. As with plans, each
+        has an event `manual` with `by`.
+        """
+        ...
+
+    # -- rebuild (see rebuild.py)
+
+    def open_queues(self) -> list[str]:
+        """The queues with tasks that are ready or waiting."""
+        ...
+
+    def unclaimed(self, queue: str, *, before: datetime) -> int:
+        """How many tasks of a queue are ready or waiting since `before`, without a hint that was confirmed later."""
+        ...
+
+    def unclaimed_page(
+        self, queue: str, *, before: datetime, after: tuple[datetime, str] | None, limit: int
+    ) -> list[Fence]:
+        """Those tasks in the order in which they are due, a page at a time: `after` is the last of the page before."""
+        ...
+
+    def renew(self, task_ids: Sequence[str], *, before: datetime) -> list[Unpublished]:
+        """Those of these tasks that are still unclaimed, and have no hint that was confirmed after `before`.
+
+        They are unpublished, and reserved as by `take_unpublished`; answered in the order in which they are due.
+        """
+        ...
+
+    def markers_dropped(self, queue: str) -> int:
+        """Forget the markers of a queue that are out: they will not come back. Answers how many. Repeatable."""
         ...
 
     # -- people
@@ -283,6 +604,10 @@ class Ledger(Protocol):
         """Tasks by id from the newest, a page at a time: `after` is the last id of the page before."""
         ...
 
+    def running(self, worker: str, *, limit: int = 1000) -> list[Task]:
+        """What an incarnation has claimed and not settled, by id."""
+        ...
+
     def history(self, task_id: str) -> list[Event]:
         """The events of one task, oldest first."""
         ...
@@ -293,6 +618,32 @@ class Ledger(Protocol):
 
     def has_due(self, queues: Sequence[str]) -> bool:
         """Whether any task of these queues could be claimed now."""
+        ...
+
+    # -- questions of operators (see report.py and meters.py)
+
+    def standings(self, task_ids: Iterable[str]) -> dict[str, Standing]:
+        """Where these tasks stand in every detail; an id that the ledger does not know is missing in the answer."""
+        ...
+
+    def older(self, than: Standing) -> int:
+        """How many tasks of the same queue could be claimed and were due before this one; counted up to 100,000."""
+        ...
+
+    def company(self, of: Standing) -> Company:
+        """Which other tasks the same worker has claimed and not settled."""
+        ...
+
+    def happened(self, kinds: Collection[str], *, within_s: float, limit: int) -> list[Event]:
+        """The newest events of these kinds, at most `limit` and `within_s` seconds old; the oldest first."""
+        ...
+
+    def begun(self, *, within_s: float) -> int:
+        """How many tasks have succeeded within these seconds, or run now: attempts of which no event tells."""
+        ...
+
+    def swept_for_s(self) -> float | None:
+        """How long ago a sweep last finished a pass; None when it is not known."""
         ...
 
     def clock(self) -> datetime:

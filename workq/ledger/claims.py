@@ -25,7 +25,7 @@ from workq import codec
 from workq.errors import CommitUnknown
 from workq.ledger import Look, Settled, Unpublished
 from workq.ledger.database import Database
-from workq.ledger.states import CLAIMABLE, guarded
+from workq.ledger.states import CLAIMABLE, SUSPECT, guarded
 from workq.task import Cancelled, Claim, Dead, Done, HandedBack, Retry, Settlement, State
 
 ERROR_MAX = 20_000
@@ -103,6 +103,7 @@ class Claiming:
                 failures_max=row.failures_max,
                 crashes_max=row.crashes_max,
                 job_id=row.job_id,
+                is_suspect=row.is_suspect >= SUSPECT,
             )
             for task_id in dict.fromkeys(task_ids)
             if (row := found.get(task_id)) is not None
@@ -134,6 +135,7 @@ class Claiming:
             c.failures_max,
             c.crashes_max,
             c.job_id,
+            c.is_suspect,
         ]
 
     def _claimed(self, task_ids: Sequence[str], token: str) -> Select[Any]:

@@ -12,6 +12,7 @@ A server that stays silent for 1.5 times the statement timeout is given up: no c
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import threading
@@ -266,11 +267,15 @@ class Database:
                 engine,
                 f"SET statement_timeout = {int(self._statement_timeout_s * 1000)}",
                 f"SET lock_timeout = {int(self._statement_timeout_s * 500)}",
+                # a process that is stopped inside a transaction must not keep its rows from those who reap it
+                f"SET idle_in_transaction_session_timeout = {int(self._statement_timeout_s * 1000)}",
             )
         else:
             _on_connect(
                 engine,
-                f"SET SESSION innodb_lock_wait_timeout = {max(1, int(self._statement_timeout_s / 2))}",
+                # the second part, for which see PostgreSQL above, is a comment to MySQL, which has no such limit
+                f"SET SESSION innodb_lock_wait_timeout = {max(1, int(self._statement_timeout_s / 2))} "
+                f"/*M!100300 , SESSION idle_transaction_timeout = {max(1, math.ceil(self._statement_timeout_s))} */",
                 "SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_TRANS_TABLES')",  # what is too long is not cut
             )
         return engine

@@ -44,6 +44,7 @@ LOCK_WAIT_S: Final = 60.0
 _FILE_NAME = re.compile(r"(\d{4})_[a-z0-9_]+\.sql")
 _DENIED_SQLSTATES: Final = frozenset({"42501"})  # PostgreSQL: insufficient_privilege
 _DENIED_ERRNOS: Final = frozenset({1044, 1142, 1227, 1370})  # MySQL: access to the database, a command, a privilege
+_COLUMN_THERE: Final = 1060  # MySQL: a migration that broke off has added this column; `_verify` looks at them all
 _TAKEN_SQLSTATES: Final = frozenset({"42P07", "42710"})  # PostgreSQL: duplicate table, duplicate object
 
 
@@ -125,6 +126,8 @@ def migrate(database: Database) -> list[str]:
             if found.version > found.latest:
                 _refuse_other(found, database)
             pending = [one for one in _migrations(database.dialect) if one.version > found.version]
+            if pending:
+                _refuse_strangers(tx, database)
             for one in pending:
                 for statement in _split(one, database.namespace):
                     _execute(tx, statement, one.name, database)
@@ -189,6 +192,8 @@ def _execute(tx: Connection, statement: str, name: str, database: Database) -> N
         tx.exec_driver_sql(statement, execution_options={"no_parameters": True})
     except DBAPIError as error:
         cause = error.orig
+        if next(iter(getattr(cause, "args", ())), None) == _COLUMN_THERE:
+            return
         reason = str(cause).strip().splitlines()[0]
         if _is_denied(cause):
             raise SchemaMismatch(
@@ -217,17 +222,29 @@ def _is_taken(cause: object) -> bool:
     return isinstance(code, str) and "already" in code  # SQLite: table ... already exists, there is already a table ...
 
 
+def _refuse_strangers(tx: Connection, database: Database) -> None:
+    """A table of somebody else under our name: on MySQL, adding columns to it could not be taken back."""
+    inspector = inspect(tx)
+    for table in database.tables.metadata.sorted_tables:
+        if inspector.has_table(table.name):
+            found = {column["name"] for column in inspector.get_columns(table.name)}
+            _refuse_columns(found - {column.name for column in table.columns}, table.name, database)
+
+
 def _verify(tx: Connection, database: Database) -> None:
     """`CREATE TABLE IF NOT EXISTS` is silent about a table of somebody else under our name."""
     inspector = inspect(tx)
     for table in database.tables.metadata.sorted_tables:
         found = {column["name"] for column in inspector.get_columns(table.name)}
-        wanted = {column.name for column in table.columns}
-        if found != wanted:
-            raise SchemaMismatch(
-                f"table {table.name} in the ledger at {database.where} is not workq's: its columns differ in "
-                f"{', '.join(sorted(found ^ wanted))}. Choose another namespace"
-            )
+        _refuse_columns(found ^ {column.name for column in table.columns}, table.name, database)
+
+
+def _refuse_columns(differing: set[str], table: str, database: Database) -> None:
+    if differing:
+        raise SchemaMismatch(
+            f"table {table} in the ledger at {database.where} is not workq's: its columns differ in "
+            f"{', '.join(sorted(differing))}. Choose another namespace"
+        )
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from sqlalchemy import Row, Select, case, func, select
 
 from workq import codec
 from workq.errors import ConfigError
+from workq.evidence import certificate_in, sentence_in
 from workq.ledger import Counts, QueueCount, WorkerRow
 from workq.ledger.database import Database
 from workq.ledger.states import CLAIMABLE, found
@@ -49,6 +50,12 @@ class Asking:
                 raise ConfigError(f"after: {after[:100]!r} is not a task id")
             query = query.where(c.id < after)
         return [_task(row) for row in self.database.ask(lambda tx: tx.execute(query).all())]
+
+    def running(self, worker: str, *, limit: int = 1000) -> list[Task]:
+        c = self.database.tables.task.c
+        query = self._task_columns().where(found(c.state, State.RUNNING), c.worker == worker).limit(limit)
+        tasks = [_task(row) for row in self.database.ask(lambda tx: tx.execute(query).all())]
+        return sorted(tasks, key=lambda task: task.id)
 
     def history(self, task_id: str) -> list[Event]:
         if not codec.is_task_id(task_id):
@@ -108,9 +115,11 @@ class Asking:
         )
         return self.database.ask(lambda tx: tx.execute(due).first()) is not None
 
-    def workers(self, *, live_only: bool = True) -> list[WorkerRow]:
+    def workers(self, *, live_only: bool = True, prefix: str = "") -> list[WorkerRow]:
         w = self.database.tables.worker
         query = select(w, self.database.now().label("now")).order_by(w.c.started_at.desc(), w.c.id)
+        if prefix:
+            query = query.where(func.substr(w.c.id, 1, len(prefix)) == prefix)
         if live_only:
             query = query.where(w.c.state == "live")
         return [
@@ -125,7 +134,11 @@ class Asking:
                 beat_at=row.beat_at,
                 beat_age_s=(row.now - row.beat_at).total_seconds(),
                 ended_at=row.ended_at,
-                evidence=row.evidence,
+                evidence=sentence_in(row.evidence),
+                machine=row.machine,
+                parent=row.parent,
+                memory_bytes=row.memory_bytes,
+                certificate=certificate_in(row.evidence),
             )
             for row in self.database.ask(lambda tx: tx.execute(query).all())
         ]

@@ -8,13 +8,13 @@ search reads before it sorts them: there, and where a join decides, rows are sea
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from sqlalchemy import (
     Connection,
     Delete,
-    Row,
     Select,
     Table,
     Update,
@@ -31,16 +31,23 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
-from sqlalchemy.types import Float
+from sqlalchemy.types import Float, Integer
 
 from workq import codec
 from workq.errors import NotFound, Refused
+from workq.evidence import (
+    Certificate,
+    Kind,
+    text_of,
+)
 from workq.incarnation import Incarnation
-from workq.ledger import CancelAnswer, Evidence, Pruned, Reaped, Unpublished
+from workq.ledger import CancelAnswer, Evidence, Foresight, Pruned, Reaped, Unpublished
 from workq.ledger.claims import ERROR_MAX, REASON_MAX
 from workq.ledger.database import Database
+from workq.ledger.fences import are_claims_moved
 from workq.ledger.record import live_key
 from workq.ledger.states import CLAIMABLE, ENDED, found, guarded
+from workq.ledger.verdicts import Verdict, certificate_of, in_history, reaped_as, verdicts_of
 from workq.task import State
 
 RESERVED_S = 15.0
@@ -71,7 +78,7 @@ class Repairing:
         chosen = columns.where(found(t.c.state, *CLAIMABLE), *needs_a_hint).order_by(t.c.due_at, t.c.id).limit(limit)
         candidates = self.database.ask(lambda tx: tx.execute(chosen).all())  # most passes find none, and take no lock
         if dry_run or not candidates:
-            return _unpublished(candidates)
+            return unpublished(candidates)
         ids = [row.id for row in candidates]
         still = [guarded(t.c.state, *CLAIMABLE), *needs_a_hint]
         if self.database.dialect == "postgresql":  # sweeps at the same time share the rows
@@ -89,7 +96,7 @@ class Repairing:
                 )
             return rows
 
-        return _unpublished(sorted(self.database.run(reserve), key=lambda row: (row.due_at, row.id)))
+        return unpublished(sorted(self.database.run(reserve), key=lambda row: (row.due_at, row.id)))
 
     def unhint(self, task_ids: Sequence[str], *, dry_run: bool = False) -> list[Unpublished]:
         ids = [task_id for task_id in task_ids if codec.is_task_id(task_id)]
@@ -103,7 +110,7 @@ class Repairing:
             .order_by(t.c.id)
         )
         if dry_run:
-            return _unpublished(self.database.ask(lambda tx: tx.execute(chosen).all()))
+            return unpublished(self.database.ask(lambda tx: tx.execute(chosen).all()))
 
         def clear(tx: Connection) -> list[Unpublished]:
             rows = tx.execute(chosen.with_for_update()).all()
@@ -113,7 +120,7 @@ class Repairing:
                     .where(t.c.id.in_([row.id for row in rows]), guarded(t.c.state, *CLAIMABLE))
                     .values(published_at=None, relay_until=now(self.reserved_s))
                 )
-            return _unpublished(rows)
+            return unpublished(rows)
 
         return self.database.run(clear)
 
@@ -134,6 +141,8 @@ class Repairing:
                         threads=threads,
                         started_at=now(),
                         beat_at=now(),
+                        machine=worker.machine,
+                        parent=worker.parent,
                     )
                 )
 
@@ -142,9 +151,12 @@ class Repairing:
         except IntegrityError:  # an id is one life of one process: whoever was faster wrote the same row
             return
 
-    def beat(self, worker: str) -> bool:
+    def beat(self, worker: str, *, memory_bytes: int | None = None) -> bool:
         w, now = self.database.tables.worker, self.database.now
-        statement = update(w).where(w.c.id == worker, w.c.state == "live").values(beat_at=now(), suspected_at=None)
+        values: dict[str, Any] = {"beat_at": now(), "suspected_at": None}
+        if memory_bytes is not None:
+            values["memory_bytes"] = memory_bytes
+        statement = update(w).where(w.c.id == worker, w.c.state == "live").values(values)
         return self.database.run(lambda tx: tx.execute(statement).rowcount) == 1
 
     def leave(self, worker: str) -> None:
@@ -186,35 +198,50 @@ class Repairing:
         suspected_for_s: float | None = None,
         lease_s: float = 0.0,
         dry_run: bool = False,
+        planned: Foresight | None = None,
+        by: Mapping[str, Any] | None = None,
     ) -> Reaped | None:
         t, w, now = self.database.tables.task, self.database.tables.worker, self.database.now
         decided = [w.c.id == worker, w.c.state == "live"]
         if suspected_for_s is not None:
             decided += [w.c.suspected_at <= now(-suspected_for_s), w.c.beat_at <= now(-lease_s)]
+        if planned is not None:
+            decided.append(w.c.beat_at == planned.beat_at)
+            if planned.suspected_at is not None:
+                decided.append(w.c.suspected_at == planned.suspected_at)
 
         claims = self._running().where(found(t.c.state, State.RUNNING), t.c.worker == worker).order_by(t.c.id)
 
         def look(tx: Connection) -> Reaped | None:
             if tx.execute(select(w.c.id).where(*decided)).first() is None:
                 return None
-            return _reaped(worker, [_verdict(row, evidence) for row in tx.execute(claims).all()])
+            return reaped_as(worker, verdicts_of(tx.execute(claims).all(), evidence))
 
         if dry_run:
             return self.database.ask(look)
 
+        last = select(w.c.host, w.c.pid, w.c.beat_at, w.c.memory_bytes, now().label("now")).where(w.c.id == worker)
+
         def end(tx: Connection) -> Reaped | None:
-            ended = tx.execute(
-                update(w).where(*decided).values(state="reaped", ended_at=now(), evidence=_kept(evidence.cause))
-            ).rowcount
+            ended = tx.execute(update(w).where(*decided).values(state="reaped", ended_at=now())).rowcount
             if not ended:
                 return None
-            return self._reclaim(tx, tx.execute(claims.with_for_update()).all(), worker, evidence)
+            rows = tx.execute(claims.with_for_update()).all()
+            if planned is not None and are_claims_moved(planned.claims, rows):
+                tx.rollback()  # it has claimed or settled something since: it lives
+                return None
+            verdicts = verdicts_of(rows, evidence)
+            certificate = certificate_of(tx.execute(last).one(), evidence, verdicts)
+            tx.execute(update(w).where(w.c.id == worker).values(evidence=text_of(certificate)))
+            for task_id in [] if by is None else [None, *(row.id for row in rows)]:
+                self._event(tx, "manual", by or {}, task_id=task_id, worker=worker)
+            return self._reclaim(tx, verdicts, worker, certificate)
 
         return self.database.run(end)
 
     def orphans(self, *, limit: int, dry_run: bool = False) -> list[Unpublished]:
         t, w = self.database.tables.task, self.database.tables.worker
-        evidence = Evidence("it ran under an incarnation that is not live any more")
+        evidence = Evidence("it ran under an incarnation that is not live any more", kind=Kind.ORPHAN)
         chosen = (
             self._running()
             .outerjoin(w, w.c.id == t.c.worker)
@@ -224,7 +251,12 @@ class Repairing:
         )
         candidates = self.database.ask(lambda tx: tx.execute(chosen).all())
         if dry_run or not candidates:
-            return [hint for row in candidates if (hint := _verdict(row, evidence).hint) is not None]
+            verdicts = [
+                verdict
+                for worker in dict.fromkeys(row.worker for row in candidates)
+                for verdict in verdicts_of([row for row in candidates if row.worker == worker], evidence, is_all=False)
+            ]
+            return [hint for verdict in verdicts if (hint := verdict.hint) is not None]
         tokens = {
             row.token for row in candidates
         }  # an incarnation that is not live never becomes so: these stay orphans
@@ -239,8 +271,8 @@ class Repairing:
             rows = [row for row in tx.execute(locked).all() if row.token in tokens]
             hints: list[Unpublished] = []
             for worker in dict.fromkeys(row.worker for row in rows):
-                reaped = self._reclaim(tx, [row for row in rows if row.worker == worker], worker, evidence)
-                hints.extend(reaped.hints)
+                verdicts = verdicts_of([row for row in rows if row.worker == worker], evidence, is_all=False)
+                hints.extend(self._reclaim(tx, verdicts, worker, certificate_of(None, evidence, verdicts)).hints)
             return hints
 
         return self.database.run(reclaim)
@@ -249,6 +281,7 @@ class Repairing:
         c = self.database.tables.task.c
         return select(
             c.id,
+            c.name,
             c.queue,
             c.attempt,
             c.token,
@@ -257,17 +290,17 @@ class Repairing:
             c.failures_max,
             c.crashes,
             c.crashes_max,
+            c.is_suspect,
             c.cancel_requested_at,
             c.due_at,
             self.database.now().label("now"),
         )
 
-    def _reclaim(self, tx: Connection, rows: Sequence[Row[Any]], worker: str, evidence: Evidence) -> Reaped:
-        """End the claims of one incarnation. The rows are locked; every write carries the fence all the same."""
-        if not rows:
+    def _reclaim(self, tx: Connection, verdicts: Sequence[Verdict], worker: str, certificate: Certificate) -> Reaped:
+        """End claims of one incarnation. The rows are locked; every write carries the fence all the same."""
+        if not verdicts:
             return Reaped(worker, 0, 0, ())
         t, now = self.database.tables.task, self.database.now
-        verdicts = [_verdict(row, evidence) for row in rows]
         is_cancel_asked = t.c.cancel_requested_at.is_not(None)
         settles = or_(is_cancel_asked, bindparam("b_state") == State.DEAD)
         tx.execute(
@@ -293,6 +326,10 @@ class Repairing:
                 relay_until=now(self.reserved_s),
                 failures=t.c.failures + bindparam("b_failed"),
                 crashes=t.c.crashes + bindparam("b_crashed"),
+                is_suspect=case(
+                    (bindparam("b_suspect", type_=Integer()) > t.c.is_suspect, bindparam("b_suspect", type_=Integer())),
+                    else_=t.c.is_suspect,
+                ),
                 error=func.coalesce(bindparam("b_error"), t.c.error),
             ),
             [verdict.parameters for verdict in verdicts],
@@ -303,15 +340,27 @@ class Repairing:
                 {
                     "task_id": verdict.row.id,
                     "attempt": verdict.row.attempt,
-                    "detail": codec.encode(
-                        {"cause": _kept(evidence.cause, 2000), "state": verdict.state.value, "charged": verdict.charge},
-                        path="event",
-                    ),
+                    "detail": codec.encode(in_history(certificate, verdict), path="event", max_bytes=1 << 20),
                 }
                 for verdict in verdicts
             ],
         )
-        return _reaped(worker, verdicts)
+        return reaped_as(worker, verdicts)
+
+    def swept(self, *, every_s: float) -> None:
+        m, now = self.database.tables.meta, self.database.now
+        of_sweeps = m.c.name == "swept"
+        lately = self.database.ask(lambda tx: tx.execute(select(m.c.at > now(-every_s)).where(of_sweeps)).scalar())
+        if lately:
+            return
+
+        def stamp(tx: Connection) -> None:
+            stamped = tx.execute(update(m).where(of_sweeps, m.c.at <= now(-every_s)).values(at=now())).rowcount
+            if not stamped and lately is None:
+                tx.execute(insert(m).values(name="swept", value="{}", at=now()))
+
+        with suppress(IntegrityError):  # another sweep was faster to write the first one
+            self.database.run(stamp)
 
     # -- promote and prune
 
@@ -324,7 +373,7 @@ class Repairing:
         ]  # both: SQLite proves the index by the first
 
         def choose(tx: Connection) -> list[str]:
-            queues = list(tx.execute(self._queues_where(*waits)).scalars())
+            queues = list(tx.execute(queues_where(t, *waits)).scalars())
             if not queues:
                 return []
             chosen = select(t.c.id).where(*waits, t.c.queue.in_(queues), *is_due).order_by(t.c.due_at).limit(limit)
@@ -338,15 +387,6 @@ class Repairing:
             .where(t.c.id.in_(sorted(ids)), guarded(t.c.state, State.WAITING), *is_due)
             .values(state=State.READY)
         )
-
-    def _queues_where(self, *waits: ColumnElement[bool]) -> Select[Any]:
-        """The queues of these tasks, one index probe for each: the next name after the last, until there is none."""
-        t = self.database.tables.task
-        first = select(func.min(t.c.queue).label("queue")).where(*waits)
-        queues = first.cte("queues", recursive=True)
-        following = select(func.min(t.c.queue)).where(*waits, t.c.queue > queues.c.queue).scalar_subquery()
-        queues = queues.union_all(select(following).where(queues.c.queue.is_not(None)))
-        return select(queues.c.queue).where(queues.c.queue.is_not(None))
 
     def prune(self, *, limit: int, retention_s: float, dead_retention_s: float, dry_run: bool = False) -> Pruned:
         tables, now = self.database.tables, self.database.now
@@ -452,6 +492,7 @@ class Repairing:
                     reason=None,
                     failures=0,
                     crashes=0,
+                    is_suspect=0,
                     live_key=live_key(row.name, row.task_key),
                 )
             ).rowcount
@@ -495,6 +536,15 @@ class Repairing:
         )
 
 
+def queues_where(t: Table, *waits: ColumnElement[bool]) -> Select[Any]:
+    """The queues of these tasks, one index probe for each: the next name after the last, until there is none."""
+    first = select(func.min(t.c.queue).label("queue")).where(*waits)
+    queues = first.cte("queues", recursive=True)
+    following = select(func.min(t.c.queue)).where(*waits, t.c.queue > queues.c.queue).scalar_subquery()
+    queues = queues.union_all(select(following).where(queues.c.queue.is_not(None)))
+    return select(queues.c.queue).where(queues.c.queue.is_not(None))
+
+
 def _kept(text: str, characters_max: int = ERROR_MAX) -> str:
     return codec.storable(text, characters_max=characters_max)
 
@@ -503,69 +553,12 @@ def _unknown(task_id: str) -> NotFound:
     return NotFound(f"no task {task_id[:100]}; list them with: workq task ls")
 
 
-class _Verdict:
-    """What becomes of one claim whose worker is gone."""
-
-    __slots__ = ("charge", "delay_s", "parameters", "row", "state")
-
-    def __init__(
-        self,
-        row: Row[Any],
-        state: State,
-        charge: str,
-        *,
-        reason: str | None = None,
-        error: str | None = None,
-        delay_s: float = 0.0,
-    ) -> None:
-        self.row, self.charge, self.delay_s = row, charge, delay_s
-        self.state = State.CANCELLED if row.cancel_requested_at is not None else state
-        self.parameters = {
-            "b_id": row.id,
-            "b_attempt": row.attempt,
-            "b_token": row.token,
-            "b_state": state,
-            "b_reason": reason,
-            "b_error": _kept(error) if error else None,
-            "b_delay_s": delay_s,
-            "b_failed": int(charge == "failure"),
-            "b_crashed": int(charge == "crash"),
-        }
-
-    @property
-    def hint(self) -> Unpublished | None:
-        """What is to be published now that the task is ready or waiting again."""
-        if self.state not in CLAIMABLE:
-            return None
-        return Unpublished(self.row.id, self.row.queue, self.row.attempt, self.delay_s)
-
-
-def _verdict(row: Row[Any], evidence: Evidence) -> _Verdict:
-    """Who is charged: with a failure what exceeded its hard limit, with the crash what had started, nobody else."""
-    if evidence.failed and row.id in evidence.failed:
-        error, delay_s = evidence.failed[row.id]
-        if row.failures + 1 >= row.failures_max:
-            return _Verdict(row, State.DEAD, "failure", reason="failures_max reached: time_limit", error=error)
-        return _Verdict(row, State.WAITING, "failure", error=error, delay_s=max(delay_s, 0.001))
-    has_started = evidence.started is None or evidence.started.get(row.id) == row.attempt
-    if not has_started or evidence.failed:
-        return _Verdict(row, State.READY, "nothing")
-    error = f"its worker process died: {evidence.cause}"
-    if row.crashes + 1 >= row.crashes_max:
-        return _Verdict(row, State.DEAD, "crash", reason="worker_lost", error=error)
-    return _Verdict(row, State.READY, "crash", error=error)
-
-
-def _reaped(worker: str, verdicts: Sequence[_Verdict]) -> Reaped:
-    hints = tuple(hint for verdict in verdicts if (hint := verdict.hint) is not None)
-    return Reaped(worker, len(hints), sum(verdict.state is State.DEAD for verdict in verdicts), hints)
-
-
 def _ids(choice: Select[Any], tx: Connection) -> list[Any]:
     return list(tx.execute(choice).scalars())
 
 
-def _unpublished(rows: Iterable[Any]) -> list[Unpublished]:
+def unpublished(rows: Iterable[Any]) -> list[Unpublished]:
+    """Rows with id, queue, attempt, due_at and now, as what is to be published."""
     return [
         Unpublished(row.id, row.queue, row.attempt, max(0.0, (row.due_at - row.now).total_seconds())) for row in rows
     ]

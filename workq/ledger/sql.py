@@ -6,14 +6,19 @@ claims.py, `SKIP LOCKED` in repair.py).
 
 from __future__ import annotations
 
+from workq.ledger.auditing import Auditing
 from workq.ledger.claims import Claiming
 from workq.ledger.database import Database
+from workq.ledger.marks import Marking
+from workq.ledger.plans import Planning
 from workq.ledger.question import Asking
+from workq.ledger.rebuilds import Rebuilding
 from workq.ledger.record import Recording
-from workq.ledger.repair import RESERVED_S, Repairing
+from workq.ledger.repair import RESERVED_S
+from workq.ledger.standing import Reporting
 
 
-class SqlLedger(Recording, Claiming, Repairing, Asking):
+class SqlLedger(Recording, Claiming, Auditing, Planning, Rebuilding, Marking, Asking, Reporting):
     """A ledger in one SQL database. Satisfies `workq.ledger.Ledger`."""
 
     def __init__(self, database: Database, *, reserved_s: float = RESERVED_S) -> None:

@@ -16,6 +16,10 @@ from sqlalchemy.sql.elements import ColumnElement
 from workq.task import State
 
 CLAIMABLE: Final = (State.READY, State.WAITING)
+NOTED: Final = 1
+"""Of `is_suspect`: it was there once when a worker ended and nobody saw why. The next time it is charged."""
+SUSPECT: Final = 2
+"""Of `is_suspect`: a process died while it ran. It runs alone from now on, and is charged the next time."""
 ENDED: Final = (State.SUCCEEDED, State.DEAD, State.CANCELLED)
 
 

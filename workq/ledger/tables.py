@@ -3,8 +3,9 @@
 A test proves that both say the same on every dialect. The prefix of every name is the namespace, so that several
 applications share a database without seeing each other.
 
-`task` is the record and the sole authority; `worker` has one row per incarnation; `event` is appended only; `hint`,
-`hold` and `lease` are the broker and the in-flight store of the embedded queue.
+`task` is the record and the sole authority; `worker` has one row per incarnation; `event` is appended only; `marker`
+has the messages that prove others lost; `hint`, `hold` and `lease` are the broker and the in-flight store of
+the embedded queue.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from sqlalchemy.types import TypeEngine
 
 from workq.ledger.sqltime import Instant
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 
 def _id() -> TypeEngine[Any]:
@@ -108,6 +109,7 @@ class Tables:
             Column("payload", _body(), nullable=False),
             Column("result", _body()),
             Column("error", _body()),
+            Column("is_suspect", SmallInteger, nullable=False, server_default=text("0")),
             PrimaryKeyConstraint("id", name=name("task_pk")),
             UniqueConstraint("live_key", name=name("task_live_key")),
             rule("task_state", "state IN ('ready', 'waiting', 'running', 'succeeded', 'dead', 'cancelled')"),
@@ -142,6 +144,9 @@ class Tables:
             Column("suspected_at", Instant()),
             Column("ended_at", Instant()),
             Column("evidence", _body()),
+            Column("machine", _word(60)),
+            Column("parent", Integer),
+            Column("memory_bytes", BigInteger),
             PrimaryKeyConstraint("id", name=name("worker_pk")),
             rule("worker_state", "state IN ('live', 'left', 'reaped')"),
             Index(name("worker_by_state"), "state", "beat_at"),
@@ -198,6 +203,21 @@ class Tables:
             Column("expires_at", Instant(), nullable=False),
             Column("reaped_at", Instant()),
             PrimaryKeyConstraint("worker", name=name("lease_pk")),
+            **in_innodb,
+        )
+        self.marker = Table(
+            name("marker"),
+            self.metadata,
+            Column("id", _id(), nullable=False),
+            Column("queue", _word(100), nullable=False),
+            Column("band", SmallInteger, nullable=False),
+            Column("sent_at", Instant(), nullable=False),
+            Column("returned_at", Instant()),
+            Column("closed_at", Instant()),
+            Column("depth", Integer),
+            Column("lost", Integer, nullable=False, server_default="0"),
+            PrimaryKeyConstraint("id", name=name("marker_pk")),
+            Index(name("marker_by_line"), "queue", "band", "sent_at"),
             **in_innodb,
         )
         self.meta = Table(

@@ -1,0 +1,35 @@
+-- workq, schema 2, for PostgreSQL 12 or newer: the marker, suspects, and which machine a process lives on.
+--
+-- Apply it with `workq db migrate`, or print it for your own namespace with `workq db sql postgresql`.
+-- No statement rewrites a table or reads all of it.
+-- A statement ends with a semicolon at the end of its line; a comment has a line, or the end of a line, of its own.
+
+-- 1: its worker ended, and nobody saw why; 2: a process died while it ran this task: it runs alone from now on. Either
+-- pays for the next crash.
+ALTER TABLE workq_task ADD COLUMN is_suspect SMALLINT DEFAULT 0 NOT NULL;
+
+-- Boot and process namespace: whoever lives in the same can see whether the process is alive.
+ALTER TABLE workq_worker ADD COLUMN machine VARCHAR(60);
+-- The pid of its supervisor, which knows best how it died; while that lives, nobody else judges from the pid alone.
+ALTER TABLE workq_worker ADD COLUMN parent INTEGER;
+-- Resident memory at the last beat, for the certificate of its death.
+ALTER TABLE workq_worker ADD COLUMN memory_bytes BIGINT;
+
+-- Messages that prove others lost, in each line of the broker: a queue, and one of its priority bands. See marker.py.
+CREATE TABLE workq_marker (
+    id                   UUID NOT NULL,                   -- what the message carries
+    queue                VARCHAR(100) NOT NULL,
+    band                 SMALLINT NOT NULL,
+    sent_at              TIMESTAMP WITH TIME ZONE NOT NULL,  -- written before it is published
+    returned_at          TIMESTAMP WITH TIME ZONE,        -- a worker has handed it back
+    closed_at            TIMESTAMP WITH TIME ZONE,        -- what it proved lost has been sent again
+    depth                INTEGER,                         -- hints in the line when it was sent
+    lost                 INTEGER DEFAULT 0 NOT NULL,      -- how many hints it proved lost
+    CONSTRAINT workq_marker_pk PRIMARY KEY (id)
+);
+
+-- The newest of a line.
+CREATE INDEX workq_marker_by_line ON workq_marker (queue, band, sent_at);
+
+-- Last: only now is schema 2 complete.
+UPDATE workq_meta SET value = '2' WHERE name = 'schema_version';

@@ -1,0 +1,68 @@
+"""Where a contract of the ledger is put to the test: an empty schema in each kind of database, emptied after each test.
+
+A contract inherits OnDatabase; each of its test classes says on which one: `class TestSQLite(OnSQLite, Contract)`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import delete
+
+from workq.ledger.database import Database
+from workq.ledger.sql import SqlLedger
+from workq.testing.servers import MariaDB, PostgreSQL
+
+
+class OnDatabase:
+    """A ledger of its own for each test, in one schema for the class."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def url(cls) -> str:
+        """An empty database."""
+        raise NotImplementedError
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def opened(cls, url: str) -> Iterator[Database]:
+        database = Database(url, namespace=f"t{secrets.token_hex(4)}")
+        database.tables.metadata.create_all(database.engine)
+        yield database
+        database.tables.metadata.drop_all(database.engine)
+        database.close()
+
+    @pytest.fixture
+    def database(self, opened: Database) -> Iterator[Database]:
+        yield opened
+        opened.clock_offset_s = 0.0
+        with opened.engine.begin() as connection:
+            for table in opened.tables.metadata.sorted_tables:
+                connection.execute(delete(table))
+
+    @pytest.fixture
+    def ledger(self, database: Database) -> SqlLedger:
+        return SqlLedger(database)
+
+
+class OnSQLite:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def url(cls, tmp_path_factory: pytest.TempPathFactory) -> str:
+        return f"sqlite:///{tmp_path_factory.mktemp('ledger') / 'workq.db'}"
+
+
+class OnPostgreSQL:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def url(cls, postgres_server: PostgreSQL) -> str:
+        return postgres_server.create_database()
+
+
+class OnMariaDB:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def url(cls, mariadb_server: MariaDB) -> str:
+        return mariadb_server.create_database()

@@ -1,0 +1,192 @@
+"""The ledger's part of the proof of loss: the markers, and which tasks a returned marker has overtaken (see marker.py).
+
+All comparisons are between instants of the ledger's own clock. `published_at` is written after a hint was confirmed,
+`sent_at` before the marker is published: so `published_at < sent_at` says that the hint was in the queue first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Select, delete, insert, select, update
+
+from workq import codec
+from workq.ledger import Marker, Unpublished
+from workq.ledger.database import Database
+from workq.ledger.repair import RESERVED_S, queues_where, unpublished
+from workq.ledger.states import CLAIMABLE, found, guarded
+
+OLDEST_LOOKED_AT = 1000
+"""How many of a queue's oldest due tasks are looked at for one with a hint."""
+NAMED_MAX = 10
+"""How many of the tasks that lost their hints an event names."""
+
+
+class Marking:
+    """The part of the ledger that proves the loss of hints."""
+
+    database: Database
+    reserved_s: float = RESERVED_S
+
+    def rehinted(self, task_ids: Sequence[str], *, delay_s: float = 0.0) -> None:
+        ids = sorted({task_id for task_id in task_ids if codec.is_task_id(task_id)})
+        if not ids:
+            return
+        t = self.database.tables.task
+        statement = (
+            update(t)
+            .where(t.c.id.in_(ids), guarded(t.c.state, *CLAIMABLE), t.c.published_at < self.database.now(delay_s))
+            .values(published_at=self.database.now(delay_s))
+        )
+        self.database.run(lambda tx: tx.execute(statement))
+
+    def lines(self, *, slack_s: float) -> list[str]:
+        t, now = self.database.tables.task, self.database.now
+        waits = found(t.c.state, *CLAIMABLE)
+
+        def look(tx: Connection) -> list[str]:
+            return [
+                queue
+                for queue in tx.execute(queues_where(t, waits)).scalars()
+                if tx.execute(has_a_hint(queue)).first() is not None
+            ]
+
+        def has_a_hint(queue: str) -> Select[Any]:
+            oldest = (
+                select(t.c.published_at)
+                .where(waits, t.c.queue == queue, t.c.due_at <= now(-slack_s))
+                .order_by(t.c.state, t.c.queue, t.c.due_at)  # the index's order
+                .limit(OLDEST_LOOKED_AT)
+                .subquery()
+            )
+            return select(oldest.c.published_at).where(oldest.c.published_at.is_not(None)).limit(1)
+
+        return self.database.ask(look)
+
+    def markers(self) -> list[Marker]:
+        m = self.database.tables.marker
+        query = select(m, self.database.now().label("now")).order_by(m.c.queue, m.c.band, m.c.sent_at.desc(), m.c.id)
+
+        def age_s(now: datetime, at: datetime | None) -> float | None:
+            return None if at is None else (now - at).total_seconds()
+
+        return [
+            Marker(
+                id=row.id,
+                queue=row.queue,
+                band=row.band,
+                sent_for_s=(row.now - row.sent_at).total_seconds(),
+                returned_for_s=age_s(row.now, row.returned_at),
+                closed_for_s=age_s(row.now, row.closed_at),
+                depth=row.depth,
+                lost=row.lost,
+            )
+            for row in self.database.ask(lambda tx: tx.execute(query).all())
+        ]
+
+    def marker_sent(self, queue: str, band: int, marker_id: str, *, spacing_s: float, depth: int | None) -> bool:
+        m, now = self.database.tables.marker, self.database.now
+        newest = (
+            select(m.c.id, m.c.sent_at > now(-spacing_s))
+            .where(m.c.queue == queue, m.c.band == band)
+            .order_by(m.c.sent_at.desc())
+            .limit(1)
+        )
+
+        def add(tx: Connection) -> bool:
+            if tx.execute(select(m.c.id).where(m.c.id == marker_id)).first() is not None:
+                return True  # the answer of our first try was lost: it stands
+            before = tx.execute(newest).first()
+            if before is not None and before[1]:
+                return False
+            tx.execute(insert(m).values(id=marker_id, queue=queue, band=band, sent_at=now(), depth=depth))
+            return True
+
+        return self.database.run(add)
+
+    def marker_returned(self, marker_ids: Sequence[str]) -> int:
+        m = self.database.tables.marker
+        ids = sorted({one for one in marker_ids if codec.is_task_id(one)})
+        if not ids:
+            return 0
+        back = update(m).where(m.c.id.in_(ids), m.c.returned_at.is_(None)).values(returned_at=self.database.now())
+        returned: int = self.database.run(lambda tx: tx.execute(back).rowcount)
+        return returned
+
+    def lost(
+        self, marker: Marker, *, held: Iterable[str], slack_s: float, limit: int, dry_run: bool = False
+    ) -> list[Unpublished]:
+        t, m, now = self.database.tables.task, self.database.tables.marker, self.database.now
+        kept = set(held)
+        proof = select(m.c.sent_at).where(m.c.id == marker.id, m.c.returned_at.is_not(None), m.c.closed_at.is_(None))
+        columns = select(t.c.id, t.c.queue, t.c.attempt, t.c.due_at, now().label("now"))
+
+        def look(tx: Connection) -> tuple[datetime, list[str]] | None:
+            sent_at = tx.execute(proof).scalar()
+            if sent_at is None:
+                return None  # another sweep has closed it
+            overtaken = (
+                select(t.c.id)
+                .where(
+                    found(t.c.state, *CLAIMABLE),
+                    t.c.queue == marker.queue,
+                    t.c.due_at <= sent_at - timedelta(seconds=slack_s),
+                    t.c.published_at < sent_at,
+                )
+                .order_by(t.c.due_at, t.c.id)
+                .limit(limit + len(kept))
+            )
+            return sent_at, [task_id for task_id in tx.execute(overtaken).scalars() if task_id not in kept][:limit]
+
+        found_now = self.database.ask(look)
+        if found_now is None or not found_now[1]:
+            return []
+        sent_at, ids = found_now
+        still = [t.c.id.in_(ids), guarded(t.c.state, *CLAIMABLE), t.c.published_at < sent_at]
+        if dry_run:
+            return unpublished(self.database.ask(lambda tx: tx.execute(columns.where(*still)).all()))
+
+        def take(tx: Connection) -> list[Any]:
+            rows = list(tx.execute(columns.where(*still).order_by(t.c.id).with_for_update(skip_locked=True)))
+            if rows:
+                mine = [row.id for row in rows]
+                tx.execute(
+                    update(t)
+                    .where(t.c.id.in_(mine), guarded(t.c.state, *CLAIMABLE), t.c.published_at < sent_at)
+                    .values(published_at=None, relay_until=now(self.reserved_s))
+                )
+                tx.execute(update(m).where(m.c.id == marker.id).values(lost=m.c.lost + len(rows)))
+                detail = {
+                    "queue": marker.queue,
+                    "band": marker.band,
+                    "marker": marker.id,
+                    "tasks": len(rows),
+                    "first": mine[:NAMED_MAX],
+                }
+                tx.execute(
+                    insert(self.database.tables.event).values(
+                        at=now(), kind="hints_lost", detail=codec.encode(detail, path="event")
+                    )
+                )
+            return rows
+
+        return unpublished(sorted(self.database.run(take), key=lambda row: (row.due_at, row.id)))
+
+    def marker_closed(self, marker: Marker) -> None:
+        m = self.database.tables.marker
+        its_line = [m.c.queue == marker.queue, m.c.band == marker.band]
+
+        def close(tx: Connection) -> None:
+            sent_at = tx.execute(select(m.c.sent_at).where(m.c.id == marker.id)).scalar()
+            if sent_at is None:
+                return
+            tx.execute(
+                update(m)
+                .where(m.c.id == marker.id, m.c.returned_at.is_not(None), m.c.closed_at.is_(None))
+                .values(closed_at=self.database.now())
+            )
+            tx.execute(delete(m).where(*its_line, m.c.sent_at <= sent_at, m.c.id != marker.id))
+
+        self.database.run(close)

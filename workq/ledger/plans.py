@@ -1,0 +1,315 @@
+"""The ledger's part of plan and apply (see plan.py): where rows stand, and writes that refuse what has moved since.
+
+A decision locks the row, compares its fence with the planned one, and changes it, in one transaction, together with the
+event that says who asked for it. So a row is changed once, however many apply the same plan at the same time, and
+nothing is changed without a trace. When the answer of a commit was lost and the transaction runs again, its rows have
+moved by its own doing: they are reported as refused, and a sweep publishes their hints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from itertools import groupby
+from typing import Any, assert_never
+
+from sqlalchemy import Connection, Row, Select, Table, and_, delete, insert, or_, select, update
+from sqlalchemy.sql.elements import ColumnElement
+
+from workq import codec
+from workq.evidence import Kind
+from workq.ledger import Applied, Evidence, Fence, Foreseen, Foresight, Prunable, Prunes, Unpublished
+from workq.ledger.fences import fence_of, moved
+from workq.ledger.repair import (
+    EVENTS_KEPT_S,
+    WORKERS_KEPT_S,
+    Repairing,
+    queues_where,
+    unpublished,
+)
+from workq.ledger.states import CLAIMABLE, ENDED, found, guarded
+from workq.ledger.verdicts import Verdict, certificate_of, verdicts_of
+from workq.task import State
+
+AT_ONCE = 500
+"""How many rows one transaction decides."""
+ORPHANED = Evidence("it ran under an incarnation that is not live any more", kind=Kind.ORPHAN)
+
+
+class Planning(Repairing):
+    """The part of the ledger that plans, and applies plans."""
+
+    # -- where things stand
+
+    def began_at(self) -> datetime:
+        m = self.database.tables.meta
+        query = select(m.c.at).where(m.c.name == "schema_version")
+        at: datetime | None = self.database.ask(lambda tx: tx.execute(query).scalar())
+        return datetime(1970, 1, 1, tzinfo=UTC) if at is None else at
+
+    def fences(self, task_ids: Iterable[str]) -> dict[str, Fence]:
+        ids = sorted({one for one in task_ids if codec.is_task_id(one)})
+        found_now: dict[str, Fence] = {}
+        for page in _pages(ids):
+            query = self._fenced().where(self.database.tables.task.c.id.in_(page))
+            found_now |= {row.id: fence_of(row) for row in self.database.ask(partial(_all, query))}
+        return found_now
+
+    def foresee(self, worker: str, evidence: Evidence) -> Foresight | None:
+        t, w = self.database.tables.task, self.database.tables.worker
+        its_row = select(w.c.beat_at, w.c.suspected_at).where(w.c.id == worker, w.c.state == "live")
+        claims = self._claims().where(found(t.c.state, State.RUNNING), t.c.worker == worker).order_by(t.c.id)
+
+        def look(tx: Connection) -> Foresight | None:
+            row = tx.execute(its_row).first()
+            if row is None:
+                return None
+            verdicts = verdicts_of(tx.execute(claims).all(), evidence)
+            return Foresight(worker, row.beat_at, row.suspected_at, tuple(_foreseen(one) for one in verdicts))
+
+        return self.database.ask(look)
+
+    def orphaned(self, *, limit: int) -> list[Foreseen]:
+        t, w = self.database.tables.task, self.database.tables.worker
+        query = (
+            self._claims()
+            .outerjoin(w, w.c.id == t.c.worker)
+            .where(found(t.c.state, State.RUNNING), or_(w.c.id.is_(None), w.c.state != "live"))
+            .order_by(t.c.id)
+            .limit(limit)
+        )
+        rows = self.database.ask(partial(_all, query))
+        return [_foreseen(one) for _, of_one in _by_worker(rows) for one in verdicts_of(of_one, ORPHANED, is_all=False)]
+
+    def promotable(self, *, limit: int) -> list[str]:
+        t, now = self.database.tables.task, self.database.now
+        waits = [found(t.c.state, *CLAIMABLE), found(t.c.state, State.WAITING)]
+
+        def look(tx: Connection) -> list[str]:
+            queues = list(tx.execute(queues_where(t, *waits)).scalars())
+            if not queues:
+                return []
+            due = select(t.c.id).where(*waits, t.c.queue.in_(queues), t.c.due_at <= now())
+            return list(tx.execute(due.order_by(t.c.due_at).limit(limit)).scalars())
+
+        return self.database.ask(look)
+
+    def prunable(self, *, limit: int, retention_s: float, dead_retention_s: float) -> list[Prunable]:
+        def look(tx: Connection) -> list[Prunable]:
+            rows = []
+            left = limit  # of the three kinds of tasks together, as `prune` counts them
+            for what in Prunes:
+                table, old, at, age_s = self._old(what, retention_s, dead_retention_s)
+                before: datetime = tx.execute(select(self.database.now(-age_s))).scalar_one()
+                is_task = table is self.database.tables.task
+                query = select(table.c.id).where(*old, at <= before).order_by(at).limit(left if is_task else limit)
+                ids = tuple(str(one) for one in tx.execute(query).scalars())
+                left -= len(ids) if is_task else 0
+                if ids:
+                    rows.append(Prunable(what, before, ids))
+            return rows
+
+        return self.database.ask(look)
+
+    # -- apply
+
+    def relay_planned(self, fences: Sequence[Fence], *, by: Mapping[str, Any]) -> Applied:
+        t = self.database.tables.task
+
+        def why_not(planned: Fence, row: Any) -> str | None:
+            if (why := moved(planned, fence_of(row))) is not None:
+                return why
+            if row.relay_until is not None and row.relay_until > row.now:
+                return "somebody is sending its hint just now"
+            return None if row.state in CLAIMABLE else f"it is {row.state}"
+
+        def change(tx: Connection, rows: Sequence[Any]) -> list[Unpublished]:
+            values = {"published_at": None, "relay_until": self.database.now(self.reserved_s)}
+            is_still = t.c.id.in_([row.id for row in rows]) & guarded(t.c.state, *CLAIMABLE)
+            tx.execute(update(t).where(is_still).values(values))
+            return unpublished(sorted(rows, key=lambda row: (row.due_at, row.id)))
+
+        return self._decide(self._fenced(), fences, why_not, change, by)
+
+    def promote_planned(self, fences: Sequence[Fence], *, by: Mapping[str, Any]) -> Applied:
+        t = self.database.tables.task
+
+        def why_not(planned: Fence, row: Any) -> str | None:
+            if (why := moved(planned, fence_of(row), is_hint_free=True)) is not None:
+                return why
+            if row.state != State.WAITING:
+                return f"it is {row.state}"
+            return "it is not due yet" if row.due_at > row.now else None
+
+        def change(tx: Connection, rows: Sequence[Any]) -> list[Unpublished]:
+            is_still = t.c.id.in_([row.id for row in rows]) & guarded(t.c.state, State.WAITING)
+            tx.execute(update(t).where(is_still).values(state=State.READY))
+            return []
+
+        return self._decide(self._fenced(), fences, why_not, change, by)
+
+    def return_planned(self, fences: Sequence[Fence], *, by: Mapping[str, Any]) -> Applied:
+        w = self.database.tables.worker
+
+        def why_not(planned: Fence, row: Any) -> str | None:
+            if (why := moved(planned, fence_of(row))) is not None:
+                return why
+            return None if row.state == State.RUNNING else f"it is {row.state}"
+
+        def are_gone(tx: Connection, rows: Sequence[Any]) -> dict[str, str]:
+            names = {row.worker for row in rows}
+            live = set(tx.execute(select(w.c.id).where(w.c.id.in_(names), w.c.state == "live")).scalars())
+            return {row.id: f"its worker {row.worker} is live" for row in rows if row.worker in live}
+
+        def change(tx: Connection, rows: Sequence[Any]) -> list[Unpublished]:
+            hints: list[Unpublished] = []
+            for worker, of_one in _by_worker(rows):
+                verdicts = verdicts_of(of_one, ORPHANED, is_all=False)
+                hints.extend(self._reclaim(tx, verdicts, worker, certificate_of(None, ORPHANED, verdicts)).hints)
+            return hints
+
+        return self._decide(self._claims(), fences, why_not, change, by, are_refused=are_gone)
+
+    def prune_planned(
+        self, rows: Prunable, *, retention_s: float, dead_retention_s: float, by: Mapping[str, Any]
+    ) -> Applied:
+        table, old, at, age_s = self._old(rows.what, retention_s, dead_retention_s)
+        is_old = [*old, at <= self.database.now(-age_s), at <= rows.before]
+        keys: list[Any] = [
+            int(one) if rows.what is Prunes.EVENTS else one for one in rows.ids if _is_key(one, rows.what)
+        ]
+        pruned: list[str] = []
+        for page in _pages(sorted(keys)):
+
+            def remove(tx: Connection, page: Sequence[Any] = page) -> list[str]:
+                sound = select(table.c.id).where(table.c.id.in_(page), *is_old).with_for_update()
+                ids = list(tx.execute(sound).scalars())
+                if ids:
+                    tx.execute(delete(table).where(table.c.id.in_(ids), *is_old))
+                    self._event(tx, "manual", {**by, "removed": rows.what.value, "count": len(ids)})
+                return [str(one) for one in ids]
+
+            pruned.extend(self.database.run(remove))
+        gone = set(pruned)
+        why = "it is not there any more, or not beyond its retention"
+        return Applied(tuple(pruned), (), {one: why for one in rows.ids if one not in gone})
+
+    # -- parts
+
+    def _decide(
+        self,
+        columns: Select[Any],
+        fences: Sequence[Fence],
+        why_not: Callable[[Fence, Any], str | None],
+        change: Callable[[Connection, Sequence[Row[Any]]], list[Unpublished]],
+        by: Mapping[str, Any],
+        *,
+        are_refused: Callable[[Connection, Sequence[Row[Any]]], dict[str, str]] = lambda _tx, _rows: {},
+    ) -> Applied:
+        """Lock rows, refuse what has moved, change the rest and say who asked for it: one transaction for each page."""
+        t = self.database.tables.task
+        planned = {fence.task_id: fence for fence in fences if codec.is_task_id(fence.task_id)}
+        changed: list[str] = []
+        hints: list[Unpublished] = []
+        refused: dict[str, str] = {}
+        for page in _pages(sorted(planned)):
+            locked = columns.where(t.c.id.in_(page)).order_by(t.c.id).with_for_update()
+
+            def decide(
+                tx: Connection, page: Sequence[str] = page, locked: Select[Any] = locked
+            ) -> tuple[list[str], list[Unpublished], dict[str, str]]:
+                rows = {row.id: row for row in tx.execute(locked).all()}
+                no: dict[str, str] = {}
+                for task_id in page:
+                    row = rows.get(task_id)
+                    why = moved(planned[task_id], None) if row is None else why_not(planned[task_id], row)
+                    if why is not None:
+                        no[task_id] = why
+                no |= are_refused(tx, [row for row in rows.values() if row.id not in no])
+                sound = [row for row in rows.values() if row.id not in no]
+                if not sound:
+                    return [], [], no
+                self._say(tx, sound, by)
+                return [row.id for row in sound], change(tx, sound), no
+
+            of_page = self.database.run(decide)
+            changed.extend(of_page[0])
+            hints.extend(of_page[1])
+            refused |= of_page[2]
+        return Applied(tuple(changed), tuple(hints), refused)
+
+    def _say(self, tx: Connection, rows: Sequence[Row[Any]], by: Mapping[str, Any]) -> None:
+        """One event `manual` for each task."""
+        detail = codec.encode(dict(by), path="event")
+        tx.execute(
+            insert(self.database.tables.event).values(at=self.database.now(), kind="manual", detail=detail),
+            [{"task_id": row.id, "attempt": row.attempt} for row in rows],
+        )
+
+    def _fenced(self) -> Select[Any]:
+        c = self.database.tables.task.c
+        return select(
+            c.id,
+            c.queue,
+            c.state,
+            c.attempt,
+            c.token,
+            c.worker,
+            c.due_at,
+            c.queued_at,
+            c.published_at,
+            c.relay_until,
+            self.database.now().label("now"),
+        )
+
+    def _claims(self) -> Select[Any]:
+        """What a verdict needs, and what a fence needs."""
+        c = self.database.tables.task.c
+        return self._running().add_columns(c.state, c.queued_at, c.published_at)
+
+    def _old(
+        self, what: Prunes, retention_s: float, dead_retention_s: float
+    ) -> tuple[Table, list[ColumnElement[bool]], ColumnElement[Any], float]:
+        """One kind of rows that retention removes: the table, which rows, what their age counts from, how old."""
+        t, e, w = self.database.tables.task, self.database.tables.event, self.database.tables.worker
+        match what:
+            case Prunes.SUCCEEDED | Prunes.CANCELLED | Prunes.DEAD:
+                state = State(what.value)
+                age_s = dead_retention_s if state is State.DEAD else retention_s
+                return t, [found(t.c.state, *ENDED), found(t.c.state, state)], t.c.settled_at, age_s
+            case Prunes.EVENTS:
+                return e, [], e.c.at, EVENTS_KEPT_S
+            case Prunes.WORKERS:
+                return w, [and_(w.c.state.in_(["left", "reaped"]))], w.c.ended_at, WORKERS_KEPT_S
+            case _:
+                assert_never(what)
+
+
+def _is_key(text: str, what: Prunes) -> bool:
+    match what:
+        case Prunes.SUCCEEDED | Prunes.CANCELLED | Prunes.DEAD:
+            return codec.is_task_id(text)
+        case Prunes.EVENTS:
+            return text.isascii() and text.isdecimal() and len(text) < 19
+        case Prunes.WORKERS:
+            return 0 < len(text) <= 120
+        case _:
+            assert_never(what)
+
+
+def _foreseen(verdict: Verdict) -> Foreseen:
+    return Foreseen(fence_of(verdict.row), verdict.state, verdict.charge.value)
+
+
+def _by_worker(rows: Iterable[Row[Any]]) -> list[tuple[str, list[Row[Any]]]]:
+    ordered = sorted(rows, key=lambda row: (row.worker, row.id))
+    return [(worker, list(of_one)) for worker, of_one in groupby(ordered, key=lambda row: str(row.worker))]
+
+
+def _pages(keys: Sequence[Any]) -> list[Sequence[Any]]:
+    return [keys[start : start + AT_ONCE] for start in range(0, len(keys), AT_ONCE)]
+
+
+def _all(query: Select[Any], tx: Connection) -> list[Row[Any]]:
+    return list(tx.execute(query).all())
