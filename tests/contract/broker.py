@@ -18,8 +18,9 @@ from typing import ClassVar
 import pytest
 from sqlalchemy import Engine
 
-from workq.broker import Broker, Consumer, Delivery, Hint
+from workq.broker import Broker, Browsed, Consumer, Delivery, Hint
 from workq.codec import Envelope, encode_hint, new_task_id
+from workq.errors import LedgerUnavailable, Unavailable
 
 LONG_S = 20.0
 """How long a noisy machine may take for what normally takes milliseconds."""
@@ -95,6 +96,20 @@ def collect(consumer: Consumer, count: int, *, ack: bool = True) -> list[Deliver
             consumer.ack(page)
         found += page
     return found
+
+
+def browse(
+    broker: Broker, queue: str, *, stays: Callable[[Hint], bool] = lambda _: True, deadline_s: float = 3 * LONG_S
+) -> tuple[list[Hint], Browsed]:
+    """What browsing shows, and its answer."""
+    shown: list[Hint] = []
+
+    def see(hint: Hint) -> bool:
+        shown.append(hint)
+        return stays(hint)
+
+    browsed = broker.browse(queue, see, deadline_s=deadline_s)
+    return shown, browsed
 
 
 class BrokerContract:
@@ -411,7 +426,7 @@ class BrokerContract:
             ("not_json", b'{"v":1,"q":'),
             ("bad_envelope", b"[]"),
             ("bad_envelope", b'{"v":1,"q":"x","ids":["no id"]}'),
-            ("newer_version", b'{"v":2,"q":"x","anything":1}'),
+            ("newer_version", b'{"v":3,"q":"x","anything":1}'),
             ("too_large", b"x" * 70_000),
         ],
     )
@@ -423,7 +438,7 @@ class BrokerContract:
     def test_a_message_that_is_put_back_comes_again_later_as_it_was_and_counts_its_returns(
         self, stage: Stage, broker: Broker, queue: str
     ) -> None:
-        body = b'{"v":2,"q":"x","anything":1}'
+        body = b'{"v":3,"q":"x","anything":1}'
         consumer = broker.consumer([queue], name="one", prefetch=10)
         broker.publish(hints(queue, 1), deadline_s=LONG_S)
         collect(consumer, 1)
@@ -510,6 +525,197 @@ class BrokerContract:
         assert depth.consumers == (1 if self.knows_consumers else None)
         consumer.close()
         until(lambda: broker.depths([queue])[queue].ready == 0, "nothing has come back")
+
+    # Browsing
+
+    def test_browsing_shows_what_waits_in_its_order_and_leaves_it_there(self, broker: Broker, queue: str) -> None:
+        sent = hints(queue, 5)
+        sent += [Hint(queue, tuple(new_task_id() for _ in range(40)), looks=2), Hint(queue, (), marker=new_task_id())]
+        sent += hints(queue, 5)
+        assert all(broker.publish(sent, deadline_s=LONG_S))
+        until(lambda: broker.depths([queue])[queue].ready == len(sent), "all are ready")
+
+        for _ in range(2):
+            shown, browsed = browse(broker, queue)
+            assert shown == sent
+            assert browsed == Browsed(len(sent), 0, is_whole=True)
+
+        found = collect(broker.consumer([queue], name="one", prefetch=100), len(sent))
+        assert [(one.task_ids, one.looks, one.marker) for one in found] == [
+            (one.task_ids, one.looks, one.marker) for one in sent
+        ]
+
+    def test_browsing_an_empty_or_a_missing_queue_shows_nothing(self, broker: Broker, queue: str) -> None:
+        broker.publish(hints(queue, 1), deadline_s=LONG_S)
+        collect(broker.consumer([queue], name="one", prefetch=10), 1)
+        until(lambda: broker.depths([queue])[queue].ready == 0, "the queue is empty")
+
+        assert browse(broker, queue) == ([], Browsed(0, 0, is_whole=True))
+        assert browse(broker, f"{queue}.missing") == ([], Browsed(0, 0, is_whole=True))
+
+    def test_browsing_does_not_show_what_is_delayed(self, broker: Broker, queue: str) -> None:
+        [now], [later] = hints(queue, 1), hints(queue, 1, delay_s=60.0)
+        broker.publish([later, now], deadline_s=LONG_S)
+
+        assert browse(broker, queue)[0] == [now]
+
+    def test_browsing_shows_what_is_delivered_where_that_can_be_told(self, broker: Broker, queue: str) -> None:
+        sent = hints(queue, 6)
+        broker.publish(sent, deadline_s=LONG_S)
+        consumer = broker.consumer([queue], name="one", prefetch=3)
+        assert len(collect(consumer, 3, ack=False)) == 3
+        until(lambda: broker.depths([queue])[queue].ready == 3, "three are ready")
+
+        shown, _ = browse(broker, queue)
+
+        assert shown == (sent if self.knows_unacked else sent[3:])
+        consumer.close()
+
+    def test_what_browsing_is_told_not_to_leave_is_gone_and_the_rest_stays(self, broker: Broker, queue: str) -> None:
+        sent = hints(queue, 40)
+        unwanted = set(ids(sent[::3]))
+        broker.publish(sent, deadline_s=LONG_S)
+        until(lambda: broker.depths([queue])[queue].ready == 40, "all are ready")
+
+        shown, browsed = browse(broker, queue, stays=lambda hint: hint.task_ids[0] not in unwanted)
+
+        assert (shown, browsed.is_whole) == (sent, True)
+        kept = [one for one in ids(sent) if one not in unwanted]
+        assert [task_id for hint in browse(broker, queue)[0] for task_id in hint.task_ids] == kept
+        assert ids(collect(broker.consumer([queue], name="one", prefetch=50), len(kept))) == kept
+
+    def test_browsing_again_and_again_costs_no_hint_its_life(self, stage: Stage, broker: Broker, queue: str) -> None:
+        """A queue with a limit of deliveries would have it in the quarantine after the twentieth."""
+        sent = hints(queue, 10)
+        broker.publish(sent, deadline_s=LONG_S)
+        until(lambda: broker.depths([queue])[queue].ready == 10, "all are ready")
+
+        for _ in range(25):
+            assert browse(broker, queue)[0] == sent
+
+        found = collect(broker.consumer([queue], name="one", prefetch=20), 10)
+        assert ids(found) == ids(sent)
+        assert not any(one.is_redelivered for one in found), "nothing was delivered and given back"
+        assert not any(one.queue == queue for one in stage.quarantined())
+
+    def test_ten_thousand_hints_are_all_shown_and_stay_in_their_order(self, broker: Broker, queue: str) -> None:
+        sent = hints(queue, 10_001)
+        for start in range(0, len(sent), 2000):
+            assert all(broker.publish(sent[start : start + 2000], deadline_s=3 * LONG_S))
+        until(lambda: broker.depths([queue])[queue].ready == len(sent), "all are ready")
+
+        for _ in range(2):
+            shown, browsed = browse(broker, queue)
+            assert shown == sent
+            assert browsed.is_whole
+
+        first = collect(broker.consumer([queue], name="one", prefetch=100), 300)
+        assert ids(first) == ids(sent)[: len(first)]
+        assert not any(one.is_redelivered for one in first), "nothing was taken and given back"
+
+    def test_nothing_is_lost_or_doubled_while_a_queue_is_browsed_and_worked_on(
+        self, broker: Broker, other_broker: Broker, queue: str
+    ) -> None:
+        sent = hints(queue, 2000)
+        assert all(broker.publish(sent[:1500], deadline_s=LONG_S))
+        taken: Counter[str] = Counter()
+        consumers = [other_broker.consumer([queue], name=f"worker.{n}", prefetch=10) for n in range(2)]
+
+        def work(consumer: Consumer) -> None:
+            deadline = time.monotonic() + 3 * LONG_S
+            while taken.total() < 2000 and time.monotonic() < deadline:
+                page = consumer.fetch(ids_max=20, wait_s=0.1)
+                taken.update(ids(page))
+                consumer.ack(page)
+
+        threads = [threading.Thread(target=work, args=[consumer]) for consumer in consumers]
+        for thread in threads:
+            thread.start()
+        times = 0
+        while any(thread.is_alive() for thread in threads):
+            shown, browsed = browse(broker, queue)
+            assert max(Counter(shown).values(), default=1) == 1, "shown twice"
+            assert browsed.is_whole
+            if times < 2:
+                assert all(broker.publish(sent[1500 + 250 * times : 1750 + 250 * times], deadline_s=LONG_S))
+            times += 1
+        for thread in threads:
+            thread.join()
+
+        assert taken == Counter(ids(sent))
+
+    def test_two_who_browse_at_once_both_see_everything_once(
+        self, broker: Broker, other_broker: Broker, queue: str
+    ) -> None:
+        sent = hints(queue, 2000)
+        assert all(broker.publish(sent, deadline_s=LONG_S))
+        until(lambda: broker.depths([queue])[queue].ready == len(sent), "all are ready")
+        seen: list[list[Hint]] = []
+        threads = [
+            threading.Thread(target=lambda one=one: seen.append(browse(one, queue)[0]))
+            for one in (broker, other_broker)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+        assert [Counter(ids(shown)) for shown in seen] == [Counter(ids(sent))] * 2
+        until(lambda: broker.depths([queue])[queue].ready == len(sent), "all are ready again")
+        last, browsed = browse(broker, queue)
+        assert browsed.is_whole
+        assert Counter(last) == Counter(sent)
+
+    def test_browsing_ends_in_its_time_and_leaves_everything(self, broker: Broker, queue: str) -> None:
+        sent = hints(queue, 2000)
+        assert all(broker.publish(sent, deadline_s=LONG_S))
+
+        shown, browsed = browse(broker, queue, deadline_s=0.0)
+
+        assert not browsed.is_whole
+        assert len(shown) < 2000
+        assert Counter(ids(collect(broker.consumer([queue], name="one", prefetch=500), 2000))) == Counter(ids(sent))
+
+    def test_whoever_looks_may_break_off_and_nothing_is_lost(self, broker: Broker, queue: str) -> None:
+        sent = hints(queue, 50)
+        broker.publish(sent, deadline_s=LONG_S)
+        until(lambda: broker.depths([queue])[queue].ready == 50, "all are ready")
+
+        def see(hint: Hint) -> bool:
+            if hint == sent[20]:
+                raise LedgerUnavailable("away")
+            return True
+
+        with pytest.raises(Unavailable, match="away"):  # the embedded broker says it in its own words
+            broker.browse(queue, see, deadline_s=LONG_S)
+
+        found = collect(broker.consumer([queue], name="one", prefetch=100), 50)
+        assert Counter(ids(found)) == Counter(ids(sent))
+
+    def test_a_foreign_message_is_only_counted_and_stays_as_it_is(
+        self, stage: Stage, broker: Broker, queue: str
+    ) -> None:
+        body = b'{"v":3,"q":"x","anything":1}'
+        [ours] = hints(queue, 1)
+        broker.publish([ours], deadline_s=LONG_S)
+        first = broker.consumer([queue], name="one", prefetch=10)
+        collect(first, 1)
+        stage.put(queue, body)
+        [foreign] = collect(first, 1, ack=False)
+        first.put_back(foreign, delay_s=0.0)
+        [foreign] = collect(first, 1, ack=False)
+        assert foreign.returns == 1
+        first.close()
+        until(lambda: broker.depths([queue])[queue].ready >= 1, "it is back")
+
+        shown, browsed = browse(broker, queue)
+
+        # twice there, if the consumer was closed before it had acked the one that it put back
+        assert (shown, browsed.is_whole) == ([], True)
+        assert browsed.foreign in (1, 2)
+        found = collect(broker.consumer([queue], name="two", prefetch=10), browsed.foreign, ack=False)
+        assert {(one.fault, one.tag.body) for one in found} == {("newer_version", body)}
+        assert max(one.returns for one in found) >= 1
 
     def test_check_tells_name_and_version(self, broker: Broker) -> None:
         assert re.fullmatch(r"(RabbitMQ|embedded in \w+) \d+\.\d+.*", broker.check())

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import secrets
+import subprocess
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -14,26 +17,31 @@ from pika.exceptions import ChannelClosedByBroker
 from sqlalchemy import Engine, cast, insert, select
 from sqlalchemy.types import LargeBinary
 
-from tests.contract.broker import (
+from workq.broker import Broker, Browsed, Consumer, Hint
+from workq.broker.embedded import EmbeddedBroker
+from workq.broker.ladder import levels
+from workq.broker.rabbitmq import RabbitMQBroker
+from workq.broker.rabbitmq_browser import WINDOW
+from workq.broker.rabbitmq_consumer import RabbitMQConsumer
+from workq.broker.topology import QueueType
+from workq.ledger.database import Database
+from workq.testing.servers import MariaDB, PostgreSQL, RabbitMQ
+
+pytest.register_assert_rewrite("tests.contract.broker")
+
+from tests.contract.broker import (  # noqa: E402 - its assertions explain themselves from here on
     AnyBytesContract,
     DeletableQueuesContract,
     ForgettingContract,
     Quarantined,
     Stage,
     TransactionalContract,
+    browse,
     collect,
     hints,
     ids,
     until,
 )
-from workq.broker import Broker, Consumer
-from workq.broker.embedded import EmbeddedBroker
-from workq.broker.ladder import levels
-from workq.broker.rabbitmq import RabbitMQBroker
-from workq.broker.rabbitmq_consumer import RabbitMQConsumer
-from workq.broker.topology import QueueType
-from workq.ledger.database import Database
-from workq.testing.servers import MariaDB, PostgreSQL, RabbitMQ
 
 T = TypeVar("T")
 
@@ -48,12 +56,12 @@ class RabbitMQStage(Stage):
     def __init__(self, url: str, queue_type: QueueType) -> None:
         self.namespace = a_namespace()
         self.queues: set[str] = set()
-        self._url = url
+        self.url = url
         self._queue_type: QueueType = queue_type
         self._quarantined: list[Quarantined] = []
 
     def open(self) -> Broker:
-        return _Noting(self._url, namespace=self.namespace, queue_type=self._queue_type, noted=self.queues)
+        return _Noting(self.url, namespace=self.namespace, queue_type=self._queue_type, noted=self.queues)
 
     def put(self, queue: str, body: bytes) -> None:
         self.ask(lambda channel: channel.basic_publish("", f"{self.namespace}.q.{queue}", body))
@@ -98,7 +106,7 @@ class RabbitMQStage(Stage):
         self.ask(delete)
 
     def ask(self, question: Callable[[BlockingChannel], T]) -> T:
-        connection = pika.BlockingConnection(pika.URLParameters(self._url))
+        connection = pika.BlockingConnection(pika.URLParameters(self.url))
         try:
             return question(connection.channel())
         finally:
@@ -162,6 +170,58 @@ class RabbitMQContract(DeletableQueuesContract, AnyBytesContract):
         assert broker.depths([queue])[queue].consumers == 0
         consumer.resume()
         assert ids(collect(consumer, 1)) == ids([sent])
+
+    def test_a_crash_in_the_middle_of_browsing_loses_nothing_and_doubles_little(
+        self, stage: RabbitMQStage, broker: Broker, queue: str
+    ) -> None:
+        sent = hints(queue, 1000)
+        assert all(broker.publish(sent, deadline_s=20))
+        until(lambda: broker.depths([queue])[queue].ready == 1000, "all are ready")
+        program = (
+            "import os, sys\n"
+            "from workq.broker.rabbitmq import RabbitMQBroker\n"
+            "url, namespace, queue_type, queue = sys.argv[1:]\n"
+            "seen = []\n"
+            "def see(hint):\n"
+            "    seen.append(hint)\n"
+            "    if len(seen) == 600:\n"
+            "        os._exit(9)\n"
+            "    return True\n"
+            "RabbitMQBroker(url, namespace=namespace, queue_type=queue_type).browse(queue, see, deadline_s=20)\n"
+        )
+
+        crashed = subprocess.run(
+            [sys.executable, "-c", program, stage.url, stage.namespace, self.queue_type, queue], timeout=60, check=False
+        )
+
+        assert crashed.returncode == 9
+        until(lambda: broker.depths([queue])[queue].consumers == 0, "the broker has noticed")
+        there = broker.depths([queue])[queue].ready
+        shown, browsed = browse(broker, queue)
+        assert browsed.is_whole, "what is there twice was taken for its own copy"
+        assert len(shown) == there
+        found = collect(broker.consumer([queue], name="one", prefetch=100), there)
+        assert set(ids(found)) == set(ids(sent))
+        assert 1000 <= len(found) <= 1000 + WINDOW
+
+    def test_whoever_finds_a_queue_being_turned_waits_for_it_and_says_when_that_took_too_long(
+        self, broker: Broker, other_broker: Broker, queue: str
+    ) -> None:
+        sent = hints(queue, 300)
+        assert all(broker.publish(sent, deadline_s=20))
+        until(lambda: broker.depths([queue])[queue].ready == 300, "all are ready")
+        meanwhile: list[tuple[list[Hint], Browsed]] = []
+
+        def see(_hint: Hint) -> bool:
+            if not meanwhile:
+                meanwhile.append(browse(other_broker, queue, deadline_s=0.5))
+            return True
+
+        browsed = broker.browse(queue, see, deadline_s=60)
+
+        assert meanwhile == [([], Browsed(0, 0, is_whole=False))]
+        assert browsed == Browsed(300, 0, is_whole=True)
+        assert Counter(browse(other_broker, queue)[0]) == Counter(sent)
 
     def test_the_queue_says_its_type_and_the_quorum_queue_its_limit(
         self, stage: RabbitMQStage, broker: Broker, queue: str
@@ -256,7 +316,7 @@ class TestEmbeddedInPostgreSQL(EmbeddedContract):
     @pytest.fixture(scope="class")
     @classmethod
     def stage(cls, postgres_server: PostgreSQL) -> Iterator[EmbeddedStage]:
-        stage = EmbeddedStage(postgres_server.create_database(a_namespace()))
+        stage = EmbeddedStage(postgres_server.create_database())
         yield stage
         stage.database.close()
 
@@ -265,6 +325,6 @@ class TestEmbeddedInMariaDB(EmbeddedContract):
     @pytest.fixture(scope="class")
     @classmethod
     def stage(cls, mariadb_server: MariaDB) -> Iterator[EmbeddedStage]:
-        stage = EmbeddedStage(mariadb_server.create_database(a_namespace()))
+        stage = EmbeddedStage(mariadb_server.create_database())
         yield stage
         stage.database.close()

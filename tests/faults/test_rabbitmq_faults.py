@@ -12,16 +12,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
 
 import pika
 import pytest
-from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.conftest import Private
 from tests.contract.broker import LONG_S, collect, hints, ids, until
+from tests.faults.rabbitmq import ask
 from tests.system.fleet import REPOSITORY
 from workq.broker import Hint
 from workq.broker.amqp import Address, Link
@@ -30,27 +29,11 @@ from workq.codec import new_task_id
 from workq.errors import BrokerUnavailable, ConfigError
 from workq.testing.servers import RabbitMQ, start_rabbitmq
 
-T = TypeVar("T")
-
 CANARY = "canary-81d0"
 ROOM_S = 8.0
 """What a noisy machine may add to a bound."""
 
 _numbers = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def shared_server(private: Private) -> Iterator[RabbitMQ]:
-    with private(start_rabbitmq) as server:
-        yield server
-
-
-@pytest.fixture
-def server(shared_server: RabbitMQ) -> RabbitMQ:
-    """Running, whatever the test before did."""
-    if not shared_server.is_running:
-        shared_server.start()
-    return shared_server
 
 
 @pytest.fixture
@@ -63,14 +46,6 @@ def broker(server: RabbitMQ, namespace: str) -> Iterator[RabbitMQBroker]:
     broker = RabbitMQBroker(server.url, namespace=namespace, heartbeat_s=1, confirm_s=1)
     yield broker
     broker.close()
-
-
-def ask(server: RabbitMQ, question: Callable[[BlockingChannel], T]) -> T:
-    connection = pika.BlockingConnection(pika.URLParameters(server.url))
-    try:
-        return question(connection.channel())
-    finally:
-        connection.close()
 
 
 def publish_until_confirmed(broker: RabbitMQBroker, sent: list[Hint]) -> None:

@@ -11,7 +11,7 @@ consumer connects again by itself, with jitter, and the broker delivers again wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -23,13 +23,15 @@ PAGE = 100
 class Hint:
     """Wake up and look at these tasks of one queue, in `delay_s` seconds.
 
-    `looks` counts how often ids that the ledger does not know were looked up already (see worker.py).
+    `looks` counts how often ids that the ledger does not know were looked up already (see custody.py). With `marker`
+    it is no hint but a marker: without ids, never delayed, and delivered after everything that was confirmed before.
     """
 
     queue: str
     task_ids: tuple[str, ...]
     delay_s: float = 0.0
     looks: int = 0
+    marker: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class Delivery:
 
     `fault` is None for a hint; otherwise the message is foreign and this is the reason for its quarantine:
     `empty`, `not_json`, `bad_envelope`, `newer_version` or `too_large`. `tag` belongs to the consumer that made it.
-    `returns` counts how often somebody sent it on its way again unread (`put_back`).
+    `returns` counts how often somebody sent it on its way again unread (`put_back`). With `marker` it is a marker.
     """
 
     tag: Any = field(repr=False)
@@ -48,6 +50,7 @@ class Delivery:
     is_redelivered: bool = False
     fault: str | None = None
     returns: int = 0
+    marker: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,20 @@ class Depth:
     ready: int
     unacked: int | None
     consumers: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Browsed:
+    """How many messages of one queue were looked at. `foreign` ones are no hints or markers of ours."""
+
+    hints: int
+    foreign: int
+    is_whole: bool
+    """Whether all that was in the queue at the beginning was looked at, or has left it: False when the time was up."""
+
+
+See = Callable[[Hint], bool]
+"""Shown each hint and marker of a queue; answers whether it shall stay there."""
 
 
 class Consumer(Protocol):
@@ -102,6 +119,10 @@ class Consumer(Protocol):
         """Ask for deliveries again. Repeatable; a consumer starts resumed."""
         ...
 
+    def renew(self) -> None:
+        """Subscribe anew: hints wait, and nothing arrives. What was not acked is delivered again. Repeatable."""
+        ...
+
     def close(self) -> None:
         """Leave. What was not acked is delivered again, to somebody. Bounded in time; repeatable."""
         ...
@@ -114,6 +135,8 @@ class Broker(Protocol):
     """Hints can be written in a transaction of the ledger (`publish_within`): nothing is left to relay."""
     horizon_s: float
     """The longest delay that a hint can carry. Later tasks wait in the ledger until the sweep promotes them."""
+    is_listable: bool
+    """`browse` only reads: it moves nothing, and no marker loses its meaning by it."""
 
     def publish(self, hints: Sequence[Hint], *, deadline_s: float) -> list[bool]:
         """Send hints; for each, True once the broker has confirmed it durably, False if not by the deadline.
@@ -143,6 +166,22 @@ class Broker(Protocol):
 
         Raises:
             BrokerUnavailable: it did not answer.
+        """
+        ...
+
+    def browse(self, queue: str, see: See, *, deadline_s: float) -> Browsed:
+        """Show `see` all hints and markers that wait in a queue to be delivered, in their order.
+
+        What is delayed is not in the queue yet. What others take or add meanwhile may be shown or not; nothing is shown
+        twice but a hint that is there twice. Where `depths` tells what is delivered and not acked, that is shown too.
+
+        Where the broker is not `is_listable`, everything is moved once around the queue: each message is put at its end
+        again as it is, and only then taken from its head. The order of what was there stays; a marker that was on its
+        way proves nothing afterwards (see `Ledger.markers_voided`); a crash leaves some messages twice, and none lost.
+        `see` is called on the thread that called, and should not take long; what it raises ends the browsing.
+
+        Raises:
+            BrokerUnavailable: it did not answer, or the connection broke.
         """
         ...
 

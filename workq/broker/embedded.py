@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
@@ -27,7 +28,7 @@ from sqlalchemy.sql import text
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import Float
 
-from workq.broker import Delivery, Depth, Hint
+from workq.broker import Browsed, Delivery, Depth, Hint, See
 from workq.codec import Envelope, decode_hint, encode, encode_hint
 from workq.errors import BrokerUnavailable, LedgerUnavailable
 from workq.ledger.database import Database
@@ -41,6 +42,7 @@ DOWN_S: Final = 1.0
 """How long a consumer waits after the database did not answer."""
 QUARANTINE_BODY_MAX: Final = 64 * 1024
 _INSERT_MAX: Final = 1000
+_BROWSED_AT_ONCE: Final = 500
 _VERSION: Final = {
     "sqlite": "SELECT sqlite_version()",
     "postgresql": "SHOW server_version",
@@ -53,6 +55,7 @@ class EmbeddedBroker:
 
     is_transactional = True
     horizon_s = float("inf")
+    is_listable = True
 
     def __init__(self, database: Database, *, poll_s: float = 0.02) -> None:
         self._database = database
@@ -114,6 +117,50 @@ class EmbeddedBroker:
         found = {queue: Depth(int(ready), int(unacked), None) for queue, ready, unacked in rows}
         return {queue: found.get(queue, Depth(0, 0, None)) for queue in wanted}
 
+    def browse(self, queue: str, see: See, *, deadline_s: float) -> Browsed:
+        """As the port promises: rows are read, a page at a time, delivered ones too."""
+        deadline = time.monotonic() + deadline_s
+        hints = foreign = 0
+        last: tuple[datetime, int] | None = None
+        try:
+            while rows := self._database.ask(partial(self._page, queue, last)):
+                gone: list[int] = []
+                for row in rows:
+                    found = decode_hint(_bytes(row.body))
+                    if isinstance(found, str):
+                        foreign += 1
+                    else:
+                        hints += 1
+                        stays = see(Hint(queue, found.task_ids, 0.0, found.looks, found.marker))
+                        gone += [] if stays else [row.id]
+                if gone:
+                    self._database.run(partial(_remove, self._database, gone))
+                last = rows[-1].due_at, rows[-1].id
+                if time.monotonic() > deadline:
+                    return Browsed(hints, foreign, is_whole=False)
+        except LedgerUnavailable as error:
+            raise BrokerUnavailable(f"broker: {error}") from error
+        return Browsed(hints, foreign, is_whole=True)
+
+    def _page(self, queue: str, last: tuple[datetime, int] | None, connection: Connection) -> Sequence[Any]:
+        """Rows that are due, after the last one."""
+        hint = self._database.tables.hint
+        is_due = [hint.c.queue == queue, hint.c.due_at <= self._database.now()]
+        if last is not None:
+            due_at, row_id = last
+            is_due += [hint.c.due_at >= due_at, or_(hint.c.due_at > due_at, hint.c.id > row_id)]
+        return connection.execute(
+            select(hint.c.id, hint.c.due_at, self._body().label("body"))
+            .where(*is_due)
+            .order_by(hint.c.due_at, hint.c.id)
+            .limit(_BROWSED_AT_ONCE)
+        ).all()
+
+    def _body(self) -> ColumnElement[Any]:
+        """As bytes on SQLite: what somebody else wrote there may not be text."""
+        hint = self._database.tables.hint
+        return cast(hint.c.body, LargeBinary) if self._database.dialect == "sqlite" else hint.c.body
+
     def check(self) -> str:
         try:
             with self._database.read() as connection:
@@ -162,7 +209,7 @@ class EmbeddedBroker:
             {
                 "queue": one.queue,
                 "delay_s": one.delay_s,
-                "body": encode_hint(Envelope(one.queue, one.task_ids, one.looks)).decode("ascii"),
+                "body": encode_hint(Envelope(one.queue, one.task_ids, one.looks, one.marker)).decode("ascii"),
                 "size": len(one.task_ids),
             }
             for one in hints
@@ -272,6 +319,9 @@ class EmbeddedConsumer:
         self._is_paused = False
         self._broker.wake()
 
+    def renew(self) -> None:
+        """Nothing to do: each fetch asks the database."""
+
     def close(self) -> None:
         if self._is_closed:
             return
@@ -365,6 +415,11 @@ def _is_free(database: Database) -> ColumnElement[bool]:
     return or_(hint.c.consumer.is_(None), hint.c.delivered_at < database.now(-VISIBILITY_S))
 
 
+def _remove(database: Database, row_ids: Sequence[int], connection: Connection) -> None:
+    hint = database.tables.hint
+    connection.execute(delete(hint).where(hint.c.id.in_(row_ids), _is_free(database)))
+
+
 def _unmark(database: Database, name: str, connection: Connection) -> None:
     hint = database.tables.hint
     connection.execute(update(hint).where(hint.c.consumer == name).values(consumer=None, delivered_at=None))
@@ -375,7 +430,7 @@ def _delivery(queue: str, row_id: int, body: bytes, deliveries: int) -> Delivery
     row, again = Row(row_id, body), deliveries > 1
     if isinstance(hint, str):
         return Delivery(row, queue, (), 0, again, hint, deliveries - 1)
-    return Delivery(row, queue, hint.task_ids, hint.looks, again)
+    return Delivery(row, queue, hint.task_ids, hint.looks, again, marker=hint.marker)
 
 
 def _bytes(body: bytes | str) -> bytes:

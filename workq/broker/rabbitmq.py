@@ -7,6 +7,7 @@ One connection publishes, each consumer has its own (an alarm blocks publishers 
     topology.py, ladder.py  what exists in the broker, and how delays pass through it
     rabbitmq_publisher.py   messages on their way, with what happens when they do not get there
     rabbitmq_consumer.py    deliveries, and what happens when the connection breaks under them
+    rabbitmq_browser.py     what is in a queue, by turning it once
 
 Who decides: the ledger. Works with RabbitMQ 3.10 and later, 4.x included: only durable queues, no global prefetch.
 """
@@ -28,8 +29,9 @@ try:
 except ModuleNotFoundError as missing:
     raise MissingExtra("broker: amqp:// needs the client library pika; install the extra [rabbitmq]") from missing
 
-from workq.broker import Depth, Hint, ladder
+from workq.broker import Browsed, Depth, Hint, See, ladder
 from workq.broker.amqp import Address, converse
+from workq.broker.rabbitmq_browser import Turn
 from workq.broker.rabbitmq_consumer import RETURNS_HEADER, Foreign, RabbitMQConsumer
 from workq.broker.rabbitmq_publisher import Batch, Message, Publisher, properties
 from workq.broker.topology import LADDER, QUARANTINE, QueueType, Topology
@@ -44,6 +46,7 @@ class RabbitMQBroker:
 
     is_transactional = False
     horizon_s = ladder.HORIZON_S
+    is_listable = False
 
     def __init__(
         self,
@@ -152,6 +155,17 @@ class RabbitMQBroker:
 
         return converse(self._parameters("depths"), self._address, talk, deadline_s=ASK_S)
 
+    def browse(self, queue: str, see: See, *, deadline_s: float) -> Browsed:
+        """As the port promises: see rabbitmq_browser.py."""
+        names = self._topology.main_queue(queue), self._topology.turn_lock(queue)
+        turn = Turn(queue, *names, see, deadline_s=deadline_s)
+        # the time of a turn begins when it is connected, and what it has in hand at the end is brought back
+        within_s = deadline_s + ASK_S + self._confirm_s
+        browsed = converse(self._parameters("audit"), self._address, turn.talk, deadline_s=within_s)
+        if turn.raised is not None:
+            raise turn.raised
+        return browsed
+
     def check(self) -> str:
         def talk(connection: SelectConnection, answer: Callable[[str | Exception], None]) -> None:
             told = connection.server_properties or {}
@@ -185,7 +199,7 @@ class RabbitMQBroker:
             exchange=exchange,
             routing_key=routing_key,
             needs=needs,
-            body=encode_hint(Envelope(hint.queue, hint.task_ids, hint.looks)),
+            body=encode_hint(Envelope(hint.queue, hint.task_ids, hint.looks, hint.marker)),
             properties=self._properties,
         )
 

@@ -7,7 +7,7 @@ may mean another message by now.
 What happens on each failure:
 
 - the connection or the channel breaks: the buffer is dropped (it comes again), and the consumer connects anew;
-- the queue is deleted under it (`basic.cancel`): it is declared again, and consumed again;
+- the queue is deleted under it (`basic.cancel`): the consumer connects anew, and declares it again;
 - deliveries lie unacked for longer than the broker's `consumer_timeout` (30 minutes by default), also unfetched in the
   buffer of a paused consumer: the broker closes the channel and delivers them again, to somebody;
 - a subscription is not answered (a quorum queue without a leader): the consumer connects anew, and tells so in
@@ -38,8 +38,6 @@ from workq.errors import ConfigError
 QUARANTINE_BODY_MAX: Final = 64 * 1024
 RETURNS_HEADER: Final = "workq-returns"
 CLOSE_S: Final = 1.0
-_AGAIN_S: Final = 0.2
-"""After the broker cancelled us: how long to wait before the queue is declared again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +162,9 @@ class RabbitMQConsumer:
             self._is_wanted = True
             self.link.call(self._follow)
 
+    def renew(self) -> None:
+        self.link.call(lambda: self.link.recycle("hints wait, and none is delivered here"))
+
     def close(self) -> None:
         with self._arrived:
             self._is_closed = True
@@ -258,7 +259,7 @@ class RabbitMQConsumer:
             if isinstance(hint, str):
                 delivery = Delivery(tag, queue, (), 0, method.redelivered, hint, _returns(properties))
             else:
-                delivery = Delivery(tag, queue, hint.task_ids, hint.looks, method.redelivered)
+                delivery = Delivery(tag, queue, hint.task_ids, hint.looks, method.redelivered, marker=hint.marker)
             with self._arrived:
                 self._buffer.append(delivery)
                 if len(self._buffer) == 1:
@@ -267,13 +268,14 @@ class RabbitMQConsumer:
         return receive
 
     def _on_cancelled(self, frame: Any) -> None:
-        """The broker took a subscription away: the queue was deleted, or has moved."""
+        """The broker took a subscription away: the queue was deleted, or has moved.
+
+        Everything is opened anew: a channel that has deliveries of a deleted quorum queue unacked gets nothing from the
+        queue of the same name that is declared after it (RabbitMQ 3.10).
+        """
         for subscription in self._subscriptions:
             if subscription.tag == frame.method.consumer_tag:
-                subscription.turn = _Turn.STARTING  # nobody else may start it meanwhile
-                if self._declarer is not None:
-                    self._declarer.declared.clear()
-                self.link.later(_AGAIN_S, lambda one=subscription: self._setter(one, _Turn.IDLE)(None))  # type: ignore[misc]
+                self.link.recycle(f"the broker cancelled the subscription to {subscription.queue}")
 
     def _ack(self, life: int, numbers: list[int]) -> None:
         channel = self._channel

@@ -2,6 +2,7 @@
 
     {ns}.q.{queue}      durable; quorum (default) or classic. The one place that names them is `Topology.main_queue`
     {ns}.quarantine     durable, bounded: messages that are not ours, and hints that nobody could take twenty times
+    {ns}.turn.{queue}   exclusive to a connection, and gone with it: the lock of who looks at all that is in a queue
     {ns}.delay.00..12   exchanges and queues of the ladder; {ns}.due is its foot
 
 A quorum queue always gets a delivery limit: without one, a hint returned by nack goes behind the marker (RabbitMQ
@@ -54,6 +55,10 @@ class Topology:
 
     def main_queue(self, queue: str) -> str:
         return f"{self.namespace}.q.{queue}"
+
+    def turn_lock(self, queue: str) -> str:
+        """The queue that exists, exclusive to its connection, while somebody turns `queue`."""
+        return f"{self.namespace}.turn.{queue}"
 
     @property
     def quarantine(self) -> str:
