@@ -39,13 +39,14 @@ local function holder_of(value)
   return string.match(value, '^%d*|%d+|(.*)$')
 end
 
--- When this store began: now, if nobody has noticed before that it is empty.
+-- When this store began: now, if nobody has noticed before that it is empty, or if the clock has been set back since.
 local function began()
   local at = tonumber(redis.call('GET', KEYS[1]) or nil)
-  if not at then
+  if not at or at > now then
     redis.call('SET', KEYS[1], in_ms(now))
+    at = now
   end
-  return at or now
+  return at
 end
 
 local live = {}

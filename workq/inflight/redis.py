@@ -10,7 +10,8 @@ Who decides: the ledger. Whoever can write here can delay work, never settle it.
 - Redis was restarted: the next call connects again and loads its script again.
 - Redis was wiped: `epoch_age_s` is young; each worker's next beat grants its lease anew and writes its holds again.
 - Redis is full (`maxmemory`): `hold` is refused and nothing of it is written; beats and releases go on.
-- The clock of Redis is set back: the lease of a worker that dies before its next beat lasts that much longer.
+- The clock of Redis is set back: the lease of a worker that dies before its next beat lasts that much longer here; a
+  sweep does not believe it (see sweep.py).
 
 The rights that workq's user of Redis needs, for the namespace `workq` (`+info` only shows the settings to `check`):
 `ACL SETUSER name on >password ~{workq}:* +@read +@write +@scripting +@connection +time -@dangerous +info`
