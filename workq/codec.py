@@ -20,6 +20,8 @@ DIGITS_MAX: Final = 4000
 """Integers above this many digits are refused: Python itself refuses to print more than 4,300."""
 HINT_MAX_BYTES: Final = 64 * 1024
 HINT_VERSION: Final = 1
+MARKER_VERSION: Final = 2
+"""A marker is a message of its own: to a worker that knows only hints it is a newer version, and is handed on."""
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder()
@@ -114,25 +116,32 @@ def storable(text: str, *, characters_max: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """A hint as it travels: version, queue, ids, and how often unknown ids were looked up already."""
+    """A hint as it travels: version, queue, ids, and how often unknown ids were looked up already.
+
+    Or a marker: then there are no ids.
+    """
 
     queue: str
     task_ids: tuple[str, ...]
     looks: int = 0
+    marker: str | None = None
 
 
 class _Wire(msgspec.Struct):
     v: int
     q: str
-    ids: list[str]
+    ids: list[str] = msgspec.field(default_factory=list)
     n: int = 0
+    m: str | None = None
 
 
 _wire_decoder = msgspec.json.Decoder(_Wire)
 
 
 def encode_hint(envelope: Envelope) -> bytes:
-    """The message body of a hint."""
+    """The message body of a hint or a marker."""
+    if envelope.marker is not None:
+        return _encoder.encode({"v": MARKER_VERSION, "q": envelope.queue, "m": envelope.marker})
     return _encoder.encode(
         {"v": HINT_VERSION, "q": envelope.queue, "ids": envelope.task_ids, "n": envelope.looks}
         if envelope.looks
@@ -155,8 +164,11 @@ def decode_hint(body: bytes) -> Envelope | str:
         return _why_invalid(body)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return "not_json"
+    if wire.v == MARKER_VERSION:
+        is_ours = wire.m is not None and is_task_id(wire.m) and not wire.ids
+        return Envelope(wire.q, (), 0, wire.m) if is_ours else "bad_envelope"
     if wire.v != HINT_VERSION:
-        return "newer_version" if wire.v > HINT_VERSION else "bad_envelope"
+        return "newer_version" if wire.v > MARKER_VERSION else "bad_envelope"
     if not wire.ids or not 0 <= wire.n <= 100 or not all(map(is_task_id, wire.ids)):
         return "bad_envelope"
     return Envelope(wire.q, tuple(wire.ids), wire.n)
@@ -168,7 +180,7 @@ def _why_invalid(body: bytes) -> str:
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return "not_json"
     version = value.get("v") if isinstance(value, dict) else None
-    if isinstance(version, int) and not isinstance(version, bool) and version > HINT_VERSION:
+    if isinstance(version, int) and not isinstance(version, bool) and version > MARKER_VERSION:
         return "newer_version"
     return "bad_envelope"
 

@@ -62,6 +62,10 @@ class Times:
     """How often losses are looked for. At most a lease."""
     unpublished_grace_s: float = 2.0
     """How long a task may be without a confirmed hint before the sweep relays it."""
+    marker_s: float = 30.0
+    """How often a marker is sent through a queue whose tasks wait, to prove that none of their hints is lost."""
+    marker_grace_s: float = 30.0
+    """How long after a marker came back a task may still be on its way between its hint and its hold."""
     amqp_heartbeat_s: float = 20.0
     """After which silence a RabbitMQ connection is dead. Whole seconds."""
     confirm_s: float = 10.0

@@ -33,11 +33,15 @@ POINTS = frozenset(
         "settle.before_release",
         "beat.before_write",
         "sweep.before_relay",
+        "sweep.before_settle",
         "sweep.before_reap",
         "sweep.before_unhint",
         "sweep.before_forget",
         "sweep.before_hints",
         "sweep.before_promote",
+        "sweep.before_marker",
+        "sweep.before_repair",
+        "worker.before_return",
         "supervisor.before_reap",
     }
 )

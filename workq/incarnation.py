@@ -24,17 +24,51 @@ def _boot_id() -> str:
         return f"{int(psutil.boot_time()):x}"
 
 
+@cache
+def this_machine() -> str | None:
+    """The boot and the process namespace that this process lives in; None where that cannot be told (not Linux).
+
+    Two processes with the same answer see each other's pids: the host's name would not do, because containers may share
+    it, and their boot, without sharing their processes.
+    """
+    try:
+        namespace = os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return None
+    return f"{_boot_id()}.{namespace:x}"
+
+
+def is_gone(pid: int) -> bool:
+    """Whether no process of this machine has that pid any more, dead ones aside.
+
+    A pid that another process has by now counts as there: the lease of the dead one tells in the end.
+    """
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.Error:
+        return False
+
+
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """One life of one worker process. `id` is unique for ever and at most 120 characters long."""
+    """One life of one worker process. `id` is unique for ever and at most 120 characters long.
+
+    `machine` and `parent` (the pid of its supervisor) let others on the same machine see that it is gone.
+    """
 
     id: str
     host: str
     pid: int
+    machine: str | None = None
+    parent: int | None = None
 
     @staticmethod
     def of_this_process() -> Incarnation:
         host = socket.gethostname()[:60]
         pid = os.getpid()
         started = int(psutil.Process(pid).create_time())
-        return Incarnation(f"{host}.{_boot_id()}.{pid}.{started:x}.{secrets.token_hex(4)}", host, pid)
+        return Incarnation(
+            f"{host}.{_boot_id()}.{pid}.{started:x}.{secrets.token_hex(4)}", host, pid, this_machine(), os.getppid()
+        )

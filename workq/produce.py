@@ -8,7 +8,7 @@ published before it commits: the relay asks the ledger whether the rows are visi
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -27,11 +27,22 @@ _VISIBLE_AFTER_S = (0.0, 0.02, 0.1, 0.5)
 
 
 class Producer:
-    """Records tasks into one set of stores. Thread-safe."""
+    """Records tasks into one set of stores. Thread-safe.
 
-    def __init__(self, stores: Stores, *, confirm_s: float) -> None:
+    `follow` sees to the hints of rows whose transaction is about to be committed by the caller; a thread, by default.
+    """
+
+    def __init__(
+        self,
+        stores: Stores,
+        *,
+        confirm_s: float,
+        relay: Relay | None = None,
+        follow: Callable[[list[Unpublished]], None] | None = None,
+    ) -> None:
         self._stores = stores
-        self.relay = Relay(stores, confirm_s=confirm_s)
+        self.relay = relay if relay is not None else Relay(stores, confirm_s=confirm_s)
+        self._follow = follow if follow is not None else self._follow_in_thread
 
     def record(self, tasks: Sequence[NewTask], *, connection: Any = None) -> list[Enqueued]:
         """Record tasks in one transaction, ours or the caller's, and see to their hints."""
@@ -77,9 +88,7 @@ class Producer:
         def committing(_: Connection) -> None:
             if not done.is_set():
                 done.set()
-                threading.Thread(
-                    target=self._offer_when_visible, args=(rows,), name="workq-commit", daemon=True
-                ).start()
+                self._follow(rows)
 
         def rolled_back(_: Connection) -> None:
             done.set()
@@ -87,15 +96,23 @@ class Producer:
         event.listen(connection, "commit", committing, once=True)
         event.listen(connection, "rollback", rolled_back, once=True)
 
+    def offer_visible(self, rows: list[Unpublished]) -> list[Unpublished]:
+        """One look: offer those rows that other transactions can see; answers the others."""
+        left = {row.task_id: row for row in rows}
+        seen = self._stores.ledger.look(list(left)[:CHUNK])
+        self.relay.offer([left.pop(task_id) for task_id in seen])
+        return list(left.values())
+
+    def _follow_in_thread(self, rows: list[Unpublished]) -> None:
+        threading.Thread(target=self._offer_when_visible, args=(rows,), name="workq-commit", daemon=True).start()
+
     def _offer_when_visible(self, rows: list[Unpublished]) -> None:
         """The event comes just before the COMMIT itself: publish only what other transactions can see."""
-        left = {row.task_id: row for row in rows}
         pause = threading.Event()
         for wait_s in _VISIBLE_AFTER_S:
             pause.wait(wait_s)
-            seen = self._stores.ledger.look(list(left)[:CHUNK])
-            self.relay.offer([left.pop(task_id) for task_id in seen])
-            if not left:
+            rows = self.offer_visible(rows)
+            if not rows:
                 return
 
 

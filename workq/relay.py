@@ -59,11 +59,15 @@ def publish(stores: Stores, rows: Sequence[Unpublished], *, deadline_s: float) -
 
 
 class Relay:
-    """The thread that publishes behind `enqueue()`. Started by the first offer; thread-safe."""
+    """Publishes behind `enqueue()`, in a thread that the first offer starts. Thread-safe.
 
-    def __init__(self, stores: Stores, *, confirm_s: float) -> None:
+    Without a thread (`has_thread=False`), whoever made it calls `relay_once`.
+    """
+
+    def __init__(self, stores: Stores, *, confirm_s: float, has_thread: bool = True) -> None:
         self._stores = stores
         self._confirm_s = confirm_s
+        self._has_thread = has_thread
         self._changed = threading.Condition()
         self._waiting: deque[Unpublished] = deque()
         self._is_busy = False
@@ -79,7 +83,7 @@ class Relay:
                 if len(self._waiting) >= BEHIND_MAX:
                     break
                 self._waiting.append(row)
-            if self._thread is None:
+            if self._thread is None and self._has_thread:
                 self._thread = threading.Thread(target=self._run, name="workq-relay", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
@@ -100,21 +104,32 @@ class Relay:
         if self._thread is not None:
             self._thread.join(timeout_s)
 
+    @property
+    def behind(self) -> int:
+        """How many rows wait to be published."""
+        return len(self._waiting)
+
+    def relay_once(self) -> None:
+        """One try to publish what waits, at most `BATCH` rows. What fails is left to the sweep; nothing is raised."""
+        with self._changed:
+            self._is_busy = True
+            rows = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
+        try:
+            sent = publish(self._stores, rows, deadline_s=self._confirm_s)
+            if sent < len(rows):
+                log.info("relay.unconfirmed", extra={"tasks": len(rows) - sent})
+        except Unavailable as error:
+            log.warning("relay.failed: %s", error)
+        except Exception:  # the thread must live: without it every hint would wait for the sweep
+            log.exception("relay.failed")
+        with self._changed:
+            self._is_busy = False
+            self._changed.notify_all()
+
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._is_busy = False
-                self._changed.notify_all()
                 self._changed.wait_for(lambda: self._waiting or self._is_closing)
                 if self._is_closing:
                     return
-                self._is_busy = True
-                rows = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
-            try:
-                sent = publish(self._stores, rows, deadline_s=self._confirm_s)
-                if sent < len(rows):
-                    log.info("relay.unconfirmed", extra={"tasks": len(rows) - sent})
-            except Unavailable as error:
-                log.warning("relay.failed: %s", error)
-            except Exception:  # this thread must live: without it every hint would wait for the sweep
-                log.exception("relay.failed")
+            self.relay_once()

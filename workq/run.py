@@ -20,6 +20,8 @@ from workq.handler import Handler
 from workq.task import Cancelled, Claim, Dead, Done, Outcome, Retry
 
 RESULT_MAX_BYTES = 64 * 1024
+NO_HANDLER = "no handler is registered under the name"
+"""How the error of an attempt begins that found no handler in its worker."""
 NO_HANDLER_RETRY_S = 30.0
 REASON_MAX = 200
 TRACEBACK_MAX = 8_000
@@ -88,7 +90,7 @@ async def run_async(claim: Claim, handler: Handler[..., Any], arguments: Any, is
 def prepare(claim: Claim, handler: Handler[..., Any] | None, *, rng: Random) -> tuple[Any, Outcome | None]:
     """The decoded arguments, or the outcome when the attempt cannot start."""
     if handler is None:
-        error = f"no handler is registered under the name {claim.name!r} in this worker's application"
+        error = f"{NO_HANDLER} {claim.name!r} in this worker's application"
         if claim.failures + 1 >= claim.failures_max:
             return None, Dead("no_handler", error)
         return None, Retry(NO_HANDLER_RETRY_S * rng.uniform(0.5, 1.0), error)

@@ -1,6 +1,7 @@
 """How often: the ticker of the sweep. The only module that imports APScheduler.
 
 A tick that was missed (a suspended machine) is made up for once, never in a burst, and never runs beside itself.
+APScheduler goes by the host's wall clock; a clock that is set back does not keep the sweep waiting for it.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
 
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
@@ -16,19 +19,36 @@ from apscheduler.triggers.interval import IntervalTrigger
 logging.getLogger("apscheduler").setLevel(logging.ERROR)
 
 
+class _Scheduler(BackgroundScheduler):  # type: ignore[misc]  # it has no types
+    """Whose ticks do not wait until a clock that was set back has caught up."""
+
+    def _process_jobs(self) -> Any:
+        now = datetime.now(UTC)
+        for job in self.get_jobs():
+            if job.next_run_time > now + 2 * job.trigger.interval:
+                job.modify(next_run_time=now)
+        return super()._process_jobs()
+
+
 class Ticker:
     """Calls a function every so many seconds, in a thread of its own."""
 
-    def __init__(self, tick: Callable[[], None], *, every_s: float, jitter_s: float = 0.0) -> None:
-        self._scheduler = BackgroundScheduler(
+    def __init__(
+        self, tick: Callable[[], None], *, every_s: float, jitter_s: float = 0.0, at_once: bool = False
+    ) -> None:
+        """`at_once`: the first tick comes with the start, not an interval later."""
+        self._scheduler = _Scheduler(
             executors={"default": ThreadPoolExecutor(1)},
             job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1},
             timezone="UTC",
         )
-        self._scheduler.add_job(tick, IntervalTrigger(seconds=every_s, jitter=jitter_s or None, timezone="UTC"))
+        first = {"next_run_time": datetime.now(UTC)} if at_once else {}
+        self._scheduler.add_job(
+            tick, IntervalTrigger(seconds=every_s, jitter=jitter_s or None, timezone="UTC"), **first
+        )
 
     def start(self) -> None:
-        """Begin; the first tick comes after one interval."""
+        """Begin."""
         self._scheduler.start()
 
     def close(self) -> None:

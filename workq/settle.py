@@ -3,10 +3,10 @@
 Settling is a plain call, never a hook. While the ledger is away the outcomes are kept and written when it is back;
 their leases go on meanwhile. The ledger decides first, and only the winner of a failure publishes the retry's hint:
 after the release, so that whoever gets the hint finds nobody holding the task. A result that comes late changes
-nothing and is recorded as `late_result`. An outcome that the ledger refuses (text that it cannot store) is written
-again without its text.
+nothing and is recorded as `late_result`. A batch that the ledger refuses is halved, so that one row harms no other; an
+outcome that it refuses alone (text that it cannot store) is written again without its text.
 
-A release that failed is made up for by the next settlement or beat. If this thread dies, `on_death` ends the process:
+`settle_once` is one try and never waits; the thread around it does. If that thread dies, `on_death` ends the process:
 nothing that it runs would ever be settled.
 """
 
@@ -22,6 +22,7 @@ from typing import assert_never
 
 from workq.errors import Unavailable
 from workq.failpoints import reach
+from workq.held import Held
 from workq.ledger import Settled, Unpublished
 from workq.relay import Relay
 from workq.stores import Stores
@@ -32,34 +33,37 @@ log = logging.getLogger("workq.settle")
 BATCH = 200
 LINGER_S = 0.003
 """How long a settlement may wait for others while more attempts are running."""
-UNRELEASED_MAX = 10_000
+AGAIN_S = 0.1
+"""The first pause while the ledger is away; it doubles up to `AGAIN_MAX_S`."""
+AGAIN_MAX_S = 2.0
 
 
 class Settler:
-    """The thread that writes outcomes. `on_settled` is told of each, won or late, just before its hold is released."""
+    """Writes outcomes. `on_settled` is told of each, won or late, just before its hold is released."""
 
     def __init__(
         self,
         stores: Stores,
         relay: Relay,
+        held: Held,
         *,
-        by: str,
         is_busy: Callable[[], bool],
         on_settled: Callable[[Sequence[Settlement]], None],
         on_death: Callable[[], None],
+        rng: random.Random,
     ) -> None:
         self._stores = stores
         self._relay = relay
-        self._by = by
+        self._held = held
         self._is_busy = is_busy
         self._on_settled = on_settled
         self._on_death = on_death
+        self._rng = rng
         self._changed = threading.Condition()
         self._waiting: deque[Settlement] = deque()
-        self._unreleased: list[tuple[str, str]] = []
-        self.releasing = threading.Lock()
-        """Nothing is released while somebody has this."""
-        self._in_hand = 0
+        self._in_hand: deque[list[Settlement]] = deque()
+        """Batches that were begun: one, or the parts of one that the ledger refused."""
+        self._again_s = AGAIN_S
         self._is_closing = False
         self._thread = threading.Thread(target=self._live, name="workq-settle", daemon=True)
 
@@ -76,7 +80,8 @@ class Settler:
     @property
     def unsettled(self) -> int:
         """How many outcomes are not written yet."""
-        return len(self._waiting) + self._in_hand
+        with self._changed:
+            return len(self._waiting) + sum(len(batch) for batch in self._in_hand)
 
     def close(self, *, timeout_s: float) -> bool:
         """Write what is left and end; False when the time is up before."""
@@ -86,19 +91,52 @@ class Settler:
         self._thread.join(max(0.0, timeout_s))
         return not self._thread.is_alive()
 
-    def release(self, holds: Sequence[tuple[str, str]] = ()) -> None:
-        """Drop holds, (task id, queue), and those that could not be dropped before. For any thread."""
-        with self.releasing:
-            self._unreleased.extend(holds)
-            if not self._unreleased:
-                return
-            try:
-                self._stores.inflight.release(self._unreleased, by=self._by)
-            except Unavailable as error:
-                log.warning("settle.unreleased: %s", error)
-                del self._unreleased[:-UNRELEASED_MAX]  # leaving, or being reaped, drops the others
+    def settle_once(self) -> float:
+        """One try to write one batch, if there is any; answers how many seconds to wait before the next one.
+
+        What is raised is not a fault of a server: this process cannot settle, and must end.
+        """
+        with self._changed:
+            if not self._in_hand:
+                if not self._waiting:
+                    return 0.0
+                self._in_hand.append([self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))])
+                self._again_s = AGAIN_S
+                is_new = True
             else:
-                self._unreleased.clear()
+                is_new = False
+            batch = self._in_hand[0]
+        if is_new:
+            reach("settle.before_write")
+        try:
+            settled = self._stores.ledger.settle(batch)
+        except Unavailable as error:
+            log.warning("settle.waits: %s", error)
+            pause_s, self._again_s = self._again_s, min(AGAIN_MAX_S, self._again_s * 2)
+            return pause_s * self._rng.uniform(0.5, 1.0)
+        except Exception:  # a row that the database refuses must not stop the others
+            log.exception("settle.refused", extra={"tasks": [one.claim.task_id for one in batch[:10]]})
+            parts = _simpler(batch)
+            if parts is None:
+                raise  # not the text then: this process ends, and its claims with it
+            with self._changed:
+                self._in_hand.popleft()
+                self._in_hand.extendleft(reversed(parts))
+            return 0.0
+        self._finish(batch, settled)
+        with self._changed:
+            self._in_hand.popleft()
+        return 0.0
+
+    def _finish(self, batch: list[Settlement], settled: list[Settled]) -> None:
+        """After the ledger has decided: release, then the hints of retries."""
+        hints = retries_of(batch, settled)
+        self._on_settled(batch)
+        reach("settle.before_release")
+        self._held.release([(one.claim.task_id, one.claim.queue) for one in batch])
+        reach("settle.before_retry_hint")
+        if hints:
+            self._relay.offer(hints)
 
     def _live(self) -> None:
         try:
@@ -109,53 +147,36 @@ class Settler:
 
     def _run(self) -> None:
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._is_closing)
-                if not self._waiting:
-                    return
-            if len(self._waiting) < BATCH and self._is_busy() and not self._is_closing:
-                time.sleep(LINGER_S)
-            with self._changed:
-                batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
-                self._in_hand = len(batch)
-            self._settle(batch)
-            self._in_hand = 0
+            if not self._in_hand:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._waiting or self._is_closing)
+                    if not self._waiting:
+                        return
+                if len(self._waiting) < BATCH and self._is_busy() and not self._is_closing:
+                    time.sleep(LINGER_S)
+            pause_s = self.settle_once()
+            if pause_s > 0.0:
+                time.sleep(pause_s)
 
-    def _settle(self, batch: list[Settlement]) -> None:
-        reach("settle.before_write")
-        settled = self._write(batch)
-        hints = []
-        for one, result in zip(batch, settled, strict=True):
-            if result.state is None:
-                log.warning("task.fenced", extra={"task": one.claim.task_id, "attempt": one.claim.attempt})
-            elif result.state in (State.WAITING, State.READY):
-                hints.append(Unpublished(one.claim.task_id, one.claim.queue, one.claim.attempt, result.delay_s))
-        self._on_settled(batch)
-        reach("settle.before_release")
-        self.release([(one.claim.task_id, one.claim.queue) for one in batch])
-        reach("settle.before_retry_hint")
-        if hints:
-            self._relay.offer(hints)
 
-    def _write(self, batch: list[Settlement]) -> list[Settled]:
-        """Write until it stands. A batch that the ledger refuses is split, so that one row harms no other."""
-        pause_s = 0.1
-        while True:
-            try:
-                return self._stores.ledger.settle(batch)
-            except Unavailable as error:
-                log.warning("settle.waits: %s", error)
-                time.sleep(pause_s * random.uniform(0.5, 1.0))
-                pause_s = min(2.0, pause_s * 2)
-            except Exception:  # a row that the database refuses must not stop the others
-                log.exception("settle.refused", extra={"tasks": [one.claim.task_id for one in batch[:10]]})
-                if len(batch) > 1:
-                    half = len(batch) // 2
-                    return self._write(batch[:half]) + self._write(batch[half:])
-                plain = _plain(batch[0].outcome)
-                if plain == batch[0].outcome:
-                    raise  # not the text then: this process ends, and its claims with it
-                batch = [Settlement(batch[0].claim, plain)]
+def retries_of(batch: Sequence[Settlement], settled: Sequence[Settled]) -> list[Unpublished]:
+    """What the ledger has made of these that runs again, and needs a hint; what it refused is told to the log."""
+    hints = []
+    for one, result in zip(batch, settled, strict=True):
+        if result.state is None:
+            log.warning("task.fenced", extra={"task": one.claim.task_id, "attempt": one.claim.attempt})
+        elif result.state in (State.WAITING, State.READY):
+            hints.append(Unpublished(one.claim.task_id, one.claim.queue, one.claim.attempt, result.delay_s))
+    return hints
+
+
+def _simpler(batch: list[Settlement]) -> list[list[Settlement]] | None:
+    """What to write in place of a batch that the ledger refused: its halves, or one outcome without its text."""
+    if len(batch) > 1:
+        half = len(batch) // 2
+        return [batch[:half], batch[half:]]
+    plain = _plain(batch[0].outcome)
+    return None if plain == batch[0].outcome else [[Settlement(batch[0].claim, plain)]]
 
 
 def _plain(outcome: Outcome) -> Outcome:

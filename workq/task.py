@@ -71,7 +71,10 @@ class Enqueued:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The right to one attempt of one task, granted by the ledger."""
+    """The right to one attempt of one task, granted by the ledger.
+
+    A suspect was running in company when its process died: it must run alone in its process.
+    """
 
     task_id: str
     name: str
@@ -84,6 +87,7 @@ class Claim:
     failures_max: int
     crashes_max: int
     job_id: str | None
+    is_suspect: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,21 +4,39 @@ from __future__ import annotations
 
 import os
 import stat
+import struct
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from workq.board import Board, Started
+from workq.board import STALE_S, Board, Started, remove_stale
 from workq.codec import new_task_id
+from workq.task import Cancelled, Claim, Dead, Done, Outcome, Retry, Settlement
 
 LINES = 8
 
 
+def settlement(outcome: Outcome, task_id: str | None = None) -> Settlement:
+    claim = Claim(task_id or new_task_id(), "sum", "mail", "", 3, "secret", 1, 0, 5, 3, None)
+    return Settlement(claim, outcome)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where boards are: a folder of this test alone."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
 @pytest.fixture
-def board() -> Iterator[Board]:
+def board(folder: Path) -> Iterator[Board]:
     board = Board.create(lines=LINES)
     yield board
     board.remove()
@@ -38,12 +56,33 @@ def test_a_new_board_is_private_and_says_nothing(board: Board) -> None:
     assert not board.has_left()
 
 
+def test_a_board_that_finds_no_room_leaves_nothing(folder: Path) -> None:
+    code = (
+        "import resource; from workq.board import Board; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "try: Board.create(lines=8)\n"
+        "except OSError as error: print(error)\n"
+    )
+
+    told = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "TMPDIR": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+
+    assert "File too large" in told.stdout
+    assert list(folder.iterdir()) == []
+
+
 def test_what_has_started_is_seen_by_others_until_it_is_cleared(board: Board, reader: Board) -> None:
     one, two = new_task_id(), new_task_id()
+    here = threading.get_ident()
     board.start(0, one, 1, started_at=10.0, hard_at=20.0)
     board.start(LINES - 1, two, 4_000_000_000, started_at=11.0, hard_at=0.0)
 
-    assert reader.started() == [Started(one, 1, 10.0, 20.0), Started(two, 4_000_000_000, 11.0, 0.0)]
+    assert reader.started() == [Started(one, 1, 10.0, 20.0, here), Started(two, 4_000_000_000, 11.0, 0.0, here)]
 
     board.clear(0)
 
@@ -56,7 +95,21 @@ def test_a_line_that_has_ended_has_no_limit_any_more_and_still_counts(board: Boa
 
     board.ended(3)
 
-    assert reader.started() == [Started(task_id, 2, 10.0, 0.0)]
+    assert reader.started() == [Started(task_id, 2, 10.0, 0.0, threading.get_ident(), is_ended=True)]
+
+
+def test_a_line_names_the_thread_that_runs_its_attempt(board: Board, reader: Board) -> None:
+    idents: list[int] = []
+
+    def run() -> None:
+        idents.append(threading.get_ident())
+        board.start(1, new_task_id(), 1, started_at=1.0, hard_at=0.0)
+
+    running = threading.Thread(target=run)
+    running.start()
+    running.join()
+
+    assert [line.thread for line in reader.started()] == idents
 
 
 def test_a_line_serves_one_attempt_after_the_other(board: Board, reader: Board) -> None:
@@ -66,7 +119,7 @@ def test_a_line_serves_one_attempt_after_the_other(board: Board, reader: Board) 
 
     board.start(0, second, 1, started_at=3.0, hard_at=0.0)
 
-    assert reader.started() == [Started(second, 1, 3.0, 0.0)]
+    assert reader.started() == [Started(second, 1, 3.0, 0.0, threading.get_ident())]
 
 
 def test_a_process_is_known_once_it_has_introduced_itself_whole(board: Board, reader: Board) -> None:
@@ -145,8 +198,121 @@ def test_what_a_killed_process_wrote_is_still_there(board: Board) -> None:
 
     assert died.returncode == -9
     assert board.incarnation() == "victim"
-    assert board.started() == [Started(task_id, 5, 1.0, 0.0)]
+    [line] = board.started()
+    assert (line.task_id, line.attempt, line.started_at, line.hard_at) == (task_id, 5, 1.0, 0.0)
     assert not board.has_left()
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        Done('{"rows": 3}'),
+        Done(None, "result_error: too long"),
+        Retry(1.5, "ValueError: no"),
+        Dead("failed", "it is over", failed=False),
+        Cancelled("by itself"),
+    ],
+)
+def test_what_has_ended_is_there_to_be_settled_by_others_until_it_is_settled(
+    outcome: Outcome, board: Board, reader: Board
+) -> None:
+    ended = settlement(outcome)
+    board.start(5, ended.claim.task_id, 3, started_at=10.0, hard_at=20.0)
+    assert reader.outcomes() == []
+
+    board.ended(5, ended)
+
+    assert reader.outcomes() == [ended]
+    assert [(line.is_ended, line.hard_at) for line in reader.started()] == [(True, 0.0)]
+
+    board.clear(5)
+
+    assert reader.outcomes() == []
+
+
+def test_the_payload_stays_away_and_a_longer_outcome_than_a_line_takes_is_left_out(board: Board, reader: Board) -> None:
+    long = settlement(Done("x" * 64 * 1024))
+    with_payload = Settlement(replace(settlement(Done("1")).claim, payload="y" * 64 * 1024), Done("1"))
+    for line, one in enumerate((long, with_payload, settlement(Done("\ud800")), settlement(Done("2")))):
+        board.start(line, one.claim.task_id, 3, started_at=1.0, hard_at=0.0)
+        board.ended(line, one)
+
+    assert [one.outcome for one in reader.outcomes()] == [Done("1"), Done("2")]
+    assert [line.is_ended for line in reader.started()] == [True] * 4
+
+
+def test_an_outcome_of_another_version_or_one_that_is_torn_is_left_out(board: Board, reader: Board) -> None:
+    for line in range(3):
+        board.start(line, new_task_id(), 3, started_at=1.0, hard_at=0.0)
+        board.ended(line, settlement(Done("1")))
+    for line, told in ((0, b"[[1,2],"), (1, b'[["x"],"Better",[]]')):
+        at = 256 + 1024 * line + 67
+        board._map[at : at + len(told)] = told
+
+    assert len(reader.outcomes()) == 1
+
+
+def test_a_board_is_found_by_its_incarnation_after_everybody_was_killed(board: Board, folder: Path) -> None:
+    ended = settlement(Done("1"))
+    board.introduce("host.b007.1.2.abcd")
+    board.start(0, ended.claim.task_id, 3, started_at=1.0, hard_at=0.0)
+    board.ended(0, ended)
+
+    found = Board.of("host.b007.1.2.abcd")
+
+    assert found is not None
+    assert found.outcomes() == [ended]
+    assert Board.of("host.b007.1.2.other") is None
+    found.remove()
+    assert list(folder.iterdir()) == []
+
+
+def test_no_board_of_somebody_else_and_no_link_to_one_is_read(
+    board: Board, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board.introduce("host.1")
+    (folder / "workq-board-host.2").symlink_to(board.path)
+    (folder / "workq-board-host.3").mkdir()
+    (folder / "workq-board-host.4").write_bytes(b"")
+    (folder / "workq-board-host.5").write_bytes(board.path.read_bytes())  # it is another's
+
+    assert [Board.of(f"host.{number}") for number in (2, 3, 4, 5)] == [None] * 4
+
+    monkeypatch.setattr(os, "geteuid", lambda: board.path.stat().st_uid + 1)
+    assert Board.of("host.1") is None
+
+
+def test_who_leaves_in_order_leaves_no_file(board: Board, folder: Path, reader: Board) -> None:
+    board.introduce("host.1")
+
+    board.leave()
+
+    assert list(folder.iterdir()) == []
+    assert reader.has_left()
+
+
+def test_boards_of_the_long_gone_are_removed_and_no_others(board: Board, folder: Path) -> None:
+    def left_behind(name: str, pid: int, age_s: float) -> Path:
+        one = Board.create(lines=LINES)
+        one.introduce(name)
+        struct.pack_into("<I", one._map, 251, pid)
+        one._map.flush()
+        os.utime(one.path, (time.time() - age_s,) * 2)
+        return one.path
+
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    board.introduce("host.lives")
+    old = left_behind("host.gone", gone.pid, STALE_S + 60)
+    kept = {
+        board.path,
+        left_behind("host.just-gone", gone.pid, STALE_S - 60),
+        left_behind("host.long-at-work", os.getpid(), STALE_S + 60),
+    }
+
+    assert remove_stale() == 1
+    assert not old.exists()
+    assert set(folder.iterdir()) == kept
 
 
 def test_the_file_may_vanish_once_both_sides_have_it_open(board: Board, reader: Board) -> None:

@@ -259,6 +259,13 @@ def test_a_hint_arrives_as_it_was_sent(queue: str, ids: list[str], looks: int) -
     assert codec.decode_hint(codec.encode_hint(envelope)) == envelope
 
 
+def test_a_marker_arrives_as_it_was_sent_and_a_worker_that_knows_only_hints_sees_a_newer_version() -> None:
+    marker = Envelope("q", (), 0, AN_ID)
+
+    assert codec.decode_hint(codec.encode_hint(marker)) == marker
+    assert json.loads(codec.encode_hint(marker)) == {"v": 2, "q": "q", "m": AN_ID}
+
+
 def test_a_hint_is_version_queue_and_ids_and_nothing_more() -> None:
     assert json.loads(codec.encode_hint(Envelope("q", (AN_ID,)))) == {"v": 1, "q": "q", "ids": [AN_ID]}
     assert json.loads(codec.encode_hint(Envelope("q", (AN_ID,), 2))) == {"v": 1, "q": "q", "ids": [AN_ID], "n": 2}
@@ -319,8 +326,12 @@ def body(**fields: Any) -> bytes:
         (body(v=None), "bad_envelope"),
         (body(v=1.5), "bad_envelope"),
         (b'{"v":-1' + b"0" * 400 + b"}", "bad_envelope"),
-        (body(v=2), "newer_version"),
-        (json.dumps({"v": 2, "other": "shape"}).encode(), "newer_version"),
+        (json.dumps({"v": 2, "other": "shape"}).encode(), "bad_envelope"),
+        (body(v=2), "bad_envelope"),
+        (json.dumps({"v": 2, "q": "q", "m": "no id"}).encode(), "bad_envelope"),
+        (json.dumps({"v": 2, "q": "q", "m": AN_ID, "ids": [AN_ID]}).encode(), "bad_envelope"),
+        (body(v=3), "newer_version"),
+        (json.dumps({"v": 3, "other": "shape"}).encode(), "newer_version"),
         (body(v=2**63), "newer_version"),
         (b'{"v":1' + b"0" * 400 + b',"q":"q","ids":[]}', "newer_version"),
     ],

@@ -1,0 +1,135 @@
+"""One consumer process without its threads: its real parts on the real embedded stores, step by step."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from workq import State, WorkQueue
+from workq.beat import Heart
+from workq.board import Board
+from workq.custody import Custody
+from workq.handler import Handler
+from workq.held import Held
+from workq.incarnation import Incarnation
+from workq.ledger import migrate
+from workq.pool import Attempt, Pool
+from workq.task import Done, Settlement
+
+THREADS = 3
+
+
+class ByHand(Pool):
+    """A pool that only notes what it was given."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.taken: dict[str, Attempt] = {}
+
+    def dispatch(self, attempt: Attempt) -> None:
+        self.taken[attempt.claim.task_id] = attempt
+
+
+class Process:
+    """One consumer process without its threads."""
+
+    def __init__(self, wq: WorkQueue) -> None:
+        self.now = 1000.0
+        self.wq = wq
+        self.stores = wq.stores
+        self.settleable: list[Settlement] = []
+        self.me = Incarnation("host.b007.1.2.steps", "host", 4711)
+        self.board = Board.create(lines=64)
+        self.held = Held(self.stores.inflight, by=self.me.id)
+        self.heart = Heart(self.stores, self.held, me=self.me, times=wq.settings.times, clock=self.clock)
+        self.pool = ByHand(
+            self.stores.ledger,
+            self.board,
+            threads=THREADS,
+            times=wq.settings.times,
+            on_finished=self.settleable.append,
+            on_death=lambda: None,
+            rng=random.Random(1),
+            clock=self.clock,
+        )
+        self.heart.join(queues=["default"], threads=THREADS)
+        self.consumer = self.stores.broker.consumer(["default"], name=self.me.id, prefetch=50)
+        self.custody = Custody(
+            self.stores,
+            self.consumer,
+            me=self.me.id,
+            queues=["default"],
+            registry=wq.registry,
+            settings=wq.settings,
+            heart=self.heart,
+            held=self.held,
+            pool=self.pool,
+            rng=random.Random(2),
+            clock=self.clock,
+        )
+
+    def clock(self) -> float:
+        return self.now
+
+    def forward(self, seconds: float) -> None:
+        self.now += seconds
+        self.heart.beat_in_flight()
+
+    def rounds(self, count: int = 3) -> None:
+        for _ in range(count):
+            self.custody.round()
+
+    def end(self, *task_ids: str) -> None:
+        """The handlers of these tasks return, and their outcomes are settled."""
+        for task_id in task_ids:
+            self.pool.finish(self.pool.taken.pop(task_id), Done())
+        self.settle()
+
+    def settle(self) -> None:
+        batch, self.settleable[:] = list(self.settleable), []
+        if batch:
+            self.stores.ledger.settle(batch)
+            self.pool.settled(batch)
+            self.held.release([(one.claim.task_id, one.claim.queue) for one in batch])
+
+    def runs(self) -> set[str]:
+        return set(self.pool.taken)
+
+    def state(self, task_id: str) -> State:
+        task = self.stores.ledger.get(task_id)
+        assert task is not None
+        return task.state
+
+    def hinted(self) -> set[str]:
+        """What another consumer finds in the queue, if it looks now."""
+        other = self.stores.broker.consumer(["default"], name="other", prefetch=100)
+        found = {task_id for delivery in other.fetch(ids_max=200, wait_s=0.0) for task_id in delivery.task_ids}
+        other.close()
+        return found
+
+
+@contextmanager
+def opened(folder: Path) -> Iterator[Process]:
+    """A process on a new SQLite file in a folder, with a handler called work."""
+    with WorkQueue(ledger=f"sqlite:///{folder / 'workq.db'}", namespace="steps") as wq:
+        database = wq.database()
+        migrate.migrate(database)
+        database.close()
+        wq.task(name="work")(lambda number: number)
+        process = Process(wq)
+        try:
+            yield process
+        finally:
+            process.consumer.close()
+            process.board.remove()
+
+
+def tasks(process: Process, count: int) -> list[str]:
+    """New tasks, with their hints."""
+    handler: Handler[..., Any] = process.wq.handler("work")
+    ids = [handler.enqueue(number).id for number in range(count)]
+    process.wq.producer.relay.flush(timeout_s=30.0)
+    return ids

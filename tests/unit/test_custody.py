@@ -1,0 +1,74 @@
+"""Custody: what a process has in hand is never forgotten, whatever the broker answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.unit.process import THREADS, Process, opened, tasks
+from workq import State
+from workq.broker import Hint
+from workq.custody import GIVE_BACK_AFTER_S
+from workq.inflight import Entry
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[Process]:
+    with opened(tmp_path) as process:
+        yield process
+
+
+def all_run(process: Process, ids: Sequence[str]) -> None:
+    """Whatever waits here starts, once there is room; nothing waits unacked for nobody."""
+    for _ in ids:
+        process.rounds(2)
+        process.end(*process.runs())
+        if process.custody.is_empty and not process.hinted():
+            break
+    assert [process.state(task_id) for task_id in ids] == [State.SUCCEEDED] * len(ids)
+
+
+def test_what_arrived_at_a_full_process_and_cannot_be_handed_back_is_kept_and_run_here(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full process pauses its subscription; what had arrived before must not stay unacked in its hands."""
+
+    def refuse(hints: Sequence[Hint], *, deadline_s: float) -> list[bool]:
+        return [False] * len(hints)
+
+    ids = tasks(process, 2 * THREADS + 40)
+    process.rounds()
+    assert len(process.runs()) == THREADS
+    with monkeypatch.context() as patch:
+        patch.setattr(process.stores.broker, "publish", refuse)
+        patch.setattr(process.consumer, "pause", lambda: None)  # as if all had arrived before
+        process.forward(GIVE_BACK_AFTER_S + 0.1)
+        process.rounds()
+        assert process.hinted() == set(), "it has all of them"
+
+    all_run(process, ids)
+
+
+def test_a_hold_that_nobody_here_knows_is_dropped_at_the_second_look(process: Process) -> None:
+    [stray, known] = tasks(process, 2)
+    process.stores.inflight.hold([Entry(stray, "default"), Entry(known, "default")], by=process.me.id)
+    process.held.add([Entry(known, "default")])
+
+    assert process.held.release_strays() == 0, "it may just be being taken"
+    assert process.held.release_strays() == 1
+    assert process.held.release_strays() == 0
+    assert [hold.task_id for hold in process.stores.inflight.held_by(process.me.id)] == [known]
+
+
+def test_a_hold_that_was_being_taken_at_the_first_look_is_kept(process: Process) -> None:
+    [task_id] = tasks(process, 1)
+    process.stores.inflight.hold([Entry(task_id, "default")], by=process.me.id)
+    assert process.held.release_strays() == 0
+
+    process.held.add([Entry(task_id, "default")])
+
+    assert process.held.release_strays() == 0
+    process.held.release([(task_id, "default")])
+    assert process.stores.inflight.held_by(process.me.id) == []

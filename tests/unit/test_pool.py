@@ -1,0 +1,119 @@
+"""The pool: as many attempts run at once as there are threads, however they arrive."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+
+from workq import Times, WorkQueue
+from workq.board import Board
+from workq.codec import new_task_id
+from workq.handler import Handler
+from workq.ledger import Ledger
+from workq.pool import Pool
+from workq.task import Claim, HandedBack, Settlement
+
+THREADS = 4
+LONG_S = 30.0
+
+
+def claim() -> Claim:
+    return Claim(new_task_id(), "wait", "default", "", 1, "token", 0, 0, 3, 3, None)
+
+
+class Stage:
+    """A pool whose attempts say that they have begun, and end when they are let go."""
+
+    def __init__(self) -> None:
+        self.began = threading.Semaphore(0)
+        self.let_go = threading.Event()
+        self.finished: list[Settlement] = []
+        self.another_finished = threading.Semaphore(0)
+        self.app = WorkQueue(ledger="sqlite:///never-opened.db")
+        self.handler: Handler[..., Any] = self.app.task(name="wait")(self.wait)
+        self.board = Board.create(lines=THREADS + 8)
+        self.pool = Pool(
+            cast(Ledger, None),
+            self.board,
+            threads=THREADS,
+            times=Times(),
+            on_finished=self.finish,
+            on_death=lambda: None,
+            rng=random.Random(1),
+        )
+
+    def wait(self) -> None:
+        self.began.release()
+        self.let_go.wait(LONG_S)
+
+    def finish(self, settlement: Settlement) -> None:
+        self.finished.append(settlement)
+        self.another_finished.release()
+
+    def take(self) -> None:
+        self.pool.take(claim(), self.handler, {"a": (), "k": {}}, None)
+
+    def began_another(self) -> bool:
+        return self.began.acquire(timeout=LONG_S)
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    stage = Stage()
+    yield stage
+    stage.let_go.set()
+    stage.pool.wait_until_idle(LONG_S)
+    stage.pool.end()
+
+
+def test_every_thread_runs_an_attempt_though_they_come_one_by_one(stage: Stage) -> None:
+    for _ in range(THREADS):
+        stage.take()
+        assert stage.began_another(), "a thread was free, and the attempt waits behind another"
+
+    assert stage.pool.active == THREADS
+
+
+def test_every_thread_runs_an_attempt_again_after_a_quiet_time(stage: Stage) -> None:
+    stage.let_go.set()
+    for _ in range(3):
+        stage.take()
+        assert stage.pool.wait_until_idle(LONG_S)
+    while stage.began.acquire(blocking=False):
+        pass
+    stage.let_go.clear()
+
+    for _ in range(THREADS):
+        stage.take()
+        assert stage.began_another()
+
+
+def test_what_is_more_than_the_threads_waits_and_can_be_handed_back(stage: Stage) -> None:
+    for _ in range(THREADS + 2):
+        stage.take()
+    for _ in range(THREADS):
+        assert stage.began_another()
+
+    stage.pool.hand_back()
+
+    assert [settlement.outcome for settlement in stage.finished] == [HandedBack(), HandedBack()]
+    stage.let_go.set()
+    assert stage.pool.wait_until_idle(LONG_S)
+
+
+def test_the_pool_is_idle_when_all_that_ran_is_settled(stage: Stage) -> None:
+    assert stage.pool.is_idle
+    stage.take()
+    assert stage.began_another()
+    running = stage.pool.is_idle
+    stage.let_go.set()
+    assert stage.another_finished.acquire(timeout=LONG_S)
+    unsettled = stage.pool.is_idle
+
+    stage.pool.settled(stage.finished)
+
+    assert (running, unsettled, stage.pool.is_idle) == (False, False, True)

@@ -1,0 +1,317 @@
+"""Pool: runs attempts, from a claim to an outcome that waits to be settled.
+
+A process that is killed repeats what its threads ran, and no more: what had ended stands on the board with its outcome,
+and is settled by whoever buries the process.
+
+Plain handlers run in up to `threads` threads, coroutines in one event loop; `limits` raises SoftTimeLimit in what runs
+too long. Every attempt has a line on the board from its start until it is settled. A thread here that dies of anything
+but its handler's exception ends the process (`on_death`): its attempt would never be settled.
+
+`begin` and `finish` are the two ends of one attempt, and may be called from anywhere; `dispatch` alone decides who
+calls them, and is what a simulation replaces.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from workq.board import Board
+from workq.config import Times
+from workq.failpoints import reach
+from workq.handler import Handler
+from workq.ledger import Ledger
+from workq.run import Limit, raised, returned, run_async, run_sync
+from workq.task import Claim, HandedBack, Outcome, Settlement, State
+
+log = logging.getLogger("workq.pool")
+
+CLAIM_AHEAD_S = 0.05
+"""Claim about this much work ahead of what can start at once."""
+CLAIM_AHEAD_MAX = 100
+LOOK_EVERY_S = 0.1
+"""How often soft limits are looked at."""
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One claim on its way through this process."""
+
+    claim: Claim
+    line: int
+    handler: Handler[..., Any] | None = None
+    arguments: Any = None
+    limit: Limit | None = None
+    is_started: bool = False
+
+
+class Pace:
+    """How long attempts take here, smoothed; decides how much to hold and claim ahead."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._run_s: float | None = None
+
+    def add(self, run_s: float) -> None:
+        """One attempt took so long."""
+        self._run_s = run_s if self._run_s is None else 0.8 * self._run_s + 0.2 * run_s
+
+    def ahead(self, seconds: float, most: int) -> int:
+        """How many attempts end here within `seconds`."""
+        if self._run_s is None:
+            return self._threads
+        return min(most, int(self._threads * seconds / max(self._run_s, 1e-6)))
+
+
+class Pool:
+    """The attempts of one process. `on_finished` is told of each outcome, to settle it; thread-safe."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        board: Board,
+        *,
+        threads: int,
+        times: Times,
+        on_finished: Callable[[Settlement], None],
+        on_death: Callable[[], None],
+        rng: random.Random,
+        may_start: Callable[[], bool] = lambda: True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`may_start`: whether the lease can still be relied on; what may not start goes back at no cost."""
+        self.threads = threads
+        self.active = 0
+        """Claimed attempts without an outcome."""
+        self.started = 0
+        """Those of them whose handler runs."""
+        self.pace = Pace(threads)
+        self._ledger = ledger
+        self._board = board
+        self._times = times
+        self._on_finished = on_finished
+        self._on_death = on_death
+        self._rng = rng
+        self._may_start = may_start
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._lines: deque[int] = deque(range(board.lines))
+        self._lines_in_use: dict[str, int] = {}
+        self._limited: dict[int, Attempt] = {}
+        self._inbox: queue.SimpleQueue[Attempt] = queue.SimpleQueue()
+        self._queued = 0
+        """Attempts in the inbox."""
+        self._idle = 0
+        """Threads that wait for one."""
+        self._running: list[threading.Thread] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ended = threading.Event()
+        self._is_leaving = False
+
+    # -- one attempt
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing runs, and all that ran is settled."""
+        with self._changed:
+            return self.active == 0 and not self._lines_in_use
+
+    def startable(self) -> int:
+        """How many claims can be taken now: free slots, or what ends within a moment if that is more."""
+        free = max(self.threads, self.pace.ahead(CLAIM_AHEAD_S, CLAIM_AHEAD_MAX)) - self.active
+        return min(free, len(self._lines))
+
+    def take(self, claim: Claim, handler: Handler[..., Any] | None, arguments: Any, ended: Outcome | None) -> None:
+        """Take a claim: run it, or, when it has ended before its start, let it be settled."""
+        attempt = Attempt(claim, self._lines.popleft(), handler, arguments)
+        with self._changed:
+            self.active += 1
+        if ended is not None:
+            self.finish(attempt, ended)
+        else:
+            self.dispatch(attempt)
+
+    def dispatch(self, attempt: Attempt) -> None:
+        """Hand an attempt to whoever runs it."""
+        handler = attempt.handler
+        if handler is not None and handler.is_async:
+            asyncio.run_coroutine_threadsafe(self._run_async(attempt, handler), self._event_loop())
+            return
+        with self._changed:
+            self._queued += 1
+            needs_a_thread = self._queued > self._idle and len(self._running) < self.threads
+            self._idle += needs_a_thread
+        self._inbox.put(attempt)
+        if needs_a_thread:
+            thread = threading.Thread(target=self._work, name=f"workq-run-{len(self._running)}", daemon=True)
+            self._running.append(thread)
+            thread.start()
+
+    def begin(self, attempt: Attempt) -> float:
+        """The handler is about to be called; answers when, by this process's clock."""
+        reach("worker.before_run")
+        began = self._clock()
+        limit_s = attempt.handler.time_limit_s if attempt.handler is not None else None
+        hard_at = began + limit_s + self._times.hard_limit_grace_s if limit_s is not None else 0.0
+        attempt.is_started = True
+        with self._changed:
+            self.started += 1
+        self._board.start(attempt.line, attempt.claim.task_id, attempt.claim.attempt, started_at=began, hard_at=hard_at)
+        return began
+
+    def finish(self, attempt: Attempt, outcome: Outcome, *, run_s: float | None = None) -> None:
+        """The attempt has an outcome: free its slot and let it be settled."""
+        settlement = Settlement(attempt.claim, outcome)
+        if attempt.is_started:
+            reach("worker.after_run")
+            self._board.ended(attempt.line, settlement)  # from here on it is done, whoever settles it
+        with self._changed:
+            self.active -= 1
+            self.started -= attempt.is_started
+            self._lines_in_use[attempt.claim.task_id] = attempt.line
+            if run_s is not None:
+                self.pace.add(run_s)
+            self._changed.notify_all()
+        self._on_finished(settlement)
+
+    def settled(self, batch: Sequence[Settlement]) -> None:
+        """Told by the settler: the board's lines are free again."""
+        with self._changed:
+            for one in batch:
+                line = self._lines_in_use.pop(one.claim.task_id, None)
+                if line is not None:
+                    self._board.clear(line)
+                    self._lines.append(line)
+            self._changed.notify_all()
+
+    def is_cancelled(self, claim: Claim) -> bool:
+        """Whether the handler of a claim should stop: it was asked to, or its attempt is not the newest any more."""
+        task = self._ledger.get(claim.task_id)
+        return (
+            task is None or task.is_cancel_requested or task.attempt != claim.attempt or task.state is not State.RUNNING
+        )
+
+    # -- life
+
+    def start(self) -> None:
+        """Begin to watch soft limits. Threads for attempts start when they are needed."""
+        threading.Thread(target=self._keep_limits, name="workq-limits", daemon=True).start()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until an attempt ends or is settled, or for `timeout_s`."""
+        with self._changed:
+            self._changed.wait(timeout_s)
+
+    def hand_back(self) -> None:
+        """What has not started goes back at no cost."""
+        with self._changed:
+            self._is_leaving = True
+            self._changed.notify_all()
+        while True:
+            try:
+                attempt = self._inbox.get_nowait()
+            except queue.Empty:
+                return
+            with self._changed:
+                self._queued -= 1
+            self.finish(attempt, HandedBack())
+
+    def wait_until_idle(self, timeout_s: float) -> bool:
+        """Wait for what runs; False when the time is up before."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.active == 0, max(0.0, timeout_s))
+
+    def end(self) -> None:
+        """The process ends: watch no more. What still runs is left alone."""
+        self._ended.set()
+
+    # -- threads and the event loop
+
+    def _work(self) -> None:
+        """A thread of the pool: attempts, one after the other."""
+        while True:
+            attempt = self._inbox.get()
+            with self._changed:
+                self._queued -= 1
+                self._idle -= 1
+            try:
+                self._run_sync(attempt)
+            except BaseException:  # not the handler's: its attempt would never be settled
+                log.critical("worker.thread_died", exc_info=True)
+                self._on_death()
+            with self._changed:
+                self._idle += 1
+
+    def _run_sync(self, attempt: Attempt) -> None:
+        claim, handler = attempt.claim, attempt.handler
+        if handler is None:
+            raise RuntimeError(f"{claim.task_id} was queued without a handler")
+        if self._is_leaving or not self._may_start():
+            self.finish(attempt, HandedBack())
+            return
+        began = self.begin(attempt)
+        limit = Limit(began + handler.time_limit_s) if handler.time_limit_s is not None else None
+        outcome: Outcome
+        try:
+            if limit is not None:
+                attempt.limit = limit
+                self._limited[attempt.line] = attempt
+            try:
+                result = run_sync(claim, handler, attempt.arguments, lambda: self.is_cancelled(claim))
+            finally:
+                if limit is not None:
+                    limit.ended()
+        except BaseException as error:  # SystemExit and KeyboardInterrupt too: data never kills a worker
+            outcome = raised(claim, handler, error, rng=self._rng)
+        else:
+            outcome = returned(result)
+        self._limited.pop(attempt.line, None)
+        self.finish(attempt, outcome, run_s=self._clock() - began)
+
+    async def _run_async(self, attempt: Attempt, handler: Handler[..., Any]) -> None:
+        if not self._may_start():
+            self.finish(attempt, HandedBack())
+            return
+        began = self.begin(attempt)
+        outcome: Outcome
+        try:
+            result = await run_async(
+                attempt.claim, handler, attempt.arguments, lambda: self.is_cancelled(attempt.claim)
+            )
+        except BaseException as error:  # CancelledError and SystemExit too: the loop serves other tasks
+            outcome = raised(attempt.claim, handler, error, rng=self._rng)
+        else:
+            outcome = returned(result)
+        self.finish(attempt, outcome, run_s=self._clock() - began)
+
+    def _event_loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            threading.Thread(target=self._keep_looping, args=(self._loop,), name="workq-async", daemon=True).start()
+        return self._loop
+
+    def _keep_looping(self, loop: asyncio.AbstractEventLoop) -> None:
+        while not self._ended.is_set():
+            try:
+                loop.run_forever()
+            except BaseException:  # SystemExit in a task that a handler started: the other handlers go on
+                log.exception("worker.event_loop")
+
+    def _keep_limits(self) -> None:
+        try:
+            while not self._ended.wait(LOOK_EVERY_S):
+                now = self._clock()
+                for attempt in list(self._limited.values()):
+                    if attempt.limit is not None and now > attempt.limit.at:
+                        attempt.limit.exceed()
+        except BaseException:
+            log.critical("limits.died", exc_info=True)
+            self._on_death()
