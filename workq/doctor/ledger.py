@@ -1,0 +1,77 @@
+"""The ledger: reachable, of the right schema, with a clock that agrees; and what its dialect says (see beside)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy import Connection, select
+
+from workq.config import Settings, masked
+from workq.doctor import Check, Level, line
+from workq.doctor import mysql as mysql_checks
+from workq.doctor import postgresql as postgresql_checks
+from workq.doctor import sqlite as sqlite_checks
+from workq.doctor.host import require, skew
+from workq.errors import SchemaMismatch
+
+if TYPE_CHECKING:
+    from workq.ledger.database import Database
+
+
+def look(settings: Settings) -> Iterator[Check]:
+    """Everything about the ledger.
+
+    Raises:
+        LedgerUnavailable, ConfigError: it cannot be looked at.
+    """
+    url = settings.ledger
+    scheme = url.partition("://")[0].partition("+")[0]
+    if scheme == "sqlite":
+        file = Path(url.removeprefix("sqlite:///").partition("?")[0])
+        yield from sqlite_checks.place(url, file)
+        if not file.exists():
+            return
+    else:
+        require("postgresql" if scheme.startswith("postgres") else "mysql", url)
+
+    from workq.ledger import migrate
+    from workq.ledger.database import Database
+
+    database = Database(url, namespace=settings.namespace, statement_timeout_s=settings.times.statement_s)
+    try:
+        server, checks = _DIALECTS[database.dialect]
+        with database.read() as tx:
+            yield Check("ledger", Level.OK, f"{masked(url)}: {server(tx)}")
+        yield from _clock(database)
+        with database.read() as tx:
+            yield from checks(tx, database)
+        try:
+            migrate.require_current(database)
+            version = migrate.status(database).version
+            yield Check("ledger", Level.OK, f"schema version {version}, namespace {settings.namespace!r}")
+        except SchemaMismatch as error:
+            yield Check("ledger", Level.ERROR, line(error))
+    finally:
+        database.close()
+
+
+def _clock(database: Database) -> Iterator[Check]:
+    with database.read() as tx:
+        asked = datetime.now(UTC)
+        theirs: datetime = tx.execute(select(database.now())).scalar_one()
+        told = datetime.now(UTC)
+    if database.dialect != "sqlite":
+        yield skew("the ledger", theirs, asked, told)
+
+
+_Server = Callable[[Connection], str]
+_Checks = Callable[[Connection, "Database"], Iterator[Check]]
+_DIALECTS: Final[dict[str, tuple[_Server, _Checks]]] = {
+    "sqlite": (sqlite_checks.server, sqlite_checks.checks),
+    "postgresql": (postgresql_checks.server, postgresql_checks.checks),
+    "mysql": (mysql_checks.server, mysql_checks.checks),
+    "mariadb": (mysql_checks.server, mysql_checks.checks),
+}

@@ -1,0 +1,120 @@
+"""Redis: what makes it forget what workers hold, or refuse to take more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from workq.config import Settings, masked
+from workq.doctor import Check, Level
+from workq.doctor.host import require, skew
+
+FULL_AT: Final = 0.9
+"""More than this part of `maxmemory` in use is a finding."""
+
+
+def look(settings: Settings) -> Iterator[Check]:
+    """Everything about the in-flight store.
+
+    Raises:
+        InFlightUnavailable, ConfigError: it cannot be looked at, or it evicts.
+    """
+    url = settings.inflight
+    if url is None:
+        yield Check("inflight", Level.OK, "embedded: the ledger keeps holds and leases")
+        return
+    require("redis", url)
+    from workq.inflight.redis import RedisInFlight
+
+    inflight = RedisInFlight(url, namespace=settings.namespace, socket_s=settings.times.redis_socket_s)
+    try:
+        yield Check("inflight", Level.OK, f"{masked(url)}: {inflight.check()}")
+    finally:
+        inflight.close()
+    yield from _settings(url, settings.times.redis_socket_s)
+
+
+def _settings(url: str, socket_s: float) -> Iterator[Check]:
+    """What `check` does not ask. The connection was fine a moment ago: what fails now is a right that is missing."""
+    import redis
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+
+    client = redis.Redis.from_url(
+        url,
+        socket_timeout=socket_s,
+        socket_connect_timeout=socket_s,
+        retry=Retry(NoBackoff(), 0),
+        decode_responses=True,
+    )
+    try:
+        asked = datetime.now(UTC)
+        seconds, micros = client.time()
+        told = datetime.now(UTC)
+        yield skew("Redis", datetime.fromtimestamp(int(seconds) + int(micros) / 1e6, UTC), asked, told)
+        facts: Any = client.info()
+        yield from _facts(facts)
+        yield from _persistence(facts, _saves(client))
+    except redis.RedisError as error:
+        yield Check(
+            "inflight",
+            Level.UNCHECKED,
+            f"its settings cannot be read ({type(error).__name__}): allow this user INFO, or look yourself: "
+            "redis-cli INFO persistence",
+        )
+    finally:
+        client.close()
+
+
+def _saves(client: Any) -> bool | None:
+    """Whether it writes snapshots by itself; None when this user may not know."""
+    import redis
+
+    try:
+        return bool(client.config_get("save").get("save"))
+    except redis.exceptions.ResponseError:
+        return None
+
+
+def _facts(facts: Mapping[str, Any]) -> Iterator[Check]:
+    if str(facts.get("role", "master")) != "master":
+        yield Check(
+            "inflight",
+            Level.ERROR,
+            "this Redis is a read-only replica: nothing can be held; the URL must name the primary",
+        )
+    if int(facts.get("cluster_enabled", 0)):
+        yield Check(
+            "inflight",
+            Level.ERROR,
+            "this Redis is a node of a cluster: workq speaks to one server, and a key on another node is refused; "
+            "give it a Redis without cluster mode",
+        )
+    limit, used = int(facts.get("maxmemory", 0)), int(facts.get("used_memory", 0))
+    if limit and used > FULL_AT * limit:
+        yield Check(
+            "inflight",
+            Level.WARNING,
+            f"{used * 100 // limit} % of maxmemory ({limit >> 20} MiB) are in use: when it is full nothing can be "
+            "held, and nothing new starts; give it more memory, or remove what is not workq's",
+        )
+
+
+def _persistence(facts: Mapping[str, Any], saves: bool | None) -> Iterator[Check]:
+    after = "its workers write it again, and nobody is reaped for three beats"
+    if not int(facts.get("aof_enabled", 0)):
+        if saves:
+            lost = "a restart of Redis goes back to its last snapshot, which knows nothing of what was held since"
+        else:
+            lost = "it saves nothing, so that a restart of Redis is a wipe: what workers hold is forgotten"
+        yield Check("inflight", Level.WARNING, f"appendonly is off: {lost}; {after}. Set appendonly yes")
+    for key, what in (
+        ("aof_last_write_status", "appending to its file"),
+        ("aof_last_bgrewrite_status", "rewriting its file"),
+        ("rdb_last_bgsave_status", "writing a snapshot"),
+    ):
+        if str(facts.get(key, "ok")) != "ok":
+            yield Check(
+                "inflight", Level.WARNING, f"Redis failed at {what} ({key}: {facts[key]}): see its log and its disk"
+            )

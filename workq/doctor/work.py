@@ -1,0 +1,110 @@
+"""What lies about in a ledger that nobody looks after: no sweep, queues without workers, workers that nobody reaps.
+
+And what the meters say of the last day.
+
+A queue that is merely long is no finding: who sees that it grows decides (`workq status`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from workq.config import Settings
+from workq.doctor import Bounds, Check, Level
+
+if TYPE_CHECKING:
+    from workq.ledger import Ledger
+
+SWEEPS_MISSED_MAX: Final = 12
+"""So many periods without a sweep are a finding: a minute, with the default times."""
+NAMED_MAX: Final = 5
+COUNTED_MAX: Final = 1000
+METERS_S: Final = 86400.0
+"""How far back the meters look: a day."""
+
+
+def look(settings: Settings) -> Iterator[Check]:
+    """The state of the work, as far as it says that something is missing.
+
+    Raises:
+        LedgerUnavailable: it cannot be looked at.
+    """
+    from workq.ledger.database import Database
+    from workq.ledger.sql import SqlLedger
+
+    file = settings.ledger.removeprefix("sqlite:///").partition("?")[0]
+    if settings.ledger.startswith("sqlite:") and not Path(file).exists():
+        return
+    database = Database(settings.ledger, namespace=settings.namespace, statement_timeout_s=settings.times.statement_s)
+    try:
+        yield from examine(SqlLedger(database), settings)
+    finally:
+        database.close()
+
+
+def examine(ledger: Ledger, settings: Settings) -> Iterator[Check]:
+    """The same, of a ledger that is open."""
+    times, bounds = settings.times, Bounds.of(settings.times)
+    counts = ledger.counts()
+    is_open = any(one.ready or one.waiting or one.running for one in counts.queues.values())
+    swept_for_s = ledger.swept_for_s()
+    sweep = "each `workq worker` sweeps; without one, run `workq sweep` from cron"
+    if is_open and swept_for_s is not None and swept_for_s > SWEEPS_MISSED_MAX * times.sweep_s:
+        yield Check("tasks", Level.WARNING, f"no sweep ran for {swept_for_s:.0f} s: nothing lost is found; {sweep}")
+    overdue = ledger.take_unpublished(limit=COUNTED_MAX, grace_s=bounds.unpublished_s, horizon_s=0.0, dry_run=True)
+    if overdue:
+        yield Check(
+            "tasks",
+            Level.WARNING,
+            f"{_many(len(overdue))} are due and have no confirmed hint for more than {bounds.unpublished_s:.0f} s: no "
+            f"sweep publishes them, or the broker refuses; {sweep}",
+        )
+    rows = ledger.workers()
+    silent = [row for row in rows if row.beat_age_s > bounds.dead_host_s]
+    if silent:
+        yield Check(
+            "tasks",
+            Level.WARNING,
+            f"{len(silent)} workers have not beaten for more than {bounds.dead_host_s:.0f} s, and nobody has reaped "
+            f"them: {_named(row.id for row in silent)}; {sweep}",
+        )
+    served = {queue for row in rows if row.beat_age_s <= times.lease_s for queue in row.queues}
+    unserved = {name: one.ready for name, one in counts.queues.items() if one.ready and name not in served}
+    if unserved and (counts.oldest_ready_s or 0.0) > times.lease_s:
+        yield Check(
+            "tasks",
+            Level.WARNING,
+            f"no live worker serves {_named(f'{name} ({ready} ready)' for name, ready in unserved.items())}: start one "
+            "with --queues, or see why none runs: workq worker ls",
+        )
+
+    yield from _meters(ledger, settings)
+
+
+def _meters(ledger: Ledger, settings: Settings) -> Iterator[Check]:
+    """What happened lately, beside what was promised."""
+    from workq.meters import measure  # which needs the bounds of this package
+
+    found = measure(ledger, settings.times, within_s=METERS_S)
+    for finding in found.findings:
+        yield Check("meters", Level.WARNING, finding)
+    if found.starts and not found.findings:
+        twice, causes = sum(found.duplicates.values()), ", ".join(f"{n} {one}" for one, n in found.duplicates.items())
+        yield Check(
+            "meters",
+            Level.OK,
+            f"in the last {METERS_S / 3600:.0f} hours: starts {found.starts}, started twice {twice}"
+            + (f" ({causes})" if causes else "")
+            + f", late results {found.late_results}, hints lost and sent again {found.hints_lost}",
+        )
+
+
+def _many(count: int) -> str:
+    return f"{COUNTED_MAX} tasks or more" if count >= COUNTED_MAX else f"{count} tasks"
+
+
+def _named(names: Iterable[str]) -> str:
+    found = list(names)
+    return ", ".join(found[:NAMED_MAX]) + (f" and {len(found) - NAMED_MAX} more" if len(found) > NAMED_MAX else "")
