@@ -11,16 +11,16 @@ import pytest
 
 from tests.cli.conftest import Cli
 from tests.conftest import Private
-from workq import doctor
 from workq.broker import Hint
 from workq.config import Settings, Times
 from workq.doctor import Bounds, Check, Level, examine
+from workq.doctor.host import skew
 from workq.ledger.database import Database
 from workq.testing.servers import MariaDB, PostgreSQL, RabbitMQ, Redis, start_redis
 
 
 def findings(checks: list[Check]) -> list[str]:
-    return [check.message for check in checks if check.level is not Level.OK]
+    return [check.message for check in checks if check.level not in (Level.OK, Level.UNCHECKED)]
 
 
 def settings(tmp_path: Path, **stores: Any) -> Settings:
@@ -64,7 +64,7 @@ class TestOneFile:
         assert [one["area"] for one in ran.json()["checks"] if one["level"] == "error"] == ["app"]
 
     def test_the_bounds_follow_the_times(self) -> None:
-        assert Bounds.of(Times()) == Bounds(2.0, 45.0, 17.0, 45.0)
+        assert Bounds.of(Times()) == Bounds(2.0, 45.0, 17.0, 45.0, 50.0, 70.0, 80.0)
         fast = Bounds.of(Times().divided_by(10))
         assert fast.dead_host_s == pytest.approx(4.5)
         slow = Bounds.of(Times(beat_s=5.0, lease_s=60.0, sweep_s=3.0))
@@ -74,15 +74,15 @@ class TestOneFile:
         asked = datetime(2026, 1, 1, tzinfo=UTC)
         told = asked + timedelta(seconds=1)
 
-        assert doctor._skew("Redis", asked, asked, told).level is Level.OK
-        ahead = doctor._skew("Redis", asked + timedelta(hours=1), asked, told)
+        assert skew("Redis", asked, asked, told).level is Level.OK
+        ahead = skew("Redis", asked + timedelta(hours=1), asked, told)
         assert ahead.level is Level.WARNING
         assert "3599.5 s ahead of" in ahead.message
 
 
 class TestServers:
     def test_postgresql_without_a_schema_names_the_cure(self, tmp_path: Path, postgres_server: PostgreSQL) -> None:
-        url = postgres_server.create_database("doctor_pg")
+        url = postgres_server.create_database()
 
         checks = examine(settings(tmp_path, ledger=url))
 
@@ -95,7 +95,7 @@ class TestServers:
     def test_mysql_tables_of_another_engine_or_charset_are_findings(
         self, cli: Cli, tmp_path: Path, mariadb_server: MariaDB
     ) -> None:
-        url = mariadb_server.create_database("doctor_my")
+        url = mariadb_server.create_database()
         assert cli("db", "migrate", "--url", url).status == 0
         assert not [one for one in findings(examine(settings(tmp_path, ledger=url))) if "innodb_flush" not in one]
         database = Database(url)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import shutil
 import signal
 import socket
@@ -169,7 +168,7 @@ class TestSchema:
     def test_a_newer_schema_is_refused_and_an_older_one_names_the_cure(self, cli: Cli) -> None:
         assert cli("db", "status").status == 3
         assert not (cli.folder / "shop.db").exists()
-        assert cli("db", "migrate", "-o", "json").json()["applied"] == ["0001_init.sql"]
+        assert cli("db", "migrate", "-o", "json").json()["applied"] == ["0001_init.sql", "0002_proof.sql"]
         assert cli.look("db", "migrate")["applied"] == []
 
         with sqlite3.connect(cli.folder / "shop.db") as file:
@@ -280,7 +279,7 @@ def test_a_host_clock_that_cannot_be_right_is_told_and_the_ledgers_decides(
         **os.environ,
         "PYTHONPATH": str(REPOSITORY),
         "WORKQ_APP": "shop:wq",
-        "WORKQ_LEDGER_URL": postgres_server.create_database(f"clock{secrets.token_hex(4)}"),
+        "WORKQ_LEDGER_URL": postgres_server.create_database(),
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
     }
 

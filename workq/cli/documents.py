@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from workq.evidence import Certificate
 from workq.ledger import WorkerRow
 from workq.task import Event, Task
 
@@ -33,20 +35,52 @@ def task_in_short(task: Task) -> dict[str, Any]:
     }
 
 
-def task_in_full(task: Task, history: list[Event]) -> dict[str, Any]:
-    """One task with its arguments, its result and its history."""
+def task_in_full(
+    task: Task, history: list[Event], certificates: Mapping[str, Certificate] | None = None
+) -> dict[str, Any]:
+    """One task with its arguments, its result, its history, and the deaths of its workers."""
     return {
         **task_in_short(task),
         "args": task.args,
         "kwargs": task.kwargs,
         "result": task.result,
         "history": [event(one) for one in history],
+        "deaths": [death(one, (certificates or {}).get(one.worker or "")) for one in history if one.kind == "reaped"],
     }
 
 
 def event(one: Event) -> dict[str, Any]:
     """One line of a task's history."""
     return {"at": one.at, "kind": one.kind, "attempt": one.attempt, "worker": one.worker, "detail": one.detail}
+
+
+def death(one: Event, of: Certificate | None) -> dict[str, Any]:
+    """One death of a task's worker: the essentials, and the whole certificate as long as it is kept."""
+    return {
+        "at": one.at,
+        "attempt": one.attempt,
+        "worker": one.worker,
+        **one.detail,
+        "certificate": None if of is None else certificate(of),
+    }
+
+
+def certificate(of: Certificate) -> dict[str, Any]:
+    """The certificate of a death; what is not known is null."""
+    return {
+        **{name: getattr(of, name) for name in of.__struct_fields__},
+        "oom": None if of.oom is None else {name: getattr(of.oom, name) for name in of.oom.__struct_fields__},
+        "claims": [{name: getattr(one, name) for name in one.__struct_fields__} for one in of.claims],
+    }
+
+
+def worker_in_full(one: WorkerRow, running: list[Task]) -> dict[str, Any]:
+    """One incarnation with what it runs now, and the certificate of its death."""
+    return {
+        **worker(one),
+        "running": [task_in_short(task) for task in running],
+        "certificate": None if one.certificate is None else certificate(one.certificate),
+    }
 
 
 def worker(one: WorkerRow) -> dict[str, Any]:
@@ -56,6 +90,9 @@ def worker(one: WorkerRow) -> dict[str, Any]:
         "state": one.state,
         "host": one.host,
         "pid": one.pid,
+        "machine": one.machine,
+        "parent": one.parent,
+        "memory_bytes": one.memory_bytes,
         "queues": one.queues,
         "threads": one.threads,
         "started_at": one.started_at,

@@ -18,10 +18,10 @@ TABLE: Final = """\
   0    done
   1    the operation failed, or found nothing
   2    usage or configuration: nothing was changed
-  3    finished, with failures or findings (doctor, db status, sweep --dry-run with work to do)
+  3    finished, with failures or findings (doctor, audit, db status, sweep --dry-run, sweep --apply)
   4    a server is unreachable
-  5    timed out (task show --wait)
-  6    refused: a confirmation is missing
+  5    timed out (task show --wait; audit with tasks that could not be proved in time)
+  6    refused: a confirmation is missing, or a plan is not for this ledger
   130  interrupted (Ctrl-C)
   143  terminated (SIGTERM)
 """

@@ -9,20 +9,24 @@ from typing import Any
 import click
 
 from workq.cli import exits
-from workq.cli.documents import task_in_full, task_in_short
+from workq.cli.certificates import write_death
+from workq.cli.documents import certificate, task_in_full, task_in_short
 from workq.cli.group import Group
 from workq.cli.inputs import Duration, QueueName, TaskId, WholeNumber, ids_of
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, clean, line, record, table, text_of, write
 from workq.codec import is_task_id
 from workq.errors import NotFound, Refused, WorkqError
+from workq.evidence import Certificate
 from workq.ledger import Unpublished
 from workq.relay import publish
 from workq.stores import Stores
-from workq.task import SETTLED, State, Task
+from workq.task import SETTLED, Event, State, Task
 
 _LOOK_EVERY_S = 0.2
 _HINTS_AT_ONCE = 500
+_DEATHS_MAX = 20
+_OF_A_DEATH = ("cause", "state", "charged")
 
 COLUMNS = [
     Column("id", is_whole=True),
@@ -80,7 +84,7 @@ def ls(session: Session, state: str | None, queue: str | None, name: str | None,
 @click.option("--wait", type=Duration(), metavar="TIME", help="until it is settled, at most so long; then exit 5")
 @pass_session
 def show(session: Session, task_id: str, wait: float | None) -> int:
-    """Everything about one task, and its history.
+    """Everything about one task, its history, and the deaths of its workers.
 
     With --wait, exit 0 when it succeeded, 1 when it is dead or cancelled, 5 when the time is up.
     """
@@ -95,7 +99,9 @@ def show(session: Session, task_id: str, wait: float | None) -> int:
         if wait is None or found.state in SETTLED or time.monotonic() >= deadline:
             break
         time.sleep(min(_LOOK_EVERY_S, max(0.0, deadline - time.monotonic())))
-    answer(session, task_in_full(found, history := stores.ledger.history(task_id)), lambda: _show(found, history))
+    history = stores.ledger.history(task_id)
+    certificates = _certificates(stores, history)
+    answer(session, task_in_full(found, history, certificates), lambda: _show(found, history, certificates))
     if wait is None:
         return exits.DONE
     if found.state not in SETTLED:
@@ -104,7 +110,16 @@ def show(session: Session, task_id: str, wait: float | None) -> int:
     return exits.DONE if found.state is State.SUCCEEDED else exits.FAILED
 
 
-def _show(found: Task, history: list[Any]) -> None:
+def _certificates(stores: Stores, history: Iterable[Event]) -> dict[str, Certificate]:
+    """Of the workers that a task lost, as long as their rows are kept: by incarnation, the newest few."""
+    lost = [event.worker for event in history if event.kind == "reaped" and event.worker is not None]
+    rows = [
+        row for one in dict.fromkeys(lost[-_DEATHS_MAX:]) for row in stores.ledger.workers(live_only=False, prefix=one)
+    ]
+    return {row.id: row.certificate for row in rows if row.certificate is not None}
+
+
+def _show(found: Task, history: list[Event], certificates: dict[str, Certificate]) -> None:
     about: list[tuple[str, Any]] = [
         ("id", found.id),
         ("name", found.name),
@@ -133,8 +148,15 @@ def _show(found: Task, history: list[Any]) -> None:
         write("history:")
         for one in history:
             attempt = f" attempt {one.attempt}" if one.attempt is not None else ""
-            detail = "  ".join(f"{name}={_in_short(value)}" for name, value in one.detail.items())
+            shown = {name: value for name, value in one.detail.items() if one.kind != "reaped" or name in _OF_A_DEATH}
+            detail = "  ".join(f"{name}={_in_short(value)}" for name, value in shown.items())
             write(clean(f"  {text_of(one.at)}  {one.kind}{attempt}  {detail}".rstrip()))
+    deaths = [one for one in history if one.kind == "reaped" and "kind" in one.detail]
+    if deaths:
+        write("deaths of its workers:")
+        for one in deaths:
+            of = certificates.get(one.worker or "")
+            write_death(one, None if of is None else certificate(of))
 
 
 def _in_short(value: Any) -> str:

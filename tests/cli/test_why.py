@@ -1,0 +1,441 @@
+"""workq why: each reason of the closed list is forced once on the embedded queue; what differs is in tests/system."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from sqlalchemy import delete, insert, update
+
+from tests.cli.conftest import Cli
+from workq.app import WorkQueue
+from workq.codec import new_task_id
+from workq.incarnation import Incarnation, this_machine
+from workq.inflight import Entry
+from workq.ledger.database import Database
+from workq.ledger.states import SUSPECT
+from workq.report import Code, Why, why
+from workq.run import prepare
+from workq.task import Cancelled, Claim, Dead, Done, NewTask, Outcome, Retry, Settlement
+
+UNKNOWN = "01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f"
+
+
+class Scene:
+    """An embedded queue whose clock the test moves, with one worker of the queue `sums`."""
+
+    def __init__(self, wq: WorkQueue) -> None:
+        self.wq = wq
+        self.stores = wq.stores
+        self.ledger = wq.stores.ledger
+        self.inflight = wq.stores.inflight
+        self.database: Database = wq.stores.ledger.database  # type: ignore[attr-defined]  # the clock is no part of the port
+        self.me = self.join("me")
+
+    def join(self, name: str, queue: str = "sums", **facts: Any) -> Incarnation:
+        one = Incarnation(f"host.{name}", "host", 4711, **facts)
+        self.inflight.join(one.id, lease_s=30.0)
+        self.ledger.join(one, queues=[queue], threads=4)
+        return one
+
+    def forward(self, seconds: float) -> None:
+        self.database.clock_offset_s += seconds
+
+    def record(self, **options: Any) -> str:
+        return str(self.wq.handler("shop.add").options(**options).enqueue(1).id)
+
+    def record_unpublished(self) -> str:
+        """By a producer that died between its commit and its hint."""
+        task = NewTask(new_task_id(), "shop.add", "sums", '{"a":[1],"k":{}}')
+        self.ledger.record([task])
+        return task.id
+
+    def suspect(self, *task_ids: str) -> None:
+        """They were running when a process died."""
+        t = self.database.tables.task
+        change = update(t).where(t.c.id.in_(task_ids)).values(is_suspect=SUSPECT)
+        self.database.run(lambda tx: tx.execute(change))
+
+    def claim(self, task_id: str) -> Claim:
+        (claim,) = self.ledger.claim([task_id], by=self.me.id)
+        return claim
+
+    def settle(self, task_id: str, outcome: Outcome) -> None:
+        self.ledger.settle([Settlement(self.claim(task_id), outcome)])
+
+    def hold(self, task_id: str, by: Incarnation) -> None:
+        assert self.inflight.hold([Entry(task_id, "sums")], by=by.id) == {task_id}
+
+    def drop_hints(self) -> None:
+        """The broker is purged."""
+        self.database.run(lambda tx: tx.execute(delete(self.database.tables.hint)))
+
+    def why(self, task_id: str) -> Why:
+        found = why(self.stores, self.wq.settings, task_id)
+        assert found is not None
+        assert found.task_id == task_id
+        assert found.reason
+        assert found.do
+        return found
+
+    def now(self) -> datetime:
+        return self.ledger.clock()
+
+
+@pytest.fixture
+def scene(cli: Cli) -> Iterator[Scene]:
+    with cli.queue() as wq:
+        yield Scene(wq)
+
+
+def near(at: datetime | None, expected: datetime) -> bool:
+    """The same instant, but for the time that a busy machine takes for a test."""
+    return at is not None and abs((at - expected).total_seconds()) < 15.0
+
+
+# -- it has ended
+
+
+def test_a_settled_task_says_how_and_when(scene: Scene) -> None:
+    done, dead = scene.record(), scene.record()
+    scene.settle(done, Done("1"))
+    scene.settle(dead, Dead("failures_max reached: ValueError", "no"))
+
+    well, ill = scene.why(done), scene.why(dead)
+
+    assert (well.code, ill.code) == (Code.SETTLED, Code.SETTLED)
+    assert "it succeeded at" in well.reason
+    assert "failures_max reached: ValueError" in ill.reason
+    assert f"workq task retry {dead}" in ill.do
+    assert near(well.since, scene.now())
+
+
+def test_a_cancelled_task_says_why(scene: Scene) -> None:
+    by_person, by_handler = scene.record(), scene.record()
+    scene.ledger.cancel(by_person, reason="not needed")
+    scene.settle(by_handler, Cancelled("withdrawn"))
+
+    assert scene.why(by_person).code is scene.why(by_handler).code is Code.CANCELLED
+    assert "not needed" in scene.why(by_person).reason
+    assert "withdrawn" in scene.why(by_handler).reason
+
+
+# -- it runs, or seems to
+
+
+def test_a_running_task_names_its_worker_its_attempt_and_when_it_started(scene: Scene) -> None:
+    task_id = scene.record()
+    scene.settle(task_id, Retry(0.0, "once"))
+    scene.claim(task_id)
+
+    found = scene.why(task_id)
+
+    assert found.code is Code.RUNNING
+    assert scene.me.id in found.reason
+    assert "attempt 2" in found.reason
+    assert near(found.since, scene.now())
+
+
+def test_a_running_task_that_was_asked_to_stop_says_so(scene: Scene) -> None:
+    task_id = scene.record()
+    scene.claim(task_id)
+    scene.ledger.cancel(task_id, reason="enough")
+
+    assert scene.why(task_id).code is Code.CANCEL_REQUESTED
+
+
+def test_a_task_that_runs_under_a_worker_that_has_ended_says_that_the_sweep_returns_it(scene: Scene) -> None:
+    task_id = scene.record()
+    scene.claim(task_id)
+    scene.ledger.leave(scene.me.id)
+
+    found = scene.why(task_id)
+
+    assert found.code is Code.WORKER_GONE
+    assert "has ended" in found.reason
+    assert "workq sweep" in found.do
+
+
+def test_a_worker_whose_process_is_gone_from_this_machine_is_gone_before_its_lease_ends(scene: Scene) -> None:
+    task_id = scene.record()
+    scene.me = scene.join("killed", machine=this_machine(), parent=1)
+    scene.me = replace(scene.me, pid=2**22 + 1)  # above pid_max: nobody has it
+    w = scene.database.tables.worker
+    scene.database.run(lambda tx: tx.execute(update(w).where(w.c.id == scene.me.id).values(pid=scene.me.pid)))
+    scene.claim(task_id)
+
+    found = scene.why(task_id)
+
+    assert found.code is Code.WORKER_GONE
+    assert "gone from its host" in found.reason
+
+
+def test_a_worker_without_lease_and_heartbeat_is_silent_whether_it_runs_or_holds_the_task(scene: Scene) -> None:
+    running, held = scene.record(), scene.record()
+    scene.claim(running)
+    scene.hold(held, scene.me)
+    scene.forward(10.0)
+    assert (scene.why(running).code, scene.why(held).code) == (Code.RUNNING, Code.HELD), "the lease is not over"
+
+    scene.forward(30.0)
+
+    for task_id in (running, held):
+        found = scene.why(task_id)
+        assert found.code is Code.WORKER_SILENT
+        assert "has not beaten for 4" in found.reason
+        assert near(found.until, scene.now() + timedelta(seconds=45.0 - 40.0))
+
+
+# -- its time has not come
+
+
+def test_a_task_that_is_not_due_says_until_when(scene: Scene) -> None:
+    later, failed = scene.record(delay_s=600.0), scene.record()
+    scene.settle(failed, Retry(60.0, "once"))
+
+    first, again = scene.why(later), scene.why(failed)
+
+    assert first.code is again.code is Code.NOT_DUE
+    assert "it is not due until" in first.reason
+    assert "attempt 1 failed (1 of 5)" in again.reason
+    assert near(first.until, scene.now() + timedelta(seconds=600.0))
+    assert near(again.until, scene.now() + timedelta(seconds=60.0))
+
+
+def test_a_task_whose_handler_is_unknown_to_its_worker_says_so_and_what_becomes_of_it(scene: Scene) -> None:
+    task_id = scene.record(failures_max=2)
+    claim = scene.claim(task_id)
+    _, outcome = prepare(claim, None, rng=Random(1))
+    assert outcome is not None
+    scene.ledger.settle([Settlement(claim, outcome)])
+
+    waits = scene.why(task_id)
+    scene.forward(60.0)
+    claim = scene.claim(task_id)
+    _, outcome = prepare(claim, None, rng=Random(1))
+    assert outcome is not None
+    scene.ledger.settle([Settlement(claim, outcome)])
+    dead = scene.why(task_id)
+
+    assert waits.code is Code.NO_HANDLER
+    assert "'shop.add'" in waits.reason
+    assert "failure 1 of 2" in waits.reason
+    assert "dead as no_handler" in waits.do
+    assert dead.code is Code.SETTLED
+    assert "no_handler" in dead.reason
+
+
+# -- somebody has it in hand
+
+
+def test_a_task_that_is_held_names_its_holder_and_since_when(scene: Scene) -> None:
+    task_id = scene.record()
+    scene.hold(task_id, scene.me)
+
+    found = scene.why(task_id)
+
+    assert found.code is Code.HELD
+    assert scene.me.id in found.reason
+    assert near(found.since, scene.now())
+
+
+def test_a_suspect_that_is_held_waits_until_its_process_is_idle(scene: Scene) -> None:
+    task_id = scene.record()
+    scene.suspect(task_id)
+    scene.hold(task_id, scene.me)
+
+    found = scene.why(task_id)
+
+    assert found.code is Code.SUSPECT
+    assert "runs alone" in found.reason
+
+
+def test_a_suspect_that_is_claimed_waits_for_its_turn_and_runs_when_nothing_else_does(scene: Scene) -> None:
+    task_id, neighbour, other = scene.record(), scene.record(), scene.record()
+    scene.suspect(task_id, other)
+    claim, beside = scene.claim(task_id), scene.claim(neighbour)
+    in_company = scene.why(task_id)
+    scene.ledger.settle([Settlement(beside, Done())])
+    alone = scene.why(task_id)
+    scene.claim(other)
+    in_turn = scene.why(task_id)
+
+    assert in_company.code is Code.SUSPECT
+    assert "it waits there for 1 other task to settle" in in_company.reason
+    assert scene.why(neighbour).code is Code.SETTLED
+    assert alone.code is Code.RUNNING
+    assert in_turn.code is Code.SUSPECT
+    assert "it takes turns there with 1 other suspect, one at a time" in in_turn.reason
+    assert claim.is_suspect
+
+
+def test_a_task_that_a_worker_held_which_has_ended_waits_for_the_sweep(scene: Scene) -> None:
+    task_id, other = scene.record(), scene.join("other")
+    scene.hold(task_id, other)
+    scene.ledger.leave(other.id)
+
+    assert scene.why(task_id).code is Code.WORKER_GONE
+
+
+# -- nobody has it
+
+
+def test_a_queue_that_no_live_worker_serves_is_the_reason(scene: Scene) -> None:
+    task_id = scene.record(queue="letters")
+    found = scene.why(task_id)
+    scene.join("postman", "letters")
+    served = scene.why(task_id)
+    scene.forward(31.0)
+    silent = scene.why(task_id)
+
+    assert found.code is Code.NO_WORKER
+    assert "'letters'" in found.reason
+    assert "--queues letters" in found.do
+    assert served.code is not Code.NO_WORKER
+    assert silent.code is Code.NO_WORKER
+    assert "1 worker of it said nothing for a lease" in silent.reason
+
+
+def test_a_task_without_a_confirmed_hint_says_since_when_and_who_publishes_it(scene: Scene) -> None:
+    task_id = scene.record_unpublished()
+    fresh = scene.why(task_id)
+    scene.ledger.take_unpublished(limit=10, grace_s=0.0, horizon_s=0.0)
+    reserved = scene.why(task_id)
+    scene.forward(20.0)
+    overdue = scene.why(task_id)
+    meta, now = scene.database.tables.meta, scene.database.now
+    scene.database.run(lambda tx: tx.execute(insert(meta).values(name="swept", value="{}", at=now(-300.0))))
+    unswept = scene.why(task_id)
+
+    assert fresh.code is reserved.code is overdue.code is Code.UNPUBLISHED
+    assert near(fresh.until, scene.now() - timedelta(seconds=20.0 - 17.0))
+    assert "a relay is publishing it now" in reserved.reason
+    assert "no sweep has published it" in overdue.reason
+    assert overdue.until is None
+    assert re.search(r"the last sweep, 3\d\d s ago, has not published it", unswept.reason)
+
+
+def test_a_task_whose_hint_has_vanished_seems_lost_and_is_not_proved_to_be(scene: Scene) -> None:
+    task_id = scene.record()
+    scene.drop_hints()
+    assert scene.why(task_id).code is Code.NEXT, "a hint may be on its way to a hold for a moment"
+
+    scene.forward(6.0)
+    scene.ledger.beat(scene.me.id)
+    found = scene.why(task_id)
+
+    assert found.code is Code.LOST
+    assert "not proved yet" in found.reason
+    assert near(found.until, scene.now() + timedelta(seconds=70.0))
+
+
+def test_a_task_that_a_returned_marker_has_overtaken_is_proved_lost_until_its_new_hint_is_sent(scene: Scene) -> None:
+    task_id, marker_id = scene.record(), new_task_id()
+    scene.drop_hints()
+    scene.forward(6.0)
+    scene.ledger.marker_sent("sums", 0, marker_id, spacing_s=0.0, depth=0)
+    out = scene.why(task_id)
+    scene.ledger.marker_returned([marker_id])
+
+    proved = scene.why(task_id)
+    (marker,) = scene.ledger.markers()
+    scene.ledger.lost(marker, held=(), slack_s=2.0, limit=10)
+    sent_again = scene.why(task_id)
+
+    assert out.code is Code.LOST
+    assert "not proved yet" in out.reason
+    assert proved.code is Code.LOST
+    assert "a marker that was sent after it came back" in proved.reason
+    assert near(proved.until, scene.now() + timedelta(seconds=40.0))
+    assert sent_again.code is Code.UNPUBLISHED
+
+
+def test_a_marker_whose_losses_were_all_sent_again_proves_no_more(scene: Scene) -> None:
+    task_id, marker_id = scene.record(), new_task_id()
+    scene.drop_hints()
+    scene.forward(6.0)
+    scene.ledger.marker_sent("sums", 0, marker_id, spacing_s=0.0, depth=0)
+    scene.ledger.marker_returned([marker_id])
+    (marker,) = scene.ledger.markers()
+    scene.ledger.marker_closed(marker)  # it was held then, so it was not among them
+
+    found = scene.why(task_id)
+
+    assert found.code is Code.LOST
+    assert "not proved yet" in found.reason
+
+
+def test_a_marker_that_was_sent_before_the_hint_proves_nothing(scene: Scene) -> None:
+    marker_id = new_task_id()
+    scene.ledger.marker_sent("sums", 0, marker_id, spacing_s=0.0, depth=0)
+    scene.ledger.marker_returned([marker_id])
+    scene.forward(1.0)
+    task_id = scene.record()
+    scene.forward(10.0)
+    scene.ledger.beat(scene.me.id)
+
+    assert scene.why(task_id).code is Code.NEXT
+
+
+def test_a_task_whose_hint_was_sent_on_says_when_it_comes_again(scene: Scene) -> None:
+    task_id = scene.record()
+    scene.drop_hints()
+    scene.ledger.rehinted([task_id], delay_s=60.0)
+
+    found = scene.why(task_id)
+
+    assert found.code is Code.DELAYED
+    assert near(found.until, scene.now() + timedelta(seconds=60.0))
+
+
+def test_a_task_behind_others_says_how_many_and_the_first_is_next(scene: Scene) -> None:
+    first, second, third = scene.record(), scene.record(), scene.record()
+    scene.record(queue="letters")
+    scene.record(delay_s=600.0)
+
+    behind = scene.why(third)
+
+    assert scene.why(first).code is Code.NEXT
+    assert "1 older task " in scene.why(second).reason
+    assert behind.code is Code.BEHIND
+    assert "2 older tasks of queue 'sums' (3 hints of 'sums' in the broker), which 1 process with 4 threads" in (
+        behind.reason
+    )
+
+
+# -- the command
+
+
+def test_the_command_prints_one_reason_and_one_document(cli: Cli) -> None:
+    (task_id,) = cli.record("shop.add", 1)
+
+    ran, document = cli("why", task_id), cli.look("why", task_id)
+
+    assert ran.status == 0
+    assert "code:   no_worker" in ran.out
+    assert set(document) == {"task", "code", "reason", "since", "until", "do"}
+    assert document["task"] == task_id
+    assert document["code"] == "no_worker"
+    assert document["until"] is None
+    assert document["since"].endswith("Z")
+
+
+def test_an_unknown_id_is_exit_1_and_no_id_at_all_is_exit_2(cli: Cli) -> None:
+    cli.record("shop.add", 1)
+
+    assert cli("why", UNKNOWN).status == 1
+    assert "no task" in cli("why", UNKNOWN).err
+    assert cli("why", "nonsense").status == 2
+
+
+def test_every_code_has_a_test_here_or_on_servers() -> None:
+    text = "".join(
+        (Path(__file__).parents[1] / place).read_text() for place in ("cli/test_why.py", "system/test_why.py")
+    )
+    assert [code for code in Code if f"Code.{code.name}" not in text] == []

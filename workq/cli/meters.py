@@ -1,0 +1,93 @@
+"""`workq meters`: duplicate starts with their causes, late results, lost hints, recovery times beside the promise."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from workq.cli import exits
+from workq.cli.group import Command
+from workq.cli.inputs import Duration
+from workq.cli.session import Session, pass_session
+from workq.cli.show import Column, answer, record, table, write
+from workq.meters import Meters, Spread, measure
+
+
+@click.command(
+    cls=Command,
+    examples="workq meters\nworkq meters --since 7d\nworkq meters -o json | jq .duplicates",
+)
+@click.option("--since", type=Duration(), default="24h", show_default=True, metavar="TIME", help="how far back")
+@pass_session
+def meters(session: Session, since: float) -> int:
+    """What the promise costs in fact: what started twice and why, what came late, how long recoveries took.
+
+    Computed from the ledger's rows and events, which are kept for a while. Changes nothing. Exit 3 when a recovery took
+    longer than promised.
+    """
+    found = measure(session.stores().ledger, session.settings().times, within_s=since)
+    answer(session, document(found), lambda: _show(session, found))
+    return exits.FINDINGS if found.findings else exits.DONE
+
+
+def document(found: Meters) -> dict[str, Any]:
+    """The meters in JSON. The shape is stable: names are only added."""
+    return {
+        "ok": not found.findings,
+        "since_s": found.within_s,
+        "complete": found.is_complete,
+        "starts": found.starts,
+        "duplicates": {
+            "total": sum(found.duplicates.values()),
+            "per_million": found.duplicates_per_million,
+            "causes": found.duplicates,
+        },
+        "late_results": found.late_results,
+        "hints_lost": {"tasks": found.hints_lost, "proofs": found.losses, "started": asdict(found.hints_lost_started)},
+        "recoveries": [
+            {
+                "cause": one.cause,
+                **asdict(one.measured),
+                "promised_s": one.promised_s,
+                "exceeded": one.exceeded,
+            }
+            for one in found.recoveries
+        ],
+        "findings": found.findings,
+    }
+
+
+def _show(session: Session, found: Meters) -> None:
+    causes = ", ".join(f"{count} {cause}" for cause, count in found.duplicates.items())
+    total, share = sum(found.duplicates.values()), found.duplicates_per_million
+    record(
+        [
+            ("starts", found.starts),
+            ("started twice", total if not causes else f"{total} ({causes}): {share:,.0f} of a million starts"),
+            ("late results", found.late_results),
+            ("hints lost", f"{found.hints_lost} (proved by {found.losses} markers)" if found.losses else 0),
+        ]
+    )
+    if found.hints_lost_started.count:
+        write(f"started after the proof of the loss: {_spread(found.hints_lost_started)}")
+    if found.recoveries:
+        write("")
+        columns = [
+            Column("recovery"),
+            *(Column(one, is_number=True) for one in ("count", "p50", "p95", "max", "bound")),
+        ]
+        rows = [
+            (one.cause, one.measured.count, one.measured.p50_s, one.measured.p95_s, one.measured.max_s, one.promised_s)
+            for one in found.recoveries
+        ]
+        table(session, columns, rows)
+    if not found.is_complete:
+        session.note("there were more events than are read at once: only the newest are counted; use a shorter --since")
+    for finding in found.findings:
+        session.warn(finding)
+
+
+def _spread(spread: Spread) -> str:
+    return f"p50 {spread.p50_s} s, p95 {spread.p95_s} s, at most {spread.max_s} s"

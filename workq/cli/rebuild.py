@@ -1,0 +1,97 @@
+"""`workq rebuild`: the whole broker from the ledger."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from typing import Any
+
+import click
+
+from workq.cli import exits
+from workq.cli.group import Command
+from workq.cli.inputs import QueueName
+from workq.cli.session import Session
+from workq.cli.show import Column, answer, table, write
+from workq.logs import configure
+
+_TELL_EVERY_S = 2.0
+_EXAMPLES = """
+workq rebuild --dry-run
+workq rebuild --queue mail
+workq rebuild --yes -o json
+"""
+
+
+@click.command(cls=Command, examples=_EXAMPLES)
+@click.option("--queue", type=QueueName(), help="only this one")
+@click.option("--yes", is_flag=True, help="do not ask")
+@click.option("--dry-run", is_flag=True, help="only print how many")
+@click.pass_context
+def rebuild(ctx: click.Context, queue: str | None, yes: bool, dry_run: bool) -> int:
+    """Send every hint again: for a broker that came back empty, or a new one.
+
+    Every task that is ready or waiting, and that no worker holds, gets a fresh hint, in the order in which they are
+    due. Workers may run meanwhile. It may be interrupted and run again: the sweep sends what is left, and a hint too
+    many costs a look. It shows the count and asks first; where nobody can answer it needs --yes, and exits with 6
+    without.
+    """
+    from workq.plan import this_person
+    from workq.rebuild import Rebuilt, count
+    from workq.rebuild import rebuild as fill
+
+    session = ctx.ensure_object(Session)
+    configure(logging.INFO if session.is_verbose else logging.CRITICAL)
+    stores, settings = session.stores(), session.settings()
+    queues = None if queue is None else [queue]
+    counts = count(stores, queues)
+    tasks = sum(counts.values())
+    if dry_run:
+        rows = sorted(counts.items())
+        columns = [Column("queue"), Column("tasks", is_number=True)]
+        answer(
+            session,
+            {"dry_run": True, "tasks": tasks, "queues": counts},
+            lambda: table(session, columns, rows, empty="no task waits"),
+        )
+        return exits.DONE
+    stores.broker.check()
+    if tasks and not yes and not _is_confirmed(session, tasks):
+        return exits.REFUSED
+    by = {"who": this_person(), "what": "rebuild", "queue": queue}
+    done = Rebuilt()
+    told_at = time.monotonic()
+
+    def told(so_far: Rebuilt) -> None:
+        nonlocal told_at
+        if time.monotonic() - told_at >= _TELL_EVERY_S:
+            told_at = time.monotonic()
+            session.note(f"{so_far.tasks} of {tasks} tasks, {so_far.seconds:.0f} s")
+
+    stores.ledger.note("manual", detail={**by, "tasks_open": tasks})
+    fill(stores, settings, queues=queues, told=told, done=done)
+    document: dict[str, Any] = {
+        "dry_run": False,
+        "tasks": done.tasks,
+        "hints": done.hints,
+        "later": done.later,
+        "held": done.held,
+        "markers": done.markers,
+        "seconds": round(done.seconds, 3),
+    }
+    stores.ledger.note("manual", detail={**by, **document})
+    answer(session, document, lambda: write(f"{done.tasks} tasks, {done.hints} hints, {done.seconds:.1f} s"))
+    if done.later:
+        session.note(f"{done.later} tasks are due later than the broker can delay a hint: the sweep sends theirs")
+    return exits.DONE
+
+
+def _is_confirmed(session: Session, tasks: int) -> bool:
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        session.warn(f"hints for {tasks} tasks would be sent again; refused without --yes")
+        return False
+    try:
+        return click.confirm(f"send hints for {tasks} tasks again?", err=True)
+    except click.Abort:
+        return False
