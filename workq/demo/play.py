@@ -29,11 +29,13 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import psutil
 
+from workq.board import Board
 from workq.demo.corpus import DebianPackages, open_corpus, package_stanzas
 from workq.demo.index import Count, Hit, count, create_index, open_index
 from workq.errors import ConfigError, MissingExtra, Unavailable
 from workq.ledger.migrate import migrate
 from workq.task import State, Task
+from workq.testing.environment import only_workq_variables
 
 if TYPE_CHECKING:
     from workq.app import WorkQueue
@@ -165,6 +167,8 @@ class _Watch:
     """What was seen of the queue so far."""
 
     total: int
+    folder: Path
+    """Where the worker has its temporary files."""
     succeeded: int = 0
     settled: int = 0
     moved_at: float = field(default_factory=time.monotonic)
@@ -210,7 +214,7 @@ def play(wishes: Wishes, narrator: Narrator) -> Report:
             "WORKQ_DEMO_ENGINE": wishes.engine,
             "WORKQ_DEMO_CORPUS": wishes.corpus,
         }
-        stack.enter_context(_environment(variables))
+        stack.enter_context(only_workq_variables(variables))
         from workq.demo import reindex as application  # not before: it reads its settings now
 
         wq = stack.enter_context(application.wq)
@@ -222,7 +226,7 @@ def play(wishes: Wishes, narrator: Narrator) -> Report:
             total = application.reindex.enqueue_many(
                 {"part": one.part, "start": one.start, "end": one.end} for one in slices
             )
-            watch = _Watch(total)
+            watch = _Watch(total, folder)
             trouble = _wait(wq, worker, watch, wishes, narrator)
         narrator.counting()
         tasks = _all_tasks(wq, application.QUEUE)
@@ -273,7 +277,7 @@ def _look(wq: WorkQueue, worker: subprocess.Popen[bytes], watch: _Watch, wishes:
     narrator.progress(watch.succeeded, watch.total)
     if watch.killed is None:
         if wishes.kill and KILL_AT * watch.total <= watch.succeeded < watch.total:
-            watch.killed = _kill_one(wq, worker)
+            watch.killed = _kill_one(wq, worker, watch.folder)
             if watch.killed is not None:
                 narrator.killed(watch.killed)
     elif watch.recovery is None:
@@ -282,11 +286,12 @@ def _look(wq: WorkQueue, worker: subprocess.Popen[bytes], watch: _Watch, wishes:
             narrator.recovered(watch.recovery)
 
 
-def _kill_one(wq: WorkQueue, worker: subprocess.Popen[bytes]) -> Killed | None:
-    """SIGKILL to the process of our worker that runs most; None while none of them runs anything.
+def _kill_one(wq: WorkQueue, worker: subprocess.Popen[bytes], folder: Path) -> Killed | None:
+    """SIGKILL to the process of our worker that has most in hand; None while none of them is caught at work.
 
-    It is stopped for the moment in which the ledger is asked what it runs: otherwise the answer would be old by the
-    time of the kill. A process that is stopped and then killed never wakes in between.
+    It is stopped for the moment in which the ledger is asked what it has claimed, and its board whether it runs any of
+    it: otherwise the answers would be old by the time of the kill, or all of it done, and nothing to recover. A process
+    that is stopped and then killed never wakes in between.
     """
     ledger = wq.stores.ledger
     children = {child.pid: child for child in psutil.Process(worker.pid).children(recursive=True)}
@@ -300,7 +305,8 @@ def _kill_one(wq: WorkQueue, worker: subprocess.Popen[bytes]) -> Killed | None:
     is_killed = False
     try:
         attempts = _running(wq).get(name)
-        if not attempts:
+        board = Board.of(name, folder=folder)
+        if not attempts or board is None or all(one.is_ended for one in board.started()):
             return None
         at = ledger.clock()
         victim.kill()
@@ -323,8 +329,8 @@ def _running(wq: WorkQueue) -> dict[str, dict[str, int]]:
 def _recovery(wq: WorkQueue, killed: Killed) -> Recovery | None:
     """None while some of its subtasks are not settled yet.
 
-    A settlement that was on its way to the server when the process was stopped may have arrived: such a subtask needed
-    no recovery, and is not counted as one.
+    What had ended when the process was stopped is settled in its place, if it did not do so itself: such a subtask
+    needed no recovery, and is not counted as one.
     """
     again: list[Task] = []
     for task_id, attempt in killed.attempts.items():
@@ -381,20 +387,6 @@ def _folder(keep: Path | None) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder)
-
-
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Exactly these WORKQ_ variables, for this process and those that it starts."""
-    before = dict(os.environ)
-    for name in [name for name in os.environ if name.startswith("WORKQ_")]:
-        del os.environ[name]
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 def _write_settings(folder: Path, urls: Mapping[str, str]) -> Path:

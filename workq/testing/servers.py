@@ -68,6 +68,9 @@ _PORT_TRIES = 5
 _ANSWER_LIMIT_S = 3.0
 """How long one question to a server that is starting may take."""
 
+_STANDSTILL_S = 3.0
+"""How long the threads of a process may run on after SIGSTOP; one that waits for a disk needs more than moments."""
+
 _PATH = os.pathsep.join([os.defpath, "/usr/local/bin", "/usr/local/sbin", "/usr/sbin", "/sbin"])
 
 
@@ -182,10 +185,14 @@ class Server(ABC):
         self.start()
 
     def pause(self) -> None:
-        """SIGSTOP to all its processes: connections stay open, nobody answers. `resume`, `kill` and `stop` end it."""
+        """SIGSTOP to all its processes: connections stay open, nobody answers. `resume`, `kill` and `stop` end it.
+
+        Returns when every thread stands still: on a busy machine some run on for a moment after the signal.
+        """
         for process in self._tree():  # the parent first: it must not notice anything, nor start new children
             with suppress(psutil.NoSuchProcess):
                 process.suspend()
+                _await_standstill(process)
 
     def resume(self) -> None:
         """SIGCONT to all its processes, the children first."""
@@ -426,8 +433,9 @@ class PostgreSQL(Server):
     def url(self) -> str:
         return self._url("workq")
 
-    def create_database(self, name: str) -> str:
-        """Make an empty database and return its URL. The name: a letter, then letters, digits and underscores."""
+    def create_database(self, name: str | None = None) -> str:
+        """Make an empty database and return its URL. The name: a letter, then letters, digits, underscores; or new."""
+        name = name or f"db_{secrets.token_hex(6)}"
         self._tell([*self._client("postgres"), "-c", f'CREATE DATABASE "{_checked(name)}"'])
         return self._url(name)
 
@@ -492,8 +500,9 @@ class MariaDB(Server):
     def url(self) -> str:
         return self._url("workq")
 
-    def create_database(self, name: str) -> str:
-        """Make an empty database and return its URL. The name: a letter, then letters, digits and underscores."""
+    def create_database(self, name: str | None = None) -> str:
+        """Make an empty database and return its URL. The name: a letter, then letters, digits, underscores; or new."""
+        name = name or f"db_{secrets.token_hex(6)}"
         self._tell([*self._client(), "-e", f"CREATE DATABASE `{_checked(name)}` CHARACTER SET utf8mb4"])
         return self._url(name)
 
@@ -770,6 +779,21 @@ def _number(text: str) -> float:
 
 
 # Processes.
+
+
+def _await_standstill(process: psutil.Process) -> None:
+    """Until all threads of a process that got SIGSTOP are stopped, or it is gone."""
+    deadline = time.monotonic() + _STANDSTILL_S
+    while not all(_is_still(process.pid, thread.id) for thread in process.threads()) and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
+def _is_still(pid: int, thread: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/task/{thread}/stat").read_text()
+    except OSError:
+        return True  # it has ended
+    return status.rpartition(")")[2].split()[0] in "TtZX"
 
 
 def _with_children(pid: int) -> Iterator[psutil.Process]:

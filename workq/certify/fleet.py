@@ -1,0 +1,149 @@
+"""The workers under test: hosts, each one `workq worker` with its consumer processes. Ends only what it started.
+
+Two hosts, as far as the queue can tell: two supervisors that know nothing of each other. A fault that kills one of them
+leaves the other to take over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import psutil
+
+from workq.certify.witness import FOLDER
+
+APP = "workq.certify.witness:wq"
+
+
+class Host:
+    """One supervisor and its consumer processes, started as often as wanted. All lives write to one log."""
+
+    def __init__(self, folder: Path, number: int, *, processes: int, threads: int) -> None:
+        self.number = number
+        self.log = folder / f"worker-{number}.log"
+        self.was_killed = False
+        """The life that ended last was ended by us."""
+        self._folder = folder
+        self._command = [sys.executable, "-m", "workq", "worker", "--app", APP]
+        self._command += ["--processes", str(processes), "--threads", str(threads)]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the supervisor lives; a paused one does."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def status(self) -> int | None:
+        """How the supervisor ended; None while it lives, or before its first life."""
+        return None if self._process is None else self._process.poll()
+
+    def start(self) -> None:
+        """Begin a new life."""
+        self.was_killed = False
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                env=os.environ | {"TMPDIR": str(self._folder)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # a Ctrl-C is for us alone
+            )
+
+    def consumers(self) -> list[psutil.Process]:
+        """The consumer processes that live."""
+        if self._process is None:
+            return []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return [one for one in psutil.Process(self._process.pid).children() if _is_alive(one)]
+        return []
+
+    def everyone(self) -> list[psutil.Process]:
+        """The supervisor, then its consumer processes."""
+        if self._process is None or not self.is_running:
+            return []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return [psutil.Process(self._process.pid), *self.consumers()]
+        return []
+
+    def kill(self) -> list[int]:
+        """kill -9 of all at once; their pids."""
+        self.was_killed = True
+        everyone = self.everyone()
+        for one in everyone[:1]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.suspend()  # it can neither start a child nor tell one to drain
+        everyone = [*everyone[:1], *self.consumers()]
+        pids = kill(everyone)
+        if self._process is not None:
+            self._process.wait(10)
+        return pids
+
+    def terminate(self) -> None:
+        """SIGTERM to the supervisor."""
+        if self._process is not None and self.is_running:
+            self._process.send_signal(signal.SIGTERM)
+
+    def wait(self, timeout_s: float) -> int | None:
+        """The supervisor's exit status; None if it has not ended in time."""
+        if self._process is None:
+            return None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(timeout_s)
+        return None
+
+
+def kill(processes: Iterable[psutil.Process]) -> list[int]:
+    """kill -9, and wait until they are gone; their pids."""
+    doomed = list(processes)
+    for one in doomed:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.kill()
+    deadline = time.monotonic() + 10.0
+    while any(_is_alive(one) for one in doomed) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return [one.pid for one in doomed]
+
+
+def pause(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """SIGSTOP; those that were there to be stopped."""
+    paused = []
+    for one in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.suspend()
+            paused.append(one)
+    return paused
+
+
+def wake(processes: Iterable[psutil.Process]) -> None:
+    """SIGCONT."""
+    for one in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.resume()
+
+
+def end_all(folder: Path) -> None:
+    """Kill every process that was started for this folder, also those whose supervisor is gone."""
+    kill(_ours(folder))
+
+
+def _ours(folder: Path) -> Iterator[psutil.Process]:
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.pid != os.getpid() and process.environ().get(FOLDER) == str(folder):
+                yield process
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

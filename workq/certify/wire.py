@@ -1,0 +1,65 @@
+"""The network between the workers and the servers: one TCP proxy for each store, to be cut on command.
+
+The driver and the workers go through it, the auditor does not. A store without a host of its own (a file, a socket of
+the file system) has no wire; neither has one whose certificate is checked against its host's name.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from enum import StrEnum
+from types import TracebackType
+from typing import Final
+
+from workq.config import Settings
+from workq.testing.proxy import Proxy
+
+_CHECKS_THE_HOST: Final = ("amqps://", "rediss://", "sslmode=verify-full", "ssl_verify_identity", "ssl_check_hostname")
+
+
+class Store(StrEnum):
+    """Which of the three."""
+
+    LEDGER = "ledger"
+    BROKER = "broker"
+    INFLIGHT = "inflight"
+
+
+class Wires(AbstractContextManager["Wires"]):
+    """The proxies of one run. `missing` tells of each store without one, why."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.urls: dict[Store, str] = {}
+        """Where each store is for those who go through the proxies."""
+        self.proxies: dict[Store, Proxy] = {}
+        self.missing: dict[Store, str] = {}
+        for store, url in urls_of(settings).items():
+            self.urls[store] = url
+            if any(mark in url for mark in _CHECKS_THE_HOST):
+                self.missing[store] = "TLS checks the host's name, and a proxy has another"
+                continue
+            try:
+                proxy = Proxy.before(url)
+            except ValueError:
+                self.missing[store] = "no network between: a file or a local socket"
+                continue
+            proxy.start()
+            self.proxies[store] = proxy
+            self.urls[store] = proxy.url(url)
+
+    def heal(self) -> None:
+        """End all faults."""
+        for proxy in self.proxies.values():
+            proxy.heal()
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        for proxy in self.proxies.values():
+            proxy.stop()
+
+
+def urls_of(settings: Settings) -> dict[Store, str]:
+    """The stores that are servers or files of their own; an embedded one is part of the ledger."""
+    urls = {Store.LEDGER: settings.ledger, Store.BROKER: settings.broker, Store.INFLIGHT: settings.inflight}
+    return {store: url for store, url in urls.items() if url is not None}
