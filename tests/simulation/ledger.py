@@ -1,0 +1,186 @@
+"""The real SqlLedger, in-memory SQLite under it, a virtual clock, and a connection that breaks when the world says so.
+
+What is replaced is `Database`: how a transaction is run. The statements are those of production.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine, bindparam, create_engine, event
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.pool import StaticPool
+from sqlalchemy.sql.elements import ColumnElement
+from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.types import Float
+
+from tests.simulation.world import Act, Crash, World
+from workq.errors import CommitUnknown, LedgerUnavailable
+from workq.ledger.database import Database
+from workq.ledger.sql import SqlLedger
+from workq.ledger.sqltime import Instant
+
+T = TypeVar("T")
+
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class _Now(FunctionElement[datetime]):
+    type = Instant()
+    inherit_cache = True
+    name = "sim_now"
+
+
+@compiles(_Now)
+def _sim_now(element: _Now, compiler: Any, **kw: Any) -> str:
+    return f"sim_now({compiler.process(element.clauses.clauses[0], **kw)})"
+
+
+def instant(seconds: float) -> str:
+    """A moment of the world as the ledger writes it."""
+    at = BEGAN + timedelta(seconds=round(seconds, 3))
+    return at.replace(tzinfo=None).isoformat(sep=" ", timespec="milliseconds")
+
+
+class SimDatabase(Database):
+    """One shared connection. `world` is exchanged between runs; the tables are emptied then."""
+
+    world: World
+
+    def __init__(self) -> None:
+        self.offset_s: Callable[[], float] = lambda: 0.0
+        """Added to the clock of every statement. Always 0, apart from a mutant."""
+        self.on_change: Callable[[], None] = lambda: None
+        self._nows: dict[float, ColumnElement[Any]] = {}
+        super().__init__("sqlite:///simulated.db", namespace="sim")
+        self.tables.metadata.create_all(self.engine)
+        self._open_connection = self.engine.connect()
+        self._wipes = [f"DELETE FROM {table.name}" for table in self.tables.metadata.tables.values()]
+
+    def begin_run(self, world: World) -> None:
+        """Empty, for the next seed."""
+        self.world = world
+        self._open_connection.close()  # a mutant may have left it in the middle of something
+        self._open_connection = self.engine.connect()
+        self.raw.execute("BEGIN")
+        for statement in self._wipes:
+            self.raw.execute(statement)
+        self.raw.execute("COMMIT")
+
+    def now(self, plus_s: ColumnElement[Any] | float = 0.0) -> ColumnElement[Any]:
+        if isinstance(plus_s, ColumnElement):
+            return _Now(plus_s)
+        if plus_s not in self._nows:
+            self._nows[plus_s] = _Now(bindparam(None, float(plus_s), type_=Float(), unique=True))
+        return self._nows[plus_s]
+
+    def ask(self, question: Callable[[Connection], T]) -> T:
+        if self._befall("ask") is not Act.OK:
+            raise LedgerUnavailable("the simulated ledger is away")
+        try:
+            return question(self._open_connection)
+        finally:
+            self._open_connection.rollback()
+
+    def run(self, change: Callable[[Connection], T], *, deadline_s: float | None = None) -> T:
+        act = self._befall("run")
+        if act is Act.FAIL_BEFORE:
+            if self.world.rng.random() < 0.3:  # it broke in COMMIT, and did not stand
+                self._apply(change, stands=False)
+                raise CommitUnknown("the simulated ledger broke off in COMMIT")
+            raise LedgerUnavailable("the simulated ledger is away")
+        if act is Act.REPEAT and self.world.rng.random() < 0.5:  # lost in COMMIT without standing: repeated at once
+            self._apply(change, stands=False)
+            return self._apply(change)
+        answer = self._apply(change)
+        match act:
+            case Act.FAIL_AFTER:
+                raise CommitUnknown("the simulated ledger broke off in COMMIT")
+            case Act.REPEAT:
+                return self._apply(change)
+            case Act.CRASH_AFTER:
+                raise Crash
+        return answer
+
+    def _befall(self, kind: str) -> Act:
+        op = self.world.op
+        name = f"{op[0]}" if op is not None else kind
+        act = self.world.befall("ledger", name)
+        if act is Act.OK and self.world.trace is not None:
+            self.world.note(f"ledger.{name} {_shown(op)}")
+        return act
+
+    def _apply(self, change: Callable[[Connection], T], *, stands: bool = True) -> T:
+        connection = self._open_connection
+        try:
+            answer = change(connection)
+        except BaseException:
+            connection.rollback()
+            raise
+        if stands:
+            connection.commit()
+            self.on_change()
+        else:
+            connection.rollback()
+        return answer
+
+    def _open(self) -> Engine:
+        self.raw = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        self.raw.execute("PRAGMA journal_mode=MEMORY")
+        self.raw.create_function("sim_now", 1, self._instant)
+        engine = create_engine(self.url, creator=lambda: self.raw, poolclass=StaticPool)
+
+        @event.listens_for(engine, "begin")
+        def _began(connection: Connection) -> None:
+            if not connection.get_execution_options().get("is_callers"):
+                self.raw.execute("BEGIN")
+
+        return engine
+
+    def _instant(self, plus_s: float) -> str:
+        return instant(self.world.now + plus_s + self.offset_s())
+
+
+def _shown(op: tuple[str, tuple[object, ...], dict[str, object]] | None) -> str:
+    if op is None:
+        return ""
+    return ", ".join([_short(one) for one in op[1]] + [f"{name}={_short(one)}" for name, one in op[2].items()])[:200]
+
+
+def _short(value: object) -> str:
+    if isinstance(value, str) and len(value) == 36:
+        return value[-6:]
+    if isinstance(value, list | tuple | set):
+        return "[" + " ".join(_short(one) for one in value) + "]"
+    fields = [getattr(value, name, None) for name in ("id", "task_id", "claim", "attempt", "outcome")]
+    if any(one is not None for one in fields):
+        return "(" + " ".join(_short(one) for one in fields if one is not None) + ")"
+    return str(value)[:40]
+
+
+class SimLedger(SqlLedger):
+    """The ledger as one process uses it. The world is told which method is called, with what."""
+
+    def __init__(self, database: SimDatabase, *, reserved_s: float) -> None:
+        super().__init__(database, reserved_s=reserved_s)
+        self._world = database.world
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name.startswith("_") or not callable(found):
+            return found
+        world = self._world
+
+        def called(*args: object, **kwargs: object) -> Any:
+            if world.violations:
+                raise Crash  # the run ends after this step, which a bug may have made endless
+            before, world.op = world.op, (name, args, kwargs)
+            try:
+                return found(*args, **kwargs)
+            finally:
+                world.op = before
+
+        return called

@@ -1,0 +1,588 @@
+"""Mutation of the protocol: bugs on purpose, each of which the simulation must see.
+
+A mutant is put into the production code (or into its SQL, or into what a client sends), then seeds are run until one
+of them violates an invariant. A mutant that survives would mean that the harness is blind there.
+
+Not in the list, because nothing can see them as long as the ledger keeps its rows: a settlement without the token alone
+(an attempt's number is never used twice, so the attempt tells as much; the token is for a ledger restored from a
+backup), and a hint published by a settlement that came late (a second hint is worth nothing). Nor yet was seen: a hint
+that is dropped without a look because another holds its task (`Custody._held_elsewhere`); 600 seeds did not show it.
+
+    .venv/bin/python -m tests.simulation.mutants [NAME ...] [--seeds N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock
+
+from sqlalchemy import update
+from sqlalchemy.sql import visitors
+from sqlalchemy.sql.elements import BindParameter, ColumnElement
+
+from tests.simulation import broker, inflight
+from tests.simulation.ledger import SimDatabase
+from tests.simulation.run import Result, database, run
+from tests.simulation.world import Plan
+from workq import marker, relay, sweep
+from workq.custody import Custody
+from workq.errors import InFlightUnavailable
+from workq.ledger import Unpublished
+from workq.ledger.claims import Claiming
+from workq.ledger.marks import Marking
+from workq.ledger.repair import Repairing
+from workq.produce import Producer
+from workq.settle import Settler
+from workq.task import Retry, State
+
+SEEDS_MAX = 2_000
+
+MUTANTS: dict[str, Callable[[], Any]] = {}
+
+
+def mutant(make: Callable[[], Any]) -> Callable[[], Any]:
+    """Register one; its name is the bug, in words."""
+    MUTANTS[make.__name__] = make
+    return make
+
+
+# -- how statements are changed
+
+
+def without(statement: Any, *names: str) -> Any:
+    """The statement without those conditions that mention a column or a parameter of these names."""
+    kept = [one for one in statement._where_criteria if not _mentions(one, names)]
+    changed = statement._generate()
+    changed._where_criteria = tuple(kept)
+    return changed
+
+
+def _mentions(condition: ColumnElement[bool], names: tuple[str, ...]) -> bool:
+    for part in visitors.iterate(condition):
+        if getattr(part, "name", None) in names or (isinstance(part, BindParameter) and part.key in names):
+            return True
+    return False
+
+
+@contextmanager
+def changed_sql(method: tuple[type, str], *names: str, nth: int | None = None) -> Iterator[None]:
+    """Every statement (or the nth) that is executed inside of a ledger's method loses some conditions."""
+    owner, attribute = method
+    original = getattr(owner, attribute)
+
+    def mutated(self: Any, *args: Any, **kwargs: Any) -> Any:
+        inner = self.database
+        self.database = _Changing(inner, names, nth)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            self.database = inner
+
+    with mock.patch.object(owner, attribute, mutated):
+        yield
+
+
+class _Changing:
+    """A database whose transactions change statements on their way."""
+
+    def __init__(self, inner: SimDatabase, names: tuple[str, ...], nth: int | None) -> None:
+        self._inner, self._names, self._nth = inner, names, nth
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def run(self, change: Callable[[Any], Any], **kwargs: Any) -> Any:
+        return self._inner.run(lambda tx: change(_Tx(tx, self._names, self._nth)), **kwargs)
+
+    def ask(self, question: Callable[[Any], Any]) -> Any:
+        return self._inner.ask(lambda tx: question(_Tx(tx, self._names, self._nth)))
+
+
+class _Tx:
+    """A connection that executes something else than it was told."""
+
+    def __init__(self, inner: Any, names: tuple[str, ...], nth: int | None) -> None:
+        self._inner, self._names, self._nth, self._count = inner, names, nth, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def execute(self, statement: Any, *args: Any) -> Any:
+        self._count += 1
+        if hasattr(statement, "_where_criteria") and self._nth in (None, self._count):
+            statement = without(statement, *self._names)
+        return self._inner.execute(statement, *args)
+
+
+def replaced(owner: Any, name: str, by: Any) -> Any:
+    """Another function in its place."""
+    return mock.patch.object(owner, name, by)
+
+
+# -- the fence
+
+
+@mutant
+def settle_without_the_fence() -> Any:
+    """Neither attempt nor token: `state = 'running'` alone."""
+    original = Claiming._settle_statement
+
+    def statement(self: Any, kind: type, *, many: bool = False) -> Any:
+        return without(original(self, kind, many=many), "b_token", "b_attempt")
+
+    return replaced(Claiming, "_settle_statement", statement)
+
+
+@mutant
+def settle_without_the_state() -> Any:
+    """A settlement that is repeated, or late, overwrites."""
+    original = Claiming._settle_statement
+
+    def statement(self: Any, kind: type, *, many: bool = False) -> Any:
+        return without(original(self, kind, many=many), "state")
+
+    return replaced(Claiming, "_settle_statement", statement)
+
+
+@mutant
+def the_token_is_made_once_for_a_process() -> Any:
+    original = Claiming.claim
+
+    def claim(self: Any, task_ids: Any, *, by: str) -> Any:
+        with mock.patch("workq.ledger.claims.secrets.token_hex", return_value=by[:32].ljust(32, "0")):
+            return original(self, task_ids, by=by)
+
+    return replaced(Claiming, "claim", claim)
+
+
+# -- the claim
+
+
+@mutant
+def claim_without_looking_whether_it_is_due() -> Any:
+    original = Claiming._claim_statement
+    return replaced(Claiming, "_claim_statement", lambda *args: without(original(*args), "due_at"))
+
+
+@mutant
+def claim_without_looking_at_the_state() -> Any:
+    def statement(self: Any, task_ids: Any, by: str, token: str) -> Any:
+        t, now = self.database.tables.task, self.database.now
+        return (
+            update(t)
+            .where(t.c.id.in_(sorted(set(task_ids))), t.c.due_at <= now())
+            .values(state="running", attempt=t.c.attempt + 1, token=token, worker=by, started_at=now())
+        )
+
+    return replaced(Claiming, "_claim_statement", statement)
+
+
+@mutant
+def claim_for_an_incarnation_that_is_not_live() -> Any:
+    original = Claiming._claim_statement
+
+    def statement(self: Any, task_ids: Any, by: str, token: str) -> Any:
+        whole = original(self, task_ids, by, token)
+        return _without_exists(whole)
+
+    return replaced(Claiming, "_claim_statement", statement)
+
+
+def _without_exists(statement: Any) -> Any:
+    changed = statement._generate()
+    changed._where_criteria = tuple(one for one in statement._where_criteria if "EXISTS" not in str(one))
+    return changed
+
+
+@mutant
+def claim_by_the_clock_of_the_host() -> Any:
+    return _host_clock("claim")
+
+
+@mutant
+def sweep_by_the_clock_of_the_host() -> Any:
+    return _host_clock("suspect", "reap", "promote", "take_unpublished")
+
+
+@contextmanager
+def _host_clock(*ops: str) -> Iterator[None]:
+    def offset_s(self: SimDatabase) -> float:
+        world = self.world
+        if world.op is None or world.op[0] not in ops or world.acting is None:
+            return 0.0
+        return world.acting.process.wall_s
+
+    original = SimDatabase._instant
+
+    def instant(self: SimDatabase, plus_s: float) -> str:
+        return original(self, plus_s + offset_s(self))
+
+    with mock.patch.object(SimDatabase, "_instant", instant):
+        made = database()
+        made.raw.create_function("sim_now", 1, made._instant)
+        try:
+            yield
+        finally:
+            mock.patch.object(SimDatabase, "_instant", original)
+    made.raw.create_function("sim_now", 1, made._instant)
+
+
+# -- custody
+
+
+@mutant
+def ack_before_the_hold() -> Any:
+    original = Custody._hold
+
+    def hold(self: Any) -> None:
+        self._consumer.ack(self._unheld)
+        original(self)
+
+    return replaced(Custody, "_hold", hold)
+
+
+@mutant
+def ack_although_the_hold_failed() -> Any:
+    original = Custody._hold
+
+    def hold(self: Any) -> None:
+        deliveries = self._unheld
+        try:
+            original(self)
+        except InFlightUnavailable:
+            self._consumer.ack(deliveries)
+            self._unheld = []
+
+    return replaced(Custody, "_hold", hold)
+
+
+@mutant
+def a_split_page_loses_its_rest() -> Any:
+    original = Custody._split
+
+    def split(self: Any, deliveries: Any, room: int) -> Any:
+        publish = self._publish
+        self._publish = lambda hints: True
+        try:
+            return original(self, deliveries, room)
+        finally:
+            self._publish = publish
+
+    return replaced(Custody, "_split", split)
+
+
+@mutant
+def what_is_given_back_is_released_without_a_hint() -> Any:
+    def give_back(self: Any, rows: Any) -> bool:
+        self._let_go(rows)
+        return True
+
+    return replaced(Custody, "_give_back", give_back)
+
+
+@mutant
+def what_is_handed_back_is_not_stamped() -> Any:
+    """A marker that was sent before proves the new hint lost."""
+    return replaced(Marking, "rehinted", lambda self, task_ids, *, delay_s=0.0: None)
+
+
+@mutant
+def inbound_headers_are_copied() -> Any:
+    """What was dead-lettered once is published with that header, and is dropped when it is delayed again."""
+
+    @contextmanager
+    def patched() -> Iterator[None]:
+        passed: dict[str, int] = {}
+        delivery, init = broker._delivery, broker.SimBroker.__init__
+
+        def seen(message: broker.Message) -> Any:
+            passed.update(dict.fromkeys(message.ids, message.passes))
+            return delivery(message)
+
+        def begin(self: Any, *args: Any) -> None:
+            init(self, *args)
+            self.inherited = lambda hint: max([passed.get(one, 0) for one in hint.task_ids], default=0)
+
+        with mock.patch.object(broker, "_delivery", seen), mock.patch.object(broker.SimBroker, "__init__", begin):
+            yield
+
+    return patched()
+
+
+# -- produce and relay
+
+
+@mutant
+def publish_before_the_commit() -> Any:
+    original = Producer.record
+
+    def record(self: Any, tasks: Any, *, connection: Any = None) -> Any:
+        self.relay.offer([Unpublished(task.id, task.queue, 0, task.delay_s) for task in tasks])
+        self.relay.relay_once()
+        return original(self, tasks, connection=connection)
+
+    return replaced(Producer, "record", record)
+
+
+@mutant
+def publish_in_a_transaction_of_the_caller_at_once() -> Any:
+    def offer(self: Any, connection: Any, rows: Any) -> None:
+        self.relay.offer(rows)
+        self.relay.relay_once()
+
+    return replaced(Producer, "_offer_after_commit", offer)
+
+
+@mutant
+def the_relay_marks_what_was_not_confirmed() -> Any:
+    def publish(stores: Any, rows: Any, *, deadline_s: float) -> int:
+        pages = relay.hints_of([row for row in rows if row.delay_s <= stores.broker.horizon_s])
+        if not pages:
+            return 0
+        stores.broker.publish([hint for hint, _ in pages], deadline_s=deadline_s)
+        stores.ledger.mark_published([row for _, page in pages for row in page])
+        return len(rows)
+
+    return replaced(relay, "publish", publish)
+
+
+@mutant
+def mark_published_without_the_attempt() -> Any:
+    return changed_sql((Claiming, "mark_published"), "attempt")
+
+
+@mutant
+def the_sweep_does_not_relay() -> Any:
+    return replaced(sweep, "_relay", lambda *args, **kwargs: None)
+
+
+# -- settle
+
+
+@mutant
+def the_hint_of_a_retry_before_the_ledger() -> Any:
+    original = Settler.settle_once
+
+    def settle_once(self: Any) -> float:
+        rows = [
+            Unpublished(one.claim.task_id, one.claim.queue, one.claim.attempt, one.outcome.delay_s)
+            for one in [*self._waiting, *(one for batch in self._in_hand for one in batch)]
+            if isinstance(one.outcome, Retry)
+        ]
+        offer = self._relay.offer
+        offer(rows)
+        self._relay.relay_once()
+        self._relay.offer = lambda rows: None
+        try:
+            return original(self)
+        finally:
+            del self._relay.offer
+
+    return replaced(Settler, "settle_once", settle_once)
+
+
+@mutant
+def every_settlement_publishes_a_hint() -> Any:
+    original = Settler._finish
+
+    def finish(self: Any, batch: Any, settled: Any) -> None:
+        original(self, batch, [replace(one, state=State.READY) for one in settled])
+
+    return replaced(Settler, "_finish", finish)
+
+
+# -- the dead
+
+
+@mutant
+def reap_at_the_first_look() -> Any:
+    original = Repairing.suspect
+
+    def suspect(self: Any, missing: Any, *, beat_s: float, **kwargs: Any) -> Any:
+        gone = list(missing)
+        original(self, gone, beat_s=-1.0, **kwargs)
+        return original(self, gone, beat_s=-1.0, **kwargs)
+
+    reap = Repairing.reap
+
+    def reap_now(self: Any, worker: str, evidence: Any, *, suspected_for_s: float | None = None, **kwargs: Any) -> Any:
+        return reap(self, worker, evidence, suspected_for_s=None if suspected_for_s is None else -1.0, **kwargs)
+
+    return _both(replaced(Repairing, "suspect", suspect), replaced(Repairing, "reap", reap_now))
+
+
+@mutant
+def reap_without_the_heartbeat_in_the_ledger() -> Any:
+    return _both(changed_sql((Repairing, "suspect"), "beat_at"), changed_sql((Repairing, "reap"), "beat_at"))
+
+
+@mutant
+def orphans_are_never_returned() -> Any:
+    return replaced(Repairing, "orphans", lambda self, *, limit, dry_run=False: [])
+
+
+@mutant
+def what_the_dead_held_is_not_hinted_again() -> Any:
+    return replaced(Repairing, "unhint", lambda self, task_ids, *, dry_run=False: [])
+
+
+@mutant
+def reaping_ends_at_the_ledger() -> Any:
+    """Claims end, but entries and hints of the dead stay as they are."""
+    return replaced(sweep, "finish_reaping", lambda *args, **kwargs: None)
+
+
+@mutant
+def a_beat_gives_the_forgotten_a_lease_again() -> Any:
+    def grant(self: Any, worker: str, lease_s: float) -> None:
+        self._begin()
+        self._server.state.leases[worker] = self._server.now() + lease_s
+
+    return replaced(inflight.SimInFlight, "_grant", grant)
+
+
+@mutant
+def release_drops_what_others_hold() -> Any:
+    def release(self: Any, task_ids: Any, *, by: str) -> int:
+        with self._call("release"):
+            own = [(queue, task_id) for task_id, queue in task_ids if (queue, task_id) in self._server.state.holds]
+            for where in own:
+                del self._server.state.holds[where]
+            return len(own)
+
+    return replaced(inflight.SimInFlight, "release", release)
+
+
+@mutant
+def hold_takes_what_a_live_other_holds() -> Any:
+    def take(self: Any, entries: Any, worker: str, *, exact: bool) -> tuple[set[str], int]:
+        for entry in entries:
+            self._server.state.holds[entry.queue, entry.task_id] = (worker, entry.attempt, self._server.now())
+        return {entry.task_id for entry in entries}, 0
+
+    return replaced(inflight.SimInFlight, "_take", take)
+
+
+# -- the marker
+
+
+@mutant
+def the_marker_proves_without_a_grace() -> Any:
+    original = marker._proof
+
+    def proof(markers: Any, times: Any) -> Any:
+        return original(markers, replace(times, marker_grace_s=1e-6))
+
+    return replaced(marker, "_proof", proof)
+
+
+@mutant
+def the_marker_overtakes_hints_that_came_later() -> Any:
+    """Without `published_at <= sent_at`."""
+    return changed_sql((Marking, "lost"), "published_at")
+
+
+@mutant
+def the_marker_ignores_what_is_held() -> Any:
+    original = Marking.lost
+
+    def lost(self: Any, proof: Any, *, held: Any, **kwargs: Any) -> Any:
+        return original(self, proof, held=(), **kwargs)
+
+    return replaced(Marking, "lost", lost)
+
+
+@mutant
+def a_marker_is_returned_before_the_hints_ahead_of_it_are_held() -> Any:
+    original = Custody._sort
+
+    def sort(self: Any, deliveries: Any) -> Any:
+        ours = original(self, deliveries)
+        return [one for one in ours if not self._markers] if len(ours) > 1 else ours
+
+    return replaced(Custody, "_sort", sort)
+
+
+@mutant
+def no_marker_is_ever_sent() -> Any:
+    return replaced(marker, "send", lambda *args, **kwargs: False)
+
+
+@contextmanager
+def _both(*changes: Any) -> Iterator[None]:
+    with ExitStack() as stack:
+        for change in changes:
+            stack.enter_context(change)
+        yield
+
+
+# -- the hunt
+
+
+ANYWHERE = ("healthy", "losing", "any")
+KINDS = {
+    "settle_without_the_fence": ("any",),
+    "ack_before_the_hold": ("any",),
+    "ack_although_the_hold_failed": ("any",),
+    "claim_for_an_incarnation_that_is_not_live": ("any",),
+    "the_relay_marks_what_was_not_confirmed": ("any",),
+    "mark_published_without_the_attempt": ("any",),
+    "reap_without_the_heartbeat_in_the_ledger": ("any",),
+    "orphans_are_never_returned": ("any",),
+    "what_the_dead_held_is_not_hinted_again": ("any",),
+    "release_drops_what_others_hold": ("any",),
+    "the_marker_proves_without_a_grace": ("healthy", "losing"),
+    "the_marker_overtakes_hints_that_came_later": ("healthy", "losing"),
+    "the_marker_ignores_what_is_held": ("healthy", "losing"),
+    "a_marker_is_returned_before_the_hints_ahead_of_it_are_held": ("healthy", "losing"),
+    "what_is_handed_back_is_not_stamped": ("healthy", "losing"),
+    "no_marker_is_ever_sent": ("losing",),
+}
+"""Where a mutant can be seen at all: other seeds count, and are not run."""
+
+
+@dataclass(frozen=True)
+class Caught:
+    """The first seed that shows a mutant, and by which invariant; None when it survived."""
+
+    name: str
+    seeds: int
+    result: Result | None
+
+
+def hunt(name: str, *, seeds_max: int = SEEDS_MAX) -> Caught:
+    """Run seeds until one sees the mutant."""
+    for seed in range(1, seeds_max + 1):
+        if Plan.of(seed).kind not in KINDS.get(name, ANYWHERE):
+            continue
+        with MUTANTS[name]():
+            result = run(seed, database())
+        if result.violations:
+            return Caught(name, seed, result)
+    return Caught(name, seeds_max, None)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", default=list(MUTANTS))
+    parser.add_argument("--seeds", type=int, default=SEEDS_MAX)
+    options = parser.parse_args()
+    survivors = 0
+    for name in options.names:
+        began = time.monotonic()
+        caught = hunt(name, seeds_max=options.seeds)
+        shown = "SURVIVED" if caught.result is None else caught.result.violations[0][:110]
+        survivors += caught.result is None
+        print(f"{name:62} {caught.seeds:5} seeds {time.monotonic() - began:6.1f} s  {shown}", flush=True)
+    print(f"{len(options.names) - survivors} of {len(options.names)} mutants caught")
+    return 3 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
