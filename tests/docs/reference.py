@@ -52,7 +52,8 @@ def _below(context: click.Context) -> Iterator[tuple[str, click.Context]]:
 
 
 def _context(command: click.Command, parent: click.Context | None) -> click.Context:
-    return click.Context(command, info_name="workq", parent=parent)
+    # with its settings: click keeps the help option that a command was first asked for, for the whole process
+    return click.Context(command, info_name="workq", parent=parent, **command.context_settings)
 
 
 def _about(context: click.Context) -> Iterator[str]:

@@ -30,7 +30,7 @@ PROMISE: Final = """\
 EVERY_PAGE: Final = [*pages(), "CHANGELOG.md"]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/explanation/guarantees.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/guarantees.md"])
 def test_the_promise_stands_in_its_own_words(page: str) -> None:
     assert PROMISE in text_of(page)
 
@@ -192,12 +192,15 @@ def test_the_bounds_on_the_pages_are_those_of_the_default_times() -> None:
     from workq.doctor import Bounds
 
     bounds = Bounds.of(Times())
-    table = re.findall(r"^\| .+ \| (\d+) s \| .+ \|$", text_of("docs/explanation/guarantees.md"), flags=re.MULTILINE)
+    table = re.findall(r"^\| .+ \| (\d+) s \| .+ \|$", text_of("docs/guarantees.md"), flags=re.MULTILINE)
     assert [float(one) for one in table] == [
         bounds.local_crash_s,
         bounds.dead_host_s,
+        bounds.dead_fleet_s,
         bounds.unpublished_s,
         bounds.inflight_wiped_s,
+        bounds.purge_s,
+        bounds.everything_s,
     ]
     readme = text_of("README.md")
     for row, bound in {
@@ -206,6 +209,7 @@ def test_the_bounds_on_the_pages_are_those_of_the_default_times() -> None:
         "a worker is paused longer than its lease": bounds.dead_host_s,
         "a producer dies after the commit": bounds.unpublished_s,
         "RabbitMQ is down": bounds.unpublished_s,
+        "RabbitMQ loses confirmed hints": bounds.purge_s,
         "Redis is wiped": bounds.inflight_wiped_s,
     }.items():
         assert re.search(rf"^\| {row} \| .+ \| {bound:.0f} s \|$", readme, flags=re.MULTILINE), row

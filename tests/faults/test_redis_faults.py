@@ -307,6 +307,17 @@ def test_flushall_in_the_middle_of_everything_leaves_hash_and_indexes_in_agreeme
     assert disagreements(admin, NAMESPACE) == []
 
 
+def test_an_epoch_that_lies_in_the_future_begins_again(server: Redis, admin: Any, inflight: RedisInFlight) -> None:
+    """F55: the clock was set back. Else the store would count as young for an hour, and nobody be reaped."""
+    epoch = f"{{{NAMESPACE}}}:epoch"
+    seconds, _ = admin.time()
+    admin.set(epoch, (int(seconds) + 3600) * 1000)
+
+    assert inflight.epoch_age_s() < HANG_S
+    assert int(admin.get(epoch)) < (int(seconds) + HANG_S) * 1000
+    assert list(inflight.leases()) == ["ada"]
+
+
 # It is full, or may drop what it holds.
 
 

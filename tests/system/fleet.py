@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -27,7 +27,10 @@ def wait_until(is_so: Callable[[], bool], *, timeout_s: float, what: str) -> Non
 
 
 class Fleet:
-    """One `workq worker` with its consumer processes. Its log is in `folder/worker-N.log`."""
+    """One `workq worker` with its consumer processes. Its log is in `folder/worker-N.log`.
+
+    `prefix` is a command that becomes the worker in the end.
+    """
 
     count = 0
 
@@ -41,10 +44,11 @@ class Fleet:
         app: str = "tests.system.witness:wq",
         queues: str | None = None,
         drain: bool = False,
+        prefix: Sequence[str] = (),
     ) -> None:
         Fleet.count += 1
         self.log = folder / f"worker-{Fleet.count}.log"
-        command = [sys.executable, "-m", "workq", "worker", "--app", app, "--processes", str(processes)]
+        command = [*prefix, sys.executable, "-m", "workq", "worker", "--app", app, "--processes", str(processes)]
         command += ["--threads", str(threads)]
         if queues is not None:
             command += ["--queues", queues]

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import pika
+from sqlalchemy import delete
 
 from tests.system import witness
 from tests.system.fleet import Fleet, wait_until
@@ -93,6 +96,7 @@ class Leg:
         drain: bool = False,
         queues: str | None = None,
         environ: Mapping[str, str] | None = None,
+        prefix: Sequence[str] = (),
     ) -> Fleet:
         """Start a supervisor with consumer processes on this leg."""
         return Fleet(
@@ -102,6 +106,7 @@ class Leg:
             threads=threads,
             drain=drain,
             queues=queues,
+            prefix=prefix,
         )
 
     def testimony(self) -> list[Line]:
@@ -111,6 +116,13 @@ class Leg:
     def starts(self) -> Counter[str]:
         """How often each task started."""
         return Counter(line.task_id for line in self.testimony() if line.what == "start")
+
+    def charges(self, task_id: str) -> Counter[str]:
+        """What its attempts were charged with: each failure, crash, suspicion or presence explains one more start."""
+        history = self.app.stores.ledger.history(task_id)
+        charged = [str(event.detail["charged"]) for event in history if event.kind == "reaped"]
+        charged += ["failure" for event in history if event.kind == "failed"]
+        return Counter(one for one in charged if one != "nothing")
 
     def states(self) -> dict[State, int]:
         """How many tasks are in each state."""
@@ -124,6 +136,20 @@ class Leg:
     def wait_settled(self, *, timeout_s: float) -> None:
         """Wait until every task is settled."""
         wait_until(lambda: self.unsettled() == 0, timeout_s=timeout_s, what=f"settled, but {self.name} has open tasks")
+
+    def lose_hints(self, queue: str = "witness") -> int:
+        """The broker loses everything that waits in a queue; answers how many hints that were."""
+        url = self.app.settings.broker
+        if url is None:
+            database = self.app.database()
+            gone = delete(database.tables.hint).where(database.tables.hint.c.queue == queue)
+            hints = database.run(lambda tx: tx.execute(gone).rowcount)
+            database.close()
+            return hints
+        connection = pika.BlockingConnection(pika.URLParameters(url))
+        purged = connection.channel().queue_purge(f"{self.app.settings.namespace}.q.{queue}")
+        connection.close()
+        return int(purged.method.message_count or 0)
 
     def close(self) -> None:
         """Close the test's own connections, and delete what the namespace left on RabbitMQ and Redis."""

@@ -276,7 +276,7 @@ class TestPostgreSQL(ServerContract):
     def test_a_database_of_ones_own_is_empty(self, server: PostgreSQL) -> None:
         self.store(server, "elsewhere")
 
-        url = server.create_database(f"own_{server.pid}")
+        url = server.create_database()
 
         with closing(self.client(url)) as client:
             assert client.execute("SELECT to_regclass('word')").fetchone() == (None,)

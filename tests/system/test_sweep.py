@@ -142,7 +142,7 @@ def test_a_worker_that_beats_again_between_the_looks_keeps_its_tasks(leg: Leg) -
     clock.clock_offset_s = 31.0
     assert sweep(stores, settings, only=["reap"]).suspected_workers == 1
 
-    stores.inflight.beat(worker.id, lease_s=300.0, entries=[])
+    stores.inflight.beat(worker.id, lease_s=40.0, entries=[])
     clock.clock_offset_s = 36.0
     done = sweep(stores, settings, only=["reap"])
 

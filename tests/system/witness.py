@@ -181,6 +181,38 @@ def hard() -> None:
     time.sleep(600)  # one C call: a soft limit cannot interrupt it
 
 
+@wq.task(name="witness.long_once", queue="witness")
+def long_once(number: int) -> None:
+    """The first attempt ends only with its process; later ones are short."""
+    write("start", number)
+    time.sleep(600 if workq.current().attempt == 1 else 0.3)
+    write("end", number)
+
+
+@wq.task(name="witness.along_once", queue="witness")
+async def along_once(number: int) -> None:
+    write("start", number)
+    await asyncio.sleep(600 if workq.current().attempt == 1 else 0.3)
+    write("end", number)
+
+
+@wq.task(name="witness.hard_gil", queue="witness", failures_max=1, time_limit_s=0.5)
+def hard_gil() -> None:
+    write("start", 0)
+    ctypes.PyDLL(None).usleep(ctypes.c_uint(600_000_000))  # keeps the interpreter lock
+
+
+@wq.task(name="witness.eat", queue="witness", failures_max=1, crashes_max=2)
+def eat(mib: int) -> None:
+    """Take memory, a little at a time, until there is so much of it."""
+    write("start", mib)
+    eaten = []
+    for _ in range(mib):
+        eaten.append(b"x" * (1 << 20))
+        time.sleep(0.001)
+    write("end", mib)
+
+
 @wq.task(name="witness.cancel_me", queue="witness")
 def cancel_me(seconds: float) -> str:
     write("start", 0)
@@ -212,3 +244,17 @@ def hold_gil(seconds: float) -> None:
     # PyDLL does not release the lock during the call
     ctypes.PyDLL(None).usleep(ctypes.c_uint(int(seconds * 1e6)))
     write("end", 0)
+
+
+@wq.task(name="witness.until_told", queue="witness")
+def until_told(number: int) -> None:
+    """Runs until the test says that it may end (`tell`)."""
+    write("start", number)
+    while not os.path.exists(os.environ["WITNESS"] + ".told"):
+        time.sleep(0.05)
+    write("end", number)
+
+
+def tell(path: Path) -> None:
+    """Let every `until_told` of this testimony end, those to come included."""
+    path.with_name(path.name + ".told").touch()

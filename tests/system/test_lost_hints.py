@@ -1,0 +1,172 @@
+"""Hints that RabbitMQ had confirmed and lost: a marker proves it, and each is sent again, once. Otherwise none is."""
+
+from __future__ import annotations
+
+import time
+from itertools import count
+from pathlib import Path
+
+import pika
+
+from tests.conftest import Private
+from tests.system.conftest import OpenLeg
+from tests.system.fleet import wait_until
+from tests.system.legs import Leg
+from workq import State, Times, codec
+from workq.doctor import Bounds
+from workq.testing.servers import PostgreSQL, RabbitMQ, Redis, start_rabbitmq
+
+
+def sent_again(leg: Leg) -> int:
+    """How many hints markers have proved lost so far."""
+    database = leg.app.database()
+    event = database.tables.event
+    with database.read() as tx:
+        details = [row.detail for row in tx.execute(event.select().where(event.c.kind == "hints_lost"))]
+    database.close()
+    return sum(codec.decode(detail)["tasks"] for detail in details)
+
+
+def record(leg: Leg, count: int, *, seconds: float = 0.0) -> None:
+    """Tasks with confirmed hints in the broker, and no worker yet."""
+    leg["note"].enqueue_many({"number": number, "seconds": seconds} for number in range(count))
+    assert leg.app.producer.relay.flush(timeout_s=60)
+
+
+def check_each_ran_once(leg: Leg, count: int) -> None:
+    assert leg.states()[State.SUCCEEDED] == count
+    assert len(leg.starts()) == count
+    assert set(leg.starts().values()) == {1}
+
+
+def purged(server: RabbitMQ, *queues: str) -> int:
+    """Purge queues; answers how many messages there were."""
+    connection = pika.BlockingConnection(pika.URLParameters(server.url))
+    channel = connection.channel()
+    messages = sum(int(channel.queue_purge(queue).method.message_count or 0) for queue in queues)
+    connection.close()
+    return messages
+
+
+def main_queue(leg: Leg) -> str:
+    return f"{leg.app.settings.namespace}.q.witness"
+
+
+def test_purged_hints_are_sent_again_once_within_the_bound(
+    open_leg: OpenLeg, rabbitmq_server: RabbitMQ, long_run: bool
+) -> None:
+    times = Times() if long_run else Times().divided_by(10)
+    leg, lost = open_leg("servers", divide=1.0 if long_run else 10.0), 10_000
+    record(leg, lost)
+    rabbitmq_server.ctl("purge_queue", main_queue(leg))
+    purged = time.monotonic()
+
+    with leg.fleet(processes=2, threads=4) as fleet:
+        leg.wait_settled(timeout_s=90)
+        took = time.monotonic() - purged
+        fleet.terminate()
+        assert fleet.wait(60) == 0
+    check_each_ran_once(leg, lost)
+    published = sent_again(leg)
+    print(f"purge of {lost} hints, lease {times.lease_s:g} s: all ran, {published} hints sent again, in {took:.1f} s")
+    assert lost <= published <= 1.05 * lost
+    assert took < Bounds.of(times).purge_s + 20.0, "and the time that the tasks take"
+
+
+def test_a_purge_is_proved_even_though_new_hints_keep_the_queue_from_ever_being_empty(
+    open_leg: OpenLeg, rabbitmq_server: RabbitMQ
+) -> None:
+    leg = open_leg("servers", divide=10.0)
+    record(leg, 300)
+    rabbitmq_server.ctl("purge_queue", main_queue(leg))
+    with leg.fleet(processes=1, threads=1) as fleet:  # 20 tasks a second, and 30 new ones: the queue only grows
+        numbers = count(300)
+        ends = time.monotonic() + 40
+
+        def keep_it_full() -> bool:
+            if sum(leg.states().values()) < 1200:
+                leg["note"].enqueue_many({"number": next(numbers), "seconds": 0.05} for _ in range(2))
+            return sent_again(leg) >= 300 or time.monotonic() > ends
+
+        wait_until(keep_it_full, timeout_s=45, what="the purged hints are proved lost")
+        assert sent_again(leg) == 300
+        fleet.kill()
+    starts = leg.starts()
+    with leg.fleet(processes=2, threads=8) as fleet:
+        leg.wait_settled(timeout_s=60)
+        fleet.terminate()
+        assert fleet.wait(60) == 0
+    assert sent_again(leg) == 300
+    assert len(leg.starts()) == leg.states()[State.SUCCEEDED] == next(numbers)
+    assert sum(leg.starts().values()) - len(leg.starts()) <= 1, f"the one that was killed: {starts.most_common(3)}"
+
+
+def test_retries_lost_in_the_ladder_run_when_they_are_due(open_leg: OpenLeg, rabbitmq_server: RabbitMQ) -> None:
+    leg = open_leg("servers", divide=10.0)
+    for number in range(50):
+        leg["note"].options(delay_s=6.0).enqueue(number=number)
+    assert leg.app.producer.relay.flush(timeout_s=60)
+    assert purged(rabbitmq_server, *(f"{leg.app.settings.namespace}.delay.{rung:02d}" for rung in range(13))) == 50
+    with leg.fleet(processes=1, threads=4) as fleet:
+        leg.wait_settled(timeout_s=30)
+        fleet.terminate()
+        assert fleet.wait(60) == 0
+    check_each_ran_once(leg, 50)
+    assert sent_again(leg) == 50
+
+
+def test_a_queue_deleted_under_its_consumers_comes_back_with_its_hints(
+    open_leg: OpenLeg, rabbitmq_server: RabbitMQ
+) -> None:
+    leg = open_leg("servers", divide=10.0)
+    record(leg, 1200, seconds=0.02)
+    with leg.fleet(processes=1, threads=2) as fleet:
+        wait_until(lambda: len(leg.testimony()) > 10, timeout_s=30, what="they run")
+        rabbitmq_server.ctl("delete_queue", main_queue(leg))
+        leg.wait_settled(timeout_s=90)
+        fleet.terminate()
+        assert fleet.wait(60) == 0
+    check_each_ran_once(leg, 1200)
+    assert 300 < sent_again(leg) <= 1200, "some were in the consumer's hands"
+
+
+def test_a_rabbitmq_that_comes_back_empty_gets_its_hints_again(
+    private: Private, postgres_server: PostgreSQL, redis_server: Redis, tmp_path: Path
+) -> None:
+    with private(start_rabbitmq) as rabbitmq:
+        leg = Leg.open(
+            "servers",
+            tmp_path,
+            ledger=postgres_server.url,
+            broker=rabbitmq.url,
+            inflight=redis_server.url,
+            divide=10.0,
+        )
+        record(leg, 400, seconds=0.05)
+        for number in range(400, 420):
+            leg["note"].options(delay_s=30.0).enqueue(number=number)
+        assert leg.app.producer.relay.flush(timeout_s=60)
+        with leg.fleet(processes=1, threads=2) as fleet:
+            wait_until(lambda: len(leg.testimony()) > 10, timeout_s=30, what="they run")
+            rabbitmq.kill()
+            rabbitmq.wipe()
+            rabbitmq.start()
+            leg.wait_settled(timeout_s=90)
+            fleet.terminate()
+            assert fleet.wait(60) == 0
+        check_each_ran_once(leg, 420)
+        leg.close()
+
+
+def test_a_deep_backlog_behind_a_slow_consumer_is_not_flooded(fast_leg: Leg, open_leg: OpenLeg, long_run: bool) -> None:
+    leg, backlog, watched_s = (open_leg(fast_leg.name), 100_000, 600.0) if long_run else (fast_leg, 5_000, 15.0)
+    record(leg, backlog, seconds=0.2)
+    with leg.fleet(processes=1, threads=4) as fleet:  # they hand back what they cannot run, all the time
+        ends = time.monotonic() + watched_s
+        wait_until(lambda: time.monotonic() > ends, timeout_s=watched_s + 10, what="never")
+        assert sent_again(leg) == 0
+        ran = leg.states()[State.SUCCEEDED]
+        fleet.kill()
+    print(f"{leg.name}: {backlog} waiting, {ran} run in {watched_s:.0f} s of sweeping: 0 sent again")
+    assert ran > 3 * watched_s
+    assert set(leg.starts().values()) == {1}
