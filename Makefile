@@ -37,12 +37,22 @@ demo-full: $(FULL) servers ## the same job on private RabbitMQ, Redis and Postgr
 .PHONY: test
 test: $(FULL) servers ## all tests, against private servers; a missing server is a failure
 	@echo "test: unit, contract, simulation, fault and system tests; private servers on free ports; nothing is skipped"
-	@$(BIN)/pytest --require=all --numprocesses=2 --dist=loadfile
+	@$(BIN)/pytest --require=all --numprocesses=3 --dist=worksteal
 
 .PHONY: long
 long: $(FULL) servers ## the figures at full size: kills, memory, a task beyond the consumer timeout (about ten minutes)
 	@echo "long: the system tests at full size; prints what it measured"
-	@$(BIN)/pytest --require=all --long --timeout=1800 -rP -p no:randomly tests/system/test_kills.py tests/system/test_promises.py
+	@$(BIN)/pytest --require=all --long --timeout=1800 -rP -p no:randomly tests/system/test_audit.py tests/system/test_kills.py tests/system/test_promises.py
+
+.PHONY: simulate
+simulate: $(FULL) ## the production code in simulated worlds, SEEDS=10000, both cores; then every bug on purpose must be seen
+	@echo "simulate: no servers; a violation prints the command that replays it, and ends with 3"
+	@$(BIN)/python -m tests.simulation.simulate --seeds $(or $(SEEDS),10000) --first $(or $(FIRST),1) --mutants
+
+.PHONY: chaos
+chaos: $(FULL) servers ## faults at random on real servers, MINUTES=3 for each leg, from SEED=n: prints the figures
+	@echo "chaos: embedded, then on private RabbitMQ, Redis and PostgreSQL; a finding ends with 3"
+	@$(BIN)/python -m tests.system.chaos --minutes $(or $(MINUTES),3) $(if $(SEED),--seed $(SEED))
 
 .PHONY: check
 check: $(FULL) ## format, lint, types and import contracts: needs no servers
