@@ -27,12 +27,14 @@ if TYPE_CHECKING:
         NotInTask,
         PayloadError,
         Refused,
+        Retry,
         SchemaMismatch,
+        Snooze,
         SoftTimeLimit,
         UnknownTask,
         WorkqError,
     )
-    from workq.retry import Exponential
+    from workq.retry import Exponential, Fixed, Schedule, timeline
     from workq.task import Enqueued, State, Task
 
 _HOMES = {
@@ -41,6 +43,9 @@ _HOMES = {
     "Current": "context",
     "current": "context",
     "Exponential": "retry",
+    "Fixed": "retry",
+    "Schedule": "retry",
+    "timeline": "retry",
     "Enqueued": "task",
     "State": "task",
     "Task": "task",
@@ -54,6 +59,7 @@ __all__ = [
     "Current",
     "Enqueued",
     "Exponential",
+    "Fixed",
     "InFlightUnavailable",
     "KeyConflict",
     "LedgerUnavailable",
@@ -62,7 +68,10 @@ __all__ = [
     "NotInTask",
     "PayloadError",
     "Refused",
+    "Retry",
+    "Schedule",
     "SchemaMismatch",
+    "Snooze",
     "SoftTimeLimit",
     "State",
     "Task",
@@ -71,6 +80,7 @@ __all__ = [
     "WorkQueue",
     "WorkqError",
     "current",
+    "timeline",
 ]
 
 __version__ = "0.1.0"

@@ -12,7 +12,8 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -26,9 +27,10 @@ from workq.handler import (
     check_function,
     check_time_limit_s,
     default_name,
+    seconds_until,
 )
-from workq.names import check_queue, check_task_name
-from workq.retry import Exponential
+from workq.names import check_delay_s, check_queue, check_task_name
+from workq.retry import Compute, Policy, retries
 from workq.task import Task
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from workq.inflight import InFlight
     from workq.ledger import CancelAnswer
     from workq.ledger.database import Database
+    from workq.ledger.sql import SqlLedger
     from workq.produce import Producer
     from workq.stores import Stores
 
@@ -92,7 +95,9 @@ class WorkQueue:
         failures_max: int = 5,
         crashes_max: int = 3,
         time_limit_s: float | None = None,
-        retry: Exponential | None = None,
+        retry: Policy | Compute | None = None,
+        retry_on: type[BaseException] | Sequence[type[BaseException]] | None = None,
+        give_up_on: type[BaseException] | Sequence[type[BaseException]] | None = None,
     ) -> Callable[[Callable[P, R]], Handler[P, R]]:
         """Register a function as a task. It stays an ordinary function when called.
 
@@ -103,7 +108,10 @@ class WorkQueue:
             crashes_max: after so many deaths of its worker process while it ran, it is dead.
             time_limit_s: SoftTimeLimit is raised in the handler after so many seconds; some seconds later its process
                 is killed and the attempt counts as a failure.
-            retry: the delays between attempts.
+            retry: the delays between attempts: `Exponential()` by default, `Fixed()`, `Schedule()`, or a function that
+                answers seconds, of the number of failures so far and the last error.
+            retry_on: only these errors are tried again; any other makes the task dead at once.
+            give_up_on: these errors make the task dead at once.
 
         Raises:
             ConfigError: an option is out of range, the name is taken, or the function cannot be a task.
@@ -117,6 +125,7 @@ class WorkQueue:
             time_limit_s = check_time_limit_s(time_limit_s)
         if name is not None:
             check_task_name(name)
+        chosen = retries(retry, retry_on, give_up_on)
 
         def register(function: Callable[P, R]) -> Handler[P, R]:
             check_function(function)
@@ -124,7 +133,7 @@ class WorkQueue:
                 function,
                 name=name if name is not None else default_name(function),
                 options=options,
-                retry=retry if retry is not None else Exponential(),
+                retries=chosen,
                 time_limit_s=time_limit_s,
                 payload_max_bytes=self.settings.payload_max_bytes,
                 producer=lambda: self.producer,
@@ -161,6 +170,25 @@ class WorkQueue:
             NotFound: no such task.
         """
         return self.stores.ledger.cancel(str(task_id), reason=reason)
+
+    def reschedule(
+        self,
+        task_id: str,
+        *,
+        delay_s: float | None = None,
+        at: datetime | None = None,
+        why: str = "rescheduled by a person",
+    ) -> None:
+        """Let a task that does not run be due in `delay_s` seconds, or `at` an aware instant; the past means now.
+
+        Raises:
+            ConfigError: not one of both, or out of range. NotFound: no such task.
+            Refused: it runs, or is settled, or would expire before.
+        """
+        if (delay_s is None) == (at is None):
+            raise ConfigError("delay_s and at: give one of them")
+        wait_s = check_delay_s(delay_s) if at is None else seconds_until(at)
+        self.producer.relay.offer([self.stores.ledger.reschedule(str(task_id), delay_s=wait_s, why=why)])
 
     def revive(self, task_id: str, *, why: str = "revived by a person") -> None:
         """Send a dead or cancelled task back to ready, with fresh budgets.
@@ -239,11 +267,23 @@ class WorkQueue:
         try:
             migrate.ensure(database)
             ledger = SqlLedger(database, reserved_s=1.5 * self.settings.times.confirm_s)
-            stores = Stores(ledger, self._open_broker(database), self._open_inflight(database))
+            if self.settings.broker is None and self.settings.inflight is None:
+                stores = self._open_in_one(ledger, database)
+            else:
+                stores = Stores(ledger, self._open_broker(database), self._open_inflight(database))
         except BaseException:
             database.close()
             raise
         return stores, Producer(stores, confirm_s=self.settings.times.confirm_s)
+
+    def _open_in_one(self, ledger: SqlLedger, database: Database) -> Stores:
+        """Hints and leases are rows beside the ledger, and a claim is the hold."""
+        from workq.broker.embedded import EmbeddedBroker
+        from workq.inflight.claims import ClaimsInFlight
+        from workq.stores import Stores
+
+        broker = EmbeddedBroker(database)
+        return Stores(ledger, broker, ClaimsInFlight(database), direct=broker)
 
     def _open_broker(self, database: Database) -> Broker:
         if self.settings.broker is None:

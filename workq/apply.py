@@ -22,7 +22,7 @@ from workq.errors import Refused
 from workq.failpoints import reach
 from workq.ledger import Applied, Evidence, Fence, Marker, Prunable, Unpublished
 from workq.marker import proofs
-from workq.plan import Lost, Orphan, Plan, Promote, Prune, Reap, Rehint, Relay, name_of, this_person
+from workq.plan import Expire, Lost, Orphan, Plan, Promote, Prune, Reap, Rehint, Relay, name_of, this_person
 from workq.relay import publish
 from workq.stores import Stores
 from workq.sweep import Look, gone_from_here, look_for_the_dead, of_absence, of_silence
@@ -100,6 +100,7 @@ class _Work:
 
     def run(self, plan: Plan) -> None:
         """In the order of a sweep."""
+        expired: list[Fence] = []
         relayed: list[Fence] = []
         reaps: list[Reap] = []
         rehints: list[Rehint] = []
@@ -109,6 +110,8 @@ class _Work:
         pruned: list[Prunable] = []
         for row in plan.rows:
             match row:
+                case Expire():
+                    expired.append(row.fence)
                 case Relay():
                     relayed.append(row.fence)
                 case Reap():
@@ -126,6 +129,7 @@ class _Work:
                 case _:
                     assert_never(row)
         ledger = self.stores.ledger
+        self._decide("expire", expired, ledger.expire_planned)
         self._relay(relayed)
         if reaps or rehints:
             self._end_workers(reaps, rehints)

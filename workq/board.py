@@ -26,13 +26,13 @@ import struct
 import tempfile
 import threading
 import time
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from workq.incarnation import is_gone
-from workq.task import Cancelled, Claim, Dead, Done, HandedBack, Outcome, Retry, Settlement
+from workq.task import Settlement
 
 PREFIX = "workq-board-"
 STALE_S = 3600.0
@@ -52,7 +52,8 @@ _OUTCOME_MAX = LINE_BYTES - _OUTCOME_AT
 _RUNNING, _ENDED, _TOLD = 1, 2, 3
 """It runs; it has ended; it has ended, and the line has its outcome."""
 _NAMED_MAX = 200  # characters of an incarnation in the name of a file; it has 120 at most
-_OUTCOMES = {one.__name__: one for one in (Done, Retry, Dead, Cancelled, HandedBack)}
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Settlement)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,18 +225,15 @@ def _place_of(incarnation: str, folder: Path | None = None) -> Path:
 
 def _encoded(settlement: Settlement) -> bytes | None:
     """A settlement without the payload; None when it cannot be written, which only costs a repetition."""
-    outcome = settlement.outcome
-    claim = replace(settlement.claim, payload="")
+    claim = msgspec.structs.replace(settlement.claim, payload="")
     try:
-        return msgspec.json.encode((astuple(claim), type(outcome).__name__, astuple(outcome)))
-    except (ValueError, TypeError):  # text with half a character in it
+        return _encoder.encode(Settlement(claim, settlement.outcome))
+    except ValueError:  # text with half a character in it
         return None
 
 
 def _decoded(told: bytes) -> Settlement | None:
     try:
-        claim, kind, outcome = msgspec.json.decode(told)
-        ended: Outcome = _OUTCOMES[kind](*outcome)
-        return Settlement(Claim(*claim), ended)
-    except (ValueError, TypeError, KeyError):  # not of this version
+        return _decoder.decode(told)
+    except ValueError:  # not of this version
         return None

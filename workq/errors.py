@@ -17,7 +17,9 @@ WorkqError
 ├── LeaseLost                        this incarnation was reaped: stop claiming, let handlers end
 ├── NotInTask (RuntimeError)         current() was called outside of a handler
 ├── SoftTimeLimit                    raised inside a handler that exceeds time_limit_s
-└── Cancel                           raised by a handler to cancel its own task
+├── Cancel                           raised by a handler to cancel its own task
+├── Retry                            raised by a handler: it has failed, and says when it runs again
+└── Snooze                           raised by a handler: not now, and no failure either
 """
 
 from __future__ import annotations
@@ -99,4 +101,24 @@ class Cancel(WorkqError):
 
     def __init__(self, reason: str = "cancelled by its handler") -> None:
         super().__init__(reason)
+        self.reason = reason
+
+
+class Retry(WorkqError):
+    """Raise it in a handler that has failed, to say when it runs again; counted as a failure.
+
+    `in_s` seconds from now, or as the handler's retry policy says. The reason is kept as the error.
+    """
+
+    def __init__(self, reason: str = "asked for by its handler", *, in_s: float | None = None) -> None:
+        super().__init__(reason)
+        self.in_s = in_s
+
+
+class Snooze(WorkqError):
+    """Raise it in a handler to run again in `in_s` seconds: no failure is counted, however often."""
+
+    def __init__(self, in_s: float, reason: str = "") -> None:
+        super().__init__(reason)
+        self.in_s = in_s
         self.reason = reason

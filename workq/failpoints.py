@@ -26,6 +26,7 @@ POINTS = frozenset(
         "worker.before_hold",
         "worker.before_ack",
         "worker.before_claim",
+        "worker.before_commit",
         "worker.before_run",
         "worker.after_run",
         "settle.before_write",

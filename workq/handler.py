@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from workq import codec
 from workq.errors import ConfigError, PayloadError
-from workq.names import check_key, check_queue, check_task_name
-from workq.retry import Exponential
+from workq.names import check_delay_s, check_key, check_queue, check_task_name
+from workq.retry import Retries
 from workq.task import Enqueued, NewTask
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-DELAY_MAX_S = 10 * 366 * 86400.0
 BUDGET_MAX = 1_000_000
 TIME_LIMIT_MAX_S = 7 * 86400.0
 
@@ -40,18 +39,21 @@ def check_budget(value: object, what: str) -> int:
     return value
 
 
-def check_delay_s(value: object) -> float:
-    """Seconds from 0 to ten years."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= DELAY_MAX_S:
-        raise ConfigError(f"delay_s: need seconds from 0 to {DELAY_MAX_S:.0f} (ten years), got {value!r}")
-    return float(value)
-
-
 def check_time_limit_s(value: object) -> float:
     """Seconds above 0, up to a week."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value <= TIME_LIMIT_MAX_S:
         raise ConfigError(f"time_limit_s: need seconds above 0, up to {TIME_LIMIT_MAX_S:.0f}, got {value!r}")
     return float(value)
+
+
+def check_expires_s(value: object, *, delay_s: float) -> float:
+    """Seconds above 0 and above the delay, up to what a delay may be."""
+    expires_s = check_delay_s(value, "expires_s")
+    if expires_s <= delay_s:
+        raise ConfigError(
+            f"expires_s: {expires_s:g} s from now is not after it is due, {delay_s:g} s from now: it would never start"
+        )
+    return expires_s
 
 
 def seconds_until(at: object) -> float:
@@ -74,6 +76,7 @@ class Options:
     crashes_max: int
     delay_s: float = 0.0
     key: str | None = None
+    expires_s: float | None = None
     connection: Any = field(default=None, repr=False)
 
 
@@ -135,7 +138,7 @@ class Handler(Generic[P, R]):
         *,
         name: str,
         options: Options,
-        retry: Exponential,
+        retries: Retries,
         time_limit_s: float | None,
         payload_max_bytes: int,
         producer: Callable[[], Producer],
@@ -144,12 +147,13 @@ class Handler(Generic[P, R]):
         self.function = function
         self.name = name
         self.defaults = options
-        self.retry = retry
+        self.retries = retries
         self.time_limit_s = time_limit_s
         self.is_async = inspect.iscoroutinefunction(inspect.unwrap(_innermost(function)))
         self.producer = producer
         self._payload_max_bytes = payload_max_bytes
         self._signature = inspect.signature(function)
+        self._positions = _positions(self._signature)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
@@ -165,6 +169,7 @@ class Handler(Generic[P, R]):
         key: str | None = None,
         queue: str | None = None,
         failures_max: int | None = None,
+        expires_s: float | None = None,
         connection: Any = None,
     ) -> Call[P]:
         """The same handler with other options for one call.
@@ -175,6 +180,8 @@ class Handler(Generic[P, R]):
             key: at most one live task of this name has it; the live one is answered instead.
             queue: another queue than the handler's own.
             failures_max: how often it may fail, 1 or more.
+            expires_s: seconds from now, more than its delay; from then on no attempt is started any more, be it the
+                first or a retry: the task is cancelled, for the reason `expired`. What runs then runs on.
             connection: the caller's SQLAlchemy connection or session; the task commits or rolls back with it.
 
         Raises:
@@ -193,6 +200,8 @@ class Handler(Generic[P, R]):
             chosen = replace(chosen, queue=check_queue(queue))
         if failures_max is not None:
             chosen = replace(chosen, failures_max=check_budget(failures_max, "failures_max"))
+        if expires_s is not None:
+            chosen = replace(chosen, expires_s=check_expires_s(expires_s, delay_s=chosen.delay_s))
         return Call(self, replace(chosen, connection=connection))
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
@@ -209,12 +218,16 @@ class Handler(Generic[P, R]):
 
     def new_task(self, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewTask:
         """Check and encode one call. The same call spelled by position or by keyword gives the same payload."""
-        bound = self._signature.bind(*args, **kwargs)
+        by_position, by_name = args, kwargs
+        if kwargs or len(args) not in self._positions:
+            bound = self._signature.bind(*args, **kwargs)
+            by_position, by_name = bound.args, bound.kwargs
         try:
-            payload = codec.encode({"a": bound.args, "k": bound.kwargs}, path="args", max_bytes=self._payload_max_bytes)
+            payload = codec.encode({"a": by_position, "k": by_name}, path="args", max_bytes=self._payload_max_bytes)
         except PayloadError:
             # again under the parameters' own names, for a message that a caller can read
-            codec.encode(dict(bound.arguments), path="args", max_bytes=self._payload_max_bytes)
+            named = self._signature.bind(*args, **kwargs).arguments
+            codec.encode(dict(named), path="args", max_bytes=self._payload_max_bytes)
             raise
         return NewTask(
             id=codec.new_task_id(),
@@ -225,15 +238,32 @@ class Handler(Generic[P, R]):
             failures_max=options.failures_max,
             crashes_max=options.crashes_max,
             key=options.key,
+            expires_s=options.expires_s,
         )
 
     def fits(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
         """None when the function takes these arguments, otherwise why not."""
+        if not kwargs and len(args) in self._positions:
+            return None  # as nearly always: binding costs ten times as much
         try:
             self._signature.bind(*args, **kwargs)
         except TypeError as error:
             return str(error)
         return None
+
+
+def _positions(signature: inspect.Signature) -> range:
+    """With how many arguments, all by position, a function can be called."""
+    kinds = inspect.Parameter
+    by_position = [
+        one for one in signature.parameters.values() if one.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)
+    ]
+    others = [one for one in signature.parameters.values() if one not in by_position]
+    if any(one.kind is kinds.KEYWORD_ONLY and one.default is kinds.empty for one in others):
+        return range(0)
+    least = sum(one.default is kinds.empty for one in by_position)
+    has_rest = any(one.kind is kinds.VAR_POSITIONAL for one in others)
+    return range(least, sys.maxsize if has_rest else len(by_position) + 1)
 
 
 class Registry:

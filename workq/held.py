@@ -12,10 +12,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 from workq.errors import Unavailable
 from workq.inflight import Beat, Entry, InFlight
+from workq.ledger import Ledger
+from workq.rarely import Rarely
+from workq.stores import Stores
 
 log = logging.getLogger("workq.held")
 
@@ -44,10 +48,10 @@ class Held:
                     new.append(entry)
         return new
 
-    def claimed(self, entry: Entry) -> None:
-        """A task that is held was claimed: its attempt and the ledger's queue are known."""
+    def claimed(self, entries: Sequence[Entry]) -> None:
+        """Tasks that are held were claimed: their attempts and the ledger's queues are known."""
         with self._changing:
-            self._entries[entry.task_id] = entry
+            self._entries.update((entry.task_id, entry) for entry in entries)
 
     def beat(self, *, lease_s: float) -> Beat:
         """Extend the lease and assert every entry. Raises as the in-flight store does."""
@@ -82,3 +86,50 @@ class Held:
             unknown = found.difference(known, self._unreleased)
             strays, self._strays = sorted(unknown & self._strays), unknown - self._strays
             return self._inflight.release(strays, by=self._by) if strays else 0
+
+
+class ClaimsHeld(Held):
+    """Of a process that claims straight from the hints (see direct.py): a claim is the hold, and ends by itself.
+
+    A claim that the process does not know (it was started again from an older copy of itself) is handed back, as a
+    stray hold is released: after two looks. Where a look takes long (see rarely.py), they are made more rarely.
+    """
+
+    def __init__(self, inflight: InFlight, ledger: Ledger, *, by: str, clock: Callable[[], float]) -> None:
+        super().__init__(inflight, by=by)
+        self._ledger = ledger
+        self._clock = clock
+        self._rarely = Rarely(clock)
+        self._forgotten: set[tuple[str, int]] = set()
+        """(task id, attempt) that runs here by the ledger, and that was unknown at the last look."""
+
+    def beat(self, *, lease_s: float) -> Beat:
+        """Extend the lease, which is all there is."""
+        return self._inflight.beat(self._by, lease_s=lease_s, entries=())
+
+    def release(self, holds: Sequence[tuple[str, str]] = ()) -> None:
+        """Forget what is settled: it runs no more."""
+        with self._changing:
+            for task_id, _ in holds:
+                self._entries.pop(task_id, None)
+
+    def release_strays(self) -> int:
+        """Hand back what was unknown here at the last look too; answers how many. Raises Unavailable."""
+        if not self._rarely.is_due():
+            return 0
+        began = self._clock()
+        found = {(hold.task_id, hold.attempt) for hold in self._inflight.held_by(self._by) if hold.attempt is not None}
+        self._rarely.took(self._clock() - began)
+        with self._changing:
+            known = {(entry.task_id, entry.attempt) for entry in self._entries.values()}
+        unknown = found - known
+        forgotten = dict(sorted(unknown & self._forgotten))
+        self._forgotten = unknown
+        return self._ledger.return_forgotten(forgotten, by=self._by) if forgotten else 0
+
+
+def held_for(stores: Stores, *, by: str, clock: Callable[[], float] = time.monotonic) -> Held:
+    """What an incarnation holds, as its stores tell it."""
+    if stores.direct is not None:
+        return ClaimsHeld(stores.inflight, stores.ledger, by=by, clock=clock)
+    return Held(stores.inflight, by=by)

@@ -174,8 +174,11 @@ def _repair(
 
 
 def _held(stores: Stores, queue: str) -> set[str]:
-    """The tasks of a queue that somebody holds who lives, or may live: a hold of nobody holds nothing."""
-    holds = stores.inflight.holds(queue)
+    """The tasks of a queue that somebody holds who lives, or may live: a hold of nobody holds nothing.
+
+    What is claimed as well does not matter: no proof is about what runs.
+    """
+    holds = stores.inflight.holds(queue, claimed=False)
     if not holds:
         return set()
     standing = {row.id for row in stores.ledger.workers()}

@@ -30,7 +30,7 @@ from workq.task import Event, State
 
 EVENTS_MAX: Final = 100_000
 """How many events are read at most; when there are more, the newest are, and the answer says so."""
-_KINDS: Final = ("reaped", "failed", "late_result", "cancelled", "revived", "hints_lost")
+_KINDS: Final = ("reaped", "failed", "snoozed", "late_result", "cancelled", "revived", "hints_lost")
 
 
 class Cause(StrEnum):
@@ -179,7 +179,7 @@ def _ends(events: Iterable[Event]) -> dict[str, dict[int, datetime]]:
     for event in events:
         if event.task_id is None or event.attempt is None:
             continue
-        is_end = event.kind in ("failed", "cancelled") or (event.kind == "reaped" and had_started(event))
+        is_end = event.kind in ("failed", "snoozed", "cancelled") or (event.kind == "reaped" and had_started(event))
         if is_end:
             ends[event.task_id].setdefault(event.attempt, event.at)
     return ends

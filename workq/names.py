@@ -1,4 +1,4 @@
-"""What may be a name: of a queue, a task, a namespace; and what may be a key.
+"""What may be a name: of a queue, a task, a namespace; what may be a key, and a delay.
 
 Names become parts of tables, broker queues, Redis keys and log lines, so each has a pattern that is safe in all of
 them. ASCII only: two names that look the same are the same. Nothing is ever imported by its name.
@@ -15,6 +15,8 @@ QUEUE_PATTERN: Final = "[A-Za-z0-9_.-]{1,100}"
 TASK_NAME_PATTERN: Final = "[A-Za-z_][A-Za-z0-9_.:-]{0,199}"
 NAMESPACE_PATTERN: Final = "[a-z][a-z0-9_]{0,30}"
 KEY_MAX_CHARACTERS: Final = 200
+DELAY_MAX_S: Final = 10 * 366 * 86400.0
+"""Ten years: no task waits longer."""
 
 _QUEUE = re.compile(QUEUE_PATTERN)
 _TASK_NAME = re.compile(TASK_NAME_PATTERN)
@@ -76,6 +78,17 @@ def check_key(key: object) -> str:
     if key.endswith(" "):
         raise ConfigError(f"key {_shown(key)}: a key must not end with a space")
     return key
+
+
+def check_delay_s(value: object, what: str = "delay_s") -> float:
+    """Seconds to wait.
+
+    Raises:
+        ConfigError: it is no number from 0 to ten years.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= DELAY_MAX_S:
+        raise ConfigError(f"{what}: need seconds from 0 to {DELAY_MAX_S:.0f} (ten years), got {value!r}")
+    return float(value)
 
 
 def _shown(name: object) -> str:

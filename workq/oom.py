@@ -71,7 +71,8 @@ class Kills:
         group, machine = (_more(now, then) for now, then in zip(self._read(), self._before, strict=True))
         blamed = (int(bool(group)), int(bool(machine)))
         self._before = tuple(_plus(count, one) for count, one in zip(self._before, blamed, strict=True))
-        self._last = tuple(_plus(count, one) for count, one in zip(self._last, blamed, strict=True))
+        # the last look may have counted this kill already; more than what was counted would hide the next one
+        self._last = tuple(_larger(looked, known) for looked, known in zip(self._last, self._before, strict=True))
         return OutOfMemory(group, machine, self._limit_bytes())
 
     def _read(self) -> tuple[int | None, ...]:
@@ -118,6 +119,10 @@ def _count(file: Path, key: str) -> int | None:
 
 def _more(now: int | None, then: int | None) -> int | None:
     return None if now is None or then is None else max(0, now - then)
+
+
+def _larger(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else max(one, other)
 
 
 def _plus(count: int | None, one: int) -> int | None:

@@ -5,9 +5,10 @@
     waiting       it is due later: its hint is in the ladder of delays, or is sent when the time is near
     held          an incarnation holds it, and has not claimed it yet
     running       an incarnation has claimed it, and holds it
+    expired       nobody started it in its time; the next sweep cancels it
 
 A task that is open and in none of them, or in two, is a suspicion, and no more: three stores cannot be seen at one
-moment. The audit (audit.py) looks twice.
+moment. The audit (audit/look.py) looks twice.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Place(StrEnum):
     WAITING = "waiting"
     HELD = "held"
     RUNNING = "running"
+    EXPIRED = "expired"
 
 
 class Kind(StrEnum):
@@ -112,6 +114,8 @@ def stand_of(task: OpenTask, line: Line, facts: Facts, times: Times, bounds: Bou
     """Where one open task is, by one look."""
     if task.state is State.RUNNING:
         return _running(task, line, facts, bounds)
+    if task.expires_at is not None and task.expires_at <= task.now:
+        return _expired((task.now - task.expires_at).total_seconds(), bounds, facts)
     return _unclaimed(task, line, facts, times, bounds)
 
 
@@ -172,6 +176,13 @@ def _unpublished(task: OpenTask, bounds: Bounds, facts: Facts) -> Stand:
         return Stand(Place.UNPUBLISHED)
     proof = f"due for {late_s:.0f} s without a hint; a sweep sends it within {bounds.unpublished_s:.0f} s"
     return Stand(Place.UNPUBLISHED, Kind.OVERDUE, f"{proof}; {_swept(facts)}")
+
+
+def _expired(for_s: float, bounds: Bounds, facts: Facts) -> Stand:
+    if for_s <= bounds.unpublished_s:
+        return Stand(Place.EXPIRED)
+    proof = f"expired for {for_s:.0f} s; a sweep cancels it within {bounds.unpublished_s:.0f} s"
+    return Stand(Place.EXPIRED, Kind.OVERDUE, f"{proof}; {_swept(facts)}")
 
 
 def _twin(task: OpenTask, line: Line, holds: Collection[Hold], place: Place) -> Stand | None:

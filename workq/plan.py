@@ -42,6 +42,12 @@ class _Row(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
     why: str
 
 
+class Expire(_Row, frozen=True, kw_only=True, tag="expire"):
+    """A task that nobody started in its time is cancelled."""
+
+    fence: Fence
+
+
 class Relay(_Row, frozen=True, kw_only=True, tag="relay"):
     """A task that is due and has no confirmed hint gets one."""
 
@@ -87,8 +93,8 @@ class Prune(_Row, frozen=True, kw_only=True, tag="prune"):
     rows: Prunable
 
 
-Row: TypeAlias = Relay | Reap | Rehint | Orphan | Promote | Lost | Prune
-KINDS: Final = ("relay", "reap", "rehint", "orphan", "promote", "lost", "prune")
+Row: TypeAlias = Expire | Relay | Reap | Rehint | Orphan | Promote | Lost | Prune
+KINDS: Final = ("expire", "relay", "reap", "rehint", "orphan", "promote", "lost", "prune")
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,7 +175,7 @@ def name_of(ledger_url: str) -> str:
 def rows_of(row: Row) -> Iterator[tuple[str, str]]:
     """The (kind, id) of all that a row would change."""
     match row:
-        case Relay() | Rehint() | Promote() | Lost():
+        case Expire() | Relay() | Rehint() | Promote() | Lost():
             yield str(row.__struct_config__.tag), row.fence.task_id
         case Reap():
             yield "reap", row.foresight.worker
@@ -200,6 +206,8 @@ def make(
     """
     chosen = set(only)
     draft = _Draft(stores, settings, limit)
+    if "expire" in chosen:
+        draft.expire()
     if "relay" in chosen:
         draft.relay()
     if "reap" in chosen:
@@ -309,6 +317,11 @@ class _Draft:
         for fence in self._fences("promote", self.stores.ledger.promotable(limit=self.limit + 1)):
             if fence.state is State.WAITING:
                 self.rows.append(Promote(why=f"due {self._ago(fence.due_at)}, and still waiting", fence=fence))
+
+    def expire(self) -> None:
+        for fence in self._fences("expire", self.stores.ledger.expirable(limit=self.limit + 1)):
+            if fence.state in (State.READY, State.WAITING):
+                self.rows.append(Expire(why="it was not started in its time", fence=fence))
 
     def lost(self) -> None:
         times = self.settings.times

@@ -36,7 +36,11 @@ log = logging.getLogger("workq.pool")
 
 CLAIM_AHEAD_S = 0.05
 """Claim about this much work ahead of what can start at once."""
-CLAIM_AHEAD_MAX = 100
+CLAIM_AHEAD_MAX = 600
+CLAIM_AHEAD_BYTES = 32 << 20
+"""Of payloads, about, by the largest that came lately: what is claimed ahead is in memory."""
+HAND_BACK_AFTER_S = 0.5
+"""What waits for a thread while none has begun or ended anything for this long is handed back."""
 LOOK_EVERY_S = 0.1
 """How often soft limits are looked at."""
 
@@ -59,16 +63,25 @@ class Pace:
     def __init__(self, threads: int) -> None:
         self._threads = threads
         self._run_s: float | None = None
+        self._size = 0.0
+
+    def weigh(self, size: int) -> None:
+        """A payload had so many characters."""
+        self._size = max(float(size), 0.98 * self._size)
 
     def add(self, run_s: float) -> None:
         """One attempt took so long."""
         self._run_s = run_s if self._run_s is None else 0.8 * self._run_s + 0.2 * run_s
 
-    def ahead(self, seconds: float, most: int) -> int:
-        """How many attempts end here within `seconds`."""
+    def ahead(self, seconds: float, most: int, *, busy_s: float = 0.0) -> int:
+        """How many attempts end here within `seconds`, when those that run have all been running for `busy_s`."""
         if self._run_s is None:
             return self._threads
-        return min(most, int(self._threads * seconds / max(self._run_s, 1e-6)))
+        return min(most, int(self._threads * seconds / max(self._run_s, busy_s, 1e-6)))
+
+    def fit(self, bytes_max: int) -> int:
+        """How many payloads as large as the largest of late fit in it. A character counts as one byte."""
+        return int(bytes_max / max(self._size, 1.0))
 
 
 class Pool:
@@ -107,10 +120,11 @@ class Pool:
         self._lines_in_use: dict[str, int] = {}
         self._limited: dict[int, Attempt] = {}
         self._inbox: queue.SimpleQueue[Attempt] = queue.SimpleQueue()
-        self._queued = 0
-        """Attempts in the inbox."""
-        self._idle = 0
-        """Threads that wait for one."""
+        self._moved_at = clock()
+        """When an attempt was taken, began or ended last."""
+        self._low = 0
+        """With so few active, whoever waits for room is woken up."""
+        self._changes = self._changes_seen = 0
         self._running: list[threading.Thread] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended = threading.Event()
@@ -125,15 +139,23 @@ class Pool:
             return self.active == 0 and not self._lines_in_use
 
     def startable(self) -> int:
-        """How many claims can be taken now: free slots, or what ends within a moment if that is more."""
-        free = max(self.threads, self.pace.ahead(CLAIM_AHEAD_S, CLAIM_AHEAD_MAX)) - self.active
-        return min(free, len(self._lines))
+        """How many claims can be taken now: free slots, or what ends within a moment if that is more.
+
+        Of work ahead, only half at a time is claimed anew: a claim costs much the same for one task as for a page.
+        """
+        busy_s = self._clock() - self._moved_at if self.started >= self.threads else 0.0
+        most = min(CLAIM_AHEAD_MAX, self.pace.fit(CLAIM_AHEAD_BYTES))
+        ahead = max(self.threads, self.pace.ahead(CLAIM_AHEAD_S, most, busy_s=busy_s))
+        self._low = max(self.threads - 1, ahead // 2)
+        return min(ahead - self.active, len(self._lines)) if self.active <= self._low else 0
 
     def take(self, claim: Claim, handler: Handler[..., Any] | None, arguments: Any, ended: Outcome | None) -> None:
         """Take a claim: run it, or, when it has ended before its start, let it be settled."""
+        self.pace.weigh(len(claim.payload))
         attempt = Attempt(claim, self._lines.popleft(), handler, arguments)
         with self._changed:
             self.active += 1
+            self._moved_at = self._clock()
         if ended is not None:
             self.finish(attempt, ended)
         else:
@@ -145,12 +167,8 @@ class Pool:
         if handler is not None and handler.is_async:
             asyncio.run_coroutine_threadsafe(self._run_async(attempt, handler), self._event_loop())
             return
-        with self._changed:
-            self._queued += 1
-            needs_a_thread = self._queued > self._idle and len(self._running) < self.threads
-            self._idle += needs_a_thread
         self._inbox.put(attempt)
-        if needs_a_thread:
+        if len(self._running) < min(self.threads, self.active):
             thread = threading.Thread(target=self._work, name=f"workq-run-{len(self._running)}", daemon=True)
             self._running.append(thread)
             thread.start()
@@ -164,6 +182,7 @@ class Pool:
         attempt.is_started = True
         with self._changed:
             self.started += 1
+            self._moved_at = began
         self._board.start(attempt.line, attempt.claim.task_id, attempt.claim.attempt, started_at=began, hard_at=hard_at)
         return began
 
@@ -179,7 +198,9 @@ class Pool:
             self._lines_in_use[attempt.claim.task_id] = attempt.line
             if run_s is not None:
                 self.pace.add(run_s)
-            self._changed.notify_all()
+                self._moved_at = self._clock()
+            if self.active <= self._low:
+                self._tell()
         self._on_finished(settlement)
 
     def settled(self, batch: Sequence[Settlement]) -> None:
@@ -190,7 +211,11 @@ class Pool:
                 if line is not None:
                     self._board.clear(line)
                     self._lines.append(line)
-            self._changed.notify_all()
+            self._tell()
+
+    def _tell(self) -> None:
+        self._changes += 1
+        self._changed.notify_all()
 
     def is_cancelled(self, claim: Claim) -> bool:
         """Whether the handler of a claim should stop: it was asked to, or its attempt is not the newest any more."""
@@ -206,22 +231,37 @@ class Pool:
         threading.Thread(target=self._keep_limits, name="workq-limits", daemon=True).start()
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until an attempt ends or is settled, or for `timeout_s`."""
+        """Wait until there may be room for a claim, an attempt is settled, or for `timeout_s`.
+
+        What happened since the last wait counts: whoever has looked just before it misses nothing.
+        """
         with self._changed:
-            self._changed.wait(timeout_s)
+            if self._changes == self._changes_seen:
+                self._changed.wait(timeout_s)
+            self._changes_seen = self._changes
+
+    def relieve(self) -> None:
+        """When every thread has been busy for a while, what waits behind them goes back at no cost: others may be free.
+
+        It was claimed ahead because those before it were quick. Until something ends, no more is claimed ahead.
+        """
+        if self._clock() - self._moved_at > HAND_BACK_AFTER_S:
+            self.hand_back_unstarted()
 
     def hand_back(self) -> None:
-        """What has not started goes back at no cost."""
+        """This process leaves: what has not started goes back at no cost, and nothing starts any more."""
         with self._changed:
             self._is_leaving = True
             self._changed.notify_all()
+        self.hand_back_unstarted()
+
+    def hand_back_unstarted(self) -> None:
+        """What waits for a thread goes back at no cost."""
         while True:
             try:
                 attempt = self._inbox.get_nowait()
             except queue.Empty:
                 return
-            with self._changed:
-                self._queued -= 1
             self.finish(attempt, HandedBack())
 
     def wait_until_idle(self, timeout_s: float) -> bool:
@@ -239,16 +279,11 @@ class Pool:
         """A thread of the pool: attempts, one after the other."""
         while True:
             attempt = self._inbox.get()
-            with self._changed:
-                self._queued -= 1
-                self._idle -= 1
             try:
                 self._run_sync(attempt)
             except BaseException:  # not the handler's: its attempt would never be settled
                 log.critical("worker.thread_died", exc_info=True)
                 self._on_death()
-            with self._changed:
-                self._idle += 1
 
     def _run_sync(self, attempt: Attempt) -> None:
         claim, handler = attempt.claim, attempt.handler
@@ -312,6 +347,6 @@ class Pool:
                 for attempt in list(self._limited.values()):
                     if attempt.limit is not None and now > attempt.limit.at:
                         attempt.limit.exceed()
-        except BaseException:
+        except BaseException:  # without it nothing would ever be limited
             log.critical("limits.died", exc_info=True)
             self._on_death()

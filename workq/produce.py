@@ -14,8 +14,9 @@ from typing import Any
 
 from sqlalchemy import Connection, event
 
-from workq.broker import Hint
+from workq.broker import HintRow
 from workq.failpoints import reach
+from workq.gather import Gather
 from workq.ledger import Unpublished
 from workq.relay import Relay, hints_of
 from workq.stores import Stores
@@ -43,14 +44,22 @@ class Producer:
         self._stores = stores
         self.relay = relay if relay is not None else Relay(stores, confirm_s=confirm_s)
         self._follow = follow if follow is not None else self._follow_in_thread
+        self._gather = Gather(self._record_now, writers=stores.ledger.writers)
 
     def record(self, tasks: Sequence[NewTask], *, connection: Any = None) -> list[Enqueued]:
         """Record tasks in one transaction, ours or the caller's, and see to their hints."""
-        within = self._write_hints if self._stores.broker.is_transactional else None
-        recorded = self._stores.ledger.record(tasks, connection=connection, within=within)
+        if connection is None and len(tasks) == 1 and tasks[0].key is None:
+            return [self._gather.record(tasks[0])]
+        return self._record_now(tasks, connection=connection)
+
+    def _record_now(self, tasks: Sequence[NewTask], *, connection: Any = None) -> list[Enqueued]:
+        hints = self._hint_rows if self._stores.broker.is_transactional else None
+        recorded = self._stores.ledger.record(tasks, connection=connection, hints=hints)
         if connection is None:
             reach("record.after_commit")
-        if within is None:
+        if hints is not None:
+            self._stores.broker.wake()  # before the caller's commit: who looks too early soon looks again
+        else:
             fresh = [
                 Unpublished(task.id, task.queue, 0, task.delay_s)
                 for task, one in zip(tasks, recorded, strict=True)
@@ -78,8 +87,9 @@ class Producer:
         """Publish what is behind, within a bound."""
         self.relay.close(timeout_s=timeout_s)
 
-    def _write_hints(self, tx: Connection, tasks: Sequence[NewTask]) -> None:
-        self._stores.broker.publish_within(_hints(tasks), tx)
+    def _hint_rows(self, tasks: Sequence[NewTask]) -> list[HintRow]:
+        pages = hints_of(Unpublished(task.id, task.queue, 0, task.delay_s) for task in tasks)
+        return self._stores.broker.rows([hint for hint, _ in pages])
 
     def _offer_after_commit(self, given: Any, rows: list[Unpublished]) -> None:
         connection = given.connection() if callable(getattr(given, "connection", None)) else given
@@ -114,7 +124,3 @@ class Producer:
             rows = self.offer_visible(rows)
             if not rows:
                 return
-
-
-def _hints(tasks: Sequence[NewTask]) -> list[Hint]:
-    return [hint for hint, _ in hints_of(Unpublished(task.id, task.queue, 0, task.delay_s) for task in tasks)]

@@ -8,9 +8,12 @@ unpublished, and the sweep relays it. A crash between publishing and marking mea
 from __future__ import annotations
 
 import logging
+import math
 import threading
+import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from workq.broker import PAGE, Hint
 from workq.errors import Unavailable
@@ -20,9 +23,17 @@ from workq.stores import Stores
 
 log = logging.getLogger("workq.relay")
 
+T = TypeVar("T")
+
 BEHIND_MAX = 20_000
 """Rows that may wait in memory for the broker. What does not fit is left to the sweep."""
 BATCH = 2_000
+LINGER_S = 0.003
+"""How long the first of a batch may wait for others, while rows come faster than they are published."""
+MARK_AFTER_S = 0.5
+"""How long a confirmed hint may be unmarked: less than the sweep's grace. A crash meanwhile costs a second hint."""
+MARK_WITH_S = 0.25
+"""What was confirmed so long ago is marked along with what is due."""
 
 
 def hints_of(rows: Iterable[Unpublished]) -> list[tuple[Hint, list[Unpublished]]]:
@@ -46,20 +57,28 @@ def publish(stores: Stores, rows: Sequence[Unpublished], *, deadline_s: float) -
 
     Rows due beyond the broker's horizon are left: the sweep promotes them when they come near.
     """
-    near = [row for row in rows if row.delay_s <= stores.broker.horizon_s]
-    pages = hints_of(near)
-    if not pages:
-        return 0
-    reach("relay.before_publish")
-    confirmed = stores.broker.publish([hint for hint, _ in pages], deadline_s=deadline_s)
-    reach("relay.before_mark")
-    sent = [row for (_, page), ok in zip(pages, confirmed, strict=True) if ok for row in page]
+    sent = send(stores, rows, deadline_s=deadline_s)
     stores.ledger.mark_published(sent)
     return len(sent)
 
 
+def send(stores: Stores, rows: Sequence[Unpublished], *, deadline_s: float) -> list[Unpublished]:
+    """Publish hints for rows; answers those that the broker confirmed, which are to be marked."""
+    near = [row for row in rows if row.delay_s <= stores.broker.horizon_s]
+    pages = hints_of(near)
+    if not pages:
+        return []
+    reach("relay.before_publish")
+    confirmed = stores.broker.publish([hint for hint, _ in pages], deadline_s=deadline_s)
+    reach("relay.before_mark")
+    return [row for (_, page), ok in zip(pages, confirmed, strict=True) if ok for row in page]
+
+
 class Relay:
     """Publishes behind `enqueue()`, in a thread that the first offer starts. Thread-safe.
+
+    The marks of confirmed hints are gathered for longer than the hints: what a worker has claimed meanwhile needs none,
+    and a mark writes the whole row anew.
 
     Without a thread (`has_thread=False`), whoever made it calls `relay_once`.
     """
@@ -70,7 +89,13 @@ class Relay:
         self._has_thread = has_thread
         self._changed = threading.Condition()
         self._waiting: deque[Unpublished] = deque()
+        self._unmarked: deque[tuple[float, list[Unpublished]]] = deque()
+        """When the broker confirmed what. They belong to whoever relays."""
         self._is_busy = False
+        self._is_steady = False
+        """More than one row waited at the last look."""
+        self._is_urgent = False
+        """Somebody waits until all is marked."""
         self._is_closing = False
         self._thread: threading.Thread | None = None
 
@@ -79,6 +104,7 @@ class Relay:
         with self._changed:
             if self._is_closing:
                 return
+            was_waiting = bool(self._waiting)
             for row in rows:
                 if len(self._waiting) >= BEHIND_MAX:
                     break
@@ -86,12 +112,17 @@ class Relay:
             if self._thread is None and self._has_thread:
                 self._thread = threading.Thread(target=self._run, name="workq-relay", daemon=True)
                 self._thread.start()
-            self._changed.notify_all()
+            if not was_waiting:  # else it is awake
+                self._changed.notify_all()
 
     def flush(self, *, timeout_s: float) -> bool:
-        """Wait until everything offered so far was tried; False when the time is up before."""
+        """Wait until everything offered so far was tried and marked; False when the time is up before."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._waiting and not self._is_busy, timeout_s)
+            self._is_urgent = True
+            self._changed.notify_all()
+            return self._changed.wait_for(
+                lambda: not (self._waiting or self._is_busy or (self._unmarked and self._has_thread)), timeout_s
+            )
 
     def close(self, *, timeout_s: float = 5.0) -> None:
         """Flush within a bound, then end. Repeatable."""
@@ -110,26 +141,75 @@ class Relay:
         return len(self._waiting)
 
     def relay_once(self) -> None:
-        """One try to publish what waits, at most `BATCH` rows. What fails is left to the sweep; nothing is raised."""
+        """One try to publish what waits, at most `BATCH` rows, and to mark it. What fails is left to the sweep."""
+        self._send_once()
+        while self._unmarked:
+            self._mark_once(confirmed_before=math.inf)
+
+    def _send_once(self) -> None:
         with self._changed:
             self._is_busy = True
+            self._is_steady = len(self._waiting) > 1
             rows = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
-        try:
-            sent = publish(self._stores, rows, deadline_s=self._confirm_s)
-            if sent < len(rows):
-                log.info("relay.unconfirmed", extra={"tasks": len(rows) - sent})
-        except Unavailable as error:
-            log.warning("relay.failed: %s", error)
-        except Exception:  # the thread must live: without it every hint would wait for the sweep
-            log.exception("relay.failed")
+        sent = self._tried(lambda: send(self._stores, rows, deadline_s=self._confirm_s)) or []
+        if len(sent) < len(rows):
+            log.info("relay.unconfirmed", extra={"tasks": len(rows) - len(sent)})
+        with self._changed:
+            if sent:
+                self._unmarked.append((time.monotonic(), sent))
+            self._is_busy = False
+            self._changed.notify_all()
+
+    def _mark_once(self, *, confirmed_before: float) -> None:
+        """Mark the first of what was confirmed before that time, about `BATCH` rows."""
+        sent: list[Unpublished] = []
+        with self._changed:
+            while self._unmarked:
+                at, rows = self._unmarked[0]
+                if at > confirmed_before or len(sent) + len(rows) > BATCH:
+                    break
+                sent += rows
+                self._unmarked.popleft()
+            self._is_busy = True
+        if sent:
+            self._tried(lambda: self._stores.ledger.mark_published(sent))
         with self._changed:
             self._is_busy = False
             self._changed.notify_all()
 
+    def _tried(self, step: Callable[[], T]) -> T | None:
+        try:
+            return step()
+        except Unavailable as error:
+            log.warning("relay.failed: %s", error)
+        except Exception:  # the thread must live: without it every hint would wait for the sweep
+            log.exception("relay.failed")
+        return None
+
+    def _mark_in_s(self) -> float | None:
+        """In how many seconds it is time to mark; None when there is nothing to mark."""
+        if not self._unmarked:
+            return None
+        if self._is_urgent or self._is_closing:
+            return 0.0
+        return max(0.0, self._unmarked[0][0] + MARK_AFTER_S - time.monotonic())
+
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._is_closing)
-                if self._is_closing:
-                    return
-            self.relay_once()
+                in_s = self._mark_in_s()
+                if in_s is None:
+                    self._is_urgent = False
+                self._changed.wait_for(
+                    lambda: self._waiting or self._is_closing or (self._unmarked and self._is_urgent), in_s
+                )
+                has_more = bool(self._waiting)
+            if has_more:
+                if self._is_steady and len(self._waiting) < BATCH:
+                    time.sleep(LINGER_S)
+                self._send_once()
+            if self._mark_in_s() == 0.0:
+                is_hasty = self._is_urgent or self._is_closing
+                self._mark_once(confirmed_before=math.inf if is_hasty else time.monotonic() - MARK_WITH_S)
+            if self._is_closing and not self._unmarked:
+                return

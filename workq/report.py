@@ -6,6 +6,7 @@ later cannot matter before it is gone. A task that changes while it is looked at
     settled, cancelled                        it has ended
     running, cancel_requested                 it does run
     worker_gone, worker_silent                it seems to run or to be held, but its worker is gone, or says nothing
+    expired                                   nobody started it in its time, and the sweep is about to cancel it
     not_due, no_handler                       its time has not come; why it waits
     inflight_away                             nothing can be held, so nothing starts
     held, suspect                             a worker has it in hand and has not started it
@@ -53,6 +54,7 @@ class Code(StrEnum):
     CANCEL_REQUESTED = "cancel_requested"
     WORKER_GONE = "worker_gone"
     WORKER_SILENT = "worker_silent"
+    EXPIRED = "expired"
     NOT_DUE = "not_due"
     NO_HANDLER = "no_handler"
     INFLIGHT_AWAY = "inflight_away"
@@ -218,6 +220,8 @@ class _Look:
 
     def _waits(self) -> Why:
         task = self._task
+        if task.expires_at is not None and task.expires_at <= task.now:
+            return self._has_expired(task.expires_at)
         if task.due_at > task.now:
             return self._is_early()
         try:
@@ -272,6 +276,14 @@ class _Look:
             f"nothing older waits in queue {task.queue!r} ({hints}): the next free thread of {by} takes it",
             "wait a moment; if this stays, all threads are busy: workq task ls --state running",
             since=since,
+        )
+
+    def _has_expired(self, expired_at: datetime) -> Why:
+        return self._why(
+            Code.EXPIRED,
+            f"it was to be started before {_at(expired_at)}, and was not: the next sweep cancels it",
+            "nothing: it will not start; if no sweep runs: workq sweep",
+            since=expired_at,
         )
 
     def _is_early(self) -> Why:

@@ -15,9 +15,11 @@ from random import Random
 from typing import Any
 
 from workq import codec, context
-from workq.errors import Cancel, PayloadError, SoftTimeLimit
+from workq.errors import Cancel, PayloadError, Retry, Snooze, SoftTimeLimit
 from workq.handler import Handler
-from workq.task import Cancelled, Claim, Dead, Done, Outcome, Retry
+from workq.names import check_delay_s
+from workq.retry import Exponential
+from workq.task import Cancelled, Claim, Dead, Done, Failed, Outcome, Snoozed
 
 RESULT_MAX_BYTES = 64 * 1024
 NO_HANDLER = "no handler is registered under the name"
@@ -33,35 +35,39 @@ class Limit:
     """The soft time limit of one attempt in a thread: SoftTimeLimit is raised inside of the handler, once, or never.
 
     The lock decides between the limit and the end of the handler: after `ended` nothing is raised any more, and what
-    was raised but not delivered yet is taken back.
+    was raised but had not arrived yet ends there. It is not taken back by raising nothing: CPython 3.11 does not forget
+    that something was raised until it arrives, and from then on whoever traces calls (a debugger, coverage) would hang.
     """
 
-    __slots__ = ("_is_over", "_lock", "_thread_id", "at")
+    __slots__ = ("_is_over", "_is_raised", "_lock", "_thread_id", "at")
 
     def __init__(self, at: float) -> None:
         self.at = at
         self._lock = threading.Lock()
-        self._is_over = False
+        self._is_over = self._is_raised = False
         self._thread_id = threading.get_ident()
 
     def exceed(self) -> None:
         """Raise it now, unless the handler has ended."""
         with self._lock:
             if not self._is_over:
-                self._is_over = True
+                self._is_over = self._is_raised = True
                 _raise_in(self._thread_id, SoftTimeLimit)
 
     def ended(self) -> None:
         """The handler has returned."""
         with self._lock:
             self._is_over = True
-            _raise_in(self._thread_id, None)
+        if self._is_raised:
+            try:
+                for _ in range(2):  # it arrives at a jump back, at the latest
+                    pass
+            except SoftTimeLimit:
+                return
 
 
-def _raise_in(thread_id: int, error: type[BaseException] | None) -> None:
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(
-        ctypes.c_ulong(thread_id), ctypes.py_object(error) if error is not None else None
-    )
+def _raise_in(thread_id: int, error: type[BaseException]) -> None:
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), ctypes.py_object(error))
 
 
 def run_sync(claim: Claim, handler: Handler[..., Any], arguments: Any, is_cancelled: Callable[[], bool]) -> Any:
@@ -93,7 +99,7 @@ def prepare(claim: Claim, handler: Handler[..., Any] | None, *, rng: Random) -> 
         error = f"{NO_HANDLER} {claim.name!r} in this worker's application"
         if claim.failures + 1 >= claim.failures_max:
             return None, Dead("no_handler", error)
-        return None, Retry(NO_HANDLER_RETRY_S * rng.uniform(0.5, 1.0), error)
+        return None, Failed(NO_HANDLER_RETRY_S * rng.uniform(0.5, 1.0), error)
     try:
         arguments = codec.decode(claim.payload)
         args, kwargs = tuple(arguments["a"]), dict(arguments["k"])
@@ -120,20 +126,45 @@ def returned(result: Any) -> Done:
 
 
 def raised(claim: Claim, handler: Handler[..., Any], error: BaseException, *, rng: Random) -> Outcome:
-    """The outcome of a handler that raised: cancelled by itself, another attempt, or dead."""
+    """The outcome of a handler that raised: cancelled or snoozed by itself, another attempt, or dead."""
     if isinstance(error, Cancel):
         reason: object = error.reason  # whatever the handler passed
         return Cancelled(
             codec.storable(reason, characters_max=REASON_MAX) if isinstance(reason, str) else "cancelled by its handler"
         )
+    if isinstance(error, Snooze):
+        try:
+            return Snoozed(check_delay_s(error.in_s, "Snooze"), _short(error.reason))
+        except BaseException as wrong:  # whatever the handler passed: a failure, like any other mistake of its own
+            wrong.__cause__ = error
+            error = wrong
     text = describe(error)
     if isinstance(error, SoftTimeLimit) and not error.args:
         text = f"SoftTimeLimit: ran longer than time_limit_s={handler.time_limit_s}\n{text}"
     failures = claim.failures + 1
+    kind = "time_limit" if isinstance(error, SoftTimeLimit) else type(error).__name__
+    if not isinstance(error, Retry) and handler.retries.gives_up(error):
+        return Dead(f"not retried: {kind}", text)
     if failures >= claim.failures_max:
-        kind = "time_limit" if isinstance(error, SoftTimeLimit) else type(error).__name__
         return Dead(f"failures_max reached: {kind}", text)
-    return Retry(handler.retry.delay_s(failures, rng=rng), text)
+    delay_s, trouble = _delay_s(handler, failures, error, rng)
+    return Failed(delay_s, text if trouble is None else f"{text}\n{trouble}")
+
+
+def _delay_s(handler: Handler[..., Any], failures: int, error: BaseException, rng: Random) -> tuple[float, str | None]:
+    """Seconds until the next attempt; and what was wrong with what the handler's own code says of it, if anything."""
+    try:
+        if isinstance(error, Retry) and error.in_s is not None:
+            return check_delay_s(error.in_s, "Retry"), None
+        return handler.retries.delay_s(failures, error, rng=rng), None
+    except BaseException as wrong:  # it is the user's function: it may raise anything, and the task goes on
+        trouble = f"(the default delay was taken: {_text_of(wrong)})"
+        return Exponential().delay_s(failures, rng=rng), codec.storable(trouble, characters_max=REASON_MAX)
+
+
+def _short(reason: object) -> str:
+    """A reason of a handler's, which may have passed anything."""
+    return codec.storable(reason, characters_max=REASON_MAX) if isinstance(reason, str) else ""
 
 
 def describe(error: BaseException) -> str:
@@ -165,4 +196,7 @@ def _is_bushy(error: BaseException) -> bool:
 
 
 def _text_of(error: BaseException) -> str:
-    return codec.storable(f"{type(error).__name__}: {error}", characters_max=1000)
+    try:
+        return codec.storable(f"{type(error).__name__}: {error}", characters_max=1000)
+    except BaseException:  # it is the user's class: its text may raise anything
+        return type(error).__name__

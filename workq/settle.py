@@ -26,12 +26,12 @@ from workq.held import Held
 from workq.ledger import Settled, Unpublished
 from workq.relay import Relay
 from workq.stores import Stores
-from workq.task import Cancelled, Dead, Done, HandedBack, Outcome, Retry, Settlement, State
+from workq.task import Cancelled, Dead, Done, Failed, HandedBack, Outcome, Settlement, Snoozed, State
 
 log = logging.getLogger("workq.settle")
 
-BATCH = 200
-LINGER_S = 0.003
+BATCH = 600
+LINGER_S = 0.005
 """How long a settlement may wait for others while more attempts are running."""
 AGAIN_S = 0.1
 """The first pause while the ledger is away; it doubles up to `AGAIN_MAX_S`."""
@@ -75,7 +75,8 @@ class Settler:
         """Settle this soon."""
         with self._changed:
             self._waiting.append(settlement)
-            self._changed.notify_all()
+            if len(self._waiting) == 1:  # later ones find it awake
+                self._changed.notify_all()
 
     @property
     def unsettled(self) -> int:
@@ -185,12 +186,14 @@ def _plain(outcome: Outcome) -> Outcome:
     match outcome:
         case Done():
             return Done(None, f"result_error: {refused}")
-        case Retry(delay_s=delay_s):
-            return Retry(delay_s, refused)
+        case Failed(delay_s=delay_s):
+            return Failed(delay_s, refused)
         case Dead(failed=failed):
             return Dead("failed", refused, failed=failed)
         case Cancelled():
             return Cancelled("cancelled by its handler")
+        case Snoozed(delay_s=delay_s):
+            return Snoozed(delay_s)
         case HandedBack():
             return outcome
         case _:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from workq.broker import Broker
 from workq.inflight import InFlight
 from workq.ledger import Ledger
+
+if TYPE_CHECKING:
+    from workq.broker.embedded import EmbeddedBroker
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +20,8 @@ class Stores:
     ledger: Ledger
     broker: Broker
     inflight: InFlight
+    direct: EmbeddedBroker | None = None
+    """The broker, where all three are tables of one database: then hints are claimed directly (see direct.py)."""
 
     def close(self) -> None:
         """Close all three, the ledger last. Repeatable."""

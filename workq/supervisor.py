@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("workq.supervisor")
 
 LOOK_EVERY_S = 0.1
-SPARE_LINES = 512
+SPARE_LINES = 1024
 """Lines of a board beyond the threads: attempts that ended and wait to be settled."""
 CALM_AFTER_S = 10.0
 MEMORY_EVERY_S = 1.0
@@ -247,6 +247,7 @@ class Supervisor:
 
     def _spawn(self) -> _Child:
         board = Board.create(lines=self.spec.threads + SPARE_LINES)
+        stacks = None
         try:
             stacks = Stacks.create()
             # a terminal's Ctrl-C reaches the child too: it rests there until the child has said that it ignores it
@@ -255,8 +256,10 @@ class Supervisor:
                 process = subprocess.Popen([sys.executable, "-m", "workq.worker"], stdin=subprocess.PIPE, bufsize=0)
             finally:
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-        except OSError:
+        except OSError:  # tried again and again: nothing may pile up
             board.remove()
+            if stacks is not None:
+                stacks.remove()
             raise
         spec = msgspec.structs.replace(self.spec, board=str(board.path), stacks=str(stacks.path))
         if process.stdin is not None:

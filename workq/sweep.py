@@ -1,6 +1,7 @@
 """Sweep: one repair pass. Plain functions of the stores that return counts; nobody leads, and ten at once do what one
 does.
 
+    expire   ready and waiting rows that nobody started in their time are cancelled
     relay    rows that are due and unpublished get their hint (the producer died, the broker was away, a retry is near)
     reap     the claims of incarnations without a lease end, after two looks; what they held is hinted again
     orphans  rows that run under an incarnation which is not live any more are returned
@@ -47,8 +48,8 @@ from workq.task import Settlement
 
 log = logging.getLogger("workq.sweep")
 
-STEPS = ("relay", "reap", "orphans", "promote", "mark", "prune")
-RECOVERY = frozenset(STEPS) - {"prune"}
+STEPS = ("expire", "relay", "reap", "orphans", "promote", "mark", "prune")
+RECOVERY = frozenset(STEPS) - {"expire", "prune"}
 """A pass with all of these counts as a sweep: whoever asks when the last one was means that nothing stays lost."""
 TWO_LOOKS = 0.8
 """The second look comes this many beats after the first at the earliest, so that the next pass is the one."""
@@ -60,6 +61,7 @@ BRAKE = 1.0
 class Swept:
     """What one pass did, in tasks unless the name says otherwise; with `dry_run`, what it would have done."""
 
+    expired: int = 0
     relayed: int = 0
     suspected_workers: int = 0
     reaped_workers: int = 0
@@ -90,7 +92,8 @@ class Swept:
     def changes(self) -> int:
         """How much there was to do."""
         return (
-            self.relayed
+            self.expired
+            + self.relayed
             + self.reaped_workers
             + self.returned
             + self.rehinted
@@ -122,6 +125,8 @@ def sweep(
     """
     chosen = set(only)
     done = Swept()
+    if "expire" in chosen:
+        done.expired = stores.ledger.expire(limit=limit, dry_run=dry_run)
     if "relay" in chosen and not (broker_is_away and not dry_run):
         _relay(stores, settings, done, limit=limit, dry_run=dry_run)
     if "reap" in chosen:

@@ -3,15 +3,19 @@
     ready, waiting -> running                claimed (waiting: only when due)
     running -> succeeded                     settled by its handler
     running -> waiting | dead                failed, with failures left or used up
+    running -> waiting                       snoozed by its handler
     running -> ready                         reaped, or handed back unstarted
     running -> dead                          crashed once too often
     running -> cancelled                     cancelled by its handler, or asked for and then failed or reaped
     waiting -> ready                         promoted: its time has come
-    ready, waiting -> cancelled              by a person
+    ready, waiting -> waiting, ready         rescheduled by a person
+    ready, waiting -> cancelled              by a person, or because it has expired
     dead, cancelled -> ready                 revived by a person
+    dead -> cancelled                        discarded by a person
 
 `attempt` never decreases and is never used twice. `token` is the secret of one claim; both together are the fence.
-This module imports nothing of ours.
+What is made for every task is a Struct of msgspec, several times cheaper than a dataclass. This module imports nothing
+of ours.
 """
 
 from __future__ import annotations
@@ -20,6 +24,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
+
+import msgspec
 
 
 class State(StrEnum):
@@ -34,21 +40,20 @@ class State(StrEnum):
 
 
 TRANSITIONS: Final[dict[State, frozenset[State]]] = {
-    State.READY: frozenset({State.RUNNING, State.CANCELLED}),
+    State.READY: frozenset({State.RUNNING, State.WAITING, State.CANCELLED}),
     State.WAITING: frozenset({State.RUNNING, State.READY, State.CANCELLED}),
     State.RUNNING: frozenset({State.SUCCEEDED, State.WAITING, State.READY, State.DEAD, State.CANCELLED}),
     State.SUCCEEDED: frozenset(),
-    State.DEAD: frozenset({State.READY}),
+    State.DEAD: frozenset({State.READY, State.CANCELLED}),
     State.CANCELLED: frozenset({State.READY}),
 }
-"""Which state may follow which. `dead` and `cancelled` end only when a person revives the task."""
+"""Which state may follow which. `dead` and `cancelled` end only when a person says so."""
 
 SETTLED: Final = frozenset({State.SUCCEEDED, State.DEAD, State.CANCELLED})
 
 
-@dataclass(frozen=True, slots=True)
-class NewTask:
-    """A task to record. `payload` is encoded JSON; `delay_s` counts from the ledger's clock at the insert."""
+class NewTask(msgspec.Struct, frozen=True):
+    """A task to record. `payload` is encoded JSON; its seconds count from the ledger's clock at the insert."""
 
     id: str
     name: str
@@ -58,10 +63,10 @@ class NewTask:
     failures_max: int = 5
     crashes_max: int = 3
     key: str | None = None
+    expires_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Enqueued:
+class Enqueued(msgspec.Struct, frozen=True):
     """What `enqueue()` returns. `created` is False when a live task with the same key existed already."""
 
     id: str
@@ -69,8 +74,7 @@ class Enqueued:
     created: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(msgspec.Struct, frozen=True, array_like=True):
     """The right to one attempt of one task, granted by the ledger.
 
     A suspect was running in company when its process died: it must run alone in its process.
@@ -90,24 +94,21 @@ class Claim:
     is_suspect: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """The handler returned. `result` is encoded JSON; `note` says why a result could not be kept."""
 
     result: str | None = None
     note: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
+class Failed(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """The handler failed and failures are left: run it again in `delay_s` seconds."""
 
     delay_s: float
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class Dead:
+class Dead(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """The task will not be tried again until a person revives it.
 
     `failed` says whether the handler failed (a failure is counted) or the task could never start.
@@ -118,23 +119,27 @@ class Dead:
     failed: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Cancelled:
+class Cancelled(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """The handler cancelled its own task."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class HandedBack:
+class Snoozed(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The handler wants to run again in `delay_s` seconds. It has not failed."""
+
+    delay_s: float
+    reason: str = ""
+
+
+class HandedBack(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Claimed but never started: back to ready, at no cost."""
 
 
-Outcome = Done | Retry | Dead | Cancelled | HandedBack
+Outcome = Done | Failed | Dead | Cancelled | Snoozed | HandedBack
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(msgspec.Struct, frozen=True, array_like=True):
     """One outcome with the fence that guards its write."""
 
     claim: Claim
@@ -167,11 +172,15 @@ class Task:
     due_at: datetime
     started_at: datetime | None
     settled_at: datetime | None
+    expires_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One line of a task's history: failed, reaped, late_result, cancelled, revived, quarantined, manual."""
+    """One line of a task's history.
+
+    Its kind is failed, snoozed, reaped, late_result, cancelled, rescheduled, revived, quarantined or manual.
+    """
 
     at: datetime
     kind: str

@@ -1,10 +1,10 @@
 """One consumer process: fetch, hold, ack, claim, run, settle, release.
 
-The steps are in files of their own: custody.py (from a delivery to a claim), pool.py (runs attempts), settle.py,
-held.py (what is held, and its release), beat.py (the lease). Here is the life of the process around them: join, the
-threads, leave.
+The steps are in files of their own: intake.py (from a queue to a claim: custody.py through three stores, direct.py
+in one database), pool.py (runs attempts), settle.py, held.py (what is held, and its release), beat.py (the lease). Here
+is the life of the process around them: join, the threads, leave.
 
-Threads: this one serves custody; `beat` keeps the lease and the heartbeat in the ledger; `settle` writes outcomes;
+Threads: this one takes in; `beat` keeps the lease and the heartbeat in the ledger; `settle` writes outcomes;
 `limits` watches soft time limits; handlers run in up to `threads` pool threads, coroutines in one event loop. The
 broker's client has a thread of its own.
 
@@ -33,14 +33,17 @@ import msgspec
 
 from workq.beat import Heart
 from workq.board import Board
+from workq.broker import Consumer
 from workq.custody import Custody
 from workq.errors import ConfigError, LeaseLost, Unavailable, WorkqError
 from workq.evidence import EXIT_BROKEN, EXIT_LEASE_LOST
-from workq.held import Held
+from workq.held import held_for
 from workq.incarnation import Incarnation
+from workq.intake import Intake, Parts
 from workq.logs import configure
 from workq.oom import offer_as_victim
 from workq.pool import Pool
+from workq.prefetch import Prefetch
 from workq.settle import Settler
 from workq.stacks import Stacks
 
@@ -50,6 +53,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("workq.worker")
 
 EXIT_GRACE_EXCEEDED = 1
+LAST_BEAT_S = 10.0
+"""How long to wait for the last beat before leaving."""
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):
@@ -81,7 +86,8 @@ class Worker:
         self._rng = random.Random()
         self._is_broken = False
         self._ended = threading.Event()
-        self._held = Held(self.stores.inflight, by=self.me.id)
+        self._beating = threading.Thread(target=self._keep_beating, name="workq-beat", daemon=True)
+        self._held = held_for(self.stores, by=self.me.id)
         self._heart = Heart(self.stores, self._held, me=self.me, times=self.times)
         self._pool = Pool(
             self.stores.ledger,
@@ -108,26 +114,26 @@ class Worker:
         if not self._join():
             return 0
         self.board.introduce(self.me.id)
-        threading.Thread(target=self._keep_beating, name="workq-beat", daemon=True).start()
+        self._beating.start()
         self._pool.start()
         self._settler.start()
-        consumer = self.stores.broker.consumer(self.queues, name=self.me.id, prefetch=max(2, min(50, self.threads * 2)))
-        custody = Custody(
-            self.stores,
-            consumer,
-            me=self.me.id,
-            queues=self.queues,
-            registry=self.app.registry,
-            settings=self.app.settings,
-            heart=self._heart,
-            held=self._held,
-            pool=self._pool,
-            rng=self._rng,
+        consumer, intake = take_in(
+            Parts(
+                self.stores,
+                me=self.me.id,
+                queues=self.queues,
+                registry=self.app.registry,
+                settings=self.app.settings,
+                heart=self._heart,
+                held=self._held,
+                pool=self._pool,
+                rng=self._rng,
+            )
         )
         log.info("worker.started", extra={"worker": self.me.id, "queues": self.queues})
         status = 0
         try:
-            self._serve_until_stopped(custody)
+            self._serve_until_stopped(intake)
         except ConfigError as error:
             log.error("worker.cannot_serve: %s", error)
             status = 2
@@ -135,8 +141,8 @@ class Worker:
             log.exception("worker.broken")
             self._is_broken = True
         consumer.close()
-        status = self._leave(custody) or status
-        custody.flush_log()
+        status = self._leave(intake) or status
+        intake.flush_log()
         return status
 
     def _join(self) -> bool:
@@ -153,11 +159,11 @@ class Worker:
                 return True
         return False
 
-    def _serve_until_stopped(self, custody: Custody) -> None:
+    def _serve_until_stopped(self, intake: Intake) -> None:
         pause_s = 0.0
         while not self.stop.is_set() and not self._heart.lost.is_set():
             try:
-                full_s = custody.round()
+                full_s = intake.round()
             except LeaseLost as error:
                 log.warning("worker.lease_missing: %s", error)
                 self._heart.make_sure()
@@ -170,21 +176,21 @@ class Worker:
                 pause_s = 0.0
                 if full_s > 0.0:
                     self._pool.wait(full_s)
-            if self.is_drain and self._is_drained(custody):
+            if self.is_drain and self._is_drained(intake):
                 return
 
-    def _is_drained(self, custody: Custody) -> bool:
-        if self._pool.active or not custody.is_empty or self._settler.unsettled:
+    def _is_drained(self, intake: Intake) -> bool:
+        if self._pool.active or not intake.is_empty or self._settler.unsettled:
             return False
         try:
             return not self.stores.ledger.has_due(self.queues)
         except Unavailable:
             return False
 
-    def _leave(self, custody: Custody) -> int:
+    def _leave(self, intake: Intake) -> int:
         """Hand back what has not started, finish what runs within the grace, settle, release, and say goodbye."""
         deadline = time.monotonic() + self.times.grace_s
-        self._is_broken = not custody.give_back() or self._is_broken
+        self._is_broken = not intake.give_back() or self._is_broken
         self._pool.hand_back()
         is_done = self._pool.wait_until_idle(deadline - time.monotonic())
         is_settled = self._settler.close(timeout_s=max(1.0, deadline - time.monotonic()))
@@ -199,6 +205,7 @@ class Worker:
             running, unsettled = self._pool.active, self._settler.unsettled
             log.warning("worker.grace_exceeded", extra={"running": running, "unsettled": unsettled})
             return EXIT_GRACE_EXCEEDED
+        self._beating.join(LAST_BEAT_S)  # one that is under way would grant the lease again
         try:
             self._heart.leave()
         except Unavailable as error:
@@ -215,6 +222,19 @@ class Worker:
         except BaseException:
             log.critical("beat.died", exc_info=True)
             _end_broken()  # working on without a lease would let others start what runs here
+
+
+def take_in(parts: Parts) -> tuple[Consumer, Intake]:
+    """Begin to consume: straight into claims where all three stores are one database."""
+    stores = parts.stores
+    if stores.direct is not None:
+        from workq.broker.direct import DirectConsumer
+        from workq.direct import Direct
+
+        direct = DirectConsumer(stores.direct, stores.ledger, parts.queues, name=parts.me)
+        return direct, Direct(parts, direct)
+    consumer = stores.broker.consumer(parts.queues, name=parts.me, prefetch=Prefetch(parts.pool.threads).least)
+    return consumer, Custody(parts, consumer)
 
 
 def _end_broken() -> None:

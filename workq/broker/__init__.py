@@ -23,7 +23,7 @@ PAGE = 100
 class Hint:
     """Wake up and look at these tasks of one queue, in `delay_s` seconds.
 
-    `looks` counts how often ids that the ledger does not know were looked up already (see custody.py). With `marker`
+    `looks` counts how often ids that the ledger does not know were looked up already (see missed.py). With `marker`
     it is no hint but a marker: without ids, never delayed, and delivered after everything that was confirmed before.
     """
 
@@ -32,6 +32,16 @@ class Hint:
     delay_s: float = 0.0
     looks: int = 0
     marker: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HintRow:
+    """A hint as a row of the ledger's own database: its encoded body, and how many ids are in it."""
+
+    queue: str
+    body: str
+    size: int
+    delay_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +121,13 @@ class Consumer(Protocol):
         """
         ...
 
+    def set_prefetch(self, count: int) -> None:
+        """Have about `count` deliveries unacked from now on: of each queue, or of all together, as the broker counts.
+
+        Repeatable. What was delivered stays; on a server it does not count against the new number.
+        """
+        ...
+
     def pause(self) -> None:
         """Ask the broker for no more. What has arrived already can still be fetched. Repeatable."""
         ...
@@ -132,7 +149,7 @@ class Broker(Protocol):
     """What every broker promises. Thread-safe, apart from its consumers."""
 
     is_transactional: bool
-    """Hints can be written in a transaction of the ledger (`publish_within`): nothing is left to relay."""
+    """Hints are rows beside the ledger's, written in its transactions (`rows`): nothing is left to relay."""
     horizon_s: float
     """The longest delay that a hint can carry. Later tasks wait in the ledger until the sweep promotes them."""
     is_listable: bool
@@ -146,8 +163,12 @@ class Broker(Protocol):
         """
         ...
 
-    def publish_within(self, hints: Sequence[Hint], connection: Any) -> None:
-        """Write hints in the caller's ledger transaction. Only where `is_transactional`."""
+    def rows(self, hints: Sequence[Hint]) -> list[HintRow]:
+        """Hints as the ledger writes them beside their tasks. Only where `is_transactional`."""
+        ...
+
+    def wake(self) -> None:
+        """Hints were written beside their tasks: who waits for some in this process looks at once."""
         ...
 
     def consumer(self, queues: Sequence[str], *, name: str, prefetch: int) -> Consumer:

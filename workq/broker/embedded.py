@@ -8,8 +8,8 @@ consumer left or was forgotten, is delivered again.
 Who decides: the ledger; a row here is only a wake-up like any other. The order is that of `due_at`, then of arrival.
 
 What happens when the database does not answer: `publish` answers False, `fetch` waits and returns nothing, an `ack` is
-dropped and the delivery comes again. Idle consumers poll, from every 20 ms down to five times a second, reading only
-(no write lock on SQLite), and look at once when this process has published.
+dropped and the delivery comes again. Idle consumers look again and again (see watch.py), reading only: no write lock on
+SQLite.
 """
 
 from __future__ import annotations
@@ -21,27 +21,42 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from sqlalchemy import Connection, LargeBinary, and_, bindparam, case, cast, delete, func, insert, or_, select, update
+from sqlalchemy import (
+    Connection,
+    Integer,
+    LargeBinary,
+    and_,
+    bindparam,
+    case,
+    cast,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.sql import text
 from sqlalchemy.sql.elements import ColumnElement
-from sqlalchemy.types import Float
 
-from workq.broker import Browsed, Delivery, Depth, Hint, See
+from workq.broker import Browsed, Delivery, Depth, Hint, HintRow, See
+from workq.broker.front import Front, Rows
+from workq.broker.watch import LOOK_MAX_S, Watch
 from workq.codec import Envelope, decode_hint, encode, encode_hint
 from workq.errors import BrokerUnavailable, LedgerUnavailable
 from workq.ledger.database import Database
+from workq.ledger.hinting import insert_hints
+from workq.ledger.kept import Kept
+
+T = TypeVar("T")
 
 VISIBILITY_S: Final = 30.0
 """How long a delivery may stay unacked before it comes again. A worker acks after its hold, not after its run."""
-POLL_MAX_S: Final = 0.2
 RUN_S: Final = 5.0
 CLOSE_S: Final = 2.0
-DOWN_S: Final = 1.0
-"""How long a consumer waits after the database did not answer."""
 QUARANTINE_BODY_MAX: Final = 64 * 1024
-_INSERT_MAX: Final = 1000
 _BROWSED_AT_ONCE: Final = 500
 _VERSION: Final = {
     "sqlite": "SELECT sqlite_version()",
@@ -57,9 +72,9 @@ class EmbeddedBroker:
     horizon_s = float("inf")
     is_listable = True
 
-    def __init__(self, database: Database, *, poll_s: float = 0.02) -> None:
-        self._database = database
-        self._poll_s = poll_s
+    def __init__(self, database: Database, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.database = database
+        self.clock = clock
         self._published = threading.Condition()
         self._publishes = 0
         self._lock = threading.Lock()
@@ -70,21 +85,32 @@ class EmbeddedBroker:
         if not hints:
             return []
         try:
-            self._database.run(lambda connection: self._insert(hints, connection), deadline_s=deadline_s)
+            self.database.run(lambda connection: self.insert(hints, connection), deadline_s=deadline_s)
         except LedgerUnavailable:
             return [False] * len(hints)
         self.wake()
         return [True] * len(hints)
 
-    def publish_within(self, hints: Sequence[Hint], connection: Any) -> None:
-        self._insert(hints, connection)
-        self.wake()  # before the commit; a consumer that looks too early looks again in `poll_s`
+    def rows(self, hints: Sequence[Hint]) -> list[HintRow]:
+        if any(not 0 <= one.delay_s < self.horizon_s for one in hints):
+            raise ValueError("a hint can wait for 0 s or longer, not for less, nor for ever")
+        return [
+            HintRow(
+                one.queue,
+                encode_hint(Envelope(one.queue, one.task_ids, one.looks, one.marker)).decode("ascii"),
+                len(one.task_ids),
+                one.delay_s,
+            )
+            for one in hints
+        ]
 
     def consumer(self, queues: Sequence[str], *, name: str, prefetch: int) -> EmbeddedConsumer:
-        consumer = EmbeddedConsumer(self, self._database, queues, name=name, prefetch=prefetch, poll_s=self._poll_s)
+        return EmbeddedConsumer(self, self.database, queues, name=name, prefetch=prefetch)
+
+    def joined(self, consumer: EmbeddedConsumer) -> None:
+        """A consumer began: it is closed with the broker."""
         with self._lock:
             self._consumers.add(consumer)
-        return consumer
 
     def forget_consumer(self, name: str) -> None:
         """As the port promises.
@@ -92,11 +118,11 @@ class EmbeddedBroker:
         Raises:
             LedgerUnavailable: the database did not answer; the rows come again by themselves after 30 seconds.
         """
-        self._database.run(partial(_unmark, self._database, name), deadline_s=CLOSE_S)
+        self.database.run(partial(_unmark, self.database, name), deadline_s=CLOSE_S)
         self.wake()
 
     def depths(self, queues: Sequence[str]) -> Mapping[str, Depth]:
-        hint, database = self._database.tables.hint, self._database
+        hint, database = self.database.tables.hint, self.database
         free = _is_free(database)
         wanted = list(dict.fromkeys(queues))
         query = (
@@ -123,10 +149,10 @@ class EmbeddedBroker:
         hints = foreign = 0
         last: tuple[datetime, int] | None = None
         try:
-            while rows := self._database.ask(partial(self._page, queue, last)):
+            while rows := self.database.ask(partial(self._page, queue, last)):
                 gone: list[int] = []
                 for row in rows:
-                    found = decode_hint(_bytes(row.body))
+                    found = decode_hint(as_bytes(row.body))
                     if isinstance(found, str):
                         foreign += 1
                     else:
@@ -134,7 +160,7 @@ class EmbeddedBroker:
                         stays = see(Hint(queue, found.task_ids, 0.0, found.looks, found.marker))
                         gone += [] if stays else [row.id]
                 if gone:
-                    self._database.run(partial(_remove, self._database, gone))
+                    self.database.run(partial(_remove, self.database, gone))
                 last = rows[-1].due_at, rows[-1].id
                 if time.monotonic() > deadline:
                     return Browsed(hints, foreign, is_whole=False)
@@ -144,30 +170,30 @@ class EmbeddedBroker:
 
     def _page(self, queue: str, last: tuple[datetime, int] | None, connection: Connection) -> Sequence[Any]:
         """Rows that are due, after the last one."""
-        hint = self._database.tables.hint
-        is_due = [hint.c.queue == queue, hint.c.due_at <= self._database.now()]
+        hint = self.database.tables.hint
+        is_due = [hint.c.queue == queue, hint.c.due_at <= self.database.now()]
         if last is not None:
             due_at, row_id = last
             is_due += [hint.c.due_at >= due_at, or_(hint.c.due_at > due_at, hint.c.id > row_id)]
         return connection.execute(
-            select(hint.c.id, hint.c.due_at, self._body().label("body"))
+            select(hint.c.id, hint.c.due_at, self.body().label("body"))
             .where(*is_due)
             .order_by(hint.c.due_at, hint.c.id)
             .limit(_BROWSED_AT_ONCE)
         ).all()
 
-    def _body(self) -> ColumnElement[Any]:
+    def body(self) -> ColumnElement[Any]:
         """As bytes on SQLite: what somebody else wrote there may not be text."""
-        hint = self._database.tables.hint
-        return cast(hint.c.body, LargeBinary) if self._database.dialect == "sqlite" else hint.c.body
+        hint = self.database.tables.hint
+        return cast(hint.c.body, LargeBinary) if self.database.dialect == "sqlite" else hint.c.body
 
     def check(self) -> str:
         try:
-            with self._database.read() as connection:
-                version = str(connection.execute(text(_VERSION[self._database.dialect])).scalar_one())
+            with self.database.read() as connection:
+                version = str(connection.execute(text(_VERSION[self.database.dialect])).scalar_one())
         except LedgerUnavailable as error:
             raise BrokerUnavailable(f"broker: {error}") from error
-        name = {"sqlite": "SQLite", "postgresql": "PostgreSQL", "mysql": "MySQL"}[self._database.dialect]
+        name = {"sqlite": "SQLite", "postgresql": "PostgreSQL", "mysql": "MySQL"}[self.database.dialect]
         if "mariadb" in version.lower():
             name = "MariaDB"
         return f"embedded in {name} {version.partition('-')[0].partition(' ')[0]}"
@@ -178,14 +204,18 @@ class EmbeddedBroker:
         for consumer in consumers:
             consumer.close()
 
+    def watch(self, wait: Callable[[float], bool]) -> Watch:
+        """What tells a consumer when to look. A simulation replaces it."""
+        return Watch(self.database, wait)
+
     def publishes(self) -> int:
         """How often this process has published so far."""
         return self._publishes
 
-    def await_publish(self, seen: int, wait_s: float) -> None:
-        """Wait until this process has published more often than `seen`, or for `wait_s`."""
+    def await_publish(self, seen: int, wait_s: float) -> bool:
+        """Wait until this process has published more often than `seen`, or for `wait_s`; answers whether it has."""
         with self._published:
-            self._published.wait_for(lambda: self._publishes != seen, wait_s)
+            return self._published.wait_for(lambda: self._publishes != seen, wait_s)
 
     def left(self, consumer: EmbeddedConsumer) -> None:
         """A consumer was closed: what it gave back is there for others."""
@@ -199,23 +229,9 @@ class EmbeddedBroker:
             self._publishes += 1
             self._published.notify_all()
 
-    def _insert(self, hints: Sequence[Hint], connection: Connection) -> None:
-        if any(not 0 <= one.delay_s < self.horizon_s for one in hints):
-            raise ValueError("a hint can wait for 0 s or longer, not for less, nor for ever")
-        statement = insert(self._database.tables.hint).values(
-            due_at=self._database.now(bindparam("delay_s", type_=Float()))
-        )
-        rows = [
-            {
-                "queue": one.queue,
-                "delay_s": one.delay_s,
-                "body": encode_hint(Envelope(one.queue, one.task_ids, one.looks, one.marker)).decode("ascii"),
-                "size": len(one.task_ids),
-            }
-            for one in hints
-        ]
-        for start in range(0, len(rows), _INSERT_MAX):
-            connection.execute(statement, rows[start : start + _INSERT_MAX])
+    def insert(self, hints: Sequence[Hint], connection: Connection) -> None:
+        """Write hints in a transaction; whoever waits for them is not woken."""
+        insert_hints(connection, self.database, self.rows(hints))
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +253,6 @@ class EmbeddedConsumer:
         *,
         name: str,
         prefetch: int,
-        poll_s: float,
     ) -> None:
         self.trouble: str | None = None
         """Why nothing can arrive just now: the database did not answer when it was last asked."""
@@ -246,26 +261,28 @@ class EmbeddedConsumer:
         self._queues = list(dict.fromkeys(queues))
         self._name = name
         self._prefetch = prefetch
-        self._poll_s = poll_s
+        self._published = 0
+        """How often this process had published when this consumer last looked."""
+        self._front = Front(broker.clock)
+        self._watch = broker.watch(lambda wait_s: broker.await_publish(self._published, wait_s))
         self._unacked: dict[int, float] = {}
         """Ids of rows delivered and not acked, with the moment from which they may be delivered again."""
         self._is_paused = False
         self._is_closed = False
+        broker.joined(self)
 
     def fetch(self, *, ids_max: int, wait_s: float) -> list[Delivery]:
-        deadline = time.monotonic() + wait_s
-        pause_s = self._poll_s
-        seen = -1
-        while not self._is_closed:
-            if (published := self._broker.publishes()) != seen:
-                seen, pause_s = published, self._poll_s
-            taken = [] if self._is_paused else self._take(ids_max)
-            left_s = deadline - time.monotonic()
-            if taken or left_s <= 0:
-                return taken
-            self._broker.await_publish(seen, min(left_s, pause_s if self.trouble is None else DOWN_S))
-            pause_s = min(pause_s * 2, POLL_MAX_S)
-        return []
+        return self._watch.until(lambda: self._look(lambda: self._take(ids_max)), wait_s) or []
+
+    def _look(self, take: Callable[[], T | None]) -> tuple[T | None, float]:
+        """Take what is due, if anything is; and in how many seconds there is more."""
+        self._published = self._broker.publishes()
+        if self._is_closed or self._is_paused:
+            return None, LOOK_MAX_S
+        due_in_s = self._due_in_s()
+        if due_in_s > 0.0:
+            return None, due_in_s
+        return take() or None, LOOK_MAX_S
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
         ids = [delivery.tag.id for delivery in deliveries]
@@ -312,6 +329,9 @@ class EmbeddedConsumer:
         if self._try(lambda connection: connection.execute(again)):
             self._drop([delivery.tag.id])
 
+    def set_prefetch(self, count: int) -> None:
+        self._prefetch = count
+
     def pause(self) -> None:
         self._is_paused = True
 
@@ -326,6 +346,7 @@ class EmbeddedConsumer:
         if self._is_closed:
             return
         self._is_closed = True
+        self._watch.close()
         self._try(partial(_unmark, self._database, self._name), deadline_s=CLOSE_S)
         self._broker.left(self)
 
@@ -336,40 +357,71 @@ class EmbeddedConsumer:
         if room <= 0:
             return []
         try:
-            # only a read, while there is nothing
-            taken = self._database.run(partial(self._mark, room, ids_max), deadline_s=RUN_S) if self._is_due() else []
+            taken = self._database.run(partial(self._mark, room, ids_max), deadline_s=RUN_S)
         except LedgerUnavailable as error:
             self.trouble = str(error)
             return []
         self.trouble = None
-        if len(self._queues) > 1 and taken:  # the next queue's turn
-            self._queues.append(self._queues.pop(0))
+        self._turn(taken)
         until = now + VISIBILITY_S
         self._unacked.update((delivery.tag.id, until) for delivery in taken)
         return taken
 
-    def _is_due(self) -> bool:
-        with self._database.read() as connection:
-            return any(connection.execute(self._due(queue, 1)).first() is not None for queue in self._queues)
+    def _turn(self, taken: object) -> None:
+        """The next queue's turn, when there was anything."""
+        if len(self._queues) > 1 and taken:
+            self._queues.append(self._queues.pop(0))
 
-    def _due(self, queue: str, limit: int) -> Any:
-        hint = self._database.tables.hint
-        return (
-            select(hint.c.id, hint.c.size)
-            .where(hint.c.queue == queue, hint.c.due_at <= self._database.now(), _is_free(self._database))
-            .order_by(hint.c.due_at, hint.c.id)
-            .limit(limit)
+    def _due_in_s(self) -> float:
+        """In how many seconds a row can be taken. Only a read: it takes no lock while there is nothing."""
+        hint, now = self._database.tables.hint, self._database.now
+
+        def first() -> Any:
+            free = select(hint.c.due_at, now().label("now"))
+            free = free.where(hint.c.queue == bindparam("b_queue"), self._is_ahead(), _is_free(self._database))
+            return free.order_by(hint.c.due_at, hint.c.id).limit(1)
+
+        statement = self._database.kept("first hint", first)
+        try:
+            with self._database.read() as connection:
+                found = [row for queue in self._queues for row in self._ahead(queue, statement, connection)]
+        except LedgerUnavailable as error:
+            self.trouble = str(error)
+            return LOOK_MAX_S
+        self.trouble = None
+        return min((max(0.0, (due_at - now).total_seconds()) for due_at, now in found), default=1e9)
+
+    def _ahead(self, queue: str, statement: Kept, connection: Connection, **given: Any) -> Rows:
+        """What a statement finds in a queue, from its front on."""
+        return self._front.look(
+            queue, lambda since: statement.rows(connection, {"b_queue": queue, "b_since": since, **given})
         )
 
+    def _is_ahead(self) -> ColumnElement[bool]:
+        due_at = self._database.tables.hint.c.due_at
+        return due_at >= bindparam("b_since", type_=due_at.type)
+
+    def _due(self, *columns: Any) -> Any:
+        """Rows to take, and to keep others from: those that another consumer is just taking are passed over."""
+        hint = self._database.tables.hint
+        is_due = self._is_ahead(), hint.c.due_at <= self._database.now(), _is_free(self._database)
+        due = (
+            select(hint.c.due_at, *columns)
+            .where(hint.c.queue == bindparam("b_queue"), *is_due)
+            .order_by(hint.c.due_at, hint.c.id)
+            .limit(bindparam("b_limit", type_=Integer()))
+        )
+        # on SQLite there is one writer at a time anyway
+        return due if self._database.dialect == "sqlite" else due.with_for_update(skip_locked=True)
+
     def _mark(self, room: int, ids_max: int, connection: Connection) -> list[Delivery]:
-        """Make rows ours, in one transaction. On servers, rows that another consumer is just taking are passed over."""
+        """Make rows ours, in one transaction."""
+        hint = self._database.tables.hint
         chosen: list[tuple[str, int]] = []
         size = 0
         for queue in self._queues:
-            due = self._due(queue, room - len(chosen))
-            if self._database.dialect != "sqlite":  # there, one writer at a time anyway
-                due = due.with_for_update(skip_locked=True)
-            for row_id, ids in connection.execute(due):
+            statement = self._database.kept("hints to mark", lambda: self._due(hint.c.id, hint.c.size))
+            for _, row_id, ids in self._ahead(queue, statement, connection, b_limit=room - len(chosen)):
                 if chosen and size + ids > ids_max:
                     break
                 chosen.append((queue, row_id))
@@ -378,22 +430,23 @@ class EmbeddedConsumer:
                 break
         if not chosen:
             return []
-        hint = self._database.tables.hint
         chosen_ids = [row_id for _, row_id in chosen]
-        connection.execute(
-            update(hint)
-            .where(hint.c.id.in_(chosen_ids))
-            .values(consumer=self._name, delivered_at=self._database.now(), deliveries=hint.c.deliveries + 1)
-        )
-        # as bytes on SQLite: what somebody else wrote there may not be text
-        body = cast(hint.c.body, LargeBinary) if self._database.dialect == "sqlite" else hint.c.body
+        self._make_ours(chosen_ids, connection)
         found = {
-            row_id: (_bytes(content), deliveries)
+            row_id: (as_bytes(content), deliveries)
             for row_id, content, deliveries in connection.execute(
-                select(hint.c.id, body, hint.c.deliveries).where(hint.c.id.in_(chosen_ids))
+                select(hint.c.id, self._broker.body(), hint.c.deliveries).where(hint.c.id.in_(chosen_ids))
             )
         }
-        return [_delivery(queue, row_id, *found[row_id]) for queue, row_id in chosen]
+        return [delivery_of(queue, row_id, *found[row_id]) for queue, row_id in chosen]
+
+    def _make_ours(self, row_ids: Sequence[int], connection: Connection) -> None:
+        hint = self._database.tables.hint
+        connection.execute(
+            update(hint)
+            .where(hint.c.id.in_(row_ids))
+            .values(consumer=self._name, delivered_at=self._database.now(), deliveries=hint.c.deliveries + 1)
+        )
 
     def _try(self, change: Callable[[Connection], object], *, deadline_s: float = RUN_S) -> bool:
         """Run a change; False when the database did not answer."""
@@ -425,7 +478,7 @@ def _unmark(database: Database, name: str, connection: Connection) -> None:
     connection.execute(update(hint).where(hint.c.consumer == name).values(consumer=None, delivered_at=None))
 
 
-def _delivery(queue: str, row_id: int, body: bytes, deliveries: int) -> Delivery:
+def delivery_of(queue: str, row_id: int, body: bytes, deliveries: int) -> Delivery:
     hint = decode_hint(body)
     row, again = Row(row_id, body), deliveries > 1
     if isinstance(hint, str):
@@ -433,5 +486,5 @@ def _delivery(queue: str, row_id: int, body: bytes, deliveries: int) -> Delivery
     return Delivery(row, queue, hint.task_ids, hint.looks, again, marker=hint.marker)
 
 
-def _bytes(body: bytes | str) -> bytes:
+def as_bytes(body: bytes | str) -> bytes:
     return body if isinstance(body, bytes) else body.encode("utf-8", "surrogatepass")

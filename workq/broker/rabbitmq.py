@@ -29,7 +29,7 @@ try:
 except ModuleNotFoundError as missing:
     raise MissingExtra("broker: amqp:// needs the client library pika; install the extra [rabbitmq]") from missing
 
-from workq.broker import Browsed, Depth, Hint, See, ladder
+from workq.broker import Browsed, Depth, Hint, HintRow, See, ladder
 from workq.broker.amqp import Address, converse
 from workq.broker.rabbitmq_browser import Turn
 from workq.broker.rabbitmq_consumer import RETURNS_HEADER, Foreign, RabbitMQConsumer
@@ -97,8 +97,11 @@ class RabbitMQBroker:
             raise batch.error
         return answers
 
-    def publish_within(self, hints: Sequence[Hint], connection: Any) -> None:
+    def rows(self, hints: Sequence[Hint]) -> list[HintRow]:
         raise NotImplementedError("RabbitMQ has no part in the ledger's transactions: publish after the commit")
+
+    def wake(self) -> None:
+        """Nothing to do: it delivers by itself."""
 
     def consumer(self, queues: Sequence[str], *, name: str, prefetch: int) -> RabbitMQConsumer:
         consumer = RabbitMQConsumer(

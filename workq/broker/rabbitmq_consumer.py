@@ -81,6 +81,8 @@ class _Subscription:
         self.turn = _Turn.IDLE
         self.tag = ""
         self.starts = 0
+        self.prefetch = 0
+        """With which it was started: RabbitMQ keeps it for as long as a subscription lasts."""
 
 
 class RabbitMQConsumer:
@@ -152,6 +154,11 @@ class RabbitMQConsumer:
         again = Foreign(delivery.queue, None, tag.body, tag.size, tag.sha256, delay_s, delivery.returns + 1)
         self._move(delivery, again)
 
+    def set_prefetch(self, count: int) -> None:
+        if count != self._prefetch:
+            self._prefetch = count
+            self.link.call(self._follow)
+
     def pause(self) -> None:
         if self._is_wanted:
             self._is_wanted = False
@@ -190,7 +197,7 @@ class RabbitMQConsumer:
     def _channel_opened(self, channel: Channel) -> None:
         channel.add_on_close_callback(self._channel_closed)
         channel.add_on_cancel_callback(self._on_cancelled)
-        channel.basic_qos(prefetch_count=self._prefetch, callback=lambda _ok: self._go(channel))
+        self._go(channel)
 
     def _channel_closed(self, _channel: Channel, reason: Exception) -> None:
         self._channel = None
@@ -203,14 +210,16 @@ class RabbitMQConsumer:
         self._follow()
 
     def _follow(self) -> None:
-        """Bring every subscription to where it should be: running, or, while paused, idle."""
+        """Bring every subscription to where it should be: running, with the prefetch in force; while paused, idle."""
         if self._channel is None or self._declarer is None or self._error is not None:
             return
         for subscription in self._subscriptions:
             if self._is_wanted and subscription.turn is _Turn.IDLE:
                 subscription.turn = _Turn.STARTING
                 self._declarer.need(subscription.queue, self._starter(subscription, self._channel))
-            elif not self._is_wanted and subscription.turn is _Turn.RUNNING:
+            elif subscription.turn is _Turn.RUNNING and (
+                not self._is_wanted or subscription.prefetch != self._prefetch
+            ):
                 subscription.turn = _Turn.STOPPING
                 self._channel.basic_cancel(subscription.tag, callback=self._setter(subscription, _Turn.IDLE))
 
@@ -223,6 +232,8 @@ class RabbitMQConsumer:
             # a new tag each time: pika rejects what still arrives for a cancelled one
             subscription.tag = f"{self._name}/{subscription.queue}/{subscription.starts}"
             starts = subscription.starts
+            subscription.prefetch = self._prefetch
+            channel.basic_qos(prefetch_count=subscription.prefetch)  # for what is subscribed to after it
             self.link.later(ANSWER_S, lambda: self._check_started(subscription, starts))
             channel.basic_consume(
                 self._topology.main_queue(subscription.queue),

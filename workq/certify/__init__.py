@@ -1,11 +1,10 @@
 """Certify: the fault suite, run against the servers that an application really uses, in a namespace of its own.
 
     trial.py     one run from start to end: stores, workers, driver, faults, the wait for the last task, the verdict
-    scratch.py   the namespace `certify_xxxxxxxx`: made, damaged on purpose, and removed; nothing else is ever touched
+    scratch.py   its scratch namespace, damaged on purpose; nothing else is ever touched
     witness.py   the application: its handlers append each start and end to a file of their own, never to the stores
     journal.py   what the driver asked for: written before each call, and completed with its outcome
     driver.py    enqueues at a given rate: one, many, with keys, delayed, failing, doomed, cancelled
-    fleet.py     the workers: real supervisors with real consumer processes, to be killed and paused
     wire.py      the TCP proxies between them and the servers
     nemesis.py   the faults, as values that strike and heal; drawn from a seed
     verdict.py   the auditor: joins journal, witness and ledger, and explains every second start or reports it

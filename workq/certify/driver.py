@@ -174,7 +174,7 @@ class Driver:
             answer = self._app.cancel(entry.ids[0], reason="certify")
         except Unavailable:
             return
-        except Exception as error:
+        except Exception as error:  # nobody should ever see it: the auditor reports it
             self._journal.trouble.append(f"cancel raised {type(error).__name__}: {error}")
             return
         if answer is CancelAnswer.CANCELLED:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import os
-import platform
 import shutil
 import signal
 import tempfile
@@ -23,26 +22,28 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from workq import __version__
 from workq.app import WorkQueue
-from workq.certify import fleet, nemesis, witness
+from workq.certify import nemesis, witness
 from workq.certify.driver import AHEAD_S, Driver
-from workq.certify.fleet import Host
+from workq.certify.faults import Fault
 from workq.certify.journal import Answer, Journal, Kind
-from workq.certify.nemesis import Deck, Draw, Fault, Stage
-from workq.certify.scratch import Scratch, new_name, settings_for, write_settings
+from workq.certify.nemesis import Deck, Draw
+from workq.certify.scratch import Scratch
+from workq.certify.stage import Stage
 from workq.certify.verdict import Evidence, Finding, Round, Verdict, judge, timeline
-from workq.certify.wire import Wires, urls_of
+from workq.certify.wire import Wires
 from workq.certify.witness import QUEUE, Testimony
 from workq.config import Settings
 from workq.errors import ConfigError, Unavailable
+from workq.scratch import fleet
+from workq.scratch.fleet import SERVER_UNREACHABLE, Host
+from workq.scratch.namespace import new_name, settings_for, urls_of, versions_here, write_settings
 from workq.sweep import sweep
 from workq.task import State
 from workq.testing.environment import only_workq_variables
@@ -56,7 +57,6 @@ _LOOK_EVERY_S: Final = 0.05
 _START_LIMIT_S: Final = 60.0
 _WATCHED_MAX: Final = 20_000
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_LIBRARIES: Final = ("sqlalchemy", "msgspec", "psutil", "pika", "redis", "psycopg", "PyMySQL")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,25 +129,27 @@ def run(
     for library in ("workq", "pika", "psycopg"):  # what breaks on purpose is told by the report
         logging.getLogger(library).addHandler(logging.NullHandler())
     times = settings.times.divided_by(wishes.divided_by)
-    scratch_settings = settings_for(settings, new_name(), times)
+    scratch_settings = settings_for(settings, new_name("certify"), times)
     with ExitStack() as stack:
         stack.callback(_heed, {number: signal.getsignal(number) for number in _SIGNALS})
         folder = Path(tempfile.mkdtemp(prefix="workq-certify-")).absolute()
         not_removed: list[str] = []
         stack.callback(_remove_folder, folder, keep=wishes.keep)
         direct = write_settings(folder / "direct.toml", scratch_settings, urls_of(scratch_settings))
-        stack.enter_context(only_workq_variables({"WORKQ_CONFIG": str(direct), witness.FOLDER: str(folder)}))
+        stack.enter_context(only_workq_variables({"WORKQ_CONFIG": str(direct), fleet.FOLDER: str(folder)}))
         app = WorkQueue()
         scratch = Scratch(scratch_settings, app)
         stack.callback(scratch.close)
         if not wishes.keep:
             stack.callback(lambda: not_removed.extend(scratch.remove()))
         scratch.create()
-        versions = _versions() | scratch.versions()
+        versions = versions_here() | scratch.versions()
         wires = stack.enter_context(Wires(scratch_settings))
         os.environ["WORKQ_CONFIG"] = str(write_settings(folder / "workers.toml", scratch_settings, wires.urls))
         tell(f"namespace {scratch_settings.namespace}; seed {wishes.seed}; times divided by {wishes.divided_by:g}")
-        hosts = [Host(folder, n, processes=wishes.processes, threads=wishes.threads) for n in range(HOSTS)]
+        hosts = [
+            Host(folder, n, app=witness.APP, processes=wishes.processes, threads=wishes.threads) for n in range(HOSTS)
+        ]
         stage = Stage(folder, hosts, scratch, wires, times, Random(f"{wishes.seed} strike"), tell=tell)
         stack.enter_context(_ended(folder))
         trial = _Trial(stage, wishes, more)
@@ -263,7 +265,7 @@ class _Trial:
                 origins.append(at)
             self._wait(rng.uniform(0.0, 0.2))
         struck_at = time.monotonic()  # what a strike has enqueued itself, to have something to lose, is waited for too
-        for heal_at, name in sorted(heals):
+        for heal_at, name in sorted(heals, key=lambda one: (faults[one[1]].waits_to_heal, one)):
             self._wait(heal_at - time.monotonic())
             faults[name].heal(self.stage)
             if faults[name].is_timed_from_heal:
@@ -321,10 +323,17 @@ class _Trial:
         until = time.monotonic() + seconds
         while True:
             self.testimony.refresh()
+            self._start_again()
             left_s = until - time.monotonic()
             if left_s <= 0.0:
                 return
             time.sleep(min(_LOOK_EVERY_S, left_s))
+
+    def _start_again(self) -> None:
+        """A supervisor that finds a server away when it starts says so, and ends. As a service manager: try again."""
+        for host in self.stage.hosts:
+            if host.status == SERVER_UNREACHABLE:
+                host.start()
 
     # -- the end
 
@@ -454,20 +463,6 @@ def _start_s(folder: Path) -> float:
 def _last_words(hosts: list[Host]) -> str:
     lines = [line for host in hosts if host.log.exists() for line in host.log.read_text(errors="replace").splitlines()]
     return f". Its last words: {lines[-1]}" if lines else ""
-
-
-def _versions() -> dict[str, str]:
-    found = {
-        "workq": __version__,
-        "Python": platform.python_version(),
-        "system": f"{platform.system()} {platform.release()}",
-    }
-    for name in _LIBRARIES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 @contextmanager

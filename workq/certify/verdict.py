@@ -18,8 +18,8 @@ from enum import StrEnum
 from itertools import pairwise
 
 from workq.certify.journal import Answer, Entry, Kind
-from workq.certify.nemesis import Cause, Harm
 from workq.certify.scratch import Row
+from workq.certify.stage import Cause, Harm
 from workq.certify.witness import Line, What
 from workq.task import SETTLED, State
 

@@ -1,28 +1,20 @@
 """The network between the workers and the servers: one TCP proxy for each store, to be cut on command.
 
 The driver and the workers go through it, the auditor does not. A store without a host of its own (a file, a socket of
-the file system) has no wire; neither has one whose certificate is checked against its host's name.
+the file system) has no wire; neither has one whose certificate is checked against its host's name, nor a cluster.
 """
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from enum import StrEnum
 from types import TracebackType
 from typing import Final
 
-from workq.config import Settings
+from workq.config import Settings, node_urls
+from workq.scratch.namespace import Store, urls_of
 from workq.testing.proxy import Proxy
 
 _CHECKS_THE_HOST: Final = ("amqps://", "rediss://", "sslmode=verify-full", "ssl_verify_identity", "ssl_check_hostname")
-
-
-class Store(StrEnum):
-    """Which of the three."""
-
-    LEDGER = "ledger"
-    BROKER = "broker"
-    INFLIGHT = "inflight"
 
 
 class Wires(AbstractContextManager["Wires"]):
@@ -37,6 +29,9 @@ class Wires(AbstractContextManager["Wires"]):
             self.urls[store] = url
             if any(mark in url for mark in _CHECKS_THE_HOST):
                 self.missing[store] = "TLS checks the host's name, and a proxy has another"
+                continue
+            if node_urls(url) != [url]:
+                self.missing[store] = "the nodes of a cluster tell their own addresses, which lead around a proxy"
                 continue
             try:
                 proxy = Proxy.before(url)
@@ -57,9 +52,3 @@ class Wires(AbstractContextManager["Wires"]):
     ) -> None:
         for proxy in self.proxies.values():
             proxy.stop()
-
-
-def urls_of(settings: Settings) -> dict[Store, str]:
-    """The stores that are servers or files of their own; an embedded one is part of the ledger."""
-    urls = {Store.LEDGER: settings.ledger, Store.BROKER: settings.broker, Store.INFLIGHT: settings.inflight}
-    return {store: url for store, url in urls.items() if url is not None}

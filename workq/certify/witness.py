@@ -19,9 +19,10 @@ from typing import Final
 import workq
 from workq import WorkQueue
 from workq.retry import Exponential
+from workq.scratch.fleet import FOLDER
 
-FOLDER: Final = "WORKQ_CERTIFY_FOLDER"
 FILE: Final = "witness"
+APP: Final = "workq.certify.witness:wq"
 QUEUE: Final = "certify"
 DOOMED_FAILURES: Final = 2
 PACE_S: Final = 15

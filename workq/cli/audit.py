@@ -40,7 +40,7 @@ SHOWN_MAX: Final = 20
 @click.option("--queue", type=QueueName(), help="this queue alone")
 @click.pass_context
 def audit(ctx: click.Context, is_repair: bool, is_scan: bool, wait_s: float, queue: str | None) -> int:
-    """Look whether every task that is not settled is in exactly one place: unpublished, broker, waiting, held, running.
+    """Look whether every open task is in exactly one place: unpublished, broker, waiting, held, running, expired.
 
     Whatever looks wrong is looked at twice, some seconds apart. Exit 3 with findings, repaired or not; 5 when there are
     none but some tasks could not be proved within --wait.

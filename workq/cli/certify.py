@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
-from typing import Any, Final
+from typing import Final
 
 import click
 
 from workq.cli import exits
 from workq.cli.group import Command
-from workq.cli.inputs import WholeNumber
+from workq.cli.inputs import Decimal, WholeNumber
 from workq.cli.session import Session, check_folder
 from workq.cli.show import answer, clean, write
+from workq.cli.stopping import ended_by_signals
 
 _MINUTES_MAX: Final = 1440.0
 _EXAMPLES = """
@@ -23,25 +20,6 @@ workq certify --minutes 10 --processes 2 -o json
 workq certify --seed 7 --only kill-everything,wipe-inflight
 workq certify --remove certify_0a1b2c3d
 """
-
-
-class Decimal(click.ParamType[float]):
-    """A number within bounds."""
-
-    name = "number"
-
-    def __init__(self, least: float, most: float) -> None:
-        self.least, self.most = least, most
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number."""
-        try:
-            found = float(value)
-        except ValueError:
-            found = float("nan")
-        if not self.least <= found <= self.most:
-            self.fail(f"{str(value)[:60]!a} is not a number from {self.least:g} to {self.most:g}", param, ctx)
-        return found
 
 
 @click.command(cls=Command, examples=_EXAMPLES)
@@ -79,13 +57,14 @@ def certify(
     """
     from workq.certify import report as told
     from workq.certify import trial
+    from workq.cli.scratch import remove_namespace
 
     session = ctx.ensure_object(Session)
     settings = session.settings()
     session.say_default(settings)
     check_folder(settings.ledger)
     if remove is not None:
-        return _remove(session, remove)
+        return remove_namespace(session, remove)
     wishes = trial.Wishes(
         minutes=minutes,
         seed=trial.new_seed() if seed is None else seed,
@@ -96,7 +75,7 @@ def certify(
         only=frozenset(filter(None, (only or "").split(","))),
         keep=keep,
     )
-    with _signals():
+    with ended_by_signals():
         report = trial.run(settings, wishes, tell=session.note)
     answer(session, told.document(report), lambda: write("\n".join(map(clean, told.page(report).split("\n")))))
     if report.kept is not None:
@@ -104,35 +83,3 @@ def certify(
     for one in report.not_removed:
         session.warn(f"not removed: {one}")
     return exits.DONE if report.verdict.is_clean and not report.not_removed else exits.FINDINGS
-
-
-def _remove(session: Session, name: str) -> int:
-    from workq.app import WorkQueue
-    from workq.certify.scratch import Scratch, settings_for
-
-    settings = session.settings()
-    scratch = Scratch(settings_for(settings, name, settings.times), WorkQueue())
-    try:
-        left = scratch.remove()
-    finally:
-        scratch.close()
-    for one in left:
-        session.warn(f"not removed: {one}")
-    return exits.FAILED if left else exits.DONE
-
-
-@contextmanager
-def _signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the run in order, like Ctrl-C."""
-
-    def leave(number: int, _frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, leave)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -1,28 +1,59 @@
-"""`workq dead`: tasks that are out of budget."""
+"""`workq dead`: tasks that are out of budget: listed, grouped, sent back, discarded, exported.
+
+One engine (bulk.py) for all of it: the count comes first, an interruption loses nothing, and the same command goes on.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Any, TypeVar
 
 import click
 
+from workq.bulk import GROUPS_MAX, Bulk, Pace, Tally
 from workq.cli import exits
-from workq.cli.documents import task_in_short
+from workq.cli.documents import task_in_full, task_in_short
 from workq.cli.group import Group
-from workq.cli.inputs import QueueName, TaskId, WholeNumber, ids_of
+from workq.cli.inputs import Duration, Fingerprint, QueueName, Rate, TaskId, WholeNumber, ids_of
 from workq.cli.session import Session, pass_session
-from workq.cli.show import Column, answer, table, write
-from workq.cli.task import revive
-from workq.ledger import Ledger
+from workq.cli.show import Column, answer, in_json, table, write
+from workq.cli.stopping import ended_by_signals
+from workq.cli.task import each, revive
+from workq.errors import Refused
+from workq.ledger import Ledger, Which
+from workq.plan import this_person
 from workq.task import State, Task
 
 _PAGE = 500
+_SAMPLE = 3
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-@click.group(cls=Group, examples="workq dead ls\nworkq dead retry --all --queue mail")
+@click.group(cls=Group, examples="workq dead groups\nworkq dead retry --group 5d41402abc4b2a76 --canary 3 --rate 50/s")
 def dead() -> None:
-    """Tasks that failed or crashed too often: list them, send them back."""
+    """Tasks that failed or crashed too often: list and group them, send them back, discard or export them."""
+
+
+def _filters(command: F) -> F:
+    """The options that say which of the dead are meant."""
+    for option in reversed(
+        [
+            click.option("--group", type=Fingerprint(), metavar="GROUP", help="only those of this group"),
+            click.option("--queue", type=QueueName(), help="only those of this queue"),
+            click.option("--name", metavar="NAME", help="only those of this handler"),
+            click.option("--older", "older_s", type=Duration(), metavar="TIME", help="only those dead for 10m, 2h, 1d"),
+            click.option("--newer", "younger_s", type=Duration(), metavar="TIME", help="only those dead for less"),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+def _which(options: dict[str, Any]) -> Which:
+    return Which(**{name: options[name] for name in ("group", "queue", "name", "older_s", "younger_s")})
 
 
 @dead.command("ls", examples="workq dead ls\nworkq dead ls --name shop.reindex --limit 200 -o json")
@@ -50,68 +81,207 @@ def ls(session: Session, queue: str | None, name: str | None, limit: int, after:
         session.note(f"perhaps more: --after {more}")
 
 
+@dead.command("groups", examples="workq dead groups\nworkq dead groups --queue mail --newer 1d -o json")
+@_filters
+@click.option("--limit", type=WholeNumber(1, GROUPS_MAX), default=50, show_default=True, help="at most so many")
+@pass_session
+def groups(session: Session, /, limit: int, **options: Any) -> None:
+    """The dead by what they died of, the largest group first.
+
+    Two deaths are alike when handler, reason, place in the code and the words of the error are, apart from ids and
+    numbers in it.
+    """
+    found = session.stores().ledger.dead_groups(_which(options), limit=limit)
+    columns = [
+        *(Column("group", is_whole=True), Column("tasks", is_number=True), Column("name"), Column("reason")),
+        *(Column("first"), Column("last"), Column("sample", is_whole=True)),
+    ]
+    answer(
+        session,
+        {"groups": [asdict(one) for one in found]},
+        lambda: table(
+            session,
+            columns,
+            [(one.group, one.tasks, one.name, one.reason, one.first_at, one.last_at, one.sample) for one in found],
+            empty="no dead tasks",
+        ),
+    )
+
+
 @dead.command(
     "retry",
     examples="""workq dead retry 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f
     workq dead retry --all --name shop.reindex --dry-run
-    workq dead retry --all --queue mail --yes""",
+    workq dead retry --group 5d41402abc4b2a76 --canary 3 --rate 50/s --yes""",
 )
 @click.argument("task_ids", nargs=-1, metavar="[ID... | -]")
 @click.option("--all", "is_all", is_flag=True, help="all that the filters leave")
-@click.option("--queue", type=QueueName(), help="with --all: only those of this queue")
-@click.option("--name", metavar="NAME", help="with --all: only those of this handler")
+@_filters
+@click.option("--rate", "per_s", type=Rate(), metavar="RATE", help="at most 100/s, 60/m, ...")
+@click.option(
+    "--canary", type=WholeNumber(1, 1000), metavar="N", help="N of each group first; the others if they do well"
+)
+@click.option("--canary-wait", "wait_s", type=Duration(), default="60s", show_default=True, help="for the canaries")
 @click.option("--yes", is_flag=True, help="do not ask")
 @click.option("--dry-run", is_flag=True, help="only print how many")
 @click.option("--why", default="retried by an operator", show_default=True, help="stored in the history")
 @click.pass_context
-def retry(
-    ctx: click.Context,
-    task_ids: tuple[str, ...],
-    is_all: bool,
-    queue: str | None,
-    name: str | None,
-    yes: bool,
-    dry_run: bool,
-    why: str,
-) -> int:
+def retry(ctx: click.Context, /, task_ids: tuple[str, ...], is_all: bool, why: str, **options: Any) -> int:
     """Send dead tasks back, with fresh budgets.
 
-    --all shows the count and asks first; where nobody can answer it needs --yes, and exits with 6 without.
+    --all and --group show the count and ask first; where nobody can answer they need --yes, and exit with 6 without. A
+    canary that fails in its first attempt stops its group: exit 3. Interrupted, the same command goes on.
     """
     session = ctx.ensure_object(Session)
-    if is_all == bool(task_ids):
-        raise click.UsageError("give ids, or --all (perhaps with --queue and --name)", ctx)
-    if not is_all and (queue or name):
-        raise click.UsageError("--queue and --name belong to --all", ctx)
+    which = _chosen(ctx, task_ids, options, is_all=is_all)
+    if which is None:
+        if options["per_s"] or options["canary"]:
+            raise click.UsageError("--rate and --canary belong to --all or --group", ctx)
+        ids = list(ids_of(task_ids))
+        return _counted_only(session, ids) if options["dry_run"] else revive(session, ids, why=why, only=State.DEAD)
+
+    def act(bulk: Bulk) -> None:
+        if options["canary"]:
+            bulk.retry_with_canaries(which, canaries=options["canary"], wait_s=options["wait_s"])
+        else:
+            bulk.retry(which)
+
+    return _bulk(session, which, act, what="dead retry", done="sent back", why=why, options=options)
+
+
+@dead.command(
+    "discard",
+    examples="""workq dead discard 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f --why "the order was withdrawn"
+    workq dead discard --group 5d41402abc4b2a76 --older 7d --yes""",
+)
+@click.argument("task_ids", nargs=-1, metavar="[ID... | -]")
+@click.option("--all", "is_all", is_flag=True, help="all that the filters leave")
+@_filters
+@click.option("--yes", is_flag=True, help="do not ask")
+@click.option("--dry-run", is_flag=True, help="only print how many")
+@click.option("--why", default="discarded by an operator", show_default=True, help="stored with the tasks")
+@click.pass_context
+def discard(ctx: click.Context, /, task_ids: tuple[str, ...], is_all: bool, why: str, **options: Any) -> int:
+    """Give dead tasks up: they are cancelled as `discarded`, and kept as long as other cancelled ones are.
+
+    `workq task retry` still brings them back, until then.
+    """
+    session = ctx.ensure_object(Session)
+    which = _chosen(ctx, task_ids, options, is_all=is_all)
+    if which is not None:
+
+        def act(bulk: Bulk) -> None:
+            bulk.discard(which)
+
+        return _bulk(session, which, act, what="dead discard", done="discarded", why=why, options=options)
+    ids = list(ids_of(task_ids))
+    if options["dry_run"]:
+        return _counted_only(session, ids)
     ledger = session.stores().ledger
-    chosen = [one.id for one in _dead(ledger, queue, name)] if is_all else list(ids_of(task_ids))
-    if dry_run:
-        count = len(chosen) if is_all else sum(_is_dead(ledger.get(task_id)) for task_id in chosen)
-        answer(session, {"dry_run": True, "tasks": count}, lambda: write(f"{count} dead tasks would be sent back"))
+
+    def one(task_id: str) -> str:
+        if not ledger.discard_dead([task_id], why=why):
+            found = ledger.get(task_id)
+            raise Refused(f"no task {task_id}" if found is None else f"it is {found.state}, not dead")
+        return "discarded"
+
+    return each(session, ids, one)
+
+
+@dead.command(
+    "export", examples="workq dead export > dead.jsonl\nworkq dead export --group 5d41402abc4b2a76 | jq .error"
+)
+@_filters
+@pass_session
+def export(session: Session, /, **options: Any) -> None:
+    """Dead tasks as lines of JSON on standard output: arguments, error, every attempt, the deaths of their workers."""
+    ledger = session.stores().ledger
+    for task in _dead(ledger, _which(options)):
+        write(json.dumps(in_json(task_in_full(task, ledger.history(task.id)))))
+
+
+# -- what they share
+
+
+def _chosen(ctx: click.Context, task_ids: tuple[str, ...], options: dict[str, Any], *, is_all: bool) -> Which | None:
+    """Which of the dead the filters mean; None: those that are named."""
+    which = _which(options)
+    if is_all + bool(options["group"]) + bool(task_ids) == 0 or (task_ids and (is_all or options["group"])):
+        raise click.UsageError("give ids, or --all or --group (perhaps with other filters)", ctx)
+    if task_ids and which != Which():
+        raise click.UsageError("filters belong to --all or --group", ctx)
+    return None if task_ids else which
+
+
+def _bulk(
+    session: Session,
+    which: Which,
+    act: Callable[[Bulk], None],
+    *,
+    what: str,
+    done: str,
+    why: str,
+    options: dict[str, Any],
+) -> int:
+    """Count, sample, ask; then act, and say and record what was done, however it ended."""
+    stores = session.stores()
+    count = stores.ledger.dead_count(which)
+    if options["dry_run"]:
+        sample = stores.ledger.dead_ids(which, after=None, limit=_SAMPLE)
+        document = {"dry_run": True, "tasks": count, "sample": sample}
+        answer(session, document, lambda: write(f"{count} dead tasks would be {done}"))
         return exits.DONE
-    if is_all and chosen and not yes and not _is_confirmed(session, len(chosen)):
+    if count and not options["yes"] and not _is_confirmed(session, f"{count} dead tasks would be {done}"):
         return exits.REFUSED
-    if not chosen:
-        session.note("no dead tasks")
-    return revive(session, chosen, why=why, only=State.DEAD)
+    tally = Tally()
+    pace = Pace(options.get("per_s"))
+    bulk = Bulk(stores, confirm_s=session.settings().times.confirm_s, why=why, pace=pace, tally=tally)
+    is_whole = False
+    try:
+        with ended_by_signals():
+            act(bulk)
+            is_whole = True
+    finally:
+        bulk.record(what, who=this_person(), which={name: one for name, one in asdict(which).items() if one})
+        if not is_whole:
+            session.warn(f"{tally.done} {done}; the others are still dead: the same command goes on with them")
+    for group, trouble in tally.stopped:
+        session.warn(f"group {group.group} ({group.name}) was stopped: {trouble}")
+    for task_id, refused in list(tally.refused.items())[:_SAMPLE]:
+        session.warn(f"{task_id}: {refused}")
+    if tally.unconfirmed:
+        session.note(f"{tally.unconfirmed} hints are not confirmed; the sweep publishes them later")
+    document = {
+        "tasks": tally.done,
+        "refused": tally.refused,
+        "stopped": [
+            {"group": one.group, "name": one.name, "tasks": one.tasks, "why": why} for one, why in tally.stopped
+        ],
+    }
+    answer(session, document, lambda: write(f"{tally.done} {done}"))
+    return exits.FINDINGS if tally.stopped or tally.refused else exits.DONE
 
 
-def _dead(ledger: Ledger, queue: str | None, name: str | None) -> Iterator[Task]:
+def _dead(ledger: Ledger, which: Which) -> Iterator[Task]:
     after: str | None = None
-    while page := ledger.tasks(state=State.DEAD, queue=queue, name=name, limit=_PAGE, after=after):
-        yield from page
-        after = page[-1].id
+    while page := ledger.dead_ids(which, after=after, limit=_PAGE):
+        after = page[-1]
+        yield from (task for one in page if (task := ledger.get(one)) is not None and task.state is State.DEAD)
 
 
-def _is_dead(task: Task | None) -> bool:
-    return task is not None and task.state is State.DEAD
+def _counted_only(session: Session, task_ids: list[str]) -> int:
+    ledger = session.stores().ledger
+    found = [ledger.get(one) for one in task_ids]
+    count = sum(one is not None and one.state is State.DEAD for one in found)
+    answer(session, {"dry_run": True, "tasks": count}, lambda: write(f"{count} of them are dead"))
+    return exits.DONE
 
 
-def _is_confirmed(session: Session, count: int) -> bool:
+def _is_confirmed(session: Session, what: str) -> bool:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        session.warn(f"{count} dead tasks would be sent back; refused without --yes")
+        session.warn(f"{what}; refused without --yes")
         return False
     try:
-        return click.confirm(f"send {count} dead tasks back?", err=True)
+        return click.confirm(f"{what}: do it?", err=True)
     except click.Abort:
         return False

@@ -32,6 +32,7 @@ def task_in_short(task: Task) -> dict[str, Any]:
         "due_at": task.due_at,
         "started_at": task.started_at,
         "settled_at": task.settled_at,
+        "expires_at": task.expires_at,
     }
 
 

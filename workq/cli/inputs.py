@@ -19,6 +19,8 @@ _UNITS_S: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([smhd])")
 _INSTANT: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)", re.ASCII)
 _WHOLE: Final = re.compile(r"-?[0-9]{1,18}")
+_RATE: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)/([smh])")
+_FINGERPRINT: Final = re.compile(r"[0-9a-f]{16}|-")
 _LINE_MAX: Final = 200
 
 
@@ -55,6 +57,25 @@ class Instant(click.ParamType[datetime]):
             self.fail(f"{_shown(value)} is not a time with its offset; write 2026-11-21T03:00Z or +01:00", param, ctx)
 
 
+class Decimal(click.ParamType[float]):
+    """A number within bounds."""
+
+    name = "number"
+
+    def __init__(self, least: float, most: float) -> None:
+        self.least, self.most = least, most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number."""
+        try:
+            found = float(value)
+        except ValueError:
+            found = float("nan")
+        if not self.least <= found <= self.most:
+            self.fail(f"{str(value)[:60]!a} is not a number from {self.least:g} to {self.most:g}", param, ctx)
+        return found
+
+
 class WholeNumber(click.ParamType[int]):
     """A whole number within bounds."""
 
@@ -69,6 +90,34 @@ class WholeNumber(click.ParamType[int]):
         if not _WHOLE.fullmatch(text) or not self.least <= int(text) <= self.most:
             self.fail(f"{_shown(text)} is not a whole number from {self.least} to {self.most}", param, ctx)
         return int(text)
+
+
+class Rate(click.ParamType[float]):
+    """`100/s`, `60/m` or `1000/h`, as so many a second."""
+
+    name = "rate"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """So many a second, above 0."""
+        if isinstance(value, float):
+            return value
+        found = _RATE.fullmatch(value)
+        per_s = float(found[1]) / _UNITS_S[found[2]] if found else 0.0
+        if per_s <= 0.0:
+            self.fail(f"{_shown(value)} is not a rate above 0; write 100/s, 60/m or 1000/h", param, ctx)
+        return per_s
+
+
+class Fingerprint(click.ParamType[str]):
+    """The group of a dead task."""
+
+    name = "group"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Its sixteen hexadecimal digits, or the dash of those that have none."""
+        if not _FINGERPRINT.fullmatch(str(value).lower()):
+            self.fail(f"{_shown(value)} is not a group; `workq dead groups` lists them", param, ctx)
+        return str(value).lower()
 
 
 class QueueName(click.ParamType[str]):

@@ -37,6 +37,7 @@ workq sweep --plan plan.json
 workq sweep --apply plan.json --yes
 """
 _COUNTS = (
+    "expired",
     "relayed",
     "reaped_workers",
     "returned",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from typing import Any
 
 import click
@@ -12,13 +13,15 @@ from workq.cli import exits
 from workq.cli.certificates import write_death
 from workq.cli.documents import certificate, task_in_full, task_in_short
 from workq.cli.group import Group
-from workq.cli.inputs import Duration, QueueName, TaskId, WholeNumber, ids_of
+from workq.cli.inputs import Duration, Instant, QueueName, TaskId, WholeNumber, ids_of
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, clean, line, record, table, text_of, write
 from workq.codec import is_task_id
 from workq.errors import NotFound, Refused, WorkqError
 from workq.evidence import Certificate
-from workq.ledger import Unpublished
+from workq.handler import seconds_until
+from workq.ledger import Ledger, Unpublished
+from workq.names import check_delay_s
 from workq.relay import publish
 from workq.stores import Stores
 from workq.task import SETTLED, Event, State, Task
@@ -40,7 +43,7 @@ COLUMNS = [
 
 @click.group(cls=Group, examples="workq task ls --state dead\nworkq task show 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f")
 def task() -> None:
-    """Tasks: list, show, cancel, retry."""
+    """Tasks: list, show, cancel, reschedule, retry."""
 
 
 @task.command(
@@ -135,6 +138,7 @@ def _show(found: Task, history: list[Event], certificates: dict[str, Certificate
         ("due", found.due_at),
         ("started", found.started_at),
         ("settled", found.settled_at),
+        ("expires", found.expires_at if found.state not in SETTLED else None),
         ("worker", found.worker),
         ("job", found.job_id),
         ("reason", found.reason),
@@ -182,6 +186,35 @@ def cancel(session: Session, task_ids: tuple[str, ...], reason: str) -> int:
 
 
 @task.command(
+    "reschedule",
+    examples="""workq task reschedule 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f --in 2h
+    workq task reschedule 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f --at 2026-11-23T03:00Z
+    workq task ls --state waiting --name mail.send -o json | jq -r '.tasks[].id' | workq task reschedule - --now""",
+)
+@click.argument("task_ids", nargs=-1, required=True, metavar="ID... | -")
+@click.option("--in", "delay_s", type=Duration(), metavar="TIME", help="run them in 90s, 10m, 2h or 1d")
+@click.option("--at", type=Instant(), metavar="TIME", help="run them at 2026-11-21T03:00Z")
+@click.option("--now", "is_now", is_flag=True, help="run them as soon as a worker is free")
+@click.option("--why", default="rescheduled by an operator", show_default=True, help="stored in the history")
+@pass_session
+def reschedule(
+    session: Session, task_ids: tuple[str, ...], delay_s: float | None, at: datetime | None, is_now: bool, why: str
+) -> int:
+    """Let ready and waiting tasks be due at another time, whatever they waited for. `-` reads ids from standard input.
+
+    What runs or is settled is refused. A hint that comes at the old time changes nothing.
+    """
+    if (delay_s is not None) + (at is not None) + is_now != 1:
+        raise click.UsageError("--in, --at and --now: give one of them")
+    wait_s = check_delay_s(delay_s or 0.0, "--in") if at is None else seconds_until(at)
+
+    def one(ledger: Ledger, task_id: str) -> Unpublished:
+        return ledger.reschedule(task_id, delay_s=wait_s, why=why)
+
+    return _hint_each(session, ids_of(task_ids), one)
+
+
+@task.command(
     "retry",
     examples="""workq task retry 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f
     workq task retry - < ids.txt""",
@@ -196,18 +229,27 @@ def retry(session: Session, task_ids: tuple[str, ...], why: str) -> int:
 
 def revive(session: Session, task_ids: Iterable[str], *, why: str, only: State | None = None) -> int:
     """Revive tasks one by one and publish their hints; answers the exit status."""
+
+    def one(ledger: Ledger, task_id: str) -> Unpublished:
+        if only is not None:
+            found = ledger.get(task_id)
+            if found is not None and found.state is not only:
+                raise Refused(f"it is {found.state}, not {only}")
+        return ledger.revive(task_id, why=why)
+
+    return _hint_each(session, task_ids, one)
+
+
+def _hint_each(session: Session, task_ids: Iterable[str], act: Callable[[Ledger, str], Unpublished]) -> int:
+    """Do what makes a task need a new hint, one by one, and publish the hints, some at a time."""
     stores = session.stores()
     unhinted: list[Unpublished] = []
 
     def one(task_id: str) -> str:
-        if only is not None:
-            found = stores.ledger.get(task_id)
-            if found is not None and found.state is not only:
-                raise Refused(f"it is {found.state}, not {only}")
-        unhinted.append(stores.ledger.revive(task_id, why=why))
+        unhinted.append(row := act(stores.ledger, task_id))
         if len(unhinted) >= _HINTS_AT_ONCE:
             _publish(session, stores, unhinted)
-        return "ready"
+        return "ready" if row.delay_s <= 0.0 else "waiting"
 
     try:
         return each(session, task_ids, one)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from workq.config import Settings, masked
+from workq.config import Settings, masked, node_urls
 from workq.doctor import Check, Level
 from workq.doctor.host import require, skew
 
@@ -32,11 +32,19 @@ def look(settings: Settings) -> Iterator[Check]:
         yield Check("inflight", Level.OK, f"{masked(url)}: {inflight.check()}")
     finally:
         inflight.close()
-    yield from _settings(url, settings.times.redis_socket_s)
+    nodes = node_urls(url)
+    is_cluster = nodes != [url]
+    for node in nodes:
+        for check in _settings(node, settings.times.redis_socket_s, is_cluster=is_cluster):
+            told = f"node {masked(node)}: {check.message}" if is_cluster else check.message
+            yield Check(check.area, check.level, told)
 
 
-def _settings(url: str, socket_s: float) -> Iterator[Check]:
-    """What `check` does not ask. The connection was fine a moment ago: what fails now is a right that is missing."""
+def _settings(url: str, socket_s: float, *, is_cluster: bool) -> Iterator[Check]:
+    """What `check` does not ask. The connection was fine a moment ago: what fails now is a right that is missing.
+
+    But a node of a cluster, which may serve other namespaces, may as well be down.
+    """
     import redis
     from redis.backoff import NoBackoff
     from redis.retry import Retry
@@ -54,15 +62,20 @@ def _settings(url: str, socket_s: float) -> Iterator[Check]:
         told = datetime.now(UTC)
         yield skew("Redis", datetime.fromtimestamp(int(seconds) + int(micros) / 1e6, UTC), asked, told)
         facts: Any = client.info()
-        yield from _facts(facts)
+        yield from _facts(facts, is_cluster=is_cluster)
         yield from _persistence(facts, _saves(client))
+        if is_cluster:
+            yield from _coverage(client)
     except redis.RedisError as error:
-        yield Check(
-            "inflight",
-            Level.UNCHECKED,
-            f"its settings cannot be read ({type(error).__name__}): allow this user INFO, or look yourself: "
-            "redis-cli INFO persistence",
-        )
+        if is_cluster and isinstance(error, redis.ConnectionError | redis.TimeoutError):
+            yield Check("inflight", Level.WARNING, "it does not answer; the namespaces that it serves wait")
+        else:
+            yield Check(
+                "inflight",
+                Level.UNCHECKED,
+                f"its settings cannot be read ({type(error).__name__}): allow this user INFO, or look yourself: "
+                "redis-cli INFO persistence",
+            )
     finally:
         client.close()
 
@@ -77,19 +90,36 @@ def _saves(client: Any) -> bool | None:
         return None
 
 
-def _facts(facts: Mapping[str, Any]) -> Iterator[Check]:
-    if str(facts.get("role", "master")) != "master":
+def _coverage(client: Any) -> Iterator[Check]:
+    """Whether one node that is down stops all of them; nothing when this user may not know."""
+    import redis
+
+    try:
+        asked = client.config_get("cluster-require-full-coverage")
+    except redis.exceptions.ResponseError:
+        return
+    if asked.get("cluster-require-full-coverage") == "yes":
+        yield Check(
+            "inflight",
+            Level.WARNING,
+            "cluster-require-full-coverage is on: one node that is down without a replica stops every namespace, not "
+            "only its own; set it to no",
+        )
+
+
+def _facts(facts: Mapping[str, Any], *, is_cluster: bool) -> Iterator[Check]:
+    if not is_cluster and str(facts.get("role", "master")) != "master":
         yield Check(
             "inflight",
             Level.ERROR,
             "this Redis is a read-only replica: nothing can be held; the URL must name the primary",
         )
-    if int(facts.get("cluster_enabled", 0)):
+    if not is_cluster and int(facts.get("cluster_enabled", 0)):
         yield Check(
             "inflight",
             Level.ERROR,
-            "this Redis is a node of a cluster: workq speaks to one server, and a key on another node is refused; "
-            "give it a Redis without cluster mode",
+            "this Redis is a node of a cluster, and refuses the keys of namespaces that another node serves; name some "
+            "nodes: redis+cluster://host:6379,host:6379",
         )
     limit, used = int(facts.get("maxmemory", 0)), int(facts.get("used_memory", 0))
     if limit and used > FULL_AT * limit:

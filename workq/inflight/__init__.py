@@ -14,9 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+
+class Entry(msgspec.Struct, frozen=True):
     """One task to hold: `attempt` is None until it is claimed."""
 
     task_id: str
@@ -103,8 +104,8 @@ class InFlight(Protocol):
         """What one incarnation holds."""
         ...
 
-    def holds(self, queue: str) -> list[Hold]:
-        """What is held of one queue."""
+    def holds(self, queue: str, *, claimed: bool = True) -> list[Hold]:
+        """What is held of one queue. With `claimed=False` a store may leave out what is claimed, to save work."""
         ...
 
     def forget(self, worker: str) -> int:

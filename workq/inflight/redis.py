@@ -10,11 +10,13 @@ Who decides: the ledger. Whoever can write here can delay work, never settle it.
 - Redis was restarted: the next call connects again and loads its script again.
 - Redis was wiped: `epoch_age_s` is young; each worker's next beat grants its lease anew and writes its holds again.
 - Redis is full (`maxmemory`): `hold` is refused and nothing of it is written; beats and releases go on.
+- A cluster (redis+cluster://): see redis_cluster.py. Only the node that serves the namespace matters.
 - The clock of Redis is set back: the lease of a worker that dies before its next beat lasts that much longer here; a
   sweep does not believe it (see sweep.py).
 
 The rights that workq's user of Redis needs, for the namespace `workq` (`+info` only shows the settings to `check`):
 `ACL SETUSER name on >password ~{workq}:* +@read +@write +@scripting +@connection +time -@dangerous +info`
+On the nodes of a cluster also `+asking`, to follow a slot that moves, and `+cluster|slots`, to check all nodes.
 """
 
 from __future__ import annotations
@@ -25,11 +27,12 @@ import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import parse_qs, quote, urlsplit
 
 import msgspec
 
+from workq.config import CLUSTER_SCHEMES, node_urls
 from workq.errors import ConfigError, InFlightUnavailable, LeaseLost, MissingExtra
 from workq.inflight import Beat, Entry, Hold, Lease
 
@@ -40,9 +43,13 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtra("in-flight: redis:// needs a client library; install the extra [redis]") from error
 
+from workq.inflight.redis_cluster import Address, Cluster, NodeFailed
+
 CONNECTIONS_MAX: Final = 32
 VERSION_MIN: Final = (6, 2)
-_FORM: Final = "use redis://[user:password@]host:6379/0, or rediss:// for TLS"
+_FORM: Final = (
+    "use redis://[user:password@]host:6379/0, or rediss:// for TLS, or redis+cluster://[...@]host:6379,host:6379"
+)
 _NAMESPACE: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _FOLDER: Final = Path(__file__).parent
 _OPTION: Final = re.compile(
@@ -51,6 +58,7 @@ _OPTION: Final = re.compile(
 """What the URL's query may say. Timeouts are a setting; retries are refused: redis-py would repeat what timed out."""
 _SCRIPTS: Final = ("beat", "extend", "hold", "holds", "leases", "leave", "release")
 _encoder: Final = msgspec.json.Encoder()
+T = TypeVar("T")
 
 
 class RedisInFlight:
@@ -64,7 +72,8 @@ class RedisInFlight:
         """Prepare; contact nothing.
 
         Args:
-            url: redis://, rediss:// (certificates are verified) or unix://.
+            url: redis://, rediss:// (certificates are verified) or unix://; redis+cluster:// or rediss+cluster:// with
+                some nodes of a cluster.
             namespace: what the hash tag of every key says.
             socket_s: seconds to wait for a connection, for each answer, and for a free connection of the pool.
 
@@ -74,11 +83,22 @@ class RedisInFlight:
         if not _NAMESPACE.fullmatch(namespace):
             raise ConfigError(f"in-flight: namespace {namespace!r} is not valid; use letters, digits, '_', '.' and '-'")
         self._socket_s = socket_s
-        self._pool = _pool(url, socket_s)
-        self._where, self._secrets = _describe(self._pool)
-        self._client = redis.Redis(connection_pool=self._pool)
+        urls = node_urls(url)
+        pools = [_pool(one, socket_s) for one in urls]
+        self._client = redis.Redis(connection_pool=pools[0])
+        self._where, self._secrets = _describe(pools[0])
         self._prefix = f"{{{namespace}}}:"
         self._keys = [self._prefix + name for name in ("epoch", "leases", "lost")]
+        self._cluster: Cluster | None = None
+        if url.partition("://")[0] in CLUSTER_SCHEMES:
+            _check_nodes(urls, pools)
+
+            def connect(address: Address) -> redis.Redis:
+                return redis.Redis(connection_pool=_pool(_at(urls[0], address), socket_s))
+
+            addresses = [_address(pool) for pool in pools]
+            self._cluster = Cluster(addresses, connect, key=self._keys[0], patience_s=socket_s)
+            self._where = _node(self._client)
         entry = _read("entry")
         self._scripts = {name: self._client.register_script(entry + _read(name)) for name in _SCRIPTS}
 
@@ -128,7 +148,7 @@ class RedisInFlight:
         """See the port."""
         return list(_holds(self._call("holds", worker, "worker")))
 
-    def holds(self, queue: str) -> list[Hold]:
+    def holds(self, queue: str, *, claimed: bool = True) -> list[Hold]:  # noqa: ARG002 - all of them are read in one go
         """See the port."""
         return list(_holds(self._call("holds", queue, "queue")))
 
@@ -148,36 +168,58 @@ class RedisInFlight:
         Raises:
             ConfigError: also when Redis is older than 6.2.
         """
-        facts = self._ask(self._facts)
-        name = "Valkey" if "valkey_version" in facts else "Redis"
-        version = str(facts.get("valkey_version") or facts.get("redis_version") or "of unknown version")
-        number = tuple(map(int, re.findall(r"\d+", version)[:2]))
-        if number and number < VERSION_MIN:
-            raise ConfigError(f"{name} {version} at {self._where} is too old; workq needs 6.2 or later")
-        policy = str(facts.get("maxmemory_policy", ""))
-        if not policy:
-            return f"{name} {version} (its maxmemory-policy is hidden from this user)"
-        if policy != "noeviction":
-            raise ConfigError(
-                f"{name} at {self._where} may drop what workers hold: maxmemory-policy is {policy}; "
-                "set it to noeviction, or give workq a Redis of its own"
-            )
-        return f"{name} {version}"
+        facts, client = self._ask(lambda client: (_facts(client), client))
+        if self._cluster is None:
+            return _judged(facts, self._where)
+        return f"{_judged(facts, _node(client))}, {self._look_at_nodes(self._cluster, facts)}"
 
     def close(self) -> None:
         """See the port. A later call connects again."""
-        self._pool.disconnect()
+        if self._cluster is not None:
+            self._cluster.close()
+        self._client.connection_pool.disconnect()
+
+    def _look_at_nodes(self, cluster: Cluster, facts: Mapping[str, str]) -> str:
+        """What `check` does on every node of a cluster that answers: the slot may move to each of them."""
+        if facts.get("cluster_enabled") == "0":
+            raise ConfigError(
+                f"Redis at {self._where.partition(',')[0]} is no cluster, and its data is not shared with the other "
+                "hosts of the in-flight URL; use redis:// with one host"
+            )
+        addresses = self._translated(cluster.nodes)
+        if addresses is None:
+            return "a cluster (its nodes are hidden from this user)"
+        silent = 0
+        for address in addresses:
+            client = cluster.client(address)
+            try:
+                found = _facts(client)
+            except (redis.RedisError, OSError):
+                silent += 1
+                continue
+            _judged(found, _node(client))
+        return f"a cluster of {len(addresses)} nodes" + (f", {silent} of which did not answer" if silent else "")
 
     def _call(self, script: str, about: str, *args: str | bytes) -> Any:
-        return self._ask(lambda: self._scripts[script](keys=self._keys, args=[self._prefix, about, *args]))
+        arguments = [self._prefix, about, *args]
+        return self._ask(lambda client: self._scripts[script](keys=self._keys, args=arguments, client=client))
 
-    def _ask(self, question: Callable[[], Any]) -> Any:
-        """One question to Redis, its failure in our words. Raised outside of `except`: no secret rides in the chain."""
+    def _ask(self, question: Callable[[redis.Redis], Any]) -> Any:
+        """One question to Redis; of a cluster, to the node that serves the namespace."""
+        cluster = self._cluster
+        return self._translated(lambda: question(self._client) if cluster is None else cluster.ask(question))
+
+    def _translated(self, call: Callable[[], T]) -> T:
+        """A failure in our words. Raised outside of `except`: no secret rides in the chain."""
+        where = self._where
         try:
-            return question()
+            return call()
+        except NodeFailed as failed:
+            failure: Exception = failed.error
+            where = _node(failed.client)
         except (redis.RedisError, OSError, UnicodeError) as error:
-            failure: Exception = error
-        reason = self._reason(failure)
+            failure = error
+        reason = self._reason(failure, where)
         for secret in self._secrets:
             reason = reason.replace(secret, "***")
         unavailable = InFlightUnavailable(reason)
@@ -185,25 +227,11 @@ class RedisInFlight:
             raise unavailable
         raise unavailable from failure
 
-    def _facts(self) -> dict[str, str]:
-        """What INFO tells; where it is forbidden, the greeting and CONFIG, as far as they are allowed."""
-        self._client.ping()
-        with suppress(redis.exceptions.ResponseError):
-            return {name: str(value) for name, value in self._client.info().items()}
-        facts: dict[str, str] = {}
-        with suppress(redis.exceptions.ResponseError):
-            greeting: Any = self._client.execute_command("HELLO")  # type: ignore[no-untyped-call]
-            told = greeting if isinstance(greeting, dict) else dict(zip(greeting[::2], greeting[1::2], strict=True))
-            facts["valkey_version" if told["server"] == "valkey" else "redis_version"] = str(told["version"])
-        with suppress(redis.exceptions.ResponseError):
-            facts["maxmemory_policy"] = str(self._client.config_get("maxmemory-policy")["maxmemory-policy"])
-        return facts
-
-    def _reason(self, error: Exception) -> str:
+    def _reason(self, error: Exception, where: str) -> str:
         """One line: what, why, and what to do next."""
         links = list(_chain(error))
         text = " ".join(str(error).split()) or type(error).__name__
-        at = f"Redis at {self._where}"
+        at = f"Redis at {where}"
 
         def caused_by(*kinds: type[BaseException]) -> bool:
             return any(isinstance(link, kinds) for link in links)
@@ -211,7 +239,7 @@ class RedisInFlight:
         if caused_by(socket.gaierror):
             return f"cannot find the host of {at} ({text}); check the name in the in-flight URL"
         if caused_by(ConnectionRefusedError):
-            return f"nothing listens at {self._where}; is Redis running? Check host and port of the in-flight URL"
+            return f"nothing listens at {where}; is Redis running? Check host and port of the in-flight URL"
         if caused_by(ssl.SSLCertVerificationError):
             return (
                 f"{at} has a certificate that is not trusted ({text}); "
@@ -220,7 +248,7 @@ class RedisInFlight:
         if caused_by(ssl.SSLError):
             return f"{at} does not speak TLS as expected ({text}); is this its TLS port? Without TLS use redis://"
         if caused_by(redis.exceptions.TimeoutError, TimeoutError):
-            tls = " If this is not its TLS port, use redis://." if self._where.startswith("rediss:") else ""
+            tls = " If this is not its TLS port, use redis://." if where.startswith("rediss:") else ""
             return (
                 f"{at} did not answer within {self._socket_s:g} s; it may be stopped, overloaded or cut off.{tls} "
                 "Try: workq doctor"
@@ -239,7 +267,75 @@ class RedisInFlight:
             return f"{at} is still loading its data; it answers when that is done"
         if caused_by(redis.exceptions.ReadOnlyError):
             return f"{at} is a read-only replica; the in-flight URL must name the primary"
+        if caused_by(redis.exceptions.ClusterDownError):
+            return f"{at} says that nobody serves this namespace now ({text}); a node is down, or has just come back"
+        if caused_by(redis.exceptions.TryAgainError):
+            return f"{at} is still moving the slot of this namespace elsewhere; it answers when that is done"
+        if caused_by(redis.exceptions.AskError):
+            if self._cluster is None:
+                return f"{at} is a node of a cluster; write redis+cluster://host:6379,host:6379 in the in-flight URL"
+            return (
+                f"{at} and other nodes do not agree who serves this namespace ({text}). Try: redis-cli --cluster check"
+            )
         return f"cannot use {at} ({text}). Is it a healthy Redis? Try: workq doctor"
+
+
+def _facts(client: redis.Redis) -> dict[str, str]:
+    """What INFO tells; where it is forbidden, the greeting and CONFIG, as far as they are allowed."""
+    client.ping()
+    with suppress(redis.exceptions.ResponseError):
+        return {name: str(value) for name, value in client.info().items()}
+    facts: dict[str, str] = {}
+    with suppress(redis.exceptions.ResponseError):
+        greeting: Any = client.execute_command("HELLO")  # type: ignore[no-untyped-call]
+        told = greeting if isinstance(greeting, dict) else dict(zip(greeting[::2], greeting[1::2], strict=True))
+        facts["valkey_version" if told["server"] == "valkey" else "redis_version"] = str(told["version"])
+    with suppress(redis.exceptions.ResponseError):
+        facts["maxmemory_policy"] = str(client.config_get("maxmemory-policy")["maxmemory-policy"])
+    return facts
+
+
+def _judged(facts: Mapping[str, str], where: str) -> str:
+    """Name and version of a server, unless it is too old or may drop holds: ConfigError."""
+    name = "Valkey" if "valkey_version" in facts else "Redis"
+    version = str(facts.get("valkey_version") or facts.get("redis_version") or "of unknown version")
+    number = tuple(map(int, re.findall(r"\d+", version)[:2]))
+    if number and number < VERSION_MIN:
+        raise ConfigError(f"{name} {version} at {where} is too old; workq needs 6.2 or later")
+    policy = str(facts.get("maxmemory_policy", ""))
+    if not policy:
+        return f"{name} {version} (its maxmemory-policy is hidden from this user)"
+    if policy != "noeviction":
+        raise ConfigError(
+            f"{name} at {where} may drop what workers hold: maxmemory-policy is {policy}; "
+            "set it to noeviction, or give workq a Redis of its own"
+        )
+    return f"{name} {version}"
+
+
+def _check_nodes(urls: Sequence[str], pools: Sequence[redis.BlockingConnectionPool]) -> None:
+    """Refuse what would be fine for one server, and is not for the nodes of a cluster: ConfigError."""
+    if not all(urlsplit(url).hostname for url in urls):
+        raise ConfigError(f"in-flight: a node of the cluster has no host; {_FORM}")
+    if any(pool.connection_kwargs.get("db") for pool in pools):
+        raise ConfigError(f"in-flight: a cluster of Redis has only database 0; {_FORM}")
+
+
+def _at(url: str, address: Address) -> str:
+    """The URL of another node: the same login and options."""
+    host, port = address
+    parts = urlsplit(url)
+    login, at, _ = parts.netloc.rpartition("@")
+    return parts._replace(netloc=f"{login}{at}{f'[{host}]' if ':' in host else host}:{port}").geturl()
+
+
+def _node(client: redis.Redis) -> str:
+    """Where a node of a cluster is, for messages."""
+    return f"{_describe(client.connection_pool)[0]}, a node of the cluster"
+
+
+def _address(pool: redis.BlockingConnectionPool) -> Address:
+    return str(pool.connection_kwargs.get("host", "localhost")), int(pool.connection_kwargs.get("port", 6379))
 
 
 def _pool(url: str, socket_s: float) -> redis.BlockingConnectionPool:
@@ -286,7 +382,7 @@ def _problem(url: str) -> str:
     return f"option {unknown[0]!r} of its query is not allowed" if unknown else ""
 
 
-def _describe(pool: redis.BlockingConnectionPool) -> tuple[str, frozenset[str]]:
+def _describe(pool: redis.ConnectionPool) -> tuple[str, frozenset[str]]:
     """Where the server is, for messages; and the texts that no message may contain."""
     options = pool.connection_kwargs
     password = str(options.get("password") or "")

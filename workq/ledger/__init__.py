@@ -13,17 +13,18 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
+import msgspec
 from sqlalchemy import Connection
 
+from workq.broker import HintRow
 from workq.evidence import NO_FACTS, Certificate, Facts, Kind
 from workq.incarnation import Incarnation
 from workq.task import Claim, Enqueued, Event, NewTask, Settlement, State, Task
 
 
-@dataclass(frozen=True, slots=True)
-class Unpublished:
+class Unpublished(msgspec.Struct, frozen=True):
     """A task that needs a hint, in `delay_s` seconds (0 when it is due). `attempt` guards the mark afterwards."""
 
     task_id: str
@@ -32,8 +33,7 @@ class Unpublished:
     delay_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(msgspec.Struct, frozen=True):
     """What became of one settlement: the state that it led to, or None for a late result, which changed nothing."""
 
     task_id: str
@@ -43,11 +43,32 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Why a hint could not be claimed: the task's state, and in how many seconds it is due (0 or less: it is)."""
+    """Why a hint could not be claimed: the task's state, and in how many seconds it is due (0 or less: it is).
+
+    What has expired is never granted: the sweep cancels it.
+    """
 
     state: State
     queue: str
     due_in_s: float
+    is_expired: bool = False
+
+
+class Hinted(Protocol):
+    """Hints beside the ledger, for `Ledger.claim_hinted`: called in its transaction, again when that is repeated."""
+
+    def choose(self, tx: Connection) -> Collection[str]:
+        """Which tasks to claim: the ids of hints that nobody else is just taking."""
+        ...
+
+    def conclude(
+        self, tx: Connection, granted: Collection[str], looks: Mapping[str, Look]
+    ) -> Iterable[tuple[Sequence[str], float]]:
+        """Remove the hints that were chosen. `looks` tells of each id that was not granted; the unknown are missing.
+
+        Answers which ids were hinted again, and after how many seconds they are seen.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +191,7 @@ class Standing:
     started_at: datetime | None
     settled_at: datetime | None
     cancel_requested_at: datetime | None
+    expires_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +208,7 @@ class OpenTask:
     published_at: datetime | None
     reserved_until: datetime | None
     now: datetime
+    expires_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,19 +293,56 @@ class CancelAnswer(StrEnum):
     ALREADY_FINISHED = "already finished"
 
 
-Within = Callable[[Connection, Sequence[NewTask]], None]
-"""Called in the recording transaction with the tasks that were created, to write their hints beside them."""
+NO_GROUP: Final = "-"
+"""The group of those that died before there were groups."""
+
+
+@dataclass(frozen=True, slots=True)
+class Which:
+    """Which of the dead: those to which all of this applies; None: whatever it is. Ages count from their death."""
+
+    group: str | None = None
+    """A fingerprint (see fingerprint.py), or `NO_GROUP`."""
+    name: str | None = None
+    queue: str | None = None
+    older_s: float | None = None
+    younger_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadGroup:
+    """Dead tasks that died of the same thing."""
+
+    group: str
+    name: str
+    tasks: int
+    first_at: datetime
+    last_at: datetime
+    reason: str | None
+    sample: str
+    """The id of one of them: the oldest enqueued."""
+
+
+HintRows = Callable[[Sequence[NewTask]], Sequence[HintRow]]
+"""The hints of tasks that are created, to be written beside them. Those of tasks that are alike are of one delay."""
 
 
 class Ledger(Protocol):
     """What every ledger promises. Thread-safe."""
 
+    @property
+    def writers(self) -> int:
+        """How many transactions are worth writing at once from one process: SQLite has one writer."""
+        ...
+
     # -- produce and relay
 
     def record(
-        self, tasks: Sequence[NewTask], *, connection: Any = None, within: Within | None = None
+        self, tasks: Sequence[NewTask], *, connection: Any = None, hints: HintRows | None = None
     ) -> list[Enqueued]:
         """Record tasks in one transaction, in the caller's own when `connection` (or a session) is given.
+
+        With `hints`, in the same transaction, and the tasks are published with it.
 
         All or nothing. Repeatable after CommitUnknown, because the ids are made by the client: rows that stand already
         are answered as created. A task whose key a live task holds is not recorded; the live one is answered with
@@ -356,10 +416,24 @@ class Ledger(Protocol):
     # -- claim and settle
 
     def claim(self, task_ids: Sequence[str], *, by: str) -> list[Claim]:
-        """Claim those tasks that are ready or waiting, and due: the only way to run one.
+        """Claim those tasks that are ready or waiting, due and not expired: the only way to run one.
 
         One conditional update: running, attempt + 1, a new token. What is missing in the answer was settled, cancelled,
-        not due, or somebody else's. An incarnation that is not live in the ledger gets nothing.
+        expired, not due, or somebody else's. An incarnation that is not live in the ledger gets nothing.
+        """
+        ...
+
+    def claim_hinted(self, hinted: Hinted, *, by: str) -> list[Claim]:
+        """As `claim`, of tasks whose hints are rows of the ledger's own database: the hints go in the same transaction.
+
+        When the commit was lost, the next try finds by its token whether it stands; if it does, the hints are gone too.
+        """
+        ...
+
+    def return_forgotten(self, held: Mapping[str, int], *, by: str) -> int:
+        """Attempts, by task, that run under `by`, which knows nothing of them: back to ready at no cost.
+
+        Answers how many did. If one runs all the same, its result comes late. Repeatable.
         """
         ...
 
@@ -441,6 +515,10 @@ class Ledger(Protocol):
         """
         ...
 
+    def expire(self, *, limit: int, dry_run: bool = False) -> int:
+        """Cancel ready and waiting tasks that have expired, for that reason. Answers how many."""
+        ...
+
     def promote(self, *, limit: int, dry_run: bool = False) -> int:
         """Waiting tasks whose time has come become ready. Answers how many."""
         ...
@@ -471,6 +549,10 @@ class Ledger(Protocol):
         """What `orphans` would return."""
         ...
 
+    def expirable(self, *, limit: int) -> list[str]:
+        """Whom `expire` would cancel."""
+        ...
+
     def promotable(self, *, limit: int) -> list[str]:
         """Whom `promote` would make ready."""
         ...
@@ -482,9 +564,13 @@ class Ledger(Protocol):
     def relay_planned(self, fences: Sequence[Fence], *, by: Mapping[str, Any]) -> Applied:
         """Tasks that stand where they stood are unpublished, reserved for a relay, and answered for publishing.
 
-        Each of these four writes decides row by row, in one transaction that locks the row, and appends an event
+        Each of these five writes decides row by row, in one transaction that locks the row, and appends an event
         `manual` with `by` for each that it changed. Whoever comes second is refused.
         """
+        ...
+
+    def expire_planned(self, fences: Sequence[Fence], *, by: Mapping[str, Any]) -> Applied:
+        """Tasks that stand where they stood, and have expired, are cancelled."""
         ...
 
     def promote_planned(self, fences: Sequence[Fence], *, by: Mapping[str, Any]) -> Applied:
@@ -576,8 +662,42 @@ class Ledger(Protocol):
         """Cancel at once what does not run; ask it of what runs. NotFound when there is no such task."""
         ...
 
+    def reschedule(self, task_id: str, *, delay_s: float, why: str) -> Unpublished:
+        """Let a task that does not run be due in `delay_s` seconds, whatever it waited for. Answers its new hint.
+
+        The hint that it had is worth nothing when it comes: too early, the claim refuses it; too late, it is done. A
+        task that expires before is refused. Raises NotFound or Refused.
+        """
+        ...
+
     def revive(self, task_id: str, *, why: str) -> Unpublished:
-        """Send a dead or cancelled task back to ready with fresh budgets. Raises NotFound or Refused."""
+        """Send a dead or cancelled task back to ready with fresh budgets; it does not expire any more.
+
+        Raises NotFound or Refused.
+        """
+        ...
+
+    def dead_groups(self, which: Which, *, limit: int) -> list[DeadGroup]:
+        """The dead by what they died of, the largest group first."""
+        ...
+
+    def dead_count(self, which: Which) -> int:
+        """How many they are."""
+        ...
+
+    def dead_ids(self, which: Which, *, after: str | None, limit: int) -> list[str]:
+        """A page of them, by id from the oldest: `after` is the last id of the page before."""
+        ...
+
+    def revive_dead(self, task_ids: Sequence[str], *, why: str) -> tuple[list[Unpublished], dict[str, str]]:
+        """As `revive`, of many that are dead, in one transaction; answers the hints, and by id why another is not.
+
+        What is not dead any more is in neither: somebody was faster. Repeatable.
+        """
+        ...
+
+    def discard_dead(self, task_ids: Sequence[str], *, why: str) -> list[str]:
+        """Dead tasks that nobody wants back: cancelled, as `discarded`. Answers which were. Repeatable."""
         ...
 
     def note(

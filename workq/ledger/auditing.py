@@ -122,6 +122,7 @@ class Auditing(Planning):
             c.queued_at,
             c.published_at,
             c.relay_until,
+            c.expires_at,
             self.database.now().label("now"),
         )
 
@@ -142,4 +143,5 @@ def _open_task(row: Row[Any]) -> OpenTask:
         published_at=row.published_at,
         reserved_until=row.relay_until,
         now=row.now,
+        expires_at=row.expires_at,
     )

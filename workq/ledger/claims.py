@@ -13,25 +13,45 @@ from __future__ import annotations
 
 import secrets
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, assert_never
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, assert_never
 
 from sqlalchemy import Connection, Row, Select, Table, Update, bindparam, case, exists, insert, null, select, update
+from sqlalchemy.sql.dml import ReturningUpdate
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import Float
 
 from workq import codec
 from workq.errors import CommitUnknown
-from workq.ledger import Look, Settled, Unpublished
+from workq.fingerprint import fingerprint
+from workq.ledger import Hinted, Look, Settled, Unpublished
+from workq.ledger.among import among, as_text, in_order
 from workq.ledger.database import Database
-from workq.ledger.states import CLAIMABLE, SUSPECT, guarded
-from workq.task import Cancelled, Claim, Dead, Done, HandedBack, Retry, Settlement, State
+from workq.ledger.kept import Kept
+from workq.ledger.rehint import rehint
+from workq.ledger.states import CLAIMABLE, SUSPECT, guarded, unexpired
+from workq.task import Cancelled, Claim, Dead, Done, Failed, HandedBack, Settlement, Snoozed, State
 
 ERROR_MAX = 20_000
 """How many characters of an error are kept."""
 REASON_MAX = 200
 """The width of the column `reason`, in characters."""
+
+
+@dataclass(slots=True)
+class _ClaimCall:
+    """One call of a claim, with all its tries. `doubts`: (token, ids) of earlier ones, to hand back."""
+
+    token: str
+    by: str
+    doubts: list[tuple[str, tuple[str, ...]]]
+    is_single: bool = False
+    """It sends one statement."""
+    tries: int = 0
+    tried: set[str] = field(default_factory=set)
 
 
 class Claiming:
@@ -49,17 +69,21 @@ class Claiming:
             by_attempt[one.attempt].append(one.task_id)
         if not by_attempt:
             return
-        t = self.database.tables.task
+        statement = self.database.kept("mark", self._mark_statement)
 
         def mark(tx: Connection) -> None:
             for attempt, ids in by_attempt.items():
-                tx.execute(
-                    update(t)
-                    .where(t.c.id.in_(sorted(ids)), t.c.attempt == attempt, guarded(t.c.state, *CLAIMABLE))
-                    .values(published_at=self.database.now(), relay_until=None)
-                )
+                statement.write(tx, {"b_ids": in_order(ids), "b_attempt": attempt})
 
-        self.database.run(mark)
+        self.database.run(mark, is_single=len(by_attempt) == 1)
+
+    def _mark_statement(self) -> Update:
+        t = self.database.tables.task
+        return (
+            update(t)
+            .where(self._among(t.c.id), t.c.attempt == bindparam("b_attempt"), guarded(t.c.state, *CLAIMABLE))
+            .values(published_at=self.database.now(), relay_until=None)
+        )
 
     # -- claim
 
@@ -67,65 +91,103 @@ class Claiming:
         task_ids = [task_id for task_id in task_ids if codec.is_task_id(task_id)]
         if not task_ids:
             return []
-        token = secrets.token_hex(16)
-        tries = 0
-        doubts = list(self._doubtful.get(by, ()))
+        call = _ClaimCall(secrets.token_hex(16), by, list(self._doubtful.get(by, ())), is_single=True)
 
-        def take(tx: Connection) -> Sequence[Row[Any]]:
-            nonlocal tries
-            tries += 1
-            for doubt in doubts:
-                self._hand_back(tx, *doubt)
-            statement = self._claim_statement(task_ids, by, token)
-            if tries == 1 and self.database.dialect != "mysql":
-                return tx.execute(statement.returning(*self._claim_columns())).all()
-            tx.execute(statement)  # after an unknown commit the rows are ours already: the token tells
-            return tx.execute(self._claimed(task_ids, token)).all()
+        def take(tx: Connection) -> Sequence[Any]:
+            self._begin_claim(tx, call)
+            call.tried.update(task_ids)
+            # after an unknown commit the rows are ours already: the token tells
+            return self._take(tx, call, task_ids, may_stand=call.tries > 1)
 
+        rows = self._run_claim(take, call)
+        granted = {claim.task_id: claim for claim in _claims(rows, call.token)}
+        return [granted[task_id] for task_id in dict.fromkeys(task_ids) if task_id in granted]
+
+    def claim_hinted(self, hinted: Hinted, *, by: str) -> list[Claim]:
+        call = _ClaimCall(secrets.token_hex(16), by, list(self._doubtful.get(by, ())))
+
+        def take(tx: Connection) -> Sequence[Any]:
+            self._begin_claim(tx, call)
+            if call.tried and (stands := self._standing_claims(tx, call)):
+                return stands  # all of it does: the hints are gone, too
+            chosen = hinted.choose(tx)
+            task_ids = [task_id for task_id in chosen if codec.is_task_id(task_id)]
+            call.tried.update(task_ids)
+            rows = self._take(tx, call, task_ids) if task_ids else ()
+            granted = {row[0] for row in rows}
+            missed = [task_id for task_id in chosen if task_id not in granted]
+            for sent_again, delay_s in hinted.conclude(tx, granted, self._looks(tx, missed) if missed else {}):
+                rehint(tx, self.database, sent_again, delay_s=delay_s)
+            return rows
+
+        return _claims(self._run_claim(take, call), call.token)
+
+    def _begin_claim(self, tx: Connection, call: _ClaimCall) -> None:
+        call.tries += 1
+        for doubt in call.doubts:
+            self._hand_back(tx, *doubt)
+
+    def _take(
+        self, tx: Connection, call: _ClaimCall, task_ids: Sequence[str], *, may_stand: bool = False
+    ) -> Sequence[Any]:
+        """Claim these; the rows of those that are granted."""
+        parameters = {"b_ids": in_order(task_ids), "b_by": call.by, "b_token": call.token}
+        if self.database.dialect != "mysql" and not may_stand:
+            return self.database.kept("claim", self._claim_returning).rows(tx, parameters)
+        self.database.kept("claim again", self._claim_statement).write(tx, parameters)
+        return self.database.kept("claimed", self._claimed).rows(tx, parameters)
+
+    def _standing_claims(self, tx: Connection, call: _ClaimCall) -> Sequence[Any]:
+        """What an earlier try of the same call has claimed after all, although its commit was lost."""
+        self._await_lost(tx, call.tried)
+        parameters = {"b_ids": in_order(call.tried), "b_token": call.token}
+        return self.database.kept("claimed", self._claimed).rows(tx, parameters)
+
+    def _await_lost(self, tx: Connection, task_ids: Iterable[str]) -> None:
+        """A lost transaction may still be open in the server: its locks first, so that we see how it ended."""
+        c = self.database.tables.task.c
+        locks = select(c.id).where(self._among(c.id)).order_by(c.id).with_for_update()
+        tx.execute(locks, {"b_ids": in_order(task_ids)}).all()
+
+    def _run_claim(self, take: Callable[[Connection], Sequence[Any]], call: _ClaimCall) -> Sequence[Any]:
         try:
-            found = {row.id: row for row in self.database.run(take)}
+            rows = self.database.run(take, is_single=call.is_single and not call.doubts)
         except CommitUnknown:
-            self._doubtful.setdefault(by, []).append((token, tuple(task_ids)))
+            if call.tried:
+                self._doubtful.setdefault(call.by, []).append((call.token, tuple(call.tried)))
             raise
-        for doubt in doubts:
+        for doubt in call.doubts:
             with suppress(ValueError):  # another thread was faster
-                self._doubtful[by].remove(doubt)
-        return [
-            Claim(
-                task_id=row.id,
-                name=row.name,
-                queue=row.queue,
-                payload=row.payload,
-                attempt=row.attempt,
-                token=token,
-                failures=row.failures,
-                crashes=row.crashes,
-                failures_max=row.failures_max,
-                crashes_max=row.crashes_max,
-                job_id=row.job_id,
-                is_suspect=row.is_suspect >= SUSPECT,
-            )
-            for task_id in dict.fromkeys(task_ids)
-            if (row := found.get(task_id)) is not None
-        ]
+                self._doubtful[call.by].remove(doubt)
+        return rows
 
-    def _claim_statement(self, task_ids: Sequence[str], by: str, token: str) -> Update:
+    def _claim_returning(self) -> ReturningUpdate[Any]:
+        return self._claim_statement().returning(*self._claim_columns())
+
+    def _claim_statement(self) -> Update:
         t, w, now = self.database.tables.task, self.database.tables.worker, self.database.now
         return (
             update(t)
             .where(
-                t.c.id.in_(sorted(set(task_ids))),  # in one order, so that two claims of the same page rarely deadlock
+                self._among(t.c.id),
                 guarded(t.c.state, *CLAIMABLE),
                 t.c.due_at <= now(),
-                exists(select(w.c.id).where(w.c.id == by, w.c.state == "live")),
+                unexpired(t.c.expires_at, now()),
+                exists(select(w.c.id).where(w.c.id == bindparam("b_by"), w.c.state == "live")),
             )
-            .values(state=State.RUNNING, attempt=t.c.attempt + 1, token=token, worker=by, started_at=now())
+            .values(
+                state=State.RUNNING,
+                attempt=t.c.attempt + 1,
+                token=bindparam("b_token"),
+                worker=bindparam("b_by"),
+                started_at=now(),
+            )
         )
 
     def _claim_columns(self) -> list[ColumnElement[Any]]:
         c = self.database.tables.task.c
         return [
-            c.id,
+            as_text(c.id, self.database.dialect),
             c.name,
             c.queue,
             c.payload,
@@ -134,23 +196,44 @@ class Claiming:
             c.crashes,
             c.failures_max,
             c.crashes_max,
-            c.job_id,
+            as_text(c.job_id, self.database.dialect),
             c.is_suspect,
         ]
 
-    def _claimed(self, task_ids: Sequence[str], token: str) -> Select[Any]:
+    def _claimed(self) -> Select[Any]:
         c = self.database.tables.task.c
         return select(*self._claim_columns()).where(
-            c.id.in_(task_ids), c.token == token, guarded(c.state, State.RUNNING)
+            self._among(c.id), c.token == bindparam("b_token"), guarded(c.state, State.RUNNING)
         )
 
     def _hand_back(self, tx: Connection, token: str, task_ids: Sequence[str]) -> None:
         t, now = self.database.tables.task, self.database.now
-        # the lost transaction may still be open in the server: its locks first, so that the update sees how it ended
-        tx.execute(select(t.c.id).where(t.c.id.in_(task_ids)).order_by(t.c.id).with_for_update()).all()
+        self._await_lost(tx, task_ids)
         ours = [t.c.id.in_(task_ids), t.c.token == token, guarded(t.c.state, State.RUNNING)]
         asked = t.c.cancel_requested_at.is_not(None)
         tx.execute(update(t).where(*ours).values(_handed_back(t, now, asked)))
+
+    def return_forgotten(self, held: Mapping[str, int], *, by: str) -> int:
+        t, now = self.database.tables.task, self.database.now
+        asked = t.c.cancel_requested_at.is_not(None)
+        by_attempt: defaultdict[int, list[str]] = defaultdict(list)
+        for task_id, attempt in held.items():
+            by_attempt[attempt].append(task_id)
+
+        def change(tx: Connection) -> int:
+            returned = 0
+            for attempt, ids in by_attempt.items():
+                ours = [
+                    self._among(t.c.id),
+                    t.c.worker == by,
+                    t.c.attempt == attempt,
+                    guarded(t.c.state, State.RUNNING),
+                ]
+                statement = update(t).where(*ours).values(_handed_back(t, now, asked))
+                returned += tx.execute(statement, {"b_ids": in_order(ids)}).rowcount
+            return returned
+
+        return self.database.run(change)
 
     # -- settle
 
@@ -159,35 +242,77 @@ class Claiming:
             return []
 
         def write(tx: Connection) -> list[Settled]:
-            self._write_outcomes(tx, settlements)
-            states = self._led_to(tx, settlements)
-            self._write_events(tx, settlements, states)
-            return [_settled(one, state) for one, state in zip(settlements, states, strict=True)]
+            succeeded = self._write_outcomes(tx, settlements)
+            others = [one for number, one in enumerate(settlements) if number not in succeeded]
+            led_to: Iterator[State | None] = iter(())
+            if others:
+                states = self._led_to(tx, others)
+                self._write_events(tx, others, states)
+                led_to = iter(states)
+            return [
+                Settled(one.claim.task_id, State.SUCCEEDED) if number in succeeded else _settled(one, next(led_to))
+                for number, one in enumerate(settlements)
+            ]
 
+        if self._settle_alike(settlements):
+            return [Settled(one.claim.task_id, State.SUCCEEDED) for one in settlements]
         return self.database.run(write)
 
-    def _write_outcomes(self, tx: Connection, settlements: Sequence[Settlement]) -> None:
-        """Write each outcome under its fence. What one claim granted and what ended alike goes in one statement."""
-        alike: defaultdict[tuple[Any, ...], list[str]] = defaultdict(list)
-        # in the order of the ids: two transactions that meet wait for each other instead of deadlocking
-        for one in sorted(settlements, key=lambda one: one.claim.task_id):
-            kind, values = type(one.outcome), _parameters(one)
-            alike[kind, one.claim.attempt, one.claim.token, *values.items()].append(one.claim.task_id)
-        single: defaultdict[type, list[dict[str, Any]]] = defaultdict(list)
-        for (kind, attempt, token, *pairs), ids in alike.items():
-            parameters = {"b_attempt": attempt, "b_token": token, **dict(pairs)}
-            if len(ids) > 1:
-                tx.execute(self._settle_statement(kind, many=True), parameters | {"b_ids": ids})
-            else:
-                single[kind].append(parameters | {"b_id": ids[0]})
-        for kind, rows in single.items():
-            tx.execute(self._settle_statement(kind), rows)
+    def _settle_alike(self, settlements: Sequence[Settlement]) -> bool:
+        """Settle what one claim granted and what succeeded alike: nearly all, and one statement.
 
-    def _settle_statement(self, kind: type, *, many: bool = False) -> Update:
+        False: they are not alike, or not all of them were written: `settle` finds out why, and may repeat it.
+        """
+        first = settlements[0]
+        claim = first.claim
+        alike = Done, claim.attempt, claim.token, first.outcome
+        if any((type(one.outcome), one.claim.attempt, one.claim.token, one.outcome) != alike for one in settlements):
+            return False
+        given = {
+            "b_attempt": claim.attempt,
+            "b_token": claim.token,
+            "b_ids": in_order(one.claim.task_id for one in settlements),
+        }
+        given |= dict(zip(_COLUMNS[Done], _values(first), strict=True))
+        return self.database.run(lambda tx: self._settling(Done).write(tx, given), is_single=True) == len(settlements)
+
+    def _settling(self, kind: type) -> Kept:
+        return self.database.kept(f"settle {kind.__name__}", partial(self._settle_statement, kind, is_bulk=True))
+
+    def _write_outcomes(self, tx: Connection, settlements: Sequence[Settlement]) -> set[int]:
+        """Write each outcome under its fence. What one claim granted and what ended alike goes in one statement.
+
+        Answers the places of those that are known to have succeeded by this very write. Of the others it is not known
+        yet: they may have come late, or stand already, and where the failed went depends on the row.
+        """
+        alike: defaultdict[tuple[Any, ...], dict[str, int]] = defaultdict(dict)
+        for number in sorted(range(len(settlements)), key=lambda number: settlements[number].claim.task_id):
+            one, claim = settlements[number], settlements[number].claim
+            alike[type(one.outcome), claim.attempt, claim.token, *_values(one)][claim.task_id] = number
+        succeeded: set[int] = set()
+        single: defaultdict[type, dict[int, dict[str, Any]]] = defaultdict(dict)
+        # in the order of the ids: two transactions that meet wait for each other instead of deadlocking
+        for (kind, attempt, token, *values), places in alike.items():
+            parameters = {"b_attempt": attempt, "b_token": token, **dict(zip(_COLUMNS[kind], values, strict=True))}
+            if len(places) > 1:
+                written = self._settling(kind).write(tx, parameters | {"b_ids": list(places)})
+                if kind is Done and written == len(places):
+                    succeeded.update(places.values())
+            else:
+                [(task_id, number)] = places.items()
+                single[kind][number] = parameters | {"b_id": task_id}
+        for kind, rows in single.items():
+            statement = self.database.kept(f"settle one {kind.__name__}", partial(self._settle_statement, kind))
+            written = statement.write_each(tx, list(rows.values()))
+            if kind is Done and written == len(rows):
+                succeeded.update(rows)
+        return succeeded
+
+    def _settle_statement(self, kind: type, *, is_bulk: bool = False) -> Update:
         t, now = self.database.tables.task, self.database.now
         is_cancel_asked = t.c.cancel_requested_at.is_not(None)
         fenced = update(t).where(
-            t.c.id.in_(bindparam("b_ids", expanding=True)) if many else t.c.id == bindparam("b_id"),
+            self._among(t.c.id) if is_bulk else t.c.id == bindparam("b_id"),
             t.c.attempt == bindparam("b_attempt"),
             t.c.token == bindparam("b_token"),
             guarded(t.c.state, State.RUNNING),
@@ -197,7 +322,7 @@ class Claiming:
             return fenced.values(
                 state=State.SUCCEEDED, result=bindparam("b_result"), reason=bindparam("b_reason"), **ended
             )
-        if kind is Retry:
+        if kind is Failed:
             return fenced.values(
                 state=case((is_cancel_asked, State.CANCELLED), else_=State.WAITING),
                 settled_at=case((is_cancel_asked, now()), else_=null()),
@@ -210,12 +335,20 @@ class Claiming:
                 failures=t.c.failures + 1,
                 error=bindparam("b_error"),
             )
+        if kind is Snoozed:
+            later = _handed_back(t, now, is_cancel_asked) | {
+                "state": case((is_cancel_asked, State.CANCELLED), else_=State.WAITING),
+                "due_at": now(bindparam("b_delay_s", type_=Float())),
+            }
+            del later["token"]  # it stays after settling: so a settlement can be repeated
+            return fenced.values(later)
         if kind is Dead:
             return fenced.values(
                 state=case((is_cancel_asked, State.CANCELLED), else_=State.DEAD),
                 reason=case((is_cancel_asked, t.c.reason), else_=bindparam("b_reason")),
                 failures=t.c.failures + bindparam("b_failed"),
                 error=bindparam("b_error"),
+                fingerprint=case((is_cancel_asked, null()), else_=bindparam("b_fingerprint")),
                 **ended,
             )
         if kind is Cancelled:
@@ -228,9 +361,9 @@ class Claiming:
         The token stays after settling, and reaping takes it away.
         """
         c = self.database.tables.task.c
-        rows = tx.execute(
-            select(c.id, c.attempt, c.token, c.state).where(c.id.in_({one.claim.task_id for one in settlements}))
-        )
+        ids = [one.claim.task_id for one in settlements]
+        query = select(c.id, c.attempt, c.token, c.state).where(self._among(c.id))
+        rows = tx.execute(query, {"b_ids": in_order(ids)})
         found: dict[str, Any] = {row.id: row for row in rows}
         return [_led_to(one, found.get(one.claim.task_id)) for one in settlements]
 
@@ -256,10 +389,11 @@ class Claiming:
             (row.task_id, row.attempt)
             for row in tx.execute(
                 select(e.c.task_id, e.c.attempt).where(
-                    e.c.task_id.in_([row["task_id"] for row in rows]),
+                    self._among(e.c.task_id),
                     e.c.attempt.is_not(None),
-                    e.c.kind.in_(["failed", "cancelled", "late_result"]),
-                )
+                    e.c.kind.in_(["failed", "snoozed", "cancelled", "late_result"]),
+                ),
+                {"b_ids": in_order(str(row["task_id"]) for row in rows)},
             )
         }
         new = [row for row in rows if (row["task_id"], row["attempt"]) not in ended]
@@ -271,13 +405,59 @@ class Claiming:
     def look(self, task_ids: Sequence[str]) -> dict[str, Look]:
         if not task_ids:
             return {}
+        return self.database.ask(lambda tx: self._looks(tx, task_ids))
+
+    def _looks(self, tx: Connection, task_ids: Sequence[str]) -> dict[str, Look]:
         c = self.database.tables.task.c
         ids = [task_id for task_id in task_ids if codec.is_task_id(task_id)]
-        where_they_stand = select(c.id, c.state, c.queue, c.due_at, self.database.now().label("now")).where(
-            c.id.in_(ids)
+        where_they_stand = select(
+            c.id, c.state, c.queue, c.due_at, c.expires_at, self.database.now().label("now")
+        ).where(self._among(c.id))
+        rows = tx.execute(where_they_stand, {"b_ids": in_order(ids)}).all()
+        return {
+            row.id: Look(
+                State(row.state),
+                row.queue,
+                (row.due_at - row.now).total_seconds(),
+                is_expired=row.expires_at is not None and row.expires_at <= row.now,
+            )
+            for row in rows
+        }
+
+    def _among(self, column: ColumnElement[Any]) -> ColumnElement[bool]:
+        return among(column, self.database.dialect)
+
+
+def _claims(rows: Iterable[Any], token: str) -> list[Claim]:
+    return [
+        Claim(
+            task_id,
+            name,
+            queue,
+            payload,
+            attempt,
+            token,
+            failures,
+            crashes,
+            failures_max,
+            crashes_max,
+            job_id,
+            is_suspect >= SUSPECT,
         )
-        rows = self.database.ask(lambda tx: tx.execute(where_they_stand).all())
-        return {row.id: Look(State(row.state), row.queue, (row.due_at - row.now).total_seconds()) for row in rows}
+        for (
+            task_id,
+            name,
+            queue,
+            payload,
+            attempt,
+            failures,
+            crashes,
+            failures_max,
+            crashes_max,
+            job_id,
+            is_suspect,
+        ) in rows  # a tuple's items are ten times cheaper than a row's names
+    ]
 
 
 def _handed_back(
@@ -295,18 +475,32 @@ def _handed_back(
     }
 
 
-def _parameters(one: Settlement) -> dict[str, Any]:
+_COLUMNS: Final[dict[type, tuple[str, ...]]] = {
+    Done: ("b_result", "b_reason"),
+    Failed: ("b_delay_s", "b_error"),
+    Snoozed: ("b_delay_s",),
+    Dead: ("b_reason", "b_error", "b_failed", "b_fingerprint"),
+    Cancelled: ("b_reason",),
+    HandedBack: (),
+}
+"""The parameters of each statement that settles, in the order of `_values`."""
+
+
+def _values(one: Settlement) -> tuple[Any, ...]:
     match one.outcome:
         case Done(result=result, note=note):
-            return {"b_result": result, "b_reason": _reason(note) if note else None}
-        case Retry(delay_s=delay_s, error=error):
-            return {"b_delay_s": delay_s, "b_error": _error(error)}
+            return result, _reason(note) if note else None
+        case Failed(delay_s=delay_s, error=error):
+            return delay_s, _error(error)
+        case Snoozed(delay_s=delay_s):
+            return (delay_s,)
         case Dead(reason=reason, error=error, failed=failed):
-            return {"b_reason": _reason(reason), "b_error": _error(error), "b_failed": int(failed)}
+            reason, error = _reason(reason), _error(error)
+            return reason, error, int(failed), fingerprint(one.claim.name, reason, error)
         case Cancelled(reason=reason):
-            return {"b_reason": _reason(reason)}
+            return (_reason(reason),)
         case HandedBack():
-            return {}
+            return ()
         case _:
             assert_never(one.outcome)
 
@@ -332,7 +526,7 @@ def _led_to(one: Settlement, row: Row[Any] | None) -> State | None:
 
 
 def _settled(one: Settlement, state: State | None) -> Settled:
-    delay_s = one.outcome.delay_s if isinstance(one.outcome, Retry) and state is State.WAITING else 0.0
+    delay_s = one.outcome.delay_s if isinstance(one.outcome, Failed | Snoozed) and state is State.WAITING else 0.0
     return Settled(one.claim.task_id, state, delay_s)
 
 
@@ -342,10 +536,15 @@ def _event(one: Settlement, state: State | None) -> tuple[str, dict[str, Any]] |
     if state is None:
         return None if isinstance(outcome, HandedBack) else ("late_result", {"outcome": type(outcome).__name__.lower()})
     match outcome:
-        case Retry(error=error) if state is State.CANCELLED:
+        case Failed(error=error) if state is State.CANCELLED:
             return "failed", {"error": _error(error), "cancelled": True}
-        case Retry(delay_s=delay_s, error=error):
+        case Failed(delay_s=delay_s, error=error):
             return "failed", {"error": _error(error), "retry_in_s": round(delay_s, 3)}
+        case Snoozed(delay_s=delay_s, reason=reason):
+            detail = {"reason": _reason(reason)} if reason else {}
+            if state is State.CANCELLED:
+                return "snoozed", detail | {"cancelled": True}
+            return "snoozed", detail | {"again_in_s": round(delay_s, 3)}
         case Dead(reason=reason, error=error):
             return "failed", {"error": _error(error), "dead": _reason(reason)}
         case Cancelled(reason=reason):

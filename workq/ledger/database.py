@@ -15,21 +15,32 @@ from __future__ import annotations
 import math
 import os
 import random
+import select
+import sqlite3
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, Executable, bindparam, create_engine, event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DBAPIError,
+    DisconnectionError,
+    IntegrityError,
+    NoSuchModuleError,
+    SQLAlchemyError,
+)
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.sql.elements import ColumnElement
+from sqlalchemy.types import Float
 
 from workq.config import check_ledger_url, masked
 from workq.errors import CommitUnknown, ConfigError, LedgerUnavailable, MissingExtra, SchemaMismatch
+from workq.ledger.kept import Kept, Trace, send
 from workq.ledger.sqltime import plus
 from workq.ledger.tables import Tables
 
@@ -53,6 +64,8 @@ _TRANSIENT_ERRNOS = frozenset({1205, 1213, 1305, 3572})
 """Lock wait timeout, deadlock, a savepoint that is gone because a deadlock took its transaction along, NOWAIT."""
 _MISSING_SQLSTATES = frozenset({"42P01", "42703"})  # undefined table, undefined column
 _MISSING_ERRNOS = frozenset({1054, 1146})
+_IDLE: Final = 0
+"""libpq's word for a connection outside of any transaction and statement."""
 _MISSING_TEXTS = ("no such table", "no such column", "has no column named")
 
 
@@ -83,9 +96,14 @@ class Database:
         self.clock_offset_s = 0.0
         """Added to the database's clock in every statement. Always 0 outside of tests, which move it."""
         self._statement_timeout_s = statement_timeout_s
-        self._writer = threading.Lock()
-        self._writing: int | None = None
+        self.trace: Trace | None = None
+        """Is told of each kept statement that is sent. None outside of tests."""
+        self._statements: dict[str, Kept] = {}
+        self._writer = threading.RLock()  # so that a thread which a signal has interrupted cannot wait for itself
+        self._is_writing = False
         self.engine = self._open()
+        self._commits_itself = self._open(commits_itself=True) if self.dialect == "postgresql" else None
+        """For single statements, on PostgreSQL: without the round trips of BEGIN and COMMIT."""
         os.register_at_fork(after_in_child=_reopening(weakref.ref(self)))
 
     @property
@@ -94,21 +112,39 @@ class Database:
         secret = [name for name in self.url.query if "pass" in name.lower()]
         return self.url.difference_update_query(secret).render_as_string(hide_password=True)
 
+    @property
+    def engines(self) -> list[Engine]:
+        """All that connect to this database."""
+        return [self.engine] if self._commits_itself is None else [self.engine, self._commits_itself]
+
     def now(self, plus_s: ColumnElement[Any] | float = 0.0) -> ColumnElement[Any]:
-        """The database's clock in a statement, plus some seconds (a number, or a bound parameter of the caller)."""
-        if isinstance(plus_s, ColumnElement):
-            return plus(plus_s + self.clock_offset_s) if self.clock_offset_s else plus(plus_s)
-        return plus(float(plus_s) + self.clock_offset_s)
+        """The database's clock in a statement, plus some seconds (a number, or a bound parameter of the caller).
+
+        The offset is asked for when the statement runs, so that statements can be kept.
+        """
+        given = plus_s if isinstance(plus_s, ColumnElement) else None
+        constant_s = 0.0 if isinstance(plus_s, ColumnElement) else float(plus_s)
+        offset = bindparam(None, callable_=lambda: constant_s + self.clock_offset_s, type_=Float(), unique=True)
+        return plus(offset) if given is None else plus(given, offset)
+
+    def kept(self, name: str, make: Callable[[], Executable]) -> Kept:
+        """A statement that is sent all the time: put together once (see kept.py)."""
+        found = self._statements.get(name)
+        if found is None:
+            found = self._statements[name] = Kept(make(), self.engine, self._commits_itself, trace=lambda: self.trace)
+        return found
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A transaction that only reads. A pooled connection that the server has closed is an error here, not in `ask`.
+        """For what only reads. A pooled connection that the server has closed is an error here, not in `ask`.
+
+        Each statement sees the newest committed state, on servers; on SQLite all of them see the same.
 
         Raises:
             LedgerUnavailable: the database did not answer.
         """
         try:
-            with self.engine.connect() as connection:
+            with (self._commits_itself or self.engine).connect() as connection:
                 yield connection.execution_options(workq_read=True)
         except DBAPIError as error:
             raise self._unavailable(error) from error
@@ -127,9 +163,7 @@ class Database:
         lost_before = False
         while True:
             try:
-                with self.engine.connect() as connection:
-                    if self.dialect == "postgresql":  # saves the round trips of BEGIN and ROLLBACK
-                        connection.execution_options(isolation_level="AUTOCOMMIT")
+                with (self._commits_itself or self.engine).connect() as connection:
                     return question(connection.execution_options(workq_read=True))
             except DBAPIError as error:
                 if error.connection_invalidated and not lost_before and time.monotonic() < deadline:
@@ -142,8 +176,10 @@ class Database:
             except PoolTimeout as error:
                 raise self._busy() from error
 
-    def run(self, change: Callable[[Connection], T], *, deadline_s: float | None = None) -> T:
+    def run(self, change: Callable[[Connection], T], *, deadline_s: float | None = None, is_single: bool = False) -> T:
         """Run `change` in one write transaction, again if the database asks for it. `change` must be repeatable.
+
+        `is_single`: it sends one statement, which PostgreSQL then commits by itself, without two more round trips.
 
         The deadline (by default the statement timeout) ends the repetitions, not a statement that is under way.
 
@@ -153,10 +189,12 @@ class Database:
         """
         deadline = time.monotonic() + (self._statement_timeout_s if deadline_s is None else deadline_s)
         lost_before = unknown = False
+        engine = (self._commits_itself if is_single else None) or self.engine
         while True:
             committing = False
             try:
-                with self._turn(), self.engine.connect() as connection:
+                with self._turn(), engine.connect() as connection:
+                    committing = engine is self._commits_itself
                     answer = change(connection)
                     committing = True
                     connection.commit()
@@ -182,25 +220,28 @@ class Database:
 
     def close(self) -> None:
         """Close the pool. Repeatable."""
-        self.engine.dispose()
+        for engine in self.engines:
+            engine.dispose()
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
         if self.dialect != "sqlite":
             yield
             return
-        if self._writing == threading.get_ident():
-            raise LedgerUnavailable(
-                f"the ledger at {self.where} is being written by this thread, which a signal has interrupted; "
-                "nothing was recorded. Let the signal handler set a flag, and enqueue afterwards"
-            )
         if not self._writer.acquire(timeout=WAIT_FOR_TURN_S):
             raise self._busy()
         try:
-            self._writing = threading.get_ident()
-            yield
+            if self._is_writing:
+                raise LedgerUnavailable(
+                    f"the ledger at {self.where} is being written by this thread, which a signal has interrupted; "
+                    "nothing was recorded. Let the signal handler set a flag, and enqueue afterwards"
+                )
+            self._is_writing = True
+            try:
+                yield
+            finally:
+                self._is_writing = False
         finally:
-            self._writing = None
             self._writer.release()
 
     def _unavailable(self, error: DBAPIError, *, unknown: bool = False) -> Exception:
@@ -210,7 +251,9 @@ class Database:
         if _is_missing_table(error):
             return SchemaMismatch(f"the ledger at {self.where} lacks workq's tables ({reason}). Run: workq db migrate")
         if unknown:
-            return CommitUnknown(f"the ledger at {self.where} broke off in COMMIT ({reason}); repeat with the same ids")
+            return CommitUnknown(
+                f"the ledger at {self.where} broke off while it committed ({reason}); repeat with the same ids"
+            )
         if isinstance(error.orig, Exception) and type(error).__name__ in ("IntegrityError", "DataError"):
             return error
         cure = "Is it running?" if self.dialect != "sqlite" else "Does its folder exist, and may this user write there?"
@@ -222,10 +265,11 @@ class Database:
 
     def _reopen(self) -> None:
         """In a forked child: the parent's connections are not ours, and its lock may be held for ever."""
-        self._writer, self._writing = threading.Lock(), None
-        self.engine.dispose(close=False)
+        self._writer, self._is_writing = threading.RLock(), False
+        for engine in self.engines:
+            engine.dispose(close=False)
 
-    def _open(self) -> Engine:
+    def _open(self, *, commits_itself: bool = False) -> Engine:
         options: dict[str, Any] = {}
         if self.dialect == "sqlite":
             options["connect_args"] = {"check_same_thread": False, "timeout": self._statement_timeout_s / 2}
@@ -240,7 +284,9 @@ class Database:
                 "keepalives_count": 3,
                 "tcp_user_timeout": int(self._statement_timeout_s * 1500),
             }
-            options["isolation_level"] = "READ COMMITTED"
+            options["isolation_level"] = "AUTOCOMMIT" if commits_itself else "READ COMMITTED"
+            if commits_itself:
+                options["pool_reset_on_return"] = None  # there is nothing to roll back
         else:
             timeout_s = self._statement_timeout_s * 1.5
             options["connect_args"] = {
@@ -260,13 +306,17 @@ class Database:
                 f"ledger: {self.dialect}:// needs a client library; install the extra [{extra}]"
             ) from error
         if self.dialect == "sqlite":
-            _begin_immediate(engine)
+            _begin_immediate(engine, wait_s=self._statement_timeout_s / 2)
         elif self.dialect == "postgresql":
             _limit_silence(engine, self._statement_timeout_s * 1.5)
+            _notice_closed(engine)
             _on_connect(
                 engine,
                 f"SET statement_timeout = {int(self._statement_timeout_s * 1000)}",
                 f"SET lock_timeout = {int(self._statement_timeout_s * 500)}",
+                # a plan made while a table was small would read all of it later on: everything has its index here
+                "SET enable_seqscan = off",
+                "SET jit = off",  # else what must read all of a small table, at the price of that, is compiled first
                 # a process that is stopped inside a transaction must not keep its rows from those who reap it
                 f"SET idle_in_transaction_session_timeout = {int(self._statement_timeout_s * 1000)}",
             )
@@ -325,17 +375,48 @@ def _limit_silence(engine: Engine, silence_s: float) -> None:
         return connect(*args, **parameters)
 
 
-def _begin_immediate(engine: Engine) -> None:
+def _notice_closed(engine: Engine) -> None:
+    """An idle connection with something to read was closed by the server: it is replaced before anything is sent on it.
+
+    Else a statement that commits itself would be lost on it, and nobody could say whether it stands. So is one on which
+    a statement was cut short.
+    """
+
+    @event.listens_for(engine, "checkout")
+    def _checked_out(raw: Any, _record: Any, _proxy: Any) -> None:
+        look = select.poll()
+        is_idle = not raw.closed and raw.pgconn.transaction_status == _IDLE
+        if is_idle:
+            look.register(raw.fileno(), select.POLLIN)
+        if not is_idle or look.poll(0):
+            raise DisconnectionError("this connection was closed")
+
+
+def _begin_immediate(engine: Engine, *, wait_s: float) -> None:
     @event.listens_for(engine, "connect")
     def _connected(raw: Any, _record: Any) -> None:
         raw.isolation_level = None  # the driver begins nothing by itself: we do, below
-        for pragma in ("journal_mode=WAL", "synchronous=FULL"):
-            raw.execute(f"PRAGMA {pragma}")
+        _use_wal(raw, wait_s)
+        raw.execute("PRAGMA synchronous=FULL")
 
     @event.listens_for(engine, "begin")
     def _began(connection: Connection) -> None:
         reads = connection.get_execution_options().get("workq_read", False)
-        connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+        send(connection, "BEGIN" if reads else "BEGIN IMMEDIATE").close()
+
+
+def _use_wal(raw: Any, wait_s: float) -> None:
+    """Several processes may make the same new file a WAL one: SQLite then refuses some of them without waiting."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            raw.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(random.uniform(0.002, 0.03))
+        else:
+            return
 
 
 def _on_connect(engine: Engine, *statements: str) -> None:

@@ -10,13 +10,15 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Select, delete, insert, select, update
+from sqlalchemy import Connection, Select, delete, func, insert, select, update
 
 from workq import codec
 from workq.ledger import Marker, Unpublished
-from workq.ledger.database import Database
-from workq.ledger.repair import RESERVED_S, queues_where, unpublished
-from workq.ledger.states import CLAIMABLE, found, guarded
+from workq.ledger.among import in_order
+from workq.ledger.rehint import rehint
+from workq.ledger.repair import Repairing, not_before, queues_where, unpublished
+from workq.ledger.states import CLAIMABLE, found, guarded, unexpired
+from workq.task import State
 
 OLDEST_LOOKED_AT = 1000
 """How many of a queue's oldest due tasks are looked at for one with a hint."""
@@ -24,46 +26,43 @@ NAMED_MAX = 10
 """How many of the tasks that lost their hints an event names."""
 
 
-class Marking:
+class Marking(Repairing):
     """The part of the ledger that proves the loss of hints."""
 
-    database: Database
-    reserved_s: float = RESERVED_S
-
     def rehinted(self, task_ids: Sequence[str], *, delay_s: float = 0.0) -> None:
-        ids = sorted({task_id for task_id in task_ids if codec.is_task_id(task_id)})
-        if not ids:
-            return
-        t = self.database.tables.task
-        statement = (
-            update(t)
-            .where(t.c.id.in_(ids), guarded(t.c.state, *CLAIMABLE), t.c.published_at < self.database.now(delay_s))
-            .values(published_at=self.database.now(delay_s))
-        )
-        self.database.run(lambda tx: tx.execute(statement))
+        ids = in_order(task_id for task_id in task_ids if codec.is_task_id(task_id))
+        if ids:
+            self.database.run(lambda tx: rehint(tx, self.database, ids, delay_s=delay_s), is_single=True)
 
     def lines(self, *, slack_s: float) -> list[str]:
         t, now = self.database.tables.task, self.database.now
         waits = found(t.c.state, *CLAIMABLE)
 
-        def look(tx: Connection) -> list[str]:
-            return [
-                queue
-                for queue in tx.execute(queues_where(t, waits)).scalars()
-                if tx.execute(has_a_hint(queue)).first() is not None
-            ]
+        def look(tx: Connection, since: datetime | None) -> list[str]:
+            queues = self.queues_known(tx) if since is not None else list(tx.execute(queues_where(t, waits)).scalars())
+            clock: datetime = tx.execute(select(now())).scalar_one()
+            hinted: list[str] = []
+            seen: list[datetime] = []
+            for queue in queues:
+                found_here = [tx.execute(oldest(queue, state, since)).one() for state in CLAIMABLE]
+                seen += [due_at for due_at, _ in found_here if due_at is not None]
+                if any(hints for _, hints in found_here):
+                    hinted.append(queue)
+            if since is None:
+                self.floor.queues = frozenset(queues)
+            self.floor.rise(min(seen, default=None), now=clock)
+            return hinted
 
-        def has_a_hint(queue: str) -> Select[Any]:
-            oldest = (
-                select(t.c.published_at)
-                .where(waits, t.c.queue == queue, t.c.due_at <= now(-slack_s))
-                .order_by(t.c.state, t.c.queue, t.c.due_at)  # the index's order
-                .limit(OLDEST_LOOKED_AT)
-                .subquery()
+        def oldest(queue: str, state: State, since: datetime | None) -> Select[Any, int]:
+            """When the oldest that is due was due, and how many of the oldest have a hint."""
+            # one state at a time: one range of the index
+            chosen = select(t.c.due_at, t.c.published_at).where(
+                waits, found(t.c.state, state), t.c.queue == queue, t.c.due_at <= now(-slack_s)
             )
-            return select(oldest.c.published_at).where(oldest.c.published_at.is_not(None)).limit(1)
+            few = not_before(chosen, t, since).order_by(t.c.due_at).limit(OLDEST_LOOKED_AT).subquery()
+            return select(func.min(few.c.due_at), func.count(few.c.published_at))
 
-        return self.database.ask(look)
+        return self.floor.ask("lines", look)
 
     def markers(self) -> list[Marker]:
         m = self.database.tables.marker
@@ -123,24 +122,21 @@ class Marking:
         proof = select(m.c.sent_at).where(m.c.id == marker.id, m.c.returned_at.is_not(None), m.c.closed_at.is_(None))
         columns = select(t.c.id, t.c.queue, t.c.attempt, t.c.due_at, now().label("now"))
 
-        def look(tx: Connection) -> tuple[datetime, list[str]] | None:
+        def look(tx: Connection, since: datetime | None) -> tuple[datetime, list[str]] | None:
             sent_at = tx.execute(proof).scalar()
             if sent_at is None:
                 return None  # another sweep has closed it
-            overtaken = (
-                select(t.c.id)
-                .where(
-                    found(t.c.state, *CLAIMABLE),
-                    t.c.queue == marker.queue,
-                    t.c.due_at <= sent_at - timedelta(seconds=slack_s),
-                    t.c.published_at < sent_at,
-                )
-                .order_by(t.c.due_at, t.c.id)
-                .limit(limit + len(kept))
+            chosen = select(t.c.id).where(
+                found(t.c.state, *CLAIMABLE),
+                t.c.queue == marker.queue,
+                t.c.due_at <= sent_at - timedelta(seconds=slack_s),
+                t.c.published_at < sent_at,
+                unexpired(t.c.expires_at, now()),
             )
+            overtaken = not_before(chosen, t, since).order_by(t.c.due_at, t.c.id).limit(limit + len(kept))
             return sent_at, [task_id for task_id in tx.execute(overtaken).scalars() if task_id not in kept][:limit]
 
-        found_now = self.database.ask(look)
+        found_now = self.floor.ask("lost", look)
         if found_now is None or not found_now[1]:
             return []
         sent_at, ids = found_now

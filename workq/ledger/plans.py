@@ -28,7 +28,7 @@ from workq.ledger.repair import (
     queues_where,
     unpublished,
 )
-from workq.ledger.states import CLAIMABLE, ENDED, found, guarded
+from workq.ledger.states import CLAIMABLE, ENDED, found, guarded, unexpired
 from workq.ledger.verdicts import Verdict, certificate_of, verdicts_of
 from workq.task import State
 
@@ -82,6 +82,9 @@ class Planning(Repairing):
         rows = self.database.ask(partial(_all, query))
         return [_foreseen(one) for _, of_one in _by_worker(rows) for one in verdicts_of(of_one, ORPHANED, is_all=False)]
 
+    def expirable(self, *, limit: int) -> list[str]:
+        return self.database.ask(partial(_ids, self._expired(limit)))
+
     def promotable(self, *, limit: int) -> list[str]:
         t, now = self.database.tables.task, self.database.now
         waits = [found(t.c.state, *CLAIMABLE), found(t.c.state, State.WAITING)]
@@ -91,6 +94,7 @@ class Planning(Repairing):
             if not queues:
                 return []
             due = select(t.c.id).where(*waits, t.c.queue.in_(queues), t.c.due_at <= now())
+            due = due.where(unexpired(t.c.expires_at, now()))
             return list(tx.execute(due.order_by(t.c.due_at).limit(limit)).scalars())
 
         return self.database.ask(look)
@@ -129,6 +133,20 @@ class Planning(Repairing):
             is_still = t.c.id.in_([row.id for row in rows]) & guarded(t.c.state, *CLAIMABLE)
             tx.execute(update(t).where(is_still).values(values))
             return unpublished(sorted(rows, key=lambda row: (row.due_at, row.id)))
+
+        return self._decide(self._fenced(), fences, why_not, change, by)
+
+    def expire_planned(self, fences: Sequence[Fence], *, by: Mapping[str, Any]) -> Applied:
+        def why_not(planned: Fence, row: Any) -> str | None:
+            if (why := moved(planned, fence_of(row), is_hint_free=True)) is not None:
+                return why
+            if row.state not in CLAIMABLE:
+                return f"it is {row.state}"
+            return None if row.expires_at is not None and row.expires_at <= row.now else "it has not expired"
+
+        def change(tx: Connection, rows: Sequence[Any]) -> list[Unpublished]:
+            self._cancel_expired(tx, [row.id for row in rows])
+            return []
 
         return self._decide(self._fenced(), fences, why_not, change, by)
 
@@ -187,7 +205,7 @@ class Planning(Repairing):
                 ids = list(tx.execute(sound).scalars())
                 if ids:
                     tx.execute(delete(table).where(table.c.id.in_(ids), *is_old))
-                    self._event(tx, "manual", {**by, "removed": rows.what.value, "count": len(ids)})
+                    self.append(tx, "manual", {**by, "removed": rows.what.value, "count": len(ids)})
                 return [str(one) for one in ids]
 
             pruned.extend(self.database.run(remove))
@@ -260,6 +278,7 @@ class Planning(Repairing):
             c.queued_at,
             c.published_at,
             c.relay_until,
+            c.expires_at,
             self.database.now().label("now"),
         )
 
@@ -309,6 +328,10 @@ def _by_worker(rows: Iterable[Row[Any]]) -> list[tuple[str, list[Row[Any]]]]:
 
 def _pages(keys: Sequence[Any]) -> list[Sequence[Any]]:
     return [keys[start : start + AT_ONCE] for start in range(0, len(keys), AT_ONCE)]
+
+
+def _ids(query: Select[Any], tx: Connection) -> list[str]:
+    return list(tx.execute(query).scalars())
 
 
 def _all(query: Select[Any], tx: Connection) -> list[Row[Any]]:

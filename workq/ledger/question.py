@@ -13,7 +13,7 @@ from workq.errors import ConfigError
 from workq.evidence import certificate_in, sentence_in
 from workq.ledger import Counts, QueueCount, WorkerRow
 from workq.ledger.database import Database
-from workq.ledger.states import CLAIMABLE, found
+from workq.ledger.states import CLAIMABLE, found, unexpired
 from workq.task import Event, State, Task
 
 OPEN = (State.READY, State.WAITING, State.RUNNING)
@@ -104,10 +104,10 @@ class Asking:
         )
 
     def has_due(self, queues: Sequence[str]) -> bool:
-        c = self.database.tables.task.c
+        c, now = self.database.tables.task.c, self.database.now()
         due = (
             select(c.id)
-            .where(found(c.state, *CLAIMABLE), c.queue.in_(queues), c.due_at <= self.database.now())
+            .where(found(c.state, *CLAIMABLE), c.queue.in_(queues), c.due_at <= now, unexpired(c.expires_at, now))
             .order_by(
                 c.state, c.queue, c.due_at
             )  # the index's order: PostgreSQL would rather read the table until it meets one
@@ -177,4 +177,5 @@ def _task(row: Row[Any]) -> Task:
         due_at=row.due_at,
         started_at=row.started_at,
         settled_at=row.settled_at,
+        expires_at=row.expires_at,
     )

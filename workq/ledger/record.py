@@ -12,20 +12,24 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import Connection, bindparam, insert, select
+from sqlalchemy import Column, Connection, Insert, bindparam, case, func, insert, null, select
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.types import Float
 
 from workq.errors import ConfigError, KeyConflict
-from workq.ledger import Within
+from workq.ledger import HintRows
+from workq.ledger.among import ArrayText
 from workq.ledger.database import Database, without_values
+from workq.ledger.hinting import given_hints, insert_hints, with_hints
 from workq.task import Enqueued, NewTask, State
 
-_TRIES: Final = 5
+_TRIES: Final = 50
+"""How often a key may change hands between our insert and our look: it does once in three, where all do little else."""
 _DEFAULT_PORTS: Final = {"postgresql": 5432, "mysql": 3306}
 
 
@@ -40,75 +44,146 @@ class Recording:
     database: Database
 
     def record(
-        self, tasks: Sequence[NewTask], *, connection: Any = None, within: Within | None = None
+        self, tasks: Sequence[NewTask], *, connection: Any = None, hints: HintRows | None = None
     ) -> list[Enqueued]:
         if not tasks:
             return []
         if connection is not None:
-            return self._record_within(_core_connection(connection, self.database), tasks, within)
+            return self._record_within(_core_connection(connection, self.database), tasks, hints)
         try:
-            return self.database.run(lambda tx: self._all_at_once(tx, tasks, within))
+            is_single = _alike(tasks) is not None
+            return self.database.run(lambda tx: self._all_at_once(tx, tasks, hints), is_single=is_single)
         except IntegrityError:  # a key is taken, or rows of an unknown commit stand already
-            return self.database.run(lambda tx: self._one_by_one(tx, tasks, within))
+            return self.database.run(lambda tx: self._one_by_one(tx, tasks, hints))
 
-    def _record_within(self, tx: Connection, tasks: Sequence[NewTask], within: Within | None) -> list[Enqueued]:
+    def _record_within(self, tx: Connection, tasks: Sequence[NewTask], hints: HintRows | None) -> list[Enqueued]:
         try:
             _begin_in_sqlite(tx)
             try:
                 with tx.begin_nested():
-                    return self._all_at_once(tx, tasks, within)
+                    return self._all_at_once(tx, tasks, hints)
             except IntegrityError:
                 with tx.begin_nested():
-                    return self._one_by_one(tx, tasks, within)
+                    return self._one_by_one(tx, tasks, hints)
         except IntegrityError as error:
             raise without_values(error) from None
         except DBAPIError as error:
             raise self.database.translate(error) from error
 
-    def _all_at_once(self, tx: Connection, tasks: Sequence[NewTask], within: Within | None) -> list[Enqueued]:
-        self._insert(tx, tasks, within)
+    def _all_at_once(self, tx: Connection, tasks: Sequence[NewTask], hints: HintRows | None) -> list[Enqueued]:
+        self._insert(tx, tasks, hints)
         return [Enqueued(task.id, _first_state(task), True) for task in tasks]
 
-    def _insert(self, tx: Connection, tasks: Sequence[NewTask], within: Within | None) -> None:
+    def _insert(self, tx: Connection, tasks: Sequence[NewTask], hints: HintRows | None) -> None:
+        alike = _alike(tasks) if self.database.dialect == "postgresql" else None
+        if alike is not None:
+            self._insert_alike(tx, tasks, alike, hints)
+            return
+        self._insert_each(tx, tasks, is_published=hints is not None)
+        if hints is not None:
+            insert_hints(tx, self.database, hints(tasks))
+
+    def _insert_alike(self, tx: Connection, tasks: Sequence[NewTask], alike: NewTask, hints: HintRows | None) -> None:
+        """Calls of one handler, on PostgreSQL: ids and payloads travel as two arrays, and the rest once."""
+        name = f"insert{', with hints' * (hints is not None)}{', expiring' * (alike.expires_s is not None)}"
+        make = partial(self._alike_statement, has_hints=hints is not None, expires=alike.expires_s is not None)
+        self.database.kept(name, make).write(
+            tx,
+            {
+                **({} if hints is None else given_hints(hints(tasks))),
+                **({} if alike.expires_s is None else {"b_expires_s": alike.expires_s}),
+                "b_ids": [task.id for task in tasks],
+                "b_payloads": [task.payload for task in tasks],
+                "b_name": alike.name,
+                "b_queue": alike.queue,
+                "b_state": _first_state(alike),
+                "b_failures_max": alike.failures_max,
+                "b_crashes_max": alike.crashes_max,
+                "b_delay_s": alike.delay_s,
+            },
+        )
+
+    def _alike_statement(self, *, has_hints: bool, expires: bool) -> Insert:
+        c, now = self.database.tables.task.c, self.database.now
+        given = func.unnest(
+            bindparam("b_ids", type_=ArrayText("UUID")), bindparam("b_payloads", type_=ArrayText("TEXT"))
+        )
+        each = given.table_valued("id", "payload").render_derived()
+        once = (c.name, c.queue, c.state, c.failures_max, c.crashes_max)
+        values: dict[Column[Any], Any] = {
+            c.id: each.c.id,
+            c.payload: each.c.payload,
+            **{column: bindparam(f"b_{column.name}", type_=column.type) for column in once},
+            c.due_at: now(bindparam("b_delay_s", type_=Float())),
+            c.created_at: now(),
+            c.queued_at: now(),
+        }
+        if has_hints:
+            values[c.published_at] = now()
+        if expires:
+            values[c.expires_at] = now(bindparam("b_expires_s", type_=Float()))
+        statement = insert(self.database.tables.task).from_select(list(values), select(*values.values()))
+        return with_hints(self.database, statement) if has_hints else statement
+
+    def _insert_each(self, tx: Connection, tasks: Sequence[NewTask], *, is_published: bool) -> None:
         rows: list[dict[str, Any]] = [
             {
-                "id": task.id,
-                "name": task.name,
-                "queue": task.queue,
-                "state": _first_state(task),
-                "delay_s": task.delay_s,
-                "failures_max": task.failures_max,
-                "crashes_max": task.crashes_max,
-                "live_key": live_key(task.name, task.key),
-                "task_key": task.key,
-                "payload": task.payload,
+                "b_id": task.id,
+                "b_name": task.name,
+                "b_queue": task.queue,
+                "b_state": _first_state(task),
+                "b_delay_s": task.delay_s,
+                "b_failures_max": task.failures_max,
+                "b_crashes_max": task.crashes_max,
+                "b_live_key": live_key(task.name, task.key),
+                "b_task_key": task.key,
+                "b_payload": task.payload,
             }
             for task in tasks
         ]
-        now = self.database.now
-        statement = insert(self.database.tables.task)
-        stamped = ["created_at", "queued_at"] if within is None else ["created_at", "queued_at", "published_at"]
-        if self.database.dialect == "mysql" and len(rows) > 1:
-            # its driver sends many rows at once only where every value is plain: one question for the clock, then
-            instant: datetime = tx.execute(select(now())).scalar_one()
+        expires = any(task.expires_s is not None for task in tasks)
+        if expires:
+            for row, task in zip(rows, tasks, strict=True):
+                row["b_expires_s"] = task.expires_s
+        # MySQL's driver sends many rows at once only where every value is plain: one question for the clock, then
+        is_plain = self.database.dialect == "mysql" and len(rows) > 1
+        if is_plain:
+            instant: datetime = tx.execute(select(self.database.now())).scalar_one()
             for row in rows:
-                row["due_at"] = instant + timedelta(seconds=row.pop("delay_s"))
-                row.update(dict.fromkeys(stamped, instant))
-        else:
-            due_at = now(bindparam("delay_s", type_=Float()))
-            statement = statement.values(due_at=due_at, **{name: now() for name in stamped})
-        tx.execute(statement, rows)
-        if within is not None:
-            within(tx, tasks)
+                row |= {"b_now": instant, "b_due_at": instant + timedelta(seconds=row.pop("b_delay_s"))}
+                if expires:
+                    expires_s = row.pop("b_expires_s")
+                    row["b_expires_at"] = None if expires_s is None else instant + timedelta(seconds=expires_s)
+        name = f"insert each{', published' * is_published}{', plain' * is_plain}{', expiring' * expires}"
+        make = partial(self._each_statement, is_published=is_published, is_plain=is_plain, expires=expires)
+        self.database.kept(name, make).write_each(tx, rows)
 
-    def _one_by_one(self, tx: Connection, tasks: Sequence[NewTask], within: Within | None) -> list[Enqueued]:
-        return [self._record_one(tx, task, within) for task in tasks]
+    def _each_statement(self, *, is_published: bool, is_plain: bool, expires: bool) -> Insert:
+        c, now = self.database.tables.task.c, self.database.now
+        given = (c.id, c.name, c.queue, c.state, c.failures_max, c.crashes_max, c.live_key, c.task_key, c.payload)
+        values: dict[Column[Any], Any] = {one: bindparam(f"b_{one.name}", type_=one.type) for one in given}
+        values[c.due_at] = (
+            bindparam("b_due_at", type_=c.due_at.type) if is_plain else now(bindparam("b_delay_s", type_=Float()))
+        )
+        if expires and is_plain:
+            values[c.expires_at] = bindparam("b_expires_at", type_=c.expires_at.type)
+        elif expires:
+            expires_s = bindparam("b_expires_s", type_=Float())
+            values[c.expires_at] = now(expires_s)
+            if self.database.dialect == "sqlite":  # where what is added to NULL is not NULL
+                values[c.expires_at] = case((expires_s.is_(None), null()), else_=now(expires_s))
+        for one in (c.created_at, c.queued_at, *[c.published_at] * is_published):
+            values[one] = bindparam("b_now", type_=one.type) if is_plain else now()
+        return insert(self.database.tables.task).values(values)
 
-    def _record_one(self, tx: Connection, task: NewTask, within: Within | None) -> Enqueued:
+    def _one_by_one(self, tx: Connection, tasks: Sequence[NewTask], hints: HintRows | None) -> list[Enqueued]:
+        return [self._record_one(tx, task, hints) for task in tasks]
+
+    def _record_one(self, tx: Connection, task: NewTask, hints: HintRows | None) -> Enqueued:
         for _ in range(_TRIES):
             try:
                 with tx.begin_nested():
-                    self._insert(tx, [task], within)
+                    self._insert(tx, [task], hints)
                 return Enqueued(task.id, _first_state(task), True)
             except IntegrityError:
                 standing = self._standing(tx, task)
@@ -137,6 +212,23 @@ class Recording:
                 f"Use another key, or wait until that task is settled; look at it with: workq task show {holder.id}"
             )
         return Enqueued(holder.id, State(holder.state), False)
+
+
+def _alike(tasks: Sequence[NewTask]) -> NewTask | None:
+    """The first, if the others differ from it in their ids and payloads alone, and none has a key."""
+    first = tasks[0]
+    for task in tasks:
+        if (
+            task.key is not None
+            or task.name != first.name
+            or task.queue != first.queue
+            or task.delay_s != first.delay_s
+            or task.expires_s != first.expires_s
+            or task.failures_max != first.failures_max
+            or task.crashes_max != first.crashes_max
+        ):
+            return None
+    return first
 
 
 def _first_state(task: NewTask) -> State:

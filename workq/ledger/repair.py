@@ -1,4 +1,4 @@
-"""What the sweep, the supervisor and people change: relay reservations, reaping, promotion, retention, cancel, revive.
+"""What the sweep and the supervisor change: relay reservations, reaping, expiry, promotion, retention.
 
 Nobody leads: ten sweeps may run at once. A row that is about to be decided is locked by the transaction that decides
 (`FOR UPDATE SKIP LOCKED`; SQLite has one writer), and the write repeats the condition. MySQL locks every row that a
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -34,19 +35,17 @@ from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import Float, Integer
 
 from workq import codec
-from workq.errors import NotFound, Refused
 from workq.evidence import (
     Certificate,
     Kind,
     text_of,
 )
 from workq.incarnation import Incarnation
-from workq.ledger import CancelAnswer, Evidence, Foresight, Pruned, Reaped, Unpublished
-from workq.ledger.claims import ERROR_MAX, REASON_MAX
-from workq.ledger.database import Database
+from workq.ledger import Evidence, Foresight, Pruned, Reaped, Unpublished
+from workq.ledger.events import Appending
 from workq.ledger.fences import are_claims_moved
-from workq.ledger.record import live_key
-from workq.ledger.states import CLAIMABLE, ENDED, found, guarded
+from workq.ledger.floor import Floor
+from workq.ledger.states import CLAIMABLE, ENDED, found, guarded, unexpired
 from workq.ledger.verdicts import Verdict, certificate_of, in_history, reaped_as, verdicts_of
 from workq.task import State
 
@@ -56,10 +55,14 @@ EVENTS_KEPT_S = 30 * 86400.0
 WORKERS_KEPT_S = 86400.0
 
 
-class Repairing:
+EXPIRED = "expired"
+"""Why a task was cancelled that nobody started in its time."""
+
+
+class Repairing(Appending):
     """The part of the ledger that repairs."""
 
-    database: Database
+    floor: Floor
     reserved_s: float = RESERVED_S
 
     # -- relay
@@ -73,21 +76,34 @@ class Repairing:
             t.c.due_at <= now(min(horizon_s, 3.2e8)),
             t.c.queued_at <= now(-grace_s),
             or_(t.c.relay_until.is_(None), t.c.relay_until <= now()),
+            unexpired(t.c.expires_at, now()),
         ]
         columns = select(t.c.id, t.c.queue, t.c.attempt, t.c.due_at, now().label("now"))
-        chosen = columns.where(found(t.c.state, *CLAIMABLE), *needs_a_hint).order_by(t.c.due_at, t.c.id).limit(limit)
-        candidates = self.database.ask(lambda tx: tx.execute(chosen).all())  # most passes find none, and take no lock
+
+        def look(tx: Connection, since: datetime | None, *, locks: bool = False) -> list[Any]:
+            rows: list[Any] = []
+            for state in CLAIMABLE:  # one after the other: each is one range of the index
+                chosen = columns.where(found(t.c.state, *CLAIMABLE), found(t.c.state, state), *needs_a_hint)
+                chosen = not_before(chosen, t, since).order_by(t.c.due_at, t.c.id).limit(limit - len(rows))
+                rows += tx.execute(chosen.with_for_update(skip_locked=True) if locks else chosen)
+                if len(rows) >= limit:
+                    break
+            return rows
+
+        def found_since(tx: Connection, since: datetime | None) -> tuple[list[Any], datetime | None]:
+            return look(tx, since), since
+
+        candidates, since = self.floor.ask("unpublished", found_since)  # most passes find none, and take no lock
         if dry_run or not candidates:
-            return unpublished(candidates)
+            return in_turn(candidates)
         ids = [row.id for row in candidates]
         still = [guarded(t.c.state, *CLAIMABLE), *needs_a_hint]
-        if self.database.dialect == "postgresql":  # sweeps at the same time share the rows
-            locked = chosen.with_for_update(skip_locked=True)
-        else:
-            locked = columns.where(t.c.id.in_(ids), *still).with_for_update(skip_locked=True)
+        locked = columns.where(t.c.id.in_(ids), *still).with_for_update(skip_locked=True)
 
-        def reserve(tx: Connection) -> list[Any]:
-            rows = list(tx.execute(locked))
+        def reserve(tx: Connection) -> Sequence[Any]:
+            # on PostgreSQL, sweeps at the same time share the rows
+            is_shared = self.database.dialect == "postgresql"
+            rows: Sequence[Any] = look(tx, since, locks=True) if is_shared else tx.execute(locked).all()
             if rows:
                 tx.execute(
                     update(t)
@@ -96,7 +112,7 @@ class Repairing:
                 )
             return rows
 
-        return unpublished(sorted(self.database.run(reserve), key=lambda row: (row.due_at, row.id)))
+        return in_turn(self.database.run(reserve))
 
     def unhint(self, task_ids: Sequence[str], *, dry_run: bool = False) -> list[Unpublished]:
         ids = [task_id for task_id in task_ids if codec.is_task_id(task_id)]
@@ -233,8 +249,8 @@ class Repairing:
             verdicts = verdicts_of(rows, evidence)
             certificate = certificate_of(tx.execute(last).one(), evidence, verdicts)
             tx.execute(update(w).where(w.c.id == worker).values(evidence=text_of(certificate)))
-            for task_id in [] if by is None else [None, *(row.id for row in rows)]:
-                self._event(tx, "manual", by or {}, task_id=task_id, worker=worker)
+            if by is not None:
+                self.append(tx, "manual", by, task_ids=[None, *(row.id for row in rows)], worker=worker)
             return self._reclaim(tx, verdicts, worker, certificate)
 
         return self.database.run(end)
@@ -249,7 +265,10 @@ class Repairing:
             .order_by(t.c.id)
             .limit(limit)
         )
-        candidates = self.database.ask(lambda tx: tx.execute(chosen).all())
+        of_the_ended = chosen.where(t.c.worker.in_(select(w.c.id).where(w.c.state != "live")))
+        candidates = self.floor.ask(
+            "orphans", lambda tx, since: tx.execute(chosen if since is None else of_the_ended).all()
+        )
         if dry_run or not candidates:
             verdicts = [
                 verdict
@@ -331,6 +350,7 @@ class Repairing:
                     else_=t.c.is_suspect,
                 ),
                 error=func.coalesce(bindparam("b_error"), t.c.error),
+                fingerprint=bindparam("b_fingerprint"),
             ),
             [verdict.parameters for verdict in verdicts],
         )
@@ -347,6 +367,12 @@ class Repairing:
         )
         return reaped_as(worker, verdicts)
 
+    def queues_known(self, tx: Connection) -> list[str]:
+        """The queues that are served now, and those that had open tasks at the last look that went all the way."""
+        w = self.database.tables.worker
+        served = tx.execute(select(w.c.queues).where(w.c.state == "live")).scalars()
+        return sorted(self.floor.queues.union(*(codec.decode(one) for one in served)))
+
     def swept(self, *, every_s: float) -> None:
         m, now = self.database.tables.meta, self.database.now
         of_sweeps = m.c.name == "swept"
@@ -362,24 +388,52 @@ class Repairing:
         with suppress(IntegrityError):  # another sweep was faster to write the first one
             self.database.run(stamp)
 
-    # -- promote and prune
+    # -- expire, promote and prune
+
+    def expire(self, *, limit: int, dry_run: bool = False) -> int:
+        t, now = self.database.tables.task, self.database.now
+        candidates = self.database.ask(partial(_ids, self._expired(limit)))  # most passes find none, and take no lock
+        if dry_run or not candidates:
+            return len(candidates)
+        still = [t.c.id.in_(sorted(candidates)), guarded(t.c.state, *CLAIMABLE), t.c.expires_at <= now()]
+        locked = select(t.c.id).where(*still).order_by(t.c.id).with_for_update(skip_locked=True)
+
+        def cancel(tx: Connection) -> int:
+            ids = list(tx.execute(locked).scalars())
+            if ids:
+                self._cancel_expired(tx, ids)
+            return len(ids)
+
+        return self.database.run(cancel)
+
+    def _expired(self, limit: int) -> Select[Any]:
+        c = self.database.tables.task.c
+        is_open = found(c.state, *CLAIMABLE)
+        query = select(c.id).where(c.expires_at.is_not(None), is_open, c.expires_at <= self.database.now())
+        return query.order_by(c.expires_at).limit(limit)
+
+    def _cancel_expired(self, tx: Connection, ids: Sequence[str]) -> None:
+        t = self.database.tables.task
+        ended = {"state": State.CANCELLED, "reason": EXPIRED, "settled_at": self.database.now(), "live_key": None}
+        tx.execute(update(t).where(t.c.id.in_(ids), guarded(t.c.state, *CLAIMABLE)).values(ended))
+        self.append(tx, "cancelled", {"reason": EXPIRED}, task_ids=ids)
 
     def promote(self, *, limit: int, dry_run: bool = False) -> int:
         t, now = self.database.tables.task, self.database.now
-        is_due = [t.c.due_at <= now()]
+        is_due = [t.c.due_at <= now(), unexpired(t.c.expires_at, now())]
         waits = [
             found(t.c.state, *CLAIMABLE),
             found(t.c.state, State.WAITING),
         ]  # both: SQLite proves the index by the first
 
-        def choose(tx: Connection) -> list[str]:
-            queues = list(tx.execute(queues_where(t, *waits)).scalars())
+        def choose(tx: Connection, since: datetime | None) -> list[str]:
+            queues = list(tx.execute(queues_where(t, *waits)).scalars()) if since is None else self.queues_known(tx)
             if not queues:
                 return []
-            chosen = select(t.c.id).where(*waits, t.c.queue.in_(queues), *is_due).order_by(t.c.due_at).limit(limit)
-            return list(tx.execute(chosen).scalars())
+            chosen = select(t.c.id).where(*waits, t.c.queue.in_(queues), *is_due)
+            return list(tx.execute(not_before(chosen, t, since).order_by(t.c.due_at).limit(limit)).scalars())
 
-        ids = self.database.ask(choose)
+        ids = self.floor.ask("promotable", choose)
         if dry_run or not ids:
             return len(ids)
         return self._changed(
@@ -426,114 +480,8 @@ class Repairing:
                 break
         return removed
 
-    # -- people
-
-    def cancel(self, task_id: str, *, reason: str) -> CancelAnswer:
-        if not codec.is_task_id(task_id):
-            raise _unknown(task_id)
-        t, now = self.database.tables.task, self.database.now
-        kept = _kept(reason, REASON_MAX)
-
-        def decide(tx: Connection) -> CancelAnswer | None:
-            at_once = tx.execute(
-                update(t)
-                .where(t.c.id == task_id, guarded(t.c.state, *CLAIMABLE))
-                .values(state=State.CANCELLED, reason=kept, settled_at=now(), live_key=None)
-            ).rowcount
-            if at_once:
-                self._event(tx, "cancelled", {"reason": kept}, task_id=task_id)
-                return CancelAnswer.CANCELLED
-            asked = tx.execute(
-                update(t)
-                .where(t.c.id == task_id, guarded(t.c.state, State.RUNNING), t.c.cancel_requested_at.is_(None))
-                .values(cancel_requested_at=now(), reason=kept)
-            ).rowcount
-            if asked:
-                self._event(tx, "cancelled", {"reason": kept, "asked": True}, task_id=task_id)
-                return CancelAnswer.REQUESTED
-            state = tx.execute(select(t.c.state).where(t.c.id == task_id)).scalar()
-            if state is None:
-                raise _unknown(task_id)
-            if state in CLAIMABLE:
-                return None
-            if state == State.RUNNING:
-                return CancelAnswer.REQUESTED
-            return CancelAnswer.ALREADY_CANCELLED if state == State.CANCELLED else CancelAnswer.ALREADY_FINISHED
-
-        while (answer := self.database.run(decide)) is None:
-            continue  # it was handed back or reaped between two of our statements: it can be cancelled at once now
-        return answer
-
-    def revive(self, task_id: str, *, why: str) -> Unpublished:
-        if not codec.is_task_id(task_id):
-            raise _unknown(task_id)
-        t, now = self.database.tables.task, self.database.now
-        tries = 0
-
-        def send_back(tx: Connection) -> Unpublished:
-            nonlocal tries
-            tries += 1
-            row = tx.execute(
-                select(t.c.state, t.c.name, t.c.queue, t.c.attempt, t.c.task_key).where(t.c.id == task_id)
-            ).first()
-            if row is None:
-                raise _unknown(task_id)
-            revived = tx.execute(
-                update(t)
-                .where(t.c.id == task_id, guarded(t.c.state, State.DEAD, State.CANCELLED))
-                .values(
-                    state=State.READY,
-                    settled_at=None,
-                    due_at=now(),
-                    queued_at=now(),
-                    published_at=None,
-                    relay_until=None,
-                    cancel_requested_at=None,
-                    reason=None,
-                    failures=0,
-                    crashes=0,
-                    is_suspect=0,
-                    live_key=live_key(row.name, row.task_key),
-                )
-            ).rowcount
-            if not revived:
-                if tries > 1 and row.state in CLAIMABLE:  # the answer of our first try was lost: it stands
-                    return Unpublished(task_id, row.queue, row.attempt, 0.0)
-                raise Refused(f"task {task_id} is {row.state}; only dead and cancelled tasks are revived")
-            self._event(tx, "revived", {"why": _kept(why)}, task_id=task_id)
-            return Unpublished(task_id, row.queue, row.attempt, 0.0)
-
-        try:
-            return self.database.run(send_back)
-        except IntegrityError as error:
-            raise Refused(f"task {task_id}: its key is held by a live task; cancel that one first") from error
-
-    def note(
-        self, kind: str, *, detail: Mapping[str, Any], task_id: str | None = None, worker: str | None = None
-    ) -> None:
-        self.database.run(lambda tx: self._event(tx, kind, detail, task_id=task_id, worker=worker))
-
     def _changed(self, statement: Update | Delete) -> int:
         return self.database.run(lambda tx: tx.execute(statement).rowcount)
-
-    def _event(
-        self,
-        tx: Connection,
-        kind: str,
-        detail: Mapping[str, Any],
-        *,
-        task_id: str | None = None,
-        worker: str | None = None,
-    ) -> None:
-        tx.execute(
-            insert(self.database.tables.event).values(
-                at=self.database.now(),
-                kind=kind,
-                task_id=task_id,
-                worker=worker,
-                detail=codec.encode(dict(detail), path="event", max_bytes=1 << 20),
-            )
-        )
 
 
 def queues_where(t: Table, *waits: ColumnElement[bool]) -> Select[Any]:
@@ -545,16 +493,18 @@ def queues_where(t: Table, *waits: ColumnElement[bool]) -> Select[Any]:
     return select(queues.c.queue).where(queues.c.queue.is_not(None))
 
 
-def _kept(text: str, characters_max: int = ERROR_MAX) -> str:
-    return codec.storable(text, characters_max=characters_max)
-
-
-def _unknown(task_id: str) -> NotFound:
-    return NotFound(f"no task {task_id[:100]}; list them with: workq task ls")
-
-
 def _ids(choice: Select[Any], tx: Connection) -> list[Any]:
     return list(tx.execute(choice).scalars())
+
+
+def not_before(chosen: Select[Any], t: Table, since: datetime | None) -> Select[Any]:
+    """Of these, what is due since then; None: all."""
+    return chosen if since is None else chosen.where(t.c.due_at >= since)
+
+
+def in_turn(rows: Iterable[Any]) -> list[Unpublished]:
+    """As `unpublished`, in the order in which they are due."""
+    return unpublished(sorted(rows, key=lambda row: (row.due_at, row.id)))
 
 
 def unpublished(rows: Iterable[Any]) -> list[Unpublished]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from workq.ledger.auditing import Auditing
 from workq.ledger.claims import Claiming
 from workq.ledger.database import Database
+from workq.ledger.dead import Grouping
+from workq.ledger.floor import Floor
 from workq.ledger.marks import Marking
 from workq.ledger.plans import Planning
 from workq.ledger.question import Asking
@@ -18,14 +20,20 @@ from workq.ledger.repair import RESERVED_S
 from workq.ledger.standing import Reporting
 
 
-class SqlLedger(Recording, Claiming, Auditing, Planning, Rebuilding, Marking, Asking, Reporting):
+class SqlLedger(Recording, Claiming, Auditing, Planning, Rebuilding, Marking, Grouping, Asking, Reporting):
     """A ledger in one SQL database. Satisfies `workq.ledger.Ledger`."""
 
     def __init__(self, database: Database, *, reserved_s: float = RESERVED_S) -> None:
         """`reserved_s`: after how long another sweep may publish what a relay that died had reserved."""
         self.database = database
         self.reserved_s = reserved_s
+        self.floor = Floor(database)
         self._doubtful = {}
+
+    @property
+    def writers(self) -> int:
+        """As the port promises."""
+        return 1 if self.database.dialect == "sqlite" else 2
 
     def close(self) -> None:
         """Close connections. Repeatable."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import DateTime, String, TypeDecorator, bindparam
+from sqlalchemy import DateTime, String, TypeDecorator
 from sqlalchemy.dialects import mysql, postgresql
 from sqlalchemy.engine import Dialect
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.sql.functions import FunctionElement
-from sqlalchemy.types import Float, TypeEngine
+from sqlalchemy.types import TypeEngine
 
 
 class Instant(TypeDecorator[datetime]):
@@ -57,27 +57,29 @@ class _Plus(FunctionElement[datetime]):
     name = "plus"
 
 
-def plus(seconds: ColumnElement[Any] | float) -> ColumnElement[Any]:
-    """The database's clock plus `seconds`."""
-    if not isinstance(seconds, ColumnElement):
-        seconds = bindparam(None, seconds, type_=Float(), unique=True)
-    return _Plus(seconds)
+def plus(*seconds: ColumnElement[Any]) -> ColumnElement[Any]:
+    """The database's clock plus some seconds."""
+    return _Plus(*seconds)
+
+
+def _summed(element: _Plus, compiler: Any, form: str, **kw: Any) -> str:
+    return " + ".join(form.format(compiler.process(one, **kw)) for one in element.clauses.clauses)
 
 
 @compiles(_Plus, "postgresql")
 def _postgresql(element: _Plus, compiler: Any, **kw: Any) -> str:
-    seconds = compiler.process(element.clauses.clauses[0], **kw)
-    return f"(statement_timestamp() + make_interval(secs => CAST({seconds} AS double precision)))"
+    seconds = _summed(element, compiler, "CAST({} AS double precision)", **kw)
+    return f"(statement_timestamp() + make_interval(secs => {seconds}))"
 
 
 @compiles(_Plus, "mysql", "mariadb")
 def _mysql(element: _Plus, compiler: Any, **kw: Any) -> str:
-    seconds = compiler.process(element.clauses.clauses[0], **kw)
+    seconds = _summed(element, compiler, "({})", **kw)
     return f"(UTC_TIMESTAMP(6) + INTERVAL ROUND(({seconds}) * 1000000) MICROSECOND)"
 
 
 @compiles(_Plus, "sqlite")
 def _sqlite(element: _Plus, compiler: Any, **kw: Any) -> str:
-    seconds = compiler.process(element.clauses.clauses[0], **kw)
+    seconds = _summed(element, compiler, "({})", **kw)
     # printf: a float such as 1e-07 in a time modifier would make the whole value NULL
     return f"strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%+.3f seconds', {seconds}))"

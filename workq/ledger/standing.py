@@ -118,4 +118,5 @@ def _standing(row: Row[Any]) -> Standing:
         started_at=row.started_at,
         settled_at=row.settled_at,
         cancel_requested_at=row.cancel_requested_at,
+        expires_at=row.expires_at,
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sqlalchemy import Column, literal_column
+from sqlalchemy import Column, literal_column, or_
 from sqlalchemy.sql.elements import ColumnElement
 
 from workq.task import State
@@ -33,6 +33,11 @@ def found(column: Column[Any], *states: State) -> ColumnElement[bool]:
 def guarded(column: Column[Any], *states: State) -> ColumnElement[bool]:
     """The state is one of these; the rows are found by something else."""
     return column.concat(literal_column("''")).in_([_literal(state) for state in states])
+
+
+def unexpired(expires_at: Column[Any], now: ColumnElement[Any]) -> ColumnElement[bool]:
+    """It may still be started."""
+    return or_(expires_at.is_(None), expires_at > now)
 
 
 def _literal(state: State) -> ColumnElement[Any]:

@@ -27,12 +27,13 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 from sqlalchemy.dialects import mysql, postgresql
+from sqlalchemy.engine import Dialect
 from sqlalchemy.sql import text
 from sqlalchemy.types import TypeEngine
 
 from workq.ledger.sqltime import Instant
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 6
 
 
 def _id() -> TypeEngine[Any]:
@@ -58,6 +59,18 @@ def _serial() -> TypeEngine[Any]:
     return BigInteger().with_variant(Integer(), "sqlite")
 
 
+def _is_postgresql(*_: Any, dialect: Dialect, **__: Any) -> bool:
+    return dialect.name == "postgresql"
+
+
+def _is_not_postgresql(*_: Any, dialect: Dialect, **__: Any) -> bool:
+    return dialect.name != "postgresql"
+
+
+def _is_not_mysql(*_: Any, dialect: Dialect, **__: Any) -> bool:
+    return dialect.name not in ("mysql", "mariadb")
+
+
 class Tables:
     """The tables of one namespace."""
 
@@ -71,6 +84,7 @@ class Tables:
         def rule(of: str, check: str) -> CheckConstraint:
             return CheckConstraint(check, name=name(of))
 
+        unhinted = "published_at IS NULL AND state IN ('ready', 'waiting')"
         self.metadata = MetaData()
         in_innodb: dict[str, Any] = {
             "mysql_engine": "InnoDB",
@@ -110,22 +124,34 @@ class Tables:
             Column("result", _body()),
             Column("error", _body()),
             Column("is_suspect", SmallInteger, nullable=False, server_default=text("0")),
+            Column("expires_at", Instant()),
+            Column("fingerprint", _word(16)),
             PrimaryKeyConstraint("id", name=name("task_pk")),
-            UniqueConstraint("live_key", name=name("task_live_key")),
+            UniqueConstraint("live_key", name=name("task_live_key")).ddl_if(callable_=_is_not_postgresql),
+            # the other rows, nearly all, need no place in it; MySQL knows no such index, SQLite drops no constraint
+            Index(name("task_live_key"), "live_key", unique=True, postgresql_where=text("live_key IS NOT NULL")).ddl_if(
+                dialect="postgresql"
+            ),
             rule("task_state", "state IN ('ready', 'waiting', 'running', 'succeeded', 'dead', 'cancelled')"),
             rule("task_running_has_a_fence", "state <> 'running' OR (token IS NOT NULL AND worker IS NOT NULL)"),
             rule("task_settled_has_a_time", "(state IN ('succeeded', 'dead', 'cancelled')) = (settled_at IS NOT NULL)"),
             rule("task_settled_frees_its_key", "live_key IS NULL OR state IN ('ready', 'waiting', 'running')"),
             rule("task_counts_are_not_negative", "attempt >= 0 AND failures >= 0 AND crashes >= 0"),
             partial("task_open", "state", "queue", "due_at", where="state IN ('ready', 'waiting')"),
-            partial(
-                "task_unpublished",
-                "published_at",
-                "state",
-                "due_at",
-                where="published_at IS NULL AND state IN ('ready', 'waiting')",
+            *(
+                Index(
+                    name("task_unpublished"), *columns, postgresql_where=text(unhinted), sqlite_where=text(unhinted)
+                ).ddl_if(callable_=ours)
+                for columns, ours in (
+                    # PostgreSQL takes the NULL for granted, as the condition says it, and cannot begin behind it
+                    (("state", "due_at"), _is_postgresql),
+                    (("published_at", "state", "due_at"), _is_not_postgresql),
+                )
             ),
+            partial("task_expiring", "expires_at", where="expires_at IS NOT NULL AND state IN ('ready', 'waiting')"),
             partial("task_running", "state", "worker", where="state = 'running'"),
+            # MySQL has no partial index: each row that was ever recorded would have a place in it
+            partial("task_dead", "fingerprint", "id", where="state = 'dead'").ddl_if(callable_=_is_not_mysql),
             partial("task_settled", "state", "settled_at", where="state IN ('succeeded', 'dead', 'cancelled')"),
             postgresql_with={"fillfactor": 80},
             **in_innodb,

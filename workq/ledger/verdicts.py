@@ -23,6 +23,7 @@ from workq.evidence import (
     kept,
     unknown_of,
 )
+from workq.fingerprint import fingerprint
 from workq.ledger import Evidence, Reaped, Unpublished
 from workq.ledger.claims import ERROR_MAX
 from workq.ledger.states import CLAIMABLE, NOTED, SUSPECT
@@ -56,6 +57,7 @@ class Verdict:
             "b_state": state,
             "b_reason": reason,
             "b_error": codec.storable(error, characters_max=ERROR_MAX) if error else None,
+            "b_fingerprint": fingerprint(row.name, reason or "", error) if self.state is State.DEAD else None,
             "b_delay_s": delay_s,
             "b_failed": int(charge is Charge.FAILURE),
             "b_crashed": int(charge is Charge.CRASH),

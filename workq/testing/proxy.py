@@ -407,7 +407,7 @@ class _Link:
             except OSError as error:
                 server.close()
                 trouble = error
-            except BaseException:
+            except BaseException:  # a cancelled task too: no socket is left open
                 server.close()
                 raise
             else:

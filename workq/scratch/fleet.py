@@ -1,7 +1,7 @@
-"""The workers under test: hosts, each one `workq worker` with its consumer processes. Ends only what it started.
+"""Workers of a run: hosts, each one `workq worker` with its consumer processes. Ends only what it started.
 
-Two hosts, as far as the queue can tell: two supervisors that know nothing of each other. A fault that kills one of them
-leaves the other to take over.
+For a fault suite there are two hosts, as far as the queue can tell: two supervisors that know nothing of each other. A
+fault that kills one of them leaves the other to take over.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from pathlib import Path
 
 import psutil
 
-from workq.certify.witness import FOLDER
-
-APP = "workq.certify.witness:wq"
+FOLDER = "WORKQ_SCRATCH_FOLDER"
+"""The variable that names a run's folder to its processes, and by which they are known."""
+SERVER_UNREACHABLE = 4
+"""The exit status of a command that a server did not answer, as the commands document it."""
 
 
 class Host:
     """One supervisor and its consumer processes, started as often as wanted. All lives write to one log."""
 
-    def __init__(self, folder: Path, number: int, *, processes: int, threads: int) -> None:
+    def __init__(self, folder: Path, number: int, *, app: str, processes: int, threads: int) -> None:
         self.number = number
         self.log = folder / f"worker-{number}.log"
         self.was_killed = False
         """The life that ended last was ended by us."""
         self._folder = folder
-        self._command = [sys.executable, "-m", "workq", "worker", "--app", APP]
+        self._command = [sys.executable, "-m", "workq", "worker", "--app", app]
         self._command += ["--processes", str(processes), "--threads", str(threads)]
         self._process: subprocess.Popen[bytes] | None = None
 

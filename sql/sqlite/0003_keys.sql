@@ -1,0 +1,8 @@
+-- workq, schema 3, for SQLite 3.35 or newer: nothing new.
+--
+-- Apply it with `workq db migrate`, or print it for your own namespace with `workq db sql sqlite`.
+-- Version 3 changes an index of PostgreSQL; the versions of all databases count together.
+-- A statement ends with a semicolon at the end of its line; a comment has a line, or the end of a line, of its own.
+
+-- Last: only now is schema 3 complete.
+UPDATE workq_meta SET value = '3' WHERE name = 'schema_version';

@@ -1,0 +1,172 @@
+"""A consumer of embedded hints that claims their tasks in the transaction that takes the hints.
+
+Where hints and ledger are one database, nothing needs to be held between them: a page leaves the queue when its tasks
+are claimed, or not at all. What the first page has beyond the room stays in its row, for whoever is next. Hints that
+were not granted are judged in the same transaction (see missed.py): dropped, or written again for later.
+
+Markers and foreign messages are made this consumer's, as any delivery of the embedded broker; what becomes of them is
+the caller's business. Should the commit be lost, the ledger finds by its token whether it stands.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection, Delete, Update, bindparam, delete, update
+
+from workq.broker import Delivery, Hint
+from workq.broker.embedded import EmbeddedBroker, EmbeddedConsumer, as_bytes, delivery_of
+from workq.codec import Envelope, encode_hint
+from workq.failpoints import reach
+from workq.ledger import Ledger, Look
+from workq.ledger.among import among
+from workq.task import Claim
+
+_ROWS_SPARE = 2
+"""So many rows more than are thought to be needed are looked at: they are shorter than those before, or not hints."""
+_WEIGHT = 0.2
+"""Of the newest rows, in the smoothed number of ids of one."""
+
+
+Judge = Callable[[Iterable[tuple[str, str, int]], Mapping[str, Look]], Sequence[Hint]]
+"""Of (task id, queue of the hint, looks before) and where the ledger has them: what to hint again."""
+
+
+@dataclass(slots=True)
+class Taken:
+    """What one transaction took. `hinted`: the queue that each id's hint named; `others`: what is no hint of a task."""
+
+    claims: list[Claim] = field(default_factory=list)
+    hinted: dict[str, str] = field(default_factory=dict)
+    others: list[Delivery] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Step:
+    """What one transaction is about to take. It is made anew when the transaction is repeated."""
+
+    judge: Judge
+    room: int
+    taken: Taken = field(default_factory=Taken)
+    looks: dict[str, int] = field(default_factory=dict)
+    """How often an id was looked up before."""
+    rows: list[int] = field(default_factory=list)
+    """Whose hints are taken whole."""
+    sizes: list[int] = field(default_factory=list)
+    rests: dict[int, Envelope] = field(default_factory=dict)
+    """What stays in a row that is longer than the room."""
+    others: list[int] = field(default_factory=list)
+    is_full: bool = False
+    """There is no room for the row that comes next."""
+
+
+class DirectConsumer(EmbeddedConsumer):
+    """A consumer that claims; the rest of the port serves what is no hint of a task. Used by one thread."""
+
+    def __init__(self, broker: EmbeddedBroker, ledger: Ledger, queues: Sequence[str], *, name: str) -> None:
+        super().__init__(broker, broker.database, queues, name=name, prefetch=1)
+        self._ledger = ledger
+        self._ids_each = 1.0
+        """How many ids a row has, smoothed."""
+        self._step = _Step(_nothing_again, 0)
+        self._is_busy = False
+        """There were hints when it looked last: it need not ask whether there are some."""
+
+    def claim(self, judge: Judge, *, ids_max: int, wait_s: float) -> Taken | None:
+        """Claim up to `ids_max` tasks under this consumer's name, waiting up to `wait_s` for the first; None: nothing.
+
+        Raises:
+            Unavailable: the ledger did not answer. Nothing was claimed; or it is handed back, by the next claim or by
+                whoever looks for claims that their worker does not know (see held.py).
+        """
+        if self._is_busy and not self._is_closed and (taken := self._claim(judge, ids_max)) is not None:
+            return taken
+        return self._watch.until(lambda: self._look(lambda: self._claim(judge, ids_max)), wait_s)
+
+    def _claim(self, judge: Judge, ids_max: int) -> Taken | None:
+        self._step = _Step(judge, ids_max)
+        claims = self._ledger.claim_hinted(self, by=self._name)
+        step = self._step
+        step.taken.claims = claims
+        if step.sizes:
+            self._ids_each += _WEIGHT * (sum(step.sizes) / len(step.sizes) - self._ids_each)
+        is_any = bool(step.taken.hinted or step.taken.others)
+        self._is_busy = is_any
+        self._turn(is_any)
+        return step.taken if is_any else None
+
+    # What the ledger calls, in its transaction
+
+    def choose(self, tx: Connection) -> Collection[str]:
+        """Take rows, those due first; see `workq.ledger.Hinted`."""
+        step = self._step = _Step(self._step.judge, self._step.room)
+        for queue in self._queues:
+            if step.is_full:
+                break
+            self._choose_of(queue, step, tx)
+        return step.taken.hinted
+
+    def conclude(
+        self, tx: Connection, granted: Collection[str], looks: Mapping[str, Look]
+    ) -> Iterable[tuple[Sequence[str], float]]:
+        """Remove what was taken; see `workq.ledger.Hinted`."""
+        step = self._step
+        hinted = step.taken.hinted
+        missed = [(task_id, queue, step.looks[task_id]) for task_id, queue in hinted.items() if task_id not in granted]
+        again = step.judge(missed, looks) if missed else ()
+        self._broker.insert(again, tx)
+        if step.rows:
+            self._database.kept("take hints", self._take_statement).write(tx, {"b_rows": sorted(step.rows)})
+        for row_id, rest in step.rests.items():
+            cut = {"b_row": row_id, "b_body": encode_hint(rest).decode("ascii"), "b_size": len(rest.task_ids)}
+            self._database.kept("cut a hint", self._cut_statement).write(tx, cut)
+        if step.others:
+            self._make_ours(step.others, tx)
+        reach("worker.before_commit")
+        return [(one.task_ids, one.delay_s) for one in again]
+
+    def _choose_of(self, queue: str, step: _Step, tx: Connection) -> None:
+        room = step.room - len(step.taken.hinted)
+        rows_max = math.ceil(room / self._ids_each) + _ROWS_SPARE
+        rows = self._ahead(queue, self._database.kept("hints due", self._due_rows), tx, b_limit=rows_max)
+        for _, row_id, body, deliveries in rows:
+            delivery = delivery_of(queue, row_id, as_bytes(body), deliveries + 1)
+            if delivery.fault is not None or delivery.marker is not None:
+                step.taken.others.append(delivery)
+                step.others.append(row_id)
+                continue
+            ids = delivery.task_ids
+            if len(ids) > room and step.taken.hinted:
+                step.is_full = True  # the next page is for the next time: to cut it costs as much as to take it
+                return
+            step.sizes.append(len(ids))
+            step.taken.hinted.update(dict.fromkeys(ids[:room], queue))
+            step.looks.update(dict.fromkeys(ids[:room], delivery.looks))
+            if len(ids) > room:  # what comes after it keeps its place, too
+                step.rests[row_id] = Envelope(queue, ids[room:], delivery.looks)
+            else:
+                step.rows.append(row_id)
+            room -= len(ids)
+            if room <= 0:
+                step.is_full = True
+                return
+
+    def _due_rows(self) -> Any:
+        hint = self._database.tables.hint
+        return self._due(hint.c.id, self._broker.body().label("body"), hint.c.deliveries)
+
+    def _cut_statement(self) -> Update:
+        hint = self._database.tables.hint
+        cut = update(hint).where(hint.c.id == bindparam("b_row"))
+        return cut.values(body=bindparam("b_body"), size=bindparam("b_size"))
+
+    def _take_statement(self) -> Delete:
+        hint = self._database.tables.hint
+        return delete(hint).where(among(hint.c.id, self._database.dialect, name="b_rows", item="BIGINT"))
+
+
+def _nothing_again(_missed: Iterable[tuple[str, str, int]], _looks: Mapping[str, Look]) -> Sequence[Hint]:
+    return ()

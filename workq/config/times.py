@@ -1,0 +1,99 @@
+"""Every time that workq keeps, and the rules between them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Final
+
+from workq.config.values import as_float, is_number, kind_of
+from workq.errors import ConfigError
+
+_TIME_MAX_S: Final = 7 * 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Every time that workq keeps, in seconds. The bounds that the README promises follow from these.
+
+    Raises:
+        ConfigError: one is not a positive finite number, or two contradict each other; the message states the rule.
+    """
+
+    beat_s: float = 5.0
+    """How often a worker renews its lease."""
+    lease_s: float = 30.0
+    """How long a worker is trusted after its last beat. More than two beats."""
+    worker_beat_s: float = 10.0
+    """How often a worker renews its row in the ledger."""
+    sweep_s: float = 5.0
+    """How often losses are looked for. At most a lease."""
+    unpublished_grace_s: float = 2.0
+    """How long a task may be without a confirmed hint before the sweep relays it."""
+    marker_s: float = 30.0
+    """How often a marker is sent through a queue whose tasks wait, to prove that none of their hints is lost."""
+    marker_grace_s: float = 30.0
+    """How long after a marker came back a task may still be on its way between its hint and its hold."""
+    amqp_heartbeat_s: float = 20.0
+    """After which silence a RabbitMQ connection is dead. Whole seconds."""
+    confirm_s: float = 10.0
+    """How long RabbitMQ may take to confirm a hint."""
+    redis_socket_s: float = 2.0
+    """How long Redis may take to answer."""
+    statement_s: float = 10.0
+    """How long one SQL statement may take."""
+    grace_s: float = 30.0
+    """How long a drain may take after SIGTERM. 0: do not wait."""
+    hard_limit_grace_s: float = 5.0
+    """How long after its time limit a handler is killed. 0: at once."""
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            _check_time(one.name, getattr(self, one.name))
+        if self.lease_s <= 2 * self.beat_s:
+            raise ConfigError(
+                f"times.lease_s: must be more than 2 * beat_s, so that one lost beat does not end a lease; "
+                f"lease_s is {self.lease_s:g} and beat_s is {self.beat_s:g}"
+            )
+        if self.sweep_s > self.lease_s:
+            raise ConfigError(
+                f"times.sweep_s: must not be more than lease_s, or the dead are found late; "
+                f"sweep_s is {self.sweep_s:g} and lease_s is {self.lease_s:g}"
+            )
+
+    def divided_by(self, n: float) -> Times:
+        """The same proportions, `n` times faster: the profile of the tests.
+
+        The AMQP heartbeat stays a whole number of at least 2 seconds. The deadlines of servers keep a floor (confirm
+        2 s, Redis 1 s, SQL 5 s), or a busy machine would look like a broken one. No floor raises what was lower.
+
+        Raises:
+            ConfigError: `n` is not a positive finite number.
+        """
+        if not is_number(n) or not 0.0 < n < math.inf:
+            raise ConfigError(f"times: can be divided by a positive number only, not {n!r}")
+        faster = {one.name: getattr(self, one.name) / n for one in fields(self)}
+        for name, floor_s in _FLOORS_S.items():
+            faster[name] = max(faster[name], min(floor_s, getattr(self, name)))
+        faster["amqp_heartbeat_s"] = float(math.ceil(faster["amqp_heartbeat_s"]))
+        return Times(**faster)
+
+
+_FLOORS_S: Final = {"amqp_heartbeat_s": 2.0, "confirm_s": 2.0, "redis_socket_s": 1.0, "statement_s": 5.0}
+_MAY_BE_ZERO: Final = frozenset({"grace_s", "hard_limit_grace_s"})
+
+
+def _check_time(name: str, value: object) -> None:
+    if not is_number(value):
+        raise ConfigError(f"times.{name}: must be a number of seconds, not {kind_of(value)}")
+    seconds = as_float(value)
+    if name == "amqp_heartbeat_s":
+        if not 1.0 <= seconds <= 65535.0 or seconds != math.floor(seconds):
+            raise ConfigError(
+                f"times.{name}: must be whole seconds from 1 to 65535 (0 would switch it off), not {seconds:g}"
+            )
+    elif name in _MAY_BE_ZERO:
+        if not 0.0 <= seconds <= _TIME_MAX_S:
+            raise ConfigError(f"times.{name}: must be from 0 to {_TIME_MAX_S:.0f} seconds, not {seconds:g}")
+    elif not 0.0 < seconds <= _TIME_MAX_S:
+        raise ConfigError(f"times.{name}: must be more than 0 and at most {_TIME_MAX_S:.0f} seconds, not {seconds:g}")

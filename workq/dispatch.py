@@ -1,0 +1,126 @@
+"""Dispatch: from a claim to the pool. What may start is started; what may not goes back at no cost.
+
+A suspect (a task that ran in a process that died) runs alone: while one waits or runs, nothing else is started or
+fetched here, and it starts when all that ran before is settled. So the next death tells who it was.
+
+The lease decides whether anything may start at all: a process that was stopped while it claimed hands back what it got.
+Used by one thread.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+from workq.beat import Heart
+from workq.handler import Registry
+from workq.held import Held
+from workq.inflight import Entry
+from workq.logs import Seldom
+from workq.pool import Pool
+from workq.run import prepare
+from workq.task import Claim, HandedBack
+
+SUSPECTS_TOGETHER_S = 5.0
+"""Suspects wait here for each other as long as each takes no longer: handed back, they would go behind the backlog."""
+SUSPECT_WAIT_MAX_S = 600.0
+"""A suspect that could not start for this long is handed back: behind a handler that hangs, the others would starve."""
+
+
+class Dispatch:
+    """What one incarnation has claimed and not yet given to its pool."""
+
+    def __init__(
+        self,
+        *,
+        queues: Sequence[str],
+        registry: Registry,
+        heart: Heart,
+        held: Held,
+        pool: Pool,
+        rng: random.Random,
+        seldom: Seldom,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._queues = tuple(queues)
+        self._registry = registry
+        self._heart = heart
+        self._held = held
+        self._pool = pool
+        self._rng = rng
+        self._seldom = seldom
+        self._clock = clock
+        self._suspects: deque[Claim] = deque()
+        """Claimed, and waiting to run alone."""
+        self._waiting_since = 0.0
+        """Since when the first of them has been waiting for its turn."""
+        self._is_alone = False
+        """A suspect runs, or is not settled yet."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits here."""
+        return not self._suspects
+
+    @property
+    def is_reserved(self) -> bool:
+        """Whether a suspect waits or runs, so that nothing else may start here."""
+        return self._is_alone or bool(self._suspects)
+
+    def give(self, claims: Sequence[Claim], hinted: Mapping[str, str]) -> None:
+        """Give what the ledger granted to the pool; suspects wait until they can run alone.
+
+        `hinted` tells the queue that the hint of each task named.
+        """
+        self._held.claimed([Entry(claim.task_id, claim.queue, claim.attempt) for claim in claims])
+        for claim in claims:
+            if not self._is_ours(claim, hinted[claim.task_id]):
+                self._pool.take(claim, None, None, HandedBack())
+            elif claim.is_suspect:
+                if not self.is_reserved:
+                    self._waiting_since = self._clock()
+                self._suspects.append(claim)
+            else:
+                self._start(claim)
+
+    def serve_suspects(self) -> bool:
+        """Start a suspect if it is its turn, which comes when all that ran is settled; answers `is_reserved`."""
+        if self.is_reserved and self._pool.is_idle:
+            self._is_alone = False
+            if self._suspects and self._heart.is_trusted:
+                self._is_alone = True
+                self._waiting_since = self._clock()  # they go one after the other, as long as each is quick
+                self._start(self._suspects.popleft())
+        return self.is_reserved
+
+    def relieve(self) -> None:
+        """Hand back the suspects that have waited for too long: others may be free."""
+        waited_s = self._clock() - self._waiting_since
+        if waited_s > SUSPECTS_TOGETHER_S:
+            self.hand_back(but=0 if self._is_alone or waited_s > SUSPECT_WAIT_MAX_S else 1)
+
+    def hand_back(self, *, but: int = 0) -> None:
+        """Suspects that have not started go back at no cost, apart from the first `but`."""
+        while len(self._suspects) > but:
+            self._pool.take(self._suspects.pop(), None, None, HandedBack())
+
+    def _is_ours(self, claim: Claim, hinted: str) -> bool:
+        """Whether its queue is one of ours.
+
+        The hint named the queue `hinted`; the ledger knows better, and a task of a queue not ours goes there.
+        """
+        if claim.queue == hinted:
+            return True
+        self._seldom.warning("hint.of_another_queue", reason=hinted, queue=claim.queue, task=claim.task_id)
+        self._held.release([(claim.task_id, hinted)])
+        self._held.claimed([Entry(claim.task_id, claim.queue, claim.attempt)])
+        return claim.queue in self._queues
+
+    def _start(self, claim: Claim) -> None:
+        handler = self._registry.get(claim.name)
+        arguments, ended = prepare(claim, handler, rng=self._rng)
+        if ended is None and not self._heart.is_trusted:  # this process was stopped while it claimed: too late to start
+            ended = HandedBack()
+        self._pool.take(claim, handler, arguments, ended)

@@ -1,0 +1,110 @@
+"""Intake: what one incarnation takes in, from the queues to its pool. There are two ways, which share their two ends.
+
+custody.py is the way through three stores: fetch, hold, ack, claim. direct.py is the way where all three are tables of
+one database: one transaction. Both begin with arrivals.py and end with dispatch.py and missed.py.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from workq.arrivals import Arrivals
+from workq.beat import Heart
+from workq.broker import Consumer
+from workq.config import Settings
+from workq.dispatch import Dispatch
+from workq.handler import Registry
+from workq.held import Held
+from workq.logs import Seldom
+from workq.missed import Missed
+from workq.pool import Pool
+from workq.stores import Stores
+
+log = logging.getLogger("workq.intake")
+
+FETCH_WAIT_S = 0.2
+FULL_WAIT_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of one incarnation that its intake works with. `clock` and `wall` are those of its host."""
+
+    stores: Stores
+    me: str
+    queues: Sequence[str]
+    registry: Registry
+    settings: Settings
+    heart: Heart
+    held: Held
+    pool: Pool
+    rng: random.Random
+    clock: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
+
+
+class Intake(ABC):
+    """What the worker calls, and what both ways need. Used by one thread."""
+
+    def __init__(self, parts: Parts, consumer: Consumer) -> None:
+        self._stores = parts.stores
+        self._me = parts.me
+        self._queues = tuple(parts.queues)
+        self._times = parts.settings.times
+        self._heart = parts.heart
+        self._held = parts.held
+        self._pool = parts.pool
+        self._clock = parts.clock
+        self._seldom = Seldom(log)
+        self._arrivals = Arrivals(consumer, parts.stores.ledger, beat_s=self._times.beat_s, seldom=self._seldom)
+        self._missed = Missed(
+            parts.stores.ledger,
+            me=parts.me,
+            beat_s=self._times.beat_s,
+            kept_s=max(parts.settings.retention_s, parts.settings.dead_retention_s),
+            horizon_s=parts.stores.broker.horizon_s,
+            seldom=self._seldom,
+            wall=parts.wall,
+        )
+        self._dispatch = Dispatch(
+            queues=parts.queues,
+            registry=parts.registry,
+            heart=parts.heart,
+            held=parts.held,
+            pool=parts.pool,
+            rng=parts.rng,
+            seldom=self._seldom,
+            clock=parts.clock,
+        )
+
+    @property
+    @abstractmethod
+    def is_empty(self) -> bool:
+        """Whether nothing is in hand."""
+
+    @abstractmethod
+    def round(self) -> float:
+        """Claim what can start, and take in more. Answers for how many seconds there is nothing to do.
+
+        It waits for nothing but the consumer, and everything that it has in hand is in this object, so that whatever it
+        raises, the next round goes on where this one stopped.
+
+        Raises:
+            LeaseLost: this incarnation was reaped. Unavailable: a store is away; call again a little later.
+        """
+
+    @abstractmethod
+    def give_back(self) -> bool:
+        """This process leaves: everything in hand and unclaimed becomes a hint again, or a mark in the ledger.
+
+        False when neither could be written: then it must be reaped instead of leaving in order.
+        """
+
+    def flush_log(self) -> None:
+        """Tell what was counted and not told yet."""
+        self._seldom.flush()

@@ -1,0 +1,127 @@
+"""The dead: counted, grouped by what they died of, sent back or discarded, page by page.
+
+Each write decides row by row that a task is still dead, in one transaction that locks the rows, with an event for each.
+So whoever is interrupted half-way begins again, and what was done is not done twice; two at once share the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Select, func, select, update
+from sqlalchemy.sql.elements import ColumnElement
+
+from workq import codec
+from workq.errors import NotFound, Refused
+from workq.ledger import NO_GROUP, DeadGroup, Unpublished, Which
+from workq.ledger.among import as_text
+from workq.ledger.claims import REASON_MAX
+from workq.ledger.people import Deciding
+from workq.ledger.states import ENDED, found, guarded
+from workq.task import State
+
+DISCARDED = "discarded"
+
+
+class Grouping(Deciding):
+    """The part of the ledger that knows the dead."""
+
+    def dead_groups(self, which: Which, *, limit: int) -> list[DeadGroup]:
+        c = self.database.tables.task.c
+        tasks = func.count().label("tasks")
+        query = (
+            select(
+                c.fingerprint,
+                c.name,
+                tasks,
+                func.min(c.settled_at).label("first_at"),
+                func.max(c.settled_at).label("last_at"),
+                func.min(c.reason).label("reason"),
+                self._least_id().label("sample"),
+            )
+            .where(*self._which(which))
+            .group_by(c.fingerprint, c.name)
+            .order_by(tasks.desc(), c.name, c.fingerprint)
+            .limit(limit)
+        )
+        rows = self.database.ask(lambda tx: tx.execute(query).all())
+        return [DeadGroup(group or NO_GROUP, *rest) for group, *rest in rows]
+
+    def dead_count(self, which: Which) -> int:
+        query = select(func.count()).select_from(self.database.tables.task).where(*self._which(which))
+        return self.database.ask(lambda tx: int(tx.execute(query).scalar_one()))
+
+    def dead_ids(self, which: Which, *, after: str | None, limit: int) -> list[str]:
+        c = self.database.tables.task.c
+        rest = [] if after is None else [c.id > after]
+        query = select(c.id).where(*self._which(which), *rest).order_by(c.id).limit(limit)
+        return self.database.ask(lambda tx: list(tx.execute(query).scalars()))
+
+    def revive_dead(self, task_ids: Sequence[str], *, why: str) -> tuple[list[Unpublished], dict[str, str]]:
+        t = self.database.tables.task
+        locked = self._still_dead(task_ids, t.c.id, t.c.queue, t.c.attempt, t.c.task_key)
+
+        def send_back(tx: Connection) -> tuple[list[Unpublished], list[str]]:
+            rows = tx.execute(locked).all()
+            alone = [row for row in rows if row.task_key is None]
+            if alone:
+                ids = [row.id for row in alone]
+                mine = update(t).where(t.c.id.in_(ids), guarded(t.c.state, State.DEAD))
+                tx.execute(mine.values(self.revived()))
+                self.append(tx, "revived", {"why": codec.storable(why, characters_max=REASON_MAX)}, task_ids=ids)
+            hints = [Unpublished(row.id, row.queue, row.attempt, 0.0) for row in alone]
+            return hints, [row.id for row in rows if row.task_key is not None]
+
+        hints, keyed = self.database.run(send_back)
+        refused: dict[str, str] = {}
+        for task_id in keyed:  # the unique constraint decides for each by itself whether its key is free
+            try:
+                hints.append(self.revive_from(task_id, State.DEAD, why=why))
+            except (Refused, NotFound) as error:
+                refused[task_id] = str(error)
+        return hints, refused
+
+    def discard_dead(self, task_ids: Sequence[str], *, why: str) -> list[str]:
+        t, now = self.database.tables.task, self.database.now
+        locked = self._still_dead(task_ids, t.c.id)
+        reason = codec.storable(f"{DISCARDED}: {why}", characters_max=REASON_MAX)
+
+        def discard(tx: Connection) -> list[str]:
+            ids = list(tx.execute(locked).scalars())
+            if ids:
+                mine = update(t).where(t.c.id.in_(ids), guarded(t.c.state, State.DEAD))
+                tx.execute(mine.values(state=State.CANCELLED, reason=reason, settled_at=now(), fingerprint=None))
+                self.append(tx, "cancelled", {"reason": reason}, task_ids=ids)
+            return ids
+
+        return self.database.run(discard)
+
+    # -- parts
+
+    def _still_dead(self, task_ids: Sequence[str], *columns: ColumnElement[Any]) -> Select[Any]:
+        t = self.database.tables.task
+        ids = sorted({one for one in task_ids if codec.is_task_id(one)})
+        query = select(*columns).where(t.c.id.in_(ids), guarded(t.c.state, State.DEAD))
+        return query.order_by(t.c.id).with_for_update(skip_locked=True)
+
+    def _which(self, which: Which) -> list[ColumnElement[bool]]:
+        c, now = self.database.tables.task.c, self.database.now
+        # both, unless it is a group: SQLite proves the index of the settled by the first
+        chosen = [found(c.state, State.DEAD)] if which.group else [found(c.state, *ENDED), found(c.state, State.DEAD)]
+        group = None if which.group == NO_GROUP else which.group
+        if which.group == NO_GROUP:
+            chosen.append(c.fingerprint.is_(None))
+        for column, value in ((c.fingerprint, group), (c.name, which.name), (c.queue, which.queue)):
+            if value is not None:
+                chosen.append(column == value)
+        if which.older_s is not None:
+            chosen.append(c.settled_at <= now(-which.older_s))
+        if which.younger_s is not None:
+            chosen.append(c.settled_at > now(-which.younger_s))
+        return chosen
+
+    def _least_id(self) -> ColumnElement[Any]:
+        """PostgreSQL 12 to 17 has no min() of a UUID; as text it sorts the same."""
+        c = self.database.tables.task.c
+        return func.min(as_text(c.id, self.database.dialect))

@@ -1,0 +1,42 @@
+"""The history: events are appended, in the transaction of what they tell of, and never changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, insert
+
+from workq import codec
+from workq.ledger.database import Database
+
+DETAIL_MAX_BYTES = 1 << 20
+
+
+class Appending:
+    """The part of the ledger that tells what happened."""
+
+    database: Database
+
+    def note(
+        self, kind: str, *, detail: Mapping[str, Any], task_id: str | None = None, worker: str | None = None
+    ) -> None:
+        self.database.run(lambda tx: self.append(tx, kind, detail, task_ids=[task_id], worker=worker))
+
+    def append(
+        self,
+        tx: Connection,
+        kind: str,
+        detail: Mapping[str, Any],
+        *,
+        task_ids: Sequence[str | None] = (None,),
+        worker: str | None = None,
+    ) -> None:
+        """One event for each of these tasks, all alike; None: it is of no task."""
+        statement = insert(self.database.tables.event).values(
+            at=self.database.now(),
+            kind=kind,
+            worker=worker,
+            detail=codec.encode(dict(detail), path="event", max_bytes=DETAIL_MAX_BYTES),
+        )
+        tx.execute(statement, [{"task_id": task_id} for task_id in task_ids])

@@ -1,0 +1,166 @@
+"""Kept: a statement that is sent all the time. SQLAlchemy writes it, once; from then on it goes to the driver itself.
+
+SQLAlchemy's way from a statement to its rows costs some 200 us of processor time a call, more than the drivers' own and
+as much as a page of ids costs the server. What stays SQLAlchemy's: the text, the connection and its transaction, and
+how errors are told. A kept statement has the same text for every call.
+
+MySQL's lists of ids have another text for each length (see among.py): there, everything goes through SQLAlchemy. So
+does what is sent on a connection of the caller's.
+
+What goes wrong: as if SQLAlchemy had sent it. A call that is cut short, by a signal or a time limit, leaves its
+connection in a state that nobody knows: it is not used again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from sqlalchemy import BindParameter, Connection, Engine, Executable, Insert
+from sqlalchemy.engine import Dialect
+from sqlalchemy.exc import DBAPIError
+
+Given = Mapping[str, Any]
+Trace = Callable[[str, Any], None]
+"""Is told each text and its parameters, as the driver gets them."""
+
+_NONE: Final[Given] = {}
+_COUNTED: Final = {"preserve_rowcount": True}
+
+
+class Kept:
+    """One statement, of one database. Thread-safe."""
+
+    def __init__(
+        self, statement: Executable, engine: Engine, commits_itself: Engine | None, *, trace: Callable[[], Trace | None]
+    ) -> None:
+        """`commits_itself`: another engine of the same database, on which every statement does, and nothing is begun.
+
+        `trace` answers who is to be told when a statement is sent.
+        """
+        self._statement = statement
+        self._engine = engine
+        self._commits_itself = commits_itself
+        self._trace = trace
+        self._dialect = engine.dialect
+        self._is_direct = self._dialect.name != "mysql"
+        self._is_merged = isinstance(statement, Insert) and self._dialect.name == "postgresql"
+        """SQLAlchemy makes one statement of many rows, where the driver would send many."""
+        if self._is_direct:
+            self._compile(statement, self._dialect)
+
+    def rows(self, tx: Connection, given: Given = _NONE) -> Sequence[tuple[Any, ...]]:
+        """Send it; what it answers, in the order of its columns."""
+        if not self._goes_direct(tx):
+            return tx.execute(self._statement, given).all()
+        cursor: Any = self._sent(tx, self._bound(given))
+        try:
+            found: list[tuple[Any, ...]] = cursor.fetchall()
+        finally:
+            cursor.close()
+        if any(self._readers):
+            return [
+                tuple(_read(reader, value) for reader, value in zip(self._readers, row, strict=True)) for row in found
+            ]
+        return found
+
+    def write(self, tx: Connection, given: Given = _NONE) -> int:
+        """Send it; how many rows it wrote."""
+        if not self._goes_direct(tx):
+            return tx.execute(self._statement, given, execution_options=_COUNTED).rowcount
+        return self._count(self._sent(tx, self._bound(given)))
+
+    def write_each(self, tx: Connection, given: Sequence[Given]) -> int:
+        """Send it once for each; how many rows that wrote."""
+        if len(given) == 1:
+            return self.write(tx, given[0])
+        if self._is_merged or not self._goes_direct(tx):
+            return tx.execute(self._statement, list(given), execution_options=_COUNTED).rowcount
+        return self._count(self._sent(tx, [self._bound(one) for one in given], is_many=True))
+
+    @staticmethod
+    def _count(cursor: Any) -> int:
+        count: int = cursor.rowcount  # a closed one does not know it any more
+        cursor.close()
+        return count
+
+    def _compile(self, statement: Executable, dialect: Dialect) -> None:
+        compiled: Any = statement.compile(dialect=dialect)  # type: ignore[attr-defined]  # every statement of ours has it
+        self._text: str = str(compiled)
+        is_positional = compiled.positional
+        names: list[str] = compiled.positiontup if is_positional else list(compiled.params)
+        self._names: list[str] | None = None if is_positional else names
+        self._binds = [_Bind(name, compiled.binds[name], dialect) for name in names]
+        types = [column.type for column in getattr(statement, "exported_columns", ())]
+        self._readers = [one.dialect_impl(dialect).result_processor(dialect, None) for one in types]
+
+    def _goes_direct(self, tx: Connection) -> bool:
+        """A caller's connection may have another driver, or one that it has told to answer in another way."""
+        return self._is_direct and (tx.engine is self._engine or tx.engine is self._commits_itself)
+
+    def _bound(self, given: Given) -> Any:
+        values = tuple([bind.value(given) for bind in self._binds])
+        return values if self._names is None else dict(zip(self._names, values, strict=True))
+
+    def _sent(self, tx: Connection, values: Any, *, is_many: bool = False) -> Any:
+        if tx.engine is self._engine and not tx.in_transaction():
+            tx.begin()  # as SQLAlchemy would
+        if (trace := self._trace()) is not None:
+            trace(self._text, values[0] if is_many else values)
+        return send(tx, self._text, values, is_many=is_many)
+
+
+def send(tx: Connection, text: str, values: Any = (), *, is_many: bool = False) -> Any:
+    """Give a text and its values (of each row, when there are many) to the driver of a connection; the cursor.
+
+    Nothing is begun. Raises as SQLAlchemy does.
+    """
+    raw: Any = tx.connection.driver_connection
+    dialect = tx.dialect
+    try:
+        cursor = raw.cursor()
+        if is_many:
+            cursor.executemany(text, values)
+        else:
+            cursor.execute(text, values)
+    except dialect.loaded_dbapi.Error as error:
+        lost = dialect.is_disconnect(error, raw, None)
+        if lost:
+            tx.invalidate(error)
+        raise DBAPIError.instance(
+            text,
+            None,
+            error,
+            dialect.loaded_dbapi.Error,
+            hide_parameters=True,
+            connection_invalidated=lost,
+            dialect=dialect,
+        ) from error
+    except BaseException as error:  # cut short by whatever it was: nobody knows what the connection is in the middle of
+        tx.invalidate(error)
+        raise
+    return cursor
+
+
+def _read(reader: Callable[[Any], Any] | None, value: Any) -> Any:
+    return value if reader is None else reader(value)
+
+
+class _Bind:
+    """One parameter: given by the caller, or the statement's own, which may be asked for each time."""
+
+    __slots__ = ("_ask", "_fixed", "_name", "_process")
+
+    def __init__(self, name: str, bind: BindParameter[Any], dialect: Dialect) -> None:
+        self._process = bind.type.dialect_impl(dialect).bind_processor(dialect)
+        self._name = name if bind.required else None
+        self._ask = bind.callable
+        self._fixed = None if bind.required else self._processed(bind.effective_value)
+
+    def value(self, given: Given) -> Any:
+        if self._name is not None:
+            return self._processed(given[self._name])
+        return self._fixed if self._ask is None else self._processed(self._ask())
+
+    def _processed(self, value: Any) -> Any:
+        return value if self._process is None else self._process(value)

@@ -1,0 +1,161 @@
+"""What people decide about one task: cancel, reschedule, revive. Each is one conditional update, with an event.
+
+Whoever comes second (a claim, a sweep, another person) finds the state changed, and changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, select, update
+from sqlalchemy.exc import IntegrityError
+
+from workq import codec
+from workq.errors import NotFound, Refused
+from workq.ledger import CancelAnswer, Unpublished
+from workq.ledger.claims import ERROR_MAX, REASON_MAX
+from workq.ledger.events import Appending
+from workq.ledger.record import live_key
+from workq.ledger.repair import RESERVED_S
+from workq.ledger.states import CLAIMABLE, guarded, unexpired
+from workq.task import State
+
+
+class Deciding(Appending):
+    """The part of the ledger that obeys people."""
+
+    reserved_s: float = RESERVED_S
+
+    def cancel(self, task_id: str, *, reason: str) -> CancelAnswer:
+        if not codec.is_task_id(task_id):
+            raise _unknown(task_id)
+        t, now = self.database.tables.task, self.database.now
+        kept = _kept(reason, REASON_MAX)
+
+        def decide(tx: Connection) -> CancelAnswer | None:
+            at_once = tx.execute(
+                update(t)
+                .where(t.c.id == task_id, guarded(t.c.state, *CLAIMABLE))
+                .values(state=State.CANCELLED, reason=kept, settled_at=now(), live_key=None)
+            ).rowcount
+            if at_once:
+                self.append(tx, "cancelled", {"reason": kept}, task_ids=[task_id])
+                return CancelAnswer.CANCELLED
+            asked = tx.execute(
+                update(t)
+                .where(t.c.id == task_id, guarded(t.c.state, State.RUNNING), t.c.cancel_requested_at.is_(None))
+                .values(cancel_requested_at=now(), reason=kept)
+            ).rowcount
+            if asked:
+                self.append(tx, "cancelled", {"reason": kept, "asked": True}, task_ids=[task_id])
+                return CancelAnswer.REQUESTED
+            state = tx.execute(select(t.c.state).where(t.c.id == task_id)).scalar()
+            if state is None:
+                raise _unknown(task_id)
+            if state in CLAIMABLE:
+                return None
+            if state == State.RUNNING:
+                return CancelAnswer.REQUESTED
+            return CancelAnswer.ALREADY_CANCELLED if state == State.CANCELLED else CancelAnswer.ALREADY_FINISHED
+
+        while (answer := self.database.run(decide)) is None:
+            continue  # it was handed back or reaped between two of our statements: it can be cancelled at once now
+        return answer
+
+    def reschedule(self, task_id: str, *, delay_s: float, why: str) -> Unpublished:
+        if not codec.is_task_id(task_id):
+            raise _unknown(task_id)
+        t, now = self.database.tables.task, self.database.now
+        state = State.WAITING if delay_s > 0.0 else State.READY
+        is_too_late = ~unexpired(t.c.expires_at, now(delay_s))
+        where_it_stands = select(t.c.state, t.c.queue, t.c.attempt, t.c.expires_at, is_too_late.label("is_too_late"))
+
+        def move(tx: Connection) -> Unpublished | None:
+            moved = tx.execute(
+                update(t)
+                .where(t.c.id == task_id, guarded(t.c.state, *CLAIMABLE), unexpired(t.c.expires_at, now(delay_s)))
+                .values(
+                    state=state,
+                    due_at=now(delay_s),
+                    queued_at=now(),
+                    published_at=None,
+                    relay_until=now(self.reserved_s),
+                )
+            ).rowcount
+            row = tx.execute(where_it_stands.where(t.c.id == task_id)).first()
+            if row is None:
+                raise _unknown(task_id)
+            if not moved:
+                if row.state in CLAIMABLE:
+                    if row.is_too_late:
+                        raise Refused(f"task {task_id} expires before, at {row.expires_at:%Y-%m-%dT%H:%M:%SZ}")
+                    return None
+                raise Refused(f"task {task_id} is {row.state}; only ready and waiting tasks are rescheduled")
+            self.append(tx, "rescheduled", {"why": _kept(why), "delay_s": delay_s}, task_ids=[task_id])
+            return Unpublished(task_id, row.queue, row.attempt, delay_s)
+
+        while (moved := self.database.run(move)) is None:
+            continue  # it was handed back or reaped between two of our statements
+        return moved
+
+    def revive(self, task_id: str, *, why: str) -> Unpublished:
+        return self.revive_from(task_id, State.DEAD, State.CANCELLED, why=why)
+
+    def revive_from(self, task_id: str, *states: State, why: str) -> Unpublished:
+        """As `revive`, of a task that is in one of these states."""
+        if not codec.is_task_id(task_id):
+            raise _unknown(task_id)
+        t = self.database.tables.task
+        tries = 0
+
+        def send_back(tx: Connection) -> Unpublished:
+            nonlocal tries
+            tries += 1
+            row = tx.execute(
+                select(t.c.state, t.c.name, t.c.queue, t.c.attempt, t.c.task_key).where(t.c.id == task_id)
+            ).first()
+            if row is None:
+                raise _unknown(task_id)
+            revived = tx.execute(
+                update(t)
+                .where(t.c.id == task_id, guarded(t.c.state, *states))
+                .values(self.revived() | {"live_key": live_key(row.name, row.task_key)})
+            ).rowcount
+            if not revived:
+                if tries > 1 and row.state in CLAIMABLE:  # the answer of our first try was lost: it stands
+                    return Unpublished(task_id, row.queue, row.attempt, 0.0)
+                raise Refused(f"task {task_id} is {row.state}; only {' and '.join(states)} tasks are revived")
+            self.append(tx, "revived", {"why": _kept(why)}, task_ids=[task_id])
+            return Unpublished(task_id, row.queue, row.attempt, 0.0)
+
+        try:
+            return self.database.run(send_back)
+        except IntegrityError as error:
+            raise Refused(f"task {task_id}: its key is held by a live task; cancel that one first") from error
+
+    def revived(self) -> dict[str, Any]:
+        """What a row gets whose task is sent back, apart from its key."""
+        now = self.database.now
+        return {
+            "state": State.READY,
+            "settled_at": None,
+            "due_at": now(),
+            "queued_at": now(),
+            "published_at": None,
+            "relay_until": None,
+            "cancel_requested_at": None,
+            "expires_at": None,
+            "fingerprint": None,
+            "reason": None,
+            "failures": 0,
+            "crashes": 0,
+            "is_suspect": 0,
+        }
+
+
+def _kept(text: str, characters_max: int = ERROR_MAX) -> str:
+    return codec.storable(text, characters_max=characters_max)
+
+
+def _unknown(task_id: str) -> NotFound:
+    return NotFound(f"no task {task_id[:100]}; list them with: workq task ls")

@@ -1,0 +1,26 @@
+"""Rehint: a hint was sent in place of another: no marker that was sent in between may prove it lost (see marks.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sqlalchemy import Connection, update
+
+from workq.ledger.among import among, in_order
+from workq.ledger.database import Database
+from workq.ledger.states import CLAIMABLE, guarded
+
+
+def rehint(tx: Connection, database: Database, task_ids: Iterable[str], *, delay_s: float) -> None:
+    """See `Ledger.rehinted`, in a transaction of the caller's."""
+    t = database.tables.task
+    statement = (
+        update(t)
+        .where(
+            among(t.c.id, database.dialect),
+            guarded(t.c.state, *CLAIMABLE),
+            t.c.published_at < database.now(delay_s),
+        )
+        .values(published_at=database.now(delay_s))
+    )
+    tx.execute(statement, {"b_ids": in_order(task_ids)})
