@@ -35,14 +35,16 @@ demo-full: $(FULL) servers ## the same job on private RabbitMQ, Redis and Postgr
 	@$(BIN)/workq demo reindex --servers
 
 .PHONY: test
-test: $(FULL) servers ## all tests, against private servers; a missing server is a failure
+test: $(FULL) servers ## all tests, against private servers; a missing server is a failure (LEGS=both: each fault on SQLite too)
 	@echo "test: unit, contract, simulation, fault and system tests; private servers on free ports; nothing is skipped"
-	@$(BIN)/pytest --require=all --numprocesses=3 --dist=worksteal
+	@$(BIN)/pytest --require=all --numprocesses=4 --dist=worksteal $(if $(LEGS),--both-legs)
+
+LONG := $(foreach name,audit chaos kills lost_hints promises,tests/system/test_$(name).py)
 
 .PHONY: long
-long: $(FULL) servers ## the figures at full size: kills, memory, a task beyond the consumer timeout (about ten minutes)
+long: $(FULL) servers ## the figures at full size: kills, losses, audits, memory, a deep backlog (about forty minutes)
 	@echo "long: the system tests at full size; prints what it measured"
-	@$(BIN)/pytest --require=all --long --timeout=1800 -rP -p no:randomly tests/system/test_audit.py tests/system/test_kills.py tests/system/test_promises.py
+	@$(BIN)/pytest --require=all --long --timeout=1800 -rP -p no:randomly $(LONG)
 
 .PHONY: simulate
 simulate: $(FULL) ## the production code in simulated worlds, SEEDS=10000, both cores; then every bug on purpose must be seen
@@ -53,6 +55,22 @@ simulate: $(FULL) ## the production code in simulated worlds, SEEDS=10000, both 
 chaos: $(FULL) servers ## faults at random on real servers, MINUTES=3 for each leg, from SEED=n: prints the figures
 	@echo "chaos: embedded, then on private RabbitMQ, Redis and PostgreSQL; a finding ends with 3"
 	@$(BIN)/python -m tests.system.chaos --minutes $(or $(MINUTES),3) $(if $(SEED),--seed $(SEED))
+
+.PHONY: bench
+bench: $(FULL) servers ## workq beside its peers, RUNS=5 ONLY=workq,huey MEASURE=drain,bulk: tables, ratios, goals (hours for all)
+	@echo "bench: private servers on free ports; each peer in an environment of its own below .bench, made when missing"
+	@$(BIN)/python -m benchmarks --runs $(or $(RUNS),5) $(if $(TASKS),--tasks $(TASKS)) $(if $(ONLY),--only $(ONLY)) \
+	  $(if $(MEASURE),--measure $(MEASURE)) $(if $(QUICK),--quick) $(if $(OUTPUT),--output $(OUTPUT))
+
+.PHONY: growth
+growth: $(FULL) servers ## claims against backlog, kept rows, workers, payloads, queues, a pinned horizon (HORIZON=1: that alone)
+	@echo "growth: private servers on free ports; about a quarter of an hour, and four times ten minutes for the horizon"
+	@$(BIN)/python -m benchmarks.growth --output docs/growth.json --plot docs/growth.png $(if $(QUICK),--quick) $(if $(HORIZON),--horizon)
+
+.PHONY: steps
+steps: $(FULL) servers ## one enqueue and the way of one task, step by step: where the time goes, and where the wall is
+	@echo "steps: private servers on free ports; about a minute"
+	@$(BIN)/python -m benchmarks.steps $(if $(OUTPUT),--output $(OUTPUT))
 
 .PHONY: check
 check: $(FULL) ## format, lint, types and import contracts: needs no servers
@@ -71,8 +89,8 @@ format: $(FULL) ## rewrite the files in the one format, and fix what the linter 
 	@$(BIN)/ruff check --fix .
 
 .PHONY: clean
-clean: ## remove .venv, caches and build results
-	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+clean: ## remove .venv, .bench, caches and build results
+	@rm -rf $(VENV) .bench build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

@@ -1,0 +1,38 @@
+"""workq itself, on any of its legs: `WorkQueue()` finds the servers in `WORKQ_..._URL`, which the driver sets."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from benchmarks.contestants import task
+from workq import WorkQueue
+
+wq = WorkQueue()
+
+
+@wq.task(name="bench.noop")
+def noop(index: int, _pad: str) -> None:
+    task.run(index)
+
+
+class Workq(task.Contestant):
+    def prepare(self) -> None:
+        subprocess.run([sys.executable, "-m", "workq", "-q", "db", "migrate"], check=True)
+
+    def one(self, index: int) -> None:
+        noop.enqueue(index, task.PAD)
+
+    def many(self, indices: range) -> None:
+        noop.enqueue_many((index, task.PAD) for index in indices)
+
+    def flush(self) -> None:
+        wq.close()
+
+    def worker(self, number: int) -> None:
+        assert number == 0
+        shape = ("--processes", task.setting("PROCESSES"), "--threads", task.setting("THREADS"))
+        task.become([sys.executable, "-m", "workq", "worker", "--app", "benchmarks.contestants.workq:wq", *shape])
+
+
+contestant = Workq()
