@@ -12,6 +12,7 @@ The four `..._server` fixtures are shared. A test that kills, pauses or wipes a 
 from __future__ import annotations
 
 import platform
+import signal
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -47,6 +48,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help=f"servers whose absence is a failure, not a skip: 'all', or some of {','.join(SERVERS)}",
     )
     parser.addoption("--long", action="store_true", help="the full sizes and durations: see `make long`")
+    parser.addoption("--both-legs", action="store_true", help="also what is marked one_leg on SQLite: see `make test`")
 
 
 @pytest.fixture(scope="session")
@@ -65,8 +67,29 @@ def _server_names(text: str) -> frozenset[str]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # what a shell starts behind it is deaf to SIGINT, and so would be what a test starts and interrupts
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    config.addinivalue_line(
+        "markers",
+        "one_leg: what a fleet of processes does here has little to do with its stores: on the servers, and only with "
+        "--both-legs on SQLite too",
+    )
     config.stash[_used] = []
     config.pluginmanager.register(UsedElsewhere(config.stash[_used]))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Starting processes is what the suite spends most of its time with: what is marked does it on one leg alone."""
+    if config.getoption("--both-legs") or config.getoption("--long"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("one_leg") and _is_on_sqlite(item)]
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=left_out)
+
+
+def _is_on_sqlite(item: pytest.Item) -> bool:
+    return isinstance(item, pytest.Function) and hasattr(item, "callspec") and "sqlite" in item.callspec.params.values()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from operator import methodcaller
 from typing import Any
 
 import pytest
 from sqlalchemy import insert, update
 
 from tests.cli.conftest import Cli
+from tests.stores import database_of
 from workq import codec
 from workq.app import WorkQueue
 from workq.codec import new_task_id
@@ -17,9 +19,8 @@ from workq.doctor import work
 from workq.evidence import Facts, Kind
 from workq.incarnation import Incarnation
 from workq.ledger import Evidence
-from workq.ledger.database import Database
 from workq.meters import Cause, Meters, Spread, measure
-from workq.task import Cancelled, Claim, Dead, Done, NewTask, Outcome, Retry, Settlement
+from workq.task import Cancelled, Claim, Dead, Done, Failed, NewTask, Outcome, Settlement
 
 DAY_S = 86400.0
 
@@ -30,7 +31,7 @@ class Scene:
     def __init__(self, wq: WorkQueue) -> None:
         self.wq = wq
         self.ledger = wq.stores.ledger
-        self.database: Database = wq.stores.ledger.database  # type: ignore[attr-defined]  # the clock is no part of the port
+        self.database = database_of(wq)
         self.count = 0
 
     def join(self) -> str:
@@ -118,7 +119,7 @@ def test_what_ran_at_a_shutdown_counts_though_nobody_is_charged(scene: Scene) ->
 
 def test_a_retry_after_a_failure_is_no_duplicate(scene: Scene) -> None:
     task_id = scene.record()
-    scene.settle(scene.claim(task_id), Retry(0.0, "once"))
+    scene.settle(scene.claim(task_id), Failed(0.0, "once"))
     scene.settle(scene.claim(task_id))
     scene.settle(scene.claim(scene.record()), Cancelled("by itself"))
     scene.claim(scene.record())
@@ -162,7 +163,7 @@ def test_an_event_of_an_earlier_version_counts_as_started_for_an_unknown_cause(s
     neighbour = codec.encode({"cause": "its process died", "state": "ready", "charged": "nothing"}, path="event")
     for attempt, detail in ((1, old), (2, neighbour)):
         row = {"kind": "reaped", "task_id": task_id, "attempt": attempt, "worker": "w", "detail": detail}
-        scene.database.run(lambda tx, row=row: tx.execute(insert(event).values(at=scene.database.now(), **row)))  # type: ignore[misc]
+        scene.database.run(methodcaller("execute", insert(event).values(at=scene.database.now(), **row)))
     t = scene.database.tables.task
     scene.database.run(lambda tx: tx.execute(update(t).where(t.c.id == task_id).values(attempt=2)))
     scene.settle(scene.claim(task_id))
@@ -258,11 +259,9 @@ def test_the_command_prints_the_causes_and_exits_3_with_a_finding(cli: Cli) -> N
     with cli.queue() as wq:
         worker = Incarnation("host.late", "host", 1)
         wq.stores.ledger.join(worker, queues=["sums"], threads=1)
-        w = wq.stores.ledger.database.tables.worker  # type: ignore[attr-defined]
+        w = database_of(wq).tables.worker
         past = wq.stores.ledger.clock() - timedelta(seconds=300)
-        wq.stores.ledger.database.run(  # type: ignore[attr-defined]
-            lambda tx: tx.execute(update(w).where(w.c.id == worker.id).values(beat_at=past))
-        )
+        database_of(wq).run(lambda tx: tx.execute(update(w).where(w.c.id == worker.id).values(beat_at=past)))
         wq.stores.ledger.reap(worker.id, Evidence("silent", None, None, Kind.LEASE))
     late = cli("meters", "-o", "json")
 

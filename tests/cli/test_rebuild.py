@@ -8,12 +8,12 @@ from sqlalchemy import delete
 
 from tests.cli.conftest import Cli
 from tests.cli.test_sweep import ago, claim, join, record
+from tests.stores import database_of
+from workq.inflight import Entry
 
 
 def fill(cli: Cli) -> None:
     """Seven tasks in two queues, one that runs, one that a live worker holds, and a broker that lost every hint."""
-    from workq.inflight import Entry
-
     with cli.queue() as wq, ago(wq, 60.0):
         record(wq, 4)
         record(wq, 3, queue="mail", delay_s=3600.0)
@@ -22,15 +22,15 @@ def fill(cli: Cli) -> None:
         [held] = record(wq, 1)
         wq.stores.inflight.beat(me.id, lease_s=600.0, entries=[])
         wq.stores.inflight.hold([Entry(held, "sums")], by=me.id)
-        database = wq.stores.ledger.database  # type: ignore[attr-defined]
+        database = database_of(wq)
         database.run(lambda tx: tx.execute(delete(database.tables.hint)))
 
 
 def hints(cli: Cli) -> list[int]:
     """How many tasks each hint in the broker carries."""
     with cli.queue() as wq:
-        hint = wq.stores.ledger.database.tables.hint  # type: ignore[attr-defined]
-        database = wq.stores.ledger.database  # type: ignore[attr-defined]
+        database = database_of(wq)
+        hint = database.tables.hint
         bodies = database.ask(lambda tx: list(tx.execute(hint.select().order_by(hint.c.id)).all()))
     return [row.size for row in bodies]
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.cli.conftest import BOUND_S, Cli
+from tests.stores import database_of
 from workq.app import WorkQueue
 from workq.codec import new_task_id
 from workq.incarnation import Incarnation
@@ -29,7 +30,7 @@ def incarnation(name: str) -> Incarnation:
 @contextmanager
 def ago(wq: WorkQueue, seconds: float) -> Iterator[None]:
     """The ledger's clock stands so long ago."""
-    database = wq.stores.ledger.database  # type: ignore[attr-defined]
+    database = database_of(wq)
     database.clock_offset_s = -seconds
     try:
         yield
@@ -70,7 +71,7 @@ def lose(wq: WorkQueue, count: int) -> list[str]:
 def wreck(cli: Cli) -> None:
     """A ledger with work for each step: every number is another one, so that none can stand for another."""
     with cli.queue() as wq:
-        ledger, database = wq.stores.ledger, wq.stores.ledger.database  # type: ignore[attr-defined]
+        ledger, database = wq.stores.ledger, database_of(wq)
         with ago(wq, 8 * DAY_S):
             old = join(wq, "old")
             settled = claim(wq, record(wq, 9), old)
@@ -89,6 +90,7 @@ def wreck(cli: Cli) -> None:
             claim(wq, orphans, half)
             ledger.leave(half.id)
             record(wq, 4, delay_s=60.0)
+            record(wq, 11, expires_s=60.0)
         lose(wq, 6)
         with ago(wq, 300.0):
             assert ledger.suspect([crashed.id], beat_s=4.0, lease_s=30.0) == []  # the first look
@@ -103,8 +105,8 @@ def wreck(cli: Cli) -> None:
 
 
 EXPECTED = {
-    "relayed": 7, "reaped_workers": 2, "returned": 3, "rehinted": 3, "dead": 1, "orphans": 2, "promoted": 4,
-    "lost": 6, "pruned": 9, "pruned_events": 0, "pruned_workers": 1,
+    "expired": 11, "relayed": 7, "reaped_workers": 2, "returned": 3, "rehinted": 3, "dead": 1, "orphans": 2,
+    "promoted": 4, "lost": 6, "pruned": 9, "pruned_events": 0, "pruned_workers": 1,
 }  # fmt: skip
 MARKERS = {"markers": 2}
 """One through each queue with work. Another pass, a beat later, may send others: that is no change."""
@@ -137,7 +139,7 @@ class TestDryRun:
 
         assert did == said | {"dry_run": False}
         assert any(did[name] for name in EXPECTED)
-        assert all(did[name] <= 3 for name in ("relayed", "orphans", "promoted", "pruned"))
+        assert all(did[name] <= 3 for name in ("expired", "relayed", "orphans", "promoted", "pruned"))
 
     def test_the_table_names_every_count(self, cli: Cli) -> None:
         wreck(cli)

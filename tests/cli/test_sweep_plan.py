@@ -6,6 +6,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ from sqlalchemy import select
 
 from tests.cli.conftest import BOUND_S, Cli, Ran
 from tests.cli.test_sweep import EXPECTED, ago, claim, incarnation, join, record, wreck
+from tests.stores import database_of
 from workq.app import WorkQueue
 from workq.inflight import Entry
 from workq.task import State
 
-PLANNED = {"relay": 7, "reap": 1, "rehint": 3, "orphan": 2, "promote": 4, "lost": 6, "prune": 10}
+PLANNED = {"expire": 11, "relay": 7, "reap": 1, "rehint": 3, "orphan": 2, "promote": 4, "lost": 6, "prune": 10}
 """The wreck as decisions. A sweep counts a worker that was reaped half-way among the reaped; a plan has its tasks."""
 
 
@@ -37,11 +39,12 @@ def apply(cli: Cli, name: str = "plan.json") -> Ran:
 def tables(cli: Cli) -> dict[str, list[Any]]:
     """All that the ledger holds."""
     with cli.queue() as wq:
-        database = wq.stores.ledger.database  # type: ignore[attr-defined]
-        return {
-            table.name: database.ask(lambda tx, table=table: sorted(map(repr, tx.execute(select(table)))))
-            for table in database.tables.metadata.sorted_tables
-        }
+        database = database_of(wq)
+        with database.read() as tx:
+            return {
+                table.name: sorted(map(repr, tx.execute(select(table))))
+                for table in database.tables.metadata.sorted_tables
+            }
 
 
 def task_of(row: dict[str, Any]) -> str | None:
@@ -101,7 +104,7 @@ class TestPlan:
     def test_it_has_no_token(self, cli: Cli) -> None:
         wreck(cli)
         with cli.queue() as wq:
-            database = wq.stores.ledger.database  # type: ignore[attr-defined]
+            database = database_of(wq)
             token = database.tables.task.c.token
             tokens = database.ask(lambda tx: list(tx.execute(select(token).where(token.is_not(None))).scalars()))
         assert len(tokens) >= 7
@@ -116,7 +119,7 @@ class TestPlan:
         ran = cli.here("sweep", "--plan", "plan.json", "--limit", "3")
 
         made = json.loads((cli.folder / "plan.json").read_text())
-        assert sorted(made["cut"]) == ["mark", "promote", "prune", "relay"]
+        assert sorted(made["cut"]) == ["expire", "mark", "promote", "prune", "relay"]
         counted = Counter(row["kind"] for row in made["rows"])
         assert {kind: counted[kind] for kind in ("relay", "promote", "lost", "orphan")} == {
             "relay": 3, "promote": 3, "lost": 3, "orphan": 2,
@@ -133,7 +136,7 @@ class TestPlan:
         assert tables(cli) == before, "a plan suspects nobody"
         cli.look("sweep", "--only", "reap")
         with cli.queue() as wq:  # a beat later
-            database = wq.stores.ledger.database  # type: ignore[attr-defined]
+            database = database_of(wq)
             with ago(wq, 5.0):
                 now = database.now()
                 worker = database.tables.worker
@@ -256,7 +259,7 @@ class TestApply:
         wreck(cli)
         made = plan(cli)
         rows = {task_id: row["kind"] for row in made["rows"] if (task_id := task_of(row)) is not None}
-        assert len(rows) == sum(PLANNED[kind] for kind in ("relay", "rehint", "orphan", "promote", "lost"))
+        assert len(rows) == sum(PLANNED[kind] for kind in ("expire", "relay", "rehint", "orphan", "promote", "lost"))
         moved = sorted(rows)[half::2]
         with cli.queue() as wq:
             move(wq, moved)
@@ -305,7 +308,7 @@ class TestApply:
         wreck(cli)
         plan(cli)
         with cli.queue() as wq:
-            database = wq.stores.ledger.database  # type: ignore[attr-defined]
+            database = database_of(wq)
             meta = database.tables.meta
             database.run(
                 lambda tx: tx.execute(meta.update().where(meta.c.name != "schema_version").values(at=database.now()))
@@ -408,7 +411,7 @@ class TestApply:
             applied.update(each.json()["applied"])
         assert applied == Counter(PLANNED)
         assert len([one for one in manual(cli) if one["task"]]) == sum(
-            PLANNED[kind] for kind in ("relay", "rehint", "orphan", "promote", "lost")
+            PLANNED[kind] for kind in ("expire", "relay", "rehint", "orphan", "promote", "lost")
         ) + 5  # the claims of the one that was reaped  # fmt: skip
         assert is_clean(cli)
 
@@ -443,8 +446,7 @@ class TestApply:
 
 def move(wq: WorkQueue, task_ids: list[str]) -> None:
     """Change where these tasks stand, each in one of the ways in which it may happen."""
-    ledger = wq.stores.ledger
-    database = ledger.database  # type: ignore[attr-defined]
+    ledger, database = wq.stores.ledger, database_of(wq)
     other = incarnation("other")
     ledger.join(other, queues=["sums"], threads=4)
     for at, task_id in enumerate(task_ids):
@@ -452,10 +454,8 @@ def move(wq: WorkQueue, task_ids: list[str]) -> None:
         assert task is not None
         if task.state is State.RUNNING:
             t = database.tables.task
-            database.run(
-                lambda tx, t=t, one=task_id: tx.execute(t.update().where(t.c.id == one).values(token="0" * 32))
-            )
-        elif at % 3 == 0:
+            database.run(methodcaller("execute", t.update().where(t.c.id == task_id).values(token="0" * 32)))
+        elif at % 3 == 0 or task.expires_at is not None:
             ledger.cancel(task_id, reason="no need")
         elif at % 3 == 1:
             assert ledger.claim([task_id], by=other.id)
@@ -577,7 +577,7 @@ class TestAway:
 
         made = json.loads((cli.folder / "plan.json").read_text())
         assert ran.status == 4
-        assert {row["kind"] for row in made["rows"]} == {"relay", "orphan", "promote", "prune"}
+        assert {row["kind"] for row in made["rows"]} == {"expire", "relay", "orphan", "promote", "prune"}
         assert len(made["away"]) == 1
         assert "127.0.0.1:1" in ran.err
 

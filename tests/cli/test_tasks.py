@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import time
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -91,6 +92,7 @@ class TestEnqueue:
             (("shop.add", "a=" + "9" * 5000), "too long"),
             (("shop.add", "a=1", "--key", ""), "key"),
             (("shop.add", "a=1", "--in", "4000d"), "ten years"),
+            (("shop.add", "a=1", "--in", "2h", "--expires", "1h"), "it would never start"),
         ],
         ids=str,
     )
@@ -115,8 +117,44 @@ class TestEnqueue:
         assert other.status == 1
         assert "key" in other.err
         shown = cli.look("task", "show", dated["id"])
-        assert shown["queue"] == "later"
+        assert (shown["queue"], shown["expires_at"]) == ("later", None)
         assert abs(datetime.fromisoformat(shown["due_at"]) - datetime.fromisoformat(at)) < timedelta(seconds=60)
+
+    def test_a_task_that_expired_is_cancelled_and_says_so(self, cli: Cli) -> None:
+        task_id = cli("enqueue", "shop.echo", "value=1", "--expires", "0.1s", "-o", "json", app=True).json()["id"]
+        before = cli.look("task", "show", task_id)
+        time.sleep(0.2)  # by the clock of the ledger, which no test moves in another process
+
+        drain(cli)
+        cli.look("sweep")
+
+        after = cli.look("task", "show", task_id)
+        assert before["expires_at"] is not None
+        assert (after["state"], after["reason"], after["attempt"]) == ("cancelled", "expired", 0)
+
+
+class TestReschedule:
+    def test_each_id_is_answered_and_only_what_does_not_run_moves(self, cli: Cli) -> None:
+        waiting = [cli("enqueue", "shop.add", "a=1", "--in", "1h", "-o", "json", app=True).json()["id"]]
+        ready = cli.record("shop.add", 1)
+        (done,) = cli.settle(cli.record("shop.add", 1), Done("1"))
+        at = (datetime.now(UTC) + timedelta(days=1)).isoformat(timespec="seconds")
+
+        mixed = cli("task", "reschedule", "--now", *waiting, done, UNKNOWN, "abc", "-o", "json")
+        later = cli("task", "reschedule", "-", "--at", at, "--why", "the shop is closed", stdin=ready[0])
+
+        assert mixed.status == 1
+        told = results(mixed.json())
+        assert {one for one, result in told.items() if result["ok"]} == set(waiting)
+        assert told[waiting[0]]["result"] == "ready"
+        assert told[done]["error"].startswith("is succeeded")
+        assert (later.status, later.out) == (0, f"{ready[0]}  waiting\n")
+        shown = cli.look("task", "show", ready[0])
+        assert abs(datetime.fromisoformat(shown["due_at"]) - datetime.fromisoformat(at)) < timedelta(seconds=60)
+        assert [one["detail"]["why"] for one in shown["history"]] == ["the shop is closed"]
+        drain(cli)
+        assert cli.look("task", "show", waiting[0])["state"] == "succeeded"
+        assert cli.look("task", "show", ready[0])["state"] == "waiting"
 
 
 class TestDrain:
@@ -267,46 +305,6 @@ class TestCancelAndRetry:
 
         assert ran.status == 1
         assert [line.split()[0] for line in ran.out.splitlines()] == ids
-
-    def test_dead_retry_of_all_needs_a_confirmation_and_shows_the_count(self, cli: Cli) -> None:
-        ids = cli.kill(3)
-
-        refused = cli("dead", "retry", "--all")
-        counted = cli("dead", "retry", "--all", "--dry-run", "-o", "json")
-        filtered = cli.look("dead", "retry", "--all", "--queue", "other", "--yes")
-        named = cli.look("dead", "retry", ids[0], UNKNOWN, "--dry-run")
-        done = cli("dead", "retry", "--all", "--name", "shop.fail", "--yes", "-o", "json")
-        nothing = cli.look("dead", "retry", "--all", "--yes")
-
-        assert refused.status == 6
-        assert "3 dead tasks" in refused.err
-        assert "--yes" in refused.err
-        assert counted.json() == {"dry_run": True, "tasks": 3}
-        assert filtered == nothing == {"results": []}
-        assert named == {"dry_run": True, "tasks": 1}
-        assert done.status == 0
-        assert set(results(done.json())) == set(ids)
-        assert cli.look("status")["states"]["ready"] == 3
-
-    def test_on_a_terminal_it_asks_with_the_count(self, cli: Cli) -> None:
-        cli.kill(2)
-
-        no = cli.on_a_terminal("dead", "retry", "--all", typed="n\n")
-        end = cli.on_a_terminal("dead", "retry", "--all", typed="\x04")
-        yes = cli.on_a_terminal("dead", "retry", "--all", typed="y\n")
-
-        assert (no.status, end.status, yes.status) == (6, 6, 0)
-        assert "send 2 dead tasks back? [y/N]" in no.out
-        assert yes.out.count("  ready") == 2
-
-    def test_dead_retry_leaves_other_tasks_alone(self, cli: Cli) -> None:
-        (cancelled,) = cli.record("shop.add", 1)
-        cli.look("task", "cancel", cancelled)
-
-        ran = cli("dead", "retry", cancelled)
-
-        assert ran.status == 1
-        assert "is cancelled, not dead" in ran.out
 
 
 class TestForms:

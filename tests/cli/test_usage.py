@@ -184,7 +184,7 @@ class TestNumbersAndNames:
         ran = here("sweep", "--only", "relay,rep")
 
         assert ran.status == 2
-        assert "'rep' is not one of relay, reap, orphans, promote, mark, prune" in ran.err
+        assert "'rep' is not one of expire, relay, reap, orphans, promote, mark, prune" in ran.err
 
     @pytest.mark.parametrize("value", ["abc", "01932c07-a0b1", "x" * 5000, "../../etc/passwd", "' OR 1=1 --"])
     def test_an_id_is_checked_by_its_form_first(self, here: Here, value: str) -> None:
@@ -199,6 +199,9 @@ class TestNumbersAndNames:
         [
             ("enqueue", "x", "--in", "1m", "--at", "2026-11-21T03:00Z"),
             ("enqueue", "x", "a=1", "--json", "-"),
+            ("task", "reschedule", "01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f"),
+            ("task", "reschedule", "01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f", "--now", "--in", "1m"),
+            ("task", "reschedule", "--now"),
             ("sweep", "--dry-run", "--every", "5s"),
             ("dead", "retry"),
             ("dead", "retry", "--all", "01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f"),

@@ -14,15 +14,15 @@ import pytest
 from sqlalchemy import delete, insert, update
 
 from tests.cli.conftest import Cli
+from tests.stores import database_of
 from workq.app import WorkQueue
 from workq.codec import new_task_id
 from workq.incarnation import Incarnation, this_machine
 from workq.inflight import Entry
-from workq.ledger.database import Database
 from workq.ledger.states import SUSPECT
 from workq.report import Code, Why, why
 from workq.run import prepare
-from workq.task import Cancelled, Claim, Dead, Done, NewTask, Outcome, Retry, Settlement
+from workq.task import Cancelled, Claim, Dead, Done, Failed, NewTask, Outcome, Settlement
 
 UNKNOWN = "01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f"
 
@@ -35,7 +35,7 @@ class Scene:
         self.stores = wq.stores
         self.ledger = wq.stores.ledger
         self.inflight = wq.stores.inflight
-        self.database: Database = wq.stores.ledger.database  # type: ignore[attr-defined]  # the clock is no part of the port
+        self.database = database_of(wq)
         self.me = self.join("me")
 
     def join(self, name: str, queue: str = "sums", **facts: Any) -> Incarnation:
@@ -131,7 +131,7 @@ def test_a_cancelled_task_says_why(scene: Scene) -> None:
 
 def test_a_running_task_names_its_worker_its_attempt_and_when_it_started(scene: Scene) -> None:
     task_id = scene.record()
-    scene.settle(task_id, Retry(0.0, "once"))
+    scene.settle(task_id, Failed(0.0, "once"))
     scene.claim(task_id)
 
     found = scene.why(task_id)
@@ -197,7 +197,7 @@ def test_a_worker_without_lease_and_heartbeat_is_silent_whether_it_runs_or_holds
 
 def test_a_task_that_is_not_due_says_until_when(scene: Scene) -> None:
     later, failed = scene.record(delay_s=600.0), scene.record()
-    scene.settle(failed, Retry(60.0, "once"))
+    scene.settle(failed, Failed(60.0, "once"))
 
     first, again = scene.why(later), scene.why(failed)
 
@@ -206,6 +206,21 @@ def test_a_task_that_is_not_due_says_until_when(scene: Scene) -> None:
     assert "attempt 1 failed (1 of 5)" in again.reason
     assert near(first.until, scene.now() + timedelta(seconds=600.0))
     assert near(again.until, scene.now() + timedelta(seconds=60.0))
+
+
+def test_a_task_that_has_expired_says_that_the_sweep_cancels_it(scene: Scene) -> None:
+    task_id = scene.record(expires_s=60.0)
+    assert scene.why(task_id).code is not Code.EXPIRED
+    scene.forward(61.0)
+
+    first = scene.why(task_id)
+    assert scene.ledger.expire(limit=9) == 1
+    then = scene.why(task_id)
+
+    assert first.code is Code.EXPIRED
+    assert "was not" in first.reason
+    assert then.code is Code.CANCELLED
+    assert "expired" in then.reason
 
 
 def test_a_task_whose_handler_is_unknown_to_its_worker_says_so_and_what_becomes_of_it(scene: Scene) -> None:

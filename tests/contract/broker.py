@@ -19,8 +19,10 @@ import pytest
 from sqlalchemy import Engine
 
 from workq.broker import Broker, Browsed, Consumer, Delivery, Hint
+from workq.broker.embedded import EmbeddedBroker
 from workq.codec import Envelope, encode_hint, new_task_id
 from workq.errors import LedgerUnavailable, Unavailable
+from workq.ledger.hinting import insert_hints
 
 LONG_S = 20.0
 """How long a noisy machine may take for what normally takes milliseconds."""
@@ -221,6 +223,31 @@ class BrokerContract:
         rest = collect(consumer, 7)
 
         assert ids(first + rest) == ids(sent)
+
+    def test_the_prefetch_can_be_widened_and_narrowed_while_deliveries_are_unacked(
+        self, broker: Broker, queue: str
+    ) -> None:
+        sent = hints(queue, 60)
+        broker.publish(sent, deadline_s=LONG_S)
+        consumer = broker.consumer([queue], name="one", prefetch=2)
+        first = collect(consumer, 2, ack=False)
+
+        consumer.set_prefetch(8)
+        consumer.set_prefetch(8)
+        more = collect(consumer, 6, ack=False)
+        while page := consumer.fetch(ids_max=100, wait_s=QUIET_S):
+            more += page
+        assert 6 <= len(more) <= 8  # RabbitMQ counts none that a subscription before this one delivered
+        consumer.ack(more)
+        consumer.set_prefetch(32)
+        many = collect(consumer, 30, ack=False)
+        consumer.set_prefetch(2)
+        consumer.ack([*first, *many])
+        rest = collect(consumer, 60 - len(first + more + many))
+
+        assert ids(first + more + many + rest) == ids(sent)
+        assert consumer.fetch(ids_max=100, wait_s=QUIET_S) == []
+        assert broker.depths([queue])[queue].ready == 0
 
     def test_two_consumers_share_a_queue_without_duplicates(
         self, broker: Broker, other_broker: Broker, queue: str
@@ -725,7 +752,7 @@ class BrokerContract:
             assert isinstance(self, TransactionalContract)
         else:
             with pytest.raises(NotImplementedError):
-                broker.publish_within([], None)
+                broker.rows([])
 
 
 class ForgettingContract(BrokerContract):
@@ -792,11 +819,12 @@ class TransactionalContract(BrokerContract):
         kept, dropped = hints(queue, 2), hints(queue, 2)
         consumer = broker.consumer([queue], name="one", prefetch=10)
 
-        with stage.engine().connect() as connection:
-            broker.publish_within(dropped, connection)
+        assert isinstance(broker, EmbeddedBroker)
+        with broker.database.engine.connect() as connection:
+            insert_hints(connection, broker.database, broker.rows(dropped))
             connection.rollback()
-        with stage.engine().connect() as connection:
-            broker.publish_within(kept, connection)
+        with broker.database.engine.connect() as connection:
+            insert_hints(connection, broker.database, broker.rows(kept))
             connection.commit()
 
         assert ids(collect(consumer, 2)) == ids(kept)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import pytest
 
+from tests.contract.given import at_once
 from workq.errors import LeaseLost
 from workq.inflight import Entry, InFlight
 
@@ -68,18 +67,6 @@ def pairs(entries: Sequence[Entry]) -> list[tuple[str, str]]:
 
 def claimed(entries: Sequence[Entry], attempt: int | None) -> list[Entry]:
     return [Entry(entry.task_id, entry.queue, attempt) for entry in entries]
-
-
-def at_once(count: int, act: Callable[[int], set[str]]) -> list[set[str]]:
-    """Run `act` in as many threads, all of them started together."""
-    gate = threading.Barrier(count)
-
-    def run(number: int) -> set[str]:
-        gate.wait(30)
-        return act(number)
-
-    with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(run, range(count)))
 
 
 class InFlightContract:

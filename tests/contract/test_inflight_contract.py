@@ -16,10 +16,13 @@ from workq.inflight import Entry
 from workq.inflight.embedded import REAPED_KEPT_S, EmbeddedInFlight
 from workq.inflight.redis import RedisInFlight
 from workq.ledger.database import Database
+from workq.testing.redis_cluster import RedisCluster, start_redis_cluster
 from workq.testing.servers import MariaDB, PostgreSQL, Redis
 
 RIGHTS = "+@read +@write +@scripting +@connection +time -@dangerous +info"
 """What workq needs of Redis, as workq/inflight/redis.py says."""
+CLUSTER_RIGHTS = "+asking +cluster|slots"
+"""And on the nodes of a cluster."""
 
 
 class TestRedis(InFlightContract):
@@ -34,7 +37,7 @@ class TestRedis(InFlightContract):
     def world(self, redis_server: Redis, admin: redis.Redis) -> Iterator[World]:
         namespace, user, password = f"t{secrets.token_hex(6)}", f"u{secrets.token_hex(6)}", secrets.token_hex(16)
         patterns = [f"~{{{namespace}}}:*", f"~{{{namespace}-2}}:*"]
-        admin.execute_command("ACL", "SETUSER", user, "on", f">{password}", *patterns, *RIGHTS.split())  # type: ignore[no-untyped-call]
+        admin.execute_command("ACL", "SETUSER", user, "on", f">{password}", *patterns, *RIGHTS.split())  # type: ignore[no-untyped-call]  # redis-py has no types here
         url = redis_server.url.replace("redis://", f"redis://{user}:{password}@")
         inflight = RedisInFlight(url, namespace=namespace)
         neighbour = RedisInFlight(url, namespace=f"{namespace}-2")
@@ -49,7 +52,7 @@ class TestRedis(InFlightContract):
         neighbour.close()
         wipe_redis(admin, namespace)
         wipe_redis(admin, f"{namespace}-2")
-        admin.execute_command("ACL", "DELUSER", user)  # type: ignore[no-untyped-call]
+        admin.execute_command("ACL", "DELUSER", user)  # type: ignore[no-untyped-call]  # as above
 
     def test_whatever_text_an_id_or_a_worker_is_comes_back_as_it_was(self, world: World) -> None:
         """Values travel as values: nothing of them becomes a part of a script, a key pattern or a separator."""
@@ -74,7 +77,7 @@ class TestRedis(InFlightContract):
         entries = world.entries(3)
         hash_name = next(iter(admin.scan_iter("*:leases"))).replace("leases", "inflight:mail")
         for entry, value in zip(entries, ["", b"\xff\xfe\x00", "1|x|ada"], strict=True):
-            admin.hset(hash_name, entry.task_id, value)  # type: ignore[arg-type]
+            admin.hset(hash_name, entry.task_id, value)  # type: ignore[arg-type]  # bytes are as good as text to Redis
 
         assert world.inflight.holds("mail") == []
         assert len(world.inflight.hold(entries, by=ada)) == 3
@@ -111,6 +114,50 @@ class TestRedis(InFlightContract):
         world.inflight.leave(bob)
 
         assert list(admin.scan_iter(f"{namespace}*")) == [f"{namespace}epoch"]
+
+
+class TestRedisCluster(InFlightContract):
+    """On three nodes, again as a user who may do no more than the documentation asks for."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def cluster(cls, redis_server: Redis) -> Iterator[RedisCluster]:  # where Redis is missing, that one says so
+        with start_redis_cluster(3) as cluster:
+            yield cluster
+
+    @pytest.fixture
+    def world(self, cluster: RedisCluster) -> Iterator[World]:
+        namespace, user, password = f"t{secrets.token_hex(6)}", f"u{secrets.token_hex(6)}", secrets.token_hex(16)
+        patterns = [f"~{{{namespace}}}:*", f"~{{{namespace}-2}}:*"]
+        for node in cluster.nodes:
+            node.tell("ACL", "SETUSER", user, "on", f">{password}", *patterns, *RIGHTS.split(), *CLUSTER_RIGHTS.split())
+        url = cluster.url.replace("://", f"://{user}:{password}@")
+        inflight, neighbour = RedisInFlight(url, namespace=namespace), RedisInFlight(url, namespace=f"{namespace}-2")
+        with redis.Redis.from_url(cluster.node_of(namespace).url, decode_responses=True) as admin:
+            yield World(
+                inflight,
+                neighbour,
+                wipe=lambda: wipe_redis(admin, namespace),
+                disagreements=lambda: disagreements(admin, namespace),
+                product="Redis",
+            )
+            wipe_redis(admin, namespace)
+        inflight.close()
+        neighbour.close()
+        for node in cluster.nodes:
+            node.tell("ACL", "DELUSER", user)
+
+    def test_all_keys_of_a_namespace_are_on_one_node(self, world: World, cluster: RedisCluster) -> None:
+        """One slot: no script could touch two."""
+        ada = world.worker("ada")
+        world.inflight.hold(world.entries(5) + world.entries(5, queue="index"), by=ada)
+        world.inflight.forget("bob")
+
+        namespace = str(world.inflight._prefix)  # type: ignore[attr-defined]  # nothing public says its name
+        found = [node.tell("KEYS", f"{namespace}*").split() for node in cluster.nodes]
+        [keys] = filter(None, found)
+        names = ("epoch", "leases", "lost", "held:ada", "inflight:mail", "inflight:index")
+        assert sorted(keys) == sorted(f"{namespace}{name}" for name in names)
 
 
 def wipe_redis(admin: Any, namespace: str) -> None:

@@ -10,7 +10,8 @@ from workq.ledger.database import Database
 
 pytest.register_assert_rewrite("tests.contract.ledger")
 
-from tests.contract.ledger import LedgerContract, Walk  # noqa: E402 - its assertions explain themselves from here on
+from tests.contract.ledger import LedgerContract  # noqa: E402 - its assertions explain themselves from here on
+from tests.contract.ledger.rules import Walk  # noqa: E402 - as above
 
 
 class TestSQLite(OnSQLite, LedgerContract):

@@ -14,7 +14,7 @@ from workq.ledger import Company
 from workq.ledger.database import Database
 from workq.ledger.sql import SqlLedger
 from workq.ledger.states import NOTED, SUSPECT
-from workq.task import Done, NewTask, Retry, Settlement, State
+from workq.task import Done, Failed, NewTask, Settlement, State
 
 
 class QuestionsContract(OnDatabase):
@@ -36,7 +36,7 @@ class QuestionsContract(OnDatabase):
         found = ledger.standings([task_id, new_task_id(), "no id"])
         (claim,) = ledger.claim([task_id], by="me")
         running = ledger.standings([task_id])[task_id]
-        ledger.settle([Settlement(claim, Retry(60.0, "boom"))])
+        ledger.settle([Settlement(claim, Failed(60.0, "boom"))])
         waits = ledger.standings([task_id])[task_id]
 
         assert set(found) == {task_id}

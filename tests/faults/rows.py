@@ -41,8 +41,11 @@ def _at(point: str) -> tuple[str, ...]:
 
 ROWS: Final[dict[str, Row]] = {
     # a worker process
-    "F1": Row("killed with a hint in hand, unheld", _at("worker.before_hold")),
-    "F2": Row("killed with a hold, unacked", _at("worker.before_ack")),
+    "F1": Row(
+        "killed with a hint in hand, unheld",
+        (f"{_POINT}[worker.before_hold-servers]", f"{_POINT}[worker.before_commit-sqlite]"),
+    ),
+    "F2": Row("killed with a hold, unacked", (f"{_POINT}[worker.before_ack-servers]",)),
     "F3": Row("killed with a hold, unclaimed", _at("worker.before_claim")),
     "F4": Row("killed with a claim, not started", _at("worker.before_run")),
     "F5": Row(

@@ -19,11 +19,14 @@ import psutil
 import pytest
 
 from tests.conftest import Private
+from tests.system.conftest import OpenLeg
 from tests.system.fleet import REPOSITORY, wait_until
 from tests.system.legs import Leg
 from tests.system.witness import tell
 from workq import State
 from workq.testing.servers import PostgreSQL, RabbitMQ, Redis, Server, start_postgres, start_redis
+
+pytestmark = pytest.mark.one_leg
 
 HOUR_S = 3600.0
 ELSEWHERE = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc")
@@ -77,9 +80,7 @@ def stack() -> Iterator[ExitStack]:
 
 
 def started(kind: Callable[..., WithWrongClock], folder: Path | None = None) -> WithWrongClock:
-    server = kind(folder, ())
-    server._first_start()
-    return server
+    return kind(folder, ()).first_start()
 
 
 @pytest.fixture
@@ -97,20 +98,9 @@ def wrong_postgres(private: Private) -> Iterator[WithWrongClock]:
 
 
 @pytest.fixture
-def redis_leg(
-    wrong_redis: WithWrongClock, postgres_server: PostgreSQL, rabbitmq_server: RabbitMQ, tmp_path: Path
-) -> Iterator[Leg]:
+def redis_leg(wrong_redis: WithWrongClock, open_leg: OpenLeg) -> Leg:
     """Only Redis has the wrong clock."""
-    leg = Leg.open(
-        "servers",
-        tmp_path,
-        ledger=postgres_server.url,
-        broker=rabbitmq_server.url,
-        inflight=wrong_redis.url,
-        divide=10.0,
-    )
-    yield leg
-    leg.close()
+    return open_leg("servers", divide=10.0, inflight=wrong_redis.url)
 
 
 @pytest.fixture(params=["servers", "embedded"])

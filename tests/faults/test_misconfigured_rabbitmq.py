@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pika
 import pytest
@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import Private
 from workq.broker import Hint
 from workq.broker.rabbitmq import RabbitMQBroker
-from workq.config import Settings
+from workq.config import QueueType, Settings
 from workq.doctor import Check, Level, examine
 from workq.testing.servers import (
     RabbitMQ,
@@ -42,26 +42,26 @@ class Managed:
     folder: Path
     namespace: str = ""
 
-    def fresh(self, queue_type: str = "quorum") -> Managed:
+    def fresh(self, queue_type: QueueType = "quorum") -> Managed:
         """A new namespace, whose queue `mail` is declared."""
         namespace = f"n{secrets.token_hex(4)}"
-        broker = RabbitMQBroker(self.server.url, namespace=namespace, queue_type=queue_type)  # type: ignore[arg-type]
+        broker = RabbitMQBroker(self.server.url, namespace=namespace, queue_type=queue_type)
         try:
             assert broker.publish([Hint("mail", (ID,), 0.2)], deadline_s=30.0) == [True]  # delayed: the ladder, too
         finally:
             broker.close()
         return Managed(self.server, self.api, self.folder, namespace)
 
-    def look(self, *queues: str, queue_type: str = "quorum", url: str | None = None) -> list[Check]:
+    def look(self, *queues: str, queue_type: QueueType = "quorum", url: str | None = None) -> list[Check]:
         settings = Settings(
             ledger=f"sqlite:///{self.folder}/none.db",
             broker=url or self.server.url,
             namespace=self.namespace,
-            queue_type=queue_type,  # type: ignore[arg-type]
+            queue_type=queue_type,
         )
         return examine(settings, queues=queues or ("mail",))
 
-    def found(self, *queues: str, queue_type: str = "quorum") -> list[str]:
+    def found(self, *queues: str, queue_type: QueueType = "quorum") -> list[str]:
         return findings(self.look(*queues, queue_type=queue_type), "broker")
 
     def policy(self, definition: str, *, pattern: str = "q[.]", operator: bool = False) -> Callable[[], object]:
@@ -96,7 +96,7 @@ def managed(rabbitmq: Managed, monkeypatch: pytest.MonkeyPatch) -> Managed:
 
 
 def test_a_broker_as_workq_declares_it_has_no_findings(managed: Managed) -> None:
-    for queue_type in ("quorum", "classic"):
+    for queue_type in get_args(QueueType):
         fresh = managed.fresh(queue_type)
 
         checks = fresh.look(queue_type=queue_type)

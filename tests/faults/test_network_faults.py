@@ -195,7 +195,7 @@ def test_connections_that_are_cut_again_and_again_lose_nothing_and_start_nothing
     wired = wire(where)
     leg, proxy = wired.leg, wired.proxy
     rng = Random(33)
-    count = 150
+    count = 400
     with leg.fleet(processes=2, threads=2) as fleet:
         leg["note"].enqueue_many({"number": number, "seconds": 0.02} for number in range(count))
         wait_until(lambda: len(leg.starts()) > 2, timeout_s=30, what="it serves")  # at the start, exit 4 is right
@@ -211,7 +211,7 @@ def test_connections_that_are_cut_again_and_again_lose_nothing_and_start_nothing
                     proxy.cut_after(rng.randint(0, 400), Direction.TO_CLIENT)
             cuts += 1
             wait_until(
-                lambda done=done: len(leg.starts()) > done or leg.unsettled() == 0,  # type: ignore[misc]
+                lambda done=done: len(leg.starts()) > done or leg.unsettled() == 0,  # type: ignore[misc]  # a lambda's default has no type
                 timeout_s=40,
                 what="work goes on",
             )

@@ -26,6 +26,7 @@ from workq.broker import Hint
 from workq.broker.amqp import Address, Link
 from workq.broker.rabbitmq import RabbitMQBroker
 from workq.codec import new_task_id
+from workq.config import QueueType
 from workq.errors import BrokerUnavailable, ConfigError
 from workq.testing.servers import RabbitMQ, start_rabbitmq
 
@@ -93,9 +94,9 @@ def test_while_the_broker_is_down_publish_answers_false_and_the_consumer_comes_b
 
 @pytest.mark.parametrize("queue_type", ["quorum", "classic"])
 def test_no_confirmed_hint_is_lost_when_the_broker_is_killed_amid_publishing(
-    server: RabbitMQ, namespace: str, queue_type: str
+    server: RabbitMQ, namespace: str, queue_type: QueueType
 ) -> None:
-    broker = RabbitMQBroker(server.url, namespace=namespace, queue_type=queue_type)  # type: ignore[arg-type]
+    broker = RabbitMQBroker(server.url, namespace=namespace, queue_type=queue_type)
     confirmed: list[Hint] = []
     started = threading.Event()
     stop = threading.Event()

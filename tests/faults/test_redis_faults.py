@@ -14,8 +14,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -26,6 +27,7 @@ import redis
 from tests.conftest import Private
 from tests.contract.inflight import LONG_S, claimed, ids, pairs, until
 from tests.contract.test_inflight_contract import disagreements
+from tests.faults import silence
 from workq.errors import ConfigError, InFlightUnavailable, LeaseLost
 from workq.inflight import Entry
 from workq.inflight.redis import RedisInFlight
@@ -63,15 +65,7 @@ def inflight(server: Redis) -> Iterator[RedisInFlight]:
     store.close()
 
 
-def fails(call: Callable[[], object]) -> str:
-    """The message of the InFlightUnavailable that the call raises, within a bound."""
-    started = time.monotonic()
-    with pytest.raises(InFlightUnavailable) as caught:
-        call()
-    assert time.monotonic() - started < HANG_S
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
+fails = partial(silence.fails, within_s=HANG_S)
 
 
 def scripts_run(admin: Any) -> int:
@@ -297,7 +291,7 @@ def test_flushall_in_the_middle_of_everything_leaves_hash_and_indexes_in_agreeme
         thread.start()
     for _ in range(20):
         before = scripts_run(admin)
-        until(lambda before=before: scripts_run(admin) > before + 20, "the workers work")  # type: ignore[misc]
+        until(lambda before=before: scripts_run(admin) > before + 20, "the workers work")  # type: ignore[misc]  # a lambda's default has no type
         admin.flushall()
     stop.set()
     for thread in threads:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -15,12 +14,13 @@ import pytest
 import redis
 
 from tests.conftest import Private
+from tests.system.conftest import OpenLeg
 from tests.system.fleet import wait_until
 from tests.system.legs import Leg
 from tests.system.witness import tell
 from workq import State
 from workq.incarnation import this_machine
-from workq.testing.servers import PostgreSQL, RabbitMQ, Redis, start_redis
+from workq.testing.servers import Redis, start_redis
 
 ROOM_S = 8.0
 """What a noisy machine may add to a bound."""
@@ -48,12 +48,8 @@ def admin(server: Redis) -> Iterator[Any]:
 
 
 @pytest.fixture
-def leg(server: Redis, postgres_server: PostgreSQL, rabbitmq_server: RabbitMQ, tmp_path: Path) -> Iterator[Leg]:
-    leg = Leg.open(
-        "servers", tmp_path, ledger=postgres_server.url, broker=rabbitmq_server.url, inflight=server.url, divide=10.0
-    )
-    yield leg
-    leg.close()
+def leg(server: Redis, open_leg: OpenLeg) -> Leg:
+    return open_leg("servers", divide=10.0, inflight=server.url)
 
 
 def notes(leg: Leg, count: int, seconds: float) -> None:
@@ -108,7 +104,7 @@ def test_wipes_while_workers_fetch_end_no_process_and_start_nothing_twice(leg: L
     with leg.fleet(processes=2, threads=2) as fleet:
         for _ in range(8):
             wanted = min(len(leg.starts()) + rng.randint(2, 12), 150)
-            wait_until(lambda wanted=wanted: len(leg.starts()) >= wanted, timeout_s=30, what="work goes on")  # type: ignore[misc]
+            wait_until(lambda wanted=wanted: len(leg.starts()) >= wanted, timeout_s=30, what="work goes on")  # type: ignore[misc]  # a lambda's default has no type
             admin.flushall()
         leg.wait_settled(timeout_s=60)
         assert "child_died" not in fleet.text()

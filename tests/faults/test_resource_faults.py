@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from tests.conftest import Private
-from tests.contract.ledger import new
+from tests.contract.given import incarnation, new
 from tests.system.fleet import REPOSITORY, wait_until
 from tests.system.legs import Leg
 from workq import State
@@ -25,6 +25,8 @@ from workq.ledger.database import Database
 from workq.ledger.sql import SqlLedger
 from workq.task import Done, Settlement
 from workq.testing.servers import PostgreSQL, Redis, Server, start_postgres, start_rabbitmq
+
+pytestmark = pytest.mark.one_leg
 
 
 def worker(leg: Leg, *options: str) -> list[str]:
@@ -121,12 +123,11 @@ ON_A_TINY_DISK = """
 import sys
 from pathlib import Path
 from subprocess import run
-from tests.contract.ledger import new
+from tests.contract.given import incarnation, new
 from workq.errors import LedgerUnavailable
 from workq.ledger.database import Database
 from workq.ledger.sql import SqlLedger
 from workq.task import Done, Settlement, State
-from tests.contract.ledger import incarnation
 
 disk = Path(sys.argv[1])
 run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)], check=True)
@@ -207,8 +208,6 @@ def small_disk() -> Iterator[Path]:
 
 def test_a_postgresql_whose_disk_is_full_costs_nothing_that_was_recorded(small_disk: Path, private: Private) -> None:
     """F60: errors, and perhaps a PANIC and a restart; what was acknowledged is there, once, and settles afterwards."""
-    from tests.contract.ledger import incarnation
-
     with private(start_postgres, small_disk) as server:
         ledger = SqlLedger(Database(server.url, statement_timeout_s=3.0))
         ledger.database.tables.metadata.create_all(ledger.database.engine)
@@ -233,8 +232,7 @@ def test_a_postgresql_whose_disk_is_full_costs_nothing_that_was_recorded(small_d
                 refused = str(error)
         print(f"PostgreSQL, disk full after {attempted} tasks: {refused}")
         ballast.unlink()
-        revive(server)
-        settled = patiently_settled(ledger, [Settlement(claim, Done("1")) for claim in claims])
+        settled = patiently_settled(server, ledger, [Settlement(claim, Done("1")) for claim in claims])
         more = {one.id for one in ledger.record(new(20, payload=body))}
 
         found = {task_id: look.state for task_id, look in ledger.look([*acknowledged, *more]).items()}
@@ -250,10 +248,12 @@ def revive(server: Server) -> None:
         server.start()
 
 
-def patiently_settled(ledger: SqlLedger, batch: list[Settlement]) -> list[State | None]:
+def patiently_settled(server: Server, ledger: SqlLedger, batch: list[Settlement]) -> list[State | None]:
+    """What they are afterwards. A server that recovers just now may still give up, for it had no room as it began."""
     states: list[State | None] = []
 
     def settles() -> bool:
+        revive(server)
         try:
             states[:] = [one.state for one in ledger.settle(batch)]
         except LedgerUnavailable:

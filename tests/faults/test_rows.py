@@ -23,7 +23,18 @@ def existing() -> frozenset[str]:
     """Every test of the files that the rows name, with and without the brackets of its variant."""
     files = sorted({test.partition("::")[0] for row in ROWS.values() for test in row.tests})
     told = subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:randomly", "-p", "no:cacheprovider"]
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "--collect-only",
+            "--both-legs",
+            "-q",
+            "-p",
+            "no:randomly",
+            "-p",
+            "no:cacheprovider",
+        ]
         + [str(Path("tests") / file) for file in files],
         cwd=REPOSITORY,
         capture_output=True,

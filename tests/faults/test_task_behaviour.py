@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
+from tests.stores import database_of
 from tests.system.fleet import Fleet, wait_until
 from tests.system.legs import Leg
 from workq import State, WorkQueue
@@ -201,8 +202,8 @@ def test_a_row_that_no_handler_can_take_is_dead_at_once(payload: str, reason: st
 
     wait_until(is_dead, timeout_s=30, what="it is dead")
     assert leg.starts()[task_id] == 0
-    table = leg.app.stores.ledger.database.tables.task  # type: ignore[attr-defined]
-    with leg.app.stores.ledger.database.read() as tx:  # type: ignore[attr-defined]
+    table = database_of(leg.app).tables.task
+    with database_of(leg.app).read() as tx:
         row = tx.execute(table.select().where(table.c.id == task_id)).one()
     assert (row.reason, row.attempt, row.crashes) == (reason, 1, 0)
 

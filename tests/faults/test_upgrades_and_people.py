@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,9 @@ import pytest
 from sqlalchemy import create_engine, text, update
 from sqlalchemy.exc import DBAPIError
 
-from tests.contract.ledger import incarnation, new
-from tests.faults.test_foreign_messages import Intruder, OnRabbitMQ, OnTheLedger
+from tests.contract.given import incarnation, new
+from tests.faults.intruder import Intruder
+from tests.stores import database_of
 from tests.system.conftest import OpenLeg
 from tests.system.fleet import REPOSITORY, Fleet, wait_until
 from tests.system.legs import Leg
@@ -32,12 +32,7 @@ from workq.sweep import sweep
 from workq.task import Done, Settlement
 from workq.testing.servers import MariaDB, PostgreSQL
 
-
-def database(leg: Leg) -> Database:
-    ledger = leg.app.stores.ledger
-    assert isinstance(ledger, SqlLedger)
-    return ledger.database
-
+pytestmark = pytest.mark.one_leg
 
 # A report that never ends.
 
@@ -117,7 +112,7 @@ def test_what_a_dead_sweeper_had_taken_is_published_once_by_the_others(
     stores, settings = leg.app.stores, leg.app.settings
     ids = record_unpublished(stores.ledger, leg, 30)
     sweep_and_die(leg, point, tmp_path)
-    clock = database(leg)
+    clock = database_of(leg.app)
     clock.clock_offset_s = 61.0
     meanwhile = sum(sweep(stores, settings, only=["relay"]).relayed for _ in range(3))
     clock.clock_offset_s = 90.0
@@ -141,15 +136,6 @@ def test_what_a_dead_sweeper_had_taken_is_published_once_by_the_others(
 
 
 # A rolling upgrade.
-
-
-@pytest.fixture
-def intruder(fast_leg: Leg) -> Iterator[Intruder]:
-    fast_leg["note"].enqueue(0)
-    fast_leg.app.producer.relay.flush(timeout_s=10)
-    found: Intruder = OnRabbitMQ(fast_leg) if fast_leg.name == "servers" else OnTheLedger(fast_leg)
-    yield found
-    found.close()
 
 
 def test_hints_of_a_newer_version_wait_for_a_worker_that_reads_them(fast_leg: Leg, intruder: Intruder) -> None:
@@ -193,7 +179,7 @@ def test_nonsense_in_the_ledger_is_refused_by_it_and_when_it_is_forced_in_the_au
     """F74."""
     leg = fast_leg
     ids = record_unpublished(leg.app.stores.ledger, leg, 3)
-    owner = database(leg)
+    owner = database_of(leg.app)
     task = owner.tables.task
     with pytest.raises(DBAPIError, match=r"(?i)constraint"), owner.engine.begin() as tx:
         tx.execute(update(task).where(task.c.id == ids[0]).values(state="foo"))

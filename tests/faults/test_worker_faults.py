@@ -19,6 +19,8 @@ from tests.system.legs import Leg
 from workq import State
 from workq.task import Task
 
+pytestmark = pytest.mark.one_leg
+
 
 def found(leg: Leg, task_id: str) -> Task:
     task = leg.app.get(task_id)
@@ -70,7 +72,7 @@ def test_consumers_killed_at_random_lose_nothing(fast_leg: Leg) -> None:
     ids = notes(fast_leg, 120, 0.03)
     with fast_leg.fleet(processes=2, threads=2) as fleet:
         for turn in range(3):
-            wait_until(lambda goal=turn * 25 + 10: len(fast_leg.starts()) > goal, timeout_s=40, what="progress")  # type: ignore[misc]
+            wait_until(lambda goal=turn * 25 + 10: len(fast_leg.starts()) > goal, timeout_s=40, what="progress")  # type: ignore[misc]  # a lambda's default has no type
             fleet.kill_one(turn)
         fast_leg.wait_settled(timeout_s=60)
     check_settled_once(fast_leg, ids)

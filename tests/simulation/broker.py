@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from workq.broker import Browsed, Delivery, Depth, Hint, See
+from workq.broker import Browsed, Delivery, Depth, Hint, HintRow, See
 from workq.codec import Envelope, decode_hint, encode_hint
 
 HORIZON_S = 409.5
@@ -285,8 +285,11 @@ class SimBroker:
         self.on_confirmed(hints)
         return [True] * len(hints)
 
-    def publish_within(self, hints: Sequence[Hint], connection: object) -> None:
+    def rows(self, hints: Sequence[Hint]) -> list[HintRow]:
         raise NotImplementedError
+
+    def wake(self) -> None:
+        """Nothing to do: it delivers by itself."""
 
     def consumer(self, queues: Sequence[str], *, name: str, prefetch: int) -> SimConsumer:
         consumer = SimConsumer(self._server, self._befall, queues, name=name, prefetch=prefetch)
@@ -397,6 +400,12 @@ class SimConsumer:
 
     def renew(self) -> None:
         """Nothing to do here: a subscription of the simulation gives what there is."""
+
+    def set_prefetch(self, count: int) -> None:
+        if count > self.subscription.prefetch:
+            self.subscription.prefetch = count
+            self._server.dispatch()
+        self.subscription.prefetch = count
 
     def pause(self) -> None:
         self.subscription.is_paused = True

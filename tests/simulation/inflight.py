@@ -105,7 +105,7 @@ class SimInFlight:
         with self._call("held_by"):
             return self._found(lambda _, holder: holder == worker)
 
-    def holds(self, queue: str) -> list[Hold]:
+    def holds(self, queue: str, *, claimed: bool = True) -> list[Hold]:
         with self._call("holds"):
             return self._found(lambda where, _: where[0] == queue)
 

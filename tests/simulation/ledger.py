@@ -6,7 +6,8 @@ What is replaced is `Database`: how a transaction is run. The statements are tho
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
@@ -19,7 +20,9 @@ from sqlalchemy.types import Float
 
 from tests.simulation.world import Act, Crash, World
 from workq.errors import CommitUnknown, LedgerUnavailable
+from workq.ledger import Ledger
 from workq.ledger.database import Database
+from workq.ledger.floor import Floor
 from workq.ledger.sql import SqlLedger
 from workq.ledger.sqltime import Instant
 
@@ -63,6 +66,7 @@ class SimDatabase(Database):
     def begin_run(self, world: World) -> None:
         """Empty, for the next seed."""
         self.world = world
+        self._statements.clear()  # those of a mutant are not kept
         self._open_connection.close()  # a mutant may have left it in the middle of something
         self._open_connection = self.engine.connect()
         self.raw.execute("BEGIN")
@@ -85,7 +89,16 @@ class SimDatabase(Database):
         finally:
             self._open_connection.rollback()
 
-    def run(self, change: Callable[[Connection], T], *, deadline_s: float | None = None) -> T:
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        if self._befall("ask") is not Act.OK:
+            raise LedgerUnavailable("the simulated ledger is away")
+        try:
+            yield self._open_connection
+        finally:
+            self._open_connection.rollback()
+
+    def run(self, change: Callable[[Connection], T], *, deadline_s: float | None = None, is_single: bool = False) -> T:
         act = self._befall("run")
         if act is Act.FAIL_BEFORE:
             if self.world.rng.random() < 0.3:  # it broke in COMMIT, and did not stand
@@ -117,7 +130,7 @@ class SimDatabase(Database):
         connection = self._open_connection
         try:
             answer = change(connection)
-        except BaseException:
+        except BaseException:  # a simulated crash too: the connection is everybody's
             connection.rollback()
             raise
         if stands:
@@ -127,7 +140,7 @@ class SimDatabase(Database):
             connection.rollback()
         return answer
 
-    def _open(self) -> Engine:
+    def _open(self, *, commits_itself: bool = False) -> Engine:
         self.raw = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         self.raw.execute("PRAGMA journal_mode=MEMORY")
         self.raw.create_function("sim_now", 1, self._instant)
@@ -162,16 +175,17 @@ def _short(value: object) -> str:
 
 
 class SimLedger(SqlLedger):
-    """The ledger as one process uses it. The world is told which method is called, with what."""
+    """The ledger as one process uses it. The world is told which method of the port is called, with what."""
 
     def __init__(self, database: SimDatabase, *, reserved_s: float) -> None:
         super().__init__(database, reserved_s=reserved_s)
+        self.floor = Floor(database, clock=lambda: 0.0)  # nothing takes long here, however busy the machine is
         self._world = database.world
 
     def __getattribute__(self, name: str) -> Any:
         found = super().__getattribute__(name)
-        if name.startswith("_") or not callable(found):
-            return found
+        if not callable(found) or not hasattr(Ledger, name):
+            return found  # what the methods are made of is named as its author likes
         world = self._world
 
         def called(*args: object, **kwargs: object) -> Any:
@@ -179,7 +193,10 @@ class SimLedger(SqlLedger):
                 raise Crash  # the run ends after this step, which a bug may have made endless
             before, world.op = world.op, (name, args, kwargs)
             try:
-                return found(*args, **kwargs)
+                answer = found(*args, **kwargs)
+                if name in ("claim", "claim_hinted"):
+                    world.on_claimed(answer)
+                return answer
             finally:
                 world.op = before
 

@@ -22,7 +22,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
-from sqlalchemy import update
+import msgspec
+from sqlalchemy import bindparam, update
 from sqlalchemy.sql import visitors
 from sqlalchemy.sql.elements import BindParameter, ColumnElement
 
@@ -31,15 +32,18 @@ from tests.simulation.ledger import SimDatabase
 from tests.simulation.run import Result, database, run
 from tests.simulation.world import Plan
 from workq import marker, relay, sweep
+from workq.arrivals import Arrivals
+from workq.broker.direct import DirectConsumer
 from workq.custody import Custody
 from workq.errors import InFlightUnavailable
-from workq.ledger import Unpublished
+from workq.ledger import Unpublished, people
 from workq.ledger.claims import Claiming
 from workq.ledger.marks import Marking
+from workq.ledger.people import Deciding
 from workq.ledger.repair import Repairing
 from workq.produce import Producer
 from workq.settle import Settler
-from workq.task import Retry, State
+from workq.task import Failed, State
 
 SEEDS_MAX = 2_000
 
@@ -133,8 +137,8 @@ def settle_without_the_fence() -> Any:
     """Neither attempt nor token: `state = 'running'` alone."""
     original = Claiming._settle_statement
 
-    def statement(self: Any, kind: type, *, many: bool = False) -> Any:
-        return without(original(self, kind, many=many), "b_token", "b_attempt")
+    def statement(self: Any, kind: type, *, is_bulk: bool = False) -> Any:
+        return without(original(self, kind, is_bulk=is_bulk), "b_token", "b_attempt")
 
     return replaced(Claiming, "_settle_statement", statement)
 
@@ -144,8 +148,8 @@ def settle_without_the_state() -> Any:
     """A settlement that is repeated, or late, overwrites."""
     original = Claiming._settle_statement
 
-    def statement(self: Any, kind: type, *, many: bool = False) -> Any:
-        return without(original(self, kind, many=many), "state")
+    def statement(self: Any, kind: type, *, is_bulk: bool = False) -> Any:
+        return without(original(self, kind, is_bulk=is_bulk), "state")
 
     return replaced(Claiming, "_settle_statement", statement)
 
@@ -171,13 +175,44 @@ def claim_without_looking_whether_it_is_due() -> Any:
 
 
 @mutant
+def claim_without_looking_whether_it_has_expired() -> Any:
+    original = Claiming._claim_statement
+    return replaced(Claiming, "_claim_statement", lambda *args: without(original(*args), "expires_at"))
+
+
+@mutant
+def what_has_expired_is_never_cancelled() -> Any:
+    return replaced(Repairing, "expire", lambda self, *, limit, dry_run=False: 0)
+
+
+@mutant
+def people_decide_about_what_runs() -> Any:
+    return replaced(people, "CLAIMABLE", (State.READY, State.WAITING, State.RUNNING))
+
+
+@mutant
+def reschedule_leaves_the_hint_that_it_has() -> Any:
+    original = Deciding.reschedule
+
+    def reschedule(self: Any, task_id: str, **given: Any) -> Any:
+        hint = original(self, task_id, **given)
+        t = self.database.tables.task
+        stays = update(t).where(t.c.id == task_id, t.c.published_at.is_(None)).values(published_at=t.c.created_at)
+        self.database.run(lambda tx: tx.execute(stays))
+        return hint
+
+    return replaced(Deciding, "reschedule", reschedule)
+
+
+@mutant
 def claim_without_looking_at_the_state() -> Any:
-    def statement(self: Any, task_ids: Any, by: str, token: str) -> Any:
+    def statement(self: Any) -> Any:
         t, now = self.database.tables.task, self.database.now
+        claimed = {"token": bindparam("b_token"), "worker": bindparam("b_by"), "started_at": now()}
         return (
             update(t)
-            .where(t.c.id.in_(sorted(set(task_ids))), t.c.due_at <= now())
-            .values(state="running", attempt=t.c.attempt + 1, token=token, worker=by, started_at=now())
+            .where(self._among(t.c.id), t.c.due_at <= now())
+            .values(state="running", attempt=t.c.attempt + 1, **claimed)
         )
 
     return replaced(Claiming, "_claim_statement", statement)
@@ -187,9 +222,8 @@ def claim_without_looking_at_the_state() -> Any:
 def claim_for_an_incarnation_that_is_not_live() -> Any:
     original = Claiming._claim_statement
 
-    def statement(self: Any, task_ids: Any, by: str, token: str) -> Any:
-        whole = original(self, task_ids, by, token)
-        return _without_exists(whole)
+    def statement(self: Any) -> Any:
+        return _without_exists(original(self))
 
     return replaced(Claiming, "_claim_statement", statement)
 
@@ -286,6 +320,53 @@ def what_is_given_back_is_released_without_a_hint() -> Any:
     return replaced(Custody, "_give_back", give_back)
 
 
+# -- direct
+
+
+@mutant
+def directly_a_page_that_is_cut_loses_its_rest() -> Any:
+    original = DirectConsumer.conclude
+
+    def conclude(self: Any, *args: Any) -> Any:
+        self._step.rows += list(self._step.rests)
+        self._step.rests = {}
+        return original(self, *args)
+
+    return replaced(DirectConsumer, "conclude", conclude)
+
+
+@mutant
+def directly_hints_that_were_not_granted_are_removed_without_a_look() -> Any:
+    original = DirectConsumer.conclude
+
+    def conclude(self: Any, *args: Any) -> Any:
+        self._step.judge = lambda missed, looks: ()
+        return original(self, *args)
+
+    return replaced(DirectConsumer, "conclude", conclude)
+
+
+@mutant
+def directly_hints_stay_although_their_tasks_were_claimed() -> Any:
+    original = DirectConsumer.conclude
+
+    def conclude(self: Any, *args: Any) -> Any:
+        self._step.rows = []
+        return original(self, *args)
+
+    return replaced(DirectConsumer, "conclude", conclude)
+
+
+@mutant
+def directly_a_claim_is_repeated_without_looking_whether_it_stands() -> Any:
+    return replaced(Claiming, "_standing_claims", lambda self, tx, attempt: ())
+
+
+@mutant
+def directly_what_is_claimed_and_unknown_is_never_handed_back() -> Any:
+    return replaced(Claiming, "return_forgotten", lambda self, held, *, by: 0)
+
+
 @mutant
 def what_is_handed_back_is_not_stamped() -> Any:
     """A marker that was sent before proves the new hint lost."""
@@ -341,20 +422,19 @@ def publish_in_a_transaction_of_the_caller_at_once() -> Any:
 
 @mutant
 def the_relay_marks_what_was_not_confirmed() -> Any:
-    def publish(stores: Any, rows: Any, *, deadline_s: float) -> int:
+    def send(stores: Any, rows: Any, *, deadline_s: float) -> list[Any]:
         pages = relay.hints_of([row for row in rows if row.delay_s <= stores.broker.horizon_s])
-        if not pages:
-            return 0
-        stores.broker.publish([hint for hint, _ in pages], deadline_s=deadline_s)
-        stores.ledger.mark_published([row for _, page in pages for row in page])
-        return len(rows)
+        if pages:
+            stores.broker.publish([hint for hint, _ in pages], deadline_s=deadline_s)
+        return [row for _, page in pages for row in page]
 
-    return replaced(relay, "publish", publish)
+    return replaced(relay, "send", send)
 
 
 @mutant
 def mark_published_without_the_attempt() -> Any:
-    return changed_sql((Claiming, "mark_published"), "attempt")
+    original = Claiming._mark_statement
+    return replaced(Claiming, "_mark_statement", lambda self: without(original(self), "attempt"))
 
 
 @mutant
@@ -373,7 +453,7 @@ def the_hint_of_a_retry_before_the_ledger() -> Any:
         rows = [
             Unpublished(one.claim.task_id, one.claim.queue, one.claim.attempt, one.outcome.delay_s)
             for one in [*self._waiting, *(one for batch in self._in_hand for one in batch)]
-            if isinstance(one.outcome, Retry)
+            if isinstance(one.outcome, Failed)
         ]
         offer = self._relay.offer
         offer(rows)
@@ -392,7 +472,7 @@ def every_settlement_publishes_a_hint() -> Any:
     original = Settler._finish
 
     def finish(self: Any, batch: Any, settled: Any) -> None:
-        original(self, batch, [replace(one, state=State.READY) for one in settled])
+        original(self, batch, [msgspec.structs.replace(one, state=State.READY) for one in settled])
 
     return replaced(Settler, "_finish", finish)
 
@@ -500,13 +580,13 @@ def the_marker_ignores_what_is_held() -> Any:
 
 @mutant
 def a_marker_is_returned_before_the_hints_ahead_of_it_are_held() -> Any:
-    original = Custody._sort
+    original = Arrivals.sort
 
     def sort(self: Any, deliveries: Any) -> Any:
         ours = original(self, deliveries)
         return [one for one in ours if not self._markers] if len(ours) > 1 else ours
 
-    return replaced(Custody, "_sort", sort)
+    return replaced(Arrivals, "sort", sort)
 
 
 @mutant
@@ -547,6 +627,10 @@ KINDS = {
 """Where a mutant can be seen at all: other seeds count, and are not run."""
 
 
+DIRECTLY = "directly_"
+"""Mutants of this name live where all three stores are one database."""
+
+
 @dataclass(frozen=True)
 class Caught:
     """The first seed that shows a mutant, and by which invariant; None when it survived."""
@@ -556,13 +640,23 @@ class Caught:
     result: Result | None
 
 
+BROKEN = ("TypeError(", "AttributeError(", "NameError(", "KeyError(", "ImportError(")
+
+
 def hunt(name: str, *, seeds_max: int = SEEDS_MAX) -> Caught:
-    """Run seeds until one sees the mutant."""
+    """Run seeds until one sees the mutant.
+
+    Raises:
+        RuntimeError: it does not run: an error of its own code is no bug of the protocol, and would be seen by anybody.
+    """
     for seed in range(1, seeds_max + 1):
-        if Plan.of(seed).kind not in KINDS.get(name, ANYWHERE):
+        plan = Plan.of(seed)
+        if plan.kind not in KINDS.get(name, ANYWHERE) or (name.startswith(DIRECTLY) and not plan.is_direct):
             continue
         with MUTANTS[name]():
             result = run(seed, database())
+        if any(error in violation for violation in result.violations for error in BROKEN):
+            raise RuntimeError(f"the mutant {name} is broken: {result.violations[0]}")
         if result.violations:
             return Caught(name, seed, result)
     return Caught(name, seeds_max, None)

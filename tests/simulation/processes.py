@@ -11,9 +11,10 @@ from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 from tests.simulation import broker, inflight
+from tests.simulation.embedded import HintRows, LeaseRows, SimEmbeddedBroker
 from tests.simulation.ledger import SimDatabase, SimLedger
 from tests.simulation.recorder import Recorder
 from tests.simulation.world import Act, Crash, Process, Strand, World
@@ -22,22 +23,33 @@ from workq.beat import Heart
 from workq.board import HEAD_BYTES, LINE_BYTES, Board
 from workq.broker import Hint
 from workq.config import Settings
-from workq.custody import Custody
-from workq.errors import BrokerUnavailable, Cancel, InFlightUnavailable, LeaseLost, NotFound, Refused, Unavailable
+from workq.errors import (
+    BrokerUnavailable,
+    Cancel,
+    InFlightUnavailable,
+    LeaseLost,
+    NotFound,
+    Refused,
+    Snooze,
+    Unavailable,
+)
 from workq.handler import Handler, Options, Registry
-from workq.held import Held
+from workq.held import held_for
 from workq.incarnation import Incarnation
+from workq.inflight.claims import ClaimsInFlight
+from workq.intake import Parts
 from workq.ledger import CancelAnswer, Evidence, Reaped, Unpublished
 from workq.places import Kind
 from workq.pool import Attempt, Pool
 from workq.produce import _VISIBLE_AFTER_S, Producer
 from workq.relay import Relay
-from workq.retry import Exponential
+from workq.retry import Exponential, Retries
 from workq.run import raised, returned
 from workq.settle import Settler
 from workq.stores import Stores
 from workq.sweep import STEPS, Swept, finish_reaping, settle_in_its_place, sweep
 from workq.task import HandedBack, NewTask, Outcome
+from workq.worker import take_in
 
 QUEUES = ("mail", "index")
 LINES = 16
@@ -49,8 +61,7 @@ class Setting:
     def __init__(self, world: World, database: SimDatabase) -> None:
         self.world = world
         self.database = database
-        self.messages = broker.Server(lambda: world.now)
-        self.held = inflight.Server(lambda: world.now)
+        self.messages, self.held = _servers(world, database)
         self.recorder = Recorder(world, database, self.messages, self.held)
         self.settings = Settings(ledger="sqlite:///simulated.db", namespace="sim", times=world.plan.times)
         self.registry = Registry()
@@ -60,7 +71,7 @@ class Setting:
                     _act,
                     name=name,
                     options=Options(queue="mail", failures_max=3, crashes_max=3),
-                    retry=Exponential(base_s=0.5, cap_s=6.0),
+                    retries=Retries(Exponential(base_s=0.5, cap_s=6.0)),
                     time_limit_s=None,
                     payload_max_bytes=1024,
                     producer=_nobody,
@@ -88,6 +99,10 @@ class Setting:
     def stores(self, process: Process) -> Stores:
         """The three stores, as this process reaches them."""
         ledger = SimLedger(self.database, reserved_s=1.5 * self.world.plan.times.confirm_s)
+        if self.world.plan.is_direct:
+            rows = SimEmbeddedBroker(self.database, clock=lambda: self.world.now)
+            rows.on_written = self.recorder.confirmed
+            return Stores(ledger, rows, ClaimsInFlight(self.database), direct=rows)
         messages = broker.SimBroker(self.messages, partial(self._befall_broker, process))
         messages.on_confirmed = self.recorder.confirmed
         messages.on_accepted = self._accepted
@@ -126,8 +141,22 @@ class Setting:
         return None
 
 
+def _servers(world: World, database: SimDatabase) -> tuple[broker.Server, inflight.Server]:
+    if world.plan.is_direct:
+        return HintRows(database), LeaseRows(database)
+    return broker.Server(lambda: world.now), inflight.Server(lambda: world.now)
+
+
 def _act(number: int) -> int:
     return number
+
+
+_ERRORS: Final = {
+    "fail": RuntimeError("simulated failure"),
+    "cancel": Cancel("by itself"),
+    "snooze": Snooze(0.7, "not now"),
+}
+"""What a handler raises, by what its script says."""
 
 
 def _nobody() -> Any:
@@ -160,6 +189,11 @@ class Recorded(inflight.SimInFlight):
     def forget(self, worker: str) -> int:
         self._watching = ("forget", worker)
         return super().forget(worker)
+
+    def leases(self) -> Any:
+        found = super().leases()
+        self._recorder.looks_at_leases()
+        return found
 
     def _call(self, name: str) -> Any:
         is_watched = name in ("hold", "beat", "release", "leave", "forget")
@@ -214,7 +248,7 @@ class SteppedPool(Pool):
         run = Run(self, attempt)
         run.strand.wake(self.setting.world.rng.choice([0.0, 0.001, 0.05]))
 
-    def hand_back(self) -> None:
+    def hand_back_unstarted(self) -> None:
         while self.unstarted:
             self.finish(self.unstarted.pop(), HandedBack())
 
@@ -252,8 +286,7 @@ class Run:
         if self.does in ("ok", "slow"):
             outcome = returned(claim.attempt)
         elif handler is not None:
-            error = Cancel("by itself") if self.does == "cancel" else RuntimeError("simulated failure")
-            outcome = raised(claim, handler, error, rng=world.rng)
+            outcome = raised(claim, handler, _ERRORS[self.does], rng=world.rng)
         world.note(f"attempt {claim.attempt} of {claim.task_id[-6:]} ends: {type(outcome).__name__}")
         pool.setting.recorder.ends(claim, outcome)
         pool.finish(self.attempt, outcome, run_s=pool.process.clock() - self.began)
@@ -281,7 +314,7 @@ class Worker:
         self.stores = setting.stores(process)
         self.board = SimBoard(LINES)
         self.relay = SteppedRelay(setting, process, self.stores)
-        self.held = Held(self.stores.inflight, by=self.me.id)
+        self.held = held_for(self.stores, by=self.me.id, clock=lambda: 0.0)
         self.heart = Heart(self.stores, self.held, me=self.me, times=times, clock=process.clock)
         self.pool = SteppedPool(
             self.stores.ledger,
@@ -318,7 +351,7 @@ class Worker:
         self.setting.recorder.died(self.process)
         self.setting.supervisor.strand.wake(self.world.rng.choice([0.0, 0.1, 1.0]))
         consumer = getattr(self, "consumer", None)
-        if consumer is not None:
+        if consumer is not None and not self.world.plan.is_direct:  # there, nobody sees a connection end
             consumer.close()
 
     def _join(self) -> float | None:
@@ -333,23 +366,23 @@ class Worker:
             self.process.die()
             return None
         self.board.introduce(self.me.id)
-        self.consumer = self.stores.broker.consumer(QUEUES, name=self.me.id, prefetch=max(2, self.pool.threads * 2))
-        assert isinstance(self.consumer, broker.SimConsumer)
-        self.consumer.subscription.on_arrival = lambda: self.serve.wake(0.002)
-        self.custody = Custody(
-            self.stores,
-            self.consumer,
-            me=self.me.id,
-            queues=QUEUES,
-            registry=self.setting.registry,
-            settings=self.setting.settings,
-            heart=self.heart,
-            held=self.held,
-            pool=self.pool,
-            rng=self.world.rng,
-            clock=self.process.clock,
-            wall=self.process.wall,
+        self.consumer, self.intake = take_in(
+            Parts(
+                self.stores,
+                me=self.me.id,
+                queues=QUEUES,
+                registry=self.setting.registry,
+                settings=self.setting.settings,
+                heart=self.heart,
+                held=self.held,
+                pool=self.pool,
+                rng=self.world.rng,
+                clock=self.process.clock,
+                wall=self.process.wall,
+            )
         )
+        if isinstance(self.consumer, broker.SimConsumer):
+            self.consumer.subscription.on_arrival = lambda: self.serve.wake(0.002)
         self.serve.act = self._serve
         self.beat.wake(self.world.plan.times.beat_s)
         return 0.0
@@ -359,7 +392,7 @@ class Worker:
             self.serve.act = self._leave
             return 0.0
         try:
-            full_s = self.custody.round()
+            full_s = self.intake.round()
         except LeaseLost:
             self.heart.make_sure()
             if self.heart.lost.is_set():
@@ -368,13 +401,15 @@ class Worker:
         except Unavailable as error:
             self.setting.unavailable(error)
             return self._again()
-        except Exception as error:
+        except Exception as error:  # as in worker.py: whatever it is, the process breaks
             self._break(error)
             return 0.0
         self._pause_s = 0.0
         if full_s > 0.0:
             return self.world.rng.choice([0.05, 0.3, 1.0])
-        return 0.005 if not self.custody.is_empty else self.world.plan.times.beat_s
+        if self.world.plan.is_direct:
+            return self.world.rng.choice([0.01, 0.3])
+        return 0.005 if not self.intake.is_empty else self.world.plan.times.beat_s
 
     def _again(self) -> float:
         self._pause_s = min(2.0, max(0.1, self._pause_s * 2))
@@ -388,7 +423,7 @@ class Worker:
 
     def _leave(self) -> float | None:
         self.consumer.close()
-        self._is_broken = not self.custody.give_back() or self._is_broken
+        self._is_broken = not self.intake.give_back() or self._is_broken
         self.pool.hand_back()
         self._leave_by = self.process.clock() + self.world.plan.times.grace_s
         self.serve.act = self._leave_when_idle
@@ -426,7 +461,7 @@ class Worker:
             return None
         try:
             pause_s = self.settler.settle_once()
-        except Exception as error:
+        except Exception as error:  # nothing may stop a settlement: it is a finding
             self.world.violated("I1", f"{self.me.id} cannot settle: {error!r}")
             self.process.die()
             return None
@@ -607,6 +642,8 @@ class Producing:
                 ["slow"],
                 ["fail", "slow", "ok"],
                 ["cancel"],
+                ["snooze", "snooze", "ok"],
+                ["snooze", "fail"],
                 ["exit", "ok"],
             ]
         )
@@ -623,6 +660,7 @@ class Producing:
             failures_max=rng.choice([1, 2, 3]),
             crashes_max=rng.choice([2, 3]),
             key=rng.choice([None, None, None, "key"]),
+            expires_s=rng.choice([None, None, None, None, 6.0, 20.0]),
         )
 
     def _within(self, tasks: list[NewTask]) -> None:
@@ -674,7 +712,7 @@ class Following:
 
 
 class Person:
-    """Cancels and revives."""
+    """Cancels, reschedules and revives."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
@@ -689,7 +727,13 @@ class Person:
             return
         task_id = world.rng.choice(self.setting.tasks)
         try:
-            if world.rng.random() < 0.7:
+            chance = world.rng.random()
+            if chance < 0.2:
+                delay_s = world.rng.choice([0.0, 0.7, 5.0])
+                recorder.rescheduled.add(task_id)
+                self.relay.offer([self.stores.ledger.reschedule(task_id, delay_s=delay_s, why="simulated")])
+                world.note(f"rescheduled {task_id[-6:]}")
+            elif chance < 0.7:
                 answer = self.stores.ledger.cancel(task_id, reason="simulated")
                 world.note(f"cancel {task_id[-6:]}: {answer.value}")
                 if answer in (CancelAnswer.CANCELLED, CancelAnswer.ALREADY_CANCELLED):
@@ -769,6 +813,8 @@ class Nemesis:
                     self.person.act()
                 finally:
                     world.acting = before
+            case "unknown_claim":
+                self._claim_unknowingly(rng)
             case "part":  # one worker cannot reach one store
                 if working := [one for one in self.setting.workers if not one.process.is_dead]:
                     where = rng.choice(["ledger", "broker", "inflight", "inflight"]), rng.choice(working).process.name
@@ -776,6 +822,22 @@ class Nemesis:
             case "clock":
                 if working := [one for one in self.setting.workers if not one.process.is_dead]:
                     rng.choice(working).process.wall_s += rng.choice([-7200.0, 7200.0])
+
+    def _claim_unknowingly(self, rng: Random) -> None:
+        """A worker was started again from a snapshot of its machine: the ledger knows of claims that it does not."""
+        working = [one for one in self.setting.workers if not one.process.is_dead]
+        open_tasks = [row.id for row in self.setting.recorder.rows.values() if row.state in ("ready", "waiting")]
+        if not working or not open_tasks:
+            return
+        world = self.setting.world
+        before, world.acting = world.acting, self.person.relay.strand
+        try:
+            claims = self.person.stores.ledger.claim([rng.choice(open_tasks)], by=rng.choice(working).me.id)
+            world.note(f"claimed unknowingly: {' '.join(one.task_id[-6:] for one in claims)}")
+        except Unavailable:
+            return
+        finally:
+            world.acting = before
 
     def _forge(self, rng: Random) -> None:
         """Somebody writes hints that are not true: of an unknown task, or in the wrong queue."""

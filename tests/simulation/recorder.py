@@ -23,7 +23,7 @@ from tests.simulation import broker, inflight
 from tests.simulation.ledger import SimDatabase, instant
 from tests.simulation.world import Process, World
 from workq.broker import Hint
-from workq.task import Cancelled, Claim, Dead, Done, HandedBack, Outcome, Retry, Settlement
+from workq.task import Cancelled, Claim, Dead, Done, Failed, HandedBack, Outcome, Settlement, Snoozed
 
 TERMINAL = frozenset({"succeeded", "dead", "cancelled"})
 CLAIMABLE = frozenset({"ready", "waiting"})
@@ -46,6 +46,7 @@ class Row(NamedTuple):
     failures_max: int
     crashes_max: int
     settled_at: str | None
+    expires_at: str | None
 
 
 class WorkerRow(NamedTuple):
@@ -79,7 +80,9 @@ class Recorder:
         self.rolled_back: set[str] = set()
         self.cancelled: set[str] = set()
         self.forged: set[str] = set()
+        self.rescheduled: set[str] = set()
         self.starts: Counter[str] = Counter()
+        self.snoozes: Counter[str] = Counter()
         self._relayed: set[str] = set()
         """What the sweep has sent in the place of a producer."""
         self.started: dict[tuple[str, int], Start] = {}
@@ -98,11 +101,15 @@ class Recorder:
         self._held = held
         self._seen = -1
         self._tokens: set[str] = set()
+        self._granted: list[tuple[object, str, int]] = []
+        """What each claim has written: (the call, id, attempt)."""
         self._confirmed_at: dict[str, float] = {}
         self._unpublished_since: dict[str, float] = {}
         self._not_before: dict[str, str] = {}
         self._promised: dict[str, float] = {}
         self._unleased_since: dict[str, float] = {}
+        self._missed_since: dict[str, float] = {}
+        """Since when each was without a lease at every look of a sweep."""
         self._rolled_back_at = float("-inf")
         self._forgotten: set[str] = set()
         self._epoch: object = held.state
@@ -111,6 +118,7 @@ class Recorder:
         self._select = f"SELECT {', '.join(Row._fields)} FROM {table}"
         self._select_workers = f"SELECT {', '.join(WorkerRow._fields)} FROM {database.tables.worker.name}"
         database.on_change = self.look
+        world.on_claimed = self.claimed
         messages.on_lost = self.lose
 
     # -- told by the actors
@@ -135,13 +143,16 @@ class Recorder:
         self.starts[claim.task_id] += 1
         start = Start(claim.task_id, claim.attempt, process)
         self.started[key] = self.running[key] = start
-        if self.starts[claim.task_id] > (row.failures_max + row.crashes_max + 1) * (1 + self.revived[claim.task_id]):
+        charged = self.starts[claim.task_id] - self.snoozes[claim.task_id]
+        if charged > (row.failures_max + row.crashes_max + 1) * (1 + self.revived[claim.task_id]):
             self.world.violated("I5", f"{claim.task_id} was started {self.starts[claim.task_id]} times")
 
     def ends(self, claim: Claim, outcome: Outcome) -> None:
         """A handler has ended."""
         self.running.pop((claim.task_id, claim.attempt), None)
         self.outcomes[claim.task_id, claim.attempt] = outcome
+        if isinstance(outcome, Snoozed):
+            self.snoozes[claim.task_id] += 1
 
     def died(self, process: Process) -> None:
         """A process is gone, and what it ran."""
@@ -159,8 +170,19 @@ class Recorder:
         for task_id in hint.task_ids:
             if task_id not in self.rows and task_id not in self.forged:
                 self.world.violated("I10", f"a hint of {task_id}, which the ledger does not have, was published")
-            elif self.world.plan.kind == "healthy":
+                continue
+            self._judge_turn(task_id, hint.delay_s)
+            if self.world.plan.kind == "healthy":
                 self._judge_need(task_id)
+
+    def _judge_turn(self, task_id: str, delay_s: float) -> None:
+        """The hint of a retry follows its settlement: before, it could come while the attempt still runs."""
+        row = self.rows.get(task_id)
+        if row is None or row.state != "running":
+            return
+        outcome = self.outcomes.get((task_id, row.attempt))
+        if isinstance(outcome, Failed) and outcome.delay_s > 0.0 and abs(outcome.delay_s - delay_s) < 0.01:
+            self.world.violated("I10", f"the hint of a retry of {task_id} was sent before the ledger knew of it")
 
     def _judge_need(self, task_id: str) -> None:
         """Where nothing fails, what is settled gets no hint, unless its producer was so slow that a sweep sent one.
@@ -170,7 +192,8 @@ class Recorder:
         acting = self.world.acting
         if acting is not None and acting.process.name.startswith("sweeper"):
             self._relayed.add(task_id)
-        if self.rows[task_id].state in ("succeeded", "dead") and task_id not in self._relayed:
+        has_had_two = task_id in self._relayed | self.rescheduled or self.revived[task_id]
+        if self.rows[task_id].state in ("succeeded", "dead") and not has_had_two:
             self.world.violated("I10", f"a hint of {task_id}, which was settled, was published")
 
     def lose(self, task_ids: Iterable[str]) -> None:
@@ -228,6 +251,10 @@ class Recorder:
                 self.world.violated("I3", f"{short}: claimed while it was running")
         elif old.state in TERMINAL and (old.attempt, old.settled_at) != (new.attempt, new.settled_at):
             self.world.violated("I1", f"{short}: terminal, and changed")
+        if op == "reschedule" and old.due_at != new.due_at and new.state in CLAIMABLE:
+            if old.state not in CLAIMABLE or new.published_at is not None:
+                self.world.violated("I7", f"{short}: {old.state}, and its hint is of {new.published_at}")
+            self._not_before[new.id] = new.due_at
         self._judge_hint(old, new, op)
 
     def _judge_state(self, old: Row, new: Row, op: str, args: tuple[Any, ...]) -> None:
@@ -243,11 +270,14 @@ class Recorder:
         match new.state:
             case "running":
                 self._judge_claim(old, new, op, where)
+            case "ready" | "waiting" if op == "reschedule":
+                pass  # `_judge_due` looks at when it is due
             case "ready":
                 if op != "promote" or new.due_at > instant(self.world.now):
                     self.world.violated("I7", f"{where}, due at {new.due_at}")
             case "cancelled":
-                if op != "cancel":
+                is_expired = op == "expire" and new.expires_at is not None and new.expires_at <= instant(self.world.now)
+                if op != "cancel" and not is_expired:
                     self.world.violated("I8", where)
             case _:
                 self.world.violated("I1", where)
@@ -261,6 +291,8 @@ class Recorder:
         if new.token is None or new.token in self._tokens:
             self.world.violated("I3", f"{where}: the token is not new")
         now = instant(self.world.now)
+        if old.expires_at is not None and old.expires_at <= now:
+            self.world.violated("I7", f"{where} at {now}, expired at {old.expires_at}")
         if max(old.due_at, self._not_before[new.id]) > now:
             self.world.violated("I7", f"{where} at {now}, due at {old.due_at}, promised {self._not_before[new.id]}")
         if new.id in self.cancelled:
@@ -268,6 +300,15 @@ class Recorder:
         worker = self.workers.get(new.worker or "")
         if worker is None or worker.state != "live":
             self.world.violated("I6", f"{where} by {new.worker}, which is not live")
+        self._granted.append((self.world.op, new.id, new.attempt))
+
+    def claimed(self, claims: Sequence[Claim]) -> None:
+        """A claim has answered: whatever it granted, also by an earlier try, is in the answer, or it runs nowhere."""
+        answered = {(claim.task_id, claim.attempt) for claim in claims}
+        for call, task_id, attempt in self._granted:
+            if call is self.world.op and (task_id, attempt) not in answered:
+                self.world.violated("I3", f"{task_id}: attempt {attempt} was granted, and nobody was told")
+        self._granted = [one for one in self._granted if one[0] is not self.world.op]
 
     def _judge_end(self, old: Row, new: Row, op: str, args: tuple[Any, ...], where: str) -> None:
         key = (old.id, old.attempt)
@@ -282,9 +323,9 @@ class Recorder:
                 self.world.violated("I3", f"{where} by {outcome}")
             if isinstance(outcome, Done) and not isinstance(self.outcomes.get(key), Done):
                 self.world.violated("I6", f"{where}, though no handler of that attempt has returned")
-            if new.state == "waiting" and isinstance(outcome, Retry):
+            if new.state == "waiting" and isinstance(outcome, Failed | Snoozed):
                 self._not_before[new.id] = instant(self.world.now + outcome.delay_s)
-        elif op == "claim":  # an incarnation hands back what was granted to it unknowingly
+        elif op in ("claim", "return_forgotten"):  # an incarnation hands back what was granted to it unknowingly
             process = self.world.acting.process if self.world.acting is not None else None
             owner = self.processes.get(old.worker or "")
             if process is not owner or key in self.started or new.state not in ("ready", "cancelled"):
@@ -337,13 +378,17 @@ class Recorder:
         now, times = self.world.now, self.world.plan.times
         if old.beat_at > instant(now - times.lease_s):
             self.world.violated("I4", f"{new.id} lives, has beaten in the ledger at {old.beat_at}, and was reaped")
-        since = self._unleased_since.get(new.id)
+        # where all three stores are one database, nobody tells of the looks
+        since = self._missed_since.get(new.id, self._unleased_since.get(new.id))
         is_recent_rollback = now - self._rolled_back_at < 2 * times.beat_s + times.sweep_s
         if since is None or (now - since < 0.75 * times.beat_s and not is_recent_rollback):
             self.world.violated("I4", f"{new.id} lives, and was reaped without two looks a beat apart")
 
     def _op(self) -> tuple[str, tuple[Any, ...]]:
-        return ("-", ()) if self.world.op is None else (self.world.op[0], self.world.op[1])
+        if self.world.op is None:
+            return "-", ()
+        name, arguments, _ = self.world.op
+        return ("claim" if name == "claim_hinted" else name), arguments
 
     def _overlaps(self, other: Start, claim: Claim, process: Process) -> None:
         """Whoever has the older attempt must have lost its lease, be it in the handler or just before it."""
@@ -375,6 +420,11 @@ class Recorder:
         if call == "forget" and by is not None:
             self._forgotten.add(by)
 
+    def looks_at_leases(self) -> None:
+        """A sweep reads them. A lease that came back between two such looks, or after them, was seen by nobody."""
+        self.look_at_leases()
+        self._missed_since = {one: self._missed_since.get(one, self.world.now) for one in self._unleased_since}
+
     def look_at_leases(self) -> None:
         """Since when each live incarnation has been without a lease; and no lease comes back from the dead."""
         state = self._held.state
@@ -398,6 +448,11 @@ class Recorder:
     def unsettled(self) -> list[Row]:
         """What is not terminal yet."""
         return [row for row in self.rows.values() if row.state not in TERMINAL]
+
+    def gone(self) -> int:
+        """How many incarnations are live by the ledger, and dead."""
+        live = [worker.id for worker in self.workers.values() if worker.state == "live"]
+        return sum(one not in self.processes or self.processes[one].is_dead for one in live)
 
     def is_quiet(self) -> bool:
         """Everything has come to an end, and nothing is left over."""
@@ -433,11 +488,13 @@ def _led_to(outcome: Outcome) -> tuple[str, ...]:
     match outcome:
         case Done():
             return ("succeeded",)
-        case Retry():
+        case Failed():
             return ("waiting", "cancelled")
         case Dead():
             return ("dead", "cancelled")
         case Cancelled():
             return ("cancelled",)
+        case Snoozed():
+            return ("waiting", "cancelled")
         case HandedBack():
             return ("ready", "cancelled")

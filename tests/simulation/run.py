@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time as real_time
 from collections import Counter
 from collections.abc import Iterator
@@ -73,7 +74,7 @@ def inside(world: World) -> Iterator[None]:
         mock.patch.object(failpoints, "_armed", _EveryPoint(world)),
         mock.patch("workq.ledger.claims.secrets", seeded),
         mock.patch("workq.marker.new_task_id", world.new_id),
-        mock.patch("workq.audit.new_task_id", world.new_id),
+        mock.patch("workq.audit.queues.new_task_id", world.new_id),
         mock.patch("workq.sweep.time", stopped),
         mock.patch("workq.sweep.this_machine", return_value=None),
         mock.patch("workq.beat.psutil", weighed),
@@ -139,6 +140,7 @@ def rest(world: World, setting: Setting) -> None:
         + 3 * (6.0 + times.lease_s * 1.2 + 1.5)  # retries and their runs
         + 15.0  # a relay's reservation
         + times.grace_s
+        + math.ceil(recorder.gone() / world.plan.limit) * 1.3 * times.sweep_s  # so many are reaped in a pass
     )
     world.run(world.now + bound_s, done=recorder.is_quiet)
     if world.violations:

@@ -16,7 +16,6 @@ QUICKLY_CAUGHT = (
     "settle_without_the_state",
     "claim_without_looking_whether_it_is_due",
     "claim_without_looking_at_the_state",
-    "claim_by_the_clock_of_the_host",
     "sweep_by_the_clock_of_the_host",
     "a_split_page_loses_its_rest",
     "inbound_headers_are_copied",

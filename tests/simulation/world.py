@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from random import Random
 
 from workq.config import Times
+from workq.task import Claim
 
 DEPTH_MAX = 3
+WITHIN = frozenset({"worker.before_commit"})
+"""Points inside of a transaction: the others see nothing of it, so nobody may act there meanwhile."""
 """How many steps may wait in the middle at once."""
 EPOCH_S = 1_767_225_600.0
 """What a correct wall clock says at the beginning: 2026-01-01 00:00 UTC."""
@@ -78,16 +81,21 @@ class Plan:
     is_supervised: bool
     limit: int
     times: Times
+    is_direct: bool = False
+    """All three stores are one database, and workers claim straight from its hints."""
 
     @staticmethod
     def of(seed: int, *, loses_hints: bool = True) -> Plan:
         """The world of a seed."""
         rng = Random(seed * 7919 + 1)
         kind = rng.choices(["healthy", "losing", "any"], [15, 15, 70])[0]
-        losing = ["purge", "purge_ladder", "delete_queue", "wipe_broker"]
+        is_direct = Random(seed * 104_729 + 3).random() < 0.3
+        losing = ["purge", "wipe_broker"] if is_direct else ["purge", "purge_ladder", "delete_queue", "wipe_broker"]
         others = ["cut", "repeat_hint", "forge", "stop", "person", "clock", "part"]
-        if loses_hints:
+        if loses_hints and not is_direct:
             others += ["redis_wipe", "redis_back", "broker_back"]
+        if is_direct:
+            others += ["unknown_claim"]
         theme = rng.choice(sorted(THEMES)) if kind == "any" else "healthy"
         match kind:
             case "healthy":
@@ -123,6 +131,7 @@ class Plan:
             is_supervised=rng.random() < 0.4,
             limit=rng.choice([1, 3, 1000]),
             times=times,
+            is_direct=is_direct,
         )
 
 
@@ -188,6 +197,8 @@ class World:
         self.acting: Strand | None = None
         self.op: tuple[str, tuple[object, ...], dict[str, object]] | None = None
         """The ledger's method that is being called."""
+        self.on_claimed: Callable[[Sequence[Claim]], None] = lambda claims: None
+        """Called with what a claim has answered, while `op` is that claim."""
         self.violations: list[str] = []
         self.after_step: list[Callable[[], None]] = []
         self.down_until: dict[tuple[str, str | None], float] = {}
@@ -308,7 +319,9 @@ class World:
             return Act.OK
         if self.forced:
             return self._hit(strand, self.forced.pop(0), store, call, holds_lock=holds_lock)
-        if self.rng.random() >= self.plan.rate or not self._kinds:
+        # one call in the place of four; and what writes outcomes is where a repetition must change nothing
+        rate = self.plan.rate * {"claim_hinted": 4, "settle": 3}.get(call, 1)
+        if self.rng.random() >= rate or not self._kinds:
             return Act.OK
         kind = self.rng.choices(self._kinds, self._weights)[0]
         return self._hit(strand, kind, store, call, holds_lock=holds_lock)
@@ -334,7 +347,7 @@ class World:
             return Act.FAIL_BEFORE
         if kind == "crash_before":
             raise Crash
-        if kind == "fail_after" and call == "claim" and self.rng.random() < 0.5:
+        if kind == "fail_after" and call in ("claim", "claim_hinted") and self.rng.random() < 0.5:
             strand.process.is_stopping = True  # it leaves before it can know what it was granted
         return Act[kind.upper()]
 
@@ -348,6 +361,8 @@ class World:
         if self.rng.random() >= self.plan.rate:
             return
         names = [name for name in ("slow", "pause", "crash_before") if name in self._kinds]
+        if point in WITHIN:
+            names = [name for name in names if name == "crash_before"]
         if not names:
             return
         kind = self.rng.choice(names)

@@ -19,13 +19,15 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import ClassVar
 
 from workq.certify import report, trial
-from workq.certify.nemesis import Cause, Draw, KillEverything, Stage
-from workq.certify.wire import Store
+from workq.certify.faults import Fault
+from workq.certify.faults.processes import KillEverything
+from workq.certify.nemesis import Draw
+from workq.certify.stage import Cause, Stage
 from workq.certify.witness import QUEUE
 from workq.config import Settings
+from workq.scratch.namespace import Store
 from workq.testing.servers import (
     RabbitMQ,
     Server,
@@ -39,13 +41,13 @@ LEGS = ("sqlite", "servers", "mariadb")
 Servers = Mapping[Store, Server]
 
 
-@dataclass(frozen=True)
-class _OfServers:
+@dataclass
+class _OfServers(Fault):
     """Common to the faults of servers. What is promised counts from when they answer again."""
 
     servers: tuple[tuple[Store, Server], ...]
     lasts_s: float
-    is_timed_from_heal: ClassVar[bool] = True
+    is_timed_from_heal = True
 
     @property
     def targets(self) -> frozenset[str]:
@@ -62,7 +64,7 @@ class _OfServers:
 class KillServers(_OfServers):
     """kill -9 of servers, and a new start with what they had on disk."""
 
-    kind: ClassVar[str] = "kill-server"
+    kind = "kill-server"
 
     def strike(self, stage: Stage) -> str:
         kill(self.servers, stage)
@@ -75,7 +77,7 @@ class KillServers(_OfServers):
 class WipeServers(_OfServers):
     """kill -9 of servers, and a new start with nothing on disk."""
 
-    kind: ClassVar[str] = "wipe-server"
+    kind = "wipe-server"
 
     def strike(self, stage: Stage) -> str:
         stage.pile_up()
@@ -91,7 +93,7 @@ class WipeServers(_OfServers):
 class PauseServers(_OfServers):
     """SIGSTOP of servers: connections stay open, nobody answers."""
 
-    kind: ClassVar[str] = "pause-server"
+    kind = "pause-server"
 
     def strike(self, stage: Stage) -> str:
         for _, server in self.servers:
@@ -106,7 +108,7 @@ class PauseServers(_OfServers):
 class EverythingAtOnce(_OfServers):
     """Every server and every process killed; RabbitMQ and Redis come back with nothing."""
 
-    kind: ClassVar[str] = "everything"
+    kind = "everything"
 
     @property
     def targets(self) -> frozenset[str]:

@@ -14,25 +14,22 @@ OpenLeg = Callable[..., Leg]
 
 @pytest.fixture
 def open_leg(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenLeg]:
-    """Call it with `sqlite`, `postgres`, `mariadb` or `servers` (and what `Leg.open` takes) to get a fresh leg."""
-    opened: list[Leg] = []
+    """Call it with `sqlite`, `postgres`, `mariadb` or `servers` (and what `Leg.open` takes) to get a fresh leg.
 
-    def open_one(name: str, *, divide: float = 1.0, queue_type: str = "quorum") -> Leg:
+    `servers` are those of the session, but for the `ledger`, `broker` or `inflight` whose URL is given.
+    """
+    opened: list[Leg] = []
+    fixtures = {"ledger": "postgres_server", "broker": "rabbitmq_server", "inflight": "redis_server"}
+
+    def open_one(name: str, *, divide: float = 1.0, queue_type: str = "quorum", **own: str) -> Leg:
         if name == "sqlite":
             leg = Leg.open(name, tmp_path, ledger=f"sqlite:///{tmp_path / 'workq.db'}", divide=divide)
         elif name in ("postgres", "mariadb"):  # that database alone is ledger, broker and in-flight store
             server = request.getfixturevalue(f"{name}_server")
             leg = Leg.open(name, tmp_path, ledger=server.url, divide=divide)
         else:
-            leg = Leg.open(
-                name,
-                tmp_path,
-                ledger=request.getfixturevalue("postgres_server").url,
-                broker=request.getfixturevalue("rabbitmq_server").url,
-                inflight=request.getfixturevalue("redis_server").url,
-                divide=divide,
-                queue_type=queue_type,
-            )
+            urls = {store: own.get(store) or request.getfixturevalue(one).url for store, one in fixtures.items()}
+            leg = Leg.open(name, tmp_path, divide=divide, queue_type=queue_type, **urls)
         opened.append(leg)
         return leg
 
@@ -51,3 +48,12 @@ def leg(request: pytest.FixtureRequest, open_leg: OpenLeg) -> Leg:
 def fast_leg(request: pytest.FixtureRequest, open_leg: OpenLeg) -> Leg:
     """Each leg in turn, with a tenth of the default times."""
     return open_leg(request.param, divide=10.0)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to work in, and one for temporary files, so that what is left is seen."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path

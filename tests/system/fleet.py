@@ -18,12 +18,16 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def wait_until(is_so: Callable[[], bool], *, timeout_s: float, what: str) -> None:
-    """Look every 50 ms until it is so; fails with `what` when the time is up."""
+    """Look every 50 ms until it is so, more rarely where a look takes long; fails with `what` when the time is up."""
     deadline = time.monotonic() + timeout_s
-    while not is_so():
-        if time.monotonic() > deadline:
+    while True:
+        began = time.monotonic()
+        if is_so():
+            return
+        now = time.monotonic()
+        if now > deadline:
             raise AssertionError(f"not within {timeout_s:.0f} s: {what}")
-        time.sleep(0.05)
+        time.sleep(max(0.05, 3 * (now - began)))
 
 
 class Fleet:

@@ -47,9 +47,10 @@ class Leg:
         inflight: str | None = None,
         divide: float = 1.0,
         queue_type: str = "quorum",
+        namespace: str | None = None,
     ) -> Leg:
-        """A new namespace on these servers."""
-        namespace = f"t{secrets.token_hex(4)}"
+        """A new namespace on these servers; its name is drawn unless it is given."""
+        namespace = namespace or f"t{secrets.token_hex(4)}"
         environ = {
             "WORKQ_LEDGER_URL": ledger,
             "WORKQ_NAMESPACE": namespace,

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 from sqlalchemy import delete, update
@@ -22,13 +22,14 @@ from tests.system.conftest import OpenLeg
 from tests.system.fleet import wait_until
 from tests.system.legs import Leg
 from workq import State
-from workq.certify import report, trial
-from workq.certify.nemesis import Draw, Stage
+from workq.certify import faults, report, trial
+from workq.certify.nemesis import Draw
+from workq.certify.stage import Stage
 from workq.certify.trial import Report, Wishes
 from workq.certify.verdict import Fault
-from workq.certify.wire import Store
 from workq.cli.root import run as cli_run
 from workq.config import Settings
+from workq.scratch.namespace import Store
 from workq.testing.servers import start_postgres, start_rabbitmq, start_redis
 
 EMBEDDED = (
@@ -106,6 +107,7 @@ def test_nothing_is_lost_on_three_servers_whatever_strikes(servers: Servers, tmp
 class Comeback:
     """After the kill: which tasks ran twice, and seconds from the kill on."""
 
+    tasks: int
     again: frozenset[str]
     up_s: float
     """Until the first new process was there."""
@@ -115,22 +117,39 @@ class Comeback:
     """Until all were."""
 
 
-def kill_all_at_30_percent(leg: Leg, count: int) -> Comeback:
-    """So many tasks of 5 ms; everything killed with -9 at 30 %, and started again at once."""
-    leg["note"].enqueue_many({"number": number, "seconds": 0.005} for number in range(count))
-    with leg.fleet(processes=2, threads=4) as first:
-        wait_until(lambda: leg.states()[State.SUCCEEDED] >= 0.3 * count, timeout_s=60, what="30 % are done")
-        first.kill()
-        killed_at = time.time()
-        known = {row.id for row in leg.app.stores.ledger.workers(live_only=False)}
-        with leg.fleet(processes=2, threads=4) as second:
-            leg.wait_settled(timeout_s=90)
-            second.terminate()
-            assert second.wait(40) == 0
+def have_succeeded(leg: Leg, count: float) -> bool:
+    return leg.states()[State.SUCCEEDED] >= count
+
+
+def kill_at_30_percent(leg: Leg, count: int) -> tuple[int, float]:
+    """Everything is killed with -9 when 30 % of so many tasks of 5 ms are done: how many there are now, and when.
+
+    They take little more than a second: where the machine is so busy that it strikes too late, it is done again.
+    """
+    for tries in range(1, 6):
+        leg["note"].enqueue_many({"number": number, "seconds": 0.005} for number in range(count))
+        with leg.fleet(processes=2, threads=4) as fleet:
+            wait_until(partial(have_succeeded, leg, (tries - 0.7) * count), timeout_s=60, what="30 % are done")
+            fleet.kill()
+            killed_at = time.time()
+        if not have_succeeded(leg, (tries - 0.1) * count):
+            return tries * count, killed_at
+    raise AssertionError(f"this machine is too busy to strike within {count} tasks")
+
+
+def comeback(leg: Leg, count: int) -> Comeback:
+    """Everything is killed in the middle of its work, and started again at once."""
+    tasks, killed_at = kill_at_30_percent(leg, count)
+    known = {row.id for row in leg.app.stores.ledger.workers(live_only=False)}
+    with leg.fleet(processes=2, threads=4) as second:
+        leg.wait_settled(timeout_s=90)
+        second.terminate()
+        assert second.wait(40) == 0
     done_at = {line.task_id: line.at for line in leg.testimony() if line.what == "end"}
     again = frozenset(task_id for task_id, starts in leg.starts().items() if starts > 1)
     workers = leg.app.stores.ledger.workers(live_only=False)
     return Comeback(
+        tasks,
         again,
         up_s=min(row.started_at.timestamp() for row in workers if row.id not in known) - killed_at,
         last_again_s=max((done_at[task_id] - killed_at for task_id in again), default=0.0),
@@ -145,16 +164,18 @@ def test_of_2000_tasks_none_is_missing_after_everything_was_killed_and_only_star
     count = 2000
     leg = open_leg(leg_name)
 
-    back = kill_all_at_30_percent(leg, count)
+    back = comeback(leg, count)
 
     print(
-        f"{leg_name}: {count} tasks, all killed at 30 %: 0 missing, {len(back.again)} run twice, "
+        f"{leg_name}: {back.tasks} tasks, all killed at 30 %: 0 missing, {len(back.again)} run twice, "
         f"the last of these {back.last_again_s:.2f} s after the kill, the last of all {back.last_s:.2f} s; "
         f"a process was back after {back.up_s:.2f} s"
     )
-    assert leg.states()[State.SUCCEEDED] == count
-    assert len(leg.starts()) == count
-    assert len(back.again) <= 2 * 4, "what ran; what had ended is settled in the place of its process"
+    assert leg.states()[State.SUCCEEDED] == back.tasks
+    assert len(leg.starts()) == back.tasks
+    assert len(back.again) <= 2 * 4 * back.tasks // count, (
+        "what ran; what had ended is settled in the place of its process"
+    )
     # behind what waits; a machine on which a process takes long to start takes long for all else
     bound_s = 5.0 * max(2.0, back.up_s)
     assert back.last_again_s - back.up_s < bound_s, "what the dead left is taken up without waiting for a lease"
@@ -240,14 +261,14 @@ def test_everything_finishes_after_rabbitmq_and_redis_were_wiped_and_every_proce
 # -- sabotage
 
 
-@dataclass(frozen=True)
-class Sabotage:
+@dataclass
+class Sabotage(faults.Fault):
     """Something that no server does: it breaks the ledger itself, and the auditor must see it."""
 
-    kind: ClassVar[str] = "sabotage"
-    lasts_s: ClassVar[float] = 0.0
-    targets: ClassVar[frozenset[str]] = frozenset({"ledger"})
-    is_timed_from_heal: ClassVar[bool] = False
+    kind = "sabotage"
+    lasts_s = 0.0
+    targets = frozenset({"ledger"})
+    is_timed_from_heal = False
     how: str = ""
 
     def bound_s(self, stage: Stage) -> float:

@@ -10,6 +10,7 @@ import pytest
 from tests.system.conftest import OpenLeg
 from tests.system.fleet import Fleet, wait_until
 from tests.system.legs import Leg
+from tests.system.witness import tell
 from workq import State
 
 
@@ -74,12 +75,13 @@ def test_nothing_is_lost_while_a_worker_process_is_killed_every_second(
 
 
 def test_a_whole_killed_fleet_is_recovered_by_another_within_its_bound(leg: Leg) -> None:
-    """Nobody is left to reap at once: the leases end, two looks confirm it, and the tasks run elsewhere."""
+    """Nobody is left to reap at once; the kernel says that they are gone, so nobody waits for their leases."""
     with leg.fleet(processes=2, threads=4) as first:
-        leg["note"].enqueue_many({"number": number, "seconds": 1.0} for number in range(8))
+        leg["until_told"].enqueue_many({"number": number} for number in range(8))
         wait_until(lambda: leg.states()[State.RUNNING] == 8, timeout_s=30, what="all run")
         killed = first.kill()
         at = time.monotonic()
+        tell(leg.folder / "witness")
         with leg.fleet(processes=1, threads=8) as second:
             leg.wait_settled(timeout_s=60)
             took = time.monotonic() - at

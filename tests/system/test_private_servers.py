@@ -25,7 +25,6 @@ import redis
 from pika.adapters.utils.connection_workflow import AMQPConnectorException
 
 from tests.conftest import Private
-from workq.testing import servers
 from workq.testing.servers import (
     MariaDB,
     PostgreSQL,
@@ -34,11 +33,13 @@ from workq.testing.servers import (
     Server,
     ServerFailed,
     ServerMissing,
+    ports,
     start_mariadb,
     start_postgres,
     start_rabbitmq,
     start_redis,
 )
+from workq.testing.servers.guardian import with_children
 
 WAIT_S = 30.0
 
@@ -62,8 +63,8 @@ def wait_until(true: Callable[[], bool], what: str) -> None:
 
 def choose_first(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if somebody took this port just after we saw it free."""
-    free_port, ports = servers._free_port, iter([port])
-    monkeypatch.setattr(servers, "_free_port", lambda: next(ports, None) or free_port())
+    free_port, taken = ports.free_port, iter([port])
+    monkeypatch.setattr(ports, "free_port", lambda: next(taken, None) or free_port())
 
 
 def is_alive(process: psutil.Process) -> bool:
@@ -112,7 +113,7 @@ class ServerContract:
 
     def test_a_kill_ends_every_process_and_keeps_what_was_acknowledged(self, server: Server) -> None:
         self.store(server, "kept")
-        port, everything = server.port, servers._with_children(server.pid)
+        port, everything = server.port, with_children(server.pid)
         processes = list(everything)
 
         server.kill()
@@ -182,7 +183,7 @@ class ServerContract:
 
     def test_stop_leaves_nothing_behind(self, private: Private) -> None:
         with private(self.starter) as server:
-            processes = [*servers._with_children(server.pid), psutil.Process(server._guardian._process.pid)]
+            processes = [*with_children(server.pid), psutil.Process(server._guardian._process.pid)]
             processes += [psutil.Process(helper.pid) for helper in server._helpers]
 
         assert [one for one in processes if is_alive(one)] == []
@@ -200,9 +201,7 @@ class ServerContract:
         ) as run:
             assert run.stdout is not None
             pid = int(run.stdout.readline())
-            processes = [
-                one for child in psutil.Process(run.pid).children() for one in servers._with_children(child.pid)
-            ]
+            processes = [one for child in psutil.Process(run.pid).children() for one in with_children(child.pid)]
             assert pid in {one.pid for one in processes}
             assert list(open_folder.iterdir())
             if state == "paused":
@@ -268,7 +267,7 @@ class TestPostgreSQL(ServerContract):
             row = client.execute("SELECT to_regclass('word') IS NOT NULL").fetchone()
             if row != (True,):
                 return None
-            return str(client.execute("SELECT word FROM word").fetchone()[0])  # type: ignore[index]
+            return str(client.execute("SELECT word FROM word").fetchone()[0])  # type: ignore[index]  # there is one row
 
     def client(self, url: str) -> psycopg.Connection:
         return psycopg.connect(url, connect_timeout=2, autocommit=True)
@@ -282,15 +281,18 @@ class TestPostgreSQL(ServerContract):
             assert client.execute("SELECT to_regclass('word')").fetchone() == (None,)
 
     def test_a_killed_server_leaves_no_shared_memory_behind(self, private: Private) -> None:
-        def segments() -> set[str]:
+        def segments(*, of: int) -> set[str]:  # other tests start servers meanwhile: theirs are not counted
             lines = Path("/proc/sysvipc/shm").read_text().splitlines()[1:]
-            return {line.split()[1] for line in lines} | {one.name for one in Path("/dev/shm").glob("PostgreSQL.*")}
+            return {fields[1] for fields in map(str.split, lines) if int(fields[4]) == of}
 
-        before = segments()
         with private(self.starter) as server:
+            pid = server.pid
+            mapped = Path(f"/proc/{pid}/maps").read_text()
+            assert segments(of=pid)
             server.kill()
 
-        assert segments() <= before
+        assert not segments(of=pid)
+        assert "/dev/shm/PostgreSQL." not in mapped
 
 
 class TestMariaDB(ServerContract):

@@ -8,20 +8,21 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import Private
-from tests.system.fleet import REPOSITORY
+from tests.system.conftest import OpenLeg
+from tests.system.fleet import REPOSITORY, wait_until
 from tests.system.legs import Leg
 from tests.system.test_sweep import clockwork, delivered, record_unpublished
 from workq import State
+from workq.broker import Hint
 from workq.errors import BrokerUnavailable
 from workq.rebuild import BATCH, Rebuilt, rebuild
 from workq.sweep import sweep
-from workq.testing.servers import PostgreSQL, RabbitMQ, Redis, start_rabbitmq
+from workq.testing.servers import RabbitMQ, start_rabbitmq
 
 BOUND_S = 120.0
 
@@ -47,13 +48,9 @@ def own(private: Private) -> Iterator[RabbitMQ]:
 
 
 @pytest.fixture
-def own_leg(own: RabbitMQ, redis_server: Redis, postgres_server: PostgreSQL, tmp_path: Path) -> Iterator[Leg]:
+def own_leg(own: RabbitMQ, open_leg: OpenLeg) -> Leg:
     """A leg on it, five times faster than by default."""
-    leg = Leg.open(
-        "servers", tmp_path, ledger=postgres_server.url, broker=own.url, inflight=redis_server.url, divide=5.0
-    )
-    yield leg
-    leg.close()
+    return open_leg("servers", divide=5.0, broker=own.url)
 
 
 def test_a_wiped_rabbitmq_is_filled_again_and_every_task_runs_once(own: RabbitMQ, own_leg: Leg) -> None:
@@ -175,6 +172,11 @@ def test_what_is_published_meanwhile_is_not_sent_again(leg: Leg) -> None:
     assert Counter(delivered(leg)) == Counter([*ids, *new])
 
 
+def takes_hints(leg: Leg, task_id: str) -> bool:
+    """Whether the broker confirms a hint of a queue: it may have a leader, and be busy coming back."""
+    return all(leg.app.stores.broker.publish([Hint("witness", (task_id,))], deadline_s=2.0))
+
+
 def test_a_broker_that_goes_away_in_the_middle_is_told_and_another_rebuild_ends_it(own: RabbitMQ, own_leg: Leg) -> None:
     stores, settings = own_leg.app.stores, own_leg.app.settings
     clockwork(own_leg).clock_offset_s = -600.0
@@ -189,6 +191,7 @@ def test_a_broker_that_goes_away_in_the_middle_is_told_and_another_rebuild_ends_
     with pytest.raises(BrokerUnavailable, match="workq rebuild"):
         rebuild(stores, settings, told=told, done=done)
     own.start()
+    wait_until(lambda: takes_hints(own_leg, ids[0]), timeout_s=60, what="the queue takes hints again")
     first: dict[str, Any] = {"tasks": done.tasks}
     clockwork(own_leg).clock_offset_s = 60.0  # the reservation of what it had in hand is over
     again = rebuild(stores, settings)

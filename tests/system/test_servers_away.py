@@ -73,7 +73,7 @@ def test_enqueue_answers_while_rabbitmq_is_down_and_the_task_runs_once_it_is_bac
 
 def test_running_tasks_settle_while_redis_is_down_and_fetching_resumes_by_itself(own: Own, leg: Leg) -> None:
     with leg.fleet(processes=1, threads=2) as fleet:
-        leg["note"].enqueue_many({"number": number, "seconds": 1.0} for number in range(2))
+        leg["note"].enqueue_many({"number": number, "seconds": 3.0} for number in range(2))
         wait_until(lambda: leg.states()[State.RUNNING] == 2, timeout_s=30, what="both run")
         pids = [child.pid for child in fleet.children()]
         own.redis.kill()
@@ -92,7 +92,7 @@ def test_running_tasks_settle_while_redis_is_down_and_fetching_resumes_by_itself
 
 def test_enqueue_says_when_the_database_is_down_and_results_are_settled_when_it_is_back(own: Own, leg: Leg) -> None:
     with leg.fleet(processes=1, threads=2) as fleet:
-        leg["note"].enqueue_many({"number": number, "seconds": 2.0} for number in range(2))
+        leg["note"].enqueue_many({"number": number, "seconds": 3.0} for number in range(2))
         wait_until(lambda: leg.states()[State.RUNNING] == 2, timeout_s=30, what="both run")
         pids = [child.pid for child in fleet.children()]
         own.postgres.kill()

@@ -8,6 +8,7 @@ from typing import Any
 
 import redis
 
+from tests.stores import database_of
 from tests.system.legs import Leg
 from workq import State
 from workq.incarnation import Incarnation
@@ -18,7 +19,7 @@ from workq.task import NewTask
 
 def clockwork(leg: Leg) -> Any:
     """The database whose clock the test moves."""
-    return leg.app.stores.ledger.database  # type: ignore[attr-defined]  # the clock is no part of the port
+    return database_of(leg.app)
 
 
 def record_unpublished(ledger: Ledger, leg: Leg, count: int) -> list[str]:
@@ -78,11 +79,12 @@ def stale_worker(leg: Leg) -> tuple[Incarnation, list[str], list[str]]:
 
     worker = Incarnation("gone.host.1", "gone.host", 1)
     ids = record_unpublished(stores.ledger, leg, 8)
-    stores.inflight.join(worker.id, lease_s=0.2)
+    stores.inflight.join(worker.id, lease_s=30.0)
     stores.ledger.join(worker, queues=["witness"], threads=5)
     assert stores.inflight.hold([Entry(one, "witness") for one in ids], by=worker.id) == set(ids)
     claimed = [claim.task_id for claim in stores.ledger.claim(ids[:5], by=worker.id)]
     assert settings.times.lease_s == 30.0
+    stores.inflight.beat(worker.id, lease_s=0.2, entries=[])  # the last that was heard of it
     return worker, claimed, ids[5:]
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pika
 import pytest
 
 from tests.conftest import Private
+from tests.stores import database_of
+from tests.system.conftest import OpenLeg
 from tests.system.fleet import wait_until
 from tests.system.legs import Leg
 from workq.codec import new_task_id
@@ -17,7 +18,7 @@ from workq.incarnation import Incarnation
 from workq.inflight import Entry
 from workq.report import Code, Why, why
 from workq.task import NewTask
-from workq.testing.servers import PostgreSQL, RabbitMQ, Redis, start_rabbitmq, start_redis
+from workq.testing.servers import RabbitMQ, Redis, start_rabbitmq, start_redis
 
 
 def reason(leg: Leg, task_id: str) -> Why:
@@ -112,12 +113,8 @@ def own(private: Private) -> Iterator[Own]:
 
 
 @pytest.fixture
-def servers(own: Own, postgres_server: PostgreSQL, tmp_path: Path) -> Iterator[Leg]:
-    leg = Leg.open(
-        "servers", tmp_path, ledger=postgres_server.url, broker=own.rabbitmq.url, inflight=own.redis.url, divide=5.0
-    )
-    yield leg
-    leg.close()
+def servers(own: Own, open_leg: OpenLeg) -> Leg:
+    return open_leg("servers", divide=5.0, broker=own.rabbitmq.url, inflight=own.redis.url)
 
 
 def published(leg: Leg) -> str:
@@ -173,7 +170,7 @@ def test_a_purged_queue_makes_its_tasks_seem_lost_and_the_depth_tells_what_is_be
     with pika.BlockingConnection(pika.URLParameters(servers.environ["WORKQ_BROKER_URL"])) as connection:
         purge = connection.channel().queue_purge
         purge(f"{servers.app.settings.namespace}.q.witness")
-    servers.app.stores.ledger.database.clock_offset_s = 5.0  # type: ignore[attr-defined]  # longer than a beat
+    database_of(servers.app).clock_offset_s = 5.0  # longer than a beat
     servers.app.stores.ledger.beat(worker.id)
     lost = reason(servers, first)
 

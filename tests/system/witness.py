@@ -17,7 +17,7 @@ from typing import Any
 
 import workq
 from workq import Times, WorkQueue
-from workq.retry import Exponential
+from workq.retry import Exponential, Schedule
 
 wq = WorkQueue(times=Times().divided_by(float(os.environ.get("WITNESS_DIVIDE", "1"))))
 
@@ -50,7 +50,8 @@ def testimony(path: Path) -> list[Line]:
     if not path.exists():
         return []
     lines = []
-    for text in path.read_text().splitlines():
+    whole, _, _ = path.read_text().rpartition("\n")  # a line that crosses a page can be seen before its end is there
+    for text in whole.splitlines():
         what, task_id, attempt, number, pid, at = text.split(" ")
         lines.append(Line(what, task_id, int(attempt), number, int(pid), float(at)))
     return lines
@@ -83,6 +84,22 @@ def fail_until(number: int, attempts: int) -> None:
     write("start", number)
     if workq.current().attempt < attempts:
         raise ValueError("again")
+
+
+@wq.task(name="witness.later", queue="witness", failures_max=2, retry=Schedule([0.4]), give_up_on=LookupError)
+def later(number: int, how: str, times: int, in_s: float) -> None:
+    write("start", number)
+    if workq.current().attempt > times:
+        write("end", number)
+        return
+    match how:
+        case "snooze":
+            raise workq.Snooze(in_s, "too early")
+        case "retry":
+            raise workq.Retry("busy", in_s=in_s)
+        case "fail":
+            raise ConnectionError("busy")
+    raise KeyError("never again")
 
 
 @wq.task(name="witness.answer", queue="witness")

@@ -5,19 +5,23 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tests.simulation.embedded import OneLook
 from workq import State, WorkQueue
 from workq.beat import Heart
 from workq.board import Board
-from workq.custody import Custody
 from workq.handler import Handler
-from workq.held import Held
+from workq.held import held_for
 from workq.incarnation import Incarnation
+from workq.inflight.embedded import EmbeddedInFlight
+from workq.intake import Parts
 from workq.ledger import migrate
 from workq.pool import Attempt, Pool
 from workq.task import Done, Settlement
+from workq.worker import take_in
 
 THREADS = 3
 
@@ -36,14 +40,17 @@ class ByHand(Pool):
 class Process:
     """One consumer process without its threads."""
 
-    def __init__(self, wq: WorkQueue) -> None:
+    def __init__(self, wq: WorkQueue, *, is_direct: bool) -> None:
         self.now = 1000.0
         self.wq = wq
         self.stores = wq.stores
+        if not is_direct:  # as with servers: nobody sees what is behind the ports
+            database = wq.stores.broker.database  # type: ignore[attr-defined]  # it is embedded
+            self.stores = replace(wq.stores, inflight=EmbeddedInFlight(database), direct=None)
         self.settleable: list[Settlement] = []
         self.me = Incarnation("host.b007.1.2.steps", "host", 4711)
         self.board = Board.create(lines=64)
-        self.held = Held(self.stores.inflight, by=self.me.id)
+        self.held = held_for(self.stores, by=self.me.id)
         self.heart = Heart(self.stores, self.held, me=self.me, times=wq.settings.times, clock=self.clock)
         self.pool = ByHand(
             self.stores.ledger,
@@ -56,20 +63,22 @@ class Process:
             clock=self.clock,
         )
         self.heart.join(queues=["default"], threads=THREADS)
-        self.consumer = self.stores.broker.consumer(["default"], name=self.me.id, prefetch=50)
-        self.custody = Custody(
-            self.stores,
-            self.consumer,
-            me=self.me.id,
-            queues=["default"],
-            registry=wq.registry,
-            settings=wq.settings,
-            heart=self.heart,
-            held=self.held,
-            pool=self.pool,
-            rng=random.Random(2),
-            clock=self.clock,
+        self.consumer, self.intake = take_in(
+            Parts(
+                self.stores,
+                me=self.me.id,
+                queues=["default"],
+                registry=wq.registry,
+                settings=wq.settings,
+                heart=self.heart,
+                held=self.held,
+                pool=self.pool,
+                rng=random.Random(2),
+                clock=self.clock,
+            )
         )
+        self.consumer.set_prefetch(50)
+        self.consumer._watch = OneLook()  # type: ignore[attr-defined]  # nobody else publishes: nothing to wait for
 
     def clock(self) -> float:
         return self.now
@@ -80,7 +89,7 @@ class Process:
 
     def rounds(self, count: int = 3) -> None:
         for _ in range(count):
-            self.custody.round()
+            self.intake.round()
 
     def end(self, *task_ids: str) -> None:
         """The handlers of these tasks return, and their outcomes are settled."""
@@ -112,14 +121,14 @@ class Process:
 
 
 @contextmanager
-def opened(folder: Path) -> Iterator[Process]:
-    """A process on a new SQLite file in a folder, with a handler called work."""
+def opened(folder: Path, *, is_direct: bool = False) -> Iterator[Process]:
+    """A process on a new SQLite file in a folder, with a handler called work. Through custody, unless `is_direct`."""
     with WorkQueue(ledger=f"sqlite:///{folder / 'workq.db'}", namespace="steps") as wq:
         database = wq.database()
         migrate.migrate(database)
         database.close()
         wq.task(name="work")(lambda number: number)
-        process = Process(wq)
+        process = Process(wq, is_direct=is_direct)
         try:
             yield process
         finally:

@@ -69,7 +69,7 @@ def test_an_address_as_text_masks_its_password() -> None:
 
 def test_an_unknown_type_of_queue_is_refused() -> None:
     with pytest.raises(ConfigError, match="use quorum or classic"):
-        RabbitMQBroker("amqp://", queue_type="mirrored")  # type: ignore[arg-type]
+        RabbitMQBroker("amqp://", queue_type="mirrored")  # type: ignore[arg-type]  # what the test is about
 
 
 def test_the_certificate_is_always_verified() -> None:

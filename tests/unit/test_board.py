@@ -11,14 +11,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from workq.board import STALE_S, Board, Started, remove_stale
 from workq.codec import new_task_id
-from workq.task import Cancelled, Claim, Dead, Done, Outcome, Retry, Settlement
+from workq.task import Cancelled, Claim, Dead, Done, Failed, Outcome, Settlement
 
 LINES = 8
 
@@ -208,7 +208,7 @@ def test_what_a_killed_process_wrote_is_still_there(board: Board) -> None:
     [
         Done('{"rows": 3}'),
         Done(None, "result_error: too long"),
-        Retry(1.5, "ValueError: no"),
+        Failed(1.5, "ValueError: no"),
         Dead("failed", "it is over", failed=False),
         Cancelled("by itself"),
     ],

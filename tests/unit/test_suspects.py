@@ -9,16 +9,17 @@ import pytest
 
 from tests.unit.process import Process, opened, tasks
 from workq import State
-from workq.custody import GIVE_BACK_AFTER_S, SUSPECT_WAIT_MAX_S, SUSPECTS_TOGETHER_S
+from workq.custody import GIVE_BACK_AFTER_S
+from workq.dispatch import SUSPECT_WAIT_MAX_S, SUSPECTS_TOGETHER_S
 from workq.incarnation import Incarnation
 from workq.ledger import Evidence
 from workq.relay import publish
 from workq.task import Done
 
 
-@pytest.fixture
-def process(tmp_path: Path) -> Iterator[Process]:
-    with opened(tmp_path) as process:
+@pytest.fixture(params=[False, True], ids=["custody", "direct"])
+def process(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Process]:
+    with opened(tmp_path, is_direct=request.param) as process:
         yield process
 
 
@@ -176,11 +177,11 @@ def test_a_process_that_leaves_hands_back_the_suspects_that_wait(process: Proces
     [suspect] = suspects(process, 1)
     process.rounds()
 
-    assert process.custody.give_back()
+    assert process.intake.give_back()
     process.settle()
 
     assert (process.state(suspect), process.state(other)) == (State.READY, State.RUNNING)
-    assert process.custody.is_empty
+    assert process.intake.is_empty
 
 
 def test_a_suspect_does_not_start_without_a_trusted_lease(process: Process) -> None:

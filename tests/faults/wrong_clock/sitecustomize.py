@@ -42,4 +42,4 @@ class _WrongDatetime(_Datetime, metaclass=_Kind):
 
 time.time = lambda: _time() + _wrong_s()
 time.time_ns = lambda: _time_ns() + int(_wrong_s() * 1e9)
-datetime.datetime = _WrongDatetime  # type: ignore[misc]
+datetime.datetime = _WrongDatetime  # type: ignore[misc]  # for everybody in this process

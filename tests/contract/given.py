@@ -1,0 +1,61 @@
+"""What contracts and fault tests give a ledger: tasks, outcomes, incarnations, callers at once, and a clock to move."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from workq import codec
+from workq.incarnation import Incarnation
+from workq.ledger.database import Database
+from workq.task import Cancelled, Dead, Done, Failed, HandedBack, NewTask, Outcome, Snoozed
+
+T = TypeVar("T")
+
+LONG_S = 60.0
+"""How long a noisy machine may take for what normally takes milliseconds."""
+HOUR_S = 3600.0
+ARGUMENTS = '{"a":[1],"k":{"x":"y"}}'
+OUTCOMES: dict[str, Outcome] = {
+    "done": Done('{"rows":7}'),
+    "failed": Failed(5.0, "boom"),
+    "snoozed": Snoozed(5.0, "too early"),
+    "dead": Dead("failures_max reached", "boom"),
+    "cancelled": Cancelled("not needed any more"),
+    "handed_back": HandedBack(),
+}
+
+
+def new(count: int = 1, **facts: Any) -> list[NewTask]:
+    """Tasks to record."""
+    given = {"name": "index", "queue": "default", "payload": ARGUMENTS} | facts
+    return [NewTask(codec.new_task_id(), **given) for _ in range(count)]
+
+
+def incarnation(name: str = "worker") -> Incarnation:
+    return Incarnation(f"{name}.{secrets.token_hex(8)}", "host", 4711)
+
+
+def at_once(count: int, call: Callable[[int], T]) -> list[T]:
+    """`call(0)`, `call(1)`, ... in threads that start together; their answers, in that order."""
+    gate = threading.Barrier(count)
+
+    def one(number: int) -> T:
+        gate.wait(LONG_S)
+        return call(number)
+
+    with ThreadPoolExecutor(count) as pool:
+        return [future.result(LONG_S) for future in [pool.submit(one, number) for number in range(count)]]
+
+
+class Clock:
+    """The database's clock, which a test moves instead of sleeping."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def forward(self, seconds: float) -> None:
+        self._database.clock_offset_s += seconds

@@ -1,0 +1,49 @@
+"""What every ledger promises, in the order of a task's life. A subclass says only where one is."""
+
+from __future__ import annotations
+
+from tests.contract.ledger.audit import AuditContract
+from tests.contract.ledger.certificates import CertificatesContract
+from tests.contract.ledger.charges import ChargesContract
+from tests.contract.ledger.claim import ClaimContract
+from tests.contract.ledger.dead import DeadContract
+from tests.contract.ledger.expiry import ExpiryContract
+from tests.contract.ledger.floor import FloorContract
+from tests.contract.ledger.hints import HintsContract
+from tests.contract.ledger.keys import KeysContract
+from tests.contract.ledger.people import PeopleContract
+from tests.contract.ledger.plan import PlanContract
+from tests.contract.ledger.questions import QuestionsContract
+from tests.contract.ledger.reap import ReapContract
+from tests.contract.ledger.rebuild import RebuildContract
+from tests.contract.ledger.record import RecordContract
+from tests.contract.ledger.rules import RulesContract
+from tests.contract.ledger.settle import SettleContract
+from tests.contract.ledger.sweep import SweepContract
+from tests.contract.ledger.text import TextContract
+from tests.contract.ledger.workers import WorkersContract
+
+
+class LedgerContract(
+    RecordContract,
+    KeysContract,
+    HintsContract,
+    ClaimContract,
+    SettleContract,
+    WorkersContract,
+    ReapContract,
+    ChargesContract,
+    CertificatesContract,
+    SweepContract,
+    ExpiryContract,
+    FloorContract,
+    PlanContract,
+    RebuildContract,
+    AuditContract,
+    PeopleContract,
+    DeadContract,
+    QuestionsContract,
+    TextContract,
+    RulesContract,
+):
+    """What every ledger promises."""

@@ -1,0 +1,120 @@
+"""Keys: of the tasks with one name and one key, only one at a time is not settled."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.contract.given import OUTCOMES, at_once, new
+from tests.contract.ledger.steps import Steps
+from workq.errors import KeyConflict
+from workq.incarnation import Incarnation
+from workq.ledger import Evidence, Ledger
+from workq.task import Done, Enqueued, State
+
+
+class KeysContract(Steps):
+    def test_a_second_task_with_the_key_of_a_live_one_answers_the_first(self, ledger: Ledger) -> None:
+        [first] = ledger.record(new(key="k"))
+        second, other = ledger.record([*new(key="k"), *new(key="other")])
+
+        assert second == Enqueued(first.id, State.READY, created=False)
+        assert other.created
+        assert len(ledger.tasks()) == 2
+
+    def test_the_same_key_twice_in_one_batch_makes_one_task(self, ledger: Ledger) -> None:
+        first, second = ledger.record(new(2, key="k"))
+
+        assert (first.created, second.created) == (True, False)
+        assert first.id == second.id
+
+    def test_a_key_belongs_to_the_name_of_its_task(self, ledger: Ledger) -> None:
+        answers = ledger.record([*new(name="a", key="b:c"), *new(name="a:b", key="c"), *new(name="b", key="b:c")])
+
+        assert all(one.created for one in answers)
+
+    def test_a_key_that_is_held_with_other_arguments_is_a_conflict(self, ledger: Ledger) -> None:
+        [holder] = self.record(ledger, key="k")
+
+        with pytest.raises(KeyConflict, match=holder) as caught:
+            ledger.record(new(key="k", payload='{"a":["secret"],"k":{}}'))
+
+        assert "secret" not in str(caught.value)
+
+    def test_the_longest_name_and_key_are_told_apart(self, ledger: Ledger) -> None:
+        answers = ledger.record([new(name="n" * 200, key="é" * 199 + end)[0] for end in "aba"])
+
+        assert [one.created for one in answers] == [True, True, False]
+
+    @pytest.mark.parametrize("outcome", ["done", "dead", "cancelled"])
+    def test_a_key_is_free_again_when_its_task_is_settled(
+        self, ledger: Ledger, worker: Incarnation, outcome: str
+    ) -> None:
+        claim = self.run_one(ledger, worker, key="k")
+        [running] = ledger.record(new(key="k"))
+        self.settle(ledger, claim, OUTCOMES[outcome])
+        [after] = ledger.record(new(key="k"))
+
+        assert running == Enqueued(claim.task_id, State.RUNNING, created=False)
+        assert after.created
+
+    @pytest.mark.parametrize("outcome", ["failed", "snoozed", "handed_back"])
+    def test_a_key_is_held_while_its_task_will_run_again(
+        self, ledger: Ledger, worker: Incarnation, outcome: str
+    ) -> None:
+        claim = self.run_one(ledger, worker, key="k")
+        self.settle(ledger, claim, OUTCOMES[outcome])
+
+        assert not ledger.record(new(key="k"))[0].created
+
+    def test_a_key_is_free_again_when_its_task_is_cancelled_by_a_person(self, ledger: Ledger) -> None:
+        [task_id] = self.record(ledger, key="k")
+        ledger.cancel(task_id, reason="why")
+
+        assert ledger.record(new(key="k"))[0].created
+
+    def test_a_key_is_free_again_when_its_task_has_killed_too_many_workers(
+        self, ledger: Ledger, worker: Incarnation
+    ) -> None:
+        claim = self.run_one(ledger, worker, key="k", crashes_max=1)
+        ledger.reap(worker.id, Evidence("SIGKILL", started={claim.task_id: 1}))
+
+        assert ledger.record(new(key="k"))[0].created
+
+    def test_sixteen_producers_with_one_key_make_one_task(self, ledger: Ledger) -> None:
+        for round_number in range(5):
+            batch = new(16, key=f"k{round_number}")
+            answers = at_once(16, lambda number, batch=batch: ledger.record([batch[number]])[0])  # type: ignore[misc]  # a lambda's default has no type
+
+            assert sum(one.created for one in answers) == 1
+            assert len({one.id for one in answers}) == 1
+        assert len(ledger.tasks()) == 5
+
+    def test_producers_that_take_the_same_keys_in_other_orders_agree(self, ledger: Ledger) -> None:
+        keys = [f"k{number}" for number in range(10)]
+
+        def produce(number: int) -> list[Enqueued]:
+            mine = keys if number % 2 else keys[::-1]
+            return ledger.record([new(key=key)[0] for key in mine])
+
+        answers = at_once(6, produce)
+
+        assert sum(one.created for batch in answers for one in batch) == 10
+        assert len({one.id for batch in answers for one in batch}) == 10
+
+    def test_a_key_changes_hands_between_many_threads_without_a_second_holder(
+        self, ledger: Ledger, worker: Incarnation
+    ) -> None:
+        def live(number: int) -> int:
+            created = 0
+            for _ in range(8):
+                [one] = ledger.record(new(key="k"))
+                if one.created:
+                    created += 1
+                    for claim in ledger.claim([one.id], by=worker.id):
+                        self.settle(ledger, claim, Done())
+            return created
+
+        created = sum(at_once(6, live))
+
+        assert created == len(ledger.tasks()) >= 1
+        assert {task.state for task in ledger.tasks()} == {State.SUCCEEDED}

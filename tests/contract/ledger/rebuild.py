@@ -1,0 +1,83 @@
+"""Rebuild: every task that is unclaimed gets a new hint, page by page, once."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tests.contract.given import HOUR_S, Clock, at_once
+from tests.contract.ledger.steps import Steps
+from workq import codec
+from workq.incarnation import Incarnation
+from workq.ledger import Ledger, Unpublished
+from workq.task import Done
+
+
+class RebuildContract(Steps):
+    def test_pages_of_unclaimed_tasks_have_each_once_in_the_order_in_which_they_are_due(
+        self, ledger: Ledger, worker: Incarnation, clock: Clock
+    ) -> None:
+        waiting = self.record(ledger, 5, delay_s=HOUR_S)
+        ready = self.record(ledger, 8)
+        self.record(ledger, 2, queue="other")
+        self.run_one(ledger, worker)
+        gone = self.run_one(ledger, worker)
+        self.settle(ledger, gone, Done())
+        clock.forward(60.0)
+        before = ledger.clock()
+        clock.forward(1.0)
+        self.record(ledger, 3)
+
+        found: list[str] = []
+        after = None
+        while page := ledger.unclaimed_page("default", before=before, after=after, limit=4):
+            assert len(page) <= 4
+            found += [one.task_id for one in page]
+            after = (page[-1].due_at, page[-1].task_id)
+
+        assert found[:8] == sorted(ready, key=lambda one: (ledger.fences([one])[one].due_at, one))
+        assert sorted(found[8:]) == sorted(waiting)
+        assert ledger.unclaimed("default", before=before) == 13
+        assert ledger.open_queues() == ["default", "other"]
+
+    def test_what_is_renewed_needs_a_hint_once_and_what_was_published_since_does_not(
+        self, ledger: Ledger, worker: Incarnation, clock: Clock
+    ) -> None:
+        ids = self.record(ledger, 6)
+        ledger.mark_published([Unpublished(one, "default", 0, 0.0) for one in ids[:4]])
+        clock.forward(60.0)
+        before = ledger.clock()
+        clock.forward(1.0)
+        ledger.mark_published([Unpublished(ids[3], "default", 0, 0.0)])
+        ledger.claim([ids[2]], by=worker.id)
+        ledger.relay_planned([ledger.fences([ids[5]])[ids[5]]], by=self.BY)  # somebody has it in hand
+
+        first = ledger.renew(ids, before=before)
+        second = ledger.renew(ids, before=before)
+
+        assert [one.task_id for one in first] == [ids[0], ids[1], ids[4]]
+        assert second == []
+        assert ledger.fences([ids[0]])[ids[0]].published_at is None
+        ledger.mark_published(first)
+        clock.forward(60.0)
+        assert [one.task_id for one in ledger.renew(ids, before=before)] == [ids[5]]
+
+    def test_ten_rebuilds_at_once_renew_each_task_once(self, ledger: Ledger, clock: Clock) -> None:
+        ids = self.record(ledger, 100)
+        ledger.mark_published([Unpublished(one, "default", 0, 0.0) for one in ids])
+        clock.forward(60.0)
+        before = ledger.clock()
+
+        renewed = at_once(10, lambda _: ledger.renew(ids, before=before))
+
+        assert Counter(one.task_id for of_one in renewed for one in of_one) == Counter(ids)
+
+    def test_only_markers_that_are_out_are_dropped(self, ledger: Ledger) -> None:
+        back, out = codec.new_task_id(), codec.new_task_id()
+        for marker, queue in ((back, "default"), (out, "default"), (codec.new_task_id(), "other")):
+            assert ledger.marker_sent(queue, 0, marker, spacing_s=0.0, depth=1)
+        ledger.marker_returned([back])
+
+        dropped = [ledger.markers_dropped("default"), ledger.markers_dropped("default")]
+
+        assert dropped == [1, 0]
+        assert [(one.queue, one.id == back) for one in ledger.markers()] == [("default", True), ("other", False)]

@@ -1,0 +1,110 @@
+"""What the parts of the ledger's contract share: who is there before a test, and steps that many take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import pytest
+from sqlalchemy import select
+
+from tests.contract.databases import OnDatabase
+from tests.contract.given import Clock, incarnation, new
+from workq.incarnation import Incarnation
+from workq.ledger import Evidence, Ledger, Settled
+from workq.ledger.database import Database
+from workq.task import Claim, Outcome, Settlement, State, Task
+
+
+class Steps(OnDatabase):
+    """Fixtures and short steps, for arranging and for looking."""
+
+    BY: ClassVar[dict[str, str]] = {"who": "eve@host", "what": "test"}
+    """Who applies a plan."""
+
+    @pytest.fixture
+    def clock(self, database: Database) -> Clock:
+        return Clock(database)
+
+    @pytest.fixture
+    def worker(self, ledger: Ledger) -> Incarnation:
+        """A live incarnation."""
+        worker = incarnation()
+        ledger.join(worker, queues=["default"], threads=4)
+        return worker
+
+    @pytest.fixture
+    def claimed(self, ledger: Ledger, worker: Incarnation) -> Claim:
+        """A task that runs."""
+        return self.run_one(ledger, worker)
+
+    @staticmethod
+    def record(ledger: Ledger, count: int = 1, **facts: Any) -> list[str]:
+        return [one.id for one in ledger.record(new(count, **facts))]
+
+    @classmethod
+    def run_one(cls, ledger: Ledger, worker: Incarnation, **facts: Any) -> Claim:
+        [claim] = ledger.claim(cls.record(ledger, **facts), by=worker.id)
+        return claim
+
+    @staticmethod
+    def settle(ledger: Ledger, claim: Claim, outcome: Outcome) -> Settled:
+        [settled] = ledger.settle([Settlement(claim, outcome)])
+        return settled
+
+    @staticmethod
+    def task(ledger: Ledger, task_id: str) -> Task:
+        """As the ledger tells it. It is there."""
+        task = ledger.get(task_id)
+        assert task is not None
+        return task
+
+    @classmethod
+    def state(cls, ledger: Ledger, task_id: str) -> State:
+        return cls.task(ledger, task_id).state
+
+    @staticmethod
+    def charges(ledger: Ledger, task_id: str) -> list[str]:
+        """What each reaping cost it."""
+        return [event.detail["charged"] for event in ledger.history(task_id) if event.kind == "reaped"]
+
+    @staticmethod
+    def claim_elsewhere(ledger: Ledger, ids: Sequence[str]) -> list[Claim]:
+        """The next claim of each, by another incarnation."""
+        other = incarnation()
+        ledger.join(other, queues=["default"], threads=4)
+        return ledger.claim(ids, by=other.id)
+
+    @classmethod
+    def suspects(cls, ledger: Ledger, **facts: Any) -> list[str]:
+        """Two tasks whose process died while both ran."""
+        ids = cls.record(ledger, 2, **facts)
+        [first, _] = cls.claim_elsewhere(ledger, ids)
+        worker = cls.task(ledger, first.task_id).worker
+        assert worker is not None
+        ledger.reap(worker, Evidence("SIGSEGV", started=dict.fromkeys(ids, 1)))
+        return ids
+
+    @staticmethod
+    def kinds(ledger: Ledger, task_id: str) -> list[str]:
+        return [event.kind for event in ledger.history(task_id)]
+
+    @staticmethod
+    def everything(database: Database) -> dict[str, list[tuple[Any, ...]]]:
+        """All rows of all tables."""
+        with database.engine.connect() as connection:
+            return {
+                table.name: sorted((tuple(row) for row in connection.execute(select(table))), key=repr)
+                for table in database.tables.metadata.sorted_tables
+            }
+
+    @staticmethod
+    def row(database: Database, task_id: str) -> Any:
+        t = database.tables.task
+        with database.engine.connect() as connection:
+            return connection.execute(select(t).where(t.c.id == task_id)).one()
+
+    @staticmethod
+    def noted(ledger: Ledger, task_id: str) -> int:
+        """How many events say that a person did something to this task."""
+        return [event.kind for event in ledger.history(task_id)].count("manual")

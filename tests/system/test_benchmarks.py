@@ -1,0 +1,87 @@
+"""The comparison with the peers, as far as it goes without them: the driver, one contestant of ours, the figures."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.system.fleet import REPOSITORY
+
+
+def bench(*args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "benchmarks", *args],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+
+
+def test_a_contestant_is_measured_and_its_figures_are_told_and_written(tmp_path: Path) -> None:
+    output = tmp_path / "figures.json"
+
+    ran = bench(
+        "--quick", "--tasks", "400", "--only", "workq-sqlite", "--measure", "bulk,drain", "--output", str(output)
+    )
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "workq-sqlite" in ran.stdout
+    found = json.loads(output.read_text(encoding="utf-8"))
+    assert found["machine"]["runs"] == 1
+    assert found["contestants"]["workq-sqlite"]["survives"] == "yes"
+    assert found["failures"] == []
+    [figures] = found["runs"]["workq-sqlite"].values()
+    assert figures["drain_tasks"] == figures["bulk_tasks"] == 400
+    assert figures["drain_missing"] == 0
+    for figure in ("bulk_rate", "bulk_published_rate", "drain_rate", "drain_mid90_rate", "calibration_ms"):
+        assert figures[figure] > 0, figure
+
+
+@pytest.mark.usefixtures("postgres_server")  # it starts its own: this says what a missing one means
+def test_growth_measures_claims_and_a_pinned_horizon(tmp_path: Path) -> None:
+    output = tmp_path / "growth.json"
+    command = [sys.executable, "-m", "benchmarks.growth", "--quick", "--output", str(output)]
+
+    ran = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=150, check=False)
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    found = json.loads(output.read_text(encoding="utf-8"))
+    assert [(one["axis"], one["value"]) for one in found["points"]] == [("backlog", 2_000), ("backlog", 5_000)]
+    assert all(0 < one["p50_ms"] <= one["p99_ms"] and one["tasks_per_s"] > 0 for one in found["points"])
+    assert [(one["contestant"], one["is_pinned"], one["minute"]) for one in found["horizon"]] == [
+        ("workq-postgres", is_pinned, minute) for is_pinned in (False, True) for minute in (1, 2)
+    ]
+    assert min(one["tasks_per_s"] for one in found["horizon"]) > 0
+    first, second = found["horizon"][2:]
+    assert second["dead_rows"] > first["dead_rows"] > 0, "what is pinned is not removed"
+
+
+@pytest.mark.usefixtures("postgres_server", "rabbitmq_server", "redis_server")
+def test_steps_tells_what_each_layer_of_an_enqueue_adds_and_what_a_tasks_way_is_made_of(tmp_path: Path) -> None:
+    output = tmp_path / "steps.json"
+    command = [sys.executable, "-m", "benchmarks.steps", "--calls", "20", "--rounds", "1", "--output", str(output)]
+
+    ran = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=150, check=False)
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    found = json.loads(output.read_text(encoding="utf-8"))
+    assert len(found["enqueue"]) == 5
+    assert all(one["wall_us"] > 0 and one["processor_us"] > 0 for one in found["enqueue"])
+    *steps, whole = found["way"]
+    assert [one["name"].partition(":")[0] for one in found["way"]] == [
+        "record", "publish, until confirmed", "fetch", "hold", "ack", "claim", "all together",
+    ]  # fmt: skip
+    assert all(0 < one["p50_ms"] <= one["p99_ms"] <= whole["p99_ms"] for one in steps)
+
+
+def test_names_that_do_not_exist_are_usage_errors() -> None:
+    for args in (("--only", "workq-oracle"), ("--measure", "speed"), ("--runs", "0")):
+        ran = bench(*args)
+        assert ran.returncode == 2, ran.stderr
+        assert "Traceback" not in ran.stderr

@@ -1,0 +1,50 @@
+"""How many deliveries a process asks for: few at first, many where tasks are quick and come one by one."""
+
+from __future__ import annotations
+
+from workq.broker import PAGE, Delivery
+from workq.prefetch import MOST, Prefetch
+
+
+def single(count: int) -> list[Delivery]:
+    return [Delivery(number, "q", (f"task {number}",)) for number in range(count)]
+
+
+def pages(count: int) -> list[Delivery]:
+    return [Delivery(number, "q", tuple(f"task {number}.{one}" for one in range(PAGE))) for number in range(count)]
+
+
+def test_it_begins_with_few_and_grows_while_a_fast_process_gets_single_tasks() -> None:
+    prefetch = Prefetch(threads=1)
+    counts = [prefetch.least]
+    for _ in range(40):
+        counts.append(prefetch.grow(single(prefetch.count), ahead=400))
+
+    assert counts[0] == 2
+    assert counts == sorted(counts)
+    assert counts[-1] == MOST
+
+
+def test_a_slow_process_and_one_that_gets_pages_stay_with_few() -> None:
+    slow, paged = Prefetch(threads=4), Prefetch(threads=4)
+    for _ in range(40):
+        slow.grow(single(slow.count), ahead=4)
+        paged.grow(pages(2), ahead=400)
+
+    assert slow.count == paged.count == 8
+
+
+def test_messages_without_tasks_say_nothing_about_the_size_of_hints() -> None:
+    prefetch = Prefetch(threads=1)
+    for _ in range(40):
+        prefetch.grow([Delivery(1, "q", (), fault="not_json"), Delivery(2, "q", (), marker="m")], ahead=100)
+
+    assert prefetch.count == 2
+
+
+def test_it_is_back_to_few_at_once() -> None:
+    prefetch = Prefetch(threads=1)
+    for _ in range(40):
+        prefetch.grow(single(10), ahead=400)
+
+    assert prefetch.shrink() == prefetch.least == prefetch.count
