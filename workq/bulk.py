@@ -1,14 +1,15 @@
 """Bulk: one decision about many dead tasks, page by page: paced, tried on a few first, interrupted and resumed.
 
 Nothing is remembered between runs, and nothing needs to be: what was decided is not dead any more, so the same command
-run again goes on where the last one ended. An interruption loses at most the knowledge of its last page. Each run is
-kept in the ledger as an event `manual`: who, what, which, how many.
+run again goes on where the last one ended. An interruption waits for the page that is being decided: the tally is right
+however a run ends. Each run is kept in the ledger as an event `manual`: who, what, which, how many.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -66,12 +67,23 @@ class Pace:
 class Bulk:
     """One run, over the stores of one ledger."""
 
-    def __init__(self, stores: Stores, *, confirm_s: float, why: str, pace: Pace, tally: Tally) -> None:
+    def __init__(
+        self,
+        stores: Stores,
+        *,
+        confirm_s: float,
+        why: str,
+        pace: Pace,
+        tally: Tally,
+        held_back: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        """`held_back()`: while it lasts, nothing from outside interrupts this thread."""
         self._stores = stores
         self._ledger: Ledger = stores.ledger
         self._confirm_s = confirm_s
         self._why = why
         self._pace = pace
+        self._held_back = held_back
         self.tally = tally
 
     def retry(self, which: Which) -> None:
@@ -99,7 +111,8 @@ class Bulk:
     def discard(self, which: Which) -> None:
         """Cancel all of these as discarded."""
         for page in self._pages(which):
-            self.tally.done += len(self._ledger.discard_dead(page, why=self._why))
+            with self._held_back():
+                self.tally.done += len(self._ledger.discard_dead(page, why=self._why))
 
     def record(self, what: str, *, who: str, which: dict[str, Any]) -> None:
         """Note in the ledger what this run has done so far, if anything."""
@@ -116,11 +129,13 @@ class Bulk:
 
     def _send_back(self, page: Sequence[str]) -> list[str]:
         """Answers those that were."""
-        hints, refused = self._ledger.revive_dead(page, why=self._why)
-        self.tally.done += len(hints)
-        self.tally.refused |= refused
+        with self._held_back():
+            hints, refused = self._ledger.revive_dead(page, why=self._why)
+            self.tally.done += len(hints)
+            self.tally.unconfirmed += len(hints)
+            self.tally.refused |= refused
         if hints:
-            self.tally.unconfirmed += len(hints) - publish(self._stores, hints, deadline_s=self._confirm_s)
+            self.tally.unconfirmed -= publish(self._stores, hints, deadline_s=self._confirm_s)
         return [hint.task_id for hint in hints]
 
     def _trouble(self, canaries: Sequence[str], wait_s: float) -> str | None:

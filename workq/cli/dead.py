@@ -235,16 +235,18 @@ def _bulk(
         return exits.REFUSED
     tally = Tally()
     pace = Pace(options.get("per_s"))
-    bulk = Bulk(stores, confirm_s=session.settings().times.confirm_s, why=why, pace=pace, tally=tally)
+    confirm_s = session.settings().times.confirm_s
     is_whole = False
-    try:
-        with ended_by_signals():
+    with ended_by_signals() as ending:
+        bulk = Bulk(stores, confirm_s=confirm_s, why=why, pace=pace, tally=tally, held_back=ending.held_back)
+        try:
             act(bulk)
             is_whole = True
-    finally:
-        bulk.record(what, who=this_person(), which={name: one for name, one in asdict(which).items() if one})
-        if not is_whole:
-            session.warn(f"{tally.done} {done}; the others are still dead: the same command goes on with them")
+        finally:
+            with ending.held_back():
+                bulk.record(what, who=this_person(), which={name: one for name, one in asdict(which).items() if one})
+                if not is_whole:
+                    session.warn(f"{tally.done} {done}; the others are still dead: the same command goes on with them")
     for group, trouble in tally.stopped:
         session.warn(f"group {group.group} ({group.name}) was stopped: {trouble}")
     for task_id, refused in list(tally.refused.items())[:_SAMPLE]:

@@ -7,19 +7,47 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+_NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Ending:
+    """What SIGINT, SIGTERM and SIGHUP do meanwhile. Used by the main thread."""
+
+    def __init__(self) -> None:
+        self._is_held_back = False
+        self._came: int | None = None
+
+    @contextmanager
+    def held_back(self) -> Iterator[None]:
+        """What is begun here is ended first: a signal counts when it is."""
+        self._is_held_back = True
+        try:
+            yield
+        finally:
+            self._is_held_back = False
+            if self._came is not None:
+                self._leave(self._came)
+
+    def came(self, number: int, _frame: FrameType | None) -> None:
+        """The handler of each."""
+        if self._is_held_back:
+            self._came = number
+        else:
+            self._leave(number)
+
+    def _leave(self, number: int) -> None:
+        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+
 
 @contextmanager
-def ended_by_signals() -> Iterator[None]:
+def ended_by_signals() -> Iterator[Ending]:
     """SIGTERM and SIGHUP end the run in order, like Ctrl-C."""
-
-    def leave(number: int, _frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, leave)
+    ending = Ending()
+    before = {number: signal.getsignal(number) for number in _NUMBERS}
+    for number in _NUMBERS:
+        signal.signal(number, ending.came)
     try:
-        yield
+        yield ending
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
