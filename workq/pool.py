@@ -21,8 +21,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workq.board import Board
 from workq.config import Times
@@ -31,6 +32,9 @@ from workq.handler import Handler
 from workq.ledger import Ledger
 from workq.run import Limit, raised, returned, run_async, run_sync
 from workq.task import Claim, HandedBack, Outcome, Settlement, State
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 log = logging.getLogger("workq.pool")
 
@@ -224,6 +228,10 @@ class Pool:
             task is None or task.is_cancel_requested or task.attempt != claim.attempt or task.state is not State.RUNNING
         )
 
+    def transaction(self, claim: Claim) -> AbstractContextManager[Connection]:
+        """The ledger's, for the handler of a claim."""
+        return self._ledger.transaction(claim)
+
     # -- life
 
     def start(self) -> None:
@@ -300,7 +308,7 @@ class Pool:
                 attempt.limit = limit
                 self._limited[attempt.line] = attempt
             try:
-                result = run_sync(claim, handler, attempt.arguments, lambda: self.is_cancelled(claim))
+                result = run_sync(claim, handler, attempt.arguments, self)
             finally:
                 if limit is not None:
                     limit.ended()
@@ -318,9 +326,7 @@ class Pool:
         began = self.begin(attempt)
         outcome: Outcome
         try:
-            result = await run_async(
-                attempt.claim, handler, attempt.arguments, lambda: self.is_cancelled(attempt.claim)
-            )
+            result = await run_async(attempt.claim, handler, attempt.arguments, self)
         except BaseException as error:  # CancelledError and SystemExit too: the loop serves other tasks
             outcome = raised(attempt.claim, handler, error, rng=self._rng)
         else:

@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy import Connection, event
 
 from workq.broker import HintRow
+from workq.errors import Refused
 from workq.failpoints import reach
 from workq.gather import Gather
 from workq.ledger import Unpublished
@@ -48,6 +49,11 @@ class Producer:
 
     def record(self, tasks: Sequence[NewTask], *, connection: Any = None) -> list[Enqueued]:
         """Record tasks in one transaction, ours or the caller's, and see to their hints."""
+        if connection is None and self._stores.ledger.is_entered:
+            raise Refused(
+                "this handler is inside of its transaction(), which may still be rolled back: "
+                "enqueue in it, with .options(connection=connection), or after it"
+            )
         if connection is None and len(tasks) == 1 and tasks[0].key is None:
             return [self._gather.record(tasks[0])]
         return self._record_now(tasks, connection=connection)

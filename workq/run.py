@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import logging
 import threading
 import traceback
-from collections.abc import Callable
 from random import Random
 from typing import Any
 
 from workq import codec, context
+from workq.context import Desk
 from workq.errors import Cancel, PayloadError, Retry, Snooze, SoftTimeLimit
 from workq.handler import Handler
 from workq.names import check_delay_s
 from workq.retry import Exponential
 from workq.task import Cancelled, Claim, Dead, Done, Failed, Outcome, Snoozed
+
+log = logging.getLogger("workq.run")
 
 RESULT_MAX_BYTES = 64 * 1024
 NO_HANDLER = "no handler is registered under the name"
@@ -70,18 +73,33 @@ def _raise_in(thread_id: int, error: type[BaseException]) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), ctypes.py_object(error))
 
 
-def run_sync(claim: Claim, handler: Handler[..., Any], arguments: Any, is_cancelled: Callable[[], bool]) -> Any:
+def run_sync(claim: Claim, handler: Handler[..., Any], arguments: Any, desk: Desk) -> Any:
     """Call a plain function in this thread; what it returns or raises is the caller's."""
-    context.enter(claim, is_cancelled)
+    entered = context.enter(claim, desk)
     try:
         return handler.function(*arguments["a"], **arguments["k"])
+    except BaseException as error:
+        if not entered.has_succeeded:
+            raise
+        _raised_late(claim, error)
     finally:
         context.leave()
 
 
-async def run_async(claim: Claim, handler: Handler[..., Any], arguments: Any, is_cancelled: Callable[[], bool]) -> Any:
+async def run_async(claim: Claim, handler: Handler[..., Any], arguments: Any, desk: Desk) -> Any:
     """Await a coroutine function under its soft limit, in this event loop."""
-    context.enter(claim, is_cancelled)
+    entered = context.enter(claim, desk)
+    try:
+        return await _limited(handler, arguments)
+    except BaseException as error:
+        if not entered.has_succeeded:
+            raise
+        _raised_late(claim, error)
+    finally:
+        context.leave()
+
+
+async def _limited(handler: Handler[..., Any], arguments: Any) -> Any:
     try:
         async with asyncio.timeout(handler.time_limit_s) as limit:
             return await handler.function(*arguments["a"], **arguments["k"])
@@ -89,8 +107,11 @@ async def run_async(claim: Claim, handler: Handler[..., Any], arguments: Any, is
         if limit.expired():
             raise SoftTimeLimit(f"ran longer than time_limit_s={handler.time_limit_s}") from error
         raise
-    finally:
-        context.leave()
+
+
+def _raised_late(claim: Claim, error: BaseException) -> None:
+    """A handler whose `transaction()` stands has raised: its task has succeeded all the same."""
+    log.warning("task.raised_after_success", exc_info=error, extra={"task": claim.task_id, "attempt": claim.attempt})
 
 
 def prepare(claim: Claim, handler: Handler[..., Any] | None, *, rng: Random) -> tuple[Any, Outcome | None]:

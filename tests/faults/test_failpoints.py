@@ -20,13 +20,16 @@ import pytest
 from tests.system.conftest import OpenLeg
 from tests.system.fleet import REPOSITORY, Fleet, wait_until
 from tests.system.legs import Leg
+from tests.system.witness import make_book, read_book
 from workq import State
 from workq.failpoints import POINTS
 
 TASKS = 12
 THREADS = 2
 
-Act = Literal["producer", "notes", "fails", "sweep", "reap", "reap_the_done", "child_dies", "delayed", "lost"]
+Act = Literal[
+    "producer", "notes", "fails", "sweep", "reap", "reap_the_done", "child_dies", "delayed", "lost", "transfers"
+]
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,10 @@ ROWS = {
     "settle.before_write": Row("notes", crashes=RAN, nth=2),
     "settle.before_release": Row("notes", crashes=RAN, nth=2),
     "settle.before_retry_hint": Row("fails", crashes=TASKS, nth=2),
+    "transaction.before_settle": Row("transfers", crashes=RAN, nth=3),
+    "transaction.before_commit": Row("transfers", crashes=RAN, nth=3),
+    # here its task has succeeded: whoever died is buried, and nothing runs again
+    "transaction.after_commit": Row("transfers", crashes=RAN, nth=3),
     "beat.before_write": Row("notes", crashes=RAN),
     # whoever sweeps dies; where it was the supervisor, its children drain and another fleet goes on
     "sweep.before_relay": Row("sweep"),
@@ -117,6 +124,13 @@ def play(act: Act, leg: Leg, armed: dict[str, str], once: Path) -> int:
         case "fails":
             leg["fail_until"].enqueue_many({"number": number, "attempts": 2} for number in range(TASKS))
             finish(leg, armed)
+            return TASKS
+        case "transfers":
+            make_book(leg.app)
+            leg["transfer"].enqueue_many({"number": number} for number in range(TASKS))
+            finish(leg, armed)
+            book = read_book(leg.app)
+            assert (len(book), book.total()) == (2 * TASKS, 2 * TASKS), "each transfer happened once"
             return TASKS
         case "sweep" | "delayed":
             unhinted(leg, delay_s=2.0 if act == "delayed" else 0.0)

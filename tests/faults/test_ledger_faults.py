@@ -304,6 +304,49 @@ class TestAnswersThatAreLost:
 
         assert [(one.id, one.created) for one in answers] == [(one.id, True) for one in batch]
 
+    @staticmethod
+    def connect(ledger: SqlLedger) -> None:
+        """A new connection commits its settings: let that be over."""
+        ledger.database.run(lambda tx: tx.execute(select(1)).all())
+
+    @pytest.mark.parametrize("where", ["before", "after"])
+    def test_a_handlers_transaction_knows_how_its_lost_commit_ended(
+        self, ledger: SqlLedger, relay: Relay, worker: Incarnation, where: str
+    ) -> None:
+        [claim] = ledger.claim(self.some(ledger, 1), by=worker.id)
+        [beside] = new(1, key=f"lost {where}")  # not with those that commit themselves
+        self.connect(ledger)
+        relay.cut_next(where)
+
+        def act() -> None:
+            with ledger.transaction(claim) as connection:
+                ledger.record([beside], connection=connection)
+
+        if where == "before":
+            with pytest.raises(LedgerUnavailable, match="nothing of it stands"):
+                act()
+        else:
+            act()
+
+        assert relay.cut == 1
+        stands = where == "after"
+        assert ledger.look([claim.task_id])[claim.task_id].state == (State.SUCCEEDED if stands else State.RUNNING)
+        assert (ledger.get(beside.id) is not None) == stands
+
+    def test_a_handlers_transaction_says_so_when_nobody_knows_how_it_ended(
+        self, ledger: SqlLedger, relay: Relay, worker: Incarnation
+    ) -> None:
+        [claim] = ledger.claim(self.some(ledger, 1), by=worker.id)
+        self.connect(ledger)
+        relay.cut_next("after", "after", "after")
+        with pytest.raises(CommitUnknown), ledger.transaction(claim):
+            pass
+        assert relay.cut >= 2
+        relay.cut_next()
+
+        assert [one.state for one in ledger.settle([Settlement(claim, Failed(0.0, "unknown"))])] == [None], "it stood"
+        assert ledger.look([claim.task_id])[claim.task_id].state is State.SUCCEEDED
+
     @pytest.mark.parametrize("where", ["before", "after"])
     def test_a_reaping_charges_once(self, ledger: SqlLedger, relay: Relay, worker: Incarnation, where: str) -> None:
         ran, *waited = ids = self.some(ledger, 3)

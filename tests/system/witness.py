@@ -11,9 +11,13 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from sqlalchemy import text
 
 import workq
 from workq import Times, WorkQueue
@@ -51,8 +55,8 @@ def testimony(path: Path) -> list[Line]:
         return []
     lines = []
     whole, _, _ = path.read_text().rpartition("\n")  # a line that crosses a page can be seen before its end is there
-    for text in whole.splitlines():
-        what, task_id, attempt, number, pid, at = text.split(" ")
+    for one in whole.splitlines():
+        what, task_id, attempt, number, pid, at = one.split(" ")
         lines.append(Line(what, task_id, int(attempt), number, int(pid), float(at)))
     return lines
 
@@ -177,6 +181,40 @@ class BadText(Exception):
 
     def __str__(self) -> str:
         raise RuntimeError("no text")
+
+
+def book_of(app: WorkQueue) -> str:
+    """A table of the user's own in the ledger's database: each transfer debits one account and credits another."""
+    return f"{app.settings.namespace}_book"
+
+
+def make_book(app: WorkQueue) -> None:
+    """For those tests that transfer."""
+    with closing(app.database()) as database, database.engine.begin() as connection:
+        connection.execute(text(f"CREATE TABLE {book_of(app)} (task_id CHAR(36), side VARCHAR(6))"))
+
+
+def read_book(app: WorkQueue) -> Counter[tuple[str, str]]:
+    """How often each side of each transfer stands there."""
+    rows = text(f"SELECT task_id, side FROM {book_of(app)}")
+    with closing(app.database()) as database, database.engine.connect() as connection:
+        return Counter((row.task_id, row.side) for row in connection.execute(rows))
+
+
+def at_boundary(name: str) -> None:
+    """Between two statements of a transfer."""
+
+
+@wq.task(name="witness.transfer", queue="witness")
+def transfer(number: int) -> None:
+    write("start", number)
+    with workq.current().transaction() as connection:
+        at_boundary("begun")
+        for side in ("debit", "credit"):
+            given = {"task_id": workq.current().id, "side": side}
+            connection.execute(text(f"INSERT INTO {book_of(wq)} VALUES (:task_id, :side)"), given)
+            at_boundary(f"{side}ed")
+    write("end", number)
 
 
 @wq.task(name="witness.soft", queue="witness", failures_max=1, time_limit_s=0.5)

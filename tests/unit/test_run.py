@@ -28,8 +28,14 @@ RNG = Random(3)
 NOTHING: dict[str, Any] = {"a": (), "k": {}}
 
 
-def not_cancelled() -> bool:
-    return False
+class Nobody:
+    """A desk for handlers that ask nothing of it."""
+
+    def is_cancelled(self, claim: Claim) -> bool:
+        return False
+
+    def transaction(self, claim: Claim) -> Any:
+        raise AssertionError("no handler here writes")
 
 
 @pytest.fixture
@@ -347,7 +353,7 @@ def test_the_last_line_comes_first_and_then_the_end_of_the_traceback() -> None:
 def test_a_handler_knows_its_task_while_it_runs_and_only_then(wq: WorkQueue) -> None:
     handler = registered(wq, lambda: (workq.current().id, workq.current().attempt))
 
-    assert run_sync(claim(), handler, NOTHING, not_cancelled) == ("0" * 36, 1)
+    assert run_sync(claim(), handler, NOTHING, Nobody()) == ("0" * 36, 1)
     with pytest.raises(NotInTask):
         workq.current()
 
@@ -361,7 +367,7 @@ def test_coroutines_that_share_a_thread_know_each_its_own_task(wq: WorkQueue) ->
     claims = [replace(claim(), task_id=str(number) * 36) for number in range(5)]
 
     async def together() -> list[Any]:
-        return await asyncio.gather(*(run_async(one, handler, NOTHING, not_cancelled) for one in claims))
+        return await asyncio.gather(*(run_async(one, handler, NOTHING, Nobody()) for one in claims))
 
     assert asyncio.run(together()) == [one.task_id for one in claims]
 
@@ -370,7 +376,7 @@ def test_a_coroutine_over_its_limit_is_ended_by_a_soft_limit(wq: WorkQueue) -> N
     handler = registered(wq, lambda: asyncio.sleep(60), time_limit_s=0.02)
 
     with pytest.raises(SoftTimeLimit, match=r"time_limit_s=0\.02"):
-        asyncio.run(run_async(claim(), handler, NOTHING, not_cancelled))
+        asyncio.run(run_async(claim(), handler, NOTHING, Nobody()))
 
 
 def test_a_timeout_of_the_handlers_own_is_its_own_failure(wq: WorkQueue) -> None:
@@ -380,7 +386,7 @@ def test_a_timeout_of_the_handlers_own_is_its_own_failure(wq: WorkQueue) -> None
     handler = registered(wq, own, time_limit_s=60)
 
     with pytest.raises(TimeoutError, match="the shop"):
-        asyncio.run(run_async(claim(), handler, NOTHING, not_cancelled))
+        asyncio.run(run_async(claim(), handler, NOTHING, Nobody()))
 
 
 # The soft limit of a thread.

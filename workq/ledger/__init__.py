@@ -10,6 +10,7 @@ call may be made again.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -443,6 +444,22 @@ class Ledger(Protocol):
         A settlement whose fence is old changes nothing and is recorded as `late_result`. Repeatable: settling again
         answers the same. A failure of a task whose cancel was requested ends as cancelled.
         """
+        ...
+
+    def transaction(self, claim: Claim) -> AbstractContextManager[Connection]:
+        """A transaction of the claim's handler: at the end of its block the task succeeds in it, without a result.
+
+        It stands as a whole, or not at all. What the block raises rolls it back and passes.
+
+        Raises:
+            Refused: the attempt does not run any more, or the block has ended the transaction itself.
+            LedgerUnavailable: it did not stand; CommitUnknown: the ledger stayed away after it broke in COMMIT.
+        """
+        ...
+
+    @property
+    def is_entered(self) -> bool:
+        """Whether this thread is inside of `transaction`."""
         ...
 
     def look(self, task_ids: Sequence[str]) -> dict[str, Look]:

@@ -21,7 +21,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection, Engine, Executable, bindparam, create_engine, event
@@ -39,7 +39,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import Float
 
 from workq.config import check_ledger_url, masked
-from workq.errors import CommitUnknown, ConfigError, LedgerUnavailable, MissingExtra, SchemaMismatch
+from workq.errors import CommitUnknown, ConfigError, LedgerUnavailable, MissingExtra, Refused, SchemaMismatch
 from workq.ledger.kept import Kept, Trace, send
 from workq.ledger.sqltime import plus
 from workq.ledger.tables import Tables
@@ -101,6 +101,8 @@ class Database:
         self._statements: dict[str, Kept] = {}
         self._writer = threading.RLock()  # so that a thread which a signal has interrupted cannot wait for itself
         self._is_writing = False
+        self._entered: set[int] = set()
+        """The threads that are inside of `transaction`."""
         self.engine = self._open()
         self._commits_itself = self._open(commits_itself=True) if self.dialect == "postgresql" else None
         """For single statements, on PostgreSQL: without the round trips of BEGIN and COMMIT."""
@@ -214,6 +216,64 @@ class Database:
             except PoolTimeout as error:
                 raise self._busy(unknown=unknown) from error
 
+    @contextmanager
+    def transaction(
+        self, *, begin: Callable[[Connection], None], conclude: Callable[[Connection], None]
+    ) -> Iterator[Connection]:
+        """One write transaction of somebody else's statements, between the first of ours and the last.
+
+        It is committed when the block ends; what the block raises rolls it back, and passes as it is. Only `begin` is
+        repeated. Until it ends, nobody else of this process writes, on SQLite.
+
+        Raises:
+            LedgerUnavailable: it did not stand; CommitUnknown: the connection broke in COMMIT, so it may stand.
+            Refused: the block has committed it, or has entered another one.
+        """
+        if self.is_entered:
+            raise Refused("transaction(): this thread is inside of one already; use its connection")
+        with self._turn(), ExitStack() as stack:
+            connection = self._begun(begin, stack)
+            kept_open = _KeptOpen(connection)
+            self._entered.add(threading.get_ident())
+            try:
+                yield connection
+            finally:
+                self._entered.discard(threading.get_ident())
+            kept_open.check()
+            committing = False
+            try:
+                conclude(connection)
+                committing = True
+                kept_open.release()
+                connection.commit()
+            except DBAPIError as error:
+                raise self._unavailable(error, unknown=committing and error.connection_invalidated) from error
+
+    @property
+    def is_entered(self) -> bool:
+        """Whether this thread is inside of `transaction`."""
+        return threading.get_ident() in self._entered
+
+    def _begun(self, begin: Callable[[Connection], None], stack: ExitStack) -> Connection:
+        deadline = time.monotonic() + self._statement_timeout_s
+        lost_before = False
+        while True:
+            try:
+                with ExitStack() as tried:
+                    connection = tried.enter_context(self.engine.connect())
+                    begin(connection)
+                    stack.enter_context(tried.pop_all())
+                    return connection
+            except DBAPIError as error:
+                lost = error.connection_invalidated
+                if time.monotonic() < deadline and (_is_transient(error) or (lost and not lost_before)):
+                    lost_before = lost_before or lost
+                    time.sleep(random.uniform(0.002, 0.03))
+                    continue
+                raise self._unavailable(error) from error
+            except PoolTimeout as error:
+                raise self._busy() from error
+
     def translate(self, error: SQLAlchemyError) -> Exception:
         """An error of the caller's own connection, in our words."""
         return self._unavailable(error) if isinstance(error, DBAPIError) else error
@@ -266,6 +326,7 @@ class Database:
     def _reopen(self) -> None:
         """In a forked child: the parent's connections are not ours, and its lock may be held for ever."""
         self._writer, self._is_writing = threading.RLock(), False
+        self._entered = set()
         for engine in self.engines:
             engine.dispose(close=False)
 
@@ -329,6 +390,32 @@ class Database:
                 "SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_TRANS_TABLES')",  # what is too long is not cut
             )
         return engine
+
+
+class _KeptOpen:
+    """Refuses a commit of somebody else's: what is in the transaction stands as a whole."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._transaction = connection.get_transaction()
+        event.listen(connection, "commit", self._committing)
+
+    def check(self) -> None:
+        """It is still the transaction that was begun."""
+        is_same = self._connection.get_transaction() is self._transaction
+        if not (is_same and self._connection.in_transaction()):
+            raise Refused(
+                "transaction(): it was ended inside of its block, so nothing of it stands and its task has not "
+                "succeeded; raise an error instead, or use a savepoint: connection.begin_nested()"
+            )
+
+    def release(self) -> None:
+        """The next commit is ours."""
+        event.remove(self._connection, "commit", self._committing)
+
+    def _committing(self, _: Connection) -> None:
+        self._connection.invalidate()  # SQLAlchemy takes it for committed now, and would not roll it back
+        raise Refused("transaction(): it commits by itself at the end of its block, with the task's success")
 
 
 def without_values(error: IntegrityError) -> IntegrityError:

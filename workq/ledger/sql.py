@@ -6,8 +6,8 @@ claims.py, `SKIP LOCKED` in repair.py).
 
 from __future__ import annotations
 
+from workq.ledger.atomic import Succeeding
 from workq.ledger.auditing import Auditing
-from workq.ledger.claims import Claiming
 from workq.ledger.database import Database
 from workq.ledger.dead import Grouping
 from workq.ledger.floor import Floor
@@ -20,7 +20,7 @@ from workq.ledger.repair import RESERVED_S
 from workq.ledger.standing import Reporting
 
 
-class SqlLedger(Recording, Claiming, Auditing, Planning, Rebuilding, Marking, Grouping, Asking, Reporting):
+class SqlLedger(Recording, Succeeding, Auditing, Planning, Rebuilding, Marking, Grouping, Asking, Reporting):
     """A ledger in one SQL database. Satisfies `workq.ledger.Ledger`."""
 
     def __init__(self, database: Database, *, reserved_s: float = RESERVED_S) -> None:

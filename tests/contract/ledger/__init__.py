@@ -21,6 +21,7 @@ from tests.contract.ledger.rules import RulesContract
 from tests.contract.ledger.settle import SettleContract
 from tests.contract.ledger.sweep import SweepContract
 from tests.contract.ledger.text import TextContract
+from tests.contract.ledger.transaction import TransactionContract
 from tests.contract.ledger.workers import WorkersContract
 
 
@@ -30,6 +31,7 @@ class LedgerContract(
     HintsContract,
     ClaimContract,
     SettleContract,
+    TransactionContract,
     WorkersContract,
     ReapContract,
     ChargesContract,
