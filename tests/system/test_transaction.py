@@ -9,12 +9,37 @@ import sys
 
 import pytest
 
+from tests.contract.given import incarnation
 from tests.system.bank import BOUNDARIES
 from tests.system.fleet import REPOSITORY
 from tests.system.legs import Leg
+from workq import State
+from workq.errors import Refused
 
 CRASHES_LONG = 10_000
 CRASHES_SHORT = 90
+
+
+def test_what_is_enqueued_inside_belongs_to_it_and_runs_once_it_stands(leg: Leg) -> None:
+    ledger = leg.app.stores.ledger
+    me = incarnation()
+    ledger.join(me, queues=["witness"], threads=1)
+    [claim] = ledger.claim([leg["note"].enqueue(0).id], by=me.id)
+    with ledger.transaction(claim) as connection:
+        with pytest.raises(Refused, match=r"options\(connection=connection\)"):
+            leg["note"].enqueue(1)
+        with pytest.raises(Refused, match=r"options\(connection=connection\)"):
+            leg["note"].enqueue_many([{"number": 2}])
+        inside = leg["note"].options(connection=connection).enqueue(3)
+    outside = leg["note"].enqueue(4)
+    ledger.leave(me.id)
+
+    with leg.fleet(processes=1, drain=True) as fleet:
+        assert fleet.wait(60) == 0
+
+    assert sorted(line.number for line in leg.testimony() if line.what == "end") == ["3", "4"]
+    assert set(leg.starts()) == {inside.id, outside.id}
+    assert leg.states()[State.SUCCEEDED] == 3
 
 
 @pytest.mark.timeout(3600)

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from random import Random
 from typing import Any
 
@@ -18,7 +19,7 @@ from msgspec.structs import replace
 
 import workq
 from workq import Cancel, Retry, Snooze, SoftTimeLimit, WorkQueue
-from workq.errors import NotInTask
+from workq.errors import ConfigError, NotInTask
 from workq.handler import Handler
 from workq.retry import Exponential
 from workq.run import RESULT_MAX_BYTES, TRACEBACK_MAX, Limit, describe, prepare, raised, returned, run_async, run_sync
@@ -387,6 +388,79 @@ def test_a_timeout_of_the_handlers_own_is_its_own_failure(wq: WorkQueue) -> None
 
     with pytest.raises(TimeoutError, match="the shop"):
         asyncio.run(run_async(claim(), handler, NOTHING, Nobody()))
+
+
+# A handler's transaction.
+
+
+class Writer(Nobody):
+    """A desk whose transactions stand."""
+
+    @contextmanager
+    def transaction(self, claim: Claim) -> Iterator[Any]:
+        yield claim
+
+
+def succeed_and_raise() -> None:
+    with workq.current().transaction():
+        pass
+    raise ValueError("too late")
+
+
+def test_a_handler_that_raises_behind_its_transaction_has_succeeded(
+    wq: WorkQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert (
+        run_sync(
+            claim(),
+            registered(
+                wq,
+                succeed_and_raise,
+            ),
+            NOTHING,
+            Writer(),
+        )
+        is None
+    )
+
+    [told] = caplog.records
+    assert (told.message, told.levelname) == ("task.raised_after_success", "WARNING")
+    assert told.exc_info is not None
+    assert str(told.exc_info[1]) == "too late"
+
+
+def test_what_a_handler_raises_in_its_transaction_is_its_failure(wq: WorkQueue) -> None:
+    def fail() -> None:
+        with workq.current().transaction():
+            raise ValueError("in time")
+
+    with pytest.raises(ValueError, match="in time"):
+        run_sync(claim(), registered(wq, fail), NOTHING, Writer())
+
+
+def test_a_coroutine_cannot_stop_all_others_by_a_transaction(wq: WorkQueue) -> None:
+    async def block() -> None:
+        with workq.current().transaction():
+            pass
+
+    with pytest.raises(ConfigError, match=r"asyncio\.to_thread"):
+        asyncio.run(run_async(claim(), registered(wq, block), NOTHING, Writer()))
+
+
+def test_a_coroutine_has_its_transaction_in_a_thread(wq: WorkQueue) -> None:
+    async def in_thread() -> None:
+        await asyncio.to_thread(succeed_and_raise)
+
+    assert asyncio.run(run_async(claim(), registered(wq, in_thread), NOTHING, Writer())) is None
+
+
+def test_the_idempotency_key_is_the_same_in_every_attempt(wq: WorkQueue) -> None:
+    handler = registered(wq, lambda: workq.current().idempotency_key)
+
+    keys = {run_sync(replace(claim(), attempt=attempt), handler, NOTHING, Nobody()) for attempt in (1, 2, 3)}
+
+    assert len(keys) == 1
+    assert run_sync(replace(claim(), task_id="1" * 36), handler, NOTHING, Nobody()) not in keys
 
 
 # The soft limit of a thread.
