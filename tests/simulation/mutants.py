@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
@@ -81,12 +82,14 @@ def changed_sql(method: tuple[type, str], *names: str, nth: int | None = None) -
     original = getattr(owner, attribute)
 
     def mutated(self: Any, *args: Any, **kwargs: Any) -> Any:
-        inner = self.database
+        inner, floor = self.database, self.floor
         self.database = _Changing(inner, names, nth)
+        self.floor = copy(floor)  # its looks are statements of the method, too
+        self.floor._database = self.database
         try:
             return original(self, *args, **kwargs)
         finally:
-            self.database = inner
+            self.database, self.floor = inner, floor
 
     with mock.patch.object(owner, attribute, mutated):
         yield
