@@ -21,6 +21,8 @@ DIGITS_MAX: Final = 4000
 HINT_MAX_BYTES: Final = 64 * 1024
 HINT_VERSION: Final = 1
 MARKER_VERSION: Final = 2
+WAIT_MAX_MS: Final = 1000
+"""No hint of ours tells its consumer to wait for longer."""
 """A marker is a message of its own: to a worker that knows only hints it is a newer version, and is handed on."""
 
 _encoder = msgspec.json.Encoder()
@@ -118,13 +120,15 @@ def storable(text: str, *, characters_max: int) -> str:
 class Envelope:
     """A hint as it travels: version, queue, ids, and how often unknown ids were looked up already.
 
-    Or a marker: then there are no ids.
+    `wait_ms`: how long its consumer waits before it looks; a consumer that does not know of it looks too early, and
+    sends the hint on its way once more. Or a marker: then there are no ids.
     """
 
     queue: str
     task_ids: tuple[str, ...]
     looks: int = 0
     marker: str | None = None
+    wait_ms: int = 0
 
 
 class _Wire(msgspec.Struct):
@@ -133,6 +137,7 @@ class _Wire(msgspec.Struct):
     ids: list[str] = msgspec.field(default_factory=list)
     n: int = 0
     m: str | None = None
+    w: int = 0
 
 
 _wire_decoder = msgspec.json.Decoder(_Wire)
@@ -142,11 +147,12 @@ def encode_hint(envelope: Envelope) -> bytes:
     """The message body of a hint or a marker."""
     if envelope.marker is not None:
         return _encoder.encode({"v": MARKER_VERSION, "q": envelope.queue, "m": envelope.marker})
-    return _encoder.encode(
-        {"v": HINT_VERSION, "q": envelope.queue, "ids": envelope.task_ids, "n": envelope.looks}
-        if envelope.looks
-        else {"v": HINT_VERSION, "q": envelope.queue, "ids": envelope.task_ids}
-    )
+    wire = {"v": HINT_VERSION, "q": envelope.queue, "ids": envelope.task_ids}
+    if envelope.looks:
+        wire["n"] = envelope.looks
+    if envelope.wait_ms:
+        wire["w"] = envelope.wait_ms
+    return _encoder.encode(wire)
 
 
 def decode_hint(body: bytes) -> Envelope | str:
@@ -169,9 +175,10 @@ def decode_hint(body: bytes) -> Envelope | str:
         return Envelope(wire.q, (), 0, wire.m) if is_ours else "bad_envelope"
     if wire.v != HINT_VERSION:
         return "newer_version" if wire.v > MARKER_VERSION else "bad_envelope"
-    if not wire.ids or not 0 <= wire.n <= 100 or not all(map(is_task_id, wire.ids)):
+    is_sane = 0 <= wire.n <= 100 and 0 <= wire.w <= WAIT_MAX_MS
+    if not wire.ids or not is_sane or not all(map(is_task_id, wire.ids)):
         return "bad_envelope"
-    return Envelope(wire.q, tuple(wire.ids), wire.n)
+    return Envelope(wire.q, tuple(wire.ids), wire.n, wait_ms=wire.w)
 
 
 def _why_invalid(body: bytes) -> str:

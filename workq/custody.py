@@ -15,15 +15,18 @@ goes back to the broker. The broker away: the consumer connects again by itself.
 
 from __future__ import annotations
 
+import heapq
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from workq.broker import PAGE, Consumer, Delivery, Hint
 from workq.errors import InFlightUnavailable, Unavailable
 from workq.failpoints import reach
 from workq.inflight import Entry
 from workq.intake import FETCH_WAIT_S, FULL_WAIT_S, Intake, Parts
+from workq.ledger import Look
 from workq.ledger.states import CLAIMABLE
 from workq.missed import Pages
 from workq.prefetch import Prefetch
@@ -36,6 +39,8 @@ LOOKAHEAD_S = 0.25
 """Hold about this much work ahead."""
 GIVE_BACK_AFTER_S = 0.5
 """What is held and cannot start within this time is handed back."""
+EARLY_S = 0.1
+"""A hint that comes early by no more is kept here until its time."""
 UNHELD_MAX_S = 45.0
 """Deliveries that cannot be held for this long go back to the broker."""
 IDLE_S = 5.0
@@ -52,6 +57,8 @@ class Custody(Intake):
         self._unheld_since = 0.0
         self._backlog: deque[tuple[str, str]] = deque()
         """Held, not claimed yet: (task id, the queue that the hint named)."""
+        self._early: list[tuple[float, str, str]] = []
+        """A heap of what is held and comes to the backlog in a moment: when, and what."""
         self._ungranted: list[tuple[str, str]] = []
         """Held, but not granted by the ledger; their hints are to be dropped or sent again."""
         self._looks: dict[str, int] = {}
@@ -62,13 +69,14 @@ class Custody(Intake):
 
     @property
     def is_empty(self) -> bool:
-        in_hand = self._backlog or self._ungranted or self._unheld
+        in_hand = self._backlog or self._early or self._ungranted or self._unheld
         return not in_hand and self._dispatch.is_empty and self._arrivals.is_empty
 
     def round(self) -> float:
         if self._unheld:
             self._hold()
         self._arrivals.return_markers()
+        self._ripen()
         self._claim()
         room = self._room()
         if self._unheld or room <= 0 or not self._heart.is_trusted:
@@ -77,7 +85,7 @@ class Custody(Intake):
             return FULL_WAIT_S
         self._full_since = None
         self._consumer.resume()
-        deliveries = self._consumer.fetch(ids_max=room, wait_s=0.0 if self._backlog else FETCH_WAIT_S)
+        deliveries = self._consumer.fetch(ids_max=room, wait_s=0.0 if self._backlog else self._idle_s())
         if self._consumer.trouble is not None:
             self._seldom.warning("worker.nothing_arrives", reason=self._consumer.trouble)
         if deliveries:
@@ -93,7 +101,7 @@ class Custody(Intake):
 
     def give_back(self) -> bool:
         self._dispatch.hand_back()
-        rows = [*self._backlog, *self._ungranted]
+        rows = [*self._backlog, *self._ungranted, *((task_id, queue) for _, task_id, queue in self._early)]
         if not rows or self._give_back(rows):
             return True
         # no broker, and we go: without a mark in the ledger nobody would ever send these hints again
@@ -126,7 +134,7 @@ class Custody(Intake):
         if self._dispatch.is_reserved:
             return 0
         ahead = self._ahead()
-        room = ahead - self._pool.active - len(self._backlog)
+        room = min(ahead - self._pool.active - len(self._backlog), HELD_MAX - len(self._early))
         return 0 if room < PAGE <= ahead // 2 else room  # a page that has to be split costs a message
 
     def _ahead(self) -> int:
@@ -152,9 +160,9 @@ class Custody(Intake):
         if keep <= 0:  # one page is at most 100 ids: the consumer returned whole deliveries up to the room before it
             keep = max(1, keep)
         rest = last.task_ids[keep:]
-        if not rest or not self._publish([Hint(last.queue, rest, looks=last.looks)]):
+        if not rest or not self._publish([Hint(last.queue, rest, last.wait_s, last.looks)]):
             return deliveries
-        return [*deliveries[:-1], Delivery(last.tag, last.queue, last.task_ids[:keep], last.looks)]
+        return [*deliveries[:-1], replace(last, task_ids=last.task_ids[:keep])]
 
     def _hold(self) -> None:
         """Hold, then ack. On failure the deliveries stay unacked, and go back to the broker in the end."""
@@ -176,7 +184,24 @@ class Custody(Intake):
         self._consumer.ack(deliveries)  # custody has moved
         self._looks |= {task_id: one.looks for one in deliveries for task_id in one.task_ids if one.looks}
         new = self._held.add([entry for entry in entries if entry.task_id in held])
-        self._backlog.extend((entry.task_id, entry.queue) for entry in new)
+        waits = {task_id: one.wait_s for one in deliveries for task_id in one.task_ids if one.wait_s}
+        if not waits:
+            self._backlog.extend((entry.task_id, entry.queue) for entry in new)
+            return
+        now = self._clock()
+        for entry in new:
+            heapq.heappush(self._early, (now + waits.get(entry.task_id, 0.0), entry.task_id, entry.queue))
+
+    def _ripen(self) -> None:
+        """What was early and is due now comes to the backlog."""
+        now = self._clock()
+        while self._early and self._early[0][0] <= now:
+            _, task_id, queue = heapq.heappop(self._early)
+            self._backlog.append((task_id, queue))
+
+    def _idle_s(self) -> float:
+        """How long to wait for a delivery while there is nothing to claim."""
+        return min(FETCH_WAIT_S, max(0.0, self._early[0][0] - self._clock())) if self._early else FETCH_WAIT_S
 
     def _held_elsewhere(self, task_ids: list[str]) -> list[Hint]:
         """What a live other holds, it runs, and this hint is worth nothing. If it does not run it, look again later.
@@ -220,6 +245,8 @@ class Custody(Intake):
     def _drop_ungranted(self) -> None:
         """Hints that were not granted: settled, somebody else's, early, or unknown to the ledger."""
         looks = self._stores.ledger.look([task_id for task_id, _ in self._ungranted])
+        if not self._keep_early(looks):
+            return
         judged = self._missed.judge(
             ((task_id, queue, self._looks.get(task_id, 0)) for task_id, queue in self._ungranted), looks
         )
@@ -230,6 +257,19 @@ class Custody(Intake):
         for task_id, _ in gone:
             self._looks.pop(task_id, None)
         self._held.release(gone)
+
+    def _keep_early(self, looks: Mapping[str, Look]) -> bool:
+        """What is due in a moment is held until then; whether anything else was not granted."""
+        now = self._clock()
+        left = []
+        for task_id, queue in self._ungranted:
+            look = looks.get(task_id)
+            if look is not None and look.state in CLAIMABLE and not look.is_expired and 0 < look.due_in_s <= EARLY_S:
+                heapq.heappush(self._early, (now + look.due_in_s, task_id, queue))
+            else:
+                left.append((task_id, queue))
+        self._ungranted = left
+        return bool(left)
 
     # -- giving back
 
@@ -265,6 +305,8 @@ class Custody(Intake):
         gone = {task_id for task_id, _ in rows}
         self._backlog = deque(one for one in self._backlog if one[0] not in gone)
         self._ungranted = [one for one in self._ungranted if one[0] not in gone]
+        self._early = [one for one in self._early if one[1] not in gone]
+        heapq.heapify(self._early)
         for task_id in gone:
             self._looks.pop(task_id, None)
         self._held.release(rows)
@@ -286,4 +328,4 @@ class Custody(Intake):
 
 def _same(deliveries: Sequence[Delivery]) -> list[Hint]:
     """Deliveries as new hints of the same tasks."""
-    return [Hint(one.queue, one.task_ids, looks=one.looks) for one in deliveries]
+    return [Hint(one.queue, one.task_ids, one.wait_s, one.looks) for one in deliveries]

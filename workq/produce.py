@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+from msgspec.structs import replace
 from sqlalchemy import Connection, event
 
 from workq.broker import HintRow
@@ -60,6 +61,7 @@ class Producer:
 
     def _record_now(self, tasks: Sequence[NewTask], *, connection: Any = None) -> list[Enqueued]:
         hints = self._hint_rows if self._stores.broker.is_transactional else None
+        began = self.relay.clock()
         recorded = self._stores.ledger.record(tasks, connection=connection, hints=hints)
         if connection is None:
             reach("record.after_commit")
@@ -72,7 +74,7 @@ class Producer:
                 if one.created
             ]
             if connection is None:
-                self.relay.offer(fresh)
+                self.relay.offer(fresh, since=began)
             else:
                 self._offer_after_commit(connection, fresh)
         return recorded
@@ -116,7 +118,9 @@ class Producer:
         """One look: offer those rows that other transactions can see; answers the others."""
         left = {row.task_id: row for row in rows}
         seen = self._stores.ledger.look(list(left)[:CHUNK])
-        self.relay.offer([left.pop(task_id) for task_id in seen])
+        self.relay.offer(
+            [replace(left.pop(task_id), delay_s=max(0.0, look.due_in_s)) for task_id, look in seen.items()]
+        )
         return list(left.values())
 
     def _follow_in_thread(self, rows: list[Unpublished]) -> None:

@@ -15,6 +15,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from workq.broker import PAGE, Hint
 from workq.errors import Unavailable
 from workq.failpoints import reach
@@ -74,6 +76,11 @@ def send(stores: Stores, rows: Sequence[Unpublished], *, deadline_s: float) -> l
     return [row for (_, page), ok in zip(pages, confirmed, strict=True) if ok for row in page]
 
 
+def _later(row: Unpublished, waited_s: float) -> Unpublished:
+    """A delayed row that has waited here for some of its delay."""
+    return replace(row, delay_s=max(0.0, row.delay_s - waited_s))
+
+
 class Relay:
     """Publishes behind `enqueue()`, in a thread that the first offer starts. Thread-safe.
 
@@ -83,12 +90,21 @@ class Relay:
     Without a thread (`has_thread=False`), whoever made it calls `relay_once`.
     """
 
-    def __init__(self, stores: Stores, *, confirm_s: float, has_thread: bool = True) -> None:
+    def __init__(
+        self,
+        stores: Stores,
+        *,
+        confirm_s: float,
+        has_thread: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.clock = clock
         self._stores = stores
         self._confirm_s = confirm_s
         self._has_thread = has_thread
         self._changed = threading.Condition()
-        self._waiting: deque[Unpublished] = deque()
+        self._waiting: deque[tuple[float, Unpublished]] = deque()
+        """What is to be published, and since when it waits: a delay goes on meanwhile."""
         self._unmarked: deque[tuple[float, list[Unpublished]]] = deque()
         """When the broker confirmed what. They belong to whoever relays."""
         self._is_busy = False
@@ -99,16 +115,20 @@ class Relay:
         self._is_closing = False
         self._thread: threading.Thread | None = None
 
-    def offer(self, rows: Iterable[Unpublished]) -> None:
-        """Publish these soon. Never blocks and never fails: what cannot be taken is left to the sweep."""
+    def offer(self, rows: Iterable[Unpublished], *, since: float | None = None) -> None:
+        """Publish these soon. Never blocks and never fails: what cannot be taken is left to the sweep.
+
+        `since`: when their delays began, at the earliest, by our `clock`; now, by default.
+        """
         with self._changed:
             if self._is_closing:
                 return
             was_waiting = bool(self._waiting)
+            since = self.clock() if since is None else since
             for row in rows:
                 if len(self._waiting) >= BEHIND_MAX:
                     break
-                self._waiting.append(row)
+                self._waiting.append((since, row))
             if self._thread is None and self._has_thread:
                 self._thread = threading.Thread(target=self._run, name="workq-relay", daemon=True)
                 self._thread.start()
@@ -150,7 +170,9 @@ class Relay:
         with self._changed:
             self._is_busy = True
             self._is_steady = len(self._waiting) > 1
-            rows = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
+            offered = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
+        now = self.clock()
+        rows = [row if row.delay_s == 0.0 else _later(row, now - at) for at, row in offered]
         sent = self._tried(lambda: send(self._stores, rows, deadline_s=self._confirm_s)) or []
         if len(sent) < len(rows):
             log.info("relay.unconfirmed", extra={"tasks": len(rows) - len(sent)})

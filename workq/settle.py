@@ -109,6 +109,7 @@ class Settler:
             batch = self._in_hand[0]
         if is_new:
             reach("settle.before_write")
+        began = self._relay.clock()
         try:
             settled = self._stores.ledger.settle(batch)
         except Unavailable as error:
@@ -124,20 +125,20 @@ class Settler:
                 self._in_hand.popleft()
                 self._in_hand.extendleft(reversed(parts))
             return 0.0
-        self._finish(batch, settled)
+        self._finish(batch, settled, began)
         with self._changed:
             self._in_hand.popleft()
         return 0.0
 
-    def _finish(self, batch: list[Settlement], settled: list[Settled]) -> None:
-        """After the ledger has decided: release, then the hints of retries."""
+    def _finish(self, batch: list[Settlement], settled: list[Settled], began: float) -> None:
+        """After the ledger has decided: release, then the hints of retries, whose waits began meanwhile."""
         hints = retries_of(batch, settled)
         self._on_settled(batch)
         reach("settle.before_release")
         self._held.release([(one.claim.task_id, one.claim.queue) for one in batch])
         reach("settle.before_retry_hint")
         if hints:
-            self._relay.offer(hints)
+            self._relay.offer(hints, since=began)
 
     def _live(self) -> None:
         try:

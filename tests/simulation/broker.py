@@ -11,12 +11,11 @@ from __future__ import annotations
 import hashlib
 import heapq
 import itertools
-import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from workq.broker import Browsed, Delivery, Depth, Hint, HintRow, See
+from workq.broker import Browsed, Delivery, Depth, Hint, HintRow, See, ladder
 from workq.codec import Envelope, decode_hint, encode_hint
 
 HORIZON_S = 409.5
@@ -118,7 +117,7 @@ class Server:
         ids = envelope.task_ids if isinstance(envelope, Envelope) else ()
         message = Message(next(self._serials), queue, body, ids, returns=returns, passes=passes)
         if delay_s > 0.0:
-            due_at = self.now() + math.ceil(delay_s * 10) / 10
+            due_at = self.now() + delay_s
             heapq.heappush(self.delayed, (due_at, message.serial, message))
             self.on_delay(due_at)
         else:
@@ -276,8 +275,9 @@ class SimBroker:
             return [False] * len(hints)
         for hint in hints:
             self.on_accepted(hint)
-            body = encode_hint(Envelope(hint.queue, hint.task_ids, hint.looks, hint.marker))
-            self._server.put(hint.queue, body, delay_s=hint.delay_s, passes=self.inherited(hint))
+            units, wait_ms = ladder.split(hint.delay_s)
+            body = encode_hint(Envelope(hint.queue, hint.task_ids, hint.looks, hint.marker, wait_ms))
+            self._server.put(hint.queue, body, delay_s=units * ladder.UNIT_MS / 1000, passes=self.inherited(hint))
         if isinstance(after, ConnectionError):
             return [False] * len(hints)
         if after is not None:
@@ -443,4 +443,5 @@ def _delivery(message: Message) -> Delivery:
         None,
         message.returns,
         envelope.marker,
+        envelope.wait_ms / 1000,
     )

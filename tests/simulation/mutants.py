@@ -474,8 +474,8 @@ def the_hint_of_a_retry_before_the_ledger() -> Any:
 def every_settlement_publishes_a_hint() -> Any:
     original = Settler._finish
 
-    def finish(self: Any, batch: Any, settled: Any) -> None:
-        original(self, batch, [msgspec.structs.replace(one, state=State.READY) for one in settled])
+    def finish(self: Any, batch: Any, settled: Any, began: Any) -> None:
+        original(self, batch, [msgspec.structs.replace(one, state=State.READY) for one in settled], began)
 
     return replaced(Settler, "_finish", finish)
 

@@ -222,12 +222,12 @@ class SteppedRelay(Relay):
     """A relay whose steps are made by a strand of its process."""
 
     def __init__(self, setting: Setting, process: Process, stores: Stores) -> None:
-        super().__init__(stores, confirm_s=setting.world.plan.times.confirm_s, has_thread=False)
+        super().__init__(stores, confirm_s=setting.world.plan.times.confirm_s, has_thread=False, clock=process.clock)
         self._rng = setting.world.rng
         self.strand = process.strand("relay", self._step)
 
-    def offer(self, rows: Iterable[Unpublished]) -> None:
-        super().offer(rows)
+    def offer(self, rows: Iterable[Unpublished], *, since: float | None = None) -> None:
+        super().offer(rows, since=since)
         if self.behind:
             self.strand.wake(self._rng.choice([0.0, 0.001, 0.01, 0.3]))
 

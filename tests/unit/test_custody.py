@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.unit.process import THREADS, Process, opened, tasks
 from workq import State
-from workq.broker import Hint
+from workq.broker import Delivery, Hint
 from workq.custody import GIVE_BACK_AFTER_S
 from workq.held import held_for
 from workq.inflight import Entry, Hold
@@ -52,6 +54,69 @@ def test_what_arrived_at_a_full_process_and_cannot_be_handed_back_is_kept_and_ru
         assert process.hinted() == set(), "it has all of them"
 
     all_run(process, ids)
+
+
+@pytest.fixture
+def early(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every hint comes 80 ms before its time."""
+    fetch = process.consumer.fetch
+
+    def fetch_early(**kwargs: Any) -> list[Delivery]:
+        return [replace(one, wait_s=0.08) for one in fetch(**kwargs)]
+
+    monkeypatch.setattr(process.consumer, "fetch", fetch_early)
+
+
+@pytest.mark.usefixtures("early")
+def test_what_comes_early_is_held_until_its_time_and_nothing_waits_behind_it(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = set(tasks(process, 2))
+    process.rounds()
+    assert (process.runs(), process.hinted()) == (set(), set())
+    assert {hold.task_id for hold in process.stores.inflight.held_by(process.me.id)} == ids
+    process.forward(0.079)
+    process.rounds()
+    assert process.runs() == set()
+
+    monkeypatch.undo()
+    [prompt] = tasks(process, 1)
+    process.rounds()
+    assert process.runs() == {prompt}
+    process.forward(0.002)
+    process.rounds(1)
+    assert process.runs() == {prompt, *ids}
+
+
+@pytest.mark.usefixtures("early")
+def test_what_is_early_waits_for_no_longer_than_its_time(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks(process, 1)
+    process.rounds(1)
+    waits: list[float] = []
+    fetch = process.consumer.fetch
+
+    def timed(*, ids_max: int, wait_s: float) -> list[Delivery]:
+        waits.append(wait_s)
+        return fetch(ids_max=ids_max, wait_s=0.0)
+
+    monkeypatch.setattr(process.consumer, "fetch", timed)
+    process.forward(0.03)
+    process.rounds(1)
+
+    assert waits == [pytest.approx(0.05)]
+
+
+@pytest.mark.usefixtures("early")
+def test_a_process_that_leaves_gives_back_what_is_early_too(process: Process) -> None:
+    ids = set(tasks(process, 2))
+    process.rounds()
+    had = not process.intake.is_empty
+
+    given_back = process.intake.give_back()
+
+    assert (had, given_back, process.intake.is_empty) == (True, True, True)
+    assert process.hinted() == ids
+    assert process.stores.inflight.held_by(process.me.id) == []
 
 
 def test_a_hold_that_nobody_here_knows_is_dropped_at_the_second_look(process: Process) -> None:

@@ -10,7 +10,8 @@ lower exchange; the queue dead-letters to the next lower exchange too. The last 
 by their names. (The layout is the one that NServiceBus has used for years.)
 
 Who decides: the ledger. A hint that is lost here (dead-lettering is at most once) is published again from `due_at`. A
-delay is rounded up to the unit, so that no hint comes before its time.
+delay is rounded down to the unit; what is left of it, less than 0.1 s, the hint tells its consumer to wait. So a task
+is late by what the hops and its claim take, and a consumer never has it in hand for longer than one unit.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-UNIT_S: Final = 0.1
+UNIT_MS: Final = 100
 LEVELS: Final = 13
 HORIZON_S: Final = 819.1
 """The longest delay, all bits set: about 13 minutes and a half. Later tasks wait in the ledger."""
@@ -38,15 +39,17 @@ class Level:
     next: str
 
 
-def units(delay_s: float) -> int:
-    """The delay in units of 0.1 s, rounded up; what floats cannot represent (0.3 / 0.1) is forgiven.
+def split(delay_s: float) -> tuple[int, int]:
+    """The delay in whole units of 0.1 s, and the milliseconds that are left, rounded up.
+
+    What floats cannot represent (0.3 / 0.1) is forgiven.
 
     Raises:
         ValueError: it is negative, not a number, or above the horizon.
     """
     if not 0 <= delay_s <= HORIZON_S:
         raise ValueError(f"a hint can wait from 0 to {HORIZON_S} s, not {delay_s} s; later tasks wait in the ledger")
-    return math.ceil(round(delay_s / UNIT_S, 6))
+    return divmod(math.ceil(round(delay_s * 1000, 3)), UNIT_MS)
 
 
 def due_exchange(namespace: str) -> str:
@@ -66,18 +69,13 @@ def levels(namespace: str) -> list[Level]:
     for n in range(LEVELS):
         before = "*." * (LEVELS - 1 - n)
         name = _level_name(namespace, n)
-        rungs.append(Level(name, int(UNIT_S * 1000) << n, f"{before}1.#", f"{before}0.#", below))
+        rungs.append(Level(name, UNIT_MS << n, f"{before}1.#", f"{before}0.#", below))
         below = name
     return rungs
 
 
-def way(namespace: str, main_queue: str, delay_s: float) -> tuple[str, str]:
-    """Exchange and routing key of a hint: in at its highest set bit. Without a delay, straight to the queue.
-
-    Raises:
-        ValueError: as `units`.
-    """
-    count = units(delay_s)
+def way(namespace: str, main_queue: str, count: int) -> tuple[str, str]:
+    """Exchange and routing key of a hint that waits so many units: in at its highest bit. Without any, to its queue."""
     if not count:
         return "", main_queue
     return _level_name(namespace, count.bit_length() - 1), f"{'.'.join(f'{count:0{LEVELS}b}')}.{main_queue}"

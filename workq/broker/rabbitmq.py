@@ -189,20 +189,21 @@ class RabbitMQBroker:
     def _parameters(self, name: str) -> Any:
         return self._address.parameters(name=f"workq {name}", heartbeat_s=self._heartbeat_s, connect_s=ASK_S)
 
-    def _way(self, queue: str, delay_s: float) -> tuple[str, str, tuple[str, ...]]:
-        """Exchange, routing key, and what must be declared, for a message to a queue of ours."""
-        exchange, routing_key = ladder.way(self._topology.namespace, self._topology.main_queue(queue), delay_s)
-        return exchange, routing_key, (queue, LADDER) if exchange else (queue,)
+    def _way(self, queue: str, delay_s: float) -> tuple[str, str, tuple[str, ...], int]:
+        """For a message to a queue of ours: exchange, routing key, what must be declared, and the wait behind it."""
+        count, wait_ms = ladder.split(delay_s)
+        exchange, routing_key = ladder.way(self._topology.namespace, self._topology.main_queue(queue), count)
+        return exchange, routing_key, (queue, LADDER) if exchange else (queue,), wait_ms
 
     def _message(self, batch: Batch, index: int, hint: Hint) -> Message:
-        exchange, routing_key, needs = self._way(hint.queue, hint.delay_s)
+        exchange, routing_key, needs, wait_ms = self._way(hint.queue, hint.delay_s)
         return Message(
             batch,
             index,
             exchange=exchange,
             routing_key=routing_key,
             needs=needs,
-            body=encode_hint(Envelope(hint.queue, hint.task_ids, hint.looks, hint.marker)),
+            body=encode_hint(Envelope(hint.queue, hint.task_ids, hint.looks, hint.marker, wait_ms)),
             properties=self._properties,
         )
 
@@ -222,7 +223,7 @@ class RabbitMQBroker:
         """One message to the quarantine, or back into its queue; nobody waits for it, but `done` is told."""
         batch = Batch(1, lambda ended: done(ended.error or ended.answers[0] is True))
         if foreign.reason is None:
-            exchange, routing_key, needs = self._way(foreign.queue, foreign.delay_s)
+            exchange, routing_key, needs, _ = self._way(foreign.queue, foreign.delay_s)
             headers: dict[str, Any] = {RETURNS_HEADER: foreign.returns}
         else:
             exchange, routing_key, needs = "", self._topology.quarantine, (QUARANTINE,)

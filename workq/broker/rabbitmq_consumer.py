@@ -270,7 +270,15 @@ class RabbitMQConsumer:
             if isinstance(hint, str):
                 delivery = Delivery(tag, queue, (), 0, method.redelivered, hint, _returns(properties))
             else:
-                delivery = Delivery(tag, queue, hint.task_ids, hint.looks, method.redelivered, marker=hint.marker)
+                delivery = Delivery(
+                    tag,
+                    queue,
+                    hint.task_ids,
+                    hint.looks,
+                    method.redelivered,
+                    marker=hint.marker,
+                    wait_s=hint.wait_ms / 1000,
+                )
             with self._arrived:
                 self._buffer.append(delivery)
                 if len(self._buffer) == 1:
