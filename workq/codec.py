@@ -120,15 +120,15 @@ def storable(text: str, *, characters_max: int) -> str:
 class Envelope:
     """A hint as it travels: version, queue, ids, and how often unknown ids were looked up already.
 
-    `wait_ms`: how long its consumer waits before it looks; a consumer that does not know of it looks too early, and
-    sends the hint on its way once more. Or a marker: then there are no ids.
+    `waits_ms`: how long its consumer waits before it looks at each id, if for any; a consumer that does not know of it
+    looks too early, and sends the hint on its way once more. Or a marker: then there are no ids.
     """
 
     queue: str
     task_ids: tuple[str, ...]
     looks: int = 0
     marker: str | None = None
-    wait_ms: int = 0
+    waits_ms: tuple[int, ...] = ()
 
 
 class _Wire(msgspec.Struct):
@@ -137,7 +137,7 @@ class _Wire(msgspec.Struct):
     ids: list[str] = msgspec.field(default_factory=list)
     n: int = 0
     m: str | None = None
-    w: int = 0
+    w: list[int] = msgspec.field(default_factory=list)
 
 
 _wire_decoder = msgspec.json.Decoder(_Wire)
@@ -150,8 +150,8 @@ def encode_hint(envelope: Envelope) -> bytes:
     wire = {"v": HINT_VERSION, "q": envelope.queue, "ids": envelope.task_ids}
     if envelope.looks:
         wire["n"] = envelope.looks
-    if envelope.wait_ms:
-        wire["w"] = envelope.wait_ms
+    if envelope.waits_ms:
+        wire["w"] = envelope.waits_ms
     return _encoder.encode(wire)
 
 
@@ -175,10 +175,14 @@ def decode_hint(body: bytes) -> Envelope | str:
         return Envelope(wire.q, (), 0, wire.m) if is_ours else "bad_envelope"
     if wire.v != HINT_VERSION:
         return "newer_version" if wire.v > MARKER_VERSION else "bad_envelope"
-    is_sane = 0 <= wire.n <= 100 and 0 <= wire.w <= WAIT_MAX_MS
+    is_sane = 0 <= wire.n <= 100 and (not wire.w or _fit(wire.w, wire.ids))
     if not wire.ids or not is_sane or not all(map(is_task_id, wire.ids)):
         return "bad_envelope"
-    return Envelope(wire.q, tuple(wire.ids), wire.n, wait_ms=wire.w)
+    return Envelope(wire.q, tuple(wire.ids), wire.n, waits_ms=tuple(wire.w))
+
+
+def _fit(waits_ms: list[int], ids: list[str]) -> bool:
+    return len(waits_ms) == len(ids) and min(waits_ms) >= 0 and max(waits_ms) <= WAIT_MAX_MS
 
 
 def _why_invalid(body: bytes) -> str:

@@ -160,9 +160,9 @@ class Custody(Intake):
         if keep <= 0:  # one page is at most 100 ids: the consumer returned whole deliveries up to the room before it
             keep = max(1, keep)
         rest = last.task_ids[keep:]
-        if not rest or not self._publish([Hint(last.queue, rest, last.wait_s, last.looks)]):
+        if not rest or not self._publish([Hint(last.queue, rest, looks=last.looks, waits_s=last.waits_s[keep:])]):
             return deliveries
-        return [*deliveries[:-1], replace(last, task_ids=last.task_ids[:keep])]
+        return [*deliveries[:-1], replace(last, task_ids=last.task_ids[:keep], waits_s=last.waits_s[:keep])]
 
     def _hold(self) -> None:
         """Hold, then ack. On failure the deliveries stay unacked, and go back to the broker in the end."""
@@ -184,7 +184,9 @@ class Custody(Intake):
         self._consumer.ack(deliveries)  # custody has moved
         self._looks |= {task_id: one.looks for one in deliveries for task_id in one.task_ids if one.looks}
         new = self._held.add([entry for entry in entries if entry.task_id in held])
-        waits = {task_id: one.wait_s for one in deliveries for task_id in one.task_ids if one.wait_s}
+        waits = {
+            task_id: wait_s for one in deliveries for task_id, wait_s in zip(one.task_ids, one.waits_s, strict=False)
+        }
         if not waits:
             self._backlog.extend((entry.task_id, entry.queue) for entry in new)
             return
@@ -328,4 +330,4 @@ class Custody(Intake):
 
 def _same(deliveries: Sequence[Delivery]) -> list[Hint]:
     """Deliveries as new hints of the same tasks."""
-    return [Hint(one.queue, one.task_ids, one.wait_s, one.looks) for one in deliveries]
+    return [Hint(one.queue, one.task_ids, looks=one.looks, waits_s=one.waits_s) for one in deliveries]

@@ -96,7 +96,7 @@ class Producer:
         self.relay.close(timeout_s=timeout_s)
 
     def _hint_rows(self, tasks: Sequence[NewTask]) -> list[HintRow]:
-        pages = hints_of(Unpublished(task.id, task.queue, 0, task.delay_s) for task in tasks)
+        pages = hints_of((Unpublished(task.id, task.queue, 0, task.delay_s) for task in tasks), unit_s=0.0)
         return self._stores.broker.rows([hint for hint, _ in pages])
 
     def _offer_after_commit(self, given: Any, rows: list[Unpublished]) -> None:

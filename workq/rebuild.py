@@ -101,6 +101,6 @@ def _rebuild(
                 f"broker: {len(near) - sent} of {len(near)} hints were not confirmed; {done.tasks} tasks have theirs. "
                 "The sweep sends the rest, or run it again: workq rebuild"
             )
-        done.hints += len(hints_of(near))
+        done.hints += len(hints_of(near, unit_s=stores.broker.unit_s))
         done.seconds = time.monotonic() - began
         told(done)

@@ -12,7 +12,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -30,6 +30,8 @@ T = TypeVar("T")
 BEHIND_MAX = 20_000
 """Rows that may wait in memory for the broker. What does not fit is left to the sweep."""
 BATCH = 2_000
+SENT_MAX = 10_000
+"""Rows that are sent together, at most. The more there are, the more of those that are delayed share a hint."""
 LINGER_S = 0.003
 """How long the first of a batch may wait for others, while rows come faster than they are published."""
 MARK_AFTER_S = 0.5
@@ -38,20 +40,35 @@ MARK_WITH_S = 0.25
 """What was confirmed so long ago is marked along with what is due."""
 
 
-def hints_of(rows: Iterable[Unpublished]) -> list[tuple[Hint, list[Unpublished]]]:
-    """Pages of ids: rows of one queue that are due at once share hints; a delayed row has one of its own."""
+def hints_of(rows: Iterable[Unpublished], *, unit_s: float) -> list[tuple[Hint, list[Unpublished]]]:
+    """Pages of ids: rows of one queue that are due at once share hints, and delayed ones that are due in the same unit.
+
+    Without a unit, a delayed row has a hint of its own.
+    """
     pages: list[tuple[Hint, list[Unpublished]]] = []
-    by_queue: dict[str, list[Unpublished]] = {}
+    due: dict[str, list[Unpublished]] = {}
+    delayed: dict[tuple[str, int], list[Unpublished]] = {}
     for row in rows:
-        if row.delay_s > 0.0:
-            pages.append((Hint(row.queue, (row.task_id,), row.delay_s), [row]))
+        if row.delay_s == 0.0:
+            due.setdefault(row.queue, []).append(row)
+        elif unit_s:
+            delayed.setdefault((row.queue, int(row.delay_s / unit_s + 1e-9)), []).append(row)
         else:
-            by_queue.setdefault(row.queue, []).append(row)
-    for queue, due in by_queue.items():
-        for start in range(0, len(due), PAGE):
-            page = due[start : start + PAGE]
+            pages.append((Hint(row.queue, (row.task_id,), row.delay_s), [row]))
+    for queue, alike in due.items():
+        for page in _pages(alike):
             pages.append((Hint(queue, tuple(row.task_id for row in page)), page))
+    for (queue, units), alike in delayed.items():
+        for page in _pages(alike):
+            delay_s = units * unit_s
+            waits_s = tuple(max(0.0, row.delay_s - delay_s) for row in page)
+            pages.append((Hint(queue, tuple(row.task_id for row in page), delay_s, waits_s=waits_s), page))
     return pages
+
+
+def _pages(rows: list[Unpublished]) -> Iterator[list[Unpublished]]:
+    for start in range(0, len(rows), PAGE):
+        yield rows[start : start + PAGE]
 
 
 def publish(stores: Stores, rows: Sequence[Unpublished], *, deadline_s: float) -> int:
@@ -67,7 +84,7 @@ def publish(stores: Stores, rows: Sequence[Unpublished], *, deadline_s: float) -
 def send(stores: Stores, rows: Sequence[Unpublished], *, deadline_s: float) -> list[Unpublished]:
     """Publish hints for rows; answers those that the broker confirmed, which are to be marked."""
     near = [row for row in rows if row.delay_s <= stores.broker.horizon_s]
-    pages = hints_of(near)
+    pages = hints_of(near, unit_s=stores.broker.unit_s)
     if not pages:
         return []
     reach("relay.before_publish")
@@ -161,7 +178,7 @@ class Relay:
         return len(self._waiting)
 
     def relay_once(self) -> None:
-        """One try to publish what waits, at most `BATCH` rows, and to mark it. What fails is left to the sweep."""
+        """One try to publish what waits, at most `SENT_MAX` rows, and to mark it. What fails is left to the sweep."""
         self._send_once()
         while self._unmarked:
             self._mark_once(confirmed_before=math.inf)
@@ -170,7 +187,7 @@ class Relay:
         with self._changed:
             self._is_busy = True
             self._is_steady = len(self._waiting) > 1
-            offered = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
+            offered = [self._waiting.popleft() for _ in range(min(SENT_MAX, len(self._waiting)))]
         now = self.clock()
         rows = [row if row.delay_s == 0.0 else _later(row, now - at) for at, row in offered]
         sent = self._tried(lambda: send(self._stores, rows, deadline_s=self._confirm_s)) or []

@@ -419,9 +419,27 @@ class BrokerContract:
         assert broker.publish(sent, deadline_s=LONG_S) == [True] * 3
 
         first = consumer.fetch(ids_max=1, wait_s=LONG_S)
-        assert 0.0 <= first[0].wait_s < 0.1
-        assert time.monotonic() - began + first[0].wait_s >= delay_s - 0.005  # clocks of a millisecond
+        wait_s = max(first[0].waits_s, default=0.0)
+        assert 0.0 <= wait_s < 0.1
+        assert time.monotonic() - began + wait_s >= delay_s - 0.005  # clocks of a millisecond
         assert sorted(ids(first + collect(consumer, 2))) == sorted(ids(sent))
+
+    def test_tasks_that_are_due_in_one_unit_may_share_a_hint_and_each_waits_for_its_own_time(
+        self, broker: Broker, queue: str
+    ) -> None:
+        if not broker.unit_s:
+            return  # here, each has a hint of its own
+        consumer = broker.consumer([queue], name="one", prefetch=10)
+        ids_ = tuple(new_task_id() for _ in range(3))
+        began = time.monotonic()
+
+        assert broker.publish([Hint(queue, ids_, 0.22, waits_s=(0.0, 0.03, 0.08))], deadline_s=LONG_S) == [True]
+
+        [found] = collect(consumer, 3)
+        came_s = time.monotonic() - began
+        assert found.task_ids == ids_
+        assert found.waits_s == (0.02, 0.05, 0.1)
+        assert came_s >= 0.195
 
     def test_a_short_delay_does_not_wait_behind_a_longer_one(self, broker: Broker, queue: str) -> None:
         [late], [soon], [now] = (hints(queue, 1, delay_s=delay_s) for delay_s in (1.5, 0.3, 0.0))

@@ -254,6 +254,7 @@ class SimBroker:
     is_transactional = False
     is_listable = True
     horizon_s = HORIZON_S
+    unit_s = ladder.UNIT_MS / 1000
 
     def __init__(self, server: Server, befall: Befall = lambda _: None) -> None:
         self._server = server
@@ -276,7 +277,9 @@ class SimBroker:
         for hint in hints:
             self.on_accepted(hint)
             units, wait_ms = ladder.split(hint.delay_s)
-            body = encode_hint(Envelope(hint.queue, hint.task_ids, hint.looks, hint.marker, wait_ms))
+            body = encode_hint(
+                Envelope(hint.queue, hint.task_ids, hint.looks, hint.marker, ladder.waits_ms(hint, wait_ms))
+            )
             self._server.put(hint.queue, body, delay_s=units * ladder.UNIT_MS / 1000, passes=self.inherited(hint))
         if isinstance(after, ConnectionError):
             return [False] * len(hints)
@@ -443,5 +446,5 @@ def _delivery(message: Message) -> Delivery:
         None,
         message.returns,
         envelope.marker,
-        envelope.wait_ms / 1000,
+        tuple(one / 1000 for one in envelope.waits_ms),
     )

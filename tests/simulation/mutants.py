@@ -426,7 +426,7 @@ def publish_in_a_transaction_of_the_caller_at_once() -> Any:
 @mutant
 def the_relay_marks_what_was_not_confirmed() -> Any:
     def send(stores: Any, rows: Any, *, deadline_s: float) -> list[Any]:
-        pages = relay.hints_of([row for row in rows if row.delay_s <= stores.broker.horizon_s])
+        pages = relay.hints_of([row for row in rows if row.delay_s <= stores.broker.horizon_s], unit_s=0.0)
         if pages:
             stores.broker.publish([hint for hint, _ in pages], deadline_s=deadline_s)
         return [row for _, page in pages for row in page]

@@ -62,7 +62,7 @@ def early(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     fetch = process.consumer.fetch
 
     def fetch_early(**kwargs: Any) -> list[Delivery]:
-        return [replace(one, wait_s=0.08) for one in fetch(**kwargs)]
+        return [replace(one, waits_s=(0.08,) * len(one.task_ids)) for one in fetch(**kwargs)]
 
     monkeypatch.setattr(process.consumer, "fetch", fetch_early)
 

@@ -21,7 +21,7 @@ PAGE = 100
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """Wake up and look at these tasks of one queue, in `delay_s` seconds.
+    """Wake up and look at these tasks of one queue, in `delay_s` seconds, and so many more for each as `waits_s` says.
 
     `looks` counts how often ids that the ledger does not know were looked up already (see missed.py). With `marker`
     it is no hint but a marker: without ids, never delayed, and delivered after everything that was confirmed before.
@@ -32,6 +32,7 @@ class Hint:
     delay_s: float = 0.0
     looks: int = 0
     marker: str | None = None
+    waits_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +62,8 @@ class Delivery:
     fault: str | None = None
     returns: int = 0
     marker: str | None = None
-    wait_s: float = 0.0
-    """It comes so much before its time, from when it is fetched: by 0.1 s at most."""
+    waits_s: tuple[float, ...] = ()
+    """It comes before its time: so much is left for each id when it is fetched, 0.1 s at most. Empty: none for any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +155,8 @@ class Broker(Protocol):
     """Hints are rows beside the ledger's, written in its transactions (`rows`): nothing is left to relay."""
     horizon_s: float
     """The longest delay that a hint can carry. Later tasks wait in the ledger until the sweep promotes them."""
+    unit_s: float
+    """Tasks that are due within so much of each other may share a hint, with `waits_s`. 0: none may."""
     is_listable: bool
     """`browse` only reads: it moves nothing, and no marker loses its meaning by it."""
 

@@ -70,6 +70,7 @@ class EmbeddedBroker:
 
     is_transactional = True
     horizon_s = float("inf")
+    unit_s = 0.0
     is_listable = True
 
     def __init__(self, database: Database, *, clock: Callable[[], float] = time.monotonic) -> None:

@@ -20,6 +20,8 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
+from workq.broker import Hint
+
 UNIT_MS: Final = 100
 LEVELS: Final = 13
 HORIZON_S: Final = 819.1
@@ -79,6 +81,13 @@ def way(namespace: str, main_queue: str, count: int) -> tuple[str, str]:
     if not count:
         return "", main_queue
     return _level_name(namespace, count.bit_length() - 1), f"{'.'.join(f'{count:0{LEVELS}b}')}.{main_queue}"
+
+
+def waits_ms(hint: Hint, wait_ms: int) -> tuple[int, ...]:
+    """For how long its consumer waits for each id, when it comes so early; empty when for none."""
+    if hint.waits_s:
+        return tuple(wait_ms + math.ceil(round(one * 1000, 3)) for one in hint.waits_s)
+    return (wait_ms,) * len(hint.task_ids) if wait_ms else ()
 
 
 def _level_name(namespace: str, n: int) -> str:

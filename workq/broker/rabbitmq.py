@@ -46,6 +46,7 @@ class RabbitMQBroker:
 
     is_transactional = False
     horizon_s = ladder.HORIZON_S
+    unit_s = ladder.UNIT_MS / 1000
     is_listable = False
 
     def __init__(
@@ -203,7 +204,9 @@ class RabbitMQBroker:
             exchange=exchange,
             routing_key=routing_key,
             needs=needs,
-            body=encode_hint(Envelope(hint.queue, hint.task_ids, hint.looks, hint.marker, wait_ms)),
+            body=encode_hint(
+                Envelope(hint.queue, hint.task_ids, hint.looks, hint.marker, ladder.waits_ms(hint, wait_ms))
+            ),
             properties=self._properties,
         )
 

@@ -277,7 +277,7 @@ class RabbitMQConsumer:
                     hint.looks,
                     method.redelivered,
                     marker=hint.marker,
-                    wait_s=hint.wait_ms / 1000,
+                    waits_s=tuple(one / 1000 for one in hint.waits_ms),
                 )
             with self._arrived:
                 self._buffer.append(delivery)
