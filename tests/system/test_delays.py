@@ -65,6 +65,33 @@ def memory_mib(fleet: Fleet) -> float:
     return total
 
 
+@pytest.mark.parametrize("delay_s", [1.0, 5.0])
+def test_how_late_a_delay_is_on_a_quiet_machine_is_told_and_never_early(
+    leg: Leg, delay_s: float, long_run: bool
+) -> None:
+    count = 1_000 if long_run else 50
+    with leg.fleet(processes=2, threads=4) as fleet:
+        wait_until(lambda: len(leg.app.stores.ledger.workers()) == 2, timeout_s=30, what="both workers serve")
+        leg["note"].options(delay_s=0.2).enqueue(0)  # the first delayed hint of a producer declares the ladder
+        leg.wait_settled(timeout_s=30)
+        first = due(leg)
+        for _ in range(count):
+            leg["note"].options(delay_s=delay_s).enqueue(0)
+            time.sleep(0.005)
+        leg.wait_settled(timeout_s=60)
+        fleet.terminate()
+        assert fleet.wait(20) == 0
+
+    starts = first_starts(leg)
+    late = sorted(starts[task_id] - at for task_id, at in due(leg).items() if task_id not in first)
+    print(
+        f"{leg.name}: {count} tasks at {delay_s:g} s: late by p50 {1000 * late[len(late) // 2]:.1f} ms, "
+        f"p99 {1000 * late[int(len(late) * 0.99)]:.1f} ms, most {1000 * late[-1]:.1f} ms"
+    )
+    assert len(late) == count
+    assert late[0] > -EARLY_S
+
+
 @pytest.mark.timeout(600)
 def test_many_delays_at_once_are_all_kept_and_no_consumer_holds_them(leg: Leg, long_run: bool) -> None:
     count, longest_s = (100_000, 60.0) if long_run else (1_500, 6.0)
