@@ -21,9 +21,9 @@ DIGITS_MAX: Final = 4000
 HINT_MAX_BYTES: Final = 64 * 1024
 HINT_VERSION: Final = 1
 MARKER_VERSION: Final = 2
+"""A marker is a message of its own: to a worker that knows only hints it is a newer version, and is handed on."""
 WAIT_MAX_MS: Final = 1000
 """No hint of ours tells its consumer to wait for longer."""
-"""A marker is a message of its own: to a worker that knows only hints it is a newer version, and is handed on."""
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder()

@@ -85,7 +85,7 @@ def way(namespace: str, main_queue: str, count: int) -> tuple[str, str]:
 
 def waits_ms(hint: Hint, wait_ms: int) -> tuple[int, ...]:
     """For how long its consumer waits for each id, when it comes so early; empty when for none."""
-    if hint.waits_s:
+    if any(hint.waits_s):
         return tuple(wait_ms + math.ceil(round(one * 1000, 3)) for one in hint.waits_s)
     return (wait_ms,) * len(hint.task_ids) if wait_ms else ()
 

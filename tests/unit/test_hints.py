@@ -1,0 +1,109 @@
+"""Which tasks share a hint: none comes after its time by that, and none is looked at before it."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from workq import WorkQueue
+from workq.broker import PAGE, Hint, ladder
+from workq.codec import new_task_id
+from workq.ledger import Unpublished, migrate
+from workq.relay import Relay, hints_of
+
+UNIT_S = 0.1
+
+
+def rows(delays: Sequence[float], queue: str = "mail") -> list[Unpublished]:
+    return [Unpublished(new_task_id(), queue, 0, delay_s) for delay_s in delays]
+
+
+def waited_s(hint: Hint) -> list[float]:
+    """How long each id of a hint waits in all, in the ladder and then with its consumer."""
+    units, wait_ms = ladder.split(hint.delay_s)
+    waits_ms = ladder.waits_ms(hint, wait_ms) or (0,) * len(hint.task_ids)
+    return [units * UNIT_S + one / 1000 for one in waits_ms]
+
+
+def test_what_is_due_shares_pages_by_queue() -> None:
+    mail, index = rows([0.0] * (2 * PAGE + 1)), rows([0.0] * 3, "index")
+
+    pages = hints_of([*mail, *index], unit_s=UNIT_S)
+
+    assert [(hint.queue, len(hint.task_ids), hint.delay_s, hint.waits_s) for hint, _ in pages] == [
+        ("mail", PAGE, 0.0, ()),
+        ("mail", PAGE, 0.0, ()),
+        ("mail", 1, 0.0, ()),
+        ("index", 3, 0.0, ()),
+    ]
+    assert [one for _, page in pages for one in page] == [*mail, *index]
+
+
+def test_what_is_due_in_one_unit_shares_a_hint_and_each_waits_for_exactly_its_time() -> None:
+    rng = random.Random(5)
+    given = rows([rng.uniform(0.0001, 3.0) for _ in range(2000)])
+
+    pages = hints_of(given, unit_s=UNIT_S)
+
+    assert len(pages) < 2000 / 20
+    assert sorted(one.task_id for _, page in pages for one in page) == sorted(one.task_id for one in given)
+    for hint, page in pages:
+        assert hint.task_ids == tuple(one.task_id for one in page)
+        assert len(page) <= PAGE
+        for row, waited in zip(page, waited_s(hint), strict=True):
+            assert row.delay_s - 1e-6 <= waited <= row.delay_s + 0.0011
+        assert max(waited_s(hint)) - ladder.split(hint.delay_s)[0] * UNIT_S < UNIT_S + 0.0011
+
+
+def test_whole_units_need_no_wait() -> None:
+    [(hint, _)] = hints_of(rows([2.0, 2.0, 2.0]), unit_s=UNIT_S)
+
+    assert ladder.split(hint.delay_s) == (20, 0)
+    assert ladder.waits_ms(hint, 0) == ()
+
+
+def test_queues_never_share_a_hint() -> None:
+    pages = hints_of([*rows([1.0, 1.0]), *rows([1.0], "index")], unit_s=UNIT_S)
+
+    assert sorted((hint.queue, len(hint.task_ids)) for hint, _ in pages) == [("index", 1), ("mail", 2)]
+
+
+def test_without_a_unit_each_delayed_task_has_a_hint_of_its_own() -> None:
+    given = rows([1.0, 1.0, 0.25])
+
+    assert [(hint.task_ids, hint.delay_s, hint.waits_s) for hint, _ in hints_of(given, unit_s=0.0)] == [
+        ((one.task_id,), one.delay_s, ()) for one in given
+    ]
+
+
+def test_a_delay_goes_on_while_its_row_waits_for_the_relay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.monotonic()
+    sent: list[Hint] = []
+    with WorkQueue(ledger=f"sqlite:///{tmp_path / 'workq.db'}") as wq:
+        database = wq.database()
+        migrate.migrate(database)
+        database.close()
+
+        def publish(hints: Sequence[Hint], **_: Any) -> list[bool]:
+            sent.extend(hints)
+            return [False] * len(hints)
+
+        monkeypatch.setattr(wq.stores.broker, "publish", publish)
+        relay = Relay(wq.stores, confirm_s=1.0, has_thread=False, clock=lambda: now)
+        [slow, quick, prompt] = rows([5.0, 0.2, 0.0])
+        relay.offer([slow, quick, prompt])
+        relay.offer([replace(slow, task_id="later")], since=now - 1.0)
+        now += 0.5
+        relay.relay_once()
+
+    assert {hint.task_ids: hint.delay_s for hint in sent} == {
+        (slow.task_id,): pytest.approx(4.5),
+        ("later",): pytest.approx(3.5),
+        (quick.task_id, prompt.task_id): 0.0,  # both are due by now
+    }
