@@ -194,8 +194,9 @@ class Relay:
         if len(sent) < len(rows):
             log.info("relay.unconfirmed", extra={"tasks": len(rows) - len(sent)})
         with self._changed:
-            if sent:
-                self._unmarked.append((time.monotonic(), sent))
+            confirmed_at = time.monotonic()
+            for start in range(0, len(sent), BATCH):
+                self._unmarked.append((confirmed_at, sent[start : start + BATCH]))
             self._is_busy = False
             self._changed.notify_all()
 

@@ -314,7 +314,7 @@ class TestAnswersThatAreLost:
         self, ledger: SqlLedger, relay: Relay, worker: Incarnation, where: str
     ) -> None:
         [claim] = ledger.claim(self.some(ledger, 1), by=worker.id)
-        [beside] = new(1, key=f"lost {where}")  # not with those that commit themselves
+        [beside] = new(1, key=f"beside {where}")  # not with those that commit themselves
         self.connect(ledger)
         relay.cut_next(where)
 

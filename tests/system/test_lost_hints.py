@@ -107,7 +107,8 @@ def test_retries_lost_in_the_ladder_run_when_they_are_due(open_leg: OpenLeg, rab
     for number in range(50):
         leg["note"].options(delay_s=6.0).enqueue(number=number)
     assert leg.app.producer.relay.flush(timeout_s=60)
-    assert purged(rabbitmq_server, *(f"{leg.app.settings.namespace}.delay.{rung:02d}" for rung in range(13))) == 50
+    ladder = [f"{leg.app.settings.namespace}.delay.{rung:02d}" for rung in range(13)]
+    assert 0 < purged(rabbitmq_server, *ladder) <= 50, "of tasks that are due in the same 0.1 s, some share a hint"
     with leg.fleet(processes=1, threads=4) as fleet:
         leg.wait_settled(timeout_s=30)
         fleet.terminate()

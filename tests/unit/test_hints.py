@@ -15,7 +15,7 @@ from workq import WorkQueue
 from workq.broker import PAGE, Hint, ladder
 from workq.codec import new_task_id
 from workq.ledger import Unpublished, migrate
-from workq.relay import Relay, hints_of
+from workq.relay import BATCH, SENT_MAX, Relay, hints_of
 
 UNIT_S = 0.1
 
@@ -80,6 +80,24 @@ def test_without_a_unit_each_delayed_task_has_a_hint_of_its_own() -> None:
     assert [(hint.task_ids, hint.delay_s, hint.waits_s) for hint, _ in hints_of(given, unit_s=0.0)] == [
         ((one.task_id,), one.delay_s, ()) for one in given
     ]
+
+
+def test_however_many_are_sent_together_all_are_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    marked: list[int] = []
+    with WorkQueue(ledger=f"sqlite:///{tmp_path / 'workq.db'}") as wq:
+        database = wq.database()
+        migrate.migrate(database)
+        database.close()
+        monkeypatch.setattr(wq.stores.broker, "publish", lambda hints, **_: [True] * len(hints))
+        monkeypatch.setattr(wq.stores.ledger, "mark_published", lambda sent: marked.append(len(sent)))
+        relay = Relay(wq.stores, confirm_s=1.0)
+        relay.offer(rows([0.0] * (SENT_MAX + BATCH // 2)))
+
+        assert relay.flush(timeout_s=30)
+        relay.close()
+
+    assert sum(marked) == SENT_MAX + BATCH // 2
+    assert max(marked) <= BATCH
 
 
 def test_a_delay_goes_on_while_its_row_waits_for_the_relay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
