@@ -245,7 +245,9 @@ class BrokerContract:
         consumer.ack([*first, *many])
         rest = collect(consumer, 60 - len(first + more + many))
 
-        assert ids(first + more + many + rest) == ids(sent)
+        assert ids(first) == ids(sent[:2])
+        # nothing twice, nothing lost; what reached a subscription that was being given up comes again, a little later
+        assert sorted(ids(first + more + many + rest)) == sorted(ids(sent))
         assert consumer.fetch(ids_max=100, wait_s=QUIET_S) == []
         assert broker.depths([queue])[queue].ready == 0
 
