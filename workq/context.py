@@ -72,7 +72,8 @@ class Current:
 
         Gives a SQLAlchemy connection to the ledger's database; it commits at the end of the block. What the block
         raises rolls back, and is a failure like any other. Afterwards the task has succeeded, without a result, and
-        whatever the handler still does or raises changes nothing. On SQLite nobody else writes meanwhile.
+        whatever the handler still does or raises changes nothing. On SQLite nobody else writes meanwhile. A database
+        error must leave the block: some end the transaction, and what a block does after swallowing one stands alone.
 
         Raises:
             Refused: this attempt was taken away (nothing of the block stands), or the block has committed by itself.

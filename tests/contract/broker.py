@@ -426,23 +426,6 @@ class BrokerContract:
         assert time.monotonic() - began + wait_s >= delay_s - 0.005  # clocks of a millisecond
         assert sorted(ids(first + collect(consumer, 2))) == sorted(ids(sent))
 
-    def test_tasks_that_are_due_in_one_unit_may_share_a_hint_and_each_waits_for_its_own_time(
-        self, broker: Broker, queue: str
-    ) -> None:
-        if not broker.unit_s:
-            return  # here, each has a hint of its own
-        consumer = broker.consumer([queue], name="one", prefetch=10)
-        ids_ = tuple(new_task_id() for _ in range(3))
-        began = time.monotonic()
-
-        assert broker.publish([Hint(queue, ids_, 0.22, waits_s=(0.0, 0.03, 0.08))], deadline_s=LONG_S) == [True]
-
-        [found] = collect(consumer, 3)
-        came_s = time.monotonic() - began
-        assert found.task_ids == ids_
-        assert found.waits_s == (0.02, 0.05, 0.1)
-        assert came_s >= 0.195
-
     def test_a_short_delay_does_not_wait_behind_a_longer_one(self, broker: Broker, queue: str) -> None:
         [late], [soon], [now] = (hints(queue, 1, delay_s=delay_s) for delay_s in (1.5, 0.3, 0.0))
         broker.publish([late, soon, now], deadline_s=LONG_S)
@@ -789,6 +772,25 @@ class ForgettingContract(BrokerContract):
         other_broker.forget_consumer("killed")
 
         assert ids(collect(other_broker.consumer([queue], name="second", prefetch=10), 3)) == ids(sent)
+
+
+class SharedDelaysContract(BrokerContract):
+    """A broker where tasks that are due in the same unit of time may share a hint."""
+
+    def test_tasks_that_are_due_in_one_unit_may_share_a_hint_and_each_waits_for_its_own_time(
+        self, broker: Broker, queue: str
+    ) -> None:
+        consumer = broker.consumer([queue], name="one", prefetch=10)
+        ids_ = tuple(new_task_id() for _ in range(3))
+        began = time.monotonic()
+
+        assert broker.publish([Hint(queue, ids_, 0.22, waits_s=(0.0, 0.03, 0.08))], deadline_s=LONG_S) == [True]
+
+        [found] = collect(consumer, 3)
+        came_s = time.monotonic() - began
+        assert found.task_ids == ids_
+        assert found.waits_s == (0.02, 0.05, 0.1)
+        assert came_s >= 0.195
 
 
 class DeletableQueuesContract(BrokerContract):

@@ -34,6 +34,7 @@ from tests.contract.broker import (  # noqa: E402 - its assertions explain thems
     DeletableQueuesContract,
     ForgettingContract,
     Quarantined,
+    SharedDelaysContract,
     Stage,
     TransactionalContract,
     browse,
@@ -129,7 +130,7 @@ class _Noting(RabbitMQBroker):
         return super().consumer(queues, name=name, prefetch=prefetch)
 
 
-class RabbitMQContract(DeletableQueuesContract, AnyBytesContract):
+class RabbitMQContract(DeletableQueuesContract, SharedDelaysContract, AnyBytesContract):
     knows_unacked = False
     knows_consumers = True
     passes = 50

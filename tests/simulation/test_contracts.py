@@ -67,7 +67,9 @@ class SimStage(broker_contract.Stage):
         self.server.delete_queue(queue)
 
 
-class TestSimulatedBroker(broker_contract.DeletableQueuesContract, broker_contract.AnyBytesContract):
+class TestSimulatedBroker(
+    broker_contract.DeletableQueuesContract, broker_contract.SharedDelaysContract, broker_contract.AnyBytesContract
+):
     knows_unacked: ClassVar[bool] = True
     knows_consumers: ClassVar[bool] = True
     # threads that really run at the same time: one world is one thread
