@@ -45,6 +45,7 @@ class Echo:
             self.threads[-1].start()
 
     def answer(self, peer: socket.socket) -> None:
+        end = "end"
         with peer:
             try:
                 while data := peer.recv(PIECE):
@@ -52,9 +53,8 @@ class Echo:
                     if not self.is_silent:
                         peer.sendall(data)
             except OSError:
-                self.ends.append("reset")
-            else:
-                self.ends.append("end")
+                end = "reset"
+        self.ends.append(end)  # only now: whoever waits for it may count descriptors
 
     def close(self) -> None:
         self.listener.shutdown(socket.SHUT_RDWR)
