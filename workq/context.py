@@ -72,11 +72,11 @@ class Current:
 
         Gives a SQLAlchemy connection to the ledger's database; it commits at the end of the block. What the block
         raises rolls back, and is a failure like any other. Afterwards the task has succeeded, without a result, and
-        whatever the handler still does or raises changes nothing. On SQLite nobody else writes meanwhile. A database
-        error must leave the block: some end the transaction, and what a block does after swallowing one stands alone.
+        whatever the handler still does or raises changes nothing. On SQLite nobody else writes meanwhile.
 
         Raises:
-            Refused: this attempt was taken away (nothing of the block stands), or the block has committed by itself.
+            Refused: this attempt was taken away, or the block has ended the transaction (by commit() or rollback(), or
+                by a database error that it swallowed); nothing of the block stands.
             LedgerUnavailable: the ledger did not answer; nothing stands, or as CommitUnknown perhaps all.
             ConfigError: in a coroutine, which would stop all others; use `asyncio.to_thread`.
         """

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from sqlalchemy import Connection, create_engine, text
 
 from tests.contract.databases import OnMariaDB, OnPostgreSQL, OnSQLite
 from workq.ledger import Ledger
 from workq.ledger.database import Database
+from workq.task import Claim
 
 pytest.register_assert_rewrite("tests.contract.ledger")
 
@@ -21,7 +23,23 @@ class TestSQLite(OnSQLite, LedgerContract):
 
 
 class TestPostgreSQL(OnPostgreSQL, LedgerContract):
-    pass
+    def test_in_a_handlers_transaction_its_statements_are_planned_as_the_server_is_set_up(
+        self, ledger: Ledger, claimed: Claim, database: Database
+    ) -> None:
+        def settings(connection: Connection) -> tuple[str, ...]:
+            return tuple(connection.execute(text(f"SHOW {name}")).scalar_one() for name in ("enable_seqscan", "jit"))
+
+        plain = create_engine(database.url)
+        with plain.connect() as connection:
+            theirs = settings(connection)
+        plain.dispose()
+        with ledger.transaction(claimed) as connection:
+            within = settings(connection)
+        with database.engine.connect() as connection:
+            afterwards = settings(connection)
+
+        assert (within, afterwards) == (theirs, ("off", "off"))
+        assert theirs[0] == "on"
 
 
 class TestMariaDB(OnMariaDB, LedgerContract):

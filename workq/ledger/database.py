@@ -40,6 +40,7 @@ from sqlalchemy.types import Float
 
 from workq.config import check_ledger_url, masked
 from workq.errors import CommitUnknown, ConfigError, LedgerUnavailable, MissingExtra, Refused, SchemaMismatch
+from workq.ledger.entered import Entered
 from workq.ledger.kept import Kept, Trace, send
 from workq.ledger.sqltime import plus
 from workq.ledger.tables import Tables
@@ -227,24 +228,22 @@ class Database:
 
         Raises:
             LedgerUnavailable: it did not stand; CommitUnknown: the connection broke in COMMIT, so it may stand.
-            Refused: the block has committed it, or has entered another one.
+            Refused: it was ended inside of the block, or the block has entered another one.
         """
         if self.is_entered:
             raise Refused("transaction(): this thread is inside of one already; use its connection")
         with self._turn(), ExitStack() as stack:
-            connection = self._begun(begin, stack)
-            kept_open = _KeptOpen(connection)
+            connection, theirs = self._begun(begin, stack)
             self._entered.add(threading.get_ident())
             try:
                 yield connection
             finally:
                 self._entered.discard(threading.get_ident())
-            kept_open.check()
             committing = False
             try:
+                theirs.end()
                 conclude(connection)
                 committing = True
-                kept_open.release()
                 connection.commit()
             except DBAPIError as error:
                 raise self._unavailable(error, unknown=committing and error.connection_invalidated) from error
@@ -254,7 +253,7 @@ class Database:
         """Whether this thread is inside of `transaction`."""
         return threading.get_ident() in self._entered
 
-    def _begun(self, begin: Callable[[Connection], None], stack: ExitStack) -> Connection:
+    def _begun(self, begin: Callable[[Connection], None], stack: ExitStack) -> tuple[Connection, Entered]:
         deadline = time.monotonic() + self._statement_timeout_s
         lost_before = False
         while True:
@@ -262,8 +261,9 @@ class Database:
                 with ExitStack() as tried:
                     connection = tried.enter_context(self.engine.connect())
                     begin(connection)
+                    theirs = Entered(connection)
                     stack.enter_context(tried.pop_all())
-                    return connection
+                    return connection, theirs
             except DBAPIError as error:
                 lost = error.connection_invalidated
                 if time.monotonic() < deadline and (_is_transient(error) or (lost and not lost_before)):
@@ -390,32 +390,6 @@ class Database:
                 "SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_TRANS_TABLES')",  # what is too long is not cut
             )
         return engine
-
-
-class _KeptOpen:
-    """Refuses a commit of somebody else's: what is in the transaction stands as a whole."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._transaction = connection.get_transaction()
-        event.listen(connection, "commit", self._committing)
-
-    def check(self) -> None:
-        """It is still the transaction that was begun."""
-        is_same = self._connection.get_transaction() is self._transaction
-        if not (is_same and self._connection.in_transaction()):
-            raise Refused(
-                "transaction(): it was ended inside of its block, so nothing of it stands and its task has not "
-                "succeeded; raise an error instead, or use a savepoint: connection.begin_nested()"
-            )
-
-    def release(self) -> None:
-        """The next commit is ours."""
-        event.remove(self._connection, "commit", self._committing)
-
-    def _committing(self, _: Connection) -> None:
-        self._connection.invalidate()  # SQLAlchemy takes it for committed now, and would not roll it back
-        raise Refused("transaction(): it commits by itself at the end of its block, with the task's success")
 
 
 def without_values(error: IntegrityError) -> IntegrityError:

@@ -5,7 +5,7 @@ as much as a page of ids costs the server. What stays SQLAlchemy's: the text, th
 how errors are told. A kept statement has the same text for every call.
 
 MySQL's lists of ids have another text for each length (see among.py): there, everything goes through SQLAlchemy. So
-does what is sent on a connection of the caller's.
+does what is sent on a connection of the caller's, or inside of a handler's transaction (see entered.py).
 
 What goes wrong: as if SQLAlchemy had sent it. A call that is cut short, by a signal or a time limit, leaves its
 connection in a state that nobody knows: it is not used again.
@@ -19,6 +19,8 @@ from typing import Any, Final
 from sqlalchemy import BindParameter, Connection, Engine, Executable, Insert
 from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import DBAPIError
+
+from workq.ledger.entered import OPTION
 
 Given = Mapping[str, Any]
 Trace = Callable[[str, Any], None]
@@ -96,7 +98,8 @@ class Kept:
 
     def _goes_direct(self, tx: Connection) -> bool:
         """A caller's connection may have another driver, or one that it has told to answer in another way."""
-        return self._is_direct and (tx.engine is self._engine or tx.engine is self._commits_itself)
+        is_ours = tx.engine is self._engine or tx.engine is self._commits_itself
+        return self._is_direct and is_ours and not tx.get_execution_options().get(OPTION, False)
 
     def _bound(self, given: Given) -> Any:
         values = tuple([bind.value(given) for bind in self._binds])

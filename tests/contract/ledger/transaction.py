@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from operator import methodcaller
 from typing import Any
 
 import pytest
-from sqlalchemy import Column, Connection, Integer, MetaData, String, Table, delete, func, insert, select
+from sqlalchemy import Column, Connection, Integer, MetaData, String, Table, delete, func, insert, select, text, update
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from tests.contract.given import LONG_S, at_once, incarnation, new
 from tests.contract.ledger.steps import Steps
-from workq.errors import Refused
+from workq.errors import LedgerUnavailable, Refused
 from workq.incarnation import Incarnation
 from workq.ledger import Evidence, Ledger
 from workq.ledger.database import Database
@@ -22,6 +24,51 @@ from workq.task import Claim, Done, Failed, HandedBack, State
 
 EFFECT = Table("effect", MetaData(), Column("task_id", String(36)), Column("number", Integer))
 """A table of the user's own, without any constraint that would help."""
+
+
+def _by_a_conflict(connection: Connection, _: Database) -> None:
+    """SQLite ends the transaction, as it does when the disk is full."""
+    connection.execute(text("CREATE TEMPORARY TABLE IF NOT EXISTS pair (id INTEGER PRIMARY KEY)"))
+    for _number in range(2):
+        connection.execute(text("INSERT OR ROLLBACK INTO pair VALUES (1)"))
+
+
+def _by_any_error(connection: Connection, _: Database) -> None:
+    """PostgreSQL does nothing more in it."""
+    connection.execute(text("SELECT 1 / 0"))
+
+
+def _by_a_deadlock(connection: Connection, database: Database) -> None:
+    """MariaDB ends the lighter of two that wait for each other."""
+    pair = Table("pair", MetaData(), Column("id", Integer, primary_key=True), Column("number", Integer))
+    pair.drop(database.engine, checkfirst=True)
+    pair.create(database.engine)
+    with database.engine.begin() as other:
+        other.execute(insert(pair), [{"id": number, "number": 0} for number in range(1, 300)])
+    locked = threading.Event()
+
+    def heavy() -> None:
+        with database.engine.connect() as other:
+            other.execute(update(pair).where(pair.c.id > 1).values(number=1))
+            locked.set()
+            other.execute(update(pair).where(pair.c.id == 1).values(number=1))
+
+    connection.execute(update(pair).where(pair.c.id == 1).values(number=2))
+    thread = threading.Thread(target=heavy)
+    thread.start()
+    try:
+        assert locked.wait(LONG_S)
+        connection.execute(update(pair).where(pair.c.id == 2).values(number=2))
+    finally:
+        thread.join(LONG_S)
+
+
+ending: dict[str, Callable[[Connection, Database], None]] = {
+    "sqlite": _by_a_conflict,
+    "postgresql": _by_any_error,
+    "mysql": _by_a_deadlock,
+}
+"""By dialect: what ends a transaction with an error, in the server, and not only a statement of it."""
 
 
 class TransactionContract(Steps):
@@ -180,6 +227,45 @@ class TransactionContract(Steps):
         with pytest.raises(Refused, match="ended inside"):
             self.within(ledger, claimed, lambda tx: self.act(tx, claimed), swallow)
         assert (effects(), self.state(ledger, claimed.task_id)) == (0, State.RUNNING)
+
+    def test_an_error_that_has_ended_it_is_not_swallowed(
+        self, ledger: Ledger, claimed: Claim, effects: Callable[[], int], database: Database
+    ) -> None:
+        def swallow(connection: Connection) -> None:
+            with pytest.raises(DBAPIError):
+                ending[database.dialect](connection, database)
+
+        def go_on(connection: Connection) -> None:
+            with suppress(DBAPIError, Refused):
+                self.act(connection, claimed)
+
+        with pytest.raises(Refused, match=r"ended .* so its task has not succeeded"):
+            self.within(ledger, claimed, lambda tx: self.act(tx, claimed), swallow, go_on)
+        assert (effects(), self.state(ledger, claimed.task_id)) == (0, State.RUNNING)
+
+        def swallow_in_a_savepoint(connection: Connection) -> None:
+            savepoint = connection.begin_nested()
+            with pytest.raises(DBAPIError):
+                connection.execute(text("SELECT nobody FROM nowhere"))
+            savepoint.rollback()
+
+        self.within(ledger, claimed, swallow_in_a_savepoint, lambda tx: self.act(tx, claimed))
+        assert (effects(), self.state(ledger, claimed.task_id)) == (1, State.SUCCEEDED)
+
+    def test_tasks_that_are_recorded_after_it_was_ended_do_not_stand_either(
+        self, ledger: Ledger, claimed: Claim, database: Database
+    ) -> None:
+        tasks = new(3)
+
+        def swallow(connection: Connection) -> None:
+            with pytest.raises(DBAPIError):
+                ending[database.dialect](connection, database)
+            with suppress(DBAPIError, Refused, LedgerUnavailable):
+                ledger.record(tasks, connection=connection)
+
+        with pytest.raises(Refused, match="ended"):
+            self.within(ledger, claimed, swallow)
+        assert [ledger.get(one.id) for one in tasks] == [None] * 3
 
     def test_savepoints_and_sessions_are_the_handlers_own(
         self, ledger: Ledger, claimed: Claim, effects: Callable[[], int]
