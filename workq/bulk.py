@@ -1,8 +1,8 @@
-"""Bulk: one decision about many dead tasks, page by page: paced, tried on a few first, interrupted and resumed.
+"""Bulk: one decision about many tasks, page by page: paced, tried on a few first, interrupted and resumed.
 
-Nothing is remembered between runs, and nothing needs to be: what was decided is not dead any more, so the same command
-run again goes on where the last one ended. An interruption waits for the page that is being decided: the tally is right
-however a run ends. Each run is kept in the ledger as an event `manual`: who, what, which, how many.
+Nothing is remembered between runs, and nothing needs to be: what was decided is not dead any more, or not open, so the
+same command run again goes on where the last one ended. An interruption waits for the page that is being decided: the
+tally is right however a run ends. Each run is kept in the ledger as an event `manual`: who, what, which, how many.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from workq.ledger import DeadGroup, Ledger, Which
+from workq.ledger import DeadGroup, Ledger, Which, WhichOpen
 from workq.relay import publish
 from workq.stores import Stores
 from workq.task import SETTLED, State
 
 PAGE: Final = 500
 GROUPS_MAX: Final = 1_000
+FOUND_AT_ONCE: Final = 20_000
+"""How many open tasks are looked for at once: where few match, each look passes by the others."""
 _LOOK_EVERY_S: Final = 0.2
 _PAGES_A_SECOND: Final = 4
 """With a rate, so that it is kept within a quarter of a second."""
@@ -30,6 +32,8 @@ class Tally:
     """What a run did. `stopped`: the groups whose canaries failed, and why."""
 
     done: int = 0
+    asked: int = 0
+    """Tasks that run, and were asked to stop."""
     unconfirmed: int = 0
     """Hints that the broker did not confirm in time: the sweep sends them."""
     refused: dict[str, str] = field(default_factory=dict)
@@ -114,10 +118,23 @@ class Bulk:
             with self._held_back():
                 self.tally.done += len(self._ledger.discard_dead(page, why=self._why))
 
+    def cancel(self, which: WhichOpen) -> None:
+        """Cancel all of these that are enqueued now; ask those that run."""
+        which = replace(which, before=self._ledger.clock())
+        while found := self._ledger.open_ids(which, limit=FOUND_AT_ONCE):
+            for start in range(0, len(found), self._pace.page):
+                page = found[start : start + self._pace.page]
+                self._pace.wait(len(page))
+                with self._held_back():
+                    cancelled, asked = self._ledger.cancel_all(page, states=which.states, reason=self._why)
+                    self.tally.done += len(cancelled)
+                    self.tally.asked += len(asked)
+
     def record(self, what: str, *, who: str, which: dict[str, Any]) -> None:
         """Note in the ledger what this run has done so far, if anything."""
-        if self.tally.done:
-            detail = {"who": who, "what": what, "why": self._why, "which": which, "tasks": self.tally.done}
+        if self.tally.done or self.tally.asked:
+            tasks = self.tally.done + self.tally.asked
+            detail = {"who": who, "what": what, "why": self._why, "which": which, "tasks": tasks}
             self._ledger.note("manual", detail=detail)
 
     def _pages(self, which: Which) -> Iterator[Sequence[str]]:

@@ -149,6 +149,14 @@ class Cli:
         with self.queue() as wq:
             return [wq.handler(name).enqueue(*args).id for _ in range(count)]
 
+    def claim(self, task_ids: list[str]) -> list[str]:
+        """Let these run, in this process by the ledger's account; answers their ids."""
+        me = Incarnation.of_this_process()
+        with self.queue() as wq:
+            wq.stores.ledger.join(me, queues=["sums"], threads=1)
+            assert len(wq.stores.ledger.claim(task_ids, by=me.id)) == len(task_ids)
+        return task_ids
+
     def settle(self, task_ids: list[str], outcome: Outcome) -> list[str]:
         """Let a worker run these tasks, to this outcome; answers their ids."""
         me = Incarnation.of_this_process()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import BOUND_S, Cli
+from tests.system.fleet import wait_until
 from workq.cli.inputs import arguments
 from workq.codec import new_task_id
 from workq.task import Done
@@ -313,6 +314,7 @@ class TestForms:
         for args in (
             ("status",), ("task", "ls"), ("task", "show", task_id), ("task", "cancel", task_id),
             ("task", "retry", task_id), ("queue", "ls"), ("dead", "ls"), ("dead", "retry", "--all", "--dry-run"),
+            ("task", "cancel", "--all", "--dry-run"), ("queue", "show", "sums"), ("queue", "purge", "sums", "--yes"),
             ("worker", "ls"), ("sweep",), ("sweep", "--dry-run"), ("doctor",), ("config",), ("db", "status"),
             ("db", "migrate"), ("db", "sql"), ("version",),
         ):  # fmt: skip
@@ -328,6 +330,21 @@ class TestForms:
 
         assert (default["queue"], default["ready"]) == ("default", 0)
         assert (sums["queue"], sums["ready"], sums["hints"]) == ("sums", 1, 1)
+
+    def test_one_queue_is_shown_with_who_serves_it(self, cli: Cli) -> None:
+        cli.record("shop.add", 1, count=2)
+        alone = cli.look("queue", "show", "sums")
+
+        with cli.start("worker", "-q", "--queues", "sums", "--threads", "3", env={"WORKQ_APP": "shop:wq"}) as worker:
+            wait_until(lambda: cli.look("queue", "show", "sums")["workers"], timeout_s=BOUND_S, what="it has joined")
+            served = cli.look("queue", "show", "sums")
+            shown = cli.here("queue", "show", "sums").out
+            worker.send_signal(signal.SIGTERM)
+            worker.communicate(timeout=BOUND_S)
+
+        assert (alone["queue"], alone["ready"], alone["workers"]) == ("sums", 2, [])
+        assert [one["threads"] for one in served["workers"]] == [3]
+        assert "served by:     1 process with 3 threads" in shown
 
     @pytest.mark.parametrize("columns", ["20", "80"])
     def test_tables_fit_the_width_and_are_ascii_in_the_c_locale(self, cli: Cli, columns: str) -> None:

@@ -6,29 +6,26 @@ One engine (bulk.py) for all of it: the count comes first, an interruption loses
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any, TypeVar
 
 import click
 
-from workq.bulk import GROUPS_MAX, Bulk, Pace, Tally
+from workq.bulk import GROUPS_MAX, Bulk, Tally
 from workq.cli import exits
+from workq.cli.bulk import SAMPLE, Decision, decide
 from workq.cli.documents import task_in_full, task_in_short
 from workq.cli.group import Group
 from workq.cli.inputs import Duration, Fingerprint, QueueName, Rate, TaskId, WholeNumber, ids_of
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, in_json, table, write
-from workq.cli.stopping import ended_by_signals
 from workq.cli.task import each, revive
 from workq.errors import Refused
 from workq.ledger import Ledger, Which
-from workq.plan import this_person
 from workq.task import State, Task
 
 _PAGE = 500
-_SAMPLE = 3
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -223,45 +220,23 @@ def _bulk(
     why: str,
     options: dict[str, Any],
 ) -> int:
-    """Count, sample, ask; then act, and say and record what was done, however it ended."""
-    stores = session.stores()
-    count = stores.ledger.dead_count(which)
-    if options["dry_run"]:
-        sample = stores.ledger.dead_ids(which, after=None, limit=_SAMPLE)
-        document = {"dry_run": True, "tasks": count, "sample": sample}
-        answer(session, document, lambda: write(f"{count} dead tasks would be {done}"))
-        return exits.DONE
-    if count and not options["yes"] and not _is_confirmed(session, f"{count} dead tasks would be {done}"):
-        return exits.REFUSED
-    tally = Tally()
-    pace = Pace(options.get("per_s"))
-    confirm_s = session.settings().times.confirm_s
-    is_whole = False
-    with ended_by_signals() as ending:
-        bulk = Bulk(stores, confirm_s=confirm_s, why=why, pace=pace, tally=tally, held_back=ending.held_back)
-        try:
-            act(bulk)
-            is_whole = True
-        finally:
-            with ending.held_back():
-                bulk.record(what, who=this_person(), which={name: one for name, one in asdict(which).items() if one})
-                if not is_whole:
-                    session.warn(f"{tally.done} {done}; the others are still dead: the same command goes on with them")
-    for group, trouble in tally.stopped:
-        session.warn(f"group {group.group} ({group.name}) was stopped: {trouble}")
-    for task_id, refused in list(tally.refused.items())[:_SAMPLE]:
-        session.warn(f"{task_id}: {refused}")
-    if tally.unconfirmed:
-        session.note(f"{tally.unconfirmed} hints are not confirmed; the sweep publishes them later")
-    document = {
-        "tasks": tally.done,
-        "refused": tally.refused,
-        "stopped": [
-            {"group": one.group, "name": one.name, "tasks": one.tasks, "why": why} for one, why in tally.stopped
-        ],
-    }
-    answer(session, document, lambda: write(f"{tally.done} {done}"))
-    return exits.FINDINGS if tally.stopped or tally.refused else exits.DONE
+    ledger = session.stores().ledger
+
+    def document(tally: Tally) -> dict[str, Any]:
+        stopped = [
+            {"group": one.group, "name": one.name, "tasks": one.tasks, "why": trouble} for one, trouble in tally.stopped
+        ]
+        return {"tasks": tally.done, "refused": tally.refused, "stopped": stopped}
+
+    return decide(
+        session,
+        Decision(what, "dead tasks", done, "dead", why, {name: one for name, one in asdict(which).items() if one}),
+        act,
+        count=ledger.dead_count(which),
+        sample=lambda: ledger.dead_ids(which, after=None, limit=SAMPLE),
+        document=document,
+        options=options,
+    )
 
 
 def _dead(ledger: Ledger, which: Which) -> Iterator[Task]:
@@ -277,13 +252,3 @@ def _counted_only(session: Session, task_ids: list[str]) -> int:
     count = sum(one is not None and one.state is State.DEAD for one in found)
     answer(session, {"dry_run": True, "tasks": count}, lambda: write(f"{count} of them are dead"))
     return exits.DONE
-
-
-def _is_confirmed(session: Session, what: str) -> bool:
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        session.warn(f"{what}; refused without --yes")
-        return False
-    try:
-        return click.confirm(f"{what}: do it?", err=True)
-    except click.Abort:
-        return False

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
 import click
 
 from workq.cli import exits
+from workq.cli.bulk import SAMPLE, Decision, decide
 from workq.cli.certificates import write_death
 from workq.cli.documents import certificate, task_in_full, task_in_short
 from workq.cli.group import Group
-from workq.cli.inputs import Duration, Instant, QueueName, TaskId, WholeNumber, ids_of
+from workq.cli.inputs import Duration, Instant, QueueName, Rate, TaskId, WholeNumber, ids_of
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, clean, line, record, table, text_of, write
 from workq.codec import is_task_id
 from workq.errors import NotFound, Refused, WorkqError
 from workq.evidence import Certificate
 from workq.handler import seconds_until
-from workq.ledger import Ledger, Unpublished
+from workq.ledger import Ledger, Unpublished, WhichOpen
 from workq.names import check_delay_s
 from workq.relay import publish
 from workq.stores import Stores
@@ -29,6 +31,7 @@ from workq.task import SETTLED, Event, State, Task
 _LOOK_EVERY_S = 0.2
 _HINTS_AT_ONCE = 500
 _DEATHS_MAX = 20
+_OPEN = (State.READY, State.WAITING, State.RUNNING)
 _OF_A_DEATH = ("cause", "state", "charged")
 
 COLUMNS = [
@@ -171,18 +174,61 @@ def _in_short(value: Any) -> str:
 @task.command(
     "cancel",
     examples="""workq task cancel 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f
-    workq task ls --queue mail -o json | jq -r '.tasks[].id' | workq task cancel -""",
+    workq task cancel --all --name mail.send --state waiting --older 1d --dry-run
+    workq task cancel --all --queue mail --rate 500/s --yes --reason "sent twice\"""",
 )
-@click.argument("task_ids", nargs=-1, required=True, metavar="ID... | -")
+@click.argument("task_ids", nargs=-1, metavar="[ID... | -]")
+@click.option("--all", "is_all", is_flag=True, help="all that the filters leave")
+@click.option("--state", type=click.Choice([state.value for state in _OPEN]), help="only those in this state")
+@click.option("--queue", type=QueueName(), help="only those of this queue")
+@click.option("--name", metavar="NAME", help="only those of this handler")
+@click.option(
+    "--older", "older_s", type=Duration(), metavar="TIME", help="only those enqueued 10m, 2h, 1d ago or before"
+)
+@click.option("--newer", "younger_s", type=Duration(), metavar="TIME", help="only those enqueued since")
+@click.option("--rate", "per_s", type=Rate(), metavar="RATE", help="at most 100/s, 60/m, ...")
+@click.option("--yes", is_flag=True, help="do not ask")
+@click.option("--dry-run", is_flag=True, help="only print how many")
 @click.option("--reason", default="cancelled by an operator", show_default=True, help="stored with the task")
-@pass_session
-def cancel(session: Session, task_ids: tuple[str, ...], reason: str) -> int:
+@click.pass_context
+def cancel(
+    ctx: click.Context, /, task_ids: tuple[str, ...], is_all: bool, state: str | None, reason: str, **options: Any
+) -> int:
     """Cancel tasks: at once what does not run; what runs is asked to stop.
 
-    `-` reads ids from standard input. Cancelling again, or what has finished, changes nothing and is no error.
+    `-` reads ids from standard input. Cancelling again, or what has finished, changes nothing and is no error. --all
+    shows the count and asks first; where nobody can answer it needs --yes, and exits with 6 without. It takes those
+    that are enqueued when it begins. Interrupted, the same command goes on.
     """
+    session = ctx.ensure_object(Session)
+    filters = {name: options.pop(name) for name in ("queue", "name", "older_s", "younger_s")}
+    if is_all == bool(task_ids):
+        raise click.UsageError("give ids, or --all (perhaps with filters)", ctx)
+    if is_all:
+        which = WhichOpen(_OPEN if state is None else (State(state),), **filters)
+        return cancel_all(session, which, what="task cancel", reason=reason, options=options)
+    if state or any(filters.values()) or any(options.values()):
+        raise click.UsageError("filters, --rate, --yes and --dry-run belong to --all", ctx)
     ledger = session.stores().ledger
     return each(session, ids_of(task_ids), lambda task_id: ledger.cancel(task_id, reason=reason).value)
+
+
+def cancel_all(session: Session, which: WhichOpen, *, what: str, reason: str, options: Mapping[str, Any]) -> int:
+    """Cancel all of these, after a look and a question; answers the exit status."""
+    ledger = session.stores().ledger
+    counted = ledger.open_count(which)
+    shown = ", ".join(f"{number} {state}" for state, number in counted.items())
+    kept = {name: one for name, one in asdict(which).items() if one is not None}
+    kept["states"] = [state.value for state in which.states]
+    return decide(
+        session,
+        Decision(what, f"tasks ({shown})" if shown else "tasks", "cancelled", "open", reason, kept),
+        lambda bulk: bulk.cancel(which),
+        count=sum(counted.values()),
+        sample=lambda: ledger.open_ids(which, limit=SAMPLE),
+        document=lambda tally: {"cancelled": tally.done, "asked": tally.asked},
+        options=options,
+    )
 
 
 @task.command(

@@ -9,323 +9,73 @@ call may be made again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
-import msgspec
 from sqlalchemy import Connection
 
-from workq.broker import HintRow
-from workq.evidence import NO_FACTS, Certificate, Facts, Kind
 from workq.incarnation import Incarnation
+from workq.ledger.answers import (
+    NO_GROUP,
+    Applied,
+    CancelAnswer,
+    Company,
+    Counts,
+    DeadGroup,
+    Evidence,
+    Fence,
+    Foreseen,
+    Foresight,
+    Hinted,
+    HintRows,
+    Look,
+    Marker,
+    OpenTask,
+    Prunable,
+    Pruned,
+    Prunes,
+    QueueCount,
+    Reaped,
+    Settled,
+    Standing,
+    Unpublished,
+    Which,
+    WhichOpen,
+    WorkerRow,
+)
 from workq.task import Claim, Enqueued, Event, NewTask, Settlement, State, Task
 
-
-class Unpublished(msgspec.Struct, frozen=True):
-    """A task that needs a hint, in `delay_s` seconds (0 when it is due). `attempt` guards the mark afterwards."""
-
-    task_id: str
-    queue: str
-    attempt: int
-    delay_s: float
-
-
-class Settled(msgspec.Struct, frozen=True):
-    """What became of one settlement: the state that it led to, or None for a late result, which changed nothing."""
-
-    task_id: str
-    state: State | None
-    delay_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """Why a hint could not be claimed: the task's state, and in how many seconds it is due (0 or less: it is).
-
-    What has expired is never granted: the sweep cancels it.
-    """
-
-    state: State
-    queue: str
-    due_in_s: float
-    is_expired: bool = False
-
-
-class Hinted(Protocol):
-    """Hints beside the ledger, for `Ledger.claim_hinted`: called in its transaction, again when that is repeated."""
-
-    def choose(self, tx: Connection) -> Collection[str]:
-        """Which tasks to claim: the ids of hints that nobody else is just taking."""
-        ...
-
-    def conclude(
-        self, tx: Connection, granted: Collection[str], looks: Mapping[str, Look]
-    ) -> Iterable[tuple[Sequence[str], float]]:
-        """Remove the hints that were chosen. `looks` tells of each id that was not granted; the unknown are missing.
-
-        Answers which ids were hinted again, and after how many seconds they are seen.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """What is known of a dead worker process. Without evidence, every task that it had claimed counts as started.
-
-    `started` maps task ids to the attempt that had begun; `ended` are those of them whose handler had ended, and whose
-    outcome was not settled. `failed` maps those that were killed for exceeding their hard limit to (error, seconds
-    until the next attempt); the others were not at fault and are not charged when it is non-empty. `is_bystander`: it
-    was killed for want of memory beside a process that had used more, and nothing in it is charged. `kind` says how its
-    end is known, `facts` what a supervisor saw.
-    """
-
-    cause: str
-    started: Mapping[str, int] | None = None
-    failed: Mapping[str, tuple[str, float]] | None = None
-    kind: Kind = Kind.LEASE
-    facts: Facts = NO_FACTS
-    ended: frozenset[str] = frozenset()
-    is_bystander: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Reaped:
-    """What reaping one incarnation did. `hints` are to be published."""
-
-    worker: str
-    returned: int
-    dead: int
-    hints: tuple[Unpublished, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerRow:
-    """One incarnation as the ledger knows it. `evidence` is the cause of its end in one sentence."""
-
-    id: str
-    state: str
-    host: str
-    pid: int
-    queues: tuple[str, ...]
-    threads: int
-    started_at: datetime
-    beat_at: datetime
-    beat_age_s: float
-    ended_at: datetime | None
-    evidence: str | None
-    machine: str | None = None
-    parent: int | None = None
-    memory_bytes: int | None = None
-    certificate: Certificate | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Marker:
-    """One marker of one line of the broker: a queue, and one of its priority bands.
-
-    It is out until `returned_for_s` is told; then it is evidence; then it is closed. Ages in seconds, by the ledger's
-    clock. `depth` is how many hints the line had when it was sent, `lost` how many it has proved lost so far.
-    """
-
-    id: str
-    queue: str
-    band: int
-    sent_for_s: float
-    returned_for_s: float | None
-    closed_for_s: float | None
-    depth: int | None
-    lost: int
-
-
-@dataclass(frozen=True, slots=True)
-class QueueCount:
-    """How many tasks of one queue could run now, are due later, and run."""
-
-    ready: int
-    waiting: int
-    running: int
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """The answer to `workq status`. `oldest_ready_s` is None when nothing is ready."""
-
-    queues: Mapping[str, QueueCount]
-    states: Mapping[State, int]
-    oldest_ready_s: float | None
-    workers: int
-
-
-@dataclass(frozen=True, slots=True)
-class Pruned:
-    """How many rows of each kind retention removed."""
-
-    tasks: int
-    events: int
-    workers: int
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """Where one task stands, with what only an operator asks. `now` is the ledger's clock at the look."""
-
-    task_id: str
-    name: str
-    queue: str
-    state: State
-    attempt: int
-    failures: int
-    failures_max: int
-    is_suspect: bool
-    worker: str | None
-    error: str | None
-    reason: str | None
-    now: datetime
-    due_at: datetime
-    queued_at: datetime
-    published_at: datetime | None
-    reserved_until: datetime | None
-    started_at: datetime | None
-    settled_at: datetime | None
-    cancel_requested_at: datetime | None
-    expires_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class OpenTask:
-    """A task that is not settled, as the audit looks at it. `now` is the ledger's clock at the look."""
-
-    task_id: str
-    queue: str
-    state: State
-    attempt: int
-    worker: str | None
-    due_at: datetime
-    queued_at: datetime
-    published_at: datetime | None
-    reserved_until: datetime | None
-    now: datetime
-    expires_at: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Fence:
-    """Where one task stands: what must not have moved until a plan is applied (see plan.py).
-
-    `seal` is a short hash of the claim's token: it tells one claim from another, and settles nothing.
-    """
-
-    task_id: str
-    queue: str
-    state: State
-    attempt: int
-    due_at: datetime
-    queued_at: datetime
-    published_at: datetime | None
-    worker: str | None
-    seal: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Foreseen:
-    """What would become of one claim whose worker is gone, and with what it would be charged."""
-
-    fence: Fence
-    becomes: State
-    charged: str
-
-
-@dataclass(frozen=True, slots=True)
-class Foresight:
-    """What reaping one incarnation would do, and where its row stands."""
-
-    worker: str
-    beat_at: datetime
-    suspected_at: datetime | None
-    claims: tuple[Foreseen, ...]
-
-
-class Prunes(StrEnum):
-    """The kinds of rows that retention removes."""
-
-    SUCCEEDED = "succeeded"
-    CANCELLED = "cancelled"
-    DEAD = "dead"
-    EVENTS = "events"
-    WORKERS = "workers"
-
-
-@dataclass(frozen=True, slots=True)
-class Prunable:
-    """Rows of one kind that are beyond their retention: settled, appended or ended at `before` or earlier."""
-
-    what: Prunes
-    before: datetime
-    ids: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """What came of some rows of a plan: the ids that were changed, the hints that must follow, and why not the rest."""
-
-    changed: tuple[str, ...] = ()
-    hints: tuple[Unpublished, ...] = ()
-    refused: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Company:
-    """What else a worker has claimed: so many tasks, some of them suspects."""
-
-    others: int
-    suspects: int
-
-
-class CancelAnswer(StrEnum):
-    """What came of a cancel."""
-
-    CANCELLED = "cancelled"
-    REQUESTED = "requested"
-    ALREADY_CANCELLED = "already cancelled"
-    ALREADY_FINISHED = "already finished"
-
-
-NO_GROUP: Final = "-"
-"""The group of those that died before there were groups."""
-
-
-@dataclass(frozen=True, slots=True)
-class Which:
-    """Which of the dead: those to which all of this applies; None: whatever it is. Ages count from their death."""
-
-    group: str | None = None
-    """A fingerprint (see fingerprint.py), or `NO_GROUP`."""
-    name: str | None = None
-    queue: str | None = None
-    older_s: float | None = None
-    younger_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DeadGroup:
-    """Dead tasks that died of the same thing."""
-
-    group: str
-    name: str
-    tasks: int
-    first_at: datetime
-    last_at: datetime
-    reason: str | None
-    sample: str
-    """The id of one of them: the oldest enqueued."""
-
-
-HintRows = Callable[[Sequence[NewTask]], Sequence[HintRow]]
-"""The hints of tasks that are created, to be written beside them. Those of tasks that are alike are of one delay."""
+__all__ = [
+    "Applied",
+    "CancelAnswer",
+    "Company",
+    "Counts",
+    "DeadGroup",
+    "Evidence",
+    "Fence",
+    "Foreseen",
+    "Foresight",
+    "HintRows",
+    "Hinted",
+    "Ledger",
+    "Look",
+    "Marker",
+    "NO_GROUP",
+    "OpenTask",
+    "Prunable",
+    "Pruned",
+    "Prunes",
+    "QueueCount",
+    "Reaped",
+    "Settled",
+    "Standing",
+    "Unpublished",
+    "Which",
+    "WhichOpen",
+    "WorkerRow",
+]
 
 
 class Ledger(Protocol):
@@ -677,6 +427,23 @@ class Ledger(Protocol):
 
     def cancel(self, task_id: str, *, reason: str) -> CancelAnswer:
         """Cancel at once what does not run; ask it of what runs. NotFound when there is no such task."""
+        ...
+
+    def open_count(self, which: WhichOpen) -> Mapping[State, int]:
+        """How many they are, in each state in which there are any."""
+        ...
+
+    def open_ids(self, which: WhichOpen, *, limit: int) -> list[str]:
+        """Some of those of whom no cancel was asked yet, in no order; none, when there are no more."""
+        ...
+
+    def cancel_all(
+        self, task_ids: Sequence[str], *, states: Collection[State], reason: str
+    ) -> tuple[list[str], list[str]]:
+        """As `cancel`, of many that are in one of these states, in one transaction.
+
+        Answers who was cancelled, and who was asked. What has left these states since is in neither. Repeatable.
+        """
         ...
 
     def reschedule(self, task_id: str, *, delay_s: float, why: str) -> Unpublished:

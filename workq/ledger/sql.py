@@ -18,9 +18,12 @@ from workq.ledger.rebuilds import Rebuilding
 from workq.ledger.record import Recording
 from workq.ledger.repair import RESERVED_S
 from workq.ledger.standing import Reporting
+from workq.ledger.withdraw import Withdrawing
 
 
-class SqlLedger(Recording, Succeeding, Auditing, Planning, Rebuilding, Marking, Grouping, Asking, Reporting):
+class SqlLedger(
+    Recording, Succeeding, Auditing, Planning, Rebuilding, Marking, Grouping, Withdrawing, Asking, Reporting
+):
     """A ledger in one SQL database. Satisfies `workq.ledger.Ledger`."""
 
     def __init__(self, database: Database, *, reserved_s: float = RESERVED_S) -> None:

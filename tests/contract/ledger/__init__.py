@@ -22,6 +22,7 @@ from tests.contract.ledger.settle import SettleContract
 from tests.contract.ledger.sweep import SweepContract
 from tests.contract.ledger.text import TextContract
 from tests.contract.ledger.transaction import TransactionContract
+from tests.contract.ledger.withdraw import WithdrawContract
 from tests.contract.ledger.workers import WorkersContract
 
 
@@ -43,6 +44,7 @@ class LedgerContract(
     RebuildContract,
     AuditContract,
     PeopleContract,
+    WithdrawContract,
     DeadContract,
     QuestionsContract,
     TextContract,

@@ -67,6 +67,9 @@ class Walk:
             "join": self.join,
             "beat": lambda: ledger.beat(self.a_worker()),
             "cancel": lambda: ledger.cancel(self.rng.choice(self.ids), reason="?"),
+            "cancel_all": lambda: ledger.cancel_all(
+                self.some_ids()[:2], states=self.rng.sample(list(State), 2), reason="?"
+            ),
             "revive": lambda: ledger.revive(self.rng.choice(self.ids), why="?"),
             "promote": lambda: ledger.promote(limit=5),
             "orphans": lambda: ledger.orphans(limit=5),
@@ -77,7 +80,7 @@ class Walk:
             "prune": lambda: ledger.prune(limit=1, retention_s=300.0, dead_retention_s=400.0),
             "wait": self.wait,
         }
-        self.weights = [9, 20, 25, 2, 1, 3, 1, 4, 4, 4, 3, 2, 4, 1, 6]
+        self.weights = [9, 20, 25, 2, 1, 3, 1, 4, 3, 4, 4, 3, 2, 4, 1, 6]
 
     def run(self, *, steps: int) -> None:
         done: list[str] = []

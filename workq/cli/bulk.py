@@ -1,0 +1,102 @@
+"""How a command decides about many tasks at once: it counts, asks, acts, and tells and records how far it came."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import click
+
+from workq.bulk import Bulk, Pace, Tally
+from workq.cli import exits
+from workq.cli.session import Session
+from workq.cli.show import answer, write
+from workq.cli.stopping import ended_by_signals
+from workq.plan import this_person
+
+SAMPLE: Final = 3
+"""How many ids are shown of those that are meant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What is decided, in the words of its messages: "3 `tasks` would be `done`", and "the others are still `before`".
+
+    `what` and `which` are recorded.
+    """
+
+    what: str
+    tasks: str
+    done: str
+    before: str
+    why: str
+    which: Mapping[str, Any]
+
+
+def is_confirmed(session: Session, what: str) -> bool:
+    """Ask on a terminal; refuse where nobody can answer."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        session.warn(f"{what}; refused without --yes")
+        return False
+    try:
+        return click.confirm(f"{what}: do it?", err=True)
+    except click.Abort:
+        return False
+
+
+def decide(
+    session: Session,
+    decision: Decision,
+    act: Callable[[Bulk], None],
+    *,
+    count: int,
+    sample: Callable[[], list[str]],
+    document: Callable[[Tally], dict[str, Any]],
+    options: Mapping[str, Any],
+) -> int:
+    """Ask, unless `--yes` was given; then act, and say and record what was done, however it ended.
+
+    `count` is how many would be decided, `sample()` names a few of them.
+    """
+    would_be = f"{count} {decision.tasks} would be {decision.done}"
+    if options["dry_run"]:
+        answer(session, {"dry_run": True, "tasks": count, "sample": sample()}, lambda: write(would_be))
+        return exits.DONE
+    if count and not options["yes"] and not is_confirmed(session, would_be):
+        return exits.REFUSED
+    tally = Tally()
+    is_whole = False
+    with ended_by_signals() as ending:
+        bulk = Bulk(
+            session.stores(),
+            confirm_s=session.settings().times.confirm_s,
+            why=decision.why,
+            pace=Pace(options.get("per_s")),
+            tally=tally,
+            held_back=ending.held_back,
+        )
+        try:
+            act(bulk)
+            is_whole = True
+        finally:
+            with ending.held_back():
+                bulk.record(decision.what, who=this_person(), which=dict(decision.which))
+                if not is_whole:
+                    session.warn(
+                        f"{_told(tally, decision)}; the others are still {decision.before}: the same command goes on "
+                        "with them"
+                    )
+    for group, trouble in tally.stopped:
+        session.warn(f"group {group.group} ({group.name}) was stopped: {trouble}")
+    for task_id, refused in list(tally.refused.items())[:SAMPLE]:
+        session.warn(f"{task_id}: {refused}")
+    if tally.unconfirmed:
+        session.note(f"{tally.unconfirmed} hints are not confirmed; the sweep publishes them later")
+    answer(session, document(tally), lambda: write(_told(tally, decision)))
+    return exits.FINDINGS if tally.stopped or tally.refused else exits.DONE
+
+
+def _told(tally: Tally, decision: Decision) -> str:
+    return f"{tally.done} {decision.done}" + (f", {tally.asked} that run were asked to stop" if tally.asked else "")
