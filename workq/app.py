@@ -29,6 +29,7 @@ from workq.handler import (
     default_name,
     seconds_until,
 )
+from workq.incarnation import this_person
 from workq.names import check_delay_s, check_queue, check_task_name
 from workq.retry import Compute, Policy, retries
 from workq.task import Task
@@ -36,7 +37,7 @@ from workq.task import Task
 if TYPE_CHECKING:
     from workq.broker import Broker
     from workq.inflight import InFlight
-    from workq.ledger import CancelAnswer
+    from workq.ledger import CancelAnswer, Pause
     from workq.ledger.database import Database
     from workq.ledger.sql import SqlLedger
     from workq.produce import Producer
@@ -170,6 +171,23 @@ class WorkQueue:
             NotFound: no such task.
         """
         return self.stores.ledger.cancel(str(task_id), reason=reason)
+
+    def pause_queue(self, name: str, *, why: str, for_s: float | None = None) -> Pause:
+        """Start nothing of a queue any more, for `for_s` seconds or until it is resumed. What runs goes on.
+
+        Raises:
+            ConfigError: no name of a queue, or `for_s` is no number from 0 to ten years.
+        """
+        ends_in_s = None if for_s is None else check_delay_s(for_s, "for_s")
+        return self.stores.ledger.pause(check_queue(name), who=this_person(), why=why, for_s=ends_in_s)
+
+    def resume_queue(self, name: str, *, why: str = "resumed by a person") -> bool:
+        """Let a paused queue go on; False when it was not paused.
+
+        Raises:
+            ConfigError: no name of a queue.
+        """
+        return self.stores.ledger.resume(check_queue(name), who=this_person(), why=why)
 
     def reschedule(
         self,

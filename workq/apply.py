@@ -20,9 +20,10 @@ from typing import Any, Protocol, assert_never
 from workq.config import Settings
 from workq.errors import Refused
 from workq.failpoints import reach
+from workq.incarnation import this_person
 from workq.ledger import Applied, Evidence, Fence, Marker, Prunable, Unpublished
 from workq.marker import proofs
-from workq.plan import Expire, Lost, Orphan, Plan, Promote, Prune, Reap, Rehint, Relay, name_of, this_person
+from workq.plan import Expire, Lost, Orphan, Plan, Promote, Prune, Reap, Rehint, Relay, name_of
 from workq.relay import publish
 from workq.stores import Stores
 from workq.sweep import Look, gone_from_here, look_for_the_dead, of_absence, of_silence

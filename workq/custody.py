@@ -52,7 +52,6 @@ class Custody(Intake):
 
     def __init__(self, parts: Parts, consumer: Consumer) -> None:
         super().__init__(parts, consumer)
-        self._consumer = consumer
         self._unheld: list[Delivery] = []
         self._unheld_since = 0.0
         self._backlog: deque[tuple[str, str]] = deque()
@@ -84,6 +83,7 @@ class Custody(Intake):
             self._relieve()
             return FULL_WAIT_S
         self._full_since = None
+        self._fetch_what_is_open()
         self._consumer.resume()
         deliveries = self._consumer.fetch(ids_max=room, wait_s=0.0 if self._backlog else self._idle_s())
         if self._consumer.trouble is not None:
@@ -125,7 +125,7 @@ class Custody(Intake):
             return False
         self._heard_at = now
         try:
-            return any(depth.ready for depth in self._stores.broker.depths(self._queues).values())
+            return any(depth.ready for depth in self._stores.broker.depths(self._pauses.open).values())
         except Unavailable:
             return False  # the consumer connects again by itself
 
@@ -252,6 +252,8 @@ class Custody(Intake):
         judged = self._missed.judge(
             ((task_id, queue, self._looks.get(task_id, 0)) for task_id, queue in self._ungranted), looks
         )
+        if judged.is_paused:
+            self._pauses.seen()
         self._missed.tell(judged, queue=self._ungranted[0][1])
         if judged.again and not self._publish(judged.again):
             return  # they stay missed: once more in the next round

@@ -26,7 +26,7 @@ class Direct(Intake):
 
     def __init__(self, parts: Parts, consumer: DirectConsumer) -> None:
         super().__init__(parts, consumer)
-        self._consumer = consumer
+        self._claimer = consumer
         self._judged: Judged | None = None
         """Of the hints that were not granted in the transaction that was made last."""
 
@@ -42,9 +42,10 @@ class Direct(Intake):
             return FULL_WAIT_S
         reach("worker.before_claim")
         self._judged = None
-        taken = self._consumer.claim(self._judge, ids_max=room, wait_s=FETCH_WAIT_S)
-        if self._consumer.trouble is not None:
-            self._seldom.warning("worker.nothing_arrives", reason=self._consumer.trouble)
+        self._fetch_what_is_open()
+        taken = self._claimer.claim(self._judge, ids_max=room, wait_s=FETCH_WAIT_S)
+        if self._claimer.trouble is not None:
+            self._seldom.warning("worker.nothing_arrives", reason=self._claimer.trouble)
         if taken is not None:
             self._take(taken)
         return 0.0
@@ -57,6 +58,8 @@ class Direct(Intake):
         self._dispatch.give(taken.claims, taken.hinted)
         self._arrivals.sort(taken.others)
         if self._judged is not None:
+            if self._judged.is_paused:
+                self._pauses.seen()
             self._missed.tell(self._judged, queue=next(iter(taken.hinted.values())))
 
     def _judge(self, missed: Iterable[tuple[str, str, int]], looks: Mapping[str, Look]) -> list[Hint]:

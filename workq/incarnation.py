@@ -6,6 +6,7 @@ orphans of its former life. An incarnation names the host, its boot, the process
 
 from __future__ import annotations
 
+import getpass
 import os
 import secrets
 import socket
@@ -72,3 +73,12 @@ class Incarnation:
         return Incarnation(
             f"{host}.{_boot_id()}.{pid}.{started:x}.{secrets.token_hex(4)}", host, pid, this_machine(), os.getppid()
         )
+
+
+def this_person() -> str:
+    """Who runs this process, for events: `user@host`."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # a container whose user has no name
+        user = f"uid {os.getuid()}"
+    return f"{user}@{socket.gethostname()}"

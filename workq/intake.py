@@ -22,6 +22,7 @@ from workq.handler import Registry
 from workq.held import Held
 from workq.logs import Seldom
 from workq.missed import Missed
+from workq.pauses import Pauses
 from workq.pool import Pool
 from workq.stores import Stores
 
@@ -52,6 +53,7 @@ class Intake(ABC):
     """What the worker calls, and what both ways need. Used by one thread."""
 
     def __init__(self, parts: Parts, consumer: Consumer) -> None:
+        self._consumer = consumer
         self._stores = parts.stores
         self._me = parts.me
         self._queues = tuple(parts.queues)
@@ -71,6 +73,7 @@ class Intake(ABC):
             seldom=self._seldom,
             wall=parts.wall,
         )
+        self._pauses = Pauses(parts.stores.ledger, parts.queues, clock=parts.clock)
         self._dispatch = Dispatch(
             queues=parts.queues,
             registry=parts.registry,
@@ -104,6 +107,15 @@ class Intake(ABC):
 
         False when neither could be written: then it must be reaped instead of leaving in order.
         """
+
+    def _fetch_what_is_open(self) -> None:
+        """No hints of a paused queue."""
+        if self._pauses.has_changed():
+            log.info(
+                "worker.serves",
+                extra={"queues": self._pauses.open, "paused": len(self._queues) - len(self._pauses.open)},
+            )
+            self._consumer.serve(self._pauses.open)
 
     def flush_log(self) -> None:
         """Tell what was counted and not told yet."""

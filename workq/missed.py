@@ -1,8 +1,8 @@
 """Missed: what becomes of hints whose tasks the ledger did not grant.
 
-Such a task is settled, expired, or somebody else's: its hint is worth nothing. It is early, or was refused: its hint
-is sent again. Or the ledger does not know it (its producer's commit may not be visible yet): it is looked up a few
-times, a beat apart, and then told as unknown.
+Such a task is settled, expired, or somebody else's: its hint is worth nothing. It is early, its queue is paused, or it
+was refused: its hint is sent again. Or the ledger does not know it (its producer's commit may not be visible yet): it
+is looked up a few times, a beat apart, and then told as unknown.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ REFUSED_AGAIN_S = 0.2
 class Judged:
     """What to do about hints that were not granted: send `again`, tell `unknown` ids, and drop the others.
 
-    `is_refused`: one of them was due, and claimable; so it may be the claimant whom the ledger refuses.
+    `is_refused`: one of them was due, and claimable; so it may be the claimant whom the ledger refuses. `is_paused`:
+    the queue of one is.
     """
 
     again: list[Hint]
     unknown: list[str]
     is_refused: bool
+    is_paused: bool = False
 
 
 class Missed:
@@ -62,7 +64,7 @@ class Missed:
         """Of (task id, the queue that the hint named, how often it was looked up before)."""
         again = Pages(self._horizon_s)
         unknown: list[str] = []
-        is_refused = False
+        is_refused = is_paused = False
         for task_id, queue, seen in missed:
             look = looks.get(task_id)
             if look is None:
@@ -71,9 +73,10 @@ class Missed:
                 else:
                     again.add(task_id, queue, delay_s=self._beat_s, looks=seen + 1)
             elif look.state in CLAIMABLE and not look.is_expired:
-                is_refused = is_refused or look.due_in_s <= 0.0
+                is_paused = is_paused or look.is_paused
+                is_refused = is_refused or (look.due_in_s <= 0.0 and not look.is_paused)
                 again.add(task_id, look.queue, delay_s=max(look.due_in_s, REFUSED_AGAIN_S))
-        return Judged(again.hints(), unknown, is_refused)
+        return Judged(again.hints(), unknown, is_refused, is_paused)
 
     def tell(self, judged: Judged, *, queue: str) -> None:
         """Note the unknown ids of a queue in the ledger; and when it may be us whom the ledger refuses, ask it.

@@ -10,10 +10,7 @@ The limit comes first: a plan looks once and notes nothing. A worker that nobody
 
 from __future__ import annotations
 
-import getpass
 import hashlib
-import os
-import socket
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
@@ -24,6 +21,7 @@ import msgspec
 
 from workq.config import Settings, masked
 from workq.errors import ConfigError, InFlightUnavailable, Refused
+from workq.incarnation import this_person
 from workq.ledger import Fence, Foreseen, Foresight, Marker, Prunable
 from workq.marker import proofs, slack_s
 from workq.stores import Stores
@@ -155,15 +153,6 @@ def decode(body: bytes) -> Plan:
 def digest(body: bytes) -> str:
     """What events call this plan."""
     return hashlib.sha256(body).hexdigest()[:16]
-
-
-def this_person() -> str:
-    """Who runs this process, for events: `user@host`."""
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError):  # a container whose user has no name
-        user = f"uid {os.getuid()}"
-    return f"{user}@{socket.gethostname()}"
 
 
 def name_of(ledger_url: str) -> str:

@@ -8,6 +8,7 @@ later cannot matter before it is gone. A task that changes while it is looked at
     worker_gone, worker_silent                it seems to run or to be held, but its worker is gone, or says nothing
     expired                                   nobody started it in its time, and the sweep is about to cancel it
     not_due, no_handler                       its time has not come; why it waits
+    paused                                    somebody has paused its queue
     inflight_away                             nothing can be held, so nothing starts
     held, suspect                             a worker has it in hand and has not started it
     no_worker                                 nobody serves its queue
@@ -35,7 +36,7 @@ from workq.doctor import Bounds
 from workq.errors import BrokerUnavailable, InFlightUnavailable
 from workq.incarnation import is_gone, this_machine
 from workq.inflight import Hold, Lease
-from workq.ledger import Company, Marker, Standing, WorkerRow
+from workq.ledger import Company, Marker, Pause, Standing, WorkerRow
 from workq.marker import slack_s
 from workq.run import NO_HANDLER
 from workq.stores import Stores
@@ -57,6 +58,7 @@ class Code(StrEnum):
     EXPIRED = "expired"
     NOT_DUE = "not_due"
     NO_HANDLER = "no_handler"
+    PAUSED = "paused"
     INFLIGHT_AWAY = "inflight_away"
     HELD = "held"
     SUSPECT = "suspect"
@@ -224,6 +226,8 @@ class _Look:
             return self._has_expired(task.expires_at)
         if task.due_at > task.now:
             return self._is_early()
+        if (pause := self._stores.ledger.pauses().get(task.queue)) is not None:
+            return self._is_paused(pause)
         try:
             hold = next((one for one in self._stores.inflight.holds(task.queue) if one.task_id == task.task_id), None)
             epoch_age_s = self._stores.inflight.epoch_age_s()
@@ -306,6 +310,16 @@ class _Look:
         else:
             text = "it is not due until "
         return self._why(Code.NOT_DUE, f"{text}{_at(task.due_at)}", "nothing: it starts then", until=task.due_at)
+
+    def _is_paused(self, pause: Pause) -> Why:
+        until = "until somebody resumes it" if pause.ends_at is None else f"until {_at(pause.ends_at)}"
+        return self._why(
+            Code.PAUSED,
+            f"{pause.who} paused queue {pause.queue!r} at {_at(pause.paused_at)}, {until}: {pause.why}",
+            f"to let its tasks run: workq queue resume {pause.queue}",
+            since=pause.paused_at,
+            until=pause.ends_at,
+        )
 
     def _is_held(self, hold: Hold) -> Why:
         task = self._task

@@ -175,6 +175,7 @@ class TestSchema:
             "0004_expiry.sql",
             "0005_looks.sql",
             "0006_groups.sql",
+            "0007_pauses.sql",
         ]
         assert cli("db", "migrate", "-o", "json").json()["applied"] == applied
         assert cli.look("db", "migrate")["applied"] == []

@@ -208,6 +208,25 @@ def test_a_task_that_is_not_due_says_until_when(scene: Scene) -> None:
     assert near(again.until, scene.now() + timedelta(seconds=60.0))
 
 
+def test_a_task_of_a_paused_queue_says_who_paused_it_and_until_when(scene: Scene) -> None:
+    task_id, later = scene.record(), scene.record(delay_s=600.0)
+    scene.ledger.pause("sums", who="eve@host", why="the mail server moves", for_s=60.0)
+    first, not_due = scene.why(task_id), scene.why(later)
+    scene.ledger.pause("sums", who="eve@host", why="incident 42")
+    then = scene.why(task_id)
+    scene.ledger.resume("sums", who="eve@host", why="?")
+
+    assert first.code is then.code is Code.PAUSED
+    assert "eve@host paused queue 'sums' at" in first.reason
+    assert first.reason.endswith(": the mail server moves")
+    assert near(first.until, scene.now() + timedelta(seconds=60.0))
+    assert "until somebody resumes it: incident 42" in then.reason
+    assert then.until is None
+    assert "workq queue resume sums" in then.do
+    assert not_due.code is Code.NOT_DUE
+    assert scene.why(task_id).code is not Code.PAUSED
+
+
 def test_a_task_that_has_expired_says_that_the_sweep_cancels_it(scene: Scene) -> None:
     task_id = scene.record(expires_s=60.0)
     assert scene.why(task_id).code is not Code.EXPIRED

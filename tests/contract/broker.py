@@ -393,6 +393,51 @@ class BrokerContract:
 
         assert ids(collect(consumer, 3)) == ids(sent)
 
+    def test_a_consumer_takes_from_the_queues_that_it_serves_and_from_no_other(
+        self, broker: Broker, queue: str
+    ) -> None:
+        other = f"{queue}-other"
+        consumer = broker.consumer([queue, other], name="one", prefetch=10)
+        assert consumer.fetch(ids_max=1, wait_s=QUIET_S) == []
+        for _ in range(2):
+            consumer.serve([other, "not one of its own"])
+        if self.knows_consumers:
+            until(lambda: broker.depths([queue])[queue].consumers == 0, "the broker knows")
+        sent, sent_to_other = hints(queue, 3), hints(other, 3)
+        broker.publish([*sent, *sent_to_other], deadline_s=LONG_S)
+
+        served = collect(consumer, 3)
+        assert consumer.fetch(ids_max=10, wait_s=QUIET_S) == []
+        consumer.pause()
+        consumer.resume()
+        assert consumer.fetch(ids_max=10, wait_s=QUIET_S) == []
+        consumer.serve([])
+        assert consumer.fetch(ids_max=10, wait_s=QUIET_S) == []
+        assert consumer.trouble is None
+        consumer.serve([queue, other])
+        rest = collect(consumer, 3)
+
+        assert (ids(served), ids(rest)) == (ids(sent_to_other), ids(sent))
+
+    def test_serving_other_queues_in_haste_loses_nothing(self, broker: Broker, queue: str) -> None:
+        other = f"{queue}-other"
+        sent = [*hints(queue, 15), *hints(other, 15)]
+        consumer = broker.consumer([queue, other], name="one", prefetch=10)
+
+        for number, hint in enumerate(sent):
+            consumer.serve([queue, other][number % 2 :])
+            broker.publish([hint], deadline_s=LONG_S)
+            consumer.serve([queue] if number % 3 else [queue, other])
+        consumer.serve([queue, other])
+
+        found: set[str] = set()
+        deadline = time.monotonic() + LONG_S
+        while len(found) < 30 and time.monotonic() < deadline:
+            page = consumer.fetch(ids_max=100, wait_s=1.0)
+            consumer.ack(page)
+            found.update(ids(page))
+        assert found == set(ids(sent))
+
     def test_pausing_and_resuming_in_haste_loses_nothing(self, broker: Broker, queue: str) -> None:
         sent = hints(queue, 30)
         consumer = broker.consumer([queue], name="one", prefetch=10)

@@ -33,7 +33,15 @@ from workq.ledger.migrate import Status, ensure, migrate, require_current, state
 from workq.ledger.tables import SCHEMA_VERSION
 from workq.testing.servers import MariaDB
 
-FILES = ["0001_init.sql", "0002_proof.sql", "0003_keys.sql", "0004_expiry.sql", "0005_looks.sql", "0006_groups.sql"]
+FILES = [
+    "0001_init.sql",
+    "0002_proof.sql",
+    "0003_keys.sql",
+    "0004_expiry.sql",
+    "0005_looks.sql",
+    "0006_groups.sql",
+    "0007_pauses.sql",
+]
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_S = 60.0
 """How long a test waits for another process. Never reached unless something is broken."""
@@ -330,10 +338,13 @@ def test_a_missing_schema_is_named_with_the_command_that_makes_it(place: Place) 
 
 def test_a_newer_schema_is_left_alone(place: Place) -> None:
     database = migrated(place)
-    execute(database, "UPDATE workq_meta SET value = '7' WHERE name = 'schema_version'")
+    newer = SCHEMA_VERSION + 1
+    execute(database, f"UPDATE workq_meta SET value = '{newer}' WHERE name = 'schema_version'")
 
     for refused in (require_current, migrate, ensure):
-        with pytest.raises(SchemaMismatch, match=rf"this code knows schema {SCHEMA_VERSION}; .* has 7. Upgrade workq"):
+        with pytest.raises(
+            SchemaMismatch, match=rf"this code knows schema {SCHEMA_VERSION}; .* has {newer}. Upgrade workq"
+        ):
             refused(database)
 
     assert status(database) == Status(7, SCHEMA_VERSION, ())

@@ -12,7 +12,7 @@ import hashlib
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from workq.broker import Browsed, Delivery, Depth, Hint, HintRow, See, ladder
@@ -82,6 +82,8 @@ class Subscription:
     prefetch: int
     is_open: bool = True
     is_paused: bool = False
+    unserved: frozenset[str] = frozenset()
+    """Of its queues: it wants nothing from them for now."""
     sent: dict[int, Message] = field(default_factory=dict)
     arrived: deque[Message] = field(default_factory=deque)
     """Of those: not fetched yet."""
@@ -89,7 +91,7 @@ class Subscription:
 
     def has_room(self, queue: str) -> bool:
         """Whether it may be sent one more of a queue."""
-        if not self.is_open or self.is_paused or queue not in self.queues:
+        if not self.is_open or self.is_paused or queue not in self.queues or queue in self.unserved:
             return False
         return sum(message.queue == queue for message in self.sent.values()) < self.prefetch
 
@@ -409,6 +411,10 @@ class SimConsumer:
             self.subscription.prefetch = count
             self._server.dispatch()
         self.subscription.prefetch = count
+
+    def serve(self, queues: Collection[str]) -> None:
+        self.subscription.unserved = frozenset(self.subscription.queues) - frozenset(queues)
+        self._server.dispatch()
 
     def pause(self) -> None:
         self.subscription.is_paused = True

@@ -42,6 +42,8 @@ from workq.ledger.claims import Claiming
 from workq.ledger.marks import Marking
 from workq.ledger.people import Deciding
 from workq.ledger.repair import Repairing
+from workq.missed import Missed
+from workq.pauses import Pauses
 from workq.produce import Producer
 from workq.settle import Settler
 from workq.task import Failed, State
@@ -181,6 +183,37 @@ def claim_without_looking_whether_it_is_due() -> Any:
 def claim_without_looking_whether_it_has_expired() -> Any:
     original = Claiming._claim_statement
     return replaced(Claiming, "_claim_statement", lambda *args: without(original(*args), "expires_at"))
+
+
+@mutant
+def claim_without_looking_whether_its_queue_is_paused() -> Any:
+    original = Claiming._claim_statement
+    return replaced(Claiming, "_claim_statement", lambda *args: without(original(*args), "ends_at"))
+
+
+@mutant
+def a_worker_never_serves_a_queue_again_that_was_paused() -> Any:
+    original = Pauses.has_changed
+
+    def has_changed(self: Any) -> bool:
+        before = self.open
+        changed = original(self)
+        self.open = tuple(queue for queue in self.open if queue in before)
+        return changed
+
+    return replaced(Pauses, "has_changed", has_changed)
+
+
+@mutant
+def the_hint_of_a_paused_task_is_dropped() -> Any:
+    original = Missed.judge
+
+    def judge(self: Any, missed: Any, looks: Any) -> Any:
+        missed = list(missed)
+        judged = original(self, [one for one in missed if one[0] not in looks or not looks[one[0]].is_paused], looks)
+        return judged if len(missed) == 0 else replace(judged, is_paused=any(one.is_paused for one in looks.values()))
+
+    return replaced(Missed, "judge", judge)
 
 
 @mutant
@@ -461,7 +494,7 @@ def the_hint_of_a_retry_before_the_ledger() -> Any:
         offer = self._relay.offer
         offer(rows)
         self._relay.relay_once()
-        self._relay.offer = lambda rows: None
+        self._relay.offer = lambda rows, *, since=None: None
         try:
             return original(self)
         finally:

@@ -7,7 +7,8 @@ only the loops around them, and the handlers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -712,7 +713,7 @@ class Following:
 
 
 class Person:
-    """Cancels, reschedules and revives."""
+    """Cancels, reschedules and revives tasks; pauses and resumes queues."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
@@ -745,6 +746,28 @@ class Person:
                 world.note(f"revived {task_id[-6:]}")
         except (Unavailable, NotFound, Refused):
             return
+
+    def pause(self, queue: str) -> None:
+        """Pause a queue, or resume it if it was paused."""
+        world, recorder = self.setting.world, self.setting.recorder
+        if queue in recorder.paused:
+            self.resume(queue)
+            return
+        for_s = world.rng.choice([None, world.plan.times.beat_s])
+        try:
+            self.stores.ledger.pause(queue, who="simulated", why="simulated", for_s=for_s)
+        except Unavailable:
+            return  # nobody knows: `resume` ends it
+        if for_s is None:
+            recorder.paused.add(queue)
+        world.note(f"paused {queue}")
+
+    def resume(self, queue: str) -> None:
+        """Let it go on."""
+        self.setting.recorder.paused.discard(queue)
+        with suppress(Unavailable):
+            self.stores.ledger.resume(queue, who="simulated", why="simulated")
+            self.setting.world.note(f"resumed {queue}")
 
 
 class Nemesis:
@@ -808,11 +831,9 @@ class Nemesis:
                 if working := [one for one in self.setting.workers if not one.process.is_dead]:
                     rng.choice(working).process.is_stopping = True
             case "person":
-                before, world.acting = world.acting, self.person.relay.strand
-                try:
-                    self.person.act()
-                finally:
-                    world.acting = before
+                self._have(self.person.act)
+            case "pause_queue":
+                self._have(lambda: self.person.pause(rng.choice(QUEUES)))
             case "unknown_claim":
                 self._claim_unknowingly(rng)
             case "part":  # one worker cannot reach one store
@@ -822,6 +843,21 @@ class Nemesis:
             case "clock":
                 if working := [one for one in self.setting.workers if not one.process.is_dead]:
                     rng.choice(working).process.wall_s += rng.choice([-7200.0, 7200.0])
+
+    def heal(self) -> None:
+        """Whoever has paused something resumes it."""
+        if self.setting.world.faults["pause_queue"]:
+            for queue in QUEUES:
+                self._have(partial(self.person.resume, queue))
+
+    def _have(self, act: Callable[[], object]) -> None:
+        """Let the person do something."""
+        world = self.setting.world
+        before, world.acting = world.acting, self.person.relay.strand
+        try:
+            act()
+        finally:
+            world.acting = before
 
     def _claim_unknowingly(self, rng: Random) -> None:
         """A worker was started again from a snapshot of its machine: the ledger knows of claims that it does not."""

@@ -7,9 +7,9 @@ was answered. It never asks the code under test. The names of the invariants are
 I1 every acknowledged id has one row; terminal is final · I2 when the faults have stopped, everything becomes terminal ·
 I3 one settlement per life, by the newest attempt and its token · I4 two attempts overlap only after a lost lease ·
 I5 starts are bounded by the budgets · I6 nothing runs without a row · I7 nothing starts before it is due ·
-I8 nothing is claimed after its cancel was answered · I9 attempts strictly increase · I10 hints are for rows that exist,
-are marked only when confirmed, are never lost by workq itself, and are not repaired where nothing was lost ·
-I11 at rest nothing is left over.
+I8 nothing is claimed after its cancel was answered, nor while its queue is paused · I9 attempts strictly increase ·
+I10 hints are for rows that exist, are marked only when confirmed, are never lost by workq itself, and are not repaired
+where nothing was lost · I11 at rest nothing is left over.
 """
 
 from __future__ import annotations
@@ -79,6 +79,8 @@ class Recorder:
         self.tried: set[str] = set()
         self.rolled_back: set[str] = set()
         self.cancelled: set[str] = set()
+        self.paused: set[str] = set()
+        """Queues whose pause was answered, and whose resuming was not begun."""
         self.forged: set[str] = set()
         self.rescheduled: set[str] = set()
         self.starts: Counter[str] = Counter()
@@ -297,6 +299,8 @@ class Recorder:
             self.world.violated("I7", f"{where} at {now}, due at {old.due_at}, promised {self._not_before[new.id]}")
         if new.id in self.cancelled:
             self.world.violated("I8", f"{where}, though its cancel was answered")
+        if new.queue in self.paused:
+            self.world.violated("I8", f"{where}, though queue {new.queue} is paused")
         worker = self.workers.get(new.worker or "")
         if worker is None or worker.state != "live":
             self.world.violated("I6", f"{where} by {new.worker}, which is not live")

@@ -101,13 +101,13 @@ def run(seed: int, database: SimDatabase, *, plan: Plan | None = None, is_traced
             Sweeper(setting)
         for number in range(plan.producers):
             Producing(setting, (plan.tasks + number) // plan.producers)
-        Nemesis(setting)
+        nemesis = Nemesis(setting)
         if plan.kind != "any" and seed % 3 == 0:
             Auditor(setting)
         world.run(plan.phase_s)
         healed_at = world.now
         if not world.violations:
-            rest(world, setting)
+            rest(world, setting, nemesis)
     recorder = setting.recorder
     return Result(
         seed,
@@ -125,9 +125,10 @@ def run(seed: int, database: SimDatabase, *, plan: Plan | None = None, is_traced
     )
 
 
-def rest(world: World, setting: Setting) -> None:
+def rest(world: World, setting: Setting, nemesis: Nemesis) -> None:
     """The second phase: no more faults; everything must become terminal within a bound, and nothing be left over."""
     world.heal()
+    nemesis.heal()
     setting.supervisor.next_at = world.now
     setting.supervisor.strand.wake()
     recorder = setting.recorder

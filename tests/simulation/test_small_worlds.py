@@ -18,7 +18,7 @@ from tests.simulation.run import database, inside, rest
 from tests.simulation.world import Plan, World
 
 BLOWS = ("purge", "purge_ladder", "delete_queue", "wipe_broker", "cut", "redis_wipe", "redis_back", "broker_back")
-OTHERS = ("repeat_hint", "forge", "stop", "person", "clock", "part")
+OTHERS = ("repeat_hint", "forge", "stop", "person", "clock", "part", "pause_queue")
 CALLS = ("slow", "pause", "crash_before", "crash_after", "fail_before", "fail_after", "repeat", "down")
 
 
@@ -70,7 +70,7 @@ class SmallWorld(RuleBasedStateMachine):
         if hasattr(self, "world"):
             self.world.forced.clear()
             if not self.world.violations:
-                rest(self.world, self.setting)
+                rest(self.world, self.setting, self.nemesis)
         self.stack.close()
         if hasattr(self, "world"):
             assert not self.world.violations, "\n".join([*(self.world.trace or []), *self.world.violations])

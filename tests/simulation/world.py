@@ -106,6 +106,8 @@ class Plan:
                 weights = {name: weight for name, weight in THEMES[theme].items() if rng.random() < 0.8}
                 chosen = [one for one in others + (losing if loses_hints else []) if rng.random() < 0.4]
                 rate = rng.choice([0.01, 0.03, 0.08])
+        if Random(seed * 15_485_863 + 5).random() < 0.2:
+            chosen = [*chosen, "pause_queue", "pause_queue"]
         is_marked = kind == "healthy" and rng.random() < 0.5  # many markers among hints that change hands slowly
         beat_s = rng.choice([2.0, 5.0])
         times = Times(

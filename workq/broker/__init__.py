@@ -11,7 +11,7 @@ consumer connects again by itself, with jitter, and the broker delivers again wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -128,6 +128,13 @@ class Consumer(Protocol):
         """Have about `count` deliveries unacked from now on: of each queue, or of all together, as the broker counts.
 
         Repeatable. What was delivered stays; on a server it does not count against the new number.
+        """
+        ...
+
+    def serve(self, queues: Collection[str]) -> None:
+        """Ask for deliveries of these of its queues only. What has arrived already can still be fetched. Repeatable.
+
+        A consumer starts with all of its queues.
         """
         ...
 

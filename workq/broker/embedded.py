@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -259,7 +259,9 @@ class EmbeddedConsumer:
         """Why nothing can arrive just now: the database did not answer when it was last asked."""
         self._broker = broker
         self._database = database
-        self._queues = list(dict.fromkeys(queues))
+        self._all = tuple(dict.fromkeys(queues))
+        self._queues = list(self._all)
+        """Those that it serves, in turns."""
         self._name = name
         self._prefetch = prefetch
         self._published = 0
@@ -332,6 +334,9 @@ class EmbeddedConsumer:
 
     def set_prefetch(self, count: int) -> None:
         self._prefetch = count
+
+    def serve(self, queues: Collection[str]) -> None:
+        self._queues = [queue for queue in self._all if queue in queues]
 
     def pause(self) -> None:
         self._is_paused = True

@@ -21,7 +21,7 @@ import hashlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
@@ -109,6 +109,7 @@ class RabbitMQConsumer:
         self._life = 0
         self._error: ConfigError | None = None
         self._is_wanted = True
+        self._served = frozenset(queues)
         self._is_closed = False
         # what follows belongs to the connection's thread
         self._subscriptions = [_Subscription(queue) for queue in dict.fromkeys(queues)]
@@ -159,6 +160,12 @@ class RabbitMQConsumer:
             self._prefetch = count
             self.link.call(self._follow)
 
+    def serve(self, queues: Collection[str]) -> None:
+        served = frozenset(queues)
+        if served != self._served:
+            self._served = served
+            self.link.call(self._follow)
+
     def pause(self) -> None:
         if self._is_wanted:
             self._is_wanted = False
@@ -205,21 +212,20 @@ class RabbitMQConsumer:
 
     def _go(self, channel: Channel) -> None:
         self._channel = channel
-        if not self._is_wanted:
+        if not (self._is_wanted and self._served):
             self.link.trouble = None
         self._follow()
 
     def _follow(self) -> None:
-        """Bring every subscription to where it should be: running, with the prefetch in force; while paused, idle."""
+        """Bring every subscription to where it should be: running, with the prefetch in force; unwanted, idle."""
         if self._channel is None or self._declarer is None or self._error is not None:
             return
         for subscription in self._subscriptions:
-            if self._is_wanted and subscription.turn is _Turn.IDLE:
+            is_wanted = self._is_wanted and subscription.queue in self._served
+            if is_wanted and subscription.turn is _Turn.IDLE:
                 subscription.turn = _Turn.STARTING
                 self._declarer.need(subscription.queue, self._starter(subscription, self._channel))
-            elif subscription.turn is _Turn.RUNNING and (
-                not self._is_wanted or subscription.prefetch != self._prefetch
-            ):
+            elif subscription.turn is _Turn.RUNNING and (not is_wanted or subscription.prefetch != self._prefetch):
                 subscription.turn = _Turn.STOPPING
                 self._channel.basic_cancel(subscription.tag, callback=self._setter(subscription, _Turn.IDLE))
 

@@ -16,9 +16,9 @@ from workq.cli.inputs import Duration, QueueName
 from workq.cli.session import Session
 from workq.cli.show import Column, answer, table, write
 from workq.config import Settings
+from workq.incarnation import this_person
 from workq.logs import configure
 from workq.places import Kind
-from workq.plan import this_person
 
 _EXAMPLES = """
 workq audit

@@ -14,7 +14,7 @@ from workq.cli import exits
 from workq.cli.session import Session
 from workq.cli.show import answer, write
 from workq.cli.stopping import ended_by_signals
-from workq.plan import this_person
+from workq.incarnation import this_person
 
 SAMPLE: Final = 3
 """How many ids are shown of those that are meant."""

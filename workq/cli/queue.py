@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -10,20 +11,28 @@ import click
 from workq.broker import Depth
 from workq.cli import exits
 from workq.cli.group import Group
-from workq.cli.inputs import QueueName
+from workq.cli.inputs import Duration, QueueName
 from workq.cli.session import Session, pass_session
-from workq.cli.show import Column, answer, record, table
+from workq.cli.show import Column, answer, record, table, text_of, write
 from workq.cli.task import cancel_all
 from workq.errors import BrokerUnavailable
-from workq.ledger import QueueCount, WhichOpen
+from workq.incarnation import this_person
+from workq.ledger import Ledger, Pause, QueueCount, WhichOpen
 from workq.task import State
 
-_TITLES: Final = ("queue", "ready", "waiting", "running", "hints", "hints_unacked", "consumers")
+_TITLES: Final = ("queue", "ready", "waiting", "running", "hints", "hints_unacked", "consumers", "paused")
+_LOOK_EVERY_S: Final = 0.2
 
 
-@click.group(cls=Group, examples="workq queue ls\nworkq queue show mail\nworkq queue purge mail --dry-run")
+@click.group(
+    cls=Group,
+    examples="""workq queue ls
+    workq queue show mail
+    workq queue pause mail --why "the mail server moves" --for 2h
+    workq queue resume mail""",
+)
 def queue() -> None:
-    """Queues and their backlog."""
+    """Queues: their backlog, who serves them; pause, drain and purge them."""
 
 
 @queue.command("ls", examples="workq queue ls\nworkq queue ls -o json")
@@ -32,16 +41,17 @@ def ls(session: Session) -> int:
     """Each queue with its tasks, as the ledger counts them, and its hints, as the broker does.
 
     A hint carries up to 100 tasks, so the numbers differ. Queues without an open task are shown when the application
-    has a task for them.
+    has a task for them, or when they are paused.
     """
-    counts = session.stores().ledger.counts().queues
-    names = sorted({*counts, *session.queue().registry.queues()})
+    ledger = session.stores().ledger
+    counts = ledger.counts().queues
+    names = sorted({*counts, *ledger.pauses(), *session.queue().registry.queues()})
     found, status = _looked_at(session, names, counts)
-    columns = [Column(title.replace("_", " "), is_number=title != "queue") for title in _TITLES]
+    columns = [Column(title.replace("_", " "), is_number=title not in ("queue", "paused")) for title in _TITLES]
     answer(
         session,
         {"queues": found},
-        lambda: table(session, columns, [[one[title] for title in _TITLES] for one in found], empty="no queues"),
+        lambda: table(session, columns, [_row(one) for one in found], empty="no queues"),
     )
     return status
 
@@ -59,10 +69,59 @@ def show(session: Session, name: str) -> int:
     def as_text() -> None:
         processes, threads = len(serving), sum(row.threads for row in serving)
         by = f"{processes} process{'es' * (processes > 1)} with {threads} threads" if serving else "nobody"
-        record([*((title.replace("_", " "), about[title]) for title in _TITLES), ("served by", by)])
+        titles = [title.replace("_", " ") for title in _TITLES]
+        record([*zip(titles, _row(about), strict=True), ("served by", by)])
 
     answer(session, about, as_text)
     return status
+
+
+@queue.command(
+    "pause",
+    examples="""workq queue pause mail --why "the mail server moves" --for 2h
+    workq queue pause mail --why "incident 42\"""",
+)
+@click.argument("name", type=QueueName(), metavar="QUEUE")
+@click.option("--why", required=True, metavar="TEXT", help="stored, and told by: workq why, workq queue show")
+@click.option("--for", "for_s", type=Duration(), metavar="TIME", help="it ends by itself after 90s, 10m, 2h or 1d")
+@pass_session
+def pause(session: Session, name: str, why: str, for_s: float | None) -> None:
+    """Start nothing of a queue any more, until it is resumed. What runs goes on; what is enqueued waits.
+
+    It holds when this command ends, in every worker, and through restarts and losses of everything but the ledger.
+    """
+    ledger = session.stores().ledger
+    made = ledger.pause(name, who=this_person(), why=why, for_s=for_s)
+    running = _running(ledger, name)
+    answer(session, _pause(made) | {"queue": name, "running": running}, lambda: write(_told(made, running)))
+
+
+@queue.command("resume", examples='workq queue resume mail\nworkq queue resume mail --why "the mail server has moved"')
+@click.argument("name", type=QueueName(), metavar="QUEUE")
+@click.option("--why", default="resumed by an operator", show_default=True, metavar="TEXT", help="stored")
+@pass_session
+def resume(session: Session, name: str, why: str) -> None:
+    """Let a paused queue go on: its workers notice within a second. What is not paused stays so, and is no error."""
+    is_resumed = session.stores().ledger.resume(name, who=this_person(), why=why)
+    text = "resumed" if is_resumed else "it was not paused"
+    answer(session, {"queue": name, "resumed": is_resumed}, lambda: write(text))
+
+
+@queue.command("drain", examples='workq queue drain mail --why "before the migration" --wait 10m')
+@click.argument("name", type=QueueName(), metavar="QUEUE")
+@click.option("--why", required=True, metavar="TEXT", help="as for: workq queue pause")
+@click.option("--for", "for_s", type=Duration(), metavar="TIME", help="as for: workq queue pause")
+@click.option("--wait", "wait_s", type=Duration(), default="10m", show_default=True, help="for what runs; then exit 5")
+@pass_session
+def drain(session: Session, name: str, why: str, for_s: float | None, wait_s: float) -> int:
+    """Pause a queue, and wait until nothing of it runs any more. It stays paused, also when the time is up: exit 5."""
+    ledger = session.stores().ledger
+    made = ledger.pause(name, who=this_person(), why=why, for_s=for_s)
+    deadline = time.monotonic() + wait_s
+    while (running := _running(ledger, name)) and time.monotonic() < deadline:
+        time.sleep(_LOOK_EVERY_S)
+    answer(session, _pause(made) | {"queue": name, "running": running}, lambda: write(_told(made, running)))
+    return exits.TIMED_OUT if running else exits.DONE
 
 
 @queue.command(
@@ -89,6 +148,7 @@ def _looked_at(
     session: Session, names: Sequence[str], counts: Mapping[str, QueueCount]
 ) -> tuple[list[dict[str, Any]], int]:
     """What ledger and broker say of these queues, and the exit status: the broker may be away."""
+    pauses = session.stores().ledger.pauses()
     depths: dict[str, Depth] = {}
     status = exits.DONE
     try:
@@ -108,6 +168,27 @@ def _looked_at(
                 "hints": depth.ready if depth else None,
                 "hints_unacked": depth.unacked if depth else None,
                 "consumers": depth.consumers if depth else None,
+                "paused": _pause(pauses[name]) if name in pauses else None,
             }
         )
     return found, status
+
+
+def _running(ledger: Ledger, name: str) -> int:
+    return ledger.open_count(WhichOpen((State.RUNNING,), queue=name)).get(State.RUNNING, 0)
+
+
+def _pause(made: Pause) -> dict[str, Any]:
+    return {"paused_at": made.paused_at, "ends_at": made.ends_at, "who": made.who, "why": made.why}
+
+
+def _told(made: Pause, running: int) -> str:
+    end = "until it is resumed" if made.ends_at is None else f"until {text_of(made.ends_at)}"
+    return f"paused {end}; " + (f"{running} of its tasks still run" if running else "nothing of it runs")
+
+
+def _row(about: Mapping[str, Any]) -> list[Any]:
+    """What is shown of a queue, in the order of the titles."""
+    paused = about["paused"]
+    shown = None if paused is None else f"by {paused['who']}: {paused['why']}"
+    return [shown if title == "paused" else about[title] for title in _TITLES]

@@ -37,7 +37,7 @@ def rebuild(ctx: click.Context, queue: str | None, yes: bool, dry_run: bool) -> 
     many costs a look. It shows the count and asks first; where nobody can answer it needs --yes, and exits with 6
     without.
     """
-    from workq.plan import this_person
+    from workq.incarnation import this_person
     from workq.rebuild import Rebuilt, count
     from workq.rebuild import rebuild as fill
 

@@ -33,6 +33,7 @@ from workq.ledger.answers import (
     Look,
     Marker,
     OpenTask,
+    Pause,
     Prunable,
     Pruned,
     Prunes,
@@ -64,6 +65,7 @@ __all__ = [
     "Marker",
     "NO_GROUP",
     "OpenTask",
+    "Pause",
     "Prunable",
     "Pruned",
     "Prunes",
@@ -128,7 +130,10 @@ class Ledger(Protocol):
     # -- the proof of loss (see marker.py)
 
     def lines(self, *, slack_s: float) -> list[str]:
-        """The queues with tasks that have a hint, are due for `slack_s`, and unclaimed: their hints may be lost."""
+        """The queues with tasks that have a hint, are due for `slack_s`, and unclaimed: their hints may be lost.
+
+        Without those that are paused: no marker comes back from them.
+        """
         ...
 
     def markers(self) -> list[Marker]:
@@ -167,10 +172,10 @@ class Ledger(Protocol):
     # -- claim and settle
 
     def claim(self, task_ids: Sequence[str], *, by: str) -> list[Claim]:
-        """Claim those tasks that are ready or waiting, due and not expired: the only way to run one.
+        """Claim those tasks that are ready or waiting, due, not expired, and not paused: the only way to run one.
 
         One conditional update: running, attempt + 1, a new token. What is missing in the answer was settled, cancelled,
-        expired, not due, or somebody else's. An incarnation that is not live in the ledger gets nothing.
+        expired, not due, paused, or somebody else's. An incarnation that is not live in the ledger gets nothing.
         """
         ...
 
@@ -425,6 +430,21 @@ class Ledger(Protocol):
 
     # -- people
 
+    def pause(self, queue: str, *, who: str, why: str, for_s: float | None = None) -> Pause:
+        """Let nothing of a queue be claimed from now on, for `for_s` seconds or until `resume`.
+
+        What is claimed goes on. A queue that is paused already is paused anew. Needs no queue of that name.
+        """
+        ...
+
+    def resume(self, queue: str, *, who: str, why: str) -> bool:
+        """Let it be claimed again; False when it was not paused. Repeatable."""
+        ...
+
+    def pauses(self) -> dict[str, Pause]:
+        """The queues that are paused now, by name."""
+        ...
+
     def cancel(self, task_id: str, *, reason: str) -> CancelAnswer:
         """Cancel at once what does not run; ask it of what runs. NotFound when there is no such task."""
         ...
@@ -521,7 +541,7 @@ class Ledger(Protocol):
         ...
 
     def has_due(self, queues: Sequence[str]) -> bool:
-        """Whether any task of these queues could be claimed now."""
+        """Whether any task of these queues could be claimed now. None of a paused one can."""
         ...
 
     # -- questions of operators (see report.py and meters.py)

@@ -44,6 +44,19 @@ class Look:
     queue: str
     due_in_s: float
     is_expired: bool = False
+    is_paused: bool = False
+    """Its queue is: nothing of it is granted meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A queue that a person has paused. `ends_at` None: when somebody resumes it."""
+
+    queue: str
+    paused_at: datetime
+    ends_at: datetime | None
+    who: str
+    why: str
 
 
 class Hinted(Protocol):

@@ -31,6 +31,7 @@ from workq.ledger import Hinted, Look, Settled, Unpublished
 from workq.ledger.among import among, as_text, in_order
 from workq.ledger.database import Database
 from workq.ledger.kept import Kept
+from workq.ledger.paused import is_paused
 from workq.ledger.rehint import rehint
 from workq.ledger.states import CLAIMABLE, SUSPECT, guarded, unexpired
 from workq.task import Cancelled, Claim, Dead, Done, Failed, HandedBack, Settlement, Snoozed, State
@@ -173,6 +174,7 @@ class Claiming:
                 guarded(t.c.state, *CLAIMABLE),
                 t.c.due_at <= now(),
                 unexpired(t.c.expires_at, now()),
+                ~is_paused(t.c.queue, self.database),
                 exists(select(w.c.id).where(w.c.id == bindparam("b_by"), w.c.state == "live")),
             )
             .values(
@@ -410,8 +412,9 @@ class Claiming:
     def _looks(self, tx: Connection, task_ids: Sequence[str]) -> dict[str, Look]:
         c = self.database.tables.task.c
         ids = [task_id for task_id in task_ids if codec.is_task_id(task_id)]
+        paused = is_paused(c.queue, self.database).label("is_paused")
         where_they_stand = select(
-            c.id, c.state, c.queue, c.due_at, c.expires_at, self.database.now().label("now")
+            c.id, c.state, c.queue, c.due_at, c.expires_at, paused, self.database.now().label("now")
         ).where(self._among(c.id))
         rows = tx.execute(where_they_stand, {"b_ids": in_order(ids)}).all()
         return {
@@ -420,6 +423,7 @@ class Claiming:
                 row.queue,
                 (row.due_at - row.now).total_seconds(),
                 is_expired=row.expires_at is not None and row.expires_at <= row.now,
+                is_paused=bool(row.is_paused),
             )
             for row in rows
         }

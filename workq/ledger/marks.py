@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Select, delete, func, insert, select, update
 from workq import codec
 from workq.ledger import Marker, Unpublished
 from workq.ledger.among import in_order
+from workq.ledger.paused import in_force
 from workq.ledger.rehint import rehint
 from workq.ledger.repair import Repairing, not_before, queues_where, unpublished
 from workq.ledger.states import CLAIMABLE, found, guarded, unexpired
@@ -35,18 +36,19 @@ class Marking(Repairing):
             self.database.run(lambda tx: rehint(tx, self.database, ids, delay_s=delay_s), is_single=True)
 
     def lines(self, *, slack_s: float) -> list[str]:
-        t, now = self.database.tables.task, self.database.now
+        t, p, now = self.database.tables.task, self.database.tables.pause, self.database.now
         waits = found(t.c.state, *CLAIMABLE)
 
         def look(tx: Connection, since: datetime | None) -> list[str]:
             queues = self.queues_known(tx) if since is not None else list(tx.execute(queues_where(t, waits)).scalars())
             clock: datetime = tx.execute(select(now())).scalar_one()
+            paused = set(tx.execute(select(p.c.queue).where(in_force(self.database))).scalars())
             hinted: list[str] = []
             seen: list[datetime] = []
             for queue in queues:
                 found_here = [tx.execute(oldest(queue, state, since)).one() for state in CLAIMABLE]
                 seen += [due_at for due_at, _ in found_here if due_at is not None]
-                if any(hints for _, hints in found_here):
+                if queue not in paused and any(hints for _, hints in found_here):
                     hinted.append(queue)
             if since is None:
                 self.floor.queues = frozenset(queues)

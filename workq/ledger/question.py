@@ -13,6 +13,7 @@ from workq.errors import ConfigError
 from workq.evidence import certificate_in, sentence_in
 from workq.ledger import Counts, QueueCount, WorkerRow
 from workq.ledger.database import Database
+from workq.ledger.paused import is_paused
 from workq.ledger.states import CLAIMABLE, found, unexpired
 from workq.task import Event, State, Task
 
@@ -107,7 +108,13 @@ class Asking:
         c, now = self.database.tables.task.c, self.database.now()
         due = (
             select(c.id)
-            .where(found(c.state, *CLAIMABLE), c.queue.in_(queues), c.due_at <= now, unexpired(c.expires_at, now))
+            .where(
+                found(c.state, *CLAIMABLE),
+                c.queue.in_(queues),
+                c.due_at <= now,
+                unexpired(c.expires_at, now),
+                ~is_paused(c.queue, self.database),
+            )
             .order_by(
                 c.state, c.queue, c.due_at
             )  # the index's order: PostgreSQL would rather read the table until it meets one

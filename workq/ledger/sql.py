@@ -12,6 +12,7 @@ from workq.ledger.database import Database
 from workq.ledger.dead import Grouping
 from workq.ledger.floor import Floor
 from workq.ledger.marks import Marking
+from workq.ledger.pausing import Pausing
 from workq.ledger.plans import Planning
 from workq.ledger.question import Asking
 from workq.ledger.rebuilds import Rebuilding
@@ -22,7 +23,7 @@ from workq.ledger.withdraw import Withdrawing
 
 
 class SqlLedger(
-    Recording, Succeeding, Auditing, Planning, Rebuilding, Marking, Grouping, Withdrawing, Asking, Reporting
+    Recording, Succeeding, Auditing, Planning, Rebuilding, Marking, Pausing, Grouping, Withdrawing, Asking, Reporting
 ):
     """A ledger in one SQL database. Satisfies `workq.ledger.Ledger`."""
 

@@ -4,8 +4,8 @@ A test proves that both say the same on every dialect. The prefix of every name 
 applications share a database without seeing each other.
 
 `task` is the record and the sole authority; `worker` has one row per incarnation; `event` is appended only; `marker`
-has the messages that prove others lost; `hint`, `hold` and `lease` are the broker and the in-flight store of
-the embedded queue.
+has the messages that prove others lost; `pause` the queues that a person has paused; `hint`, `hold` and `lease` are the
+broker and the in-flight store of the embedded queue.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sqlalchemy.types import TypeEngine
 
 from workq.ledger.sqltime import Instant
 
-SCHEMA_VERSION: Final = 6
+SCHEMA_VERSION: Final = 7
 
 
 def _id() -> TypeEngine[Any]:
@@ -244,6 +244,17 @@ class Tables:
             Column("lost", Integer, nullable=False, server_default="0"),
             PrimaryKeyConstraint("id", name=name("marker_pk")),
             Index(name("marker_by_line"), "queue", "band", "sent_at"),
+            **in_innodb,
+        )
+        self.pause = Table(
+            name("pause"),
+            self.metadata,
+            Column("queue", _word(100), nullable=False),
+            Column("paused_at", Instant(), nullable=False),
+            Column("ends_at", Instant()),
+            Column("who", _word(200), nullable=False),
+            Column("why", _word(200), nullable=False),
+            PrimaryKeyConstraint("queue", name=name("pause_pk")),
             **in_innodb,
         )
         self.meta = Table(

@@ -11,6 +11,7 @@ from tests.contract.ledger.expiry import ExpiryContract
 from tests.contract.ledger.floor import FloorContract
 from tests.contract.ledger.hints import HintsContract
 from tests.contract.ledger.keys import KeysContract
+from tests.contract.ledger.pauses import PausesContract
 from tests.contract.ledger.people import PeopleContract
 from tests.contract.ledger.plan import PlanContract
 from tests.contract.ledger.questions import QuestionsContract
@@ -43,6 +44,7 @@ class LedgerContract(
     PlanContract,
     RebuildContract,
     AuditContract,
+    PausesContract,
     PeopleContract,
     WithdrawContract,
     DeadContract,

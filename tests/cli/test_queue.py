@@ -1,0 +1,100 @@
+"""`workq queue pause`, `resume` and `drain`: who may start nothing, since when, and why."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import BOUND_S, Cli
+from tests.system.fleet import wait_until
+from workq.incarnation import this_person
+
+
+def paused(cli: Cli, queue: str = "sums") -> dict[str, Any] | None:
+    found: dict[str, Any] | None = cli.look("queue", "show", queue)["paused"]
+    return found
+
+
+def test_a_paused_queue_starts_nothing_until_it_is_resumed(cli: Cli) -> None:
+    (task_id,) = cli.record("shop.add", 1)
+
+    said = cli.here("queue", "pause", "sums", "--why", "the bank is closed")
+    told = paused(cli)
+    listed = cli.here("queue", "ls").out
+    drained = cli("worker", "--drain", "-q", app=True)
+    why = cli.look("why", task_id)
+    resumed = [cli.here("queue", "resume", "sums") for _ in range(2)]
+    cli("worker", "--drain", "-q", app=True)
+
+    assert (said.status, said.out) == (0, "paused until it is resumed; nothing of it runs\n")
+    assert told is not None
+    assert (told["who"], told["why"], told["ends_at"]) == (this_person(), "the bank is closed", None)
+    assert f"by {this_person()}: the bank is closed" in " ".join(listed.split())
+    assert drained.status == 0
+    assert why["code"] == "paused"
+    assert [(one.status, one.out) for one in resumed] == [(0, "resumed\n"), (0, "it was not paused\n")]
+    assert cli.look("task", "show", task_id)["state"] == "succeeded"
+    assert paused(cli) is None
+
+
+def test_it_can_have_an_end_and_says_what_still_runs(cli: Cli) -> None:
+    cli.claim(cli.record("shop.add", 1, count=2))
+
+    made = cli.look("queue", "pause", "sums", "--why", "?", "--for", "2h")
+    said = cli.here("queue", "pause", "sums", "--why", "?", "--for", "2h").out
+
+    assert made["ends_at"] > made["paused_at"]
+    assert (made["queue"], made["running"]) == ("sums", 2)
+    assert said.startswith("paused until 20")
+    assert said.endswith("; 2 of its tasks still run\n")
+
+
+def test_drain_waits_for_what_runs_and_the_queue_stays_paused(cli: Cli) -> None:
+    (task_id,) = cli.claim(cli.record("shop.add", 1))
+
+    too_long = cli.here("queue", "drain", "sums", "--why", "?", "--wait", "0.3s")
+    with cli.queue() as wq:
+        worker = cli.look("task", "show", task_id)["worker"]
+        release = threading.Timer(0.5, lambda: wq.stores.ledger.return_forgotten({task_id: 1}, by=worker))
+        release.start()
+        drained = cli.here("queue", "drain", "sums", "--why", "?", "--wait", "60s")
+        release.join(BOUND_S)
+
+    assert too_long.status == 5
+    assert "1 of its tasks still run" in too_long.out
+    assert (drained.status, drained.out) == (0, "paused until it is resumed; nothing of it runs\n")
+    assert paused(cli) is not None
+    assert cli.look("task", "show", task_id)["state"] == "ready"
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("pause", "sums"), "missing option '--why'"),
+        (("drain", "sums"), "missing option '--why'"),
+        (("pause", "no queue", "--why", "?"), "no queue"),
+        (("pause", "sums", "--why", "?", "--for", "0s"), "is not a duration above 0"),
+        (("resume",), "missing argument 'QUEUE'"),
+    ],
+)
+def test_what_is_missing_or_wrong_is_refused_first(shared_cli: Cli, args: tuple[str, ...], said: str) -> None:
+    ran = shared_cli.here("queue", *args)
+
+    assert ran.status == 2
+    assert said in ran.err
+
+
+def test_running_workers_notice_both(cli: Cli) -> None:
+    cli.look("queue", "pause", "sums", "--why", "?")
+    cli.record("shop.add", 1, count=5)
+    with cli.start("worker", "--threads", "2") as worker:
+        wait_until(lambda: cli.look("worker", "ls")["workers"] != [], timeout_s=BOUND_S, what="it has joined")
+        cli.look("queue", "resume", "sums")
+        wait_until(
+            lambda: cli.look("status")["states"]["succeeded"] == 5, timeout_s=BOUND_S, what="all of them have run"
+        )
+        worker.send_signal(signal.SIGTERM)
+        worker.communicate(timeout=BOUND_S)
