@@ -88,7 +88,7 @@ class Plan:
     def of(seed: int, *, loses_hints: bool = True) -> Plan:
         """The world of a seed."""
         rng = Random(seed * 7919 + 1)
-        kind = rng.choices(["healthy", "losing", "any"], [15, 15, 70])[0]
+        kind = rng.choices(["healthy", "losing", "any"], [20, 20, 60])[0]
         is_direct = Random(seed * 104_729 + 3).random() < 0.3
         losing = ["purge", "wipe_broker"] if is_direct else ["purge", "purge_ladder", "delete_queue", "wipe_broker"]
         others = ["cut", "repeat_hint", "forge", "stop", "person", "clock", "part"]
