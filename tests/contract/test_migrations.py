@@ -347,7 +347,7 @@ def test_a_newer_schema_is_left_alone(place: Place) -> None:
         ):
             refused(database)
 
-    assert status(database) == Status(7, SCHEMA_VERSION, ())
+    assert status(database) == Status(newer, SCHEMA_VERSION, ())
     assert rows(database, "SELECT value FROM workq_meta") == [("7",)]
 
 

@@ -342,7 +342,7 @@ class SimBroker:
     def _depth(self, queue: str) -> Depth:
         takers = [one for one in self._server.subscriptions if queue in one.queues]
         unacked = sum(message.queue == queue for one in takers for message in one.sent.values())
-        active = sum(not one.is_paused for one in takers)
+        active = sum(not one.is_paused and queue not in one.unserved for one in takers)
         return Depth(len(self._server.queues.get(queue, ())), unacked, active)
 
 

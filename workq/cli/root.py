@@ -35,7 +35,7 @@ _COMMANDS: Final = {
     "task": Lazy("workq.cli.task:task", "ls, show, cancel, reschedule, retry"),
     "why": Lazy("workq.cli.why:why", "why a task is not running"),
     "handler": Lazy("workq.cli.handler:handler", "ls, show: your application's tasks, and when each is tried again"),
-    "queue": Lazy("workq.cli.queue:queue", "ls: queues and their backlog"),
+    "queue": Lazy("workq.cli.queue:queue", "ls, show, pause, resume, drain, purge: queues and their backlog"),
     "dead": Lazy("workq.cli.dead:dead", "ls, retry: tasks that are out of budget"),
     "sweep": Lazy("workq.cli.sweep:sweep", "one repair pass, or one every 5s; plan and apply"),
     "rebuild": Lazy("workq.cli.rebuild:rebuild", "fill an empty broker again, from the ledger"),
