@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from workq.broker import PAGE, Delivery
 from workq.prefetch import MOST, Prefetch
 
@@ -31,7 +33,17 @@ def test_a_slow_process_and_one_that_gets_pages_stay_with_few() -> None:
         slow.grow(single(slow.count), ahead=4)
         paged.grow(pages(2), ahead=400)
 
-    assert slow.count == paged.count == 8
+    assert (slow.count, paged.count) == (8, 4)
+
+
+@pytest.mark.parametrize("threads", [1, 8, 50])
+def test_it_begins_as_if_all_were_pages_and_the_first_delivery_tells_better(threads: int) -> None:
+    singles, paged = Prefetch(threads), Prefetch(threads)
+    began = singles.count
+
+    assert began == paged.grow(pages(2), ahead=threads) == 2
+    assert singles.grow(single(1), ahead=threads) == max(2, min(50, 2 * threads))
+    assert singles.shrink() == max(2, min(50, 2 * threads)), "what it knows of its hints, it keeps"
 
 
 def test_messages_without_tasks_say_nothing_about_the_size_of_hints() -> None:
