@@ -77,6 +77,8 @@ def test_drain_waits_for_what_runs_and_the_queue_stays_paused(cli: Cli) -> None:
         (("drain", "sums"), "missing option '--why'"),
         (("pause", "no queue", "--why", "?"), "no queue"),
         (("pause", "sums", "--why", "?", "--for", "0s"), "is not a duration above 0"),
+        (("pause", "sums", "--why", "?", "--for", "9999999d"), "--for: need seconds from 0 to 316224000 (ten years)"),
+        (("drain", "sums", "--why", "?", "--for", "9999999d"), "--for: need seconds from 0 to 316224000 (ten years)"),
         (("resume",), "missing argument 'QUEUE'"),
     ],
 )

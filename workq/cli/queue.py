@@ -18,6 +18,7 @@ from workq.cli.task import cancel_all
 from workq.errors import BrokerUnavailable
 from workq.incarnation import this_person
 from workq.ledger import Ledger, Pause, QueueCount, WhichOpen
+from workq.names import check_delay_s
 from workq.task import State
 
 _TITLES: Final = ("queue", "ready", "waiting", "running", "hints", "hints_unacked", "consumers", "paused")
@@ -90,9 +91,8 @@ def pause(session: Session, name: str, why: str, for_s: float | None) -> None:
 
     It holds when this command ends, in every worker, and through restarts and losses of everything but the ledger.
     """
-    ledger = session.stores().ledger
-    made = ledger.pause(name, who=this_person(), why=why, for_s=for_s)
-    running = _running(ledger, name)
+    made = _paused(session, name, why, for_s)
+    running = _running(session.stores().ledger, name)
     answer(session, _pause(made) | {"queue": name, "running": running}, lambda: write(_told(made, running)))
 
 
@@ -115,8 +115,8 @@ def resume(session: Session, name: str, why: str) -> None:
 @pass_session
 def drain(session: Session, name: str, why: str, for_s: float | None, wait_s: float) -> int:
     """Pause a queue, and wait until nothing of it runs any more. It stays paused, also when the time is up: exit 5."""
+    made = _paused(session, name, why, for_s)
     ledger = session.stores().ledger
-    made = ledger.pause(name, who=this_person(), why=why, for_s=for_s)
     deadline = time.monotonic() + wait_s
     while (running := _running(ledger, name)) and time.monotonic() < deadline:
         time.sleep(_LOOK_EVERY_S)
@@ -172,6 +172,11 @@ def _looked_at(
             }
         )
     return found, status
+
+
+def _paused(session: Session, name: str, why: str, for_s: float | None) -> Pause:
+    ends_in_s = None if for_s is None else check_delay_s(for_s, "--for")
+    return session.stores().ledger.pause(name, who=this_person(), why=why, for_s=ends_in_s)
 
 
 def _running(ledger: Ledger, name: str) -> int:

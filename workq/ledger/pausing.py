@@ -21,17 +21,13 @@ class Pausing(Appending):
 
     def pause(self, queue: str, *, who: str, why: str, for_s: float | None = None) -> Pause:
         p, now = self.database.tables.pause, self.database.now
-        values = {
-            "paused_at": now(),
-            "ends_at": None if for_s is None else now(for_s),
-            "who": codec.storable(who, characters_max=REASON_MAX),
-            "why": codec.storable(why, characters_max=REASON_MAX),
-        }
+        said = _kept(who, why)
+        values = {"paused_at": now(), "ends_at": None if for_s is None else now(for_s), **said}
 
         def write(tx: Connection) -> Pause:
             if not tx.execute(update(p).where(p.c.queue == queue).values(values)).rowcount:
                 tx.execute(insert(p).values(queue=queue, **values))
-            self.append(tx, "paused", {"queue": queue, "who": who, "why": why, "for_s": for_s})
+            self.append(tx, "paused", {"queue": queue, **said, "for_s": for_s})
             return Pause(*tx.execute(select(*p.c).where(p.c.queue == queue)).one())
 
         try:
@@ -47,7 +43,7 @@ class Pausing(Appending):
                 tx.execute(select(p.c.queue).where(p.c.queue == queue, in_force(self.database))).first() is not None
             )
             if tx.execute(delete(p).where(p.c.queue == queue)).rowcount and was_paused:
-                self.append(tx, "resumed", {"queue": queue, "who": who, "why": why})
+                self.append(tx, "resumed", {"queue": queue, **_kept(who, why)})
                 return True
             return False
 
@@ -57,3 +53,7 @@ class Pausing(Appending):
         p = self.database.tables.pause
         query = select(*p.c).where(in_force(self.database)).order_by(p.c.queue)
         return {row.queue: Pause(*row) for row in self.database.ask(lambda tx: tx.execute(query).all())}
+
+
+def _kept(who: str, why: str) -> dict[str, str]:
+    return {name: codec.storable(one, characters_max=REASON_MAX) for name, one in (("who", who), ("why", why))}

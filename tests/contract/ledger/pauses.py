@@ -64,6 +64,8 @@ class PausesContract(Steps):
     def test_who_paused_it_and_why_is_kept_and_told(self, ledger: Ledger) -> None:
         ledger.pause("mail", who=WHO, why="incident 42")
         ledger.pause("reports", who=WHO, why="w" * 500)
+        ledger.pause("odd", who="\x00", why="\ud800 \x00")
+        ledger.resume("odd", who="\x00", why="\ud800")
         ledger.pause("mail", who="bob@host", why="incident 43", for_s=60.0)
 
         pauses = ledger.pauses()
@@ -78,6 +80,7 @@ class PausesContract(Steps):
         assert [(one.kind, one.detail["queue"], one.detail["who"]) for one in told] == [
             ("paused", "mail", WHO),
             ("paused", "reports", WHO),
+            *((kind, "odd", told[2].detail["who"]) for kind in ("paused", "resumed")),
             ("paused", "mail", "bob@host"),
             ("resumed", "mail", "bob@host"),
         ]
