@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
-from sqlalchemy import Connection, create_engine, text
+from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy.exc import DisconnectionError
 
 from tests.contract.databases import OnMariaDB, OnPostgreSQL, OnSQLite
+from workq.errors import LedgerUnavailable
 from workq.ledger import Ledger
 from workq.ledger.database import Database
-from workq.task import Claim
+from workq.task import Claim, State
 
 pytest.register_assert_rewrite("tests.contract.ledger")
 
 from tests.contract.ledger import LedgerContract  # noqa: E402 - its assertions explain themselves from here on
 from tests.contract.ledger.rules import Walk  # noqa: E402 - as above
+
+
+def _one(connection: Connection) -> int:
+    return int(connection.execute(text("SELECT 1")).scalar_one())
 
 
 class TestSQLite(OnSQLite, LedgerContract):
@@ -23,6 +31,62 @@ class TestSQLite(OnSQLite, LedgerContract):
 
 
 class TestPostgreSQL(OnPostgreSQL, LedgerContract):
+    @pytest.mark.parametrize("how_often", [1, 2, 5])
+    def test_connections_that_are_closed_one_after_the_other_are_no_error_of_ours(
+        self, ledger: Ledger, claimed: Claim, database: Database, how_often: int
+    ) -> None:
+        left = dict.fromkeys(database.engines, 0)
+
+        def close(engine: Engine) -> Callable[..., None]:
+            def checked_out(*_: object) -> None:
+                if left.get(engine):
+                    left[engine] -= 1
+                    raise DisconnectionError("closed")
+
+            return checked_out
+
+        for engine in database.engines:
+            event.listen(engine, "checkout", close(engine))
+
+        def again() -> None:
+            for engine in left:
+                left[engine] = how_often
+
+        again()
+        assert ledger.get(claimed.task_id) is not None
+        again()
+        [task_id] = self.record(ledger)
+        again()
+        [claim] = ledger.claim([task_id], by=self.task(ledger, claimed.task_id).worker or "")
+        again()
+        with ledger.transaction(claim):
+            pass
+        again()
+        with database.read() as connection:
+            assert connection.execute(text("SELECT 1")).scalar_one() == 1
+        assert self.state(ledger, task_id) is State.SUCCEEDED
+        left.clear()
+
+    def test_a_server_that_closes_each_connection_is_unavailable_after_a_while(self, database: Database) -> None:
+        hasty = Database(database.url.render_as_string(hide_password=False), statement_timeout_s=0.3)
+
+        def checked_out(*_: object) -> None:
+            raise DisconnectionError("closed")
+
+        for engine in hasty.engines:
+            event.listen(engine, "checkout", checked_out)
+        try:
+            calls: list[Callable[[], object]] = [
+                lambda: hasty.ask(_one),
+                lambda: hasty.run(_one),
+                lambda: hasty.run(_one, is_single=True),
+            ]
+            for call in calls:
+                with pytest.raises(LedgerUnavailable, match="closes each connection at once"):
+                    call()
+        finally:
+            hasty.close()
+
     def test_in_a_handlers_transaction_its_statements_are_planned_as_the_server_is_set_up(
         self, ledger: Ledger, claimed: Claim, database: Database
     ) -> None:

@@ -31,6 +31,7 @@ from sqlalchemy.exc import (
     DBAPIError,
     DisconnectionError,
     IntegrityError,
+    InvalidRequestError,
     NoSuchModuleError,
     SQLAlchemyError,
 )
@@ -146,13 +147,14 @@ class Database:
         Raises:
             LedgerUnavailable: the database did not answer.
         """
+        deadline = time.monotonic() + self._statement_timeout_s
         try:
-            with (self._commits_itself or self.engine).connect() as connection:
+            with self._connected(self._commits_itself or self.engine, deadline) as connection:
                 yield connection.execution_options(workq_read=True)
         except DBAPIError as error:
             raise self._unavailable(error) from error
-        except PoolTimeout as error:
-            raise self._busy() from error
+        except (PoolTimeout, DisconnectionError) as error:
+            raise self._unconnected(error) from error
 
     def ask(self, question: Callable[[Connection], T]) -> T:
         """Answer a question that only reads; ask again once if the connection was lost: it may simply have been old.
@@ -166,7 +168,7 @@ class Database:
         lost_before = False
         while True:
             try:
-                with (self._commits_itself or self.engine).connect() as connection:
+                with self._connected(self._commits_itself or self.engine, deadline) as connection:
                     return question(connection.execution_options(workq_read=True))
             except DBAPIError as error:
                 if error.connection_invalidated and not lost_before and time.monotonic() < deadline:
@@ -176,8 +178,8 @@ class Database:
                     time.sleep(random.uniform(0.002, 0.03))
                     continue
                 raise self._unavailable(error) from error
-            except PoolTimeout as error:
-                raise self._busy() from error
+            except (PoolTimeout, DisconnectionError) as error:
+                raise self._unconnected(error) from error
 
     def run(self, change: Callable[[Connection], T], *, deadline_s: float | None = None, is_single: bool = False) -> T:
         """Run `change` in one write transaction, again if the database asks for it. `change` must be repeatable.
@@ -196,7 +198,7 @@ class Database:
         while True:
             committing = False
             try:
-                with self._turn(), engine.connect() as connection:
+                with self._turn(), self._connected(engine, deadline) as connection:
                     committing = engine is self._commits_itself
                     answer = change(connection)
                     committing = True
@@ -214,8 +216,8 @@ class Database:
                     time.sleep(random.uniform(0.002, 0.03))
                     continue
                 raise self._unavailable(error, unknown=unknown) from error
-            except PoolTimeout as error:
-                raise self._busy(unknown=unknown) from error
+            except (PoolTimeout, DisconnectionError) as error:
+                raise self._unconnected(error, unknown=unknown) from error
 
     @contextmanager
     def transaction(
@@ -259,7 +261,7 @@ class Database:
         while True:
             try:
                 with ExitStack() as tried:
-                    connection = tried.enter_context(self.engine.connect())
+                    connection = tried.enter_context(self._connected(self.engine, deadline))
                     begin(connection)
                     theirs = Entered(connection)
                     stack.enter_context(tried.pop_all())
@@ -271,8 +273,8 @@ class Database:
                     time.sleep(random.uniform(0.002, 0.03))
                     continue
                 raise self._unavailable(error) from error
-            except PoolTimeout as error:
-                raise self._busy() from error
+            except (PoolTimeout, DisconnectionError) as error:
+                raise self._unconnected(error) from error
 
     def translate(self, error: SQLAlchemyError) -> Exception:
         """An error of the caller's own connection, in our words."""
@@ -318,6 +320,25 @@ class Database:
             return error
         cure = "Is it running?" if self.dialect != "sqlite" else "Does its folder exist, and may this user write there?"
         return LedgerUnavailable(f"cannot use the ledger at {self.where} ({reason}). {cure} Try: workq doctor")
+
+    def _connected(self, engine: Engine, deadline: float) -> Connection:
+        """A connection that the server has not closed; where it closes one after the other, others until the deadline.
+
+        Nothing was sent on them: nothing is repeated by it.
+        """
+        while True:
+            try:
+                return engine.connect()
+            except InvalidRequestError as error:  # the pool's word for two of them in a row, the second of them new
+                if time.monotonic() >= deadline:
+                    raise DisconnectionError("the server closes each connection at once") from error
+                time.sleep(random.uniform(0.002, 0.03))
+
+    def _unconnected(self, error: PoolTimeout | DisconnectionError, *, unknown: bool = False) -> LedgerUnavailable:
+        if isinstance(error, PoolTimeout):
+            return self._busy(unknown=unknown)
+        kind = CommitUnknown if unknown else LedgerUnavailable
+        return kind(f"cannot use the ledger at {self.where} ({error}). Try: workq doctor")
 
     def _busy(self, *, unknown: bool = False) -> LedgerUnavailable:
         kind = CommitUnknown if unknown else LedgerUnavailable
