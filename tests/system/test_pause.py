@@ -21,6 +21,7 @@ QUIET_S = 1.5
 
 def settled_down(leg: Leg) -> int:
     """Wait until nothing runs; how many have started by then."""
+    time.sleep(0.3)  # a claim that began before the pause may still be on its way
     wait_until(lambda: leg.states()[State.RUNNING] == 0, timeout_s=30, what="what ran has ended")
     return len(leg.starts())
 
