@@ -88,6 +88,17 @@ def ids(of: list[Hint] | list[Delivery]) -> list[str]:
     return [task_id for one in of for task_id in one.task_ids]
 
 
+def gathered(consumer: Consumer, count: int) -> set[str]:
+    """Fetch and ack until so many different ids have come."""
+    found: set[str] = set()
+    deadline = time.monotonic() + LONG_S
+    while len(found) < count and time.monotonic() < deadline:
+        page = consumer.fetch(ids_max=100, wait_s=1.0)
+        consumer.ack(page)
+        found.update(ids(page))
+    return found
+
+
 def collect(consumer: Consumer, count: int, *, ack: bool = True) -> list[Delivery]:
     """Fetch until `count` deliveries came, or the bound is reached; more than `count` would show as well."""
     found: list[Delivery] = []
@@ -430,13 +441,7 @@ class BrokerContract:
             consumer.serve([queue] if number % 3 else [queue, other])
         consumer.serve([queue, other])
 
-        found: set[str] = set()
-        deadline = time.monotonic() + LONG_S
-        while len(found) < 30 and time.monotonic() < deadline:
-            page = consumer.fetch(ids_max=100, wait_s=1.0)
-            consumer.ack(page)
-            found.update(ids(page))
-        assert found == set(ids(sent))
+        assert gathered(consumer, 30) == set(ids(sent))
 
     def test_pausing_and_resuming_in_haste_loses_nothing(self, broker: Broker, queue: str) -> None:
         sent = hints(queue, 30)
@@ -447,13 +452,7 @@ class BrokerContract:
             broker.publish(sent[start : start + 3], deadline_s=LONG_S)
             consumer.resume()
 
-        found: set[str] = set()
-        deadline = time.monotonic() + LONG_S
-        while len(found) < 30 and time.monotonic() < deadline:
-            page = consumer.fetch(ids_max=100, wait_s=1.0)
-            consumer.ack(page)
-            found.update(ids(page))
-        assert found == set(ids(sent))
+        assert gathered(consumer, 30) == set(ids(sent))
 
     # Delays
 
