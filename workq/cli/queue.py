@@ -89,7 +89,8 @@ def show(session: Session, name: str) -> int:
 def pause(session: Session, name: str, why: str, for_s: float | None) -> None:
     """Start nothing of a queue any more, until it is resumed. What runs goes on; what is enqueued waits.
 
-    It holds when this command ends, in every worker, and through restarts and losses of everything but the ledger.
+    It holds for every claim that begins after it, in every worker, and through restarts and losses of everything but
+    the ledger. One that is under way at that moment may still stand, some milliseconds later.
     """
     made = _paused(session, name, why, for_s)
     running = _running(session.stores().ledger, name)
@@ -114,7 +115,11 @@ def resume(session: Session, name: str, why: str) -> None:
 @click.option("--wait", "wait_s", type=Duration(), default="10m", show_default=True, help="for what runs; then exit 5")
 @pass_session
 def drain(session: Session, name: str, why: str, for_s: float | None, wait_s: float) -> int:
-    """Pause a queue, and wait until nothing of it runs any more. It stays paused, also when the time is up: exit 5."""
+    """Pause a queue, and wait until nothing of it runs any more. It stays paused, also when the time is up: exit 5.
+
+    A claim that was under way when the pause began may still stand some milliseconds later: where that matters, run
+    it twice.
+    """
     made = _paused(session, name, why, for_s)
     ledger = session.stores().ledger
     deadline = time.monotonic() + wait_s

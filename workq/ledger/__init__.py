@@ -433,7 +433,8 @@ class Ledger(Protocol):
     def pause(self, queue: str, *, who: str, why: str, for_s: float | None = None) -> Pause:
         """Let nothing of a queue be claimed from now on, for `for_s` seconds or until `resume`.
 
-        What is claimed goes on. A queue that is paused already is paused anew. Needs no queue of that name.
+        What is claimed goes on, also by a statement that is under way. A queue that is paused already is paused anew.
+        Needs no queue of that name.
         """
         ...
 
