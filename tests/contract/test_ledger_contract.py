@@ -17,6 +17,7 @@ from workq.task import Claim, State
 pytest.register_assert_rewrite("tests.contract.ledger")
 
 from tests.contract.ledger import LedgerContract  # noqa: E402 - its assertions explain themselves from here on
+from tests.contract.ledger.keys import KeysOnServersContract  # noqa: E402
 from tests.contract.ledger.rules import Walk  # noqa: E402 - as above
 
 
@@ -30,7 +31,7 @@ class TestSQLite(OnSQLite, LedgerContract):
         Walk(ledger, database, seed).run(steps=300)
 
 
-class TestPostgreSQL(OnPostgreSQL, LedgerContract):
+class TestPostgreSQL(OnPostgreSQL, LedgerContract, KeysOnServersContract):
     @pytest.mark.parametrize("how_often", [1, 2, 5])
     def test_connections_that_are_closed_one_after_the_other_are_no_error_of_ours(
         self, ledger: Ledger, claimed: Claim, database: Database, how_often: int
@@ -106,5 +107,5 @@ class TestPostgreSQL(OnPostgreSQL, LedgerContract):
         assert theirs[0] == "on"
 
 
-class TestMariaDB(OnMariaDB, LedgerContract):
+class TestMariaDB(OnMariaDB, LedgerContract, KeysOnServersContract):
     pass

@@ -1,7 +1,8 @@
 """Recording tasks: one transaction, ours or the caller's.
 
 The ids are made by the client, so a commit whose outcome is unknown is simply repeated: rows that stand already are
-found by their ids. A key is decided by the unique constraint on `live_key`, never by looking first.
+found by their ids. A key is decided by the unique constraint on `live_key`, never by looking first, and keys are
+always taken in one order: producers of the same keys wait for each other, and never in a circle.
 
 In the caller's transaction everything happens inside a savepoint: what cannot be recorded leaves the rest of that
 transaction as it was. When the caller's connection breaks, the caller's transaction is gone, and the task with it.
@@ -79,7 +80,7 @@ class Recording:
         if alike is not None:
             self._insert_alike(tx, tasks, alike, hints)
             return
-        self._insert_each(tx, tasks, is_published=hints is not None)
+        self._insert_each(tx, [tasks[place] for place in _by_key(tasks)], is_published=hints is not None)
         if hints is not None:
             insert_hints(tx, self.database, hints(tasks))
 
@@ -177,14 +178,24 @@ class Recording:
         return insert(self.database.tables.task).values(values)
 
     def _one_by_one(self, tx: Connection, tasks: Sequence[NewTask], hints: HintRows | None) -> list[Enqueued]:
-        return [self._record_one(tx, task, hints) for task in tasks]
+        answers: dict[int, Enqueued] = {}
+        inserted: list[int] = []
+        for place in _by_key(tasks):
+            task = tasks[place]
+            standing = self._insert_or_find(tx, task, is_published=hints is not None)
+            if standing is None:
+                inserted.append(place)
+            answers[place] = standing or Enqueued(task.id, _first_state(task), True)
+        if hints is not None and inserted:
+            insert_hints(tx, self.database, hints([tasks[place] for place in sorted(inserted)]))
+        return [answers[place] for place in range(len(tasks))]
 
-    def _record_one(self, tx: Connection, task: NewTask, hints: HintRows | None) -> Enqueued:
+    def _insert_or_find(self, tx: Connection, task: NewTask, *, is_published: bool) -> Enqueued | None:
         for _ in range(_TRIES):
             try:
                 with tx.begin_nested():
-                    self._insert(tx, [task], hints)
-                return Enqueued(task.id, _first_state(task), True)
+                    self._insert_each(tx, [task], is_published=is_published)
+                return None
             except IntegrityError:
                 standing = self._standing(tx, task)
                 if standing is not None:
@@ -229,6 +240,11 @@ def _alike(tasks: Sequence[NewTask]) -> NewTask | None:
         ):
             return None
     return first
+
+
+def _by_key(tasks: Sequence[NewTask]) -> list[int]:
+    """The places of tasks, in the order in which every producer takes keys. Of two with one key, the first is first."""
+    return sorted(range(len(tasks)), key=lambda place: live_key(tasks[place].name, tasks[place].key) or "")
 
 
 def _first_state(task: NewTask) -> State:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
-from tests.contract.given import OUTCOMES, at_once, new
+from tests.contract.given import LONG_S, OUTCOMES, at_once, new
 from tests.contract.ledger.steps import Steps
 from workq.errors import KeyConflict
 from workq.incarnation import Incarnation
 from workq.ledger import Evidence, Ledger
+from workq.ledger.database import Database
 from workq.task import Done, Enqueued, State
 
 
@@ -118,3 +122,22 @@ class KeysContract(Steps):
 
         assert created == len(ledger.tasks()) >= 1
         assert {task.state for task in ledger.tasks()} == {State.SUCCEEDED}
+
+
+class KeysOnServersContract(Steps):
+    """Keys where transactions write side by side."""
+
+    def test_who_waits_for_a_key_holds_none_that_comes_after_it(self, ledger: Ledger, database: Database) -> None:
+        """All take their keys in one order: a circle of waiting producers is impossible."""
+        with ThreadPoolExecutor(2) as pool:
+            with database.engine.begin() as holder:
+                ledger.record(new(key="a"), connection=holder)
+                waits = pool.submit(ledger.record, [new(key=key)[0] for key in ("z", "a")])
+                time.sleep(0.3)
+
+                other = pool.submit(ledger.record, new(key="z"))
+                assert other.result(4.0)[
+                    0
+                ].created  # before the wait for a lock runs out, after 5 s, and frees what it holds
+                assert not waits.done()
+            assert [one.created for one in waits.result(LONG_S)] == [False, False]
