@@ -26,7 +26,7 @@ from workq.ledger import Evidence, Ledger, Unpublished
 from workq.ledger.database import Database
 from workq.ledger.floor import Floor
 from workq.ledger.sql import SqlLedger
-from workq.task import Claim, Dead, Done, Failed, HandedBack, Outcome, Settlement
+from workq.task import Claim, Dead, Done, Failed, HandedBack, NewTask, Outcome, Settlement
 from workq.testing.servers import PostgreSQL
 
 SETTLED, OPEN = 20_000, 2_000
@@ -90,6 +90,23 @@ def fill(database: Database, statistics: str) -> Stage:
         with database.engine.begin() as connection:
             connection.exec_driver_sql("ANALYZE")
 
+    listen(database, lambda statement, parameters: stage.sent.append((statement, parameters)))
+    return stage
+
+
+def of_the_past(database: Database) -> Stage:
+    """Many tasks that have run, in a ledger that has just been analysed; and a worker that has left."""
+    ledger = SqlLedger(database)
+    stage = Stage(ledger, database, [], [])
+    for name in (WORKER, "left.worker"):
+        ledger.join(Incarnation(name, "host", 1), queues=["q"], threads=1)
+    for _ in range(10):
+        tasks = [NewTask(codec.new_task_id(), "n", "q", '{"a":[],"k":{}}') for _ in range(200)]
+        ids = [one.id for one in ledger.record(tasks)]
+        ledger.settle([Settlement(claim, Done()) for claim in ledger.claim(ids, by=WORKER)])
+    ledger.leave("left.worker")
+    with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql("VACUUM ANALYZE")
     listen(database, lambda statement, parameters: stage.sent.append((statement, parameters)))
     return stage
 
@@ -193,6 +210,45 @@ class TestPostgreSQL:
             [cond] = [node["Index Cond"] for node in nodes if node.get("Index Name", "").startswith("workq_task_")]
             assert "(due_at >= " in cond, cond
             assert "(state)::text = '" in cond, cond
+
+    def test_where_nearly_all_rows_are_dead_the_looks_of_a_sweep_still_read_one_range(
+        self, postgres_server: PostgreSQL
+    ) -> None:
+        """While somebody's transaction keeps them, the statistics of each index are of nothing, and all look alike."""
+        database = Database(postgres_server.create_database())
+        database.tables.metadata.create_all(database.engine)
+        with database.engine.connect() as forgotten:
+            forgotten.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            forgotten.exec_driver_sql("SELECT 1 FROM workq_meta").all()
+            stage = of_the_past(database)
+            ledger = SqlLedger(database)
+            ticks = count(0.0, 1.0)
+            ledger.floor = Floor(database, clock=lambda: next(ticks))
+            for _ in range(2):
+                ledger.orphans(limit=50)
+            stage.sent.clear()
+
+            ledger.expire(limit=50)
+            ledger.orphans(limit=50)
+
+            conditions = [one for one in self.explained_in_turn(stage) if one[0].startswith("workq_task_")]
+        database.close()
+        assert [name for name, _ in conditions] == ["workq_task_expiring", "workq_task_running"]
+        assert "expires_at <= " in conditions[0][1]
+        assert "worker" in conditions[1][1]
+
+    def explained_in_turn(self, stage: Stage) -> list[tuple[str, str]]:
+        """The indexes that were used, each with its condition. What was set between the statements is set here, too."""
+        found: list[tuple[str, str]] = []
+        with stage.database.engine.connect() as connection:
+            for statement, parameters in list(stage.sent):
+                if statement.startswith("SET "):
+                    connection.exec_driver_sql(statement)
+                    continue
+                explained = connection.exec_driver_sql(f"EXPLAIN (FORMAT JSON) {statement}", parameters)
+                nodes = self.nodes(explained.scalar_one()[0]["Plan"])
+                found += [(node["Index Name"], node.get("Index Cond", "")) for node in nodes if "Index Name" in node]
+        return found
 
     @pytest.fixture(scope="class", params=STATISTICS)
     @classmethod

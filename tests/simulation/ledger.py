@@ -81,7 +81,7 @@ class SimDatabase(Database):
             self._nows[plus_s] = _Now(bindparam(None, float(plus_s), type_=Float(), unique=True))
         return self._nows[plus_s]
 
-    def ask(self, question: Callable[[Connection], T]) -> T:
+    def ask(self, question: Callable[[Connection], T], *, sorts: bool = True) -> T:
         if self._befall("ask") is not Act.OK:
             raise LedgerUnavailable("the simulated ledger is away")
         try:

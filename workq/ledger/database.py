@@ -156,10 +156,13 @@ class Database:
         except (PoolTimeout, DisconnectionError) as error:
             raise self._unconnected(error) from error
 
-    def ask(self, question: Callable[[Connection], T]) -> T:
+    def ask(self, question: Callable[[Connection], T], *, sorts: bool = True) -> T:
         """Answer a question that only reads; ask again once if the connection was lost: it may simply have been old.
 
         Each statement sees the newest committed state, on servers; on SQLite all of them see the same.
+
+        `sorts=False`: an index has the rows in order, and PostgreSQL shall take no other. Where nearly all rows are
+        dead, its statistics are of nothing, and all indexes look alike to it.
 
         Raises:
             LedgerUnavailable: the database did not answer. SchemaMismatch: a table or column is missing.
@@ -168,7 +171,8 @@ class Database:
         lost_before = False
         while True:
             try:
-                with self._connected(self._commits_itself or self.engine, deadline) as connection:
+                engine = self._commits_itself or self.engine
+                with self._connected(engine, deadline) as connection, self._planned(connection, sorts=sorts):
                     return question(connection.execution_options(workq_read=True))
             except DBAPIError as error:
                 if error.connection_invalidated and not lost_before and time.monotonic() < deadline:
@@ -180,6 +184,17 @@ class Database:
                 raise self._unavailable(error) from error
             except (PoolTimeout, DisconnectionError) as error:
                 raise self._unconnected(error) from error
+
+    @contextmanager
+    def _planned(self, connection: Connection, *, sorts: bool) -> Iterator[None]:
+        if sorts or self.dialect != "postgresql":
+            yield
+            return
+        connection.exec_driver_sql("SET enable_sort = off")
+        try:
+            yield
+        finally:
+            connection.exec_driver_sql("SET enable_sort = on")
 
     def run(self, change: Callable[[Connection], T], *, deadline_s: float | None = None, is_single: bool = False) -> T:
         """Run `change` in one write transaction, again if the database asks for it. `change` must be repeatable.

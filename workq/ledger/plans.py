@@ -83,7 +83,7 @@ class Planning(Repairing):
         return [_foreseen(one) for _, of_one in _by_worker(rows) for one in verdicts_of(of_one, ORPHANED, is_all=False)]
 
     def expirable(self, *, limit: int) -> list[str]:
-        return self.database.ask(partial(_ids, self._expired(limit)))
+        return self.database.ask(partial(_ids, self._expired(limit)), sorts=False)
 
     def promotable(self, *, limit: int) -> list[str]:
         t, now = self.database.tables.task, self.database.now

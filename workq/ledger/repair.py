@@ -265,10 +265,16 @@ class Repairing(Appending):
             .order_by(t.c.id)
             .limit(limit)
         )
-        of_the_ended = chosen.where(t.c.worker.in_(select(w.c.id).where(w.c.state != "live")))
-        candidates = self.floor.ask(
-            "orphans", lambda tx, since: tx.execute(chosen if since is None else of_the_ended).all()
-        )
+        ended = select(w.c.id).where(w.c.state != "live")
+
+        def look(tx: Connection, since: datetime | None) -> Sequence[Any]:
+            if since is None:
+                return tx.execute(chosen).all()
+            # by name, each a range of the index: joined, all that ever ran would be read first
+            names = list(tx.execute(ended).scalars())
+            return tx.execute(chosen.where(t.c.worker.in_(names))).all() if names else []
+
+        candidates = self.floor.ask("orphans", look)
         if dry_run or not candidates:
             verdicts = [
                 verdict
@@ -392,7 +398,8 @@ class Repairing(Appending):
 
     def expire(self, *, limit: int, dry_run: bool = False) -> int:
         t, now = self.database.tables.task, self.database.now
-        candidates = self.database.ask(partial(_ids, self._expired(limit)))  # most passes find none, and take no lock
+        # most passes find none, and take no lock
+        candidates = self.database.ask(partial(_ids, self._expired(limit)), sorts=False)
         if dry_run or not candidates:
             return len(candidates)
         still = [t.c.id.in_(sorted(candidates)), guarded(t.c.state, *CLAIMABLE), t.c.expires_at <= now()]
