@@ -17,7 +17,7 @@ from workq.task import Claim, State
 pytest.register_assert_rewrite("tests.contract.ledger")
 
 from tests.contract.ledger import LedgerContract  # noqa: E402 - its assertions explain themselves from here on
-from tests.contract.ledger.keys import KeysOnServersContract  # noqa: E402
+from tests.contract.ledger.keys import KeysOnServersContract  # noqa: E402 - as above
 from tests.contract.ledger.rules import Walk  # noqa: E402 - as above
 
 

@@ -136,8 +136,7 @@ class KeysOnServersContract(Steps):
                 time.sleep(0.3)
 
                 other = pool.submit(ledger.record, new(key="z"))
-                assert other.result(4.0)[
-                    0
-                ].created  # before the wait for a lock runs out, after 5 s, and frees what it holds
+                # before the wait for a lock runs out, after 5 s, and frees what it holds
+                assert other.result(4.0)[0].created
                 assert not waits.done()
             assert [one.created for one in waits.result(LONG_S)] == [False, False]
