@@ -21,6 +21,8 @@ from workq.ledger import CancelAnswer
 
 EARLY_S = 0.05
 """By how much a clock of a server and that of a worker may differ, at most, before somebody notices."""
+BEHIND_AN_HOUR_S = 30.0
+"""Later than this, a task of a second waited for one of an hour; a machine that is busy elsewhere costs less."""
 SEED = 11
 CLEAR = 5
 """Races with a clear winner, of each kind."""
@@ -127,6 +129,7 @@ def test_many_delays_at_once_are_all_kept_and_no_consumer_holds_them(leg: Leg, l
 
 def test_a_second_behind_an_hour_is_on_time(leg: Leg) -> None:
     with leg.fleet(processes=1, threads=2) as fleet:
+        wait_until(lambda: bool(leg.app.stores.ledger.workers()), timeout_s=30, what="the worker serves")
         record(leg, [3600.0] * 500)
         record(leg, [1.0])
         wait_until(lambda: bool(first_starts(leg)), timeout_s=30, what="the short one has started")
@@ -136,7 +139,7 @@ def test_a_second_behind_an_hour_is_on_time(leg: Leg) -> None:
     wanted = due(leg)
     [(task_id, started)] = first_starts(leg).items()
     assert task_id == min(wanted, key=lambda one: wanted[one])
-    assert -EARLY_S < started - wanted[task_id] < 5.0
+    assert -EARLY_S < started - wanted[task_id] < BEHIND_AN_HOUR_S, fleet.text()
     assert leg.states()[State.WAITING] == 500
 
 

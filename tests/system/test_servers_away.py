@@ -15,6 +15,9 @@ from tests.system.legs import Leg
 from workq import LedgerUnavailable, State
 from workq.testing.servers import PostgreSQL, RabbitMQ, Redis, start_postgres, start_rabbitmq, start_redis
 
+ROOM_S = 8.0
+"""What a machine that is busy elsewhere may add to one call; an enqueue that waited for RabbitMQ would take longer."""
+
 
 @dataclass
 class Own:
@@ -66,7 +69,7 @@ def test_enqueue_answers_while_rabbitmq_is_down_and_the_task_runs_once_it_is_bac
         leg.wait_settled(timeout_s=60)
 
         assert fleet.process.poll() is None
-    assert answered_s < 1.0
+    assert answered_s < 1.0 + ROOM_S
     assert leg.states()[State.SUCCEEDED] == 2
     assert sorted(leg.starts().values()) == [1, 1]
 
