@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from workq.config import Settings, Times
 from workq.errors import ConfigError, UnknownTask
 from workq.handler import (
+    Call,
     Handler,
     Options,
     Registry,
@@ -27,12 +28,14 @@ from workq.handler import (
     check_function,
     check_time_limit_s,
     default_name,
+    new_schedule,
     seconds_until,
 )
 from workq.incarnation import this_person
 from workq.names import check_delay_s, check_queue, check_task_name
 from workq.retry import Compute, Policy, retries
 from workq.task import Task
+from workq.timetable import Timetable
 
 if TYPE_CHECKING:
     from workq.broker import Broker
@@ -143,6 +146,47 @@ class WorkQueue:
             return handler
 
         return register
+
+    def schedule(
+        self,
+        name: str,
+        handler: Handler[..., Any] | Call[...],
+        *,
+        cron: str | None = None,
+        tz: str = "UTC",
+        every_s: float | None = None,
+        at: datetime | None = None,
+        missed: str = "once",
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Let a handler run again and again, or once at a time. Each tick is one task, however many processes know it.
+
+        Workers write it into the ledger when they start (`workq schedule sync` does it at once); from then on whoever
+        sweeps makes the tasks. A schedule that the code does not name any more stays: `workq schedule rm NAME`.
+
+        Args:
+            name: its own, of the form of a task's name.
+            handler: the task, perhaps with `.options(queue=..., failures_max=..., expires_s=...)`; `expires_s` counts
+                from the tick.
+            cron: five fields, such as `0 3 * * *`, in the time zone `tz`; or
+            every_s: each so many seconds, from 1 to a year; or
+            at: once, at an aware instant.
+            missed: of ticks for which nobody was there within a minute: `skip` them, `once` for all, or `all`.
+            args, kwargs: what the handler is called with.
+
+        Raises:
+            ConfigError: not one of `cron`, `every_s` and `at`, or something is out of range, or the name is taken.
+            TypeError: the arguments do not fit the handler; PayloadError: JSON cannot carry them.
+        """
+        timetables = [
+            *([] if cron is None else [Timetable.cron(cron, tz)]),
+            *([] if every_s is None else [Timetable.every(every_s)]),
+            *([] if at is None else [Timetable.at(at)]),
+        ]
+        if len(timetables) != 1:
+            raise ConfigError(f"schedule {name!r}: cron, every_s and at: give one of them")
+        self.registry.schedule(new_schedule(name, timetables[0], missed, handler, tuple(args), dict(kwargs or {})))
 
     def handler(self, name: str) -> Handler[..., Any]:
         """The registered handler of a name.

@@ -42,6 +42,8 @@ POINTS = frozenset(
         "sweep.before_unhint",
         "sweep.before_forget",
         "sweep.before_hints",
+        "sweep.before_tick",
+        "sweep.after_tick",
         "sweep.before_promote",
         "sweep.before_marker",
         "sweep.before_repair",

@@ -21,9 +21,12 @@ from workq.errors import ConfigError, PayloadError
 from workq.names import check_delay_s, check_key, check_queue, check_task_name
 from workq.retry import Retries
 from workq.task import Enqueued, NewTask
+from workq.timetable import Missed
 
 if TYPE_CHECKING:
+    from workq.ledger import NewSchedule
     from workq.produce import Producer
+    from workq.timetable import Timetable
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -86,6 +89,14 @@ class Call(Generic[P]):
     def __init__(self, handler: Handler[P, Any], options: Options) -> None:
         self._handler = handler
         self._options = options
+
+    def taken(self) -> Options:
+        """The options that were given."""
+        return self._options
+
+    def new_task(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewTask:
+        """Check and encode one call, without recording it."""
+        return self._handler.new_task(self._options, args, kwargs)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
         """Record the task. Returns when the ledger has committed it, or has it in the caller's transaction.
@@ -266,11 +277,48 @@ def _positions(signature: inspect.Signature) -> range:
     return range(least, sys.maxsize if has_rest else len(by_position) + 1)
 
 
+def new_schedule(
+    name: str,
+    timetable: Timetable,
+    missed: str,
+    what: Handler[..., Any] | Call[...],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> NewSchedule:
+    """What is to tick, checked and encoded as a call is.
+
+    Raises:
+        ConfigError: the name, the policy or an option cannot be; TypeError, PayloadError: as for an enqueue.
+    """
+    from workq.ledger import NewSchedule
+
+    check_task_name(name)
+    if missed not in tuple(Missed):
+        raise ConfigError(f"missed: need one of {', '.join(Missed)}, got {missed!r}")
+    call = what if isinstance(what, Call) else what.options()
+    options = call.taken()
+    if options.delay_s or options.key is not None or options.connection is not None:
+        raise ConfigError(f"schedule {name!r}: a delay, a key or a connection cannot belong to each of its tasks")
+    task = call.new_task(args, kwargs)
+    return NewSchedule(
+        name=name,
+        timetable=timetable,
+        missed=Missed(missed),
+        task_name=task.name,
+        queue=task.queue,
+        payload=task.payload,
+        failures_max=task.failures_max,
+        crashes_max=task.crashes_max,
+        expires_s=task.expires_s,
+    )
+
+
 class Registry:
-    """The handlers of one application, by name."""
+    """The handlers of one application, by name, and what it schedules."""
 
     def __init__(self) -> None:
         self._handlers: dict[str, Handler[..., Any]] = {}
+        self._schedules: dict[str, NewSchedule] = {}
         self._is_frozen = False
 
     def add(self, handler: Handler[..., Any]) -> None:
@@ -287,6 +335,16 @@ class Registry:
                 f"and {_place(handler.function)}; give one of them another name="
             )
         self._handlers[handler.name] = handler
+
+    def schedule(self, given: NewSchedule) -> None:
+        """Let something tick. Raises ConfigError when the name is taken."""
+        if given.name in self._schedules:
+            raise ConfigError(f"schedule {given.name!r} is there twice; give one of them another name")
+        self._schedules[given.name] = given
+
+    def schedules(self) -> list[NewSchedule]:
+        """All that is to tick, by name."""
+        return [self._schedules[name] for name in sorted(self._schedules)]
 
     def get(self, name: str) -> Handler[..., Any] | None:
         """The handler of a name, or None."""

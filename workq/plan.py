@@ -188,7 +188,7 @@ def counts(plan: Plan) -> dict[str, int]:
 def make(
     stores: Stores, settings: Settings, *, only: Iterable[str] = STEPS, limit: int = 1000, who: str | None = None
 ) -> Plan:
-    """Look, and change nothing. Each step has at most `limit` rows.
+    """Look, and change nothing. Each step has at most `limit` rows. Ticks are left to a sweep: they are no repairs.
 
     Raises:
         LedgerUnavailable: nothing can be planned. An in-flight store that is away is named in `away` instead.

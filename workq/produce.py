@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
 from msgspec.structs import replace
 from sqlalchemy import Connection, event
 
-from workq.broker import HintRow
+from workq.broker import Broker, HintRow
 from workq.errors import Refused
 from workq.failpoints import reach
 from workq.gather import Gather
@@ -27,6 +28,12 @@ from workq.task import Enqueued, NewTask
 CHUNK = 500
 _VISIBLE_AFTER_S = (0.0, 0.02, 0.1, 0.5)
 """When to look whether a caller's commit is visible. After that the sweep relays."""
+
+
+def hint_rows(broker: Broker, tasks: Sequence[NewTask]) -> list[HintRow]:
+    """The hints of new tasks, where they are rows beside them."""
+    pages = hints_of((Unpublished(task.id, task.queue, 0, task.delay_s) for task in tasks), unit_s=0.0)
+    return broker.rows([hint for hint, _ in pages])
 
 
 class Producer:
@@ -60,7 +67,7 @@ class Producer:
         return self._record_now(tasks, connection=connection)
 
     def _record_now(self, tasks: Sequence[NewTask], *, connection: Any = None) -> list[Enqueued]:
-        hints = self._hint_rows if self._stores.broker.is_transactional else None
+        hints = partial(hint_rows, self._stores.broker) if self._stores.broker.is_transactional else None
         began = self.relay.clock()
         recorded = self._stores.ledger.record(tasks, connection=connection, hints=hints)
         if connection is None:
@@ -94,10 +101,6 @@ class Producer:
     def close(self, *, timeout_s: float = 5.0) -> None:
         """Publish what is behind, within a bound."""
         self.relay.close(timeout_s=timeout_s)
-
-    def _hint_rows(self, tasks: Sequence[NewTask]) -> list[HintRow]:
-        pages = hints_of((Unpublished(task.id, task.queue, 0, task.delay_s) for task in tasks), unit_s=0.0)
-        return self._stores.broker.rows([hint for hint, _ in pages])
 
     def _offer_after_commit(self, given: Any, rows: list[Unpublished]) -> None:
         connection = given.connection() if callable(getattr(given, "connection", None)) else given

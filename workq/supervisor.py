@@ -159,6 +159,8 @@ class Supervisor:
         self._is_draining = False
         self._is_failed = False
         self._rng = random.Random()
+        self._unscheduled = app.registry.schedules()
+        """Not written into the ledger yet."""
         self._kills = Kills(Group.of_this_process())
         self._kills_at = time.monotonic() + KILLS_EVERY_S
         self._victims: list[_Death] = []
@@ -451,6 +453,9 @@ class Supervisor:
 
     def _sweep(self) -> None:
         try:
+            while self._unscheduled:
+                self.app.stores.ledger.schedule(self._unscheduled[0])
+                self._unscheduled.pop(0)
             done = sweep(self.app.stores, self.app.settings)
             if done.changes:
                 log.info("sweep.done", extra={"changes": done.changes})

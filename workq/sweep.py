@@ -1,6 +1,7 @@
 """Sweep: one repair pass. Plain functions of the stores that return counts; nobody leads, and ten at once do what one
 does.
 
+    tick     what is due by a schedule becomes tasks (see ticks.py)
     expire   ready and waiting rows that nobody started in their time are cancelled
     relay    rows that are due and unpublished get their hint (the producer died, the broker was away, a retry is near)
     reap     the claims of incarnations without a lease end, after two looks; what they held is hinted again
@@ -45,11 +46,12 @@ from workq.relay import publish
 from workq.settle import retries_of
 from workq.stores import Stores
 from workq.task import Settlement
+from workq.ticks import tick
 
 log = logging.getLogger("workq.sweep")
 
-STEPS = ("expire", "relay", "reap", "orphans", "promote", "mark", "prune")
-RECOVERY = frozenset(STEPS) - {"expire", "prune"}
+STEPS = ("tick", "expire", "relay", "reap", "orphans", "promote", "mark", "prune")
+RECOVERY = frozenset(STEPS) - {"tick", "expire", "prune"}
 """A pass with all of these counts as a sweep: whoever asks when the last one was means that nothing stays lost."""
 TWO_LOOKS = 0.8
 """The second look comes this many beats after the first at the earliest, so that the next pass is the one."""
@@ -61,6 +63,8 @@ BRAKE = 1.0
 class Swept:
     """What one pass did, in tasks unless the name says otherwise; with `dry_run`, what it would have done."""
 
+    ticked: int = 0
+    """Tasks that schedules have become."""
     expired: int = 0
     relayed: int = 0
     suspected_workers: int = 0
@@ -72,6 +76,7 @@ class Swept:
     promoted: int = 0
     pruned: int = 0
     pruned_events: int = 0
+    pruned_ticks: int = 0
     pruned_workers: int = 0
     markers: int = 0
     """Markers that were sent. Nothing to worry about, and no change."""
@@ -92,7 +97,8 @@ class Swept:
     def changes(self) -> int:
         """How much there was to do."""
         return (
-            self.expired
+            self.ticked
+            + self.expired
             + self.relayed
             + self.reaped_workers
             + self.returned
@@ -102,6 +108,7 @@ class Swept:
             + self.lost
             + self.pruned
             + self.pruned_events
+            + self.pruned_ticks
             + self.pruned_workers
         )
 
@@ -125,6 +132,8 @@ def sweep(
     """
     chosen = set(only)
     done = Swept()
+    if "tick" in chosen:
+        done.ticked = tick(stores, settings, limit=limit, dry_run=dry_run, broker_is_away=broker_is_away)
     if "expire" in chosen:
         done.expired = stores.ledger.expire(limit=limit, dry_run=dry_run)
     if "relay" in chosen and not (broker_is_away and not dry_run):
@@ -150,7 +159,8 @@ def sweep(
             dead_retention_s=settings.dead_retention_s,
             dry_run=dry_run,
         )
-        done.pruned, done.pruned_events, done.pruned_workers = pruned.tasks, pruned.events, pruned.workers
+        done.pruned, done.pruned_events = pruned.tasks, pruned.events
+        done.pruned_ticks, done.pruned_workers = pruned.ticks, pruned.workers
     if not dry_run and chosen.issuperset(RECOVERY):
         stores.ledger.swept(every_s=settings.times.sweep_s / 2)
     return done

@@ -176,6 +176,7 @@ class TestSchema:
             "0005_looks.sql",
             "0006_groups.sql",
             "0007_pauses.sql",
+            "0008_schedules.sql",
         ]
         assert cli("db", "migrate", "-o", "json").json()["applied"] == applied
         assert cli.look("db", "migrate")["applied"] == []

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
 import pytest
@@ -99,14 +100,24 @@ def wreck(cli: Cli) -> None:
             unpublished = record(wq, 7)
         statement = task.update().where(task.c.id.in_(unpublished)).values(published_at=None)
         assert database.run(lambda tx: tx.execute(statement).rowcount) == 7
+        for number in range(10):
+            wq.schedule(f"launch-{number}", wq.handler("shop.add"), at=datetime.now(UTC), args=(number,))
+        assert [ledger.schedule(one) for one in wq.registry.schedules()] == [True] * 10
+        ticked = datetime.now(UTC) - timedelta(days=31)
+        ticks = [
+            {"schedule": f"once-{number}", "at": ticked, "task_id": new_task_id(), "made_at": ticked}
+            for number in range(8)
+        ]
+        database.run(lambda tx: tx.execute(database.tables.tick.insert(), ticks))
         last = {"is_suspect": 1, "crashes_max": 1}  # a suspect pays, and this crash is its last
         budget = task.update().where(task.c.id == running[1].task_id).values(last)
         assert database.run(lambda tx: tx.execute(budget).rowcount) == 1
 
 
 EXPECTED = {
-    "expired": 11, "relayed": 7, "reaped_workers": 2, "returned": 3, "rehinted": 3, "dead": 1, "orphans": 2,
-    "promoted": 4, "lost": 6, "pruned": 9, "pruned_events": 0, "pruned_workers": 1,
+    "ticked": 10, "expired": 11, "relayed": 7, "reaped_workers": 2, "returned": 3, "rehinted": 3, "dead": 1, "orphans": 2,
+    "promoted": 4, "lost": 6, "pruned": 9, "pruned_events": 0, "pruned_ticks": 8,
+    "pruned_workers": 1,
 }  # fmt: skip
 MARKERS = {"markers": 2}
 """One through each queue with work. Another pass, a beat later, may send others: that is no change."""
@@ -139,7 +150,7 @@ class TestDryRun:
 
         assert did == said | {"dry_run": False}
         assert any(did[name] for name in EXPECTED)
-        assert all(did[name] <= 3 for name in ("expired", "relayed", "orphans", "promoted", "pruned"))
+        assert all(did[name] <= 3 for name in ("ticked", "expired", "relayed", "orphans", "promoted", "pruned"))
 
     def test_the_table_names_every_count(self, cli: Cli) -> None:
         wreck(cli)

@@ -41,6 +41,7 @@ FILES = [
     "0005_looks.sql",
     "0006_groups.sql",
     "0007_pauses.sql",
+    "0008_schedules.sql",
 ]
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_S = 60.0

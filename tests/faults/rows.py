@@ -282,6 +282,8 @@ ROWS: Final[dict[str, Row]] = {
             _PEOPLE + "what_a_dead_sweeper_had_taken_is_published_once_by_the_others",
             *_at("sweep.before_relay"),
             *_at("sweep.before_promote"),
+            *_at("sweep.before_tick"),
+            *_at("sweep.after_tick"),
             *_at("sweep.before_reap"),
             *_at("sweep.before_unhint"),
             *_at("sweep.before_forget"),

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
@@ -23,12 +24,23 @@ from tests.system.legs import Leg
 from tests.system.witness import make_book, read_book
 from workq import State
 from workq.failpoints import POINTS
+from workq.ticks import tick
 
 TASKS = 12
 THREADS = 2
 
 Act = Literal[
-    "producer", "notes", "fails", "sweep", "reap", "reap_the_done", "child_dies", "delayed", "lost", "transfers"
+    "producer",
+    "notes",
+    "fails",
+    "sweep",
+    "ticks",
+    "reap",
+    "reap_the_done",
+    "child_dies",
+    "delayed",
+    "lost",
+    "transfers",
 ]
 
 
@@ -42,7 +54,7 @@ class Row:
     legs: tuple[str, ...] = ("sqlite", "servers")
 
 
-BY_OTHERS: tuple[Act, ...] = ("sweep", "reap", "reap_the_done", "child_dies", "delayed", "lost")
+BY_OTHERS: tuple[Act, ...] = ("sweep", "ticks", "reap", "reap_the_done", "child_dies", "delayed", "lost")
 """Whoever repairs does the same on both legs. A worker does not: on SQLite hint and claim are one transaction."""
 
 RAN = THREADS
@@ -70,6 +82,8 @@ ROWS = {
     "transaction.after_commit": Row("transfers", crashes=RAN, nth=3),
     "beat.before_write": Row("notes", crashes=RAN),
     # whoever sweeps dies; where it was the supervisor, its children drain and another fleet goes on
+    "sweep.before_tick": Row("ticks"),
+    "sweep.after_tick": Row("ticks"),
     "sweep.before_relay": Row("sweep"),
     "sweep.before_promote": Row("delayed"),
     "sweep.before_settle": Row("reap_the_done", crashes=RAN),
@@ -138,6 +152,17 @@ def play(act: Act, leg: Leg, armed: dict[str, str], once: Path) -> int:
                 wait_until(once.exists, timeout_s=30, what="the sweeping supervisor died")
                 fleet.wait(10)
                 finish(leg)
+            return TASKS
+        case "ticks":
+            for number in range(TASKS):
+                leg.app.schedule(f"launch-{number}", leg["note"], kwargs={"number": number}, at=datetime.now(UTC))
+            for given in leg.app.registry.schedules():
+                leg.app.stores.ledger.schedule(given)
+            with leg.fleet(processes=1, threads=THREADS, environ=armed) as fleet:
+                wait_until(once.exists, timeout_s=30, what="the sweeping supervisor died")
+                fleet.wait(10)
+            assert tick(leg.app.stores, leg.app.settings, limit=TASKS) >= TASKS - 1
+            finish(leg)
             return TASKS
         case "lost":
             leg["note"].enqueue_many({"number": number, "seconds": 0.05} for number in range(TASKS))

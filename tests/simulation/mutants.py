@@ -24,7 +24,7 @@ from typing import Any
 from unittest import mock
 
 import msgspec
-from sqlalchemy import bindparam, update
+from sqlalchemy import bindparam, insert, update
 from sqlalchemy.sql import visitors
 from sqlalchemy.sql.elements import BindParameter, ColumnElement
 
@@ -41,7 +41,9 @@ from workq.ledger import Unpublished, people
 from workq.ledger.claims import Claiming
 from workq.ledger.marks import Marking
 from workq.ledger.people import Deciding
+from workq.ledger.record import Recording
 from workq.ledger.repair import Repairing
+from workq.ledger.scheduling import Scheduling
 from workq.missed import Missed
 from workq.pauses import Pauses
 from workq.produce import Producer
@@ -636,6 +638,39 @@ def _both(*changes: Any) -> Iterator[None]:
         for change in changes:
             stack.enter_context(change)
         yield
+
+
+# -- schedules
+
+
+@mutant
+def a_schedule_moves_on_before_its_tick_is_recorded() -> Any:
+    """In two transactions: whoever dies between them has left a tick out."""
+    original = Scheduling.tick
+
+    def tick(self: Any, row: Any, ticks: Any, *, next_at: Any, hints: Any = None) -> bool:
+        if not original(self, row, [], next_at=next_at):
+            return False
+        Recording.record(self, [task for _, task in ticks], hints=hints)
+        ids = [{"schedule": row.name, "at": at, "task_id": task.id} for at, task in ticks]
+        made = insert(self.database.tables.tick).values(made_at=self.database.now())
+        self.database.run(lambda tx: tx.execute(made, ids)) if ids else None
+        return True
+
+    return replaced(Scheduling, "tick", tick)
+
+
+@mutant
+def a_schedule_that_has_moved_on_ticks_again() -> Any:
+    """Whoever looked before another had moved it records the same ticks: only their own rows stand against it."""
+    original = Scheduling.tick
+
+    def tick(self: Any, row: Any, ticks: Any, *, next_at: Any, hints: Any = None) -> bool:
+        if not original(self, row, ticks, next_at=next_at, hints=hints):
+            Recording.record(self, [task for _, task in ticks], hints=hints)
+        return True
+
+    return replaced(Scheduling, "tick", tick)
 
 
 # -- the hunt

@@ -39,7 +39,7 @@ from workq.held import held_for
 from workq.incarnation import Incarnation
 from workq.inflight.claims import ClaimsInFlight
 from workq.intake import Parts
-from workq.ledger import CancelAnswer, Evidence, Reaped, Unpublished
+from workq.ledger import CancelAnswer, Evidence, NewSchedule, Reaped, Unpublished
 from workq.places import Kind
 from workq.pool import Attempt, Pool
 from workq.produce import _VISIBLE_AFTER_S, Producer
@@ -50,6 +50,7 @@ from workq.settle import Settler
 from workq.stores import Stores
 from workq.sweep import STEPS, Swept, finish_reaping, settle_in_its_place, sweep
 from workq.task import HandedBack, NewTask, Outcome
+from workq.timetable import Missed, Timetable
 from workq.worker import take_in
 
 QUEUES = ("mail", "index")
@@ -158,6 +159,16 @@ _ERRORS: Final = {
     "snooze": Snooze(0.7, "not now"),
 }
 """What a handler raises, by what its script says."""
+
+
+TICKING: Final = "ticking"
+"""The name of the schedule."""
+
+
+def ticking(every_s: float) -> NewSchedule:
+    """What ticks so often, each of its ticks."""
+    timetable = Timetable.every(every_s)
+    return NewSchedule(TICKING, timetable, Missed.ALL, "act", "mail", '{"a":[1],"k":{}}', failures_max=3, crashes_max=3)
 
 
 def _nobody() -> Any:
@@ -519,6 +530,7 @@ class Sweeper:
         self.process = setting.process("sweeper")
         self.stores = setting.stores(self.process)
         self.strand = self.process.strand("sweep", self._step)
+        self.steps = [step for step in STEPS if step != "tick" or setting.world.plan.every_s is not None]
         self.at = 0
         self.process.on_death.append(self._died)
         self.strand.wake(setting.world.rng.uniform(0.0, setting.world.plan.times.sweep_s))
@@ -528,8 +540,8 @@ class Sweeper:
 
     def _step(self) -> float | None:
         plan = self.setting.world.plan
-        step = STEPS[self.at]
-        self.at = (self.at + 1) % len(STEPS)
+        step = self.steps[self.at]
+        self.at = (self.at + 1) % len(self.steps)
         if step == "prune" and self.setting.world.rng.random() < 0.9:  # nothing here is old
             return plan.times.sweep_s
         try:
@@ -845,7 +857,9 @@ class Nemesis:
                     rng.choice(working).process.wall_s += rng.choice([-7200.0, 7200.0])
 
     def heal(self) -> None:
-        """Whoever has paused something resumes it."""
+        """Whoever has paused something resumes it, and nothing ticks any more."""
+        if self.setting.world.plan.every_s is not None:
+            self._have(lambda: self.person.stores.ledger.pause_schedule(TICKING, who="simulated", why="simulated"))
         if self.setting.world.faults["pause_queue"]:
             for queue in QUEUES:
                 self._have(partial(self.person.resume, queue))

@@ -9,7 +9,7 @@ I3 one settlement per life, by the newest attempt and its token · I4 two attemp
 I5 starts are bounded by the budgets · I6 nothing runs without a row · I7 nothing starts before it is due ·
 I8 nothing is claimed after its cancel was answered, nor while its queue is paused · I9 attempts strictly increase ·
 I10 hints are for rows that exist, are marked only when confirmed, are never lost by workq itself, and are not repaired
-where nothing was lost · I11 at rest nothing is left over.
+where nothing was lost · I11 at rest nothing is left over · I12 each tick of a schedule is one task, and none is left out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tests.simulation import broker, inflight
-from tests.simulation.ledger import SimDatabase, instant
+from tests.simulation.ledger import BEGAN, SimDatabase, instant
 from tests.simulation.world import Process, World
 from workq.broker import Hint
 from workq.task import Cancelled, Claim, Dead, Done, Failed, HandedBack, Outcome, Settlement, Snoozed
@@ -234,6 +234,14 @@ class Recorder:
     def _judge(self, old: Row | None, new: Row) -> None:
         op, args = self._op()
         short = f"{new.id} in {op}"
+        if old is None and op == "tick":
+            at = next((at for at, task in args[1] if task.id == new.id), None)
+            if at is None:
+                self.world.violated("I12", f"{short}: recorded, and no tick is its")
+                return
+            self._not_before[new.id] = instant((at - BEGAN).total_seconds())
+            self._unpublished_since[new.id] = self.world.now
+            return
         if old is None:
             if new.id not in self.tried or new.id in self.rolled_back or op not in ("record", "transaction"):
                 self.world.violated("I1", f"{short}: recorded without being asked")
@@ -486,6 +494,23 @@ class Recorder:
         for row in self.rows.values():
             if row.state == "succeeded" and not isinstance(self.outcomes.get((row.id, row.attempt)), Done):
                 self.world.violated("I3", f"{row.id} succeeded by attempt {row.attempt}, which has not")
+        if self.world.plan.every_s is not None:
+            self._check_ticks(self.world.plan.every_s)
+
+    def _check_ticks(self, every_s: float) -> None:
+        """From the first instant to that of the next tick, each is there, and each is a task."""
+        tables = self._database.tables
+        [(next_at,)] = self._database.raw.execute(f"SELECT next_at FROM {tables.schedule.name}")
+        ticks = list(self._database.raw.execute(f"SELECT at, task_id FROM {tables.tick.name} ORDER BY at"))
+        expected: list[str] = []
+        while (at := instant(every_s * (len(expected) + 1))) < next_at:
+            expected.append(at)
+        if [at for at, _ in ticks] != expected:
+            self.world.violated("I12", f"it ticked at {[at for at, _ in ticks]}, and should have at {expected}")
+        made = {task_id for _, task_id in ticks}
+        others = set(self.rows) - self.tried
+        if made != others or len(made) != len(ticks):
+            self.world.violated("I12", f"{len(ticks)} ticks are {len(made)} tasks, and {len(others)} are there")
 
 
 def _led_to(outcome: Outcome) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from typing import Any
 from unittest import mock
 
 from tests.simulation.ledger import SimDatabase
-from tests.simulation.processes import Auditor, Nemesis, Producing, Setting, Supervisor, Sweeper
+from tests.simulation.processes import Auditor, Nemesis, Producing, Setting, Supervisor, Sweeper, ticking
 from tests.simulation.world import Plan, World
 from workq import failpoints
 
@@ -75,6 +75,7 @@ def inside(world: World) -> Iterator[None]:
         mock.patch("workq.ledger.claims.secrets", seeded),
         mock.patch("workq.marker.new_task_id", world.new_id),
         mock.patch("workq.audit.queues.new_task_id", world.new_id),
+        mock.patch("workq.ticks.new_task_id", world.new_id),
         mock.patch("workq.sweep.time", stopped),
         mock.patch("workq.sweep.this_machine", return_value=None),
         mock.patch("workq.beat.psutil", weighed),
@@ -96,6 +97,8 @@ def run(seed: int, database: SimDatabase, *, plan: Plan | None = None, is_traced
     database.begin_run(world)
     with inside(world):
         setting = Setting(world, database)
+        if plan.every_s is not None:
+            setting.stores(setting.process("person")).ledger.schedule(ticking(plan.every_s))
         Supervisor(setting)
         for _ in range(plan.sweepers):
             Sweeper(setting)

@@ -83,6 +83,8 @@ class Plan:
     times: Times
     is_direct: bool = False
     """All three stores are one database, and workers claim straight from its hints."""
+    every_s: float | None = None
+    """A schedule ticks so often until the faults stop."""
 
     @staticmethod
     def of(seed: int, *, loses_hints: bool = True) -> Plan:
@@ -108,6 +110,7 @@ class Plan:
                 rate = rng.choice([0.01, 0.03, 0.08])
         if Random(seed * 15_485_863 + 5).random() < 0.2:
             chosen = [*chosen, "pause_queue", "pause_queue"]
+        ticking = Random(seed * 32_452_843 + 7)
         is_marked = kind == "healthy" and rng.random() < 0.5  # many markers among hints that change hands slowly
         beat_s = rng.choice([2.0, 5.0])
         times = Times(
@@ -134,6 +137,7 @@ class Plan:
             limit=rng.choice([1, 3, 1000]),
             times=times,
             is_direct=is_direct,
+            every_s=beat_s * ticking.choice([1.0, 3.0]) if ticking.random() < 0.15 else None,
         )
 
 

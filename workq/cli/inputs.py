@@ -13,7 +13,7 @@ import click
 
 from workq.codec import is_task_id
 from workq.errors import ConfigError
-from workq.names import check_queue
+from workq.names import check_queue, check_task_name
 
 _UNITS_S: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([smhd])")
@@ -129,6 +129,19 @@ class QueueName(click.ParamType[str]):
         """The name, checked."""
         try:
             return check_queue(value)
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+
+
+class ScheduleName(click.ParamType[str]):
+    """The name of a schedule."""
+
+    name = "schedule"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The name, checked."""
+        try:
+            return check_task_name(value)
         except ConfigError as error:
             self.fail(str(error), param, ctx)
 

@@ -37,6 +37,7 @@ workq sweep --plan plan.json
 workq sweep --apply plan.json --yes
 """
 _COUNTS = (
+    "ticked",
     "expired",
     "relayed",
     "reaped_workers",
@@ -48,6 +49,7 @@ _COUNTS = (
     "lost",
     "pruned",
     "pruned_events",
+    "pruned_ticks",
     "pruned_workers",
     "markers",
 )
@@ -81,6 +83,8 @@ def sweep(
     limit: int | None,
 ) -> int:
     """Repair what was lost: relay hints, end the claims of the dead, return orphans, promote, send lost hints, prune.
+
+    What is due by a schedule becomes a task (only by a pass: no plan has ticks).
 
     Workers sweep too; this is for cron, and for the day when no worker runs. Any number may run at once. A store that
     is away ends the steps that need it; the others are done, and the exit status is 4.

@@ -32,6 +32,7 @@ from workq.ledger.answers import (
     HintRows,
     Look,
     Marker,
+    NewSchedule,
     OpenTask,
     Pause,
     Prunable,
@@ -39,6 +40,7 @@ from workq.ledger.answers import (
     Prunes,
     QueueCount,
     Reaped,
+    ScheduleRow,
     Settled,
     Standing,
     Unpublished,
@@ -63,6 +65,7 @@ __all__ = [
     "Ledger",
     "Look",
     "Marker",
+    "NewSchedule",
     "NO_GROUP",
     "OpenTask",
     "Pause",
@@ -71,6 +74,7 @@ __all__ = [
     "Prunes",
     "QueueCount",
     "Reaped",
+    "ScheduleRow",
     "Settled",
     "Standing",
     "Unpublished",
@@ -301,6 +305,53 @@ class Ledger(Protocol):
 
     def swept(self, *, every_s: float) -> None:
         """Note that a pass of the sweep has ended; at most once in `every_s` seconds, however many sweep."""
+        ...
+
+    # -- schedules (see ticks.py)
+
+    def schedule(self, given: NewSchedule) -> bool:
+        """Let something tick, or change what stands under that name; False when it stands so already.
+
+        Whose timetable stays keeps its next tick. Repeatable.
+        """
+        ...
+
+    def unschedule(self, name: str, *, who: str) -> bool:
+        """Let it tick no more; False when there is none of that name. What has become a task stays one."""
+        ...
+
+    def pause_schedule(self, name: str, *, who: str, why: str) -> None:
+        """Let it not tick until `resume_schedule`. NotFound when there is none."""
+        ...
+
+    def resume_schedule(self, name: str, *, who: str, why: str) -> bool:
+        """Let it tick again, from now on; False when it was not paused. NotFound when there is none."""
+        ...
+
+    def schedules(self) -> list[ScheduleRow]:
+        """All of them, by name."""
+        ...
+
+    def schedules_due(self, *, ahead_s: float, limit: int) -> list[ScheduleRow]:
+        """Those whose next tick comes within `ahead_s`, the earliest first. None that is paused."""
+        ...
+
+    def tick(
+        self,
+        row: ScheduleRow,
+        ticks: Sequence[tuple[datetime, NewTask]],
+        *,
+        next_at: datetime | None,
+        hints: HintRows | None = None,
+    ) -> bool:
+        """Record a task for each of these ticks, and let the next one be at `next_at`, in one transaction.
+
+        False, and nothing is recorded, when the schedule does not stand any more where `row` saw it. Repeatable.
+        """
+        ...
+
+    def ticks(self, schedule: str, *, limit: int) -> list[tuple[datetime, str]]:
+        """When it has ticked, and which task that became, the newest first."""
         ...
 
     # -- plan and apply (see plan.py)

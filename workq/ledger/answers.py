@@ -14,6 +14,7 @@ from sqlalchemy import Connection
 from workq.broker import HintRow
 from workq.evidence import NO_FACTS, Certificate, Facts, Kind
 from workq.task import NewTask, State
+from workq.timetable import Missed, Timetable
 
 
 class Unpublished(msgspec.Struct, frozen=True):
@@ -57,6 +58,47 @@ class Pause:
     ends_at: datetime | None
     who: str
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewSchedule:
+    """What is to tick, and which task each tick becomes."""
+
+    name: str
+    timetable: Timetable
+    missed: Missed
+    task_name: str
+    queue: str
+    payload: str
+    failures_max: int
+    crashes_max: int
+    expires_s: float | None = None
+    """Counted from the tick."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRow:
+    """One schedule as the ledger knows it. `now` is the ledger's clock at the look.
+
+    `next_at` None: it does not tick any more. `last_at`: its last tick that became a task.
+    """
+
+    name: str
+    timetable: Timetable
+    missed: Missed
+    task_name: str
+    queue: str
+    payload: str
+    failures_max: int
+    crashes_max: int
+    expires_s: float | None
+    changed_at: datetime
+    next_at: datetime | None
+    last_at: datetime | None
+    paused_at: datetime | None
+    who: str | None
+    why: str | None
+    now: datetime
 
 
 class Hinted(Protocol):
@@ -170,6 +212,7 @@ class Pruned:
 
     tasks: int
     events: int
+    ticks: int
     workers: int
 
 
@@ -260,6 +303,7 @@ class Prunes(StrEnum):
     CANCELLED = "cancelled"
     DEAD = "dead"
     EVENTS = "events"
+    TICKS = "ticks"
     WORKERS = "workers"
 
 

@@ -34,6 +34,8 @@ from workq.task import State
 
 AT_ONCE = 500
 """How many rows one transaction decides."""
+_NUMBERED = frozenset({Prunes.EVENTS, Prunes.TICKS})
+"""Whose ids are numbers."""
 ORPHANED = Evidence("it ran under an incarnation that is not live any more", kind=Kind.ORPHAN)
 
 
@@ -195,7 +197,7 @@ class Planning(Repairing):
         table, old, at, age_s = self._old(rows.what, retention_s, dead_retention_s)
         is_old = [*old, at <= self.database.now(-age_s), at <= rows.before]
         keys: list[Any] = [
-            int(one) if rows.what is Prunes.EVENTS else one for one in rows.ids if _is_key(one, rows.what)
+            int(one) if rows.what in _NUMBERED else one for one in rows.ids if _is_key(one, rows.what)
         ]
         pruned: list[str] = []
         for page in _pages(sorted(keys)):
@@ -292,6 +294,7 @@ class Planning(Repairing):
     ) -> tuple[Table, list[ColumnElement[bool]], ColumnElement[Any], float]:
         """One kind of rows that retention removes: the table, which rows, what their age counts from, how old."""
         t, e, w = self.database.tables.task, self.database.tables.event, self.database.tables.worker
+        k = self.database.tables.tick
         match what:
             case Prunes.SUCCEEDED | Prunes.CANCELLED | Prunes.DEAD:
                 state = State(what.value)
@@ -299,6 +302,8 @@ class Planning(Repairing):
                 return t, [found(t.c.state, *ENDED), found(t.c.state, state)], t.c.settled_at, age_s
             case Prunes.EVENTS:
                 return e, [], e.c.at, EVENTS_KEPT_S
+            case Prunes.TICKS:
+                return k, [], k.c.made_at, EVENTS_KEPT_S
             case Prunes.WORKERS:
                 return w, [and_(w.c.state.in_(["left", "reaped"]))], w.c.ended_at, WORKERS_KEPT_S
             case _:
@@ -309,7 +314,7 @@ def _is_key(text: str, what: Prunes) -> bool:
     match what:
         case Prunes.SUCCEEDED | Prunes.CANCELLED | Prunes.DEAD:
             return codec.is_task_id(text)
-        case Prunes.EVENTS:
+        case Prunes.EVENTS | Prunes.TICKS:
             return text.isascii() and text.isdecimal() and len(text) < 19
         case Prunes.WORKERS:
             return 0 < len(text) <= 120

@@ -451,7 +451,7 @@ class Repairing(Appending):
 
     def prune(self, *, limit: int, retention_s: float, dead_retention_s: float, dry_run: bool = False) -> Pruned:
         tables, now = self.database.tables, self.database.now
-        t, e, w = tables.task, tables.event, tables.worker
+        t, e, k, w = tables.task, tables.event, tables.tick, tables.worker
         kept_s = {State.SUCCEEDED: retention_s, State.CANCELLED: retention_s, State.DEAD: dead_retention_s}
         ended = found(t.c.state, *ENDED)
         tasks = [
@@ -465,11 +465,14 @@ class Repairing(Appending):
         ]
         is_old_event = e.c.at <= now(-EVENTS_KEPT_S)
         events = [(select(e.c.id).where(is_old_event).order_by(e.c.at), is_old_event)]
+        is_old_tick = k.c.made_at <= now(-EVENTS_KEPT_S)
+        ticks = [(select(k.c.id).where(is_old_tick).order_by(k.c.made_at), is_old_tick)]
         is_old_worker = and_(w.c.state.in_(["left", "reaped"]), w.c.ended_at <= now(-WORKERS_KEPT_S))
         workers = [(select(w.c.id).where(is_old_worker), is_old_worker)]
         return Pruned(
             self._pruned(t, tasks, limit, dry_run=dry_run),
             self._pruned(e, events, limit, dry_run=dry_run),
+            self._pruned(k, ticks, limit, dry_run=dry_run),
             self._pruned(w, workers, limit, dry_run=dry_run),
         )
 

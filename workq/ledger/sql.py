@@ -16,14 +16,14 @@ from workq.ledger.pausing import Pausing
 from workq.ledger.plans import Planning
 from workq.ledger.question import Asking
 from workq.ledger.rebuilds import Rebuilding
-from workq.ledger.record import Recording
 from workq.ledger.repair import RESERVED_S
+from workq.ledger.scheduling import Scheduling
 from workq.ledger.standing import Reporting
 from workq.ledger.withdraw import Withdrawing
 
 
 class SqlLedger(
-    Recording, Succeeding, Auditing, Planning, Rebuilding, Marking, Pausing, Grouping, Withdrawing, Asking, Reporting
+    Scheduling, Succeeding, Auditing, Planning, Rebuilding, Marking, Pausing, Grouping, Withdrawing, Asking, Reporting
 ):
     """A ledger in one SQL database. Satisfies `workq.ledger.Ledger`."""
 

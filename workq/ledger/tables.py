@@ -4,8 +4,8 @@ A test proves that both say the same on every dialect. The prefix of every name 
 applications share a database without seeing each other.
 
 `task` is the record and the sole authority; `worker` has one row per incarnation; `event` is appended only; `marker`
-has the messages that prove others lost; `pause` the queues that a person has paused; `hint`, `hold` and `lease` are the
-broker and the in-flight store of the embedded queue.
+has the messages that prove others lost; `pause` the queues that a person has paused; `schedule` what ticks, and `tick`
+each tick that became a task; `hint`, `hold` and `lease` are the broker and the in-flight store of the embedded queue.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from sqlalchemy import (
     BigInteger,
     CheckConstraint,
     Column,
+    Double,
     Index,
     Integer,
     MetaData,
@@ -33,7 +34,7 @@ from sqlalchemy.types import TypeEngine
 
 from workq.ledger.sqltime import Instant
 
-SCHEMA_VERSION: Final = 7
+SCHEMA_VERSION: Final = 8
 
 
 def _id() -> TypeEngine[Any]:
@@ -255,6 +256,44 @@ class Tables:
             Column("who", _word(200), nullable=False),
             Column("why", _word(200), nullable=False),
             PrimaryKeyConstraint("queue", name=name("pause_pk")),
+            **in_innodb,
+        )
+        self.schedule = Table(
+            name("schedule"),
+            self.metadata,
+            Column("name", _word(200), nullable=False),
+            Column("rule", _word(5), nullable=False),
+            Column("text", _word(150), nullable=False),
+            Column("zone", _word(64), nullable=False),
+            Column("missed", _word(4), nullable=False),
+            Column("task_name", _word(200), nullable=False),
+            Column("queue", _word(100), nullable=False),
+            Column("payload", _body(), nullable=False),
+            Column("failures_max", Integer, nullable=False),
+            Column("crashes_max", Integer, nullable=False),
+            Column("expires_s", Double),
+            Column("changed_at", Instant(), nullable=False),
+            Column("next_at", Instant()),
+            Column("last_at", Instant()),
+            Column("paused_at", Instant()),
+            Column("who", _word(200)),
+            Column("why", _word(200)),
+            PrimaryKeyConstraint("name", name=name("schedule_pk")),
+            rule("schedule_rule", "rule IN ('cron', 'every', 'at')"),
+            rule("schedule_missed", "missed IN ('skip', 'once', 'all')"),
+            **in_innodb,
+        )
+        self.tick = Table(
+            name("tick"),
+            self.metadata,
+            Column("id", _serial(), nullable=False, autoincrement=True),
+            Column("schedule", _word(200), nullable=False),
+            Column("at", Instant(), nullable=False),
+            Column("task_id", _id(), nullable=False),
+            Column("made_at", Instant(), nullable=False),
+            PrimaryKeyConstraint("id", name=name("tick_pk")),
+            UniqueConstraint("schedule", "at", name=name("tick_once")),
+            Index(name("tick_by_time"), "made_at"),
             **in_innodb,
         )
         self.meta = Table(

@@ -19,6 +19,7 @@ from tests.contract.ledger.reap import ReapContract
 from tests.contract.ledger.rebuild import RebuildContract
 from tests.contract.ledger.record import RecordContract
 from tests.contract.ledger.rules import RulesContract
+from tests.contract.ledger.schedules import SchedulesContract
 from tests.contract.ledger.settle import SettleContract
 from tests.contract.ledger.sweep import SweepContract
 from tests.contract.ledger.text import TextContract
@@ -45,6 +46,7 @@ class LedgerContract(
     RebuildContract,
     AuditContract,
     PausesContract,
+    SchedulesContract,
     PeopleContract,
     WithdrawContract,
     DeadContract,

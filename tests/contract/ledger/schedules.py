@@ -1,0 +1,195 @@
+"""Schedules: what ticks stands in the ledger, and one tick is one task, however many look at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests.contract.given import ARGUMENTS, HOUR_S, Clock, at_once, new
+from tests.contract.ledger.steps import Steps
+from workq.errors import NotFound
+from workq.ledger import Ledger, NewSchedule, Prunes, ScheduleRow
+from workq.ledger.database import Database
+from workq.task import NewTask, State
+from workq.timetable import Missed, Timetable
+
+WHO = "eve@host"
+DAY_S = 86400.0
+NIGHTLY = NewSchedule("nightly", Timetable.cron("0 3 * * *"), Missed.ONCE, "index", "default", ARGUMENTS, 5, 3)
+EVERY = replace(NIGHTLY, name="every", timetable=Timetable.every(60.0))
+
+
+class SchedulesContract(Steps):
+    @staticmethod
+    def standing(ledger: Ledger, name: str) -> ScheduleRow:
+        [row] = [one for one in ledger.schedules() if one.name == name]
+        return row
+
+    @staticmethod
+    def for_a_tick() -> NewTask:
+        [task] = new()
+        return task
+
+    def test_it_is_written_once_and_found_when_it_is_due(self, ledger: Ledger, clock: Clock) -> None:
+        assert ledger.schedule(EVERY)
+        assert not ledger.schedule(EVERY), "it stands so already"
+        row = self.standing(ledger, "every")
+
+        early = ledger.schedules_due(ahead_s=10.0, limit=9)
+        clock.forward(55.0)
+        due = ledger.schedules_due(ahead_s=10.0, limit=9)
+
+        assert row.next_at is not None
+        assert (row.next_at - row.now).total_seconds() == pytest.approx(60.0, abs=30.0)
+        assert (row.timetable, row.missed, row.payload, row.last_at) == (EVERY.timetable, Missed.ONCE, ARGUMENTS, None)
+        assert early == []
+        assert [one.name for one in due] == ["every"]
+
+    def test_what_is_changed_keeps_its_next_tick_unless_its_timetable_is(self, ledger: Ledger) -> None:
+        ledger.schedule(EVERY)
+        before = self.standing(ledger, "every").next_at
+
+        assert ledger.schedule(replace(EVERY, queue="mail", missed=Missed.ALL))
+        changed = self.standing(ledger, "every")
+        assert ledger.schedule(replace(EVERY, timetable=Timetable.every(HOUR_S)))
+        moved = self.standing(ledger, "every")
+
+        assert (changed.next_at, changed.queue, changed.missed) == (before, "mail", Missed.ALL)
+        assert before is not None
+        assert moved.next_at is not None
+        assert moved.next_at > before
+
+    def test_a_tick_is_one_task_and_the_schedule_moves_on(self, ledger: Ledger, clock: Clock) -> None:
+        ledger.schedule(EVERY)
+        clock.forward(61.0)
+        [row] = ledger.schedules_due(ahead_s=0.0, limit=9)
+        assert row.next_at is not None
+        task, following = self.for_a_tick(), row.timetable.after(row.next_at)
+
+        first = ledger.tick(row, [(row.next_at, task)], next_at=following)
+        again = ledger.tick(row, [(row.next_at, task)], next_at=following)
+        late = ledger.tick(row, [(row.next_at, self.for_a_tick())], next_at=following)
+
+        assert (first, again, late) == (True, True, False), "the same may be repeated"
+        assert self.state(ledger, task.id) is State.READY
+        assert ledger.ticks("every", limit=9) == [(row.next_at, task.id)]
+        stands = self.standing(ledger, "every")
+        assert (stands.next_at, stands.last_at) == (following, row.next_at)
+
+    def test_many_at_once_make_one_task_of_one_tick(self, ledger: Ledger, clock: Clock) -> None:
+        ledger.schedule(EVERY)
+        clock.forward(61.0)
+
+        def look(_: int) -> bool:
+            made = False
+            for row in ledger.schedules_due(ahead_s=0.0, limit=9):
+                assert row.next_at is not None
+                tick = [(row.next_at, self.for_a_tick())]
+                made = ledger.tick(row, tick, next_at=row.timetable.after(row.next_at)) or made
+            return made
+
+        assert at_once(8, look).count(True) == 1
+        assert len(ledger.ticks("every", limit=9)) == len(ledger.tasks()) == 1
+
+    def test_what_was_changed_or_paused_or_removed_since_the_look_does_not_tick(
+        self, ledger: Ledger, clock: Clock
+    ) -> None:
+        for change in (
+            lambda: ledger.schedule(replace(EVERY, queue="mail")),
+            lambda: ledger.pause_schedule("every", who=WHO, why="?"),
+            lambda: ledger.unschedule("every", who=WHO),
+        ):
+            ledger.unschedule("every", who=WHO)
+            ledger.schedule(EVERY)
+            clock.forward(61.0)
+            [row] = ledger.schedules_due(ahead_s=0.0, limit=9)
+            assert row.next_at is not None
+            clock.forward(1.0)
+            change()
+
+            assert not ledger.tick(row, [(row.next_at, self.for_a_tick())], next_at=None)
+        assert ledger.tasks() == []
+
+    def test_a_clock_that_is_set_back_makes_nothing_tick_again(self, ledger: Ledger, clock: Clock) -> None:
+        ledger.schedule(EVERY)
+        clock.forward(61.0)
+        [row] = ledger.schedules_due(ahead_s=0.0, limit=9)
+        assert row.next_at is not None
+        ledger.tick(row, [(row.next_at, self.for_a_tick())], next_at=row.timetable.after(row.next_at))
+
+        clock.forward(-120.0)
+
+        assert ledger.schedules_due(ahead_s=0.0, limit=9) == []
+
+    def test_what_is_removed_and_written_again_does_not_repeat_a_tick(self, ledger: Ledger) -> None:
+        at = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=5)
+        once = replace(NIGHTLY, name="once", timetable=Timetable.at(at))
+        made = []
+        for _ in range(2):
+            ledger.schedule(once)
+            [row] = ledger.schedules_due(ahead_s=60.0, limit=9)
+            assert row.next_at == at
+            made.append(ledger.tick(row, [(at, self.for_a_tick())], next_at=None))
+            ledger.unschedule("once", who=WHO)
+
+        assert made == [True, True]
+        assert len(ledger.tasks()) == len(ledger.ticks("once", limit=9)) == 1
+
+    def test_a_paused_one_is_not_due_and_resumed_it_leaves_out_what_was_meanwhile(
+        self, ledger: Ledger, clock: Clock
+    ) -> None:
+        ledger.schedule(EVERY)
+        ledger.pause_schedule("every", who=WHO, why="the disk is full")
+        paused = self.standing(ledger, "every")
+        clock.forward(HOUR_S)
+        due = ledger.schedules_due(ahead_s=10.0, limit=9)
+
+        resumed = [ledger.resume_schedule("every", who=WHO, why="?") for _ in range(2)]
+        stands = self.standing(ledger, "every")
+
+        assert (paused.who, paused.why) == (WHO, "the disk is full")
+        assert paused.paused_at is not None
+        assert due == []
+        assert resumed == [True, False]
+        assert stands.paused_at is None
+        assert stands.next_at is not None
+        assert 0.0 < (stands.next_at - stands.now).total_seconds() <= 60.0
+
+    def test_what_is_not_there_is_told(self, ledger: Ledger, database: Database) -> None:
+        before = self.everything(database)
+
+        assert not ledger.unschedule("nobody", who=WHO)
+        with pytest.raises(NotFound, match="no schedule 'nobody'"):
+            ledger.pause_schedule("nobody", who=WHO, why="?")
+        with pytest.raises(NotFound, match="no schedule 'nobody'"):
+            ledger.resume_schedule("nobody", who=WHO, why="?")
+        assert ledger.ticks("nobody", limit=9) == []
+        assert self.everything(database) == before
+
+    def test_ticks_are_kept_for_thirty_days_and_the_last_one_is_known_for_ever(
+        self, ledger: Ledger, clock: Clock
+    ) -> None:
+        ledger.schedule(EVERY)
+        kept = {"retention_s": 365 * DAY_S, "dead_retention_s": 365 * DAY_S}
+        for _ in range(3):
+            clock.forward(61.0)
+            [row] = ledger.schedules_due(ahead_s=0.0, limit=9)
+            assert row.next_at is not None
+            ledger.tick(row, [(row.next_at, self.for_a_tick())], next_at=row.timetable.after(row.next_at))
+        ledger.pause_schedule("every", who=WHO, why="?")
+        last_at = self.standing(ledger, "every").last_at
+        young = ledger.prunable(limit=9, **kept), ledger.prune(limit=9, **kept).ticks
+        clock.forward(31 * DAY_S)
+
+        [old] = [one for one in ledger.prunable(limit=2, **kept) if one.what is Prunes.TICKS]
+        applied = ledger.prune_planned(old, by={"who": WHO}, **kept)
+        counts = [ledger.prune(limit=2, dry_run=dry_run, **kept).ticks for dry_run in (True, False, False)]
+
+        assert young == ([], 0)
+        assert applied.changed == old.ids
+        assert len(old.ids) == 2
+        assert counts == [1, 1, 0]
+        assert ledger.ticks("every", limit=9) == []
+        assert self.standing(ledger, "every").last_at == last_at is not None
