@@ -26,6 +26,7 @@ from workq.handler import (
     Registry,
     check_budget,
     check_function,
+    check_on_crash,
     check_time_limit_s,
     default_name,
     new_schedule,
@@ -98,6 +99,7 @@ class WorkQueue:
         queue: str = "default",
         failures_max: int = 5,
         crashes_max: int = 3,
+        on_crash: str = "again",
         time_limit_s: float | None = None,
         retry: Policy | Compute | None = None,
         retry_on: type[BaseException] | Sequence[type[BaseException]] | None = None,
@@ -110,6 +112,9 @@ class WorkQueue:
             queue: the line that it waits in.
             failures_max: after so many failures it is dead. 1 means no retry.
             crashes_max: after so many deaths of its worker process while it ran, it is dead.
+            on_crash: what becomes of a task that had started when its process died, was killed, or was not heard of any
+                more: it runs `again` (until `crashes_max`); it has to `fail` (as if it had raised, until
+                `failures_max`); or it is dead at once, and workq has to `ask` a person: `workq task retry`.
             time_limit_s: SoftTimeLimit is raised in the handler after so many seconds; some seconds later its process
                 is killed and the attempt counts as a failure.
             retry: the delays between attempts: `Exponential()` by default, `Fixed()`, `Schedule()`, or a function that
@@ -124,6 +129,7 @@ class WorkQueue:
             queue=check_queue(queue),
             failures_max=check_budget(failures_max, "failures_max"),
             crashes_max=check_budget(crashes_max, "crashes_max"),
+            on_crash=check_on_crash(on_crash),
         )
         if time_limit_s is not None:
             time_limit_s = check_time_limit_s(time_limit_s)

@@ -20,7 +20,7 @@ from workq import codec
 from workq.errors import ConfigError, PayloadError
 from workq.names import check_delay_s, check_key, check_queue, check_task_name
 from workq.retry import Retries
-from workq.task import Enqueued, NewTask
+from workq.task import Enqueued, NewTask, OnCrash
 from workq.timetable import Missed
 
 if TYPE_CHECKING:
@@ -59,6 +59,13 @@ def check_expires_s(value: object, *, delay_s: float) -> float:
     return expires_s
 
 
+def check_on_crash(value: object) -> OnCrash:
+    """A recovery policy: what becomes of a task whose worker died while it ran."""
+    if value not in tuple(OnCrash):
+        raise ConfigError(f"on_crash: need one of {', '.join(OnCrash)}, got {value!r}")
+    return OnCrash(value)
+
+
 def seconds_until(at: object) -> float:
     """Seconds from now until an aware instant; 0 when it is past."""
     if not isinstance(at, datetime) or at.tzinfo is None or at.utcoffset() is None:
@@ -80,6 +87,7 @@ class Options:
     delay_s: float = 0.0
     key: str | None = None
     expires_s: float | None = None
+    on_crash: OnCrash = OnCrash.AGAIN
     connection: Any = field(default=None, repr=False)
 
 
@@ -181,6 +189,7 @@ class Handler(Generic[P, R]):
         queue: str | None = None,
         failures_max: int | None = None,
         expires_s: float | None = None,
+        on_crash: str | None = None,
         connection: Any = None,
     ) -> Call[P]:
         """The same handler with other options for one call.
@@ -193,6 +202,7 @@ class Handler(Generic[P, R]):
             failures_max: how often it may fail, 1 or more.
             expires_s: seconds from now, more than its delay; from then on no attempt is started any more, be it the
                 first or a retry: the task is cancelled, for the reason `expired`. What runs then runs on.
+            on_crash: what becomes of it when its worker dies while it runs, as for `WorkQueue.task`.
             connection: the caller's SQLAlchemy connection or session; the task commits or rolls back with it.
 
         Raises:
@@ -213,6 +223,8 @@ class Handler(Generic[P, R]):
             chosen = replace(chosen, failures_max=check_budget(failures_max, "failures_max"))
         if expires_s is not None:
             chosen = replace(chosen, expires_s=check_expires_s(expires_s, delay_s=chosen.delay_s))
+        if on_crash is not None:
+            chosen = replace(chosen, on_crash=check_on_crash(on_crash))
         return Call(self, replace(chosen, connection=connection))
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
@@ -250,6 +262,7 @@ class Handler(Generic[P, R]):
             crashes_max=options.crashes_max,
             key=options.key,
             expires_s=options.expires_s,
+            on_crash=options.on_crash,
         )
 
     def fits(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
@@ -310,6 +323,7 @@ def new_schedule(
         failures_max=task.failures_max,
         crashes_max=task.crashes_max,
         expires_s=task.expires_s,
+        on_crash=task.on_crash,
     )
 
 

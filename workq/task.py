@@ -52,6 +52,17 @@ TRANSITIONS: Final[dict[State, frozenset[State]]] = {
 SETTLED: Final = frozenset({State.SUCCEEDED, State.DEAD, State.CANCELLED})
 
 
+class OnCrash(StrEnum):
+    """What becomes of a task that had started when its worker process died, so that nobody knows what it has done."""
+
+    AGAIN = "again"
+    """It runs again, until `crashes_max`."""
+    FAIL = "fail"
+    """The attempt has failed: it is tried again after a wait, until `failures_max`."""
+    ASK = "ask"
+    """It is dead, and a person says whether it runs again."""
+
+
 class NewTask(msgspec.Struct, frozen=True):
     """A task to record. `payload` is encoded JSON; its seconds count from the ledger's clock at the insert."""
 
@@ -64,6 +75,7 @@ class NewTask(msgspec.Struct, frozen=True):
     crashes_max: int = 3
     key: str | None = None
     expires_s: float | None = None
+    on_crash: OnCrash = OnCrash.AGAIN
 
 
 class Enqueued(msgspec.Struct, frozen=True):
@@ -173,6 +185,7 @@ class Task:
     started_at: datetime | None
     settled_at: datetime | None
     expires_at: datetime | None
+    on_crash: OnCrash
 
 
 @dataclass(frozen=True, slots=True)

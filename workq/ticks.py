@@ -116,4 +116,5 @@ def _task(row: ScheduleRow, at: datetime) -> NewTask:
         failures_max=row.failures_max,
         crashes_max=row.crashes_max,
         expires_s=None if row.expires_s is None else delay_s + row.expires_s,
+        on_crash=row.on_crash,
     )

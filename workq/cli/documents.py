@@ -33,6 +33,7 @@ def task_in_short(task: Task) -> dict[str, Any]:
         "started_at": task.started_at,
         "settled_at": task.settled_at,
         "expires_at": task.expires_at,
+        "on_crash": task.on_crash,
     }
 
 

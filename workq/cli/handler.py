@@ -14,7 +14,7 @@ from workq.retry import Retries, timeline
 
 SHOWN_MAX = 50
 """So many attempts of a timeline are shown."""
-_COLUMNS = ("name", "queue", "failures_max", "crashes_max", "time_limit_s", "retry")
+_COLUMNS = ("name", "queue", "failures_max", "crashes_max", "on_crash", "time_limit_s", "retry")
 
 
 @click.group(cls=Group, examples="workq handler ls\nworkq handler show shop.charge")
@@ -64,6 +64,7 @@ def _document(one: Handler[..., Any]) -> dict[str, Any]:
         "queue": one.defaults.queue,
         "failures_max": one.defaults.failures_max,
         "crashes_max": one.defaults.crashes_max,
+        "on_crash": one.defaults.on_crash,
         "time_limit_s": one.time_limit_s,
         "retry": _policy(retries),
         "retry_on": None if retries.on is None else [kind.__name__ for kind in retries.on],

@@ -26,7 +26,7 @@ from workq.ledger import Ledger, Unpublished, WhichOpen
 from workq.names import check_delay_s
 from workq.relay import publish
 from workq.stores import Stores
-from workq.task import SETTLED, Event, State, Task
+from workq.task import SETTLED, Event, OnCrash, State, Task
 
 _LOOK_EVERY_S = 0.2
 _HINTS_AT_ONCE = 500
@@ -137,6 +137,7 @@ def _show(found: Task, history: list[Event], certificates: dict[str, Certificate
         ("attempt", found.attempt),
         ("failures", f"{found.failures} of {found.failures_max}"),
         ("crashes", f"{found.crashes} of {found.crashes_max}"),
+        ("on crash", None if found.on_crash is OnCrash.AGAIN else found.on_crash),
         ("created", found.created_at),
         ("due", found.due_at),
         ("started", found.started_at),

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from workq.broker import HintRow
 from workq.evidence import NO_FACTS, Certificate, Facts, Kind
-from workq.task import NewTask, State
+from workq.task import NewTask, OnCrash, State
 from workq.timetable import Missed, Timetable
 
 
@@ -74,6 +74,7 @@ class NewSchedule:
     crashes_max: int
     expires_s: float | None = None
     """Counted from the tick."""
+    on_crash: OnCrash = OnCrash.AGAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,7 @@ class ScheduleRow:
     failures_max: int
     crashes_max: int
     expires_s: float | None
+    on_crash: OnCrash
     changed_at: datetime
     next_at: datetime | None
     last_at: datetime | None

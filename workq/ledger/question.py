@@ -15,7 +15,7 @@ from workq.ledger import Counts, QueueCount, WorkerRow
 from workq.ledger.database import Database
 from workq.ledger.paused import is_paused
 from workq.ledger.states import CLAIMABLE, found, unexpired
-from workq.task import Event, State, Task
+from workq.task import Event, OnCrash, State, Task
 
 OPEN = (State.READY, State.WAITING, State.RUNNING)
 
@@ -185,4 +185,5 @@ def _task(row: Row[Any]) -> Task:
         started_at=row.started_at,
         settled_at=row.settled_at,
         expires_at=row.expires_at,
+        on_crash=OnCrash(row.on_crash or OnCrash.AGAIN),
     )

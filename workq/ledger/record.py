@@ -27,7 +27,7 @@ from workq.ledger import HintRows
 from workq.ledger.among import ArrayText
 from workq.ledger.database import Database, without_values
 from workq.ledger.hinting import given_hints, insert_hints, with_hints
-from workq.task import Enqueued, NewTask, State
+from workq.task import Enqueued, NewTask, OnCrash, State
 
 _TRIES: Final = 50
 """How often a key may change hands between our insert and our look: it does once in three, where all do little else."""
@@ -86,13 +86,23 @@ class Recording:
 
     def _insert_alike(self, tx: Connection, tasks: Sequence[NewTask], alike: NewTask, hints: HintRows | None) -> None:
         """Calls of one handler, on PostgreSQL: ids and payloads travel as two arrays, and the rest once."""
-        name = f"insert{', with hints' * (hints is not None)}{', expiring' * (alike.expires_s is not None)}"
-        make = partial(self._alike_statement, has_hints=hints is not None, expires=alike.expires_s is not None)
+        has_policy = alike.on_crash is not OnCrash.AGAIN
+        name = (
+            f"insert{', with hints' * (hints is not None)}{', expiring' * (alike.expires_s is not None)}"
+            f"{', with a policy' * has_policy}"
+        )
+        make = partial(
+            self._alike_statement,
+            has_hints=hints is not None,
+            expires=alike.expires_s is not None,
+            has_policy=has_policy,
+        )
         self.database.kept(name, make).write(
             tx,
             {
                 **({} if hints is None else given_hints(hints(tasks))),
                 **({} if alike.expires_s is None else {"b_expires_s": alike.expires_s}),
+                **({"b_on_crash": alike.on_crash.value} if has_policy else {}),
                 "b_ids": [task.id for task in tasks],
                 "b_payloads": [task.payload for task in tasks],
                 "b_name": alike.name,
@@ -104,13 +114,13 @@ class Recording:
             },
         )
 
-    def _alike_statement(self, *, has_hints: bool, expires: bool) -> Insert:
+    def _alike_statement(self, *, has_hints: bool, expires: bool, has_policy: bool) -> Insert:
         c, now = self.database.tables.task.c, self.database.now
         given = func.unnest(
             bindparam("b_ids", type_=ArrayText("UUID")), bindparam("b_payloads", type_=ArrayText("TEXT"))
         )
         each = given.table_valued("id", "payload").render_derived()
-        once = (c.name, c.queue, c.state, c.failures_max, c.crashes_max)
+        once = (c.name, c.queue, c.state, c.failures_max, c.crashes_max, *[c.on_crash] * has_policy)
         values: dict[Column[Any], Any] = {
             c.id: each.c.id,
             c.payload: each.c.payload,
@@ -146,6 +156,10 @@ class Recording:
         if expires:
             for row, task in zip(rows, tasks, strict=True):
                 row["b_expires_s"] = task.expires_s
+        has_policy = any(task.on_crash is not OnCrash.AGAIN for task in tasks)
+        if has_policy:
+            for row, task in zip(rows, tasks, strict=True):
+                row["b_on_crash"] = None if task.on_crash is OnCrash.AGAIN else task.on_crash.value
         # MySQL's driver sends many rows at once only where every value is plain: one question for the clock, then
         is_plain = self.database.dialect == "mysql" and len(rows) > 1
         if is_plain:
@@ -155,14 +169,21 @@ class Recording:
                 if expires:
                     expires_s = row.pop("b_expires_s")
                     row["b_expires_at"] = None if expires_s is None else instant + timedelta(seconds=expires_s)
-        name = f"insert each{', published' * is_published}{', plain' * is_plain}{', expiring' * expires}"
-        make = partial(self._each_statement, is_published=is_published, is_plain=is_plain, expires=expires)
+        name = (
+            f"insert each{', published' * is_published}{', plain' * is_plain}{', expiring' * expires}"
+            f"{', with a policy' * has_policy}"
+        )
+        make = partial(
+            self._each_statement, is_published=is_published, is_plain=is_plain, expires=expires, has_policy=has_policy
+        )
         self.database.kept(name, make).write_each(tx, rows)
 
-    def _each_statement(self, *, is_published: bool, is_plain: bool, expires: bool) -> Insert:
+    def _each_statement(self, *, is_published: bool, is_plain: bool, expires: bool, has_policy: bool) -> Insert:
         c, now = self.database.tables.task.c, self.database.now
         given = (c.id, c.name, c.queue, c.state, c.failures_max, c.crashes_max, c.live_key, c.task_key, c.payload)
-        values: dict[Column[Any], Any] = {one: bindparam(f"b_{one.name}", type_=one.type) for one in given}
+        values: dict[Column[Any], Any] = {
+            one: bindparam(f"b_{one.name}", type_=one.type) for one in (*given, *[c.on_crash] * has_policy)
+        }
         values[c.due_at] = (
             bindparam("b_due_at", type_=c.due_at.type) if is_plain else now(bindparam("b_delay_s", type_=Float()))
         )
@@ -237,6 +258,7 @@ def _alike(tasks: Sequence[NewTask]) -> NewTask | None:
             or task.expires_s != first.expires_s
             or task.failures_max != first.failures_max
             or task.crashes_max != first.crashes_max
+            or task.on_crash is not first.on_crash
         ):
             return None
     return first

@@ -316,6 +316,7 @@ class Repairing(Appending):
             c.crashes,
             c.crashes_max,
             c.is_suspect,
+            c.on_crash,
             c.cancel_requested_at,
             c.due_at,
             self.database.now().label("now"),

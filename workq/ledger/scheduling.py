@@ -20,7 +20,7 @@ from workq.ledger import HintRows, NewSchedule, ScheduleRow
 from workq.ledger.claims import REASON_MAX
 from workq.ledger.events import Appending
 from workq.ledger.record import Recording
-from workq.task import NewTask
+from workq.task import NewTask, OnCrash
 from workq.timetable import Missed, Rule, Timetable
 
 
@@ -38,6 +38,7 @@ class Scheduling(Recording, Appending):
             "failures_max": given.failures_max,
             "crashes_max": given.crashes_max,
             "expires_s": given.expires_s,
+            "on_crash": None if given.on_crash is OnCrash.AGAIN else given.on_crash.value,
         }
         standing = select(s).where(s.c.name == given.name)
 
@@ -181,6 +182,7 @@ def _row(row: Any) -> ScheduleRow:
         failures_max=row.failures_max,
         crashes_max=row.crashes_max,
         expires_s=row.expires_s,
+        on_crash=OnCrash(row.on_crash or OnCrash.AGAIN),
         changed_at=row.changed_at,
         next_at=row.next_at,
         last_at=row.last_at,

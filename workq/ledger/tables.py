@@ -34,7 +34,7 @@ from sqlalchemy.types import TypeEngine
 
 from workq.ledger.sqltime import Instant
 
-SCHEMA_VERSION: Final = 8
+SCHEMA_VERSION: Final = 9
 
 
 def _id() -> TypeEngine[Any]:
@@ -127,6 +127,7 @@ class Tables:
             Column("is_suspect", SmallInteger, nullable=False, server_default=text("0")),
             Column("expires_at", Instant()),
             Column("fingerprint", _word(16)),
+            Column("on_crash", _word(5)),
             PrimaryKeyConstraint("id", name=name("task_pk")),
             UniqueConstraint("live_key", name=name("task_live_key")).ddl_if(callable_=_is_not_postgresql),
             # the other rows, nearly all, need no place in it; MySQL knows no such index, SQLite drops no constraint
@@ -278,6 +279,7 @@ class Tables:
             Column("paused_at", Instant()),
             Column("who", _word(200)),
             Column("why", _word(200)),
+            Column("on_crash", _word(5)),
             PrimaryKeyConstraint("name", name=name("schedule_pk")),
             rule("schedule_rule", "rule IN ('cron', 'every', 'at')"),
             rule("schedule_missed", "missed IN ('skip', 'once', 'all')"),

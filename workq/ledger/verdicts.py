@@ -27,8 +27,10 @@ from workq.fingerprint import fingerprint
 from workq.ledger import Evidence, Reaped, Unpublished
 from workq.ledger.claims import ERROR_MAX
 from workq.ledger.states import CLAIMABLE, NOTED, SUSPECT
-from workq.task import State
+from workq.task import OnCrash, State
 
+WAIT_MAX_S = 3600.0
+"""No longer does a task wait that has failed by its worker's death."""
 _SUSPICION = {Charge.PRESENCE: NOTED, Charge.SUSPICION: SUSPECT, Charge.CRASH: SUSPECT}
 
 
@@ -91,6 +93,8 @@ def verdicts_of(rows: Sequence[Row[Any]], evidence: Evidence, *, is_all: bool = 
     pause, a lost host), and for what had ended and was only not settled, presence is noted, and costs nothing. Whoever
     was noted or suspected before is charged with the crash; so is nobody else. Nobody is charged in a process that was
     killed for want of memory beside another that had used more.
+
+    A task may say what it wants instead (`OnCrash`), once it had started: to have failed, or that a person is asked.
     """
     running = [row.id for row in rows if _is_running(row, evidence)]
     return [_verdict(row, evidence, is_alone=is_all and running == [row.id]) for row in rows]
@@ -107,14 +111,15 @@ def _is_running(row: Row[Any], evidence: Evidence) -> bool:
 
 def _verdict(row: Row[Any], evidence: Evidence, *, is_alone: bool) -> Verdict:
     if evidence.failed and row.id in evidence.failed:
-        error, delay_s = evidence.failed[row.id]
-        if row.failures + 1 >= row.failures_max:
-            reason = "failures_max reached: time_limit"
-            return Verdict(row, evidence, State.DEAD, Charge.FAILURE, reason=reason, error=error)
-        delay_s = max(delay_s, 0.001)
-        return Verdict(row, evidence, State.WAITING, Charge.FAILURE, error=error, delay_s=delay_s)
-    if evidence.failed or evidence.is_bystander or not _has_started(row, evidence):
+        return _failed(row, evidence, "time_limit", *evidence.failed[row.id])
+    has_started = _has_started(row, evidence)
+    if row.on_crash == OnCrash.ASK and has_started:  # whoever was at fault: nobody knows what it has done
+        error = f"its worker process died while it ran, and on_crash is 'ask': {evidence.cause}"
+        return Verdict(row, evidence, State.DEAD, Charge.CRASH, reason="worker_lost: a person decides", error=error)
+    if evidence.failed or evidence.is_bystander or not has_started:
         return Verdict(row, evidence, State.READY, Charge.NOTHING)
+    if row.on_crash == OnCrash.FAIL:
+        return _failed(row, evidence, "worker_lost", f"its worker process died: {evidence.cause}", _wait_s(row))
     error = f"its worker process died: {evidence.cause}"
     if not (is_alone or row.is_suspect or row.crashes):
         charge = Charge.SUSPICION if _is_running(row, evidence) else Charge.PRESENCE
@@ -122,6 +127,19 @@ def _verdict(row: Row[Any], evidence: Evidence, *, is_alone: bool) -> Verdict:
     if row.crashes + 1 >= row.crashes_max:
         return Verdict(row, evidence, State.DEAD, Charge.CRASH, reason="worker_lost", error=error)
     return Verdict(row, evidence, State.READY, Charge.CRASH, error=error)
+
+
+def _failed(row: Row[Any], evidence: Evidence, what: str, error: str, delay_s: float) -> Verdict:
+    """It counts as a failure: it waits for its next attempt, or is out of budget."""
+    if row.failures + 1 >= row.failures_max:
+        reason = f"failures_max reached: {what}"
+        return Verdict(row, evidence, State.DEAD, Charge.FAILURE, reason=reason, error=error)
+    return Verdict(row, evidence, State.WAITING, Charge.FAILURE, error=error, delay_s=max(delay_s, 0.001))
+
+
+def _wait_s(row: Row[Any]) -> float:
+    """Whoever finds the dead may not know the handler, and so not its policy: the waits of `Exponential()`, evenly."""
+    return min(WAIT_MAX_S, 2.0 ** min(row.failures + 1, 30))
 
 
 def certificate_of(row: Any, evidence: Evidence, verdicts: Sequence[Verdict]) -> Certificate:

@@ -18,6 +18,7 @@ from tests.contract.ledger.questions import QuestionsContract
 from tests.contract.ledger.reap import ReapContract
 from tests.contract.ledger.rebuild import RebuildContract
 from tests.contract.ledger.record import RecordContract
+from tests.contract.ledger.recovery import RecoveryContract
 from tests.contract.ledger.rules import RulesContract
 from tests.contract.ledger.schedules import SchedulesContract
 from tests.contract.ledger.settle import SettleContract
@@ -38,6 +39,7 @@ class LedgerContract(
     WorkersContract,
     ReapContract,
     ChargesContract,
+    RecoveryContract,
     CertificatesContract,
     SweepContract,
     ExpiryContract,

@@ -12,7 +12,7 @@ from tests.contract.ledger.steps import Steps
 from workq.errors import NotFound
 from workq.ledger import Ledger, NewSchedule, Prunes, ScheduleRow
 from workq.ledger.database import Database
-from workq.task import NewTask, State
+from workq.task import NewTask, OnCrash, State
 from workq.timetable import Missed, Timetable
 
 WHO = "eve@host"
@@ -44,6 +44,7 @@ class SchedulesContract(Steps):
         assert row.next_at is not None
         assert (row.next_at - row.now).total_seconds() == pytest.approx(60.0, abs=30.0)
         assert (row.timetable, row.missed, row.payload, row.last_at) == (EVERY.timetable, Missed.ONCE, ARGUMENTS, None)
+        assert row.on_crash is OnCrash.AGAIN
         assert early == []
         assert [one.name for one in due] == ["every"]
 
@@ -51,12 +52,13 @@ class SchedulesContract(Steps):
         ledger.schedule(EVERY)
         before = self.standing(ledger, "every").next_at
 
-        assert ledger.schedule(replace(EVERY, queue="mail", missed=Missed.ALL))
+        assert ledger.schedule(replace(EVERY, queue="mail", missed=Missed.ALL, on_crash=OnCrash.ASK))
         changed = self.standing(ledger, "every")
         assert ledger.schedule(replace(EVERY, timetable=Timetable.every(HOUR_S)))
         moved = self.standing(ledger, "every")
 
         assert (changed.next_at, changed.queue, changed.missed) == (before, "mail", Missed.ALL)
+        assert changed.on_crash is OnCrash.ASK
         assert before is not None
         assert moved.next_at is not None
         assert moved.next_at > before

@@ -1,0 +1,15 @@
+-- workq, schema 9, for MySQL 8.0.16 or newer and MariaDB 10.6 or newer: what becomes of a task whose worker died.
+--
+-- Apply it with `workq db migrate`, or print it for your own namespace with `workq db sql mysql`.
+-- DDL commits by itself, so every statement must be repeatable: `workq db migrate` takes a column that is there
+-- already (error 1060) for one that a migration which broke off has added.
+-- A statement ends with a semicolon at the end of its line; a comment has a line, or the end of a line, of its own.
+
+-- Of one that had started: NULL runs again, 'fail' counts as a failure, 'ask' is dead until a person revives it.
+ALTER TABLE workq_task ADD COLUMN on_crash VARCHAR(5);
+
+-- The same, for the tasks of a schedule.
+ALTER TABLE workq_schedule ADD COLUMN on_crash VARCHAR(5);
+
+-- Last: only now is schema 9 complete.
+UPDATE workq_meta SET value = '9' WHERE name = 'schema_version';
