@@ -214,13 +214,17 @@ class WorkQueue:
 
     # -- decisions of a person
 
-    def cancel(self, task_id: str, *, reason: str = "cancelled by a person") -> CancelAnswer:
+    def cancel(
+        self, task_id: str, *, reason: str = "cancelled by a person", kill: bool = False
+    ) -> CancelAnswer:
         """Cancel a task at once if it does not run, or ask its handler to stop (`current().cancelled()`).
+
+        `kill`: end the process that runs it, within some seconds; what runs beside it there runs again, at no cost.
 
         Raises:
             NotFound: no such task.
         """
-        return self.stores.ledger.cancel(str(task_id), reason=reason)
+        return self.stores.ledger.cancel(str(task_id), reason=reason, kills=kill)
 
     def pause_queue(self, name: str, *, why: str, for_s: float | None = None) -> Pause:
         """Start nothing of a queue any more, for `for_s` seconds or until it is resumed. What runs goes on.

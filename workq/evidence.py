@@ -41,6 +41,8 @@ class Kind(StrEnum):
     """Its supervisor saw it end: by a signal, or with an exit status."""
     HARD_LIMIT = "hard_limit"
     """Its supervisor killed it, because an attempt exceeded its hard limit."""
+    CANCEL = "cancel"
+    """Its supervisor killed it, because a person had cancelled an attempt by force."""
     SHUTDOWN = "shutdown"
     """Its supervisor ended it at shutdown."""
     GONE = "gone"
@@ -150,7 +152,7 @@ STARTED_UNKNOWN: Final = "which of its claims had started: all count as started"
 def unknown_of(kind: Kind) -> tuple[str, ...]:
     """What nobody can know about an ending of this kind."""
     match kind:
-        case Kind.KILLED | Kind.HARD_LIMIT | Kind.SHUTDOWN:
+        case Kind.KILLED | Kind.HARD_LIMIT | Kind.CANCEL | Kind.SHUTDOWN:
             return ()
         case Kind.GONE:
             return ("how it ended: nobody waited for it",)

@@ -40,6 +40,8 @@ class Cause(StrEnum):
     """Its process died under its supervisor's eyes."""
     HARD_LIMIT = "hard_limit"
     """A neighbour or itself exceeded its hard limit, and the process was killed."""
+    CANCEL = "cancel"
+    """A person cancelled a neighbour or itself by force, and the process was killed."""
     SHUTDOWN = "shutdown"
     """Its supervisor ended it at shutdown, after the grace."""
     GONE = "gone"
@@ -56,7 +58,7 @@ class Cause(StrEnum):
     """Recorded by an earlier version, which did not say."""
 
 
-_SEEN: Final = (Cause.KILLED, Cause.HARD_LIMIT, Cause.SHUTDOWN)
+_SEEN: Final = (Cause.KILLED, Cause.HARD_LIMIT, Cause.CANCEL, Cause.SHUTDOWN)
 """A supervisor saw these deaths."""
 
 
@@ -258,7 +260,7 @@ def _recoveries(ledger: Ledger, times: Times, reaped: Iterable[Event], *, within
 
 def _promised_s(cause: Cause, bounds: Bounds) -> float:
     match cause:
-        case Cause.KILLED | Cause.HARD_LIMIT | Cause.SHUTDOWN:
+        case Cause.KILLED | Cause.HARD_LIMIT | Cause.CANCEL | Cause.SHUTDOWN:
             return bounds.local_crash_s
         case Cause.REDIS_LOSS:
             return bounds.inflight_wiped_s

@@ -70,6 +70,8 @@ class _Child:
     started_at: float
     extended_at: float
     overdue: list[Started] = field(default_factory=list)
+    condemned: list[Started] = field(default_factory=list)
+    """Attempts that a person has cancelled by force."""
     is_told: bool = False
     """It was told to drain."""
     memory_bytes: int | None = None
@@ -161,6 +163,8 @@ class Supervisor:
         self._rng = random.Random()
         self._unscheduled = app.registry.schedules()
         """Not written into the ledger yet."""
+        self._condemned: dict[str, int] = {}
+        """Attempts of these processes that a person wants ended by force, by task, as the ledger told last."""
         self._kills = Kills(Group.of_this_process())
         self._kills_at = time.monotonic() + KILLS_EVERY_S
         self._victims: list[_Death] = []
@@ -280,6 +284,12 @@ class Supervisor:
             self._ask_for_stacks([child])
             self._kill(child)
             return
+        condemned = [one for one in child.board.started() if self._is_condemned(one)] if self._condemned else []
+        if condemned:
+            child.condemned = condemned
+            log.error("task.killed", extra={"pid": child.process.pid, "tasks": [one.task_id for one in condemned]})
+            self._kill(child)
+            return
         try:
             if now - child.memory_at >= MEMORY_EVERY_S:
                 rss = psutil.Process(child.process.pid).memory_info().rss
@@ -294,6 +304,9 @@ class Supervisor:
             return  # it is dying: the next round buries it
         except Unavailable as error:
             log.warning("supervisor.extend: %s", error)
+
+    def _is_condemned(self, one: Started) -> bool:
+        return not one.is_ended and self._condemned.get(one.task_id) == one.attempt
 
     def _ask_for_stacks(self, children: Sequence[_Child]) -> None:
         """What they are doing, before they are killed. It takes `WAIT_S` at most, however many they are."""
@@ -372,6 +385,9 @@ class Supervisor:
         if child.overdue:
             tasks = ", ".join(f"task {one.task_id} (attempt {one.attempt})" for one in child.overdue)
             return _Ending(Kind.HARD_LIMIT, f"killed by its supervisor: {tasks} exceeded its hard limit")
+        if child.condemned:
+            tasks = ", ".join(f"task {one.task_id} (attempt {one.attempt})" for one in child.condemned)
+            return _Ending(Kind.CANCEL, f"killed by its supervisor: a person cancelled {tasks} by force")
         if self._signals > 1:
             how = signal_of(status) or f"exit status {status}"
             return _Ending(Kind.SHUTDOWN, f"ended at once by the second signal ({how})", is_ours=True)
@@ -409,7 +425,9 @@ class Supervisor:
             stack_note=child.stack_note,
             unknown=ending.unknown,
         )
-        failed = {one.task_id: (self._limit_text(one), self._retry_s()) for one in child.overdue}
+        failed = {one.task_id: (self._limit_text(one), self._retry_s()) for one in child.overdue} | {
+            one.task_id: ("cancelled by force", 0.0) for one in child.condemned
+        }
         charged = {} if ending.is_ours else {one.task_id: one.attempt for one in left.started}
         text = f"process {child.process.pid}: {ending.text}"
         ended = frozenset(one.task_id for one in left.started if one.is_ended)
@@ -456,6 +474,7 @@ class Supervisor:
             while self._unscheduled:
                 self.app.stores.ledger.schedule(self._unscheduled[0])
                 self._unscheduled.pop(0)
+            self._condemned = self._asked_to_kill()
             done = sweep(self.app.stores, self.app.settings)
             if done.changes:
                 log.info("sweep.done", extra={"changes": done.changes})
@@ -463,6 +482,11 @@ class Supervisor:
             log.warning("sweep.waits: %s", error)
         except Exception:
             log.exception("sweep.failed")
+
+    def _asked_to_kill(self) -> dict[str, int]:
+        children = [slot.child for slot in self._slots]
+        workers = [child.board.incarnation() for child in children if child is not None]
+        return self.app.stores.ledger.kills([one for one in workers if one is not None])
 
     # -- ends
 

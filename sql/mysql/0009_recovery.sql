@@ -1,4 +1,4 @@
--- workq, schema 9, for MySQL 8.0.16 or newer and MariaDB 10.6 or newer: what becomes of a task whose worker died.
+-- workq, schema 9, for MySQL 8.0.16 or newer and MariaDB 10.6 or newer: what becomes of a task whose worker died, and kills.
 --
 -- Apply it with `workq db migrate`, or print it for your own namespace with `workq db sql mysql`.
 -- DDL commits by itself, so every statement must be repeatable: `workq db migrate` takes a column that is there
@@ -10,6 +10,15 @@ ALTER TABLE workq_task ADD COLUMN on_crash VARCHAR(5);
 
 -- The same, for the tasks of a schedule.
 ALTER TABLE workq_schedule ADD COLUMN on_crash VARCHAR(5);
+
+-- Running attempts that a person wants ended by force, until their process has ended.
+CREATE TABLE IF NOT EXISTS workq_kill (
+    task_id              CHAR(36) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    attempt              INTEGER NOT NULL,
+    worker               VARCHAR(120) NOT NULL,
+    asked_at             DATETIME(6) NOT NULL,
+    CONSTRAINT workq_kill_pk PRIMARY KEY (task_id, attempt)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
 -- Last: only now is schema 9 complete.
 UPDATE workq_meta SET value = '9' WHERE name = 'schema_version';

@@ -1,4 +1,4 @@
--- workq, schema 9, for PostgreSQL 12 or newer: what becomes of a task whose worker died.
+-- workq, schema 9, for PostgreSQL 12 or newer: what becomes of a task whose worker died, and kills.
 --
 -- Apply it with `workq db migrate`, or print it for your own namespace with `workq db sql postgresql`.
 -- It adds columns without a default: no table is rewritten.
@@ -9,6 +9,15 @@ ALTER TABLE workq_task ADD COLUMN on_crash VARCHAR(5);
 
 -- The same, for the tasks of a schedule.
 ALTER TABLE workq_schedule ADD COLUMN on_crash VARCHAR(5);
+
+-- Running attempts that a person wants ended by force, until their process has ended.
+CREATE TABLE workq_kill (
+    task_id              UUID NOT NULL,
+    attempt              INTEGER NOT NULL,
+    worker               VARCHAR(120) NOT NULL,
+    asked_at             TIMESTAMP WITH TIME ZONE NOT NULL,
+    CONSTRAINT workq_kill_pk PRIMARY KEY (task_id, attempt)
+);
 
 -- Last: only now is schema 9 complete.
 UPDATE workq_meta SET value = '9' WHERE name = 'schema_version';

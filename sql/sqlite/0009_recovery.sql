@@ -1,4 +1,4 @@
--- workq, schema 9, for SQLite 3.35 or newer: what becomes of a task whose worker died.
+-- workq, schema 9, for SQLite 3.35 or newer: what becomes of a task whose worker died, and kills.
 --
 -- Apply it with `workq db migrate`, or print it for your own namespace with `workq db sql sqlite`.
 -- A statement ends with a semicolon at the end of its line; a comment has a line, or the end of a line, of its own.
@@ -8,6 +8,15 @@ ALTER TABLE workq_task ADD COLUMN on_crash VARCHAR(5);
 
 -- The same, for the tasks of a schedule.
 ALTER TABLE workq_schedule ADD COLUMN on_crash VARCHAR(5);
+
+-- Running attempts that a person wants ended by force, until their process has ended.
+CREATE TABLE workq_kill (
+    task_id              VARCHAR(36) NOT NULL,
+    attempt              INTEGER NOT NULL,
+    worker               VARCHAR(120) NOT NULL,
+    asked_at             VARCHAR(23) NOT NULL,
+    CONSTRAINT workq_kill_pk PRIMARY KEY (task_id, attempt)
+);
 
 -- Last: only now is schema 9 complete.
 UPDATE workq_meta SET value = '9' WHERE name = 'schema_version';

@@ -278,6 +278,17 @@ class TestCancelAndRetry:
         assert told["abc"]["error"] == "not a task id"
         assert (late.status, late.out) == (0, f"{finished}  already finished\n")
 
+    def test_kill_is_for_ids_and_is_kept(self, cli: Cli) -> None:
+        [running] = cli.claim()
+
+        ran = cli("task", "cancel", running, "--kill")
+        refused = cli("task", "cancel", "--all", "--kill", "--yes")
+
+        assert (ran.status, ran.out.split()) == (0, [running, "requested"])
+        assert cli.look("task", "show", running)["history"][0]["detail"]["kill"] is True
+        assert refused.status == 2
+        assert "--kill belongs to ids" in refused.err
+
     def test_retry_revives_what_is_dead_or_cancelled_and_says_why_not_for_the_rest(self, cli: Cli) -> None:
         (dead,), (cancelled, ready) = cli.kill(), cli.record("shop.add", 1, count=2)
         (done,) = cli.settle(cli.record("shop.add", 1), Done("1"))

@@ -75,7 +75,7 @@ def test_of_several_attempts_an_exit_status_does_not_tell_which_it_was(status: i
 
 
 def test_what_a_supervisor_saw_has_nothing_unknown_by_its_kind_and_all_else_has() -> None:
-    seen = {Kind.KILLED, Kind.HARD_LIMIT, Kind.SHUTDOWN}
+    seen = {Kind.KILLED, Kind.HARD_LIMIT, Kind.CANCEL, Kind.SHUTDOWN}
 
     assert {kind for kind in Kind if unknown_of(kind) == ()} == seen
 

@@ -188,14 +188,25 @@ def _in_short(value: Any) -> str:
 )
 @click.option("--newer", "younger_s", type=Duration(), metavar="TIME", help="only those enqueued since")
 @click.option("--rate", "per_s", type=Rate(), metavar="RATE", help="at most 100/s, 60/m, ...")
+@click.option("--kill", is_flag=True, help="of what runs, end the process; its neighbours run again")
 @click.option("--yes", is_flag=True, help="do not ask")
 @click.option("--dry-run", is_flag=True, help="only print how many")
 @click.option("--reason", default="cancelled by an operator", show_default=True, help="stored with the task")
 @click.pass_context
 def cancel(
-    ctx: click.Context, /, task_ids: tuple[str, ...], is_all: bool, state: str | None, reason: str, **options: Any
+    ctx: click.Context,
+    /,
+    task_ids: tuple[str, ...],
+    is_all: bool,
+    state: str | None,
+    reason: str,
+    kill: bool,
+    **options: Any,
 ) -> int:
     """Cancel tasks: at once what does not run; what runs is asked to stop.
+
+    --kill is for what does not listen: its supervisor kills the process within `times.sweep_s`, and the other tasks of
+    that process run again at no cost.
 
     `-` reads ids from standard input. Cancelling again, or what has finished, changes nothing and is no error. --all
     shows the count and asks first; where nobody can answer it needs --yes, and exits with 6 without. It takes those
@@ -206,12 +217,14 @@ def cancel(
     if is_all == bool(task_ids):
         raise click.UsageError("give ids, or --all (perhaps with filters)", ctx)
     if is_all:
+        if kill:
+            raise click.UsageError("--kill belongs to ids: it takes the neighbours along", ctx)
         which = WhichOpen(_OPEN if state is None else (State(state),), **filters)
         return cancel_all(session, which, what="task cancel", reason=reason, options=options)
     if state or any(filters.values()) or any(options.values()):
         raise click.UsageError("filters, --rate, --yes and --dry-run belong to --all", ctx)
     ledger = session.stores().ledger
-    return each(session, ids_of(task_ids), lambda task_id: ledger.cancel(task_id, reason=reason).value)
+    return each(session, ids_of(task_ids), lambda task_id: ledger.cancel(task_id, reason=reason, kills=kill).value)
 
 
 def cancel_all(session: Session, which: WhichOpen, *, what: str, reason: str, options: Mapping[str, Any]) -> int:

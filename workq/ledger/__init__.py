@@ -497,8 +497,15 @@ class Ledger(Protocol):
         """The queues that are paused now, by name."""
         ...
 
-    def cancel(self, task_id: str, *, reason: str) -> CancelAnswer:
-        """Cancel at once what does not run; ask it of what runs. NotFound when there is no such task."""
+    def cancel(self, task_id: str, *, reason: str, kills: bool = False) -> CancelAnswer:
+        """Cancel at once what does not run; ask it of what runs. NotFound when there is no such task.
+
+        `kills`: the process of an attempt that runs is to be killed (see `kills`). Repeatable.
+        """
+        ...
+
+    def kills(self, workers: Sequence[str]) -> dict[str, int]:
+        """The attempts of these incarnations that a person wants ended by force, by task, until they have ended."""
         ...
 
     def open_count(self, which: WhichOpen) -> Mapping[State, int]:

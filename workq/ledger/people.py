@@ -5,9 +5,10 @@ Whoever comes second (a claim, a sweep, another person) finds the state changed,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from workq import codec
@@ -26,7 +27,7 @@ class Deciding(Appending):
 
     reserved_s: float = RESERVED_S
 
-    def cancel(self, task_id: str, *, reason: str) -> CancelAnswer:
+    def cancel(self, task_id: str, *, reason: str, kills: bool = False) -> CancelAnswer:
         if not codec.is_task_id(task_id):
             raise _unknown(task_id)
         t, now = self.database.tables.task, self.database.now
@@ -46,8 +47,10 @@ class Deciding(Appending):
                 .where(t.c.id == task_id, guarded(t.c.state, State.RUNNING), t.c.cancel_requested_at.is_(None))
                 .values(cancel_requested_at=now(), reason=kept)
             ).rowcount
-            if asked:
-                self.append(tx, "cancelled", {"reason": kept, "asked": True}, task_ids=[task_id])
+            is_killed = kills and self._condemn(tx, task_id)
+            if asked or is_killed:
+                by_force = {"kill": True} if is_killed else {}
+                self.append(tx, "cancelled", {"reason": kept, "asked": True, **by_force}, task_ids=[task_id])
                 return CancelAnswer.REQUESTED
             state = tx.execute(select(t.c.state).where(t.c.id == task_id)).scalar()
             if state is None:
@@ -61,6 +64,29 @@ class Deciding(Appending):
         while (answer := self.database.run(decide)) is None:
             continue  # it was handed back or reaped between two of our statements: it can be cancelled at once now
         return answer
+
+    def _condemn(self, tx: Connection, task_id: str) -> bool:
+        """Note that the attempt which runs is to be ended by force; False when none runs, or it is noted already."""
+        t, k = self.database.tables.task, self.database.tables.kill
+        runs = select(t.c.id, t.c.attempt, t.c.worker).where(t.c.id == task_id, guarded(t.c.state, State.RUNNING))
+        row = tx.execute(runs.with_for_update()).first()
+        if row is None:
+            return False
+        noted = select(k.c.task_id).where(k.c.task_id == task_id, k.c.attempt == row.attempt)
+        if tx.execute(noted).first() is not None:
+            return False
+        made = insert(k).values(
+            task_id=task_id, attempt=row.attempt, worker=row.worker, asked_at=self.database.now()
+        )
+        tx.execute(made)
+        return True
+
+    def kills(self, workers: Sequence[str]) -> dict[str, int]:
+        if not workers:
+            return {}
+        k = self.database.tables.kill
+        query = select(k.c.task_id, k.c.attempt).where(k.c.worker.in_(workers)).order_by(k.c.attempt)
+        return {row.task_id: row.attempt for row in self.database.ask(lambda tx: tx.execute(query).all())}
 
     def reschedule(self, task_id: str, *, delay_s: float, why: str) -> Unpublished:
         if not codec.is_task_id(task_id):

@@ -178,7 +178,18 @@ class Repairing(Appending):
     def leave(self, worker: str) -> None:
         w, now = self.database.tables.worker, self.database.now
         statement = update(w).where(w.c.id == worker, w.c.state == "live").values(state="left", ended_at=now())
-        self.database.run(lambda tx: tx.execute(statement))
+        pardon = self._pardon(worker)
+
+        def end(tx: Connection) -> None:
+            tx.execute(statement)
+            tx.execute(pardon)
+
+        self.database.run(end)
+
+    def _pardon(self, worker: str) -> Delete:
+        """Nothing of it runs any more that could be killed."""
+        k = self.database.tables.kill
+        return delete(k).where(k.c.worker == worker)
 
     # -- reap
 
@@ -249,6 +260,7 @@ class Repairing(Appending):
             verdicts = verdicts_of(rows, evidence)
             certificate = certificate_of(tx.execute(last).one(), evidence, verdicts)
             tx.execute(update(w).where(w.c.id == worker).values(evidence=text_of(certificate)))
+            tx.execute(self._pardon(worker))
             if by is not None:
                 self.append(tx, "manual", by, task_ids=[None, *(row.id for row in rows)], worker=worker)
             return self._reclaim(tx, verdicts, worker, certificate)

@@ -113,7 +113,8 @@ def _verdict(row: Row[Any], evidence: Evidence, *, is_alone: bool) -> Verdict:
     if evidence.failed and row.id in evidence.failed:
         return _failed(row, evidence, "time_limit", *evidence.failed[row.id])
     has_started = _has_started(row, evidence)
-    if row.on_crash == OnCrash.ASK and has_started:  # whoever was at fault: nobody knows what it has done
+    # whoever was at fault, and also where nothing is charged (at shutdown): nobody knows what it has done
+    if row.on_crash == OnCrash.ASK and (has_started or row.id in evidence.facts.ran_s):
         error = f"its worker process died while it ran, and on_crash is 'ask': {evidence.cause}"
         return Verdict(row, evidence, State.DEAD, Charge.CRASH, reason="worker_lost: a person decides", error=error)
     if evidence.failed or evidence.is_bystander or not has_started:

@@ -10,6 +10,7 @@ import pytest
 from tests.contract.given import HOUR_S, LONG_S, OUTCOMES, Clock, at_once, new
 from tests.contract.ledger.steps import Steps
 from workq.errors import NotFound, Refused
+from workq.evidence import Kind
 from workq.incarnation import Incarnation
 from workq.ledger import CancelAnswer, Evidence, Ledger, Settled, Unpublished
 from workq.ledger.database import Database
@@ -39,6 +40,39 @@ class PeopleContract(Steps):
         task = self.task(ledger, claimed.task_id)
         assert (task.state, task.is_cancel_requested) == (State.RUNNING, True)
         assert self.kinds(ledger, claimed.task_id) == ["cancelled"]
+
+    def test_a_running_attempt_is_condemned_until_its_worker_has_ended(
+        self, ledger: Ledger, worker: Incarnation, claimed: Claim
+    ) -> None:
+        other = self.run_one(ledger, worker)
+        ledger.cancel(claimed.task_id, reason="asked first")
+
+        answers = [ledger.cancel(claimed.task_id, reason="by force", kills=True) for _ in range(2)]
+        condemned = ledger.kills([worker.id, "another"]), ledger.kills(["another"]), ledger.kills([])
+        ledger.reap(worker.id, Evidence("by force", failed={claimed.task_id: ("by force", 0.0)}, kind=Kind.CANCEL))
+
+        assert answers == [CancelAnswer.REQUESTED] * 2
+        assert condemned == ({claimed.task_id: 1}, {}, {})
+        assert [event.detail.get("kill") for event in ledger.history(claimed.task_id)][:2] == [None, True]
+        assert self.state(ledger, claimed.task_id) is State.CANCELLED
+        assert self.state(ledger, other.task_id) is State.READY
+        assert self.charges(ledger, other.task_id) == ["nothing"]
+        assert ledger.kills([worker.id]) == {}
+
+    @pytest.mark.parametrize("end", ["left", "settled", "never ran"])
+    def test_nobody_is_condemned_who_does_not_run(
+        self, ledger: Ledger, worker: Incarnation, claimed: Claim, end: str
+    ) -> None:
+        task_id = claimed.task_id
+        if end == "never ran":
+            [task_id] = self.record(ledger)
+        if end == "settled":
+            self.settle(ledger, claimed, Done())
+        ledger.cancel(task_id, reason="?", kills=True)
+        if end == "left":
+            ledger.leave(worker.id)
+
+        assert ledger.kills([worker.id]) == {}
 
     def test_cancelling_again_or_too_late_changes_nothing(
         self, ledger: Ledger, database: Database, worker: Incarnation

@@ -6,6 +6,7 @@ import pytest
 
 from tests.contract.given import Clock, new
 from tests.contract.ledger.steps import Steps
+from workq.evidence import Facts, Kind
 from workq.incarnation import Incarnation
 from workq.ledger import Evidence, Ledger
 from workq.task import Claim, OnCrash, State
@@ -24,10 +25,14 @@ class RecoveryContract(Steps):
             "unseen": Evidence("its lease ended"),
             "of another's limit": Evidence("hard limit", started=started, failed=neighbour),
             "of another's memory": Evidence("out of memory", started=started, is_bystander=True),
+            "at shutdown": Evidence(
+                "the grace was over", started={}, kind=Kind.SHUTDOWN, facts=Facts(ran_s={claim.task_id: 0.5})
+            ),
         }
 
     @pytest.mark.parametrize(
-        "how", ["seen", "ended and not settled", "unseen", "of another's limit", "of another's memory"]
+        "how",
+        ["seen", "ended and not settled", "unseen", "of another's limit", "of another's memory", "at shutdown"],
     )
     def test_what_asks_is_dead_however_its_worker_died_and_runs_again_when_a_person_says_so(
         self, ledger: Ledger, worker: Incarnation, how: str
