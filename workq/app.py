@@ -146,6 +146,7 @@ class WorkQueue:
                 retries=chosen,
                 time_limit_s=time_limit_s,
                 payload_max_bytes=self.settings.payload_max_bytes,
+                kept_s=min(self.settings.retention_s, self.settings.dead_retention_s),
                 producer=lambda: self.producer,
             )
             self.registry.add(handler)

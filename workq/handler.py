@@ -88,6 +88,7 @@ class Options:
     key: str | None = None
     expires_s: float | None = None
     on_crash: OnCrash = OnCrash.AGAIN
+    key_for_s: float | None = None
     connection: Any = field(default=None, repr=False)
 
 
@@ -160,6 +161,7 @@ class Handler(Generic[P, R]):
         retries: Retries,
         time_limit_s: float | None,
         payload_max_bytes: int,
+        kept_s: float,
         producer: Callable[[], Producer],
     ) -> None:
         update_wrapper(self, function)
@@ -171,6 +173,7 @@ class Handler(Generic[P, R]):
         self.is_async = inspect.iscoroutinefunction(inspect.unwrap(_innermost(function)))
         self.producer = producer
         self._payload_max_bytes = payload_max_bytes
+        self._kept_s = kept_s
         self._signature = inspect.signature(function)
         self._positions = _positions(self._signature)
 
@@ -186,6 +189,7 @@ class Handler(Generic[P, R]):
         delay_s: float | None = None,
         at: datetime | None = None,
         key: str | None = None,
+        key_for_s: float | None = None,
         queue: str | None = None,
         failures_max: int | None = None,
         expires_s: float | None = None,
@@ -198,6 +202,8 @@ class Handler(Generic[P, R]):
             delay_s: seconds from now, up to ten years; or
             at: an aware instant. In the past means now.
             key: at most one live task of this name has it; the live one is answered instead.
+            key_for_s: seconds from now for which it has the key in any case, also when it is settled earlier; at most as
+                long as settled tasks are kept (`retention_s`).
             queue: another queue than the handler's own.
             failures_max: how often it may fail, 1 or more.
             expires_s: seconds from now, more than its delay; from then on no attempt is started any more, be it the
@@ -217,6 +223,8 @@ class Handler(Generic[P, R]):
             chosen = replace(chosen, delay_s=seconds_until(at))
         if key is not None:
             chosen = replace(chosen, key=check_key(key))
+        if key_for_s is not None:
+            chosen = replace(chosen, key_for_s=self._check_key_for_s(key_for_s, key))
         if queue is not None:
             chosen = replace(chosen, queue=check_queue(queue))
         if failures_max is not None:
@@ -263,7 +271,19 @@ class Handler(Generic[P, R]):
             key=options.key,
             expires_s=options.expires_s,
             on_crash=options.on_crash,
+            key_for_s=options.key_for_s,
         )
+
+    def _check_key_for_s(self, value: object, key: str | None) -> float:
+        if key is None:
+            raise ConfigError("key_for_s: it belongs to a key; give key=, too")
+        key_for_s = check_delay_s(value, "key_for_s")
+        if key_for_s > self._kept_s:
+            raise ConfigError(
+                f"key_for_s: {key_for_s:g} s is longer than settled tasks are kept, {self._kept_s:g} s; "
+                "raise retention_s and dead_retention_s first"
+            )
+        return key_for_s
 
     def fits(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
         """None when the function takes these arguments, otherwise why not."""

@@ -77,6 +77,7 @@ class Swept:
     pruned: int = 0
     pruned_events: int = 0
     pruned_ticks: int = 0
+    pruned_windows: int = 0
     pruned_workers: int = 0
     markers: int = 0
     """Markers that were sent. Nothing to worry about, and no change."""
@@ -109,6 +110,7 @@ class Swept:
             + self.pruned
             + self.pruned_events
             + self.pruned_ticks
+            + self.pruned_windows
             + self.pruned_workers
         )
 
@@ -160,7 +162,7 @@ def sweep(
             dry_run=dry_run,
         )
         done.pruned, done.pruned_events = pruned.tasks, pruned.events
-        done.pruned_ticks, done.pruned_workers = pruned.ticks, pruned.workers
+        done.pruned_ticks, done.pruned_windows, done.pruned_workers = pruned.ticks, pruned.windows, pruned.workers
     if not dry_run and chosen.issuperset(RECOVERY):
         stores.ledger.swept(every_s=settings.times.sweep_s / 2)
     return done

@@ -76,6 +76,7 @@ class NewTask(msgspec.Struct, frozen=True):
     key: str | None = None
     expires_s: float | None = None
     on_crash: OnCrash = OnCrash.AGAIN
+    key_for_s: float | None = None
 
 
 class Enqueued(msgspec.Struct, frozen=True):

@@ -177,7 +177,7 @@ class TestSchema:
             "0006_groups.sql",
             "0007_pauses.sql",
             "0008_schedules.sql",
-            "0009_recovery.sql",
+            "0009_policies.sql",
         ]
         assert cli("db", "migrate", "-o", "json").json()["applied"] == applied
         assert cli.look("db", "migrate")["applied"] == []

@@ -109,6 +109,8 @@ def wreck(cli: Cli) -> None:
             for number in range(8)
         ]
         database.run(lambda tx: tx.execute(database.tables.tick.insert(), ticks))
+        windows = [{"id": f"shop.add/{number}", "task_id": new_task_id(), "ends_at": ticked} for number in range(12)]
+        database.run(lambda tx: tx.execute(database.tables.window.insert(), windows))
         last = {"is_suspect": 1, "crashes_max": 1}  # a suspect pays, and this crash is its last
         budget = task.update().where(task.c.id == running[1].task_id).values(last)
         assert database.run(lambda tx: tx.execute(budget).rowcount) == 1
@@ -117,7 +119,7 @@ def wreck(cli: Cli) -> None:
 EXPECTED = {
     "ticked": 10, "expired": 11, "relayed": 7, "reaped_workers": 2, "returned": 3, "rehinted": 3, "dead": 1, "orphans": 2,
     "promoted": 4, "lost": 6, "pruned": 9, "pruned_events": 0, "pruned_ticks": 8,
-    "pruned_workers": 1,
+    "pruned_windows": 12, "pruned_workers": 1,
 }  # fmt: skip
 MARKERS = {"markers": 2}
 """One through each queue with work. Another pass, a beat later, may send others: that is no change."""

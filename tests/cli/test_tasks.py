@@ -279,7 +279,7 @@ class TestCancelAndRetry:
         assert (late.status, late.out) == (0, f"{finished}  already finished\n")
 
     def test_kill_is_for_ids_and_is_kept(self, cli: Cli) -> None:
-        [running] = cli.claim()
+        [running] = cli.claim(cli.record("shop.add", 1))
 
         ran = cli("task", "cancel", running, "--kill")
         refused = cli("task", "cancel", "--all", "--kill", "--yes")

@@ -42,7 +42,7 @@ FILES = [
     "0006_groups.sql",
     "0007_pauses.sql",
     "0008_schedules.sql",
-    "0009_recovery.sql",
+    "0009_policies.sql",
 ]
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_S = 60.0

@@ -76,6 +76,7 @@ class Setting:
                     retries=Retries(Exponential(base_s=0.5, cap_s=6.0)),
                     time_limit_s=None,
                     payload_max_bytes=1024,
+                    kept_s=60.0,
                     producer=_nobody,
                 )
             )

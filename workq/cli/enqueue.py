@@ -27,6 +27,7 @@ workq enqueue report.nightly --at 2026-11-21T03:00Z --queue reports
 @click.option("--in", "delay_s", type=Duration(), metavar="TIME", help="run it in 90s, 10m, 2h or 1d")
 @click.option("--at", type=Instant(), metavar="TIME", help="run it at 2026-11-21T03:00Z")
 @click.option("--key", metavar="KEY", help="at most one live task of this name has it; that one is answered")
+@click.option("--key-for", "key_for_s", type=Duration(), metavar="TIME", help="hold the key so long in any case")
 @click.option("--queue", type=QueueName(), help="another queue than the handler's own")
 @click.option("--expires", "expires_s", type=Duration(), metavar="TIME", help="start it within 90s, 10m, 2h, or never")
 @click.pass_context
@@ -38,6 +39,7 @@ def enqueue(
     delay_s: float | None,
     at: datetime | None,
     key: str | None,
+    key_for_s: float | None,
     queue: str | None,
     expires_s: float | None,
 ) -> None:
@@ -65,7 +67,9 @@ def enqueue(
     misfit = handler.fits(args, kwargs)
     if misfit is not None:
         raise click.UsageError(f"{name}: {misfit}", ctx)
-    call = handler.options(delay_s=delay_s, at=at, key=key, queue=queue, expires_s=expires_s)
+    call = handler.options(
+        delay_s=delay_s, at=at, key=key, key_for_s=key_for_s, queue=queue, expires_s=expires_s
+    )
     session.say_default(app.settings)
     check_folder(app.settings.ledger)
     recorded = call.enqueue(*args, **kwargs)

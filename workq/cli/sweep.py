@@ -50,6 +50,7 @@ _COUNTS = (
     "pruned",
     "pruned_events",
     "pruned_ticks",
+    "pruned_windows",
     "pruned_workers",
     "markers",
 )

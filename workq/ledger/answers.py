@@ -215,6 +215,7 @@ class Pruned:
     tasks: int
     events: int
     ticks: int
+    windows: int
     workers: int
 
 
@@ -306,6 +307,7 @@ class Prunes(StrEnum):
     DEAD = "dead"
     EVENTS = "events"
     TICKS = "ticks"
+    WINDOWS = "windows"
     WORKERS = "workers"
 
 

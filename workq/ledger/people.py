@@ -16,9 +16,9 @@ from workq.errors import NotFound, Refused
 from workq.ledger import CancelAnswer, Unpublished
 from workq.ledger.claims import ERROR_MAX, REASON_MAX
 from workq.ledger.events import Appending
-from workq.ledger.record import live_key
 from workq.ledger.repair import RESERVED_S
 from workq.ledger.states import CLAIMABLE, guarded, unexpired
+from workq.ledger.windows import live_key
 from workq.task import State
 
 

@@ -294,7 +294,7 @@ class Planning(Repairing):
     ) -> tuple[Table, list[ColumnElement[bool]], ColumnElement[Any], float]:
         """One kind of rows that retention removes: the table, which rows, what their age counts from, how old."""
         t, e, w = self.database.tables.task, self.database.tables.event, self.database.tables.worker
-        k = self.database.tables.tick
+        k, o = self.database.tables.tick, self.database.tables.window
         match what:
             case Prunes.SUCCEEDED | Prunes.CANCELLED | Prunes.DEAD:
                 state = State(what.value)
@@ -304,6 +304,8 @@ class Planning(Repairing):
                 return e, [], e.c.at, EVENTS_KEPT_S
             case Prunes.TICKS:
                 return k, [], k.c.made_at, EVENTS_KEPT_S
+            case Prunes.WINDOWS:
+                return o, [], o.c.ends_at, 0.0
             case Prunes.WORKERS:
                 return w, [and_(w.c.state.in_(["left", "reaped"]))], w.c.ended_at, WORKERS_KEPT_S
             case _:
@@ -316,6 +318,8 @@ def _is_key(text: str, what: Prunes) -> bool:
             return codec.is_task_id(text)
         case Prunes.EVENTS | Prunes.TICKS:
             return text.isascii() and text.isdecimal() and len(text) < 19
+        case Prunes.WINDOWS:
+            return 0 < len(text) <= 401
         case Prunes.WORKERS:
             return 0 < len(text) <= 120
         case _:

@@ -24,6 +24,7 @@ from sqlalchemy.types import Float
 
 from workq.errors import ConfigError, KeyConflict
 from workq.ledger import HintRows
+from workq.ledger import windows
 from workq.ledger.among import ArrayText
 from workq.ledger.database import Database, without_values
 from workq.ledger.hinting import given_hints, insert_hints, with_hints
@@ -34,9 +35,8 @@ _TRIES: Final = 50
 _DEFAULT_PORTS: Final = {"postgresql": 5432, "mysql": 3306}
 
 
-def live_key(name: str, key: str | None) -> str | None:
-    """What the unique constraint compares: a key belongs to the name of its task. No name contains a slash."""
-    return None if key is None else f"{name}/{key}"
+class _InAWindow(Exception):
+    """A key is held for a time by a task that may be settled."""
 
 
 class Recording:
@@ -54,7 +54,7 @@ class Recording:
         try:
             is_single = _alike(tasks) is not None
             return self.database.run(lambda tx: self._all_at_once(tx, tasks, hints), is_single=is_single)
-        except IntegrityError:  # a key is taken, or rows of an unknown commit stand already
+        except (IntegrityError, _InAWindow):  # a key is taken, or rows of an unknown commit stand already
             return self.database.run(lambda tx: self._one_by_one(tx, tasks, hints))
 
     def _record_within(self, tx: Connection, tasks: Sequence[NewTask], hints: HintRows | None) -> list[Enqueued]:
@@ -63,7 +63,7 @@ class Recording:
             try:
                 with tx.begin_nested():
                     return self._all_at_once(tx, tasks, hints)
-            except IntegrityError:
+            except (IntegrityError, _InAWindow):
                 with tx.begin_nested():
                     return self._one_by_one(tx, tasks, hints)
         except IntegrityError as error:
@@ -81,6 +81,7 @@ class Recording:
             self._insert_alike(tx, tasks, alike, hints)
             return
         self._insert_each(tx, [tasks[place] for place in _by_key(tasks)], is_published=hints is not None)
+        self._keep_keys(tx, tasks)
         if hints is not None:
             insert_hints(tx, self.database, hints(tasks))
 
@@ -146,7 +147,7 @@ class Recording:
                 "b_delay_s": task.delay_s,
                 "b_failures_max": task.failures_max,
                 "b_crashes_max": task.crashes_max,
-                "b_live_key": live_key(task.name, task.key),
+                "b_live_key": windows.live_key(task.name, task.key),
                 "b_task_key": task.key,
                 "b_payload": task.payload,
             }
@@ -216,8 +217,9 @@ class Recording:
             try:
                 with tx.begin_nested():
                     self._insert_each(tx, [task], is_published=is_published)
+                    self._keep_keys(tx, [task])
                 return None
-            except IntegrityError:
+            except (IntegrityError, _InAWindow):
                 standing = self._standing(tx, task)
                 if standing is not None:
                     return standing
@@ -225,6 +227,14 @@ class Recording:
                     raise
                 # the key's holder was settled between our insert and our look: it is free now
         raise KeyConflict(f"key {task.key!r} of {task.name} changes hands too fast to be taken; try again")
+
+    def _keep_keys(self, tx: Connection, tasks: Sequence[NewTask]) -> None:
+        """Behind the insert: are their keys free of windows? Then those that they want for themselves begin."""
+        if all(task.key is None for task in tasks):
+            return
+        if windows.is_open(tx, self.database, tasks):
+            raise _InAWindow
+        windows.begin(tx, self.database, tasks)
 
     def _standing(self, tx: Connection, task: NewTask) -> Enqueued | None:
         """The row in whose place this task would be: itself, from a commit that we could not see, or its key's."""
@@ -235,7 +245,10 @@ class Recording:
             return Enqueued(task.id, State(itself.state), True)
         if task.key is None:
             return None
-        holder = tx.execute(columns.where(t.c.live_key == live_key(task.name, task.key))).first()
+        key = windows.live_key(task.name, task.key) or ""
+        holder = tx.execute(columns.where(t.c.live_key == key)).first()
+        if holder is None and (settled := windows.holder(tx, self.database, key)) is not None:
+            holder = tx.execute(columns.where(t.c.id == settled)).first()
         if holder is None:
             return None
         if (holder.name, holder.task_key, holder.payload) != (task.name, task.key, task.payload):
@@ -266,7 +279,7 @@ def _alike(tasks: Sequence[NewTask]) -> NewTask | None:
 
 def _by_key(tasks: Sequence[NewTask]) -> list[int]:
     """The places of tasks, in the order in which every producer takes keys. Of two with one key, the first is first."""
-    return sorted(range(len(tasks)), key=lambda place: live_key(tasks[place].name, tasks[place].key) or "")
+    return sorted(range(len(tasks)), key=lambda place: windows.live_key(tasks[place].name, tasks[place].key) or "")
 
 
 def _first_state(task: NewTask) -> State:

@@ -480,12 +480,16 @@ class Repairing(Appending):
         events = [(select(e.c.id).where(is_old_event).order_by(e.c.at), is_old_event)]
         is_old_tick = k.c.made_at <= now(-EVENTS_KEPT_S)
         ticks = [(select(k.c.id).where(is_old_tick).order_by(k.c.made_at), is_old_tick)]
+        o = tables.window
+        is_over = o.c.ends_at <= now()
+        windows = [(select(o.c.id).where(is_over).order_by(o.c.ends_at), is_over)]
         is_old_worker = and_(w.c.state.in_(["left", "reaped"]), w.c.ended_at <= now(-WORKERS_KEPT_S))
         workers = [(select(w.c.id).where(is_old_worker), is_old_worker)]
         return Pruned(
             self._pruned(t, tasks, limit, dry_run=dry_run),
             self._pruned(e, events, limit, dry_run=dry_run),
             self._pruned(k, ticks, limit, dry_run=dry_run),
+            self._pruned(o, windows, limit, dry_run=dry_run),
             self._pruned(w, workers, limit, dry_run=dry_run),
         )
 

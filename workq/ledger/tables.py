@@ -4,7 +4,7 @@ A test proves that both say the same on every dialect. The prefix of every name 
 applications share a database without seeing each other.
 
 `task` is the record and the sole authority; `worker` has one row per incarnation; `event` is appended only; `marker`
-has the messages that prove others lost; `pause` the queues that a person has paused, `kill` the attempts that one wants ended by force; `schedule` what ticks, and `tick`
+has the messages that prove others lost; `pause` the queues that a person has paused, `kill` the attempts that one wants ended by force; `window` the keys that are held for a time; `schedule` what ticks, and `tick`
 each tick that became a task; `hint`, `hold` and `lease` are the broker and the in-flight store of the embedded queue.
 """
 
@@ -257,6 +257,16 @@ class Tables:
             Column("who", _word(200), nullable=False),
             Column("why", _word(200), nullable=False),
             PrimaryKeyConstraint("queue", name=name("pause_pk")),
+            **in_innodb,
+        )
+        self.window = Table(
+            name("window"),
+            self.metadata,
+            Column("id", _word(401), nullable=False),
+            Column("task_id", _id(), nullable=False),
+            Column("ends_at", Instant(), nullable=False),
+            PrimaryKeyConstraint("id", name=name("window_pk")),
+            Index(name("window_by_end"), "ends_at"),
             **in_innodb,
         )
         self.kill = Table(

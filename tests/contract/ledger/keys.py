@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.contract.given import LONG_S, OUTCOMES, at_once, new
+from tests.contract.given import HOUR_S, LONG_S, OUTCOMES, Clock, at_once, new
 from tests.contract.ledger.steps import Steps
 from workq.errors import KeyConflict
 from workq.incarnation import Incarnation
-from workq.ledger import Evidence, Ledger
+from workq.ledger import Evidence, Ledger, Prunes
 from workq.ledger.database import Database
 from workq.task import Done, Enqueued, State
 
@@ -83,6 +83,74 @@ class KeysContract(Steps):
         ledger.reap(worker.id, Evidence("SIGKILL", started={claim.task_id: 1}))
 
         assert ledger.record(new(key="k"))[0].created
+
+    def test_a_key_is_held_for_its_time_though_its_task_is_settled(
+        self, ledger: Ledger, worker: Incarnation, clock: Clock
+    ) -> None:
+        claim = self.run_one(ledger, worker, key="k", key_for_s=100.0)
+        self.settle(ledger, claim, Done())
+
+        within = ledger.record([*new(key="other"), *new(key="k"), *new(key="k", key_for_s=500.0), *new()])
+        with pytest.raises(KeyConflict, match=claim.task_id):
+            ledger.record(new(key="k", payload='{"a":[],"k":{}}'))
+        clock.forward(101.0)
+        [later] = ledger.record(new(key="k"))
+
+        original = Enqueued(claim.task_id, State.SUCCEEDED, created=False)
+        assert [one.created for one in within] == [True, False, False, True]
+        assert within[1:3] == [original] * 2
+        assert later.created
+
+    def test_a_key_is_held_by_a_task_that_lives_longer_than_its_time(self, ledger: Ledger, clock: Clock) -> None:
+        ledger.record(new(key="k", key_for_s=10.0))
+        clock.forward(60.0)
+
+        assert not ledger.record(new(key="k", key_for_s=10.0))[0].created
+
+    def test_the_time_of_a_key_begins_anew_with_each_task_that_takes_it(
+        self, ledger: Ledger, worker: Incarnation, clock: Clock
+    ) -> None:
+        for _ in range(2):
+            claim = self.run_one(ledger, worker, key="k", key_for_s=100.0)
+            self.settle(ledger, claim, Done())
+            clock.forward(60.0)
+            assert not ledger.record(new(key="k"))[0].created
+            clock.forward(41.0)
+
+        assert ledger.record(new(key="k"))[0].created
+
+    def test_what_is_rolled_back_leaves_no_key_behind(self, ledger: Ledger, database: Database) -> None:
+        with database.engine.connect() as connection:
+            ledger.record(new(key="k", key_for_s=100.0), connection=connection)
+            connection.rollback()
+
+        assert ledger.record(new(key="k"))[0].created
+
+    def test_of_producers_at_once_one_takes_a_key_for_a_time(self, ledger: Ledger, worker: Incarnation) -> None:
+        def live(_: int) -> int:
+            created = 0
+            for _ in range(5):
+                [one] = ledger.record(new(key="k", key_for_s=100.0))
+                if one.created:
+                    created += 1
+                    self.settle(ledger, ledger.claim([one.id], by=worker.id)[0], Done())
+            return created
+
+        assert sum(at_once(6, live)) == 1
+        assert len(ledger.tasks()) == 1
+
+    def test_windows_that_are_over_are_removed(self, ledger: Ledger, database: Database, clock: Clock) -> None:
+        kept = {"retention_s": HOUR_S, "dead_retention_s": HOUR_S}
+        ledger.record([*new(key="a", key_for_s=10.0), *new(key="b", key_for_s=10.0), *new(key="c", key_for_s=100.0)])
+        clock.forward(11.0)
+
+        [over] = [one for one in ledger.prunable(limit=1, **kept) if one.what is Prunes.WINDOWS]
+        applied = ledger.prune_planned(over, by=self.BY, **kept)
+        counts = [ledger.prune(limit=9, **kept).windows for _ in range(2)]
+
+        assert len(applied.changed) == 1
+        assert counts == [1, 0]
+        assert len(self.everything(database)[database.tables.window.name]) == 1
 
     def test_sixteen_producers_with_one_key_make_one_task(self, ledger: Ledger) -> None:
         for round_number in range(5):

@@ -1,4 +1,4 @@
--- workq, schema 9, for PostgreSQL 12 or newer: what becomes of a task whose worker died, and kills.
+-- workq, schema 9, for PostgreSQL 12 or newer: policies of recovery and of keys, kills.
 --
 -- Apply it with `workq db migrate`, or print it for your own namespace with `workq db sql postgresql`.
 -- It adds columns without a default: no table is rewritten.
@@ -18,6 +18,17 @@ CREATE TABLE workq_kill (
     asked_at             TIMESTAMP WITH TIME ZONE NOT NULL,
     CONSTRAINT workq_kill_pk PRIMARY KEY (task_id, attempt)
 );
+
+-- Keys that their tasks hold for a time, settled or not.
+CREATE TABLE workq_window (
+    id                   VARCHAR(401) NOT NULL,           -- name and key, as live_key has them
+    task_id              UUID NOT NULL,
+    ends_at              TIMESTAMP WITH TIME ZONE NOT NULL,
+    CONSTRAINT workq_window_pk PRIMARY KEY (id)
+);
+
+-- For retention.
+CREATE INDEX workq_window_by_end ON workq_window (ends_at);
 
 -- Last: only now is schema 9 complete.
 UPDATE workq_meta SET value = '9' WHERE name = 'schema_version';
