@@ -12,6 +12,7 @@ from workq.cli.group import Group
 from workq.cli.session import Session, check_folder, pass_session, sqlite_file
 from workq.cli.show import answer, record, write
 from workq.config import masked
+from workq.ledger import flow
 from workq.ledger import migrate as schema
 from workq.ledger.database import Database
 from workq.ledger.tables import SCHEMA_VERSION
@@ -72,6 +73,20 @@ def sql(session: Session, dialect: str | None) -> None:
     )
     text = schema.statements(chosen, settings.namespace)
     answer(session, {"dialect": chosen, "sql": text}, lambda: write(text))
+
+
+@db.command(examples="workq db history\nworkq db history full")
+@click.argument("kept", required=False, type=click.Choice(["full", "brief"]))
+@pass_session
+def history(session: Session, kept: str | None) -> None:
+    """How much of a task's life is kept: what is not the happy path (brief), or each move from state to state (full).
+
+    The database writes it by a trigger, for all producers and workers, from now on. Each move costs it a second row.
+    """
+    with _database(session) as database:
+        changed = kept is not None and flow.keep(database, is_full=kept == "full")
+        found = "full" if flow.is_kept(database) else "brief"
+    answer(session, {"history": found, "changed": changed}, lambda: write(found))
 
 
 @contextmanager
