@@ -215,9 +215,7 @@ class WorkQueue:
 
     # -- decisions of a person
 
-    def cancel(
-        self, task_id: str, *, reason: str = "cancelled by a person", kill: bool = False
-    ) -> CancelAnswer:
+    def cancel(self, task_id: str, *, reason: str = "cancelled by a person", kill: bool = False) -> CancelAnswer:
         """Cancel a task at once if it does not run, or ask its handler to stop (`current().cancelled()`).
 
         `kill`: end the process that runs it, within some seconds; what runs beside it there runs again, at no cost.

@@ -31,6 +31,8 @@ POINTS = frozenset(
         "worker.after_run",
         "settle.before_write",
         "settle.before_retry_hint",
+        "settle.before_advance",
+        "sweep.before_advance",
         "settle.before_release",
         "transaction.before_settle",
         "transaction.before_commit",

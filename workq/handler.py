@@ -20,7 +20,7 @@ from workq import codec
 from workq.errors import ConfigError, PayloadError
 from workq.names import check_delay_s, check_key, check_queue, check_task_name
 from workq.retry import Retries
-from workq.task import Enqueued, NewTask, OnCrash
+from workq.task import AfterDeath, Enqueued, NewTask, OnCrash
 from workq.timetable import Missed
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def check_expires_s(value: object, *, delay_s: float) -> float:
 
 def check_on_crash(value: object) -> OnCrash:
     """A recovery policy: what becomes of a task whose worker died while it ran."""
-    if value not in tuple(OnCrash):
+    if not isinstance(value, str) or value not in tuple(OnCrash):
         raise ConfigError(f"on_crash: need one of {', '.join(OnCrash)}, got {value!r}")
     return OnCrash(value)
 
@@ -89,6 +89,8 @@ class Options:
     expires_s: float | None = None
     on_crash: OnCrash = OnCrash.AGAIN
     key_for_s: float | None = None
+    order_key: str | None = None
+    after_death: AfterDeath = AfterDeath.BLOCK
     connection: Any = field(default=None, repr=False)
 
 
@@ -190,6 +192,8 @@ class Handler(Generic[P, R]):
         at: datetime | None = None,
         key: str | None = None,
         key_for_s: float | None = None,
+        order_key: str | None = None,
+        after_death: str | None = None,
         queue: str | None = None,
         failures_max: int | None = None,
         expires_s: float | None = None,
@@ -202,8 +206,12 @@ class Handler(Generic[P, R]):
             delay_s: seconds from now, up to ten years; or
             at: an aware instant. In the past means now.
             key: at most one live task of this name has it; the live one is answered instead.
-            key_for_s: seconds from now for which it has the key in any case, also when it is settled earlier; at most as
-                long as settled tasks are kept (`retention_s`).
+            key_for_s: seconds from now for which it has the key in any case, also when it is settled earlier; at most
+                as long as settled tasks are kept (`retention_s`).
+            order_key: tasks with the same one, whatever their names and queues, run one at a time, in the order in
+                which they were committed.
+            after_death: when it is dead, the others of its order key `block` until a person revives or discards it, as
+                by default, or `skip` it.
             queue: another queue than the handler's own.
             failures_max: how often it may fail, 1 or more.
             expires_s: seconds from now, more than its delay; from then on no attempt is started any more, be it the
@@ -225,6 +233,14 @@ class Handler(Generic[P, R]):
             chosen = replace(chosen, key=check_key(key))
         if key_for_s is not None:
             chosen = replace(chosen, key_for_s=self._check_key_for_s(key_for_s, key))
+        if order_key is not None:
+            chosen = replace(chosen, order_key=check_key(order_key))
+        if after_death is not None:
+            if chosen.order_key is None or after_death not in tuple(AfterDeath):
+                raise ConfigError(
+                    f"after_death: need one of {', '.join(AfterDeath)}, with an order_key, got {after_death!r}"
+                )
+            chosen = replace(chosen, after_death=AfterDeath(after_death))
         if queue is not None:
             chosen = replace(chosen, queue=check_queue(queue))
         if failures_max is not None:
@@ -272,6 +288,8 @@ class Handler(Generic[P, R]):
             expires_s=options.expires_s,
             on_crash=options.on_crash,
             key_for_s=options.key_for_s,
+            order_key=options.order_key,
+            after_death=options.after_death,
         )
 
     def _check_key_for_s(self, value: object, key: str | None) -> float:
@@ -330,8 +348,10 @@ def new_schedule(
         raise ConfigError(f"missed: need one of {', '.join(Missed)}, got {missed!r}")
     call = what if isinstance(what, Call) else what.options()
     options = call.taken()
-    if options.delay_s or options.key is not None or options.connection is not None:
-        raise ConfigError(f"schedule {name!r}: a delay, a key or a connection cannot belong to each of its tasks")
+    if options.delay_s or options.key or options.order_key or options.connection is not None:
+        raise ConfigError(
+            f"schedule {name!r}: a delay, a key, an order key or a connection cannot belong to each of its tasks"
+        )
     task = call.new_task(args, kwargs)
     return NewSchedule(
         name=name,

@@ -5,7 +5,8 @@ is about (state, attempt, a hash of the token, times) and the reason in words. I
 makes the same decisions as a sweep, and refuses each row whose fence has moved since.
 
 The limit comes first: a plan looks once and notes nothing. A worker that nobody has suspected yet is named under
-`suspects`, not planned; after one pass of a sweep, and a beat later, a plan has it.
+`suspects`, not planned; after one pass of a sweep, and a beat later, a plan has it. What is no recovery is left to the
+next sweep: schedules tick, and order keys go on.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class Producer:
             fresh = [
                 Unpublished(task.id, task.queue, 0, task.delay_s)
                 for task, one in zip(tasks, recorded, strict=True)
-                if one.created
+                if one.created and not one.is_behind
             ]
             if connection is None:
                 self.relay.offer(fresh, since=began)

@@ -37,6 +37,7 @@ from workq.errors import BrokerUnavailable, InFlightUnavailable
 from workq.incarnation import is_gone, this_machine
 from workq.inflight import Hold, Lease
 from workq.ledger import Company, Marker, Pause, Standing, WorkerRow
+from workq.ledger.positions import is_behind
 from workq.marker import slack_s
 from workq.run import NO_HANDLER
 from workq.stores import Stores
@@ -56,6 +57,7 @@ class Code(StrEnum):
     WORKER_GONE = "worker_gone"
     WORKER_SILENT = "worker_silent"
     EXPIRED = "expired"
+    IN_LINE = "in_line"
     NOT_DUE = "not_due"
     NO_HANDLER = "no_handler"
     PAUSED = "paused"
@@ -224,6 +226,8 @@ class _Look:
         task = self._task
         if task.expires_at is not None and task.expires_at <= task.now:
             return self._has_expired(task.expires_at)
+        if task.order_key is not None and is_behind(task.due_at, task.now):
+            return self._is_in_line(task.order_key)
         if task.due_at > task.now:
             return self._is_early()
         if (pause := self._stores.ledger.pauses().get(task.queue)) is not None:
@@ -288,6 +292,25 @@ class _Look:
             f"it was to be started before {_at(expired_at)}, and was not: the next sweep cancels it",
             "nothing: it will not start; if no sweep runs: workq sweep",
             since=expired_at,
+        )
+
+    def _is_in_line(self, key: str) -> Why:
+        line = next(iter(self._stores.ledger.sequences(key=key)), None)
+        if line is None:
+            return self._why(Code.IN_LINE, f"its turn in order key {key!r} comes just now", "nothing")
+        if line.blocked_since is not None:
+            return self._why(
+                Code.IN_LINE,
+                f"task {line.head}, which comes before it in order key {key!r}, died at {_at(line.blocked_since)}: "
+                "what comes after it waits for a person",
+                f"workq task retry {line.head}, or give it up: workq dead discard {line.head}",
+                since=line.blocked_since,
+            )
+        return self._why(
+            Code.IN_LINE,
+            f"it stands in line for order key {key!r}: it is the turn of task {line.head} ({line.state or 'gone'}), "
+            f"and {_counted(line.behind, 'task')} of the key come after that one",
+            f"wait; why that one is not done: workq why {line.head}",
         )
 
     def _is_early(self) -> Why:

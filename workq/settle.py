@@ -133,12 +133,24 @@ class Settler:
     def _finish(self, batch: list[Settlement], settled: list[Settled], began: float) -> None:
         """After the ledger has decided: release, then the hints of retries, whose waits began meanwhile."""
         hints = retries_of(batch, settled)
+        ended = ended_of(batch, settled)
         self._on_settled(batch)
         reach("settle.before_release")
         self._held.release([(one.claim.task_id, one.claim.queue) for one in batch])
         reach("settle.before_retry_hint")
         if hints:
             self._relay.offer(hints, since=began)
+        if ended:
+            reach("settle.before_advance")
+            self._advance(ended)
+
+    def _advance(self, keys: set[str]) -> None:
+        try:
+            turn = self._stores.ledger.advance(keys)
+        except Unavailable as error:  # a sweep does it
+            log.warning("settle.advance: %s", error)
+        else:
+            self._relay.offer(turn)
 
     def _live(self) -> None:
         try:
@@ -170,6 +182,15 @@ def retries_of(batch: Sequence[Settlement], settled: Sequence[Settled]) -> list[
         elif result.state in (State.WAITING, State.READY):
             hints.append(Unpublished(one.claim.task_id, one.claim.queue, one.claim.attempt, result.delay_s))
     return hints
+
+
+def ended_of(batch: Sequence[Settlement], settled: Sequence[Settled]) -> set[str]:
+    """The order keys of what has ended for good: the next one's turn may have come."""
+    return {
+        one.claim.order_key
+        for one, result in zip(batch, settled, strict=True)
+        if one.claim.order_key is not None and result.state not in (State.WAITING, State.READY)
+    }
 
 
 def _simpler(batch: list[Settlement]) -> list[list[Settlement]] | None:

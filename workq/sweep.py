@@ -6,6 +6,7 @@ does.
     relay    rows that are due and unpublished get their hint (the producer died, the broker was away, a retry is near)
     reap     the claims of incarnations without a lease end, after two looks; what they held is hinted again
     orphans  rows that run under an incarnation which is not live any more are returned
+    advance  order keys whose first has ended go on with the next
     promote  waiting rows whose time has come become ready
     mark     a marker through each queue proves which hints are lost, and those are sent again (see marker.py)
     prune    settled rows beyond their retention are removed
@@ -43,14 +44,14 @@ from workq.inflight import Lease
 from workq.ledger import Evidence, Reaped, Unpublished, WorkerRow
 from workq.marker import mark
 from workq.relay import publish
-from workq.settle import retries_of
+from workq.settle import ended_of, retries_of
 from workq.stores import Stores
 from workq.task import Settlement
 from workq.ticks import tick
 
 log = logging.getLogger("workq.sweep")
 
-STEPS = ("tick", "expire", "relay", "reap", "orphans", "promote", "mark", "prune")
+STEPS = ("tick", "expire", "relay", "reap", "orphans", "advance", "promote", "mark", "prune")
 RECOVERY = frozenset(STEPS) - {"tick", "expire", "prune"}
 """A pass with all of these counts as a sweep: whoever asks when the last one was means that nothing stays lost."""
 TWO_LOOKS = 0.8
@@ -73,6 +74,8 @@ class Swept:
     rehinted: int = 0
     dead: int = 0
     orphans: int = 0
+    advanced: int = 0
+    """Whose turn has come."""
     promoted: int = 0
     pruned: int = 0
     pruned_events: int = 0
@@ -105,6 +108,7 @@ class Swept:
             + self.returned
             + self.rehinted
             + self.orphans
+            + self.advanced
             + self.promoted
             + self.lost
             + self.pruned
@@ -148,6 +152,15 @@ def sweep(
         done.orphans = len(lost)
         if lost and not dry_run and not broker_is_away:
             publish(stores, lost, deadline_s=settings.times.confirm_s)
+    if "advance" in chosen:
+        keys = stores.ledger.ended_heads(limit=limit)
+        done.advanced = len(keys)
+        if keys and not dry_run:
+            reach("sweep.before_advance")
+            turn = stores.ledger.advance(keys)
+            done.advanced = len(turn)
+            if turn and not broker_is_away:
+                publish(stores, turn, deadline_s=settings.times.confirm_s)
     if "promote" in chosen:
         reach("sweep.before_promote")
         done.promoted = stores.ledger.promote(limit=limit, dry_run=dry_run)
@@ -316,7 +329,7 @@ def settle_in_its_place(stores: Stores, outcomes: Sequence[Settlement]) -> list[
         log.exception("sweep.unsettled", extra={"tasks": [one.claim.task_id for one in outcomes[:10]]})
         return []
     log.info("sweep.settled", extra={"tasks": len(outcomes)})
-    return retries_of(outcomes, settled)
+    return retries_of(outcomes, settled) + stores.ledger.advance(ended_of(outcomes, settled))
 
 
 def gone_from_here(stores: Stores) -> list[WorkerRow]:

@@ -63,6 +63,15 @@ class OnCrash(StrEnum):
     """It is dead, and a person says whether it runs again."""
 
 
+class AfterDeath(StrEnum):
+    """What becomes of the others of an order key when one of them is dead."""
+
+    BLOCK = "block"
+    """They wait until a person revives or discards it."""
+    SKIP = "skip"
+    """The next one goes on."""
+
+
 class NewTask(msgspec.Struct, frozen=True):
     """A task to record. `payload` is encoded JSON; its seconds count from the ledger's clock at the insert."""
 
@@ -77,14 +86,20 @@ class NewTask(msgspec.Struct, frozen=True):
     expires_s: float | None = None
     on_crash: OnCrash = OnCrash.AGAIN
     key_for_s: float | None = None
+    order_key: str | None = None
+    after_death: AfterDeath = AfterDeath.BLOCK
 
 
 class Enqueued(msgspec.Struct, frozen=True):
-    """What `enqueue()` returns. `created` is False when a live task with the same key existed already."""
+    """What `enqueue()` returns. `created` is False when a live task with the same key existed already.
+
+    `is_behind`: it waits for others of its order key.
+    """
 
     id: str
     state: State
     created: bool
+    is_behind: bool = False
 
 
 class Claim(msgspec.Struct, frozen=True, array_like=True):
@@ -105,6 +120,7 @@ class Claim(msgspec.Struct, frozen=True, array_like=True):
     crashes_max: int
     job_id: str | None
     is_suspect: bool = False
+    order_key: str | None = None
 
 
 class Done(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -187,6 +203,7 @@ class Task:
     settled_at: datetime | None
     expires_at: datetime | None
     on_crash: OnCrash
+    order_key: str | None
 
 
 @dataclass(frozen=True, slots=True)

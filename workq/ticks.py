@@ -34,9 +34,7 @@ AT_ONCE: Final = 100
 """Ticks of one schedule that become tasks in one transaction."""
 
 
-def tick(
-    stores: Stores, settings: Settings, *, limit: int, dry_run: bool = False, broker_is_away: bool = False
-) -> int:
+def tick(stores: Stores, settings: Settings, *, limit: int, dry_run: bool = False, broker_is_away: bool = False) -> int:
     """Record a task for each tick that is due soon, of at most `limit` schedules; answers how many tasks.
 
     Where the broker is away their hints follow by the relay.
@@ -83,9 +81,7 @@ def now_as_task(stores: Stores, row: ScheduleRow, *, confirm_s: float) -> str:
     return task.id
 
 
-def _record(
-    stores: Stores, row: ScheduleRow, tasks: list[tuple[datetime, NewTask]], next_at: datetime | None
-) -> bool:
+def _record(stores: Stores, row: ScheduleRow, tasks: list[tuple[datetime, NewTask]], next_at: datetime | None) -> bool:
     if not stores.ledger.tick(row, tasks, next_at=next_at, hints=_hints(stores)):
         return False
     reach("sweep.after_tick")

@@ -167,7 +167,7 @@ class TestRetry:
 
     def test_interrupted_it_says_how_far_it_came_and_the_same_command_ends_it(self, cli: Cli) -> None:
         ids = killed_sums(cli, 30)
-        command = ("dead", "retry", "--all", "--rate", "20/s", "--yes")
+        command = ("dead", "retry", "--all", "--rate", "5/s", "--yes")
         with cli.start(*command) as process:
             wait_until(lambda: states(cli).get("ready", 0) >= 5, timeout_s=BOUND_S, what="some are sent back")
             process.send_signal(signal.SIGINT)

@@ -178,6 +178,7 @@ class TestSchema:
             "0007_pauses.sql",
             "0008_schedules.sql",
             "0009_policies.sql",
+            "0010_order.sql",
         ]
         assert cli("db", "migrate", "-o", "json").json()["applied"] == applied
         assert cli.look("db", "migrate")["applied"] == []

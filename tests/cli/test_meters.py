@@ -80,7 +80,14 @@ def scene(cli: Cli) -> Iterator[Scene]:
 @pytest.mark.parametrize(
     "kind",
     [
-        Kind.KILLED, Kind.HARD_LIMIT, Kind.CANCEL, Kind.SHUTDOWN, Kind.GONE, Kind.LEASE, Kind.REDIS_LOSS, Kind.ORPHAN,
+        Kind.KILLED,
+        Kind.HARD_LIMIT,
+        Kind.CANCEL,
+        Kind.SHUTDOWN,
+        Kind.GONE,
+        Kind.LEASE,
+        Kind.REDIS_LOSS,
+        Kind.ORPHAN,
     ],
 )
 def test_an_attempt_that_had_started_and_died_is_counted_once_under_its_cause(scene: Scene, kind: Kind) -> None:

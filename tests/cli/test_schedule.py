@@ -36,7 +36,7 @@ def test_the_applications_schedules_are_written_once_and_listed(shop: Cli) -> No
     nightly, often = named(shop, "nightly"), named(shop, "often")
 
     assert again == {"schedules": 2, "changed": [], "others": []}
-    assert "30 2 * * * (Europe/Berlin)" in shown
+    assert "30 2 * * *" in shown
     assert (nightly["handler"], nightly["queue"], nightly["payload"]) == ("shop.add", "sums", {"a": [1, 2], "k": {}})
     assert (often["rule"], often["missed"], often["queue"]) == ("every", "skip", "sums")
     assert often["next_at"] > often["next_at"][:4]

@@ -109,6 +109,9 @@ def wreck(cli: Cli) -> None:
             for number in range(8)
         ]
         database.run(lambda tx: tx.execute(database.tables.tick.insert(), ticks))
+        for number in range(13):
+            first, _ = record(wq, 2, order_key=f"customer:{number}")
+            ledger.cancel(first, reason="not needed")
         windows = [{"id": f"shop.add/{number}", "task_id": new_task_id(), "ends_at": ticked} for number in range(12)]
         database.run(lambda tx: tx.execute(database.tables.window.insert(), windows))
         last = {"is_suspect": 1, "crashes_max": 1}  # a suspect pays, and this crash is its last
@@ -117,8 +120,8 @@ def wreck(cli: Cli) -> None:
 
 
 EXPECTED = {
-    "ticked": 10, "expired": 11, "relayed": 7, "reaped_workers": 2, "returned": 3, "rehinted": 3, "dead": 1, "orphans": 2,
-    "promoted": 4, "lost": 6, "pruned": 9, "pruned_events": 0, "pruned_ticks": 8,
+    "ticked": 10, "expired": 11, "relayed": 7, "reaped_workers": 2, "returned": 3, "rehinted": 3, "dead": 1,
+    "orphans": 2, "advanced": 13, "promoted": 4, "lost": 6, "pruned": 9, "pruned_events": 0, "pruned_ticks": 8,
     "pruned_windows": 12, "pruned_workers": 1,
 }  # fmt: skip
 MARKERS = {"markers": 2}

@@ -443,6 +443,19 @@ def test_a_task_behind_others_says_how_many_and_the_first_is_next(scene: Scene) 
     )
 
 
+def test_a_task_in_line_for_its_order_key_names_whose_turn_it_is_and_who_blocks_it(scene: Scene) -> None:
+    first, second = scene.record(order_key="customer:7"), scene.record(order_key="customer:7")
+
+    waits = scene.why(second)
+    scene.settle(first, Dead("no", "no"))
+    blocked = scene.why(second)
+
+    assert scene.why(first).code is Code.SETTLED
+    assert waits.code is blocked.code is Code.IN_LINE
+    assert f"it is the turn of task {first} (ready)" in waits.reason
+    assert f"task {first}, which comes before it in order key 'customer:7', died at" in blocked.reason
+
+
 # -- the command
 
 

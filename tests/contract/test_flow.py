@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from tests.contract.databases import OnMariaDB, OnPostgreSQL, OnSQLite
@@ -22,8 +24,10 @@ class FlowContract(Steps):
         ]
 
     @pytest.fixture
-    def full(self, database: Database) -> None:
+    def full(self, database: Database) -> Iterator[None]:
         assert flow.keep(database, is_full=True)
+        yield
+        flow.keep(database, is_full=False)
 
     @pytest.mark.usefixtures("full")
     def test_each_move_of_a_life_is_kept_with_who_made_it(

@@ -9,16 +9,14 @@ from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import DisconnectionError
 
 from tests.contract.databases import OnMariaDB, OnPostgreSQL, OnSQLite
+from tests.contract.ledger import LedgerContract
+from tests.contract.ledger.keys import KeysOnServersContract
+from tests.contract.ledger.order import OrderOnServersContract
+from tests.contract.ledger.rules import Walk
 from workq.errors import LedgerUnavailable
 from workq.ledger import Ledger
 from workq.ledger.database import Database
 from workq.task import Claim, State
-
-pytest.register_assert_rewrite("tests.contract.ledger")
-
-from tests.contract.ledger import LedgerContract  # noqa: E402 - its assertions explain themselves from here on
-from tests.contract.ledger.keys import KeysOnServersContract  # noqa: E402 - as above
-from tests.contract.ledger.rules import Walk  # noqa: E402 - as above
 
 
 def _one(connection: Connection) -> int:
@@ -31,7 +29,7 @@ class TestSQLite(OnSQLite, LedgerContract):
         Walk(ledger, database, seed).run(steps=300)
 
 
-class TestPostgreSQL(OnPostgreSQL, LedgerContract, KeysOnServersContract):
+class TestPostgreSQL(OnPostgreSQL, LedgerContract, KeysOnServersContract, OrderOnServersContract):
     @pytest.mark.parametrize("how_often", [1, 2, 5])
     def test_connections_that_are_closed_one_after_the_other_are_no_error_of_ours(
         self, ledger: Ledger, claimed: Claim, database: Database, how_often: int
@@ -107,5 +105,5 @@ class TestPostgreSQL(OnPostgreSQL, LedgerContract, KeysOnServersContract):
         assert theirs[0] == "on"
 
 
-class TestMariaDB(OnMariaDB, LedgerContract, KeysOnServersContract):
+class TestMariaDB(OnMariaDB, LedgerContract, KeysOnServersContract, OrderOnServersContract):
     pass

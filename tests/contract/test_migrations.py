@@ -43,6 +43,7 @@ FILES = [
     "0007_pauses.sql",
     "0008_schedules.sql",
     "0009_policies.sql",
+    "0010_order.sql",
 ]
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_S = 60.0

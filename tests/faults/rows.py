@@ -282,6 +282,7 @@ ROWS: Final[dict[str, Row]] = {
             _PEOPLE + "what_a_dead_sweeper_had_taken_is_published_once_by_the_others",
             *_at("sweep.before_relay"),
             *_at("sweep.before_promote"),
+            *_at("sweep.before_advance"),
             *_at("sweep.before_tick"),
             *_at("sweep.after_tick"),
             *_at("sweep.before_reap"),

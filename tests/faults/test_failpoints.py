@@ -35,6 +35,8 @@ Act = Literal[
     "fails",
     "sweep",
     "ticks",
+    "line",
+    "in_order",
     "reap",
     "reap_the_done",
     "child_dies",
@@ -54,7 +56,7 @@ class Row:
     legs: tuple[str, ...] = ("sqlite", "servers")
 
 
-BY_OTHERS: tuple[Act, ...] = ("sweep", "ticks", "reap", "reap_the_done", "child_dies", "delayed", "lost")
+BY_OTHERS: tuple[Act, ...] = ("sweep", "ticks", "line", "reap", "reap_the_done", "child_dies", "delayed", "lost")
 """Whoever repairs does the same on both legs. A worker does not: on SQLite hint and claim are one transaction."""
 
 RAN = THREADS
@@ -76,6 +78,7 @@ ROWS = {
     "settle.before_write": Row("notes", crashes=RAN, nth=2),
     "settle.before_release": Row("notes", crashes=RAN, nth=2),
     "settle.before_retry_hint": Row("fails", crashes=TASKS, nth=2),
+    "settle.before_advance": Row("in_order", crashes=RAN, nth=2),
     "transaction.before_settle": Row("transfers", crashes=RAN, nth=3),
     "transaction.before_commit": Row("transfers", crashes=RAN, nth=3),
     # here its task has succeeded: whoever died is buried, and nothing runs again
@@ -84,6 +87,7 @@ ROWS = {
     # whoever sweeps dies; where it was the supervisor, its children drain and another fleet goes on
     "sweep.before_tick": Row("ticks"),
     "sweep.after_tick": Row("ticks"),
+    "sweep.before_advance": Row("line"),
     "sweep.before_relay": Row("sweep"),
     "sweep.before_promote": Row("delayed"),
     "sweep.before_settle": Row("reap_the_done", crashes=RAN),
@@ -163,6 +167,21 @@ def play(act: Act, leg: Leg, armed: dict[str, str], once: Path) -> int:
                 fleet.wait(10)
             assert tick(leg.app.stores, leg.app.settings, limit=TASKS) >= TASKS - 1
             finish(leg)
+            return TASKS
+        case "in_order":
+            for number in range(TASKS):
+                leg["note"].options(order_key=f"k{number % 2}").enqueue(number=number, seconds=0.05)
+            finish(leg, armed)
+            return TASKS
+        case "line":  # the first of a line is cancelled: only a sweep lets the next one go on
+            ids = [leg["note"].options(order_key="k").enqueue(number=number).id for number in range(TASKS + 1)]
+            leg.app.cancel(ids[0])
+            with leg.fleet(processes=1, threads=THREADS, environ=armed) as fleet:
+                wait_until(once.exists, timeout_s=30, what="the sweeping supervisor died")
+                fleet.wait(10)
+            finish(leg)
+            assert (first := leg.app.get(ids[0])) is not None
+            assert first.state is State.CANCELLED
             return TASKS
         case "lost":
             leg["note"].enqueue_many({"number": number, "seconds": 0.05} for number in range(TASKS))
@@ -259,7 +278,7 @@ def sweep_elsewhere(leg: Leg, armed: dict[str, str], once: Path) -> None:
 def check(leg: Leg, row: Row, count: int) -> None:
     """Nothing lost, each settled once, no more starts and charges than the row allows, and nothing is left over."""
     ledger = leg.app.stores.ledger
-    tasks = ledger.tasks(limit=10 * TASKS)
+    tasks = [task for task in ledger.tasks(limit=10 * TASKS) if task.state is not State.CANCELLED]
     assert [task.state for task in tasks] == [State.SUCCEEDED] * count
     lines = [line for line in leg.testimony() if line.what == "start"]
     attempts = [(line.task_id, line.attempt) for line in lines]

@@ -37,9 +37,10 @@ from workq.arrivals import Arrivals
 from workq.broker.direct import DirectConsumer
 from workq.custody import Custody
 from workq.errors import InFlightUnavailable
-from workq.ledger import Unpublished, people
+from workq.ledger import Unpublished, people, positions
 from workq.ledger.claims import Claiming
 from workq.ledger.marks import Marking
+from workq.ledger.ordering import Ordering
 from workq.ledger.people import Deciding
 from workq.ledger.record import Recording
 from workq.ledger.repair import Repairing
@@ -48,7 +49,7 @@ from workq.missed import Missed
 from workq.pauses import Pauses
 from workq.produce import Producer
 from workq.settle import Settler
-from workq.task import Failed, State
+from workq.task import SETTLED, Failed, State
 
 SEEDS_MAX = 2_000
 
@@ -671,6 +672,31 @@ def a_schedule_that_has_moved_on_ticks_again() -> Any:
         return True
 
     return replaced(Scheduling, "tick", tick)
+
+
+# -- order
+
+
+@mutant
+def a_line_moves_up_though_its_first_waits_for_a_retry() -> Any:
+    """What does not run at the moment counts as ended."""
+    return mock.patch("workq.ledger.ordering.SETTLED", SETTLED | {State.WAITING})
+
+
+@mutant
+def the_second_of_a_line_is_ready_at_once() -> Any:
+    def enter(tx: Any, database: Any, tasks: Any) -> Any:
+        entered(tx, database, tasks)
+        return tasks
+
+    entered = positions.enter
+    return mock.patch.object(positions, "enter", enter)
+
+
+@mutant
+def a_sweep_never_moves_a_line_up() -> Any:
+    """Whoever settles its first, and dies, leaves it as it is for ever."""
+    return replaced(Ordering, "ended_heads", lambda self, *, limit: [])
 
 
 # -- the hunt

@@ -49,7 +49,7 @@ from workq.run import raised, returned
 from workq.settle import Settler
 from workq.stores import Stores
 from workq.sweep import STEPS, Swept, finish_reaping, settle_in_its_place, sweep
-from workq.task import HandedBack, NewTask, Outcome
+from workq.task import AfterDeath, HandedBack, NewTask, Outcome
 from workq.timetable import Missed, Timetable
 from workq.worker import take_in
 
@@ -531,7 +531,9 @@ class Sweeper:
         self.process = setting.process("sweeper")
         self.stores = setting.stores(self.process)
         self.strand = self.process.strand("sweep", self._step)
-        self.steps = [step for step in STEPS if step != "tick" or setting.world.plan.every_s is not None]
+        plan = setting.world.plan
+        needed = {"tick": plan.every_s is not None, "advance": plan.is_ordered}
+        self.steps = [step for step in STEPS if needed.get(step, True)]
         self.at = 0
         self.process.on_death.append(self._died)
         self.strand.wake(setting.world.rng.uniform(0.0, setting.world.plan.times.sweep_s))
@@ -661,6 +663,7 @@ class Producing:
                 ["exit", "ok"],
             ]
         )
+        is_ordered = self.setting.world.plan.is_ordered
         if self.setting.world.plan.kind != "any" and script[0] == "exit":
             script = ["ok"]
         self.setting.scripts[task_id] = script
@@ -675,6 +678,8 @@ class Producing:
             crashes_max=rng.choice([2, 3]),
             key=rng.choice([None, None, None, "key"]),
             expires_s=rng.choice([None, None, None, None, 6.0, 20.0]),
+            order_key=rng.choice([None, "line"]) if is_ordered else None,
+            after_death=AfterDeath.SKIP,
         )
 
     def _within(self, tasks: list[NewTask]) -> None:

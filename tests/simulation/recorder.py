@@ -9,7 +9,8 @@ I3 one settlement per life, by the newest attempt and its token · I4 two attemp
 I5 starts are bounded by the budgets · I6 nothing runs without a row · I7 nothing starts before it is due ·
 I8 nothing is claimed after its cancel was answered, nor while its queue is paused · I9 attempts strictly increase ·
 I10 hints are for rows that exist, are marked only when confirmed, are never lost by workq itself, and are not repaired
-where nothing was lost · I11 at rest nothing is left over · I12 each tick of a schedule is one task, and none is left out.
+where nothing was lost · I11 at rest nothing is left over · I12 each tick of a schedule is one task, and none is left
+out · I13 of an order key nothing starts before what was committed before it has ended.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class Row(NamedTuple):
     crashes_max: int
     settled_at: str | None
     expires_at: str | None
+    order_key: str | None
 
 
 class WorkerRow(NamedTuple):
@@ -249,6 +251,8 @@ class Recorder:
                 self.world.violated("I1", f"{short}: begins as {new.state}, attempt {new.attempt}")
             self._not_before[new.id] = instant(self.world.now + self._promised.get(new.id, 0.0))
             self._unpublished_since[new.id] = self.world.now
+            if new.order_key is not None:
+                self._take_position(new)
             return
         if new.attempt < old.attempt or (new.attempt > old.attempt and op != "claim"):
             self.world.violated("I9", f"{short}: attempt {old.attempt} became {new.attempt}")
@@ -270,7 +274,7 @@ class Recorder:
     def _judge_state(self, old: Row, new: Row, op: str, args: tuple[Any, ...]) -> None:
         where = f"{new.id}: {old.state} became {new.state} in {op}"
         if old.state in TERMINAL:
-            if op != "revive" or new.state != "ready":
+            if op != "revive" or (new.state != "ready" and new.order_key is None):
                 self.world.violated("I1", f"{where}, though terminal is final")
             self._not_before[new.id] = instant(self.world.now)
             return
@@ -283,7 +287,7 @@ class Recorder:
             case "ready" | "waiting" if op == "reschedule":
                 pass  # `_judge_due` looks at when it is due
             case "ready":
-                if op != "promote" or new.due_at > instant(self.world.now):
+                if op not in ("promote", "advance") or new.due_at > instant(self.world.now):
                     self.world.violated("I7", f"{where}, due at {new.due_at}")
             case "cancelled":
                 is_expired = op == "expire" and new.expires_at is not None and new.expires_at <= instant(self.world.now)
@@ -309,10 +313,38 @@ class Recorder:
             self.world.violated("I8", f"{where}, though its cancel was answered")
         if new.queue in self.paused:
             self.world.violated("I8", f"{where}, though queue {new.queue} is paused")
+        if new.order_key is not None:
+            self._judge_order(new, where)
         worker = self.workers.get(new.worker or "")
         if worker is None or worker.state != "live":
             self.world.violated("I6", f"{where} by {new.worker}, which is not live")
         self._granted.append((self.world.op, new.id, new.attempt))
+
+    def _judge_order(self, new: Row, where: str) -> None:
+        """By the ledger's positions, which must grow as the tasks are committed (see `_take_position`)."""
+        for task_id in self._line(new.order_key):
+            if task_id == new.id:
+                return
+            before = self.rows.get(task_id)
+            if before is not None and before.state not in TERMINAL:
+                self.world.violated("I13", f"{where}, though {task_id} is {before.state} and was committed before")
+        self.world.violated("I13", f"{where}, and has no position in line {new.order_key}")
+
+    def _take_position(self, new: Row) -> None:
+        """Whoever is committed later stands behind all that were there."""
+        line = self._line(new.order_key)
+        ahead = line[: line.index(new.id)] if new.id in line else line
+        if late := [one for one in line if one in self.rows and one not in ahead]:
+            self.world.violated("I13", f"{new.id} was committed after {late[0]}, and stands before it")
+
+    def _line(self, order_key: str | None) -> list[str]:
+        table = self._database.tables.position.name
+        query = f"SELECT task_id FROM {table} WHERE order_key = ? ORDER BY position"
+        return [task_id for (task_id,) in self._database.raw.execute(query, (order_key,))]
+
+    def in_line(self) -> int:
+        """How many tasks with an order key are not settled."""
+        return sum(row.order_key is not None and row.state not in TERMINAL for row in self.rows.values())
 
     def claimed(self, claims: Sequence[Claim]) -> None:
         """A claim has answered: whatever it granted, also by an earlier try, is in the answer, or it runs nowhere."""

@@ -85,6 +85,8 @@ class Plan:
     """All three stores are one database, and workers claim straight from its hints."""
     every_s: float | None = None
     """A schedule ticks so often until the faults stop."""
+    is_ordered: bool = False
+    """Half of the tasks have one order key."""
 
     @staticmethod
     def of(seed: int, *, loses_hints: bool = True) -> Plan:
@@ -137,6 +139,7 @@ class Plan:
             limit=rng.choice([1, 3, 1000]),
             times=times,
             is_direct=is_direct,
+            is_ordered=Random(seed * 49_979_687 + 11).random() < 0.15,
             every_s=beat_s * ticking.choice([1.0, 3.0]) if ticking.random() < 0.15 else None,
         )
 

@@ -1,4 +1,4 @@
-"""`workq task cancel --kill`: what does not listen is ended with its process; its neighbours run again and pay nothing."""
+"""`workq task cancel --kill`: what does not listen ends with its process; its neighbours run again, and pay nothing."""
 
 from __future__ import annotations
 

@@ -34,6 +34,7 @@ def task_in_short(task: Task) -> dict[str, Any]:
         "settled_at": task.settled_at,
         "expires_at": task.expires_at,
         "on_crash": task.on_crash,
+        "order_key": task.order_key,
     }
 
 

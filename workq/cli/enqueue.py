@@ -67,9 +67,7 @@ def enqueue(
     misfit = handler.fits(args, kwargs)
     if misfit is not None:
         raise click.UsageError(f"{name}: {misfit}", ctx)
-    call = handler.options(
-        delay_s=delay_s, at=at, key=key, key_for_s=key_for_s, queue=queue, expires_s=expires_s
-    )
+    call = handler.options(delay_s=delay_s, at=at, key=key, key_for_s=key_for_s, queue=queue, expires_s=expires_s)
     session.say_default(app.settings)
     check_folder(app.settings.ledger)
     recorded = call.enqueue(*args, **kwargs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -23,6 +23,7 @@ from workq.errors import NotFound, Refused, WorkqError
 from workq.evidence import Certificate
 from workq.handler import seconds_until
 from workq.ledger import Ledger, Unpublished, WhichOpen
+from workq.ledger.positions import is_behind
 from workq.names import check_delay_s
 from workq.relay import publish
 from workq.stores import Stores
@@ -134,12 +135,13 @@ def _show(found: Task, history: list[Event], certificates: dict[str, Certificate
         ("args", list(found.args)),
         ("kwargs", found.kwargs),
         ("key", found.key),
+        ("order key", found.order_key),
         ("attempt", found.attempt),
         ("failures", f"{found.failures} of {found.failures_max}"),
         ("crashes", f"{found.crashes} of {found.crashes_max}"),
         ("on crash", None if found.on_crash is OnCrash.AGAIN else found.on_crash),
         ("created", found.created_at),
-        ("due", found.due_at),
+        ("due", None if is_behind(found.due_at, datetime.now(UTC)) else found.due_at),
         ("started", found.started_at),
         ("settled", found.settled_at),
         ("expires", found.expires_at if found.state not in SETTLED else None),

@@ -41,6 +41,7 @@ from workq.ledger.answers import (
     QueueCount,
     Reaped,
     ScheduleRow,
+    SequenceRow,
     Settled,
     Standing,
     Unpublished,
@@ -75,6 +76,7 @@ __all__ = [
     "QueueCount",
     "Reaped",
     "ScheduleRow",
+    "SequenceRow",
     "Settled",
     "Standing",
     "Unpublished",
@@ -352,6 +354,23 @@ class Ledger(Protocol):
 
     def ticks(self, schedule: str, *, limit: int) -> list[tuple[datetime, str]]:
         """When it has ticked, and which task that became, the newest first."""
+        ...
+
+    # -- order
+
+    def advance(self, keys: Iterable[str]) -> list[Unpublished]:
+        """Let the lines of these order keys move up, where their first has ended; answers whose turn has come.
+
+        Those are ready, or waiting for their own time, and need a hint. Repeatable.
+        """
+        ...
+
+    def ended_heads(self, *, limit: int) -> list[str]:
+        """The order keys whose first has ended, and whose line has not moved up."""
+        ...
+
+    def sequences(self, *, key: str | None = None, blocked_only: bool = False, limit: int = 100) -> list[SequenceRow]:
+        """The order keys with open tasks, by name; or one; or those that are blocked by a dead task."""
         ...
 
     # -- plan and apply (see plan.py)

@@ -61,6 +61,20 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
+class SequenceRow:
+    """One order key with open tasks: who stands first, in which state, and how many behind it.
+
+    `blocked_since`: when the first one died, if the others wait for a person.
+    """
+
+    key: str
+    head: str
+    state: State | None
+    behind: int
+    blocked_since: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class NewSchedule:
     """What is to tick, and which task each tick becomes."""
 
@@ -243,6 +257,7 @@ class Standing:
     settled_at: datetime | None
     cancel_requested_at: datetime | None
     expires_at: datetime | None
+    order_key: str | None
 
 
 @dataclass(frozen=True, slots=True)

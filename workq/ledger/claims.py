@@ -200,6 +200,7 @@ class Claiming:
             c.crashes_max,
             as_text(c.job_id, self.database.dialect),
             c.is_suspect,
+            c.order_key,
         ]
 
     def _claimed(self) -> Select[Any]:
@@ -447,6 +448,7 @@ def _claims(rows: Iterable[Any], token: str) -> list[Claim]:
             crashes_max,
             job_id,
             is_suspect >= SUSPECT,
+            order_key,
         )
         for (
             task_id,
@@ -460,6 +462,7 @@ def _claims(rows: Iterable[Any], token: str) -> list[Claim]:
             crashes_max,
             job_id,
             is_suspect,
+            order_key,
         ) in rows  # a tuple's items are ten times cheaper than a row's names
     ]
 

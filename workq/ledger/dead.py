@@ -60,7 +60,7 @@ class Grouping(Deciding):
 
     def revive_dead(self, task_ids: Sequence[str], *, why: str) -> tuple[list[Unpublished], dict[str, str]]:
         t = self.database.tables.task
-        locked = self._still_dead(task_ids, t.c.id, t.c.queue, t.c.attempt, t.c.task_key)
+        locked = self._still_dead(task_ids, t.c.id, t.c.queue, t.c.attempt, t.c.task_key, t.c.order_key)
 
         def send_back(tx: Connection) -> tuple[list[Unpublished], list[str]]:
             rows = tx.execute(locked).all()
@@ -70,7 +70,10 @@ class Grouping(Deciding):
                 mine = update(t).where(t.c.id.in_(ids), guarded(t.c.state, State.DEAD))
                 tx.execute(mine.values(self.revived()))
                 self.append(tx, "revived", {"why": codec.storable(why, characters_max=REASON_MAX)}, task_ids=ids)
-            hints = [Unpublished(row.id, row.queue, row.attempt, 0.0) for row in alone]
+            in_order = sorted(alone, key=lambda row: (row.order_key or "", row.id))
+            hints = [
+                Unpublished(row.id, row.queue, row.attempt, self.in_line(tx, row.id, row.order_key)) for row in in_order
+            ]
             return hints, [row.id for row in rows if row.task_key is not None]
 
         hints, keyed = self.database.run(send_back)

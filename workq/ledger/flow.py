@@ -7,7 +7,7 @@ one with it, and without it nothing costs anything. With it each move costs the 
 
 from __future__ import annotations
 
-from sqlalchemy import DDL, Connection, text
+from sqlalchemy import Connection, text
 
 from workq.ledger.database import Database
 
@@ -22,11 +22,11 @@ def keep(database: Database, *, is_full: bool) -> bool:
         return False
     statements = (_MAKE if is_full else _DROP)[database.dialect]
     names = {"task": database.tables.task.name, "event": database.tables.event.name}
-    names["moved"] = f"{names['task']}_moved"
+    names |= {"moved": f"{names['task']}_moved", "who": _WHO}
 
     def change(tx: Connection) -> None:
         for statement in statements:
-            tx.execute(DDL(statement.format(**names).replace("%", "%%")))
+            tx.execute(text(statement.format(**names)))
 
     database.run(change)
     return True
@@ -45,7 +45,11 @@ _FIND = {
     "mysql": "SELECT 1 FROM information_schema.triggers "
     "WHERE trigger_schema = DATABASE() AND trigger_name = :name AND event_object_table = :table_name",
 }
-_IN_SQLITE = "INSERT INTO {event} (at, kind, task_id, attempt, worker, detail) VALUES (STRFTIME('%Y-%m-%d %H:%M:%f', 'now')"
+_WHO = "CASE WHEN 'running' IN (OLD.state, NEW.state) THEN COALESCE(NEW.worker, OLD.worker) END"
+"""Only a worker moves what runs, or is taken from it. Others stand in no row of the task."""
+_IN_SQLITE = (
+    "INSERT INTO {event} (at, kind, task_id, attempt, worker, detail) VALUES (STRFTIME('%Y-%m-%d %H:%M:%f', 'now')"
+)
 _MAKE = {
     "sqlite": [
         "CREATE TRIGGER {moved}_on_insert AFTER INSERT ON {task} BEGIN "
@@ -54,7 +58,7 @@ _MAKE = {
         "CREATE TRIGGER {moved}_on_update AFTER UPDATE ON {task} "
         "WHEN OLD.state <> NEW.state OR OLD.attempt <> NEW.attempt BEGIN "
         + _IN_SQLITE
-        + """, 'moved', NEW.id, NEW.attempt, CASE WHEN 'running' IN (OLD.state, NEW.state) THEN COALESCE(NEW.worker, OLD.worker) END,
+        + """, 'moved', NEW.id, NEW.attempt, {who},
         '{{"from":"' || OLD.state || '","to":"' || NEW.state || '"}}'); END""",
     ],
     "postgresql": [
@@ -64,7 +68,7 @@ _MAKE = {
             (clock_timestamp(), 'moved', NEW.id, NEW.attempt, NULL, '{{"to":"' || NEW.state || '"}}');
         ELSE
             INSERT INTO {event} (at, kind, task_id, attempt, worker, detail) VALUES
-            (clock_timestamp(), 'moved', NEW.id, NEW.attempt, CASE WHEN 'running' IN (OLD.state, NEW.state) THEN COALESCE(NEW.worker, OLD.worker) END,
+            (clock_timestamp(), 'moved', NEW.id, NEW.attempt, {who},
             '{{"from":"' || OLD.state || '","to":"' || NEW.state || '"}}');
         END IF;
         RETURN NULL; END $$""",
@@ -79,7 +83,7 @@ _MAKE = {
         """(UTC_TIMESTAMP(6), 'moved', NEW.id, NEW.attempt, NULL, CONCAT('{{"to":"', NEW.state, '"}}'))""",
         "CREATE TRIGGER {moved}_on_update AFTER UPDATE ON {task} FOR EACH ROW "
         "INSERT INTO {event} (at, kind, task_id, attempt, worker, detail) "
-        "SELECT UTC_TIMESTAMP(6), 'moved', NEW.id, NEW.attempt, CASE WHEN 'running' IN (OLD.state, NEW.state) THEN COALESCE(NEW.worker, OLD.worker) END, "
+        "SELECT UTC_TIMESTAMP(6), 'moved', NEW.id, NEW.attempt, {who}, "
         """CONCAT('{{"from":"', OLD.state, '","to":"', NEW.state, '"}}') FROM DUAL """
         "WHERE OLD.state <> NEW.state OR OLD.attempt <> NEW.attempt",
     ],

@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 
 from workq import codec
 from workq.errors import NotFound, Refused
-from workq.ledger import CancelAnswer, Unpublished
+from workq.ledger import CancelAnswer, Unpublished, positions
 from workq.ledger.claims import ERROR_MAX, REASON_MAX
 from workq.ledger.events import Appending
 from workq.ledger.repair import RESERVED_S
@@ -75,9 +75,7 @@ class Deciding(Appending):
         noted = select(k.c.task_id).where(k.c.task_id == task_id, k.c.attempt == row.attempt)
         if tx.execute(noted).first() is not None:
             return False
-        made = insert(k).values(
-            task_id=task_id, attempt=row.attempt, worker=row.worker, asked_at=self.database.now()
-        )
+        made = insert(k).values(task_id=task_id, attempt=row.attempt, worker=row.worker, asked_at=self.database.now())
         tx.execute(made)
         return True
 
@@ -95,8 +93,12 @@ class Deciding(Appending):
         state = State.WAITING if delay_s > 0.0 else State.READY
         is_too_late = ~unexpired(t.c.expires_at, now(delay_s))
         where_it_stands = select(t.c.state, t.c.queue, t.c.attempt, t.c.expires_at, is_too_late.label("is_too_late"))
+        in_line = select(t.c.order_key, t.c.due_at, now().label("now")).where(t.c.id == task_id)
 
         def move(tx: Connection) -> Unpublished | None:
+            row = tx.execute(in_line).first()
+            if row is not None and row.order_key is not None and positions.is_behind(row.due_at, row.now):
+                raise Refused(f"task {task_id} waits for its turn in order key {row.order_key!r}: it is due then")
             moved = tx.execute(
                 update(t)
                 .where(t.c.id == task_id, guarded(t.c.state, *CLAIMABLE), unexpired(t.c.expires_at, now(delay_s)))
@@ -138,7 +140,9 @@ class Deciding(Appending):
             nonlocal tries
             tries += 1
             row = tx.execute(
-                select(t.c.state, t.c.name, t.c.queue, t.c.attempt, t.c.task_key).where(t.c.id == task_id)
+                select(t.c.state, t.c.name, t.c.queue, t.c.attempt, t.c.task_key, t.c.order_key).where(
+                    t.c.id == task_id
+                )
             ).first()
             if row is None:
                 raise _unknown(task_id)
@@ -152,12 +156,20 @@ class Deciding(Appending):
                     return Unpublished(task_id, row.queue, row.attempt, 0.0)
                 raise Refused(f"task {task_id} is {row.state}; only {' and '.join(states)} tasks are revived")
             self.append(tx, "revived", {"why": _kept(why)}, task_ids=[task_id])
-            return Unpublished(task_id, row.queue, row.attempt, 0.0)
+            return Unpublished(task_id, row.queue, row.attempt, self.in_line(tx, task_id, row.order_key))
 
         try:
             return self.database.run(send_back)
         except IntegrityError as error:
             raise Refused(f"task {task_id}: its key is held by a live task; cancel that one first") from error
+
+    def in_line(self, tx: Connection, task_id: str, order_key: str | None) -> float:
+        """Put a task that was sent back at the end of its line, if it has one; answers how many seconds it waits."""
+        if order_key is None or positions.enter_again(tx, self.database, task_id, order_key):
+            return 0.0
+        t = self.database.tables.task
+        tx.execute(update(t).where(t.c.id == task_id).values(**positions.never(self.database)))
+        return positions.NEVER_S
 
     def revived(self) -> dict[str, Any]:
         """What a row gets whose task is sent back, apart from its key."""

@@ -196,9 +196,7 @@ class Planning(Repairing):
     ) -> Applied:
         table, old, at, age_s = self._old(rows.what, retention_s, dead_retention_s)
         is_old = [*old, at <= self.database.now(-age_s), at <= rows.before]
-        keys: list[Any] = [
-            int(one) if rows.what in _NUMBERED else one for one in rows.ids if _is_key(one, rows.what)
-        ]
+        keys: list[Any] = [int(one) if rows.what in _NUMBERED else one for one in rows.ids if _is_key(one, rows.what)]
         pruned: list[str] = []
         for page in _pages(sorted(keys)):
 

@@ -186,4 +186,5 @@ def _task(row: Row[Any]) -> Task:
         settled_at=row.settled_at,
         expires_at=row.expires_at,
         on_crash=OnCrash(row.on_crash or OnCrash.AGAIN),
+        order_key=row.order_key,
     )

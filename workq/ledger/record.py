@@ -23,8 +23,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.types import Float
 
 from workq.errors import ConfigError, KeyConflict
-from workq.ledger import HintRows
-from workq.ledger import windows
+from workq.ledger import HintRows, positions, windows
 from workq.ledger.among import ArrayText
 from workq.ledger.database import Database, without_values
 from workq.ledger.hinting import given_hints, insert_hints, with_hints
@@ -72,18 +71,20 @@ class Recording:
             raise self.database.translate(error) from error
 
     def _all_at_once(self, tx: Connection, tasks: Sequence[NewTask], hints: HintRows | None) -> list[Enqueued]:
-        self._insert(tx, tasks, hints)
-        return [Enqueued(task.id, _first_state(task), True) for task in tasks]
+        return [_enqueued(task) for task in self._insert(tx, tasks, hints)]
 
-    def _insert(self, tx: Connection, tasks: Sequence[NewTask], hints: HintRows | None) -> None:
+    def _insert(self, tx: Connection, tasks: Sequence[NewTask], hints: HintRows | None) -> Sequence[NewTask]:
+        """Answers them as they were inserted: those that stand behind another are due never."""
         alike = _alike(tasks) if self.database.dialect == "postgresql" else None
         if alike is not None:
             self._insert_alike(tx, tasks, alike, hints)
-            return
+            return tasks
+        tasks = positions.enter(tx, self.database, tasks)
         self._insert_each(tx, [tasks[place] for place in _by_key(tasks)], is_published=hints is not None)
         self._keep_keys(tx, tasks)
         if hints is not None:
-            insert_hints(tx, self.database, hints(tasks))
+            insert_hints(tx, self.database, hints([task for task in tasks if task.delay_s < positions.NEVER_S]))
+        return tasks
 
     def _insert_alike(self, tx: Connection, tasks: Sequence[NewTask], alike: NewTask, hints: HintRows | None) -> None:
         """Calls of one handler, on PostgreSQL: ids and payloads travel as two arrays, and the rest once."""
@@ -161,6 +162,10 @@ class Recording:
         if has_policy:
             for row, task in zip(rows, tasks, strict=True):
                 row["b_on_crash"] = None if task.on_crash is OnCrash.AGAIN else task.on_crash.value
+        is_ordered = any(task.order_key is not None for task in tasks)
+        if is_ordered:
+            for row, task in zip(rows, tasks, strict=True):
+                row["b_order_key"] = task.order_key
         # MySQL's driver sends many rows at once only where every value is plain: one question for the clock, then
         is_plain = self.database.dialect == "mysql" and len(rows) > 1
         if is_plain:
@@ -172,18 +177,22 @@ class Recording:
                     row["b_expires_at"] = None if expires_s is None else instant + timedelta(seconds=expires_s)
         name = (
             f"insert each{', published' * is_published}{', plain' * is_plain}{', expiring' * expires}"
-            f"{', with a policy' * has_policy}"
+            f"{', with a policy' * has_policy}{', ordered' * is_ordered}"
         )
         make = partial(
-            self._each_statement, is_published=is_published, is_plain=is_plain, expires=expires, has_policy=has_policy
+            self._each_statement,
+            is_published=is_published,
+            is_plain=is_plain,
+            expires=expires,
+            more=("on_crash",) * has_policy + ("order_key",) * is_ordered,
         )
         self.database.kept(name, make).write_each(tx, rows)
 
-    def _each_statement(self, *, is_published: bool, is_plain: bool, expires: bool, has_policy: bool) -> Insert:
+    def _each_statement(self, *, is_published: bool, is_plain: bool, expires: bool, more: tuple[str, ...]) -> Insert:
         c, now = self.database.tables.task.c, self.database.now
         given = (c.id, c.name, c.queue, c.state, c.failures_max, c.crashes_max, c.live_key, c.task_key, c.payload)
         values: dict[Column[Any], Any] = {
-            one: bindparam(f"b_{one.name}", type_=one.type) for one in (*given, *[c.on_crash] * has_policy)
+            one: bindparam(f"b_{one.name}", type_=one.type) for one in (*given, *(c[name] for name in more))
         }
         values[c.due_at] = (
             bindparam("b_due_at", type_=c.due_at.type) if is_plain else now(bindparam("b_delay_s", type_=Float()))
@@ -201,24 +210,28 @@ class Recording:
 
     def _one_by_one(self, tx: Connection, tasks: Sequence[NewTask], hints: HintRows | None) -> list[Enqueued]:
         answers: dict[int, Enqueued] = {}
-        inserted: list[int] = []
+        hinted: dict[int, NewTask] = {}
         for place in _by_key(tasks):
-            task = tasks[place]
-            standing = self._insert_or_find(tx, task, is_published=hints is not None)
-            if standing is None:
-                inserted.append(place)
-            answers[place] = standing or Enqueued(task.id, _first_state(task), True)
-        if hints is not None and inserted:
-            insert_hints(tx, self.database, hints([tasks[place] for place in sorted(inserted)]))
+            found = self._insert_or_find(tx, tasks[place], is_published=hints is not None)
+            if isinstance(found, Enqueued):
+                answers[place] = found
+                continue
+            answers[place] = _enqueued(found)
+            if found.delay_s < positions.NEVER_S:
+                hinted[place] = found
+        if hints is not None and hinted:
+            insert_hints(tx, self.database, hints([hinted[place] for place in sorted(hinted)]))
         return [answers[place] for place in range(len(tasks))]
 
-    def _insert_or_find(self, tx: Connection, task: NewTask, *, is_published: bool) -> Enqueued | None:
+    def _insert_or_find(self, tx: Connection, task: NewTask, *, is_published: bool) -> Enqueued | NewTask:
+        """The task as it was inserted, or what stands in its place."""
         for _ in range(_TRIES):
             try:
                 with tx.begin_nested():
-                    self._insert_each(tx, [task], is_published=is_published)
-                    self._keep_keys(tx, [task])
-                return None
+                    [entered] = positions.enter(tx, self.database, [task])
+                    self._insert_each(tx, [entered], is_published=is_published)
+                    self._keep_keys(tx, [entered])
+                return entered
             except (IntegrityError, _InAWindow):
                 standing = self._standing(tx, task)
                 if standing is not None:
@@ -239,10 +252,13 @@ class Recording:
     def _standing(self, tx: Connection, task: NewTask) -> Enqueued | None:
         """The row in whose place this task would be: itself, from a commit that we could not see, or its key's."""
         t = self.database.tables.task
-        columns = select(t.c.id, t.c.state, t.c.name, t.c.task_key, t.c.payload)
+        columns = select(
+            t.c.id, t.c.state, t.c.name, t.c.task_key, t.c.payload, t.c.due_at, self.database.now().label("now")
+        )
         itself = tx.execute(columns.where(t.c.id == task.id)).first()
         if itself is not None:
-            return Enqueued(task.id, State(itself.state), True)
+            is_behind = positions.is_behind(itself.due_at, itself.now)
+            return Enqueued(task.id, State(itself.state), True, is_behind=is_behind)
         if task.key is None:
             return None
         key = windows.live_key(task.name, task.key) or ""
@@ -265,6 +281,7 @@ def _alike(tasks: Sequence[NewTask]) -> NewTask | None:
     for task in tasks:
         if (
             task.key is not None
+            or task.order_key is not None
             or task.name != first.name
             or task.queue != first.queue
             or task.delay_s != first.delay_s
@@ -280,6 +297,10 @@ def _alike(tasks: Sequence[NewTask]) -> NewTask | None:
 def _by_key(tasks: Sequence[NewTask]) -> list[int]:
     """The places of tasks, in the order in which every producer takes keys. Of two with one key, the first is first."""
     return sorted(range(len(tasks)), key=lambda place: windows.live_key(tasks[place].name, tasks[place].key) or "")
+
+
+def _enqueued(task: NewTask) -> Enqueued:
+    return Enqueued(task.id, _first_state(task), True, is_behind=task.delay_s >= positions.NEVER_S)
 
 
 def _first_state(task: NewTask) -> State:

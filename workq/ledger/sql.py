@@ -12,6 +12,7 @@ from workq.ledger.database import Database
 from workq.ledger.dead import Grouping
 from workq.ledger.floor import Floor
 from workq.ledger.marks import Marking
+from workq.ledger.ordering import Ordering
 from workq.ledger.pausing import Pausing
 from workq.ledger.plans import Planning
 from workq.ledger.question import Asking
@@ -23,7 +24,18 @@ from workq.ledger.withdraw import Withdrawing
 
 
 class SqlLedger(
-    Scheduling, Succeeding, Auditing, Planning, Rebuilding, Marking, Pausing, Grouping, Withdrawing, Asking, Reporting
+    Scheduling,
+    Succeeding,
+    Ordering,
+    Auditing,
+    Planning,
+    Rebuilding,
+    Marking,
+    Pausing,
+    Grouping,
+    Withdrawing,
+    Asking,
+    Reporting,
 ):
     """A ledger in one SQL database. Satisfies `workq.ledger.Ledger`."""
 

@@ -119,4 +119,5 @@ def _standing(row: Row[Any]) -> Standing:
         settled_at=row.settled_at,
         cancel_requested_at=row.cancel_requested_at,
         expires_at=row.expires_at,
+        order_key=row.order_key,
     )

@@ -4,8 +4,10 @@ A test proves that both say the same on every dialect. The prefix of every name 
 applications share a database without seeing each other.
 
 `task` is the record and the sole authority; `worker` has one row per incarnation; `event` is appended only; `marker`
-has the messages that prove others lost; `pause` the queues that a person has paused, `kill` the attempts that one wants ended by force; `window` the keys that are held for a time; `schedule` what ticks, and `tick`
-each tick that became a task; `hint`, `hold` and `lease` are the broker and the in-flight store of the embedded queue.
+has the messages that prove others lost; `pause` the queues that a person has paused, `kill` the attempts that one wants
+ended by force; `window` the keys that are held for a time; `sequence` the order keys with open tasks, and `position`
+the positions of those; `schedule` what ticks, and `tick` each tick that became a task; `hint`, `hold` and `lease` are
+the broker and the in-flight store of the embedded queue.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from sqlalchemy.types import TypeEngine
 
 from workq.ledger.sqltime import Instant
 
-SCHEMA_VERSION: Final = 9
+SCHEMA_VERSION: Final = 10
 
 
 def _id() -> TypeEngine[Any]:
@@ -128,6 +130,7 @@ class Tables:
             Column("expires_at", Instant()),
             Column("fingerprint", _word(16)),
             Column("on_crash", _word(5)),
+            Column("order_key", _word(200)),
             PrimaryKeyConstraint("id", name=name("task_pk")),
             UniqueConstraint("live_key", name=name("task_live_key")).ddl_if(callable_=_is_not_postgresql),
             # the other rows, nearly all, need no place in it; MySQL knows no such index, SQLite drops no constraint
@@ -267,6 +270,27 @@ class Tables:
             Column("ends_at", Instant(), nullable=False),
             PrimaryKeyConstraint("id", name=name("window_pk")),
             Index(name("window_by_end"), "ends_at"),
+            **in_innodb,
+        )
+        self.sequence = Table(
+            name("sequence"),
+            self.metadata,
+            Column("id", _word(200), nullable=False),
+            Column("last", BigInteger, nullable=False),
+            Column("head_position", BigInteger, nullable=False),
+            Column("head_task", _id(), nullable=False),
+            PrimaryKeyConstraint("id", name=name("sequence_pk")),
+            **in_innodb,
+        )
+        self.position = Table(
+            name("position"),
+            self.metadata,
+            Column("order_key", _word(200), nullable=False),
+            Column("position", BigInteger, nullable=False),
+            Column("task_id", _id(), nullable=False),
+            Column("due_at", Instant(), nullable=False),
+            Column("after_death", _word(5), nullable=False),
+            PrimaryKeyConstraint("order_key", "position", name=name("position_pk")),
             **in_innodb,
         )
         self.kill = Table(

@@ -140,7 +140,8 @@ def _failed(row: Row[Any], evidence: Evidence, what: str, error: str, delay_s: f
 
 def _wait_s(row: Row[Any]) -> float:
     """Whoever finds the dead may not know the handler, and so not its policy: the waits of `Exponential()`, evenly."""
-    return min(WAIT_MAX_S, 2.0 ** min(row.failures + 1, 30))
+    failures: int = row.failures
+    return min(WAIT_MAX_S, 2.0 ** min(failures + 1, 30))
 
 
 def certificate_of(row: Any, evidence: Evidence, verdicts: Sequence[Verdict]) -> Certificate:

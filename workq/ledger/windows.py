@@ -1,8 +1,8 @@
 """Windows of keys: a key that its task keeps for a time of its own (`key_for_s`), be the task settled or not.
 
 A row each, beside `live_key`, which only live tasks have. Whoever records a task with a key inserts its row first, and
-looks for the window of the key afterwards: until it commits, nobody else can take the key, and what was committed before
-is seen. So the unique constraint of live keys decides here, too.
+looks for the window of the key afterwards: until it commits, nobody else can take the key, and what was committed
+before is seen. So the unique constraint of live keys decides here, too.
 """
 
 from __future__ import annotations

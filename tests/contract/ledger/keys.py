@@ -6,6 +6,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from sqlalchemy import Engine
 
 from tests.contract.given import HOUR_S, LONG_S, OUTCOMES, Clock, at_once, new
 from tests.contract.ledger.steps import Steps
@@ -119,8 +120,8 @@ class KeysContract(Steps):
 
         assert ledger.record(new(key="k"))[0].created
 
-    def test_what_is_rolled_back_leaves_no_key_behind(self, ledger: Ledger, database: Database) -> None:
-        with database.engine.connect() as connection:
+    def test_what_is_rolled_back_leaves_no_key_behind(self, ledger: Ledger, theirs: Engine) -> None:
+        with theirs.connect() as connection:
             ledger.record(new(key="k", key_for_s=100.0), connection=connection)
             connection.rollback()
 
@@ -146,7 +147,7 @@ class KeysContract(Steps):
 
         [over] = [one for one in ledger.prunable(limit=1, **kept) if one.what is Prunes.WINDOWS]
         applied = ledger.prune_planned(over, by=self.BY, **kept)
-        counts = [ledger.prune(limit=9, **kept).windows for _ in range(2)]
+        counts = [ledger.prune(limit=9, retention_s=HOUR_S, dead_retention_s=HOUR_S).windows for _ in range(2)]
 
         assert len(applied.changed) == 1
         assert counts == [1, 0]

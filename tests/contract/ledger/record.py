@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import cast
 
@@ -28,13 +28,6 @@ def hint_rows(tasks: Sequence[NewTask]) -> list[HintRow]:
 
 
 class RecordContract(Steps):
-    @pytest.fixture
-    def theirs(self, url: str) -> Iterator[Engine]:
-        """The caller's own engine to the same database, as SQLAlchemy makes it by default."""
-        engine = create_engine(Database(url).url)
-        yield engine
-        engine.dispose()
-
     def test_a_recorded_task_is_ready_and_reads_as_it_was_given(self, ledger: Ledger) -> None:
         [given] = new(name="mail.send", queue="mail", failures_max=7, crashes_max=2, key="k")
 

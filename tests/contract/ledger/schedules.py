@@ -182,12 +182,18 @@ class SchedulesContract(Steps):
             ledger.tick(row, [(row.next_at, self.for_a_tick())], next_at=row.timetable.after(row.next_at))
         ledger.pause_schedule("every", who=WHO, why="?")
         last_at = self.standing(ledger, "every").last_at
-        young = ledger.prunable(limit=9, **kept), ledger.prune(limit=9, **kept).ticks
+        young = (
+            ledger.prunable(limit=9, **kept),
+            ledger.prune(limit=9, retention_s=365 * DAY_S, dead_retention_s=365 * DAY_S).ticks,
+        )
         clock.forward(31 * DAY_S)
 
         [old] = [one for one in ledger.prunable(limit=2, **kept) if one.what is Prunes.TICKS]
         applied = ledger.prune_planned(old, by={"who": WHO}, **kept)
-        counts = [ledger.prune(limit=2, dry_run=dry_run, **kept).ticks for dry_run in (True, False, False)]
+        counts = [
+            ledger.prune(limit=2, retention_s=365 * DAY_S, dead_retention_s=365 * DAY_S, dry_run=dry_run).ticks
+            for dry_run in (True, False, False)
+        ]
 
         assert young == ([], 0)
         assert applied.changed == old.ids

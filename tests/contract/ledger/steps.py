@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import Engine, create_engine, select
 
 from tests.contract.databases import OnDatabase
 from tests.contract.given import Clock, incarnation, new
@@ -25,6 +25,13 @@ class Steps(OnDatabase):
     @pytest.fixture
     def clock(self, database: Database) -> Clock:
         return Clock(database)
+
+    @pytest.fixture
+    def theirs(self, url: str) -> Iterator[Engine]:
+        """The caller's own engine to the same database, as SQLAlchemy makes it by default."""
+        engine = create_engine(Database(url).url)
+        yield engine
+        engine.dispose()
 
     @pytest.fixture
     def worker(self, ledger: Ledger) -> Incarnation:

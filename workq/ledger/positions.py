@@ -1,0 +1,111 @@
+"""Positions: the tasks of one order key stand in line, in the order in which they were committed.
+
+Each key with open tasks has a row in `sequence`, and each of its tasks a row in `position`. Whoever records a task of a
+key adds to its sequence first: the lock of that row, which lasts until the commit, makes the order of positions that of
+the commits. The first in line is an ordinary task. Those behind it wait with a due time that never comes, so that no
+hint, no sweep and no claim minds them; what they really wait for is in their row of `position`. When the first has
+ended, the line moves up (see ordering.py).
+
+Locks: sequences in the order of their keys, before anything else of a transaction, so that nobody waits in a circle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import groupby
+from typing import Any, Final
+
+from msgspec.structs import replace
+from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.types import Float
+
+from workq.ledger.database import Database
+from workq.task import AfterDeath, NewTask, State
+
+NEVER_S: Final = 100 * 365 * 86400.0
+"""When those are due that stand behind another."""
+BEHIND: Final = timedelta(days=50 * 365)
+"""Who is due later than this stands behind another: no delay is longer than ten years."""
+
+
+def is_behind(due_at: datetime, now: datetime) -> bool:
+    """Whether a task stands behind another one of its order key."""
+    return due_at - now > BEHIND
+
+
+def enter(tx: Connection, database: Database, tasks: Sequence[NewTask]) -> list[NewTask]:
+    """Give new tasks their positions, before they are inserted; answers them, those behind another due never."""
+    ordered = sorted(
+        (place for place, task in enumerate(tasks) if task.order_key is not None),
+        key=lambda place: tasks[place].order_key or "",
+    )
+    entered = list(tasks)
+    rows: list[dict[str, Any]] = []
+    for key, places in groupby(ordered, key=lambda place: tasks[place].order_key or ""):
+        mine = list(places)
+        first, has_head = _take(tx, database, key, len(mine), tasks[mine[0]].id)
+        for number, place in enumerate(mine):
+            task = tasks[place]
+            rows.append(
+                {
+                    "b_order_key": key,
+                    "b_position": first + number,
+                    "b_task_id": task.id,
+                    "b_delay_s": task.delay_s,
+                    "b_after_death": task.after_death.value,
+                }
+            )
+            if has_head or number:
+                entered[place] = replace(task, delay_s=NEVER_S)
+    if rows:
+        _write(tx, database, rows)
+    return entered
+
+
+def enter_again(tx: Connection, database: Database, task_id: str, key: str) -> bool:
+    """Give a task that a person has sent back a position, if it has none; False when it stands behind another."""
+    s, p = database.tables.sequence, database.tables.position
+    head = tx.execute(select(s.c.head_task).where(s.c.id == key).with_for_update()).scalar()
+    if head == task_id:
+        return True
+    mine = select(p.c.position).where(p.c.order_key == key, p.c.task_id == task_id)
+    if tx.execute(mine).first() is not None:
+        return False
+    first, has_head = _take(tx, database, key, 1, task_id)
+    row = {"b_order_key": key, "b_position": first, "b_task_id": task_id, "b_delay_s": 0.0}
+    _write(tx, database, [row | {"b_after_death": AfterDeath.BLOCK.value}])
+    return not has_head
+
+
+def never(database: Database) -> Mapping[str, Any]:
+    """What a row gets that stands behind another."""
+    return {"state": State.WAITING, "due_at": database.now(NEVER_S)}
+
+
+def _take(tx: Connection, database: Database, key: str, count: int, head: str) -> tuple[int, bool]:
+    """So many positions at the end of a line; answers the first, and whether somebody stands before it."""
+    s = database.tables.sequence
+    more = update(s).where(s.c.id == key).values(last=s.c.last + count)
+    while not tx.execute(more).rowcount:
+        try:
+            with tx.begin_nested():
+                tx.execute(insert(s).values(id=key, last=count, head_position=1, head_task=head))
+            return 1, False
+        except IntegrityError:  # somebody else has just begun this line; it may have ended again when we look
+            continue
+    last: int = tx.execute(select(s.c.last).where(s.c.id == key)).scalar_one()
+    return last - count + 1, True
+
+
+def _write(tx: Connection, database: Database, rows: Sequence[dict[str, Any]]) -> None:
+    p = database.tables.position
+    made = insert(p).values(
+        order_key=bindparam("b_order_key"),
+        position=bindparam("b_position"),
+        task_id=bindparam("b_task_id"),
+        due_at=database.now(bindparam("b_delay_s", type_=Float())),
+        after_death=bindparam("b_after_death"),
+    )
+    tx.execute(made, list(rows))
