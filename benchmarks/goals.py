@@ -130,6 +130,11 @@ GOALS: tuple[Goal, ...] = (
         0.6,
         is_smaller_better=True,
     ),
+    *(
+        Goal(f"p99 late at {name}, {leg}", contestant, f"delay_{name}_p99_ms", (), "", 20.0, is_smaller_better=True)
+        for name in ("1s", "5s")
+        for leg, contestant in (("full leg", "workq-servers"), ("SQLite", "workq-sqlite"))
+    ),
     Goal("missing after the kill, full leg", "workq-servers", "missing", (), "", 0.0, is_smaller_better=True),
     Goal("missing after the kill, PostgreSQL alone", "workq-postgres", "missing", (), "", 0.0, is_smaller_better=True),
     Goal("missing after the kill, SQLite", "workq-sqlite", "missing", (), "", 0.0, is_smaller_better=True),

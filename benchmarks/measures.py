@@ -10,6 +10,7 @@ second; `..._cpu_s` are CPU seconds per 1,000 tasks; `..._ms` milliseconds; `pss
 - enqueue: one by one, from one thread, and from 8 (8 coroutines where the client is asynchronous).
 - drain1: as drain, of tasks that were enqueued one by one.
 - latency: an open loop; from the instant a task was scheduled at to its start.
+- delay: the same loop, of tasks that are due in 1 s, and in 5 s; from the instant a task was due at to its start.
 - sustained: a producer in bulk and the workers at once; from the producer's begin to the last start.
 - kill: every worker process, supervisors included, gets SIGKILL when 30 % of the tasks are done, and the workers are
   started again at once. Counted at completion: `missing`, `run_twice`; and `started_twice`.
@@ -32,6 +33,7 @@ Figures = dict[str, float]
 
 THREADS = 8
 RATE = 200.0
+DELAYS_S = (1.0, 5.0)
 PREPARE_LIMIT_S = 60.0
 STALL_S = 25.0
 """No record for so long means that a drain stands still. Longer than any peer's pause between looks."""
@@ -59,6 +61,7 @@ class Size:
         threads: tasks enqueued from threads.
         sustained: tasks of the sustained measure.
         latency_s, warm_s: of the open loop at 200 a second: measured, and before it.
+        delayed: tasks of each delay.
         kill: tasks of the kill measure.
         kill_limit_s: how long to wait for tasks that seem to be lost; less where nobody promises them.
     """
@@ -69,6 +72,7 @@ class Size:
     sustained: int
     latency_s: float
     warm_s: float
+    delayed: int
     kill: int
     kill_limit_s: float
 
@@ -82,6 +86,7 @@ def sizes(tasks: int, *, is_quick: bool) -> Size:
         sustained=2 * tasks,
         latency_s=2.0 if is_quick else 10.0,
         warm_s=1.0 if is_quick else 5.0,
+        delayed=100 if is_quick else 1000,
         kill=min(tasks, 2000),
         kill_limit_s=120.0,
     )
@@ -174,6 +179,34 @@ def latency(bench: Bench, _: frozenset[str]) -> Iterator[Figures]:
     }
 
 
+def delay(bench: Bench, _: frozenset[str]) -> Iterator[Figures]:
+    """The figures of `delay`. Who is early is late by less than nothing."""
+    tasks = bench.size.delayed
+    for delay_s in DELAYS_S:
+        with bench.arena.place(bench.contestant) as place, Crew(bench.contestant, bench.python, place) as crew:
+            crew.call("prepare", limit_s=PREPARE_LIMIT_S)
+            follower = Follower(bench.arena, crew, poll_s=0.25)
+            crew.start()
+            producer = crew.begin("delays", tasks, RATE, delay_s, bench.contestant.workers)
+            limit_s = 60.0 + tasks / RATE + delay_s
+            follower.until(tasks, stall_s=UP_STALL_S + delay_s, limit_s=limit_s, producer=producer)
+            produced = crew.result(producer, "delays", limit_s=limit_s)
+            seen = follower.finish()
+        missing = _checked(crew, seen, tasks)
+        first: dict[int, float] = {}
+        for record in seen.ends:
+            first.setdefault(record.index, record.at)
+        late_ms = sorted(1e3 * (at - produced.began - index / RATE - delay_s) for index, at in first.items())
+        name = f"delay_{delay_s:.0f}s"
+        yield {
+            f"{name}_p50_ms": _quantile(late_ms, 0.5),
+            f"{name}_p99_ms": _quantile(late_ms, 0.99),
+            f"{name}_max_ms": late_ms[-1],
+            f"{name}_min_ms": late_ms[0],
+            f"{name}_missing": missing,
+        }
+
+
 def sustained(bench: Bench, _: frozenset[str]) -> Iterator[Figures]:
     """The figures of `sustained`."""
     tasks = bench.tasks(bench.size.sustained, bench.contestant.sustained_share)
@@ -236,6 +269,7 @@ STEPS: tuple[tuple[frozenset[str], Callable[[Bench, frozenset[str]], Iterator[Fi
     (frozenset({"enqueue", "drain1"}), one_by_one),
     (frozenset({"enqueue"}), from_threads),
     (frozenset({"latency"}), latency),
+    (frozenset({"delay"}), delay),
     (frozenset({"sustained"}), sustained),
     (frozenset({"kill"}), kill),
 )

@@ -104,6 +104,20 @@ TABLES: tuple[Table, ...] = (
             *_cpu("latency", "workers"),
         ),
     ),
+    *(
+        Table(
+            f"Delay of {name[:-1]} s, 200 tasks/s: from the instant that a task was due at to its start",
+            f"delay_{name}_p50_ms",
+            (
+                _value("p50 ms", f"delay_{name}_p50_ms", "{:.1f}"),
+                _value("p99 ms", f"delay_{name}_p99_ms", "{:.1f}"),
+                _one("max ms", f"delay_{name}_max_ms", "{:.0f}"),
+                _one("earliest ms", f"delay_{name}_min_ms", "{:.1f}"),
+                _one("missing", f"delay_{name}_missing", "{:.0f}"),
+            ),
+        )
+        for name in ("1s", "5s")
+    ),
     Table(
         "Sustained: a producer in bulk and two worker processes at once, end to end",
         "sustained_rate",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-MEASURES = ("drain", "drain1", "enqueue", "bulk", "latency", "sustained", "kill")
+MEASURES = ("drain", "drain1", "enqueue", "bulk", "latency", "delay", "sustained", "kill")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,8 @@ class Contestant:
 
 WORKQ = {"PROCESSES": "2", "THREADS": "1"}
 NO_BULK = tuple(measure for measure in MEASURES if measure != "bulk")
+NO_DELAY = tuple(measure for measure in MEASURES if measure != "delay")
+"""Of who needs another command for delays."""
 AT_MOST_ONCE = "no: a task that was taken is gone with its worker"
 
 ROSTER: tuple[Contestant, ...] = (
@@ -199,6 +201,7 @@ ROSTER: tuple[Contestant, ...] = (
         "RabbitMQ quorum, confirms, qos 200, --workers 2 --max-async-tasks 200 --no-parse, orjson",
         {"STORE": "rabbitmq"},
         sustained_share=0.5,
+        measures=NO_DELAY,
     ),
     Contestant(
         "taskiq-redis",
@@ -209,6 +212,7 @@ ROSTER: tuple[Contestant, ...] = (
         {"STORE": "redis"},
         survives="yes, but only after 10 minutes idle (default)",
         sustained_share=0.5,
+        measures=NO_DELAY,
     ),
     Contestant(
         "saq",
@@ -263,6 +267,18 @@ ROSTER: tuple[Contestant, ...] = (
         share=0.1,
         sustained_share=0.05,
         survives="yes, but only by the maintenance task, minutes later",
+        measures=NO_DELAY,
+    ),
+    Contestant(
+        "rq-scheduler",
+        "rq",
+        "rq",
+        ("redis",),
+        "Redis, 2 x SimpleWorker --with-scheduler, result_ttl 0",
+        {"SCHEDULER": "1"},
+        commands=2,
+        survives="yes, but only by the maintenance task, minutes later",
+        measures=("delay",),
     ),
     Contestant(
         "bare-psycopg",

@@ -34,6 +34,9 @@ class Arq(task.AsyncContestant):
     async def one(self, index: int) -> None:
         await self._pool.enqueue_job("noop", index, task.PAD)
 
+    async def later(self, index: int, delay_s: float) -> None:
+        await self._pool.enqueue_job("noop", index, task.PAD, _defer_by=delay_s)
+
     async def many(self, indices: range) -> None:
         for chunk in task.chunks(indices, AT_ONCE):
             await asyncio.gather(*(self.one(index) for index in chunk))

@@ -34,6 +34,9 @@ class CeleryContestant(task.Contestant):
     def one(self, index: int) -> None:
         noop.delay(index, task.PAD)
 
+    def later(self, index: int, delay_s: float) -> None:
+        noop.apply_async((index, task.PAD), countdown=delay_s)
+
     def fill(self, indices: range) -> None:
         app.conf.broker_transport_options = {}  # before the first connection: only the drain after it is measured
         self.many(indices)

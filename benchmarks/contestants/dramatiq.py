@@ -33,6 +33,9 @@ class Dramatiq(task.Contestant):
     def one(self, index: int) -> None:
         noop.send(index, task.PAD)
 
+    def later(self, index: int, delay_s: float) -> None:
+        noop.send_with_options(args=(index, task.PAD), delay=round(1e3 * delay_s))
+
     def fill(self, indices: range) -> None:
         if not IS_REDIS:
             broker.confirm_delivery = False  # before the first connection: only the drain after it is measured

@@ -26,6 +26,9 @@ class Huey(task.Contestant):
     def one(self, index: int) -> None:
         noop(index, task.PAD)
 
+    def later(self, index: int, delay_s: float) -> None:
+        noop.schedule(args=(index, task.PAD), delay=delay_s)
+
     def worker(self, number: int) -> None:
         assert number == 0
         polling = () if STORE == "redis" else ("-d", "0.01", "-m", "0.1")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+from datetime import timedelta
 
 import asyncpg
 import uvloop
@@ -39,6 +40,9 @@ class Pgqueuer(task.AsyncContestant):
 
     async def one(self, index: int) -> None:
         await self._queries.enqueue("noop", encoded(index))
+
+    async def later(self, index: int, delay_s: float) -> None:
+        await self._queries.enqueue("noop", encoded(index), execute_after=timedelta(seconds=delay_s))
 
     async def many(self, indices: range) -> None:
         for chunk in task.chunks(indices, CHUNK):

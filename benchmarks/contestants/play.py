@@ -6,6 +6,7 @@ Steps:
 - `enqueue-one N`, `enqueue-threads N THREADS`, `enqueue-bulk N`, `fill N`
 - `latency WARM N RATE WORKERS`: an open loop of `WARM + N` tasks at `RATE` a second; task `i` is scheduled at
   `began + i / RATE`, and is enqueued late rather than never when the one before took too long
+- `delays N RATE SECONDS WORKERS`: as `latency`, of tasks that are due so many seconds after their instant
 - `sustained N WORKERS`: in bulk, once `WORKERS` processes have shown that they run
 - `steady AHEAD WORKERS`: the same without an end, in lots, while fewer than `AHEAD` tasks are there that have not run;
   only for contestants that are called from threads
@@ -198,6 +199,16 @@ class Threads:
             self._contestant.one(index)
         self._end(watch, tasks)
 
+    def delays(self, tasks: int, rate: float, delay_s: float, workers: int) -> None:
+        self._await_workers(workers)
+        watch = Watch()
+        for index in range(tasks):
+            at = watch.began + index / rate
+            if (pause_s := at - time.time()) > 0.0:
+                time.sleep(pause_s)
+            self._contestant.later(index, max(0.0, at + delay_s - time.time()))
+        self._end(watch, tasks)
+
     def sustained(self, tasks: int, workers: int) -> None:
         self._await_workers(workers)
         watch = Watch()
@@ -288,6 +299,19 @@ class Coroutines:
 
         self._run(enqueue)
 
+    def delays(self, tasks: int, rate: float, delay_s: float, workers: int) -> None:
+        async def enqueue() -> None:
+            await self._await_workers(workers)
+            watch = Watch()
+            for index in range(tasks):
+                at = watch.began + index / rate
+                if (pause_s := at - time.time()) > 0.0:
+                    await asyncio.sleep(pause_s)
+                await self._contestant.later(index, max(0.0, at + delay_s - time.time()))
+            report(watch, tasks, seconds=watch.seconds())
+
+        self._run(enqueue)
+
     def sustained(self, tasks: int, workers: int) -> None:
         async def enqueue() -> None:
             await self._await_workers(workers)
@@ -345,6 +369,8 @@ def main() -> None:
             steps.fill(int(numbers[0]))
         case "latency":
             steps.latency(int(numbers[0]), int(numbers[1]), float(numbers[2]), int(numbers[3]))
+        case "delays":
+            steps.delays(int(numbers[0]), float(numbers[1]), float(numbers[2]), int(numbers[3]))
         case "sustained":
             steps.sustained(int(numbers[0]), int(numbers[1]))
         case "steady" if isinstance(steps, Threads):

@@ -30,6 +30,10 @@ class Procrastinate(task.AsyncContestant):
     async def one(self, index: int) -> None:
         await noop.defer_async(index=index, pad=task.PAD)
 
+    async def later(self, index: int, delay_s: float) -> None:
+        due_in = {"milliseconds": round(1e3 * delay_s)}
+        await noop.configure(schedule_in=due_in).defer_async(index=index, pad=task.PAD)
+
     async def many(self, indices: range) -> None:
         for chunk in task.chunks(indices, CHUNK):
             await noop.batch_defer_async(*({"index": index, "pad": task.PAD} for index in chunk))

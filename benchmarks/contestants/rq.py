@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from redis import Redis
 from rq import Queue, Retry
 
@@ -22,6 +24,9 @@ class Rq(task.Contestant):
     def one(self, index: int) -> None:
         queue.enqueue(noop, index, task.PAD, retry=Retry(max=3), result_ttl=0)
 
+    def later(self, index: int, delay_s: float) -> None:
+        queue.enqueue_in(timedelta(seconds=delay_s), noop, index, task.PAD, result_ttl=0)
+
     def many(self, indices: range) -> None:
         for chunk in task.chunks(indices, CHUNK):
             queue.enqueue_many(
@@ -30,7 +35,8 @@ class Rq(task.Contestant):
 
     def worker(self, number: int) -> None:
         del number  # both are alike
-        shape = ("-w", "rq.worker.SimpleWorker", "-u", task.setting("REDIS_URL"), "-q")
+        scheduler = ("--with-scheduler",) if task.setting("SCHEDULER") else ()
+        shape = (*scheduler, "-w", "rq.worker.SimpleWorker", "-u", task.setting("REDIS_URL"), "-q")
         task.become([task.program("rq"), "worker", *shape, "bench"])
 
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 from saq import Queue
 
@@ -29,6 +30,10 @@ class Saq(task.AsyncContestant):
 
     async def one(self, index: int) -> None:
         await queue.enqueue("noop", index=index, pad=task.PAD, retries=3, ttl=-1)
+
+    async def later(self, index: int, delay_s: float) -> None:
+        due_at = time.time() + delay_s
+        await queue.enqueue("noop", index=index, pad=task.PAD, retries=3, ttl=-1, scheduled=due_at)
 
     async def many(self, indices: range) -> None:
         for chunk in task.chunks(indices, AT_ONCE):

@@ -25,6 +25,9 @@ class Streaq(task.AsyncContestant):
     async def one(self, index: int) -> None:
         await noop.enqueue(index, task.PAD)
 
+    async def later(self, index: int, delay_s: float) -> None:
+        await noop.enqueue(index, task.PAD).start(delay=delay_s)
+
     async def many(self, indices: range) -> None:
         for chunk in task.chunks(indices, CHUNK):
             await worker.enqueue_many([noop.enqueue(index, task.PAD) for index in chunk])

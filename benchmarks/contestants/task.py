@@ -85,6 +85,10 @@ class Contestant:
         """Enqueue one task in the documented way. Returns when it is as safe as this variant makes it."""
         raise NotImplementedError
 
+    def later(self, index: int, delay_s: float) -> None:
+        """Enqueue one task that is due in so many seconds, in the documented way."""
+        raise NotImplementedError
+
     def many(self, indices: range) -> None:
         """Enqueue many in the way the documentation offers for many; one by one where it offers none."""
         for index in indices:
@@ -113,6 +117,10 @@ class AsyncContestant:
 
     async def one(self, index: int) -> None:
         """Enqueue one task in the documented way. Returns when it is as safe as this variant makes it."""
+        raise NotImplementedError
+
+    async def later(self, index: int, delay_s: float) -> None:
+        """Enqueue one task that is due in so many seconds, in the documented way."""
         raise NotImplementedError
 
     async def many(self, indices: range) -> None:

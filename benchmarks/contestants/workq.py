@@ -23,6 +23,9 @@ class Workq(task.Contestant):
     def one(self, index: int) -> None:
         noop.enqueue(index, task.PAD)
 
+    def later(self, index: int, delay_s: float) -> None:
+        noop.options(delay_s=delay_s).enqueue(index, task.PAD)
+
     def many(self, indices: range) -> None:
         noop.enqueue_many((index, task.PAD) for index in indices)
 
