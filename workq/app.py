@@ -13,6 +13,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -100,6 +101,9 @@ class WorkQueue:
         failures_max: int = 5,
         crashes_max: int = 3,
         on_crash: str = "again",
+        limit: str | None = None,
+        rate: str | None = None,
+        concurrency: int | None = None,
         time_limit_s: float | None = None,
         retry: Policy | Compute | None = None,
         retry_on: type[BaseException] | Sequence[type[BaseException]] | None = None,
@@ -115,6 +119,11 @@ class WorkQueue:
             on_crash: what becomes of a task that had started when its process died, was killed, or was not heard of any
                 more: it runs `again` (until `crashes_max`); it has to `fail` (as if it had raised, until
                 `failures_max`); or it is dead at once, and workq has to `ask` a person: `workq task retry`.
+            limit: the name of what it shares with all tasks that name the same; the task's own name by default. A
+                parameter in braces stands for its value: `endpoint:{host}`.
+            rate: at most so many of them start, in any second, minute, hour or day: `100/s`, `5/m`, `1000/h`, `1/d`.
+            concurrency: at most so many of them run at once. What is over the limit waits in the ledger, in the order
+                in which it came, and costs no worker anything.
             time_limit_s: SoftTimeLimit is raised in the handler after so many seconds; some seconds later its process
                 is killed and the attempt counts as a failure.
             retry: the delays between attempts: `Exponential()` by default, `Fixed()`, `Schedule()`, or a function that
@@ -149,6 +158,8 @@ class WorkQueue:
                 kept_s=min(self.settings.retention_s, self.settings.dead_retention_s),
                 producer=lambda: self.producer,
             )
+            if limit is not None or rate is not None or concurrency is not None:
+                handler.defaults = replace(options, limit=handler.limit_rule(limit, rate, concurrency))
             self.registry.add(handler)
             return handler
 

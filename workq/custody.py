@@ -230,12 +230,13 @@ class Custody(Intake):
         if not chosen or not self._heart.is_trusted:
             return
         reach("worker.before_claim")
+        asked_at = self._clock()
         claims = self._stores.ledger.claim([task_id for task_id, _ in chosen], by=self._me)
         for _ in chosen:
             self._backlog.popleft()
         granted = {claim.task_id for claim in claims}
         self._ungranted = [one for one in chosen if one[0] not in granted]
-        self._dispatch.give(claims, dict(chosen))
+        self._dispatch.give(claims, dict(chosen), asked_at=asked_at)
         if self._ungranted:
             self._drop_ungranted()
 

@@ -55,7 +55,7 @@ class Direct(Intake):
         return True
 
     def _take(self, taken: Taken) -> None:
-        self._dispatch.give(taken.claims, taken.hinted)
+        self._dispatch.give(taken.claims, taken.hinted, asked_at=taken.asked_at)
         self._arrivals.sort(taken.others)
         if self._judged is not None:
             if self._judged.is_paused:

@@ -42,6 +42,7 @@ class Dispatch:
         pool: Pool,
         rng: random.Random,
         seldom: Seldom,
+        admit: Callable[[set[str]], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._queues = tuple(queues)
@@ -51,9 +52,10 @@ class Dispatch:
         self._pool = pool
         self._rng = rng
         self._seldom = seldom
+        self._admit = admit
         self._clock = clock
-        self._suspects: deque[Claim] = deque()
-        """Claimed, and waiting to run alone."""
+        self._suspects: deque[tuple[Claim, float | None]] = deque()
+        """Claimed, and waiting to run alone; until when each has to start."""
         self._waiting_since = 0.0
         """Since when the first of them has been waiting for its turn."""
         self._is_alone = False
@@ -69,21 +71,26 @@ class Dispatch:
         """Whether a suspect waits or runs, so that nothing else may start here."""
         return self._is_alone or bool(self._suspects)
 
-    def give(self, claims: Sequence[Claim], hinted: Mapping[str, str]) -> None:
+    def give(self, claims: Sequence[Claim], hinted: Mapping[str, str], *, asked_at: float) -> None:
         """Give what the ledger granted to the pool; suspects wait until they can run alone.
 
-        `hinted` tells the queue that the hint of each task named.
+        `hinted` tells the queue that the hint of each task named; `asked_at`, by our clock, is before the ledger
+        decided: from then on counts within which time a slot of a limit has to be used.
         """
+        slots = {claim.limit_key for claim in claims if claim.limit_key and claim.start_within_s is not None}
         self._held.claimed([Entry(claim.task_id, claim.queue, claim.attempt) for claim in claims])
         for claim in claims:
+            start_by = None if claim.start_within_s is None else asked_at + claim.start_within_s
             if not self._is_ours(claim, hinted[claim.task_id]):
                 self._pool.take(claim, None, None, HandedBack())
             elif claim.is_suspect:
                 if not self.is_reserved:
                     self._waiting_since = self._clock()
-                self._suspects.append(claim)
+                self._suspects.append((claim, start_by))
             else:
-                self._start(claim)
+                self._start(claim, start_by)
+        if slots:  # those who are parked get the next ones now: nobody may settle for long
+            self._admit(slots)
 
     def serve_suspects(self) -> bool:
         """Start a suspect if it is its turn, which comes when all that ran is settled; answers `is_reserved`."""
@@ -92,7 +99,7 @@ class Dispatch:
             if self._suspects and self._heart.is_trusted:
                 self._is_alone = True
                 self._waiting_since = self._clock()  # they go one after the other, as long as each is quick
-                self._start(self._suspects.popleft())
+                self._start(*self._suspects.popleft())
         return self.is_reserved
 
     def relieve(self) -> None:
@@ -104,7 +111,7 @@ class Dispatch:
     def hand_back(self, *, but: int = 0) -> None:
         """Suspects that have not started go back at no cost, apart from the first `but`."""
         while len(self._suspects) > but:
-            self._pool.take(self._suspects.pop(), None, None, HandedBack())
+            self._pool.take(self._suspects.pop()[0], None, None, HandedBack())
 
     def _is_ours(self, claim: Claim, hinted: str) -> bool:
         """Whether its queue is one of ours.
@@ -118,9 +125,9 @@ class Dispatch:
         self._held.claimed([Entry(claim.task_id, claim.queue, claim.attempt)])
         return claim.queue in self._queues
 
-    def _start(self, claim: Claim) -> None:
+    def _start(self, claim: Claim, start_by: float | None) -> None:
         handler = self._registry.get(claim.name)
         arguments, ended = prepare(claim, handler, rng=self._rng)
         if ended is None and not self._heart.is_trusted:  # this process was stopped while it claimed: too late to start
             ended = HandedBack()
-        self._pool.take(claim, handler, arguments, ended)
+        self._pool.take(claim, handler, arguments, ended, start_by=start_by)

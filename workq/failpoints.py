@@ -33,6 +33,8 @@ POINTS = frozenset(
         "settle.before_retry_hint",
         "settle.before_advance",
         "sweep.before_advance",
+        "settle.before_admit",
+        "sweep.before_admit",
         "settle.before_release",
         "transaction.before_settle",
         "transaction.before_commit",

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from workq import codec
 from workq.errors import ConfigError, PayloadError
+from workq.limits import LimitRule
 from workq.names import check_delay_s, check_key, check_queue, check_task_name
 from workq.retry import Retries
-from workq.task import AfterDeath, Enqueued, NewTask, OnCrash
+from workq.task import AfterDeath, Enqueued, Limit, NewTask, OnCrash
 from workq.timetable import Missed
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ class Options:
     key_for_s: float | None = None
     order_key: str | None = None
     after_death: AfterDeath = AfterDeath.BLOCK
+    limit: LimitRule | None = None
     connection: Any = field(default=None, repr=False)
 
 
@@ -198,6 +200,9 @@ class Handler(Generic[P, R]):
         failures_max: int | None = None,
         expires_s: float | None = None,
         on_crash: str | None = None,
+        limit: str | None = None,
+        rate: str | None = None,
+        concurrency: int | None = None,
         connection: Any = None,
     ) -> Call[P]:
         """The same handler with other options for one call.
@@ -217,6 +222,9 @@ class Handler(Generic[P, R]):
             expires_s: seconds from now, more than its delay; from then on no attempt is started any more, be it the
                 first or a retry: the task is cancelled, for the reason `expired`. What runs then runs on.
             on_crash: what becomes of it when its worker dies while it runs, as for `WorkQueue.task`.
+            limit: another limit than the handler's own, with its
+            rate: and
+            concurrency: as for `WorkQueue.task`.
             connection: the caller's SQLAlchemy connection or session; the task commits or rolls back with it.
 
         Raises:
@@ -249,6 +257,8 @@ class Handler(Generic[P, R]):
             chosen = replace(chosen, expires_s=check_expires_s(expires_s, delay_s=chosen.delay_s))
         if on_crash is not None:
             chosen = replace(chosen, on_crash=check_on_crash(on_crash))
+        if limit is not None or rate is not None or concurrency is not None:
+            chosen = replace(chosen, limit=self.limit_rule(limit, rate, concurrency))
         return Call(self, replace(chosen, connection=connection))
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
@@ -290,7 +300,19 @@ class Handler(Generic[P, R]):
             key_for_s=options.key_for_s,
             order_key=options.order_key,
             after_death=options.after_death,
+            limit=None if options.limit is None else self._limit(options.limit, args, kwargs),
         )
+
+    def limit_rule(self, limit: str | None, rate: str | None, concurrency: int | None) -> LimitRule:
+        """What is given of a limit, checked; its name is the task's, unless there is another."""
+        return LimitRule.of(
+            self.name if limit is None else limit, concurrency, rate, parameters=tuple(self._signature.parameters)
+        )
+
+    def _limit(self, rule: LimitRule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Limit:
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return Limit(check_key(rule.key(bound.arguments)), rule.concurrency, rule.rate)
 
     def _check_key_for_s(self, value: object, key: str | None) -> float:
         if key is None:
@@ -364,6 +386,7 @@ def new_schedule(
         crashes_max=task.crashes_max,
         expires_s=task.expires_s,
         on_crash=task.on_crash,
+        limit=task.limit,
     )
 
 
@@ -388,7 +411,18 @@ class Registry:
                 f"task {handler.name!r} is registered twice: by {_place(taken.function)} "
                 f"and {_place(handler.function)}; give one of them another name="
             )
+        self._check_limit(handler)
         self._handlers[handler.name] = handler
+
+    def _check_limit(self, handler: Handler[..., Any]) -> None:
+        rule = handler.defaults.limit
+        for other in self._handlers.values():
+            theirs = other.defaults.limit
+            if rule is not None and theirs is not None and theirs.name == rule.name and theirs != rule:
+                raise ConfigError(
+                    f"limit {rule.name!r}: task {handler.name!r} and task {other.name!r} give it other numbers; "
+                    "what shares a limit has to agree on them"
+                )
 
     def schedule(self, given: NewSchedule) -> None:
         """Let something tick. Raises ConfigError when the name is taken."""

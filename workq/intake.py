@@ -45,6 +45,8 @@ class Parts:
     held: Held
     pool: Pool
     rng: random.Random
+    admit: Callable[[set[str]], None]
+    """Of these limits, slots were taken: those who are parked get the next."""
     clock: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
 
@@ -82,6 +84,7 @@ class Intake(ABC):
             pool=parts.pool,
             rng=parts.rng,
             seldom=self._seldom,
+            admit=parts.admit,
             clock=parts.clock,
         )
 

@@ -75,7 +75,9 @@ class Missed:
             elif look.state in CLAIMABLE and not look.is_expired:
                 is_paused = is_paused or look.is_paused
                 is_refused = is_refused or (look.due_in_s <= 0.0 and not look.is_paused)
-                again.add(task_id, look.queue, delay_s=max(look.due_in_s, REFUSED_AGAIN_S))
+                # a slot of a limit has its time
+                at_least_s = 0.0 if look.limit_key is not None and look.due_in_s > 0.0 else REFUSED_AGAIN_S
+                again.add(task_id, look.queue, delay_s=max(look.due_in_s, at_least_s))
         return Judged(again.hints(), unknown, is_refused, is_paused)
 
     def tell(self, judged: Judged, *, queue: str) -> None:

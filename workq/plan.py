@@ -6,7 +6,7 @@ makes the same decisions as a sweep, and refuses each row whose fence has moved 
 
 The limit comes first: a plan looks once and notes nothing. A worker that nobody has suspected yet is named under
 `suspects`, not planned; after one pass of a sweep, and a beat later, a plan has it. What is no recovery is left to the
-next sweep: schedules tick, and order keys go on.
+next sweep: schedules tick, order keys and limits go on.
 """
 
 from __future__ import annotations

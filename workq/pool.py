@@ -58,6 +58,8 @@ class Attempt:
     handler: Handler[..., Any] | None = None
     arguments: Any = None
     limit: Limit | None = None
+    start_by: float | None = None
+    """It has a slot in a rate, which ends then."""
     is_started: bool = False
 
 
@@ -153,10 +155,18 @@ class Pool:
         self._low = max(self.threads - 1, ahead // 2)
         return min(ahead - self.active, len(self._lines)) if self.active <= self._low else 0
 
-    def take(self, claim: Claim, handler: Handler[..., Any] | None, arguments: Any, ended: Outcome | None) -> None:
+    def take(
+        self,
+        claim: Claim,
+        handler: Handler[..., Any] | None,
+        arguments: Any,
+        ended: Outcome | None,
+        *,
+        start_by: float | None = None,
+    ) -> None:
         """Take a claim: run it, or, when it has ended before its start, let it be settled."""
         self.pace.weigh(len(claim.payload))
-        attempt = Attempt(claim, self._lines.popleft(), handler, arguments)
+        attempt = Attempt(claim, self._lines.popleft(), handler, arguments, start_by=start_by)
         with self._changed:
             self.active += 1
             self._moved_at = self._clock()
@@ -297,7 +307,7 @@ class Pool:
         claim, handler = attempt.claim, attempt.handler
         if handler is None:
             raise RuntimeError(f"{claim.task_id} was queued without a handler")
-        if self._is_leaving or not self._may_start():
+        if self._is_leaving or not self._may_start() or self._is_late(attempt):
             self.finish(attempt, HandedBack())
             return
         began = self.begin(attempt)
@@ -319,8 +329,12 @@ class Pool:
         self._limited.pop(attempt.line, None)
         self.finish(attempt, outcome, run_s=self._clock() - began)
 
+    def _is_late(self, attempt: Attempt) -> bool:
+        """Whether its slot in a rate is over: it waits for another one, at no cost."""
+        return attempt.start_by is not None and self._clock() > attempt.start_by
+
     async def _run_async(self, attempt: Attempt, handler: Handler[..., Any]) -> None:
-        if not self._may_start():
+        if not self._may_start() or self._is_late(attempt):
             self.finish(attempt, HandedBack())
             return
         began = self.begin(attempt)

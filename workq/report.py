@@ -7,6 +7,8 @@ later cannot matter before it is gone. A task that changes while it is looked at
     running, cancel_requested                 it does run
     worker_gone, worker_silent                it seems to run or to be held, but its worker is gone, or says nothing
     expired                                   nobody started it in its time, and the sweep is about to cancel it
+    in_line                                   others of its order key come first
+    limited                                   its limit is reached
     not_due, no_handler                       its time has not come; why it waits
     paused                                    somebody has paused its queue
     inflight_away                             nothing can be held, so nothing starts
@@ -58,6 +60,7 @@ class Code(StrEnum):
     WORKER_SILENT = "worker_silent"
     EXPIRED = "expired"
     IN_LINE = "in_line"
+    LIMITED = "limited"
     NOT_DUE = "not_due"
     NO_HANDLER = "no_handler"
     PAUSED = "paused"
@@ -228,6 +231,8 @@ class _Look:
             return self._has_expired(task.expires_at)
         if task.order_key is not None and is_behind(task.due_at, task.now):
             return self._is_in_line(task.order_key)
+        if task.limit_key is not None and is_behind(task.due_at, task.now):
+            return self._is_limited(task.limit_key)
         if task.due_at > task.now:
             return self._is_early()
         if (pause := self._stores.ledger.pauses().get(task.queue)) is not None:
@@ -296,6 +301,8 @@ class _Look:
 
     def _is_in_line(self, key: str) -> Why:
         line = next(iter(self._stores.ledger.sequences(key=key)), None)
+        if line is not None and line.head == self._task.task_id and self._task.limit_key is not None:
+            return self._is_limited(self._task.limit_key)
         if line is None:
             return self._why(Code.IN_LINE, f"its turn in order key {key!r} comes just now", "nothing")
         if line.blocked_since is not None:
@@ -311,6 +318,17 @@ class _Look:
             f"it stands in line for order key {key!r}: it is the turn of task {line.head} ({line.state or 'gone'}), "
             f"and {_counted(line.behind, 'task')} of the key come after that one",
             f"wait; why that one is not done: workq why {line.head}",
+        )
+
+    def _is_limited(self, key: str) -> Why:
+        limit = next(iter(self._stores.ledger.limits(key=key)), None)
+        if limit is None:
+            return self._why(Code.LIMITED, f"its turn in limit {key!r} comes just now", "nothing")
+        return self._why(
+            Code.LIMITED,
+            f"limit {key!r} is reached: {_counted(limit.running, 'task')} of it run, {limit.coming} more are about to "
+            f"start, and {limit.parked} wait, this one among them",
+            "wait: it starts when its turn comes; which tasks run: workq task ls --state running",
         )
 
     def _is_early(self) -> Why:

@@ -143,6 +143,18 @@ class Settler:
         if ended:
             reach("settle.before_advance")
             self._advance(ended)
+        if freed := freed_of(batch):
+            reach("settle.before_admit")
+            self.admit(freed)
+
+    def admit(self, keys: set[str]) -> None:
+        """What is free of these limits goes to those who are parked. Never fails: otherwise a sweep does it."""
+        try:
+            turn = self._stores.ledger.admit(keys)
+        except Unavailable as error:
+            log.warning("settle.admit: %s", error)
+        else:
+            self._relay.offer(turn)
 
     def _advance(self, keys: set[str]) -> None:
         try:
@@ -191,6 +203,11 @@ def ended_of(batch: Sequence[Settlement], settled: Sequence[Settled]) -> set[str
         for one, result in zip(batch, settled, strict=True)
         if one.claim.order_key is not None and result.state not in (State.WAITING, State.READY)
     }
+
+
+def freed_of(batch: Sequence[Settlement]) -> set[str]:
+    """The limits of what has ended, for good or for now: others may start."""
+    return {one.claim.limit_key for one in batch if one.claim.limit_key is not None}
 
 
 def _simpler(batch: list[Settlement]) -> list[list[Settlement]] | None:

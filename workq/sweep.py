@@ -7,6 +7,7 @@ does.
     reap     the claims of incarnations without a lease end, after two looks; what they held is hinted again
     orphans  rows that run under an incarnation which is not live any more are returned
     advance  order keys whose first has ended go on with the next
+    admit    what has come free of a limit goes to the first that are parked
     promote  waiting rows whose time has come become ready
     mark     a marker through each queue proves which hints are lost, and those are sent again (see marker.py)
     prune    settled rows beyond their retention are removed
@@ -44,14 +45,14 @@ from workq.inflight import Lease
 from workq.ledger import Evidence, Reaped, Unpublished, WorkerRow
 from workq.marker import mark
 from workq.relay import publish
-from workq.settle import ended_of, retries_of
+from workq.settle import ended_of, freed_of, retries_of
 from workq.stores import Stores
 from workq.task import Settlement
 from workq.ticks import tick
 
 log = logging.getLogger("workq.sweep")
 
-STEPS = ("tick", "expire", "relay", "reap", "orphans", "advance", "promote", "mark", "prune")
+STEPS = ("tick", "expire", "relay", "reap", "orphans", "advance", "admit", "promote", "mark", "prune")
 RECOVERY = frozenset(STEPS) - {"tick", "expire", "prune"}
 """A pass with all of these counts as a sweep: whoever asks when the last one was means that nothing stays lost."""
 TWO_LOOKS = 0.8
@@ -76,6 +77,8 @@ class Swept:
     orphans: int = 0
     advanced: int = 0
     """Whose turn has come."""
+    admitted: int = 0
+    """Whom a limit lets start now, or soon."""
     promoted: int = 0
     pruned: int = 0
     pruned_events: int = 0
@@ -109,6 +112,7 @@ class Swept:
             + self.rehinted
             + self.orphans
             + self.advanced
+            + self.admitted
             + self.promoted
             + self.lost
             + self.pruned
@@ -160,6 +164,14 @@ def sweep(
             turn = stores.ledger.advance(keys)
             done.advanced = len(turn)
             if turn and not broker_is_away:
+                publish(stores, turn, deadline_s=settings.times.confirm_s)
+    if "admit" in chosen:
+        limits = stores.ledger.limits_to_look_at(limit=limit)
+        if limits:
+            reach("sweep.before_admit")
+            turn = stores.ledger.admit(limits, dry_run=dry_run)
+            done.admitted = len(turn)
+            if turn and not dry_run and not broker_is_away:
                 publish(stores, turn, deadline_s=settings.times.confirm_s)
     if "promote" in chosen:
         reach("sweep.before_promote")
@@ -329,7 +341,8 @@ def settle_in_its_place(stores: Stores, outcomes: Sequence[Settlement]) -> list[
         log.exception("sweep.unsettled", extra={"tasks": [one.claim.task_id for one in outcomes[:10]]})
         return []
     log.info("sweep.settled", extra={"tasks": len(outcomes)})
-    return retries_of(outcomes, settled) + stores.ledger.advance(ended_of(outcomes, settled))
+    turn = stores.ledger.advance(ended_of(outcomes, settled)) + stores.ledger.admit(freed_of(outcomes))
+    return retries_of(outcomes, settled) + turn
 
 
 def gone_from_here(stores: Stores) -> list[WorkerRow]:

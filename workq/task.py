@@ -72,6 +72,14 @@ class AfterDeath(StrEnum):
     """The next one goes on."""
 
 
+class Limit(msgspec.Struct, frozen=True):
+    """What a task counts for: with all of the same key, at most so many at once, and at such a `rate`, as `100/s`."""
+
+    key: str
+    concurrency: int | None = None
+    rate: str | None = None
+
+
 class NewTask(msgspec.Struct, frozen=True):
     """A task to record. `payload` is encoded JSON; its seconds count from the ledger's clock at the insert."""
 
@@ -88,6 +96,7 @@ class NewTask(msgspec.Struct, frozen=True):
     key_for_s: float | None = None
     order_key: str | None = None
     after_death: AfterDeath = AfterDeath.BLOCK
+    limit: Limit | None = None
 
 
 class Enqueued(msgspec.Struct, frozen=True):
@@ -105,7 +114,8 @@ class Enqueued(msgspec.Struct, frozen=True):
 class Claim(msgspec.Struct, frozen=True, array_like=True):
     """The right to one attempt of one task, granted by the ledger.
 
-    A suspect was running in company when its process died: it must run alone in its process.
+    A suspect was running in company when its process died: it must run alone in its process. `start_within_s`: so long
+    after the claim its slot in the rate of its limit ends, and it may not start any more.
     """
 
     task_id: str
@@ -121,6 +131,8 @@ class Claim(msgspec.Struct, frozen=True, array_like=True):
     job_id: str | None
     is_suspect: bool = False
     order_key: str | None = None
+    limit_key: str | None = None
+    start_within_s: float | None = None
 
 
 class Done(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -204,6 +216,7 @@ class Task:
     expires_at: datetime | None
     on_crash: OnCrash
     order_key: str | None
+    limit: Limit | None
 
 
 @dataclass(frozen=True, slots=True)

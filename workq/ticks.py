@@ -113,4 +113,5 @@ def _task(row: ScheduleRow, at: datetime) -> NewTask:
         crashes_max=row.crashes_max,
         expires_s=None if row.expires_s is None else delay_s + row.expires_s,
         on_crash=row.on_crash,
+        limit=row.limit,
     )

@@ -128,6 +128,7 @@ class Worker:
                 held=self._held,
                 pool=self._pool,
                 rng=self._rng,
+                admit=self._settler.admit,
             )
         )
         log.info("worker.started", extra={"worker": self.me.id, "queues": self.queues})

@@ -179,6 +179,7 @@ class TestSchema:
             "0008_schedules.sql",
             "0009_policies.sql",
             "0010_order.sql",
+            "0011_limits.sql",
         ]
         assert cli("db", "migrate", "-o", "json").json()["applied"] == applied
         assert cli.look("db", "migrate")["applied"] == []

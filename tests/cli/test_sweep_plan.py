@@ -62,10 +62,10 @@ def manual(cli: Cli) -> list[dict[str, Any]]:
 
 def is_clean(cli: Cli) -> bool:
     """Whether a sweep finds nothing to recover. (A marker may follow later: that is no work. No plan makes schedules
-    tick or order keys go on.)
+    tick, or order keys and limits go on.)
     """
     said = cli.look("sweep", "--dry-run")
-    return not any(said[name] for name in EXPECTED if name not in ("ticked", "advanced"))
+    return not any(said[name] for name in EXPECTED if name not in ("ticked", "advanced", "admitted"))
 
 
 class TestPlan:
@@ -207,7 +207,7 @@ class TestApply:
         plan(cli)
 
         apply(cli)
-        cli.look("sweep", "--only", "tick,advance")
+        cli.look("sweep", "--only", "tick,advance,admit")
         other.look("sweep")
 
         assert cli.look("status")["states"] == other.look("status")["states"]
@@ -440,7 +440,7 @@ class TestApply:
         with cli.queue() as wq, ago(wq, -60.0):  # the reservation of the one that died has ended
             from workq.sweep import sweep
 
-            sweep(wq.stores, wq.settings, only=["relay", "reap", "advance"])
+            sweep(wq.stores, wq.settings, only=["relay", "reap", "advance", "admit"])
             left = wq.stores.ledger.take_unpublished(limit=99, grace_s=0.0, horizon_s=0.0, dry_run=True)
         assert left == []
         states = cli.look("status")["states"]

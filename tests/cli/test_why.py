@@ -456,6 +456,26 @@ def test_a_task_in_line_for_its_order_key_names_whose_turn_it_is_and_who_blocks_
     assert f"task {first}, which comes before it in order key 'customer:7', died at" in blocked.reason
 
 
+def test_a_task_over_its_limit_says_how_many_run_and_wait(scene: Scene) -> None:
+    first, second, third = (scene.record(limit="mail", concurrency=1) for _ in range(3))
+    scene.claim(first)
+    assert scene.ledger.claim([second, third], by=scene.me.id) == []
+
+    found = scene.why(third)
+
+    assert found.code is Code.LIMITED
+    assert "limit 'mail' is reached: 1 task of it run, 0 more are about to start, and 2 wait" in found.reason
+
+
+def test_the_first_of_its_order_key_may_wait_for_its_limit(scene: Scene) -> None:
+    first = scene.record(limit="mail", concurrency=1)
+    second = scene.record(limit="mail", concurrency=1, order_key="customer:7")
+    scene.claim(first)
+    assert scene.ledger.claim([second], by=scene.me.id) == []
+
+    assert scene.why(second).code is Code.LIMITED
+
+
 # -- the command
 
 

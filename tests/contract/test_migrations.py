@@ -44,6 +44,7 @@ FILES = [
     "0008_schedules.sql",
     "0009_policies.sql",
     "0010_order.sql",
+    "0011_limits.sql",
 ]
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_S = 60.0

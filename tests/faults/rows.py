@@ -283,6 +283,7 @@ ROWS: Final[dict[str, Row]] = {
             *_at("sweep.before_relay"),
             *_at("sweep.before_promote"),
             *_at("sweep.before_advance"),
+            *_at("sweep.before_admit"),
             *_at("sweep.before_tick"),
             *_at("sweep.after_tick"),
             *_at("sweep.before_reap"),

@@ -24,6 +24,8 @@ from tests.system.legs import Leg
 from tests.system.witness import make_book, read_book
 from workq import State
 from workq.failpoints import POINTS
+from workq.incarnation import Incarnation
+from workq.task import HandedBack, Settlement
 from workq.ticks import tick
 
 TASKS = 12
@@ -37,6 +39,8 @@ Act = Literal[
     "ticks",
     "line",
     "in_order",
+    "limited",
+    "parked",
     "reap",
     "reap_the_done",
     "child_dies",
@@ -56,7 +60,17 @@ class Row:
     legs: tuple[str, ...] = ("sqlite", "servers")
 
 
-BY_OTHERS: tuple[Act, ...] = ("sweep", "ticks", "line", "reap", "reap_the_done", "child_dies", "delayed", "lost")
+BY_OTHERS: tuple[Act, ...] = (
+    "sweep",
+    "ticks",
+    "line",
+    "parked",
+    "reap",
+    "reap_the_done",
+    "child_dies",
+    "delayed",
+    "lost",
+)
 """Whoever repairs does the same on both legs. A worker does not: on SQLite hint and claim are one transaction."""
 
 RAN = THREADS
@@ -79,6 +93,7 @@ ROWS = {
     "settle.before_release": Row("notes", crashes=RAN, nth=2),
     "settle.before_retry_hint": Row("fails", crashes=TASKS, nth=2),
     "settle.before_advance": Row("in_order", crashes=RAN, nth=2),
+    "settle.before_admit": Row("limited", crashes=RAN, nth=2),
     "transaction.before_settle": Row("transfers", crashes=RAN, nth=3),
     "transaction.before_commit": Row("transfers", crashes=RAN, nth=3),
     # here its task has succeeded: whoever died is buried, and nothing runs again
@@ -88,6 +103,7 @@ ROWS = {
     "sweep.before_tick": Row("ticks"),
     "sweep.after_tick": Row("ticks"),
     "sweep.before_advance": Row("line"),
+    "sweep.before_admit": Row("parked"),
     "sweep.before_relay": Row("sweep"),
     "sweep.before_promote": Row("delayed"),
     "sweep.before_settle": Row("reap_the_done", crashes=RAN),
@@ -183,6 +199,19 @@ def play(act: Act, leg: Leg, armed: dict[str, str], once: Path) -> int:
             assert (first := leg.app.get(ids[0])) is not None
             assert first.state is State.CANCELLED
             return TASKS
+        case "limited":
+            two = leg["note"].options(limit="two", concurrency=2)
+            two.enqueue_many({"number": number, "seconds": 0.05} for number in range(TASKS))
+            finish(leg, armed)
+            assert [row.parked for row in leg.app.stores.ledger.limits()] == [0]
+            return TASKS
+        case "parked":  # who ran has ended, and nobody has told those who wait: only a sweep does
+            park(leg)
+            with leg.fleet(processes=1, threads=THREADS, environ=armed) as fleet:
+                wait_until(once.exists, timeout_s=30, what="the sweeping supervisor died")
+                fleet.wait(10)
+            finish(leg)
+            return TASKS
         case "lost":
             leg["note"].enqueue_many({"number": number, "seconds": 0.05} for number in range(TASKS))
             assert leg.app.producer.relay.flush(timeout_s=30)
@@ -256,6 +285,17 @@ def unhinted(leg: Leg, *, delay_s: float) -> None:
     handler = leg["note"]
     tasks = [handler.new_task(handler.options(delay_s=delay_s)._options, (number,), {}) for number in range(TASKS)]
     leg.app.stores.ledger.record(tasks)
+
+
+def park(leg: Leg) -> None:
+    """One task was granted and handed back by a worker that is gone; all others wait for its place."""
+    ledger, me = leg.app.stores.ledger, Incarnation("host.before", "host", 4711)
+    one_at_once = leg["note"].options(limit="one", concurrency=1)
+    ids = [one_at_once.enqueue(number=number).id for number in range(TASKS)]
+    ledger.join(me, queues=["witness"], threads=1)
+    [claim] = ledger.claim(ids, by=me.id)
+    ledger.settle([Settlement(claim, HandedBack())])
+    ledger.leave(me.id)
 
 
 def sweep_elsewhere(leg: Leg, armed: dict[str, str], once: Path) -> None:

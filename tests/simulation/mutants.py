@@ -37,8 +37,9 @@ from workq.arrivals import Arrivals
 from workq.broker.direct import DirectConsumer
 from workq.custody import Custody
 from workq.errors import InFlightUnavailable
-from workq.ledger import Unpublished, people, positions
+from workq.ledger import Unpublished, people, permits, positions
 from workq.ledger.claims import Claiming
+from workq.ledger.limiting import Limiting
 from workq.ledger.marks import Marking
 from workq.ledger.ordering import Ordering
 from workq.ledger.people import Deciding
@@ -179,19 +180,19 @@ def the_token_is_made_once_for_a_process() -> Any:
 @mutant
 def claim_without_looking_whether_it_is_due() -> Any:
     original = Claiming._claim_statement
-    return replaced(Claiming, "_claim_statement", lambda *args: without(original(*args), "due_at"))
+    return replaced(Claiming, "_claim_statement", lambda *args, **kw: without(original(*args, **kw), "due_at"))
 
 
 @mutant
 def claim_without_looking_whether_it_has_expired() -> Any:
     original = Claiming._claim_statement
-    return replaced(Claiming, "_claim_statement", lambda *args: without(original(*args), "expires_at"))
+    return replaced(Claiming, "_claim_statement", lambda *args, **kw: without(original(*args, **kw), "expires_at"))
 
 
 @mutant
 def claim_without_looking_whether_its_queue_is_paused() -> Any:
     original = Claiming._claim_statement
-    return replaced(Claiming, "_claim_statement", lambda *args: without(original(*args), "ends_at"))
+    return replaced(Claiming, "_claim_statement", lambda *args, **kw: without(original(*args, **kw), "ends_at"))
 
 
 @mutant
@@ -245,7 +246,7 @@ def reschedule_leaves_the_hint_that_it_has() -> Any:
 
 @mutant
 def claim_without_looking_at_the_state() -> Any:
-    def statement(self: Any) -> Any:
+    def statement(self: Any, **_has_permit: Any) -> Any:
         t, now = self.database.tables.task, self.database.now
         claimed = {"token": bindparam("b_token"), "worker": bindparam("b_by"), "started_at": now()}
         return (
@@ -699,6 +700,44 @@ def a_sweep_never_moves_a_line_up() -> Any:
     return replaced(Ordering, "ended_heads", lambda self, *, limit: [])
 
 
+# -- limits
+
+
+@mutant
+def a_claim_asks_for_no_permit() -> Any:
+    """What shares a limit is claimed as anything else."""
+    original = Claiming._claim_statement
+    return replaced(Claiming, "_claim_statement", lambda self, **_kw: original(self, has_permit=True))
+
+
+@mutant
+def what_is_promised_does_not_count() -> Any:
+    def has_room(self: Any, most: int | None) -> bool:
+        return bool(most is None or self.running < most)
+
+    return replaced(permits._Limit, "has_room", has_room)
+
+
+@mutant
+def a_place_comes_free_when_its_task_is_claimed_again() -> Any:
+    """Of a permit, the attempt is not compared: those of earlier attempts stay for ever, beside the new one."""
+    original = permits._counts
+
+    def counts(limit: Any, permit: Any) -> bool:
+        if permit.attempt is not None and permit.state not in (None, *SETTLED):
+            limit.running += 1
+            return True
+        return original(limit, permit)
+
+    return replaced(permits, "_counts", counts)
+
+
+@mutant
+def a_sweep_never_looks_at_limits() -> Any:
+    """Whoever settles, and dies before it lets the next one start, leaves the others parked for ever."""
+    return replaced(Limiting, "limits_to_look_at", lambda self, *, limit: [])
+
+
 # -- the hunt
 
 
@@ -722,6 +761,18 @@ KINDS = {
     "no_marker_is_ever_sent": ("losing",),
 }
 """Where a mutant can be seen at all: other seeds count, and are not run."""
+
+
+WORLDS = {
+    "a_line_moves_up_though_its_first_waits_for_a_retry": "is_ordered",
+    "the_second_of_a_line_is_ready_at_once": "is_ordered",
+    "a_sweep_never_moves_a_line_up": "is_ordered",
+    "a_claim_asks_for_no_permit": "is_limited",
+    "what_is_promised_does_not_count": "is_limited",
+    "a_place_comes_free_when_its_task_is_claimed_again": "is_limited",
+    "a_sweep_never_looks_at_limits": "is_limited",
+}
+"""What a world must have, for a mutant to live there at all: other seeds count, and are not run."""
 
 
 DIRECTLY = "directly_"
@@ -749,6 +800,8 @@ def hunt(name: str, *, seeds_max: int = SEEDS_MAX) -> Caught:
     for seed in range(1, seeds_max + 1):
         plan = Plan.of(seed)
         if plan.kind not in KINDS.get(name, ANYWHERE) or (name.startswith(DIRECTLY) and not plan.is_direct):
+            continue
+        if (needed := WORLDS.get(name)) is not None and not getattr(plan, needed):
             continue
         with MUTANTS[name]():
             result = run(seed, database())

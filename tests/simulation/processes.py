@@ -17,7 +17,7 @@ from typing import Any, Final
 from tests.simulation import broker, inflight
 from tests.simulation.embedded import HintRows, LeaseRows, SimEmbeddedBroker
 from tests.simulation.ledger import SimDatabase, SimLedger
-from tests.simulation.recorder import Recorder
+from tests.simulation.recorder import AT_ONCE, Recorder
 from tests.simulation.world import Act, Crash, Process, Strand, World
 from workq.audit import Audited, audit_in_steps
 from workq.beat import Heart
@@ -49,11 +49,12 @@ from workq.run import raised, returned
 from workq.settle import Settler
 from workq.stores import Stores
 from workq.sweep import STEPS, Swept, finish_reaping, settle_in_its_place, sweep
-from workq.task import AfterDeath, HandedBack, NewTask, Outcome
+from workq.task import AfterDeath, HandedBack, Limit, NewTask, Outcome
 from workq.timetable import Missed, Timetable
 from workq.worker import take_in
 
 QUEUES = ("mail", "index")
+TWO_AT_ONCE = Limit("two", concurrency=AT_ONCE)
 LINES = 16
 
 
@@ -390,6 +391,7 @@ class Worker:
                 held=self.held,
                 pool=self.pool,
                 rng=self.world.rng,
+                admit=lambda keys: self.settler.admit(keys),
                 clock=self.process.clock,
                 wall=self.process.wall,
             )
@@ -532,7 +534,7 @@ class Sweeper:
         self.stores = setting.stores(self.process)
         self.strand = self.process.strand("sweep", self._step)
         plan = setting.world.plan
-        needed = {"tick": plan.every_s is not None, "advance": plan.is_ordered}
+        needed = {"tick": plan.every_s is not None, "advance": plan.is_ordered, "admit": plan.is_limited}
         self.steps = [step for step in STEPS if needed.get(step, True)]
         self.at = 0
         self.process.on_death.append(self._died)
@@ -663,7 +665,8 @@ class Producing:
                 ["exit", "ok"],
             ]
         )
-        is_ordered = self.setting.world.plan.is_ordered
+        plan = self.setting.world.plan
+        is_ordered = plan.is_ordered
         if self.setting.world.plan.kind != "any" and script[0] == "exit":
             script = ["ok"]
         self.setting.scripts[task_id] = script
@@ -680,6 +683,7 @@ class Producing:
             expires_s=rng.choice([None, None, None, None, 6.0, 20.0]),
             order_key=rng.choice([None, "line"]) if is_ordered else None,
             after_death=AfterDeath.SKIP,
+            limit=rng.choice([None, TWO_AT_ONCE]) if plan.is_limited else None,
         )
 
     def _within(self, tasks: list[NewTask]) -> None:

@@ -10,7 +10,8 @@ I5 starts are bounded by the budgets · I6 nothing runs without a row · I7 noth
 I8 nothing is claimed after its cancel was answered, nor while its queue is paused · I9 attempts strictly increase ·
 I10 hints are for rows that exist, are marked only when confirmed, are never lost by workq itself, and are not repaired
 where nothing was lost · I11 at rest nothing is left over · I12 each tick of a schedule is one task, and none is left
-out · I13 of an order key nothing starts before what was committed before it has ended.
+out · I13 of an order key nothing starts before what was committed before it has ended · I14 of those that share a limit
+no more run at once than it says.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from workq.broker import Hint
 from workq.task import Cancelled, Claim, Dead, Done, Failed, HandedBack, Outcome, Settlement, Snoozed
 
 TERMINAL = frozenset({"succeeded", "dead", "cancelled"})
+AT_ONCE = 2
+"""Of those that share the limit."""
 CLAIMABLE = frozenset({"ready", "waiting"})
 HOLD_OPS = frozenset({"release", "leave", "forget", "hold", "beat"})
 
@@ -49,6 +52,7 @@ class Row(NamedTuple):
     settled_at: str | None
     expires_at: str | None
     order_key: str | None
+    limit_key: str | None
 
 
 class WorkerRow(NamedTuple):
@@ -231,7 +235,14 @@ class Recorder:
             if old != row:
                 self._judge(old, row)
         self.rows = rows
+        self._judge_limits()
         self._tokens.update(row.token for row in rows.values() if row.token is not None)
+
+    def _judge_limits(self) -> None:
+        running = Counter(row.limit_key for row in self.rows.values() if row.state == "running" and row.limit_key)
+        for key, count in running.items():
+            if count > AT_ONCE:
+                self.world.violated("I14", f"{count} of limit {key} run at once")
 
     def _judge(self, old: Row | None, new: Row) -> None:
         op, args = self._op()
@@ -286,8 +297,10 @@ class Recorder:
                 self._judge_claim(old, new, op, where)
             case "ready" | "waiting" if op == "reschedule":
                 pass  # `_judge_due` looks at when it is due
+            case "waiting" if op == "claim" and new.limit_key is not None:
+                pass  # it waits for its turn
             case "ready":
-                if op not in ("promote", "advance") or new.due_at > instant(self.world.now):
+                if op not in ("promote", "advance", "admit") or new.due_at > instant(self.world.now):
                     self.world.violated("I7", f"{where}, due at {new.due_at}")
             case "cancelled":
                 is_expired = op == "expire" and new.expires_at is not None and new.expires_at <= instant(self.world.now)
@@ -345,6 +358,10 @@ class Recorder:
     def in_line(self) -> int:
         """How many tasks with an order key are not settled."""
         return sum(row.order_key is not None and row.state not in TERMINAL for row in self.rows.values())
+
+    def limited(self) -> int:
+        """How many tasks that share a limit are not settled."""
+        return sum(row.limit_key is not None and row.state not in TERMINAL for row in self.rows.values())
 
     def claimed(self, claims: Sequence[Claim]) -> None:
         """A claim has answered: whatever it granted, also by an earlier try, is in the answer, or it runs nowhere."""

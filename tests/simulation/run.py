@@ -144,7 +144,8 @@ def rest(world: World, setting: Setting, nemesis: Nemesis) -> None:
         + 3 * (6.0 + times.lease_s * 1.2 + 1.5)  # retries and their runs
         + 15.0  # a relay's reservation
         + times.grace_s
-        + recorder.in_line() * (2 * times.lease_s + 2 * times.sweep_s + 20.0)  # one after the other
+        + (recorder.in_line() + recorder.limited())
+        * (2 * times.lease_s + 2 * times.sweep_s + 20.0)  # one after the other
         + math.ceil(recorder.gone() / world.plan.limit) * 1.3 * times.sweep_s  # so many are reaped in a pass
     )
     world.run(world.now + bound_s, done=recorder.is_quiet)

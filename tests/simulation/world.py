@@ -87,6 +87,8 @@ class Plan:
     """A schedule ticks so often until the faults stop."""
     is_ordered: bool = False
     """Half of the tasks have one order key."""
+    is_limited: bool = False
+    """Half of the tasks share a limit: two of them at once."""
 
     @staticmethod
     def of(seed: int, *, loses_hints: bool = True) -> Plan:
@@ -140,6 +142,7 @@ class Plan:
             times=times,
             is_direct=is_direct,
             is_ordered=Random(seed * 49_979_687 + 11).random() < 0.15,
+            is_limited=Random(seed * 67_867_967 + 13).random() < 0.15,
             every_s=beat_s * ticking.choice([1.0, 3.0]) if ticking.random() < 0.15 else None,
         )
 

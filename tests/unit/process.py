@@ -74,6 +74,7 @@ class Process:
                 held=self.held,
                 pool=self.pool,
                 rng=random.Random(2),
+                admit=lambda _keys: None,
                 clock=self.clock,
             )
         )

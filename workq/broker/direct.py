@@ -37,11 +37,15 @@ Judge = Callable[[Iterable[tuple[str, str, int]], Mapping[str, Look]], Sequence[
 
 @dataclass(slots=True)
 class Taken:
-    """What one transaction took. `hinted`: the queue that each id's hint named; `others`: what is no hint of a task."""
+    """What one transaction took. `hinted`: the queue that each id's hint named; `others`: what is no hint of a task.
+
+    `asked_at`: when it began, by the broker's clock.
+    """
 
     claims: list[Claim] = field(default_factory=list)
     hinted: dict[str, str] = field(default_factory=dict)
     others: list[Delivery] = field(default_factory=list)
+    asked_at: float = 0.0
 
 
 @dataclass(slots=True)
@@ -103,6 +107,7 @@ class DirectConsumer(EmbeddedConsumer):
     def choose(self, tx: Connection) -> Collection[str]:
         """Take rows, those due first; see `workq.ledger.Hinted`."""
         step = self._step = _Step(self._step.judge, self._step.room)
+        step.taken.asked_at = self._broker.clock()
         for queue in self._queues:
             if step.is_full:
                 break

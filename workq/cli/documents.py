@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from workq.evidence import Certificate
 from workq.ledger import WorkerRow
 from workq.task import Event, Task
@@ -35,6 +37,7 @@ def task_in_short(task: Task) -> dict[str, Any]:
         "expires_at": task.expires_at,
         "on_crash": task.on_crash,
         "order_key": task.order_key,
+        "limit": None if task.limit is None else msgspec.to_builtins(task.limit),
     }
 
 

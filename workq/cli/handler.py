@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -66,6 +67,7 @@ def _document(one: Handler[..., Any]) -> dict[str, Any]:
         "crashes_max": one.defaults.crashes_max,
         "on_crash": one.defaults.on_crash,
         "time_limit_s": one.time_limit_s,
+        "limit": None if one.defaults.limit is None else asdict(one.defaults.limit),
         "retry": _policy(retries),
         "retry_on": None if retries.on is None else [kind.__name__ for kind in retries.on],
         "give_up_on": [kind.__name__ for kind in retries.give_up_on],
@@ -87,6 +89,8 @@ def _timeline(one: Handler[..., Any]) -> list[tuple[float, float]] | None:
 
 def _write(document: dict[str, Any], one: Handler[..., Any], starts: list[tuple[float, float]] | None) -> None:
     pairs = [(name.replace("_", " "), document[name]) for name in _COLUMNS]
+    if (limit := document["limit"]) is not None:
+        pairs.append(("limit", ", ".join(f"{name} {value}" for name, value in limit.items() if value is not None)))
     if document["retry_on"] is not None:
         pairs.append(("retry on", ", ".join(document["retry_on"]) or "no error"))
     if document["give_up_on"]:

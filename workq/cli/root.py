@@ -36,6 +36,7 @@ _COMMANDS: Final = {
     "why": Lazy("workq.cli.why:why", "why a task is not running"),
     "handler": Lazy("workq.cli.handler:handler", "ls, show: your application's tasks, and when each is tried again"),
     "queue": Lazy("workq.cli.queue:queue", "ls, show, pause, resume, drain, purge: queues and their backlog"),
+    "limit": Lazy("workq.cli.limit:limit", "ls, show: limits in use, and how many tasks wait for each"),
     "order": Lazy("workq.cli.order:order", "ls, show: order keys, and which of them are blocked"),
     "schedule": Lazy("workq.cli.schedule:schedule", "ls, next, run, pause, resume: what ticks"),
     "dead": Lazy("workq.cli.dead:dead", "ls, retry: tasks that are out of budget"),

@@ -46,6 +46,7 @@ _COUNTS = (
     "dead",
     "orphans",
     "advanced",
+    "admitted",
     "promoted",
     "lost",
     "pruned",
@@ -86,7 +87,7 @@ def sweep(
 ) -> int:
     """Repair what was lost: relay hints, end the claims of the dead, return orphans, promote, send lost hints, prune.
 
-    What is due by a schedule becomes a task, and order keys go on (only by a pass: no plan has either).
+    What is due by a schedule becomes a task, order keys and limits go on (only by a pass: no plan has these).
 
     Workers sweep too; this is for cron, and for the day when no worker runs. Any number may run at once. A store that
     is away ends the steps that need it; the others are done, and the exit status is 4.

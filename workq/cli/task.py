@@ -136,6 +136,7 @@ def _show(found: Task, history: list[Event], certificates: dict[str, Certificate
         ("kwargs", found.kwargs),
         ("key", found.key),
         ("order key", found.order_key),
+        ("limit", found.limit),
         ("attempt", found.attempt),
         ("failures", f"{found.failures} of {found.failures_max}"),
         ("crashes", f"{found.crashes} of {found.crashes_max}"),

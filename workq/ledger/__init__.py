@@ -30,6 +30,7 @@ from workq.ledger.answers import (
     Foresight,
     Hinted,
     HintRows,
+    LimitRow,
     Look,
     Marker,
     NewSchedule,
@@ -62,6 +63,7 @@ __all__ = [
     "Foreseen",
     "Foresight",
     "HintRows",
+    "LimitRow",
     "Hinted",
     "Ledger",
     "Look",
@@ -373,6 +375,23 @@ class Ledger(Protocol):
         """The order keys with open tasks, by name; or one; or those that are blocked by a dead task."""
         ...
 
+    # -- limits (see permits.py)
+
+    def admit(self, keys: Iterable[str], *, dry_run: bool = False) -> list[Unpublished]:
+        """Give what has come free of these limits to the first that are parked; answers whose turn has come.
+
+        Those are ready, or waiting for their slot, and need a hint. Repeatable.
+        """
+        ...
+
+    def limits_to_look_at(self, *, limit: int) -> list[str]:
+        """The limits whose permits may have come free without anybody's noticing; longest ago looked at first."""
+        ...
+
+    def limits(self, *, key: str | None = None, limit: int = 100) -> list[LimitRow]:
+        """The limits that are in use, by name; or one."""
+        ...
+
     # -- plan and apply (see plan.py)
 
     def began_at(self) -> datetime:
@@ -619,7 +638,7 @@ class Ledger(Protocol):
         ...
 
     def has_due(self, queues: Sequence[str]) -> bool:
-        """Whether any task of these queues could be claimed now. None of a paused one can."""
+        """Whether any task of these queues could be claimed now, or waits for its limit. None of a paused one can."""
         ...
 
     # -- questions of operators (see report.py and meters.py)

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from workq.broker import HintRow
 from workq.evidence import NO_FACTS, Certificate, Facts, Kind
-from workq.task import NewTask, OnCrash, State
+from workq.task import Limit, NewTask, OnCrash, State
 from workq.timetable import Missed, Timetable
 
 
@@ -47,6 +47,7 @@ class Look:
     is_expired: bool = False
     is_paused: bool = False
     """Its queue is: nothing of it is granted meanwhile."""
+    limit_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,7 @@ class NewSchedule:
     expires_s: float | None = None
     """Counted from the tick."""
     on_crash: OnCrash = OnCrash.AGAIN
+    limit: Limit | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,7 @@ class ScheduleRow:
     crashes_max: int
     expires_s: float | None
     on_crash: OnCrash
+    limit: Limit | None
     changed_at: datetime
     next_at: datetime | None
     last_at: datetime | None
@@ -115,6 +118,16 @@ class ScheduleRow:
     who: str | None
     why: str | None
     now: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class LimitRow:
+    """One limit that is in use: how many of its tasks run, how many are hinted and may start, and how many wait."""
+
+    key: str
+    running: int
+    coming: int
+    parked: int
 
 
 class Hinted(Protocol):
@@ -258,6 +271,7 @@ class Standing:
     cancel_requested_at: datetime | None
     expires_at: datetime | None
     order_key: str | None
+    limit_key: str | None
 
 
 @dataclass(frozen=True, slots=True)

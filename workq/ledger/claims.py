@@ -19,15 +19,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, assert_never
 
+from msgspec.structs import replace
 from sqlalchemy import Connection, Row, Select, Table, Update, bindparam, case, exists, insert, null, select, update
 from sqlalchemy.sql.dml import ReturningUpdate
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import Float
 
 from workq import codec
-from workq.errors import CommitUnknown
+from workq.errors import CommitUnknown, Unavailable
 from workq.fingerprint import fingerprint
-from workq.ledger import Hinted, Look, Settled, Unpublished
+from workq.ledger import Hinted, Look, Settled, Unpublished, permits
 from workq.ledger.among import among, as_text, in_order
 from workq.ledger.database import Database
 from workq.ledger.kept import Kept
@@ -53,6 +54,8 @@ class _ClaimCall:
     """It sends one statement."""
     tries: int = 0
     tried: set[str] = field(default_factory=set)
+    left_s: dict[str, float | None] = field(default_factory=dict)
+    """Of those with a permit: within how many seconds each has to start."""
 
 
 class Claiming:
@@ -102,6 +105,13 @@ class Claiming:
 
         rows = self._run_claim(take, call)
         granted = {claim.task_id: claim for claim in _claims(rows, call.token)}
+        if len(granted) < len(task_ids):
+            try:
+                granted |= self._claim_limited([task_id for task_id in task_ids if task_id not in granted], by=by)
+            except Unavailable:
+                if not granted:
+                    raise
+                # what was granted has to be told; the others are looked at as all that are missed
         return [granted[task_id] for task_id in dict.fromkeys(task_ids) if task_id in granted]
 
     def claim_hinted(self, hinted: Hinted, *, by: str) -> list[Claim]:
@@ -117,11 +127,46 @@ class Claiming:
             rows = self._take(tx, call, task_ids) if task_ids else ()
             granted = {row[0] for row in rows}
             missed = [task_id for task_id in chosen if task_id not in granted]
-            for sent_again, delay_s in hinted.conclude(tx, granted, self._looks(tx, missed) if missed else {}):
+            looks = self._looks(tx, missed) if missed else {}
+            if limited := [task_id for task_id, look in looks.items() if look.limit_key is not None]:
+                rows = [*rows, *self._take_limited(tx, call, limited)]
+                granted = {row[0] for row in rows}
+                looks = self._looks(tx, [task_id for task_id in missed if task_id not in granted])
+            for sent_again, delay_s in hinted.conclude(tx, granted, looks):
                 rehint(tx, self.database, sent_again, delay_s=delay_s)
             return rows
 
-        return _claims(self._run_claim(take, call), call.token)
+        return _limited(_claims(self._run_claim(take, call), call.token), call.left_s)
+
+    def _claim_limited(self, task_ids: Sequence[str], *, by: str) -> dict[str, Claim]:
+        """What was refused because it shares a limit, and now gets a permit; what gets none waits for its turn."""
+        c = self.database.tables.task.c
+        limited = select(c.id).where(self._among(c.id), c.limit_key.is_not(None), guarded(c.state, *CLAIMABLE))
+        found = self.database.ask(lambda tx: set(tx.execute(limited, {"b_ids": in_order(task_ids)}).scalars()))
+        task_ids = [task_id for task_id in task_ids if task_id in found]
+        if not task_ids:
+            return {}
+        call = _ClaimCall(secrets.token_hex(16), by, [])
+
+        def take(tx: Connection) -> Sequence[Any]:
+            self._begin_claim(tx, call)
+            if call.tried and (stands := self._standing_claims(tx, call)):
+                return stands
+            call.tried.update(task_ids)
+            return self._take_limited(tx, call, task_ids)
+
+        rows = self._run_claim(take, call)
+        return {claim.task_id: claim for claim in _limited(_claims(rows, call.token), call.left_s)}
+
+    def _take_limited(self, tx: Connection, call: _ClaimCall, task_ids: Sequence[str]) -> Sequence[Any]:
+        """Claim those of these that get a permit; the rows of those that are granted."""
+        call.left_s = permits.ask(tx, self.database, task_ids)
+        if not call.left_s:
+            return ()
+        parameters = {"b_ids": in_order(call.left_s), "b_by": call.by, "b_token": call.token}
+        statement = self.database.kept("claim with a permit", partial(self._claim_statement, has_permit=True))
+        statement.write(tx, parameters)
+        return self.database.kept("claimed", self._claimed).rows(tx, parameters)
 
     def _begin_claim(self, tx: Connection, call: _ClaimCall) -> None:
         call.tries += 1
@@ -165,9 +210,9 @@ class Claiming:
     def _claim_returning(self) -> ReturningUpdate[Any]:
         return self._claim_statement().returning(*self._claim_columns())
 
-    def _claim_statement(self) -> Update:
+    def _claim_statement(self, *, has_permit: bool = False) -> Update:
         t, w, now = self.database.tables.task, self.database.tables.worker, self.database.now
-        return (
+        statement = (
             update(t)
             .where(
                 self._among(t.c.id),
@@ -185,6 +230,7 @@ class Claiming:
                 started_at=now(),
             )
         )
+        return statement if has_permit else statement.where(t.c.limit_key.is_(None))
 
     def _claim_columns(self) -> list[ColumnElement[Any]]:
         c = self.database.tables.task.c
@@ -201,6 +247,7 @@ class Claiming:
             as_text(c.job_id, self.database.dialect),
             c.is_suspect,
             c.order_key,
+            c.limit_key,
         ]
 
     def _claimed(self) -> Select[Any]:
@@ -415,7 +462,7 @@ class Claiming:
         ids = [task_id for task_id in task_ids if codec.is_task_id(task_id)]
         paused = is_paused(c.queue, self.database).label("is_paused")
         where_they_stand = select(
-            c.id, c.state, c.queue, c.due_at, c.expires_at, paused, self.database.now().label("now")
+            c.id, c.state, c.queue, c.due_at, c.expires_at, c.limit_key, paused, self.database.now().label("now")
         ).where(self._among(c.id))
         rows = tx.execute(where_they_stand, {"b_ids": in_order(ids)}).all()
         return {
@@ -425,6 +472,7 @@ class Claiming:
                 (row.due_at - row.now).total_seconds(),
                 is_expired=row.expires_at is not None and row.expires_at <= row.now,
                 is_paused=bool(row.is_paused),
+                limit_key=row.limit_key,
             )
             for row in rows
         }
@@ -449,6 +497,7 @@ def _claims(rows: Iterable[Any], token: str) -> list[Claim]:
             job_id,
             is_suspect >= SUSPECT,
             order_key,
+            limit_key,
         )
         for (
             task_id,
@@ -463,7 +512,15 @@ def _claims(rows: Iterable[Any], token: str) -> list[Claim]:
             job_id,
             is_suspect,
             order_key,
+            limit_key,
         ) in rows  # a tuple's items are ten times cheaper than a row's names
+    ]
+
+
+def _limited(claims: list[Claim], left_s: Mapping[str, float | None]) -> list[Claim]:
+    """Claims of a limit have to start within a time. Whoever does not know it any more has missed it."""
+    return [
+        one if one.limit_key is None else replace(one, start_within_s=left_s.get(one.task_id, 0.0)) for one in claims
     ]
 
 

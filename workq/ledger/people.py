@@ -97,7 +97,12 @@ class Deciding(Appending):
 
         def move(tx: Connection) -> Unpublished | None:
             row = tx.execute(in_line).first()
-            if row is not None and row.order_key is not None and positions.is_behind(row.due_at, row.now):
+            if (
+                row is not None
+                and row.order_key is not None
+                and positions.is_behind(row.due_at, row.now)
+                and not positions.is_first(tx, self.database, task_id, row.order_key)
+            ):
                 raise Refused(f"task {task_id} waits for its turn in order key {row.order_key!r}: it is due then")
             moved = tx.execute(
                 update(t)

@@ -64,6 +64,12 @@ def enter(tx: Connection, database: Database, tasks: Sequence[NewTask]) -> list[
     return entered
 
 
+def is_first(tx: Connection, database: Database, task_id: str, key: str) -> bool:
+    """Whether it is the turn of a task in its order key; what it waits for is something else."""
+    s = database.tables.sequence
+    return tx.execute(select(s.c.id).where(s.c.id == key, s.c.head_task == task_id)).first() is not None
+
+
 def enter_again(tx: Connection, database: Database, task_id: str, key: str) -> bool:
     """Give a task that a person has sent back a position, if it has none; False when it stands behind another."""
     s, p = database.tables.sequence, database.tables.position

@@ -14,7 +14,8 @@ from workq.evidence import certificate_in, sentence_in
 from workq.ledger import Counts, QueueCount, WorkerRow
 from workq.ledger.database import Database
 from workq.ledger.paused import is_paused
-from workq.ledger.states import CLAIMABLE, found, unexpired
+from workq.ledger.record import limit_of
+from workq.ledger.states import CLAIMABLE, found, guarded, unexpired
 from workq.task import Event, OnCrash, State, Task
 
 OPEN = (State.READY, State.WAITING, State.RUNNING)
@@ -120,7 +121,11 @@ class Asking:
             )  # the index's order: PostgreSQL would rather read the table until it meets one
             .limit(1)
         )
-        return self.database.ask(lambda tx: tx.execute(due).first()) is not None
+        k, p, t = self.database.tables.parked, self.database.tables.permit, self.database.tables.task
+        theirs = guarded(t.c.state, State.WAITING), t.c.queue.in_(queues)
+        parked = select(k.c.task_id).join(t, t.c.id == k.c.task_id).where(*theirs).limit(1)
+        promised = select(p.c.task_id).join(t, t.c.id == p.c.task_id).where(p.c.attempt.is_(None), *theirs).limit(1)
+        return self.database.ask(lambda tx: any(tx.execute(one).first() is not None for one in (due, parked, promised)))
 
     def workers(self, *, live_only: bool = True, prefix: str = "") -> list[WorkerRow]:
         w = self.database.tables.worker
@@ -187,4 +192,5 @@ def _task(row: Row[Any]) -> Task:
         expires_at=row.expires_at,
         on_crash=OnCrash(row.on_crash or OnCrash.AGAIN),
         order_key=row.order_key,
+        limit=limit_of(row),
     )

@@ -27,7 +27,7 @@ from workq.ledger import HintRows, positions, windows
 from workq.ledger.among import ArrayText
 from workq.ledger.database import Database, without_values
 from workq.ledger.hinting import given_hints, insert_hints, with_hints
-from workq.task import Enqueued, NewTask, OnCrash, State
+from workq.task import Enqueued, Limit, NewTask, OnCrash, State
 
 _TRIES: Final = 50
 """How often a key may change hands between our insert and our look: it does once in three, where all do little else."""
@@ -166,6 +166,10 @@ class Recording:
         if is_ordered:
             for row, task in zip(rows, tasks, strict=True):
                 row["b_order_key"] = task.order_key
+        is_limited = any(task.limit is not None for task in tasks)
+        if is_limited:
+            for row, task in zip(rows, tasks, strict=True):
+                row |= {f"b_{name}": value for name, value in limit_columns(task.limit).items()}
         # MySQL's driver sends many rows at once only where every value is plain: one question for the clock, then
         is_plain = self.database.dialect == "mysql" and len(rows) > 1
         if is_plain:
@@ -177,14 +181,14 @@ class Recording:
                     row["b_expires_at"] = None if expires_s is None else instant + timedelta(seconds=expires_s)
         name = (
             f"insert each{', published' * is_published}{', plain' * is_plain}{', expiring' * expires}"
-            f"{', with a policy' * has_policy}{', ordered' * is_ordered}"
+            f"{', with a policy' * has_policy}{', ordered' * is_ordered}{', limited' * is_limited}"
         )
         make = partial(
             self._each_statement,
             is_published=is_published,
             is_plain=is_plain,
             expires=expires,
-            more=("on_crash",) * has_policy + ("order_key",) * is_ordered,
+            more=("on_crash",) * has_policy + ("order_key",) * is_ordered + tuple(limit_columns(None)) * is_limited,
         )
         self.database.kept(name, make).write_each(tx, rows)
 
@@ -275,6 +279,17 @@ class Recording:
         return Enqueued(holder.id, State(holder.state), False)
 
 
+def limit_columns(limit: Limit | None) -> dict[str, Any]:
+    """A limit in the columns of a row."""
+    given = limit if limit is not None else Limit(key="")
+    return {"limit_key": given.key or None, "limit_most": given.concurrency, "limit_rate": given.rate}
+
+
+def limit_of(row: Any) -> Limit | None:
+    """What `limit_columns` has written."""
+    return None if row.limit_key is None else Limit(row.limit_key, row.limit_most, row.limit_rate)
+
+
 def _alike(tasks: Sequence[NewTask]) -> NewTask | None:
     """The first, if the others differ from it in their ids and payloads alone, and none has a key."""
     first = tasks[0]
@@ -282,6 +297,7 @@ def _alike(tasks: Sequence[NewTask]) -> NewTask | None:
         if (
             task.key is not None
             or task.order_key is not None
+            or task.limit is not None
             or task.name != first.name
             or task.queue != first.queue
             or task.delay_s != first.delay_s

@@ -19,7 +19,7 @@ from workq.errors import NotFound
 from workq.ledger import HintRows, NewSchedule, ScheduleRow
 from workq.ledger.claims import REASON_MAX
 from workq.ledger.events import Appending
-from workq.ledger.record import Recording
+from workq.ledger.record import Recording, limit_columns, limit_of
 from workq.task import NewTask, OnCrash
 from workq.timetable import Missed, Rule, Timetable
 
@@ -39,6 +39,7 @@ class Scheduling(Recording, Appending):
             "crashes_max": given.crashes_max,
             "expires_s": given.expires_s,
             "on_crash": None if given.on_crash is OnCrash.AGAIN else given.on_crash.value,
+            **limit_columns(given.limit),
         }
         standing = select(s).where(s.c.name == given.name)
 
@@ -183,6 +184,7 @@ def _row(row: Any) -> ScheduleRow:
         crashes_max=row.crashes_max,
         expires_s=row.expires_s,
         on_crash=OnCrash(row.on_crash or OnCrash.AGAIN),
+        limit=limit_of(row),
         changed_at=row.changed_at,
         next_at=row.next_at,
         last_at=row.last_at,

@@ -11,6 +11,7 @@ from workq.ledger.auditing import Auditing
 from workq.ledger.database import Database
 from workq.ledger.dead import Grouping
 from workq.ledger.floor import Floor
+from workq.ledger.limiting import Limiting
 from workq.ledger.marks import Marking
 from workq.ledger.ordering import Ordering
 from workq.ledger.pausing import Pausing
@@ -27,6 +28,7 @@ class SqlLedger(
     Scheduling,
     Succeeding,
     Ordering,
+    Limiting,
     Auditing,
     Planning,
     Rebuilding,

@@ -120,4 +120,5 @@ def _standing(row: Row[Any]) -> Standing:
         cancel_requested_at=row.cancel_requested_at,
         expires_at=row.expires_at,
         order_key=row.order_key,
+        limit_key=row.limit_key,
     )

@@ -36,7 +36,7 @@ from sqlalchemy.types import TypeEngine
 
 from workq.ledger.sqltime import Instant
 
-SCHEMA_VERSION: Final = 10
+SCHEMA_VERSION: Final = 11
 
 
 def _id() -> TypeEngine[Any]:
@@ -131,6 +131,9 @@ class Tables:
             Column("fingerprint", _word(16)),
             Column("on_crash", _word(5)),
             Column("order_key", _word(200)),
+            Column("limit_key", _word(200)),
+            Column("limit_most", Integer),
+            Column("limit_rate", _word(10)),
             PrimaryKeyConstraint("id", name=name("task_pk")),
             UniqueConstraint("live_key", name=name("task_live_key")).ddl_if(callable_=_is_not_postgresql),
             # the other rows, nearly all, need no place in it; MySQL knows no such index, SQLite drops no constraint
@@ -293,6 +296,36 @@ class Tables:
             PrimaryKeyConstraint("order_key", "position", name=name("position_pk")),
             **in_innodb,
         )
+        self.throttle = Table(
+            name("throttle"),
+            self.metadata,
+            Column("id", _word(200), nullable=False),
+            Column("last", BigInteger, nullable=False),
+            Column("changed_at", Instant(), nullable=False),
+            PrimaryKeyConstraint("id", name=name("throttle_pk")),
+            **in_innodb,
+        )
+        self.permit = Table(
+            name("permit"),
+            self.metadata,
+            Column("id", _serial(), nullable=False, autoincrement=True),
+            Column("limit_key", _word(200), nullable=False),
+            Column("task_id", _id(), nullable=False),
+            Column("attempt", Integer),
+            Column("at", Instant(), nullable=False),
+            PrimaryKeyConstraint("id", name=name("permit_pk")),
+            Index(name("permit_by_limit"), "limit_key"),
+            **in_innodb,
+        )
+        self.parked = Table(
+            name("parked"),
+            self.metadata,
+            Column("limit_key", _word(200), nullable=False),
+            Column("number", BigInteger, nullable=False),
+            Column("task_id", _id(), nullable=False),
+            PrimaryKeyConstraint("limit_key", "number", name=name("parked_pk")),
+            **in_innodb,
+        )
         self.kill = Table(
             name("kill"),
             self.metadata,
@@ -324,6 +357,9 @@ class Tables:
             Column("who", _word(200)),
             Column("why", _word(200)),
             Column("on_crash", _word(5)),
+            Column("limit_key", _word(200)),
+            Column("limit_most", Integer),
+            Column("limit_rate", _word(10)),
             PrimaryKeyConstraint("name", name=name("schedule_pk")),
             rule("schedule_rule", "rule IN ('cron', 'every', 'at')"),
             rule("schedule_missed", "missed IN ('skip', 'once', 'all')"),

@@ -11,6 +11,7 @@ from tests.contract.ledger.expiry import ExpiryContract
 from tests.contract.ledger.floor import FloorContract
 from tests.contract.ledger.hints import HintsContract
 from tests.contract.ledger.keys import KeysContract
+from tests.contract.ledger.limits import LimitsContract
 from tests.contract.ledger.order import OrderContract
 from tests.contract.ledger.pauses import PausesContract
 from tests.contract.ledger.people import PeopleContract
@@ -51,6 +52,7 @@ class LedgerContract(
     PausesContract,
     SchedulesContract,
     OrderContract,
+    LimitsContract,
     PeopleContract,
     WithdrawContract,
     DeadContract,

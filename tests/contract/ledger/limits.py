@@ -1,0 +1,313 @@
+"""Limits: of the tasks that share one, so many run at once, and so many start in a time; the others wait in a line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+import pytest
+from sqlalchemy import select
+
+from tests.contract.given import HOUR_S, OUTCOMES, Clock, at_once, new
+from tests.contract.ledger.steps import Steps
+from workq.errors import LedgerUnavailable, Refused
+from workq.incarnation import Incarnation
+from workq.ledger import Evidence, Ledger, LimitRow, permits
+from workq.ledger.database import Database
+from workq.task import Done, HandedBack, Limit, State
+
+TWO = Limit("mail", concurrency=2)
+TEN_A_MINUTE = Limit("mail", rate="10/m")
+COUNTED_S = 1.1 * 60.0
+SPARE_S = 0.1 * 60.0
+
+
+class LimitsContract(Steps):
+    def limit(self, ledger: Ledger, key: str = "mail") -> LimitRow:
+        [row] = ledger.limits(key=key)
+        return row
+
+    def admitted(self, ledger: Ledger, key: str = "mail") -> list[str]:
+        return [hint.task_id for hint in ledger.admit([key])]
+
+    def claim(self, ledger: Ledger, worker: Incarnation, ids: Sequence[str]) -> list[str]:
+        return [claim.task_id for claim in ledger.claim(ids, by=worker.id)]
+
+    # -- at once
+
+    def test_so_many_run_at_once_and_the_others_leave_their_worker(self, ledger: Ledger, worker: Incarnation) -> None:
+        ids = self.record(ledger, 5, limit=TWO)
+
+        claims = ledger.claim(ids, by=worker.id)
+
+        assert [claim.task_id for claim in claims] == ids[:2]
+        assert {(claim.limit_key, claim.start_within_s) for claim in claims} == {("mail", None)}
+        assert [self.state(ledger, one) for one in ids] == [State.RUNNING] * 2 + [State.WAITING] * 3
+        assert self.limit(ledger) == LimitRow("mail", running=2, coming=0, parked=3)
+        assert self.claim(ledger, worker, ids[2:]) == []
+        assert ledger.take_unpublished(limit=9, grace_s=0.0, horizon_s=HOUR_S, dry_run=True) == []
+        assert ledger.promote(limit=9) == 0
+        assert ledger.has_due(["default"])
+
+    @pytest.mark.parametrize("outcome", OUTCOMES)
+    def test_whatever_ends_an_attempt_lets_the_next_one_start(
+        self, ledger: Ledger, worker: Incarnation, outcome: str
+    ) -> None:
+        ids = self.record(ledger, 4, limit=TWO)
+        first, _ = ledger.claim(ids, by=worker.id)
+
+        self.settle(ledger, first, OUTCOMES[outcome])
+        [hint] = ledger.admit(["mail"])
+
+        assert (hint.task_id, hint.delay_s, hint.attempt) == (ids[2], 0.0, 0)
+        assert self.state(ledger, ids[2]) is State.READY
+        assert self.limit(ledger) == LimitRow("mail", running=1, coming=1, parked=1)
+        assert self.claim(ledger, worker, [ids[2]]) == [ids[2]]
+        assert self.admitted(ledger) == []
+
+    def test_who_is_reaped_takes_up_no_place(self, ledger: Ledger, worker: Incarnation) -> None:
+        ids = self.record(ledger, 4, limit=TWO)
+        ledger.claim(ids, by=worker.id)
+        assert self.admitted(ledger) == []
+
+        ledger.reap(worker.id, Evidence("killed"))
+
+        assert ledger.limits_to_look_at(limit=9) == ["mail"]
+        assert self.admitted(ledger) == ids[2:]
+
+    def test_who_waits_for_its_retry_takes_up_no_place_and_stands_behind_the_others_then(
+        self, ledger: Ledger, worker: Incarnation, clock: Clock
+    ) -> None:
+        ids = self.record(ledger, 4, limit=TWO)
+        first, _ = ledger.claim(ids, by=worker.id)
+        self.settle(ledger, first, OUTCOMES["failed"])
+        assert self.claim(ledger, worker, self.admitted(ledger)) == [ids[2]]
+        clock.forward(6.0)
+
+        assert self.claim(ledger, worker, [ids[0]]) == []
+
+        ledger.reap(worker.id, Evidence("killed"))
+        assert self.admitted(ledger) == [ids[3], ids[0]]
+
+    def test_nobody_overtakes_those_who_wait(self, ledger: Ledger, worker: Incarnation) -> None:
+        ids = self.record(ledger, 3, limit=TWO)
+        first, second = ledger.claim(ids, by=worker.id)
+        self.settle(ledger, first, Done())
+        self.settle(ledger, second, Done())
+        late = self.record(ledger, 1, limit=TWO)
+
+        assert self.claim(ledger, worker, late) == []
+        assert self.admitted(ledger) == [ids[2], *late]
+
+    def test_a_place_that_is_given_is_kept_for_whom_it_was_given_to(self, ledger: Ledger, worker: Incarnation) -> None:
+        ids = self.record(ledger, 3, limit=TWO)
+        first, _ = ledger.claim(ids, by=worker.id)
+        self.settle(ledger, first, Done())
+        turn = self.admitted(ledger)
+        late = self.record(ledger, 1, limit=TWO)
+
+        assert self.claim(ledger, worker, late) == []
+        assert self.claim(ledger, worker, turn) == turn
+
+    def test_a_place_whose_task_is_cancelled_paused_or_not_fetched_for_long_is_free_again(
+        self, ledger: Ledger, worker: Incarnation, clock: Clock
+    ) -> None:
+        ids = self.record(ledger, 8, limit=Limit("mail", concurrency=1))
+        [first] = ledger.claim(ids, by=worker.id)
+        self.settle(ledger, first, Done())
+
+        assert self.admitted(ledger) == [ids[1]]
+        ledger.cancel(ids[1], reason="no need")
+        assert self.admitted(ledger) == [ids[2]]
+        ledger.reschedule(ids[2], delay_s=HOUR_S, why="later")
+        assert self.admitted(ledger) == [ids[3]]
+        clock.forward(61.0)
+        assert self.admitted(ledger) == [ids[4]]
+
+    def test_who_is_cancelled_or_rescheduled_in_the_line_is_passed_over(
+        self, ledger: Ledger, worker: Incarnation
+    ) -> None:
+        ids = self.record(ledger, 6, limit=TWO)
+        running = ledger.claim(ids, by=worker.id)
+        ledger.cancel(ids[2], reason="no need")
+        hint = ledger.reschedule(ids[3], delay_s=0.0, why="now")
+        for claim in running:
+            self.settle(ledger, claim, Done())
+
+        assert hint.task_id == ids[3]
+        assert self.admitted(ledger) == ids[4:]
+        assert self.claim(ledger, worker, [ids[3]]) == []  # it stands in line again
+        assert self.limit(ledger).parked == 1
+
+    def test_limits_are_apart_and_tasks_without_one_are_not_slowed(self, ledger: Ledger, worker: Incarnation) -> None:
+        one = self.record(ledger, 2, limit=Limit("a", concurrency=1))
+        other = self.record(ledger, 2, limit=Limit("b", concurrency=1))
+        free = self.record(ledger, 2)
+
+        assert self.claim(ledger, worker, [*one, *other, *free]) == [one[0], other[0], *free]
+        assert [row.key for row in ledger.limits()] == ["a", "b"]
+
+    def test_a_dead_worker_gets_nothing_and_its_places_come_free(self, ledger: Ledger, worker: Incarnation) -> None:
+        ids = self.record(ledger, 3, limit=TWO)
+        ledger.leave(worker.id)
+
+        assert self.claim(ledger, worker, ids) == []
+        assert self.admitted(ledger) == [ids[2]]  # places whose attempt never began are nobody's
+        assert [claim.task_id for claim in self.claim_elsewhere(ledger, ids)] in ([ids[2], ids[0]], [ids[0], ids[2]])
+
+    def test_what_was_granted_is_told_though_the_ledger_goes_away_before_it_has_looked_at_limits(
+        self, ledger: Ledger, worker: Incarnation, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        free, limited = self.record(ledger, 2), self.record(ledger, 2, limit=TWO)
+
+        def away(*_: object) -> None:
+            raise LedgerUnavailable("it went away")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(permits, "ask", away)
+            granted = self.claim(ledger, worker, [*free, *limited])
+            with pytest.raises(LedgerUnavailable):
+                ledger.claim(limited, by=worker.id)
+
+        assert granted == free
+        assert self.claim(ledger, worker, limited) == limited
+
+    def test_eight_claimants_together_never_have_more_than_the_limit(self, ledger: Ledger) -> None:
+        ids = self.record(ledger, 40, limit=Limit("mail", concurrency=3))
+
+        def take(number: int) -> list[str]:
+            return [claim.task_id for claim in self.claim_elsewhere(ledger, ids[number::8])]
+
+        taken = [one for some in at_once(8, take) for one in some]
+
+        assert len(taken) == len(set(taken)) == 3
+        assert self.limit(ledger) == LimitRow("mail", running=3, coming=0, parked=37)
+
+    def test_a_dry_run_tells_who_would_start_and_changes_nothing(self, ledger: Ledger, worker: Incarnation) -> None:
+        ids = self.record(ledger, 3, limit=TWO)
+        first, _ = ledger.claim(ids, by=worker.id)
+        self.settle(ledger, first, Done())
+
+        told = [hint.task_id for hint in ledger.admit(["mail"], dry_run=True)]
+
+        assert told == [ids[2]]
+        assert self.limit(ledger).parked == 1
+        assert self.admitted(ledger) == told
+
+    # -- in a time
+
+    def test_so_many_are_claimed_in_a_time_and_each_has_to_start_soon(
+        self, ledger: Ledger, worker: Incarnation, clock: Clock
+    ) -> None:
+        ids = self.record(ledger, 12, limit=TEN_A_MINUTE)
+
+        claims = ledger.claim(ids, by=worker.id)
+        too_early = self.admitted(ledger)
+        clock.forward(COUNTED_S - 30.0)
+        still = self.admitted(ledger)
+        clock.forward(30.0)
+        turn = self.admitted(ledger)
+
+        assert [claim.task_id for claim in claims] == ids[:10]
+        assert {claim.start_within_s for claim in claims} == {SPARE_S}
+        assert (too_early, still) == ([], [])
+        assert turn == ids[10:]
+        assert self.claim(ledger, worker, turn) == turn
+
+    def test_who_was_too_late_to_start_waits_for_its_turn_again_and_has_used_up_one(
+        self, ledger: Ledger, worker: Incarnation, clock: Clock
+    ) -> None:
+        ids = self.record(ledger, 11, limit=TEN_A_MINUTE)
+        first = ledger.claim(ids, by=worker.id)[0]
+
+        self.settle(ledger, first, HandedBack())
+
+        assert self.admitted(ledger) == []
+        assert self.claim(ledger, worker, [ids[0]]) == []
+        clock.forward(COUNTED_S)
+        assert self.admitted(ledger) == [ids[10], ids[0]]
+
+    def test_a_hint_that_is_late_costs_no_start(self, ledger: Ledger, worker: Incarnation, clock: Clock) -> None:
+        ids = self.record(ledger, 11, limit=TEN_A_MINUTE)
+        ledger.claim(ids, by=worker.id)
+        clock.forward(COUNTED_S)
+        turn = self.admitted(ledger)
+
+        clock.forward(SPARE_S + 20.0)
+
+        assert self.claim(ledger, worker, turn) == turn
+
+    def test_who_comes_a_moment_too_early_gets_its_turn_promised(
+        self, ledger: Ledger, worker: Incarnation, clock: Clock
+    ) -> None:
+        first, second = self.record(ledger, 2, limit=Limit("mail", rate="1/m"))
+        assert self.claim(ledger, worker, [first]) == [first]
+        clock.forward(COUNTED_S - permits.AHEAD_S + 0.5)
+
+        early = self.claim(ledger, worker, [second])
+        [look] = ledger.look([second]).values()
+        clock.forward(permits.AHEAD_S)
+
+        assert early == []
+        assert 0.0 < look.due_in_s <= permits.AHEAD_S
+        assert self.claim(ledger, worker, [second]) == [second]
+
+    def test_no_window_has_more_claims_than_the_rate(
+        self, ledger: Ledger, worker: Incarnation, clock: Clock, database: Database
+    ) -> None:
+        ids = self.record(ledger, 40, limit=Limit("mail", rate="10/s"))
+        p = database.tables.permit
+        claimed_at: dict[str, datetime] = {}
+        while len(claimed_at) < len(ids):
+            ledger.claim([one for one in ids if one not in claimed_at], by=worker.id)
+            with database.read() as tx:
+                claimed_at |= {row.task_id: row.at for row in tx.execute(select(p).where(p.c.attempt.is_not(None)))}
+            ledger.admit(["mail"])
+            clock.forward(0.05)
+
+        in_order = sorted(claimed_at.values())
+        closest = min(later - earlier for earlier, later in zip(in_order, in_order[10:], strict=False))
+        assert closest >= timedelta(seconds=1.1)  # a second, and by how much one may start after its claim
+
+    def test_a_clock_that_is_set_back_stops_nobody_for_long(
+        self, ledger: Ledger, worker: Incarnation, clock: Clock
+    ) -> None:
+        one_an_hour = Limit("mail", rate="1/h")
+        self.claim(ledger, worker, self.record(ledger, limit=one_an_hour))
+
+        clock.forward(-HOUR_S)
+        [second] = self.record(ledger, limit=one_an_hour)
+
+        assert self.claim(ledger, worker, [second]) == [second]
+
+    def test_a_limit_that_nobody_uses_is_forgotten(self, ledger: Ledger, worker: Incarnation, clock: Clock) -> None:
+        claim = self.run_one(ledger, worker, limit=TWO)
+        self.settle(ledger, claim, Done())
+        assert ledger.limits_to_look_at(limit=9) == []
+
+        clock.forward(90_000.0)
+
+        assert ledger.limits_to_look_at(limit=9) == ["mail"]
+        assert self.admitted(ledger) == []
+        assert ledger.limits() == []
+
+    def test_a_task_keeps_its_limit_and_its_key_in_order(self, ledger: Ledger, worker: Incarnation) -> None:
+        ids = self.record(ledger, 2, limit=TWO, order_key="k")
+
+        [first] = ledger.claim(ids, by=worker.id)
+        self.settle(ledger, first, Done())
+        [turn] = ledger.advance(["k"])
+
+        assert self.task(ledger, ids[1]).limit == TWO
+        assert self.claim(ledger, worker, [turn.task_id]) == [ids[1]]
+        assert self.claim_elsewhere(ledger, self.record(ledger, 2, limit=TWO)) != []
+        first_in_line, behind = self.record(ledger, 2, limit=TWO, order_key="other")
+        assert self.claim(ledger, worker, [first_in_line]) == []  # parked by its limit, and first of its key
+        assert ledger.reschedule(first_in_line, delay_s=0.0, why="now").task_id == first_in_line
+        with pytest.raises(Refused, match="its turn in order key"):
+            ledger.reschedule(behind, delay_s=0.0, why="now")
+
+    def test_a_batch_may_have_tasks_with_and_without(self, ledger: Ledger) -> None:
+        recorded = ledger.record([*new(limit=TWO), *new(), *new(limit=TEN_A_MINUTE)])
+
+        assert [self.task(ledger, one.id).limit for one in recorded] == [TWO, None, TEN_A_MINUTE]

@@ -1,0 +1,52 @@
+"""`workq limit`: the limits that are in use, and how many wait for each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import msgspec
+
+from workq.cli.group import Group
+from workq.cli.inputs import WholeNumber
+from workq.cli.session import Session, pass_session
+from workq.cli.show import Column, answer, record, table
+from workq.errors import NotFound
+
+
+@click.group(cls=Group, examples="workq limit ls\nworkq limit show endpoint:example.org")
+def limit() -> None:
+    """Limits: how many tasks run at once, or start in a time, of all that share one."""
+
+
+@limit.command("ls", examples="workq limit ls\nworkq limit ls -o json")
+@click.option("--limit", "most", type=WholeNumber(1, 10_000), default=100, show_default=True, help="so many at most")
+@pass_session
+def ls(session: Session, most: int) -> None:
+    """Each limit that is in use: how many of its tasks run, are about to start, and wait for their turn."""
+    found = [_document(one) for one in session.stores().ledger.limits(limit=most)]
+    columns = [
+        Column("key", is_whole=True),
+        *(Column(name, is_number=True) for name in ("running", "coming", "parked")),
+    ]
+    answer(
+        session,
+        {"limits": found},
+        lambda: table(session, columns, [tuple(one.values()) for one in found], empty="no limit is in use"),
+    )
+
+
+@limit.command("show", examples="workq limit show endpoint:example.org")
+@click.argument("key")
+@pass_session
+def show(session: Session, key: str) -> None:
+    """One limit."""
+    found = next(iter(session.stores().ledger.limits(key=key)), None)
+    if found is None:
+        raise NotFound(f"no limit {key[:100]!r} is in use; list those that are with: workq limit ls")
+    about = _document(found)
+    answer(session, about, lambda: record(list(about.items())))
+
+
+def _document(one: Any) -> dict[str, Any]:
+    return dict(msgspec.to_builtins(one))

@@ -1,0 +1,85 @@
+"""Limiting: what comes free of a limit goes to the first that is parked (see permits.py).
+
+Who gives it: whoever has settled a task of the limit, or claimed one that has a rate; and the sweep, for whoever died
+in between. Each under the lock of the limit's row, so that ten at once do what one does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import Connection, and_, func, select, union
+from sqlalchemy.sql.elements import ColumnElement
+
+from workq.ledger import LimitRow, Unpublished, permits
+from workq.ledger.database import Database
+from workq.ledger.repair import RESERVED_S
+from workq.task import State
+
+IN_USE_S = 60.0
+"""A permit that is in use for longer is looked at: its worker may have died."""
+
+
+class _OnlyLooked(Exception):
+    """Rolls back what a dry run has decided."""
+
+    def __init__(self, hints: list[Unpublished]) -> None:
+        super().__init__()
+        self.hints = hints
+
+
+class Limiting:
+    """The part of the ledger that keeps limits."""
+
+    database: Database
+    reserved_s: float = RESERVED_S
+
+    def admit(self, keys: Iterable[str], *, dry_run: bool = False) -> list[Unpublished]:
+        return [hint for key in sorted(set(keys)) for hint in self._admit(key, dry_run=dry_run)]
+
+    def _admit(self, key: str, *, dry_run: bool) -> list[Unpublished]:
+        def give(tx: Connection) -> list[Unpublished]:
+            hints = permits.admit(tx, self.database, key, reserved_s=self.reserved_s)
+            if dry_run:
+                raise _OnlyLooked(hints)
+            return hints
+
+        try:
+            return self.database.run(give)
+        except _OnlyLooked as looked:
+            return looked.hints
+
+    def limits_to_look_at(self, *, limit: int) -> list[str]:
+        tables, now = self.database.tables, self.database.now
+        h, p, k = tables.throttle, tables.permit, tables.parked
+        wanted = union(
+            select(k.c.limit_key),
+            select(p.c.limit_key).where(p.c.at < now(-IN_USE_S)),
+            select(h.c.id).where(h.c.changed_at < now(-permits.IDLE_S)),
+        )
+        query = select(h.c.id).where(h.c.id.in_(wanted)).order_by(h.c.changed_at, h.c.id).limit(limit)
+        return self.database.ask(lambda tx: list(tx.execute(query).scalars()))
+
+    def limits(self, *, key: str | None = None, limit: int = 100) -> list[LimitRow]:
+        tables = self.database.tables
+        h, p, k, t = tables.throttle, tables.permit, tables.parked, tables.task
+
+        def count(what: ColumnElement[Any], *where: ColumnElement[bool]) -> ColumnElement[Any]:
+            return select(func.count(what)).where(*where).correlate(h).scalar_subquery()
+
+        is_running = and_(t.c.state == State.RUNNING, t.c.attempt == p.c.attempt)
+        query = (
+            select(
+                h.c.id,
+                count(p.c.task_id, p.c.limit_key == h.c.id, t.c.id == p.c.task_id, is_running).label("running"),
+                count(p.c.task_id, p.c.limit_key == h.c.id, p.c.attempt.is_(None)).label("coming"),
+                count(k.c.task_id, k.c.limit_key == h.c.id).label("parked"),
+            )
+            .order_by(h.c.id)
+            .limit(limit)
+        )
+        if key is not None:
+            query = query.where(h.c.id == key)
+        rows = self.database.ask(lambda tx: tx.execute(query).all())
+        return [LimitRow(row.id, row.running, row.coming, row.parked) for row in rows]

@@ -1,0 +1,300 @@
+"""Permits: which of the tasks that share a limit may run. Decided at the claim, under the lock of the limit's row.
+
+A task of a limit is recorded, hinted and fetched as any other. When it is claimed, it gets a permit, and runs; or, when
+the limit is reached or others wait already, it is parked: due never, behind those who came before, so that no hint, no
+sweep and no claim minds it. It has left its worker, and costs nothing. When there is room again, the first that is
+parked is promised a permit for its next claim, and is hinted again (see limiting.py); a promise counts like a permit.
+
+How many run at once: a permit is in use for as long as its attempt runs, however that ends: the ledger knows, nobody
+has to say so. How many start in a time: what was claimed within it is counted, and what comes too late from its claim
+to its start may not start (see limits.py). So a hint that is late costs nobody a start.
+
+All of it is in the ledger: a wiped broker or in-flight store changes nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import groupby
+from typing import Any, Final
+
+from sqlalchemy import Connection, delete, insert, literal, select, update
+from sqlalchemy.exc import IntegrityError
+
+from workq.ledger import Unpublished
+from workq.ledger.among import among, in_order
+from workq.ledger.database import Database
+from workq.ledger.paused import is_paused
+from workq.ledger.positions import is_behind, never
+from workq.ledger.sqltime import Instant
+from workq.ledger.states import CLAIMABLE, guarded, unexpired
+from workq.limits import Rate, rate_of
+from workq.task import State
+
+AHEAD_S: Final = 2.0
+"""A promise is given for a time that is so near: a hint takes a moment."""
+IDLE_S: Final = 86400.0
+"""A limit that nobody has used for so long is forgotten."""
+PROMISED_S: Final = 60.0
+"""For so long a promise is kept for a task whose hint nobody takes: others want it, too."""
+AT_ONCE: Final = 200
+"""So many of the parked are looked at in one transaction."""
+_CLOCKS_DIFFER_S: Final = 1.0
+"""What was claimed later than now was claimed before the clock was set back."""
+
+
+@dataclass(slots=True)
+class _Limit:
+    """The row of a limit, locked, and what hangs on it."""
+
+    key: str
+    last: int
+    now: datetime
+    is_idle: bool
+    """Nobody has used it for long."""
+    running: int
+    """Permits in use."""
+    promises: dict[str, datetime]
+    """By task: from when on it may be claimed."""
+    claimed: list[datetime]
+    """When something was claimed, of what may still count for a rate."""
+    parks: list[str] = field(default_factory=list)
+    gives: dict[str, int] = field(default_factory=dict)
+    """Permits, to be used now: by task, for which attempt."""
+    new_promises: dict[str, datetime] = field(default_factory=dict)
+
+    def has_room(self, most: int | None) -> bool:
+        """Whether one more may run, with all to whom it is promised."""
+        return most is None or self.running + len(self.promises) < most
+
+    def may_claim(self, rate: Rate | None) -> bool:
+        """Whether one more may be claimed now, whatever was promised to others."""
+        return rate is None or len(self._counted(rate, self.claimed)) < rate.count
+
+    def when(self, rate: Rate | None) -> datetime | None:
+        """From when on one more may be claimed, after all to whom it is promised; None when that is far ahead."""
+        if rate is None:
+            return self.now
+        counted = self._counted(rate, [*self.claimed, *self.promises.values()])
+        if len(counted) < rate.count:
+            return self.now
+        free_at = counted[len(counted) - rate.count] + timedelta(seconds=rate.counted_s)
+        return max(self.now, _whole_ms(free_at)) if free_at <= self.now + timedelta(seconds=AHEAD_S) else None
+
+    def _counted(self, rate: Rate, times: Sequence[datetime]) -> list[datetime]:
+        since = self.now - timedelta(seconds=rate.counted_s)
+        return sorted(one for one in times if one > since)
+
+    def give(self, task_id: str, attempt: int) -> None:
+        self.promises.pop(task_id, None)
+        self.gives[task_id] = attempt
+        self.running += 1
+        self.claimed.append(self.now)
+
+    def promise(self, task_id: str, at: datetime) -> None:
+        self.promises[task_id] = self.new_promises[task_id] = at
+
+
+def ask(tx: Connection, database: Database, task_ids: Sequence[str]) -> dict[str, float | None]:
+    """Which of these tasks, whose turn it would be but for their limits, get a permit for their next attempt.
+
+    Answers, for each of those, within how many seconds it has to start (None: at any time). Of the others, those that
+    are claimable wait for a slot of their own, or are parked.
+    """
+    t = database.tables.task
+    query = (
+        select(t.c.id, t.c.attempt, t.c.limit_key, t.c.limit_most, t.c.limit_rate)
+        .where(
+            among(t.c.id, database.dialect),
+            guarded(t.c.state, *CLAIMABLE),
+            t.c.limit_key.is_not(None),
+            t.c.due_at <= database.now(),
+            unexpired(t.c.expires_at, database.now()),
+            ~is_paused(t.c.queue, database),
+        )
+        .order_by(t.c.limit_key)
+    )
+    rows = tx.execute(query, {"b_ids": in_order(task_ids)}).all()
+    turn = {task_id: number for number, task_id in enumerate(task_ids)}
+    granted: dict[str, float | None] = {}
+    for key, found in groupby(rows, key=lambda row: str(row.limit_key)):
+        limit = _locked(tx, database, key)
+        has_parked = _has_parked(tx, database, key)
+        for row in sorted(found, key=lambda row: turn[row.id]):
+            granted |= _decide(limit, row, has_parked=has_parked)
+            has_parked = has_parked or bool(limit.parks)
+        _write(tx, database, limit)
+    return granted
+
+
+def _decide(limit: _Limit, row: Any, *, has_parked: bool) -> dict[str, float | None]:
+    rate = None if row.limit_rate is None else rate_of(row.limit_rate)
+    is_promised = row.id in limit.promises
+    if is_promised or (not has_parked and limit.has_room(row.limit_most)):
+        if limit.may_claim(rate) if is_promised else limit.when(rate) == limit.now:
+            limit.give(row.id, row.attempt + 1)
+            return {row.id: None if rate is None else rate.spare_s}
+        limit.promises.pop(row.id, None)
+        at = limit.when(rate)
+        if at is not None:  # a little early
+            limit.promise(row.id, max(at, limit.now + timedelta(milliseconds=1)))
+            return {}
+    limit.parks.append(row.id)
+    return {}
+
+
+def admit(tx: Connection, database: Database, key: str, *, reserved_s: float) -> list[Unpublished]:
+    """Promise what is free of a limit to the first that are parked; answers their hints, reserved for the caller."""
+    t, k = database.tables.task, database.tables.parked
+    limit = _locked(tx, database, key)
+    query = (
+        select(
+            k.c.number,
+            k.c.task_id,
+            t.c.state,
+            t.c.due_at,
+            t.c.queue,
+            t.c.attempt,
+            t.c.limit_most,
+            t.c.limit_rate,
+        )
+        .outerjoin(t, t.c.id == k.c.task_id)
+        .where(k.c.limit_key == key)
+        .order_by(k.c.number)
+        .limit(AT_ONCE)
+    )
+    hints: list[Unpublished] = []
+    until: int | None = None
+    for row in tx.execute(query):
+        if row.state == State.WAITING and is_behind(row.due_at, limit.now):
+            rate = None if row.limit_rate is None else rate_of(row.limit_rate)
+            at = limit.when(rate) if limit.has_room(row.limit_most) else None
+            if at is None:
+                break
+            limit.promise(row.task_id, at)
+            delay_s = max(0.0, (at - limit.now).total_seconds())
+            hints.append(Unpublished(row.task_id, row.queue, row.attempt, delay_s))
+        until = row.number
+    if limit.is_idle and not limit.running and not limit.promises and not _has_parked(tx, database, key):
+        tx.execute(delete(database.tables.throttle).where(database.tables.throttle.c.id == key))
+        return []
+    if until is not None:
+        tx.execute(delete(k).where(k.c.limit_key == key, k.c.number <= until))
+    _write(tx, database, limit, reserved_s=reserved_s)
+    return hints
+
+
+def _locked(tx: Connection, database: Database, key: str) -> _Limit:
+    """The limit, under its lock, without what has come free or does not count any more."""
+    h, p, t = database.tables.throttle, database.tables.permit, database.tables.task
+    locked = select(h.c.last, h.c.changed_at).where(h.c.id == key).with_for_update()
+    while (row := tx.execute(locked).first()) is None:
+        try:
+            with tx.begin_nested():
+                tx.execute(insert(h).values(id=key, last=0, changed_at=database.now()))
+        except IntegrityError:  # somebody else was faster
+            continue
+    now: datetime = tx.execute(select(database.now())).scalar_one()  # the lock may have taken its time
+    limit = _Limit(key, row.last, now, row.changed_at < now - timedelta(seconds=IDLE_S), 0, {}, [])
+    paused = is_paused(t.c.queue, database).label("is_paused")
+    query = (
+        select(
+            p.c.id,
+            p.c.task_id,
+            p.c.attempt,
+            p.c.at,
+            t.c.state,
+            t.c.attempt.label("newest"),
+            t.c.due_at,
+            t.c.limit_rate,
+            paused,
+        )
+        .outerjoin(t, t.c.id == p.c.task_id)
+        .where(p.c.limit_key == key)
+    )
+    gone = [one.id for one in tx.execute(query).all() if not _counts(limit, one)]
+    for start in range(0, len(gone), AT_ONCE):
+        tx.execute(delete(p).where(p.c.id.in_(gone[start : start + AT_ONCE])))
+    return limit
+
+
+def _counts(limit: _Limit, permit: Any) -> bool:
+    """Whether a permit or a promise still counts, and as what."""
+    now = limit.now
+    if permit.attempt is None:
+        is_kept = (
+            permit.state in CLAIMABLE
+            and not permit.is_paused
+            and permit.due_at <= max(now, permit.at)
+            and now <= permit.at + timedelta(seconds=PROMISED_S)
+        )
+        if is_kept:
+            limit.promises[permit.task_id] = permit.at
+        return is_kept
+    is_running = permit.state == State.RUNNING and permit.newest == permit.attempt
+    is_recent = (
+        permit.limit_rate is not None
+        and permit.at > now - timedelta(seconds=rate_of(permit.limit_rate).counted_s)
+        and permit.at <= now + timedelta(seconds=_CLOCKS_DIFFER_S)
+    )
+    limit.running += is_running
+    if is_recent:
+        limit.claimed.append(permit.at)
+    return bool(is_running or is_recent)
+
+
+def _has_parked(tx: Connection, database: Database, key: str) -> bool:
+    k = database.tables.parked
+    return tx.execute(select(k.c.number).where(k.c.limit_key == key).limit(1)).first() is not None
+
+
+def _write(tx: Connection, database: Database, limit: _Limit, *, reserved_s: float | None = None) -> None:
+    """What was decided. Without `reserved_s`, who asked has the hints in hand, and sends them again in time."""
+    h, p, k = database.tables.throttle, database.tables.permit, database.tables.parked
+    t = database.tables.task
+    if limit.parks:
+        rows = [
+            {"limit_key": limit.key, "number": limit.last + number, "task_id": task_id}
+            for number, task_id in enumerate(limit.parks, start=1)
+        ]
+        tx.execute(insert(k), rows)
+        limit.last += len(rows)
+        waits = update(t).where(among(t.c.id, database.dialect), guarded(t.c.state, *CLAIMABLE)).values(never(database))
+        tx.execute(waits, {"b_ids": in_order(limit.parks)})
+    promised = limit.parks + list(limit.gives) + list(limit.new_promises)
+    if promised:
+        tx.execute(delete(p).where(p.c.limit_key == limit.key, p.c.attempt.is_(None), p.c.task_id.in_(promised)))
+    rows = [
+        {"limit_key": limit.key, "task_id": task_id, "attempt": attempt, "at": limit.now}
+        for task_id, attempt in limit.gives.items()
+    ]
+    rows += [
+        {"limit_key": limit.key, "task_id": task_id, "attempt": None, "at": at}
+        for task_id, at in limit.new_promises.items()
+    ]
+    if rows:
+        tx.execute(insert(p), rows)
+    for task_id, at in sorted(limit.new_promises.items()):
+        _come(tx, database, task_id, at, is_ready=at <= limit.now, reserved_s=reserved_s)
+    tx.execute(update(h).where(h.c.id == limit.key).values(last=limit.last, changed_at=database.now()))
+
+
+def _come(
+    tx: Connection, database: Database, task_id: str, at: datetime, *, is_ready: bool, reserved_s: float | None
+) -> None:
+    """It is the turn of a task, then."""
+    t, now = database.tables.task, database.now
+    values: dict[str, Any] = {
+        "state": State.READY if is_ready else State.WAITING,
+        "due_at": now() if is_ready else literal(at, Instant()),
+    }
+    if reserved_s is not None:
+        values |= {"queued_at": now(), "published_at": None, "relay_until": now(reserved_s)}
+    tx.execute(update(t).where(t.c.id == task_id, guarded(t.c.state, *CLAIMABLE)).values(values))
+
+
+def _whole_ms(at: datetime) -> datetime:
+    """Never earlier: SQLite keeps no more."""
+    return at + timedelta(microseconds=-at.microsecond % 1000)
