@@ -237,7 +237,8 @@ class TestAway:
             assert done[name] == EXPECTED[name], name
         assert (done["relayed"], done["markers"]) == (0, 0)
         assert after.status == 0
-        assert later["relayed"] == EXPECTED["relayed"]
+        # and those that the first pass has let go on, where this one comes more than their grace after it
+        assert later["relayed"] >= EXPECTED["relayed"]
 
     def test_without_the_in_flight_store_nobody_is_suspected_and_the_rest_is_done(self, cli: Cli) -> None:
         wreck(cli)
