@@ -18,6 +18,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from workq.bands import check_band, check_priority, physical
 from workq.config import Settings, Times
 from workq.errors import ConfigError, UnknownTask
 from workq.handler import (
@@ -98,6 +99,7 @@ class WorkQueue:
         *,
         name: str | None = None,
         queue: str = "default",
+        priority: str = "normal",
         failures_max: int = 5,
         crashes_max: int = 3,
         on_crash: str = "again",
@@ -114,6 +116,8 @@ class WorkQueue:
         Args:
             name: what the ledger calls it; `module.function` by default. Never imported, only looked up.
             queue: the line that it waits in.
+            priority: `high`, `normal` or `low`: which of the queue's three bands. Higher ones go first, by weight, and
+                none starves (docs/how-to/priorities.md).
             failures_max: after so many failures it is dead. 1 means no retry.
             crashes_max: after so many deaths of its worker process while it ran, it is dead.
             on_crash: what becomes of a task that had started when its process died, was killed, or was not heard of any
@@ -139,7 +143,9 @@ class WorkQueue:
             failures_max=check_budget(failures_max, "failures_max"),
             crashes_max=check_budget(crashes_max, "crashes_max"),
             on_crash=check_on_crash(on_crash),
+            priority=check_priority(priority),
         )
+        physical(options.queue, options.priority)
         if time_limit_s is not None:
             time_limit_s = check_time_limit_s(time_limit_s)
         if name is not None:
@@ -239,19 +245,25 @@ class WorkQueue:
     def pause_queue(self, name: str, *, why: str, for_s: float | None = None) -> Pause:
         """Start nothing of a queue any more, for `for_s` seconds or until it is resumed. What runs goes on.
 
+        Args:
+            name: a queue, with all of its bands, or one band of it, such as `mail~low`.
+            why: stored, and told to whoever asks why a task does not run.
+            for_s: it ends by itself after so many seconds.
+
         Raises:
-            ConfigError: no name of a queue, or `for_s` is no number from 0 to ten years.
+            ConfigError: no name of a queue or band, or `for_s` is no number from 0 to ten years.
         """
-        ends_in_s = None if for_s is None else check_delay_s(for_s, "for_s")
-        return self.stores.ledger.pause(check_queue(name), who=this_person(), why=why, for_s=ends_in_s)
+        queue, ends_in_s = check_band(name), None if for_s is None else check_delay_s(for_s, "for_s")
+        return self.stores.ledger.pause(queue, who=this_person(), why=why, for_s=ends_in_s)
 
     def resume_queue(self, name: str, *, why: str = "resumed by a person") -> bool:
-        """Let a paused queue go on; False when it was not paused.
+        """Let a paused queue go on, with all of its bands, or one band of it; False when it was not paused.
 
         Raises:
-            ConfigError: no name of a queue.
+            ConfigError: no name of a queue or band.
         """
-        return self.stores.ledger.resume(check_queue(name), who=this_person(), why=why)
+        queue = check_band(name)
+        return self.stores.ledger.resume(queue, who=this_person(), why=why)
 
     def reschedule(
         self,

@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from workq.bands import queue_of
 from workq.errors import ConfigError, NotInTask, Unavailable
 from workq.task import Claim
 
@@ -115,7 +116,9 @@ def current() -> Current:
 
 def enter(claim: Claim, desk: Desk) -> Current:
     """Begin an attempt in this thread or coroutine."""
-    entered = Current(claim.task_id, claim.name, claim.queue, claim.attempt, claim.job_id, _claim=claim, _desk=desk)
+    entered = Current(
+        claim.task_id, claim.name, queue_of(claim.queue), claim.attempt, claim.job_id, _claim=claim, _desk=desk
+    )
     _current.set(entered)
     return entered
 

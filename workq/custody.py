@@ -235,7 +235,8 @@ class Custody(Intake):
         for _ in chosen:
             self._backlog.popleft()
         granted = {claim.task_id for claim in claims}
-        self._ungranted = [one for one in chosen if one[0] not in granted]
+        # beside those whose hints the broker has not taken yet
+        self._ungranted += [one for one in chosen if one[0] not in granted]
         self._dispatch.give(claims, dict(chosen), asked_at=asked_at)
         if self._ungranted:
             self._drop_ungranted()

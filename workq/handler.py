@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from workq import codec
+from workq.bands import check_priority, physical
 from workq.errors import ConfigError, PayloadError
 from workq.limits import LimitRule
 from workq.names import check_delay_s, check_key, check_queue, check_task_name
 from workq.retry import Retries
-from workq.task import AfterDeath, Enqueued, Limit, NewTask, OnCrash
+from workq.task import AfterDeath, Enqueued, Limit, NewTask, OnCrash, Priority
 from workq.timetable import Missed
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class Options:
     key: str | None = None
     expires_s: float | None = None
     on_crash: OnCrash = OnCrash.AGAIN
+    priority: Priority = Priority.NORMAL
     key_for_s: float | None = None
     order_key: str | None = None
     after_death: AfterDeath = AfterDeath.BLOCK
@@ -197,6 +199,7 @@ class Handler(Generic[P, R]):
         order_key: str | None = None,
         after_death: str | None = None,
         queue: str | None = None,
+        priority: str | None = None,
         failures_max: int | None = None,
         expires_s: float | None = None,
         on_crash: str | None = None,
@@ -218,6 +221,7 @@ class Handler(Generic[P, R]):
             after_death: when it is dead, the others of its order key `block` until a person revives or discards it, as
                 by default, or `skip` it.
             queue: another queue than the handler's own.
+            priority: `high`, `normal` or `low`, instead of the handler's own.
             failures_max: how often it may fail, 1 or more.
             expires_s: seconds from now, more than its delay; from then on no attempt is started any more, be it the
                 first or a retry: the task is cancelled, for the reason `expired`. What runs then runs on.
@@ -251,6 +255,8 @@ class Handler(Generic[P, R]):
             chosen = replace(chosen, after_death=AfterDeath(after_death))
         if queue is not None:
             chosen = replace(chosen, queue=check_queue(queue))
+        if priority is not None:
+            chosen = replace(chosen, priority=check_priority(priority))
         if failures_max is not None:
             chosen = replace(chosen, failures_max=check_budget(failures_max, "failures_max"))
         if expires_s is not None:
@@ -259,6 +265,7 @@ class Handler(Generic[P, R]):
             chosen = replace(chosen, on_crash=check_on_crash(on_crash))
         if limit is not None or rate is not None or concurrency is not None:
             chosen = replace(chosen, limit=self.limit_rule(limit, rate, concurrency))
+        physical(chosen.queue, chosen.priority)
         return Call(self, replace(chosen, connection=connection))
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
@@ -289,7 +296,7 @@ class Handler(Generic[P, R]):
         return NewTask(
             id=codec.new_task_id(),
             name=self.name,
-            queue=options.queue,
+            queue=physical(options.queue, options.priority),
             payload=payload,
             delay_s=options.delay_s,
             failures_max=options.failures_max,

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from workq.arrivals import Arrivals
+from workq.bands import all_of
 from workq.beat import Heart
 from workq.broker import Consumer
 from workq.config import Settings
@@ -77,7 +78,7 @@ class Intake(ABC):
         )
         self._pauses = Pauses(parts.stores.ledger, parts.queues, clock=parts.clock)
         self._dispatch = Dispatch(
-            queues=parts.queues,
+            queues=[band for queue in parts.queues for band in all_of(queue)],
             registry=parts.registry,
             heart=parts.heart,
             held=parts.held,
@@ -112,11 +113,11 @@ class Intake(ABC):
         """
 
     def _fetch_what_is_open(self) -> None:
-        """No hints of a paused queue."""
+        """No hints of a paused queue, and those of each band that is in use."""
         if self._pauses.has_changed():
             log.info(
                 "worker.serves",
-                extra={"queues": self._pauses.open, "paused": len(self._queues) - len(self._pauses.open)},
+                extra={"queues": self._pauses.open, "paused": len(self._pauses.bands) - len(self._pauses.open)},
             )
             self._consumer.serve(self._pauses.open)
 

@@ -91,6 +91,8 @@ def mark(
     queues = stores.ledger.lines(slack_s=slack_s(times))
     if not queues:
         return done
+    if not dry_run:
+        stores.ledger.bands_used(queues)  # rows that a restored ledger lacks: tasks wait there
     try:
         depths = stores.broker.depths(queues)
     except BrokerUnavailable as error:

@@ -32,6 +32,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final, assert_never
 
+from workq.bands import queue_of
 from workq.broker import Depth
 from workq.config import Settings, Times
 from workq.doctor import Bounds
@@ -235,8 +236,9 @@ class _Look:
             return self._is_limited(task.limit_key)
         if task.due_at > task.now:
             return self._is_early()
-        if (pause := self._stores.ledger.pauses().get(task.queue)) is not None:
-            return self._is_paused(pause)
+        pauses = self._stores.ledger.pauses()
+        if (pause := pauses.get(task.queue)) is not None:
+            return self._is_paused(pauses.get(queue_of(task.queue), pause))
         try:
             hold = next((one for one in self._stores.inflight.holds(task.queue) if one.task_id == task.task_id), None)
             epoch_age_s = self._stores.inflight.epoch_age_s()
@@ -395,12 +397,13 @@ class _Look:
 
     def _is_not_served(self) -> Why:
         task = self._task
-        rows = [row for row in self._stores.ledger.workers() if task.queue in row.queues]
+        queue = queue_of(task.queue)
+        rows = [row for row in self._stores.ledger.workers() if queue in row.queues]
         silent = f" ({_counted(len(rows), 'worker')} of it said nothing for a lease)" if rows else ""
         return self._why(
             Code.NO_WORKER,
-            f"no live worker serves queue {task.queue!r}{silent}",
-            f"start one: workq worker --queues {task.queue}",
+            f"no live worker serves queue {queue!r}{silent}",
+            f"start one: workq worker --queues {queue}",
             since=max(task.due_at, task.queued_at),
         )
 
@@ -480,11 +483,11 @@ class _Look:
         return next((row for row in self._stores.ledger.workers(live_only=False) if row.id == worker), None)
 
     def _serving(self) -> list[WorkerRow]:
-        leases = self._leases()
+        leases, queue = self._leases(), queue_of(self._task.queue)
         return [
             row
             for row in self._stores.ledger.workers()
-            if self._task.queue in row.queues and not self._is_silent(row, leases) and not _is_seen_gone(row)
+            if queue in row.queues and not self._is_silent(row, leases) and not _is_seen_gone(row)
         ]
 
     def _is_silent(self, row: WorkerRow, leases: Mapping[str, Lease] | None = None) -> bool:

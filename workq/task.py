@@ -63,6 +63,14 @@ class OnCrash(StrEnum):
     """It is dead, and a person says whether it runs again."""
 
 
+class Priority(StrEnum):
+    """Which of a queue's three bands a task waits in."""
+
+    HIGH = "high"
+    NORMAL = "normal"
+    LOW = "low"
+
+
 class AfterDeath(StrEnum):
     """What becomes of the others of an order key when one of them is dead."""
 
@@ -81,7 +89,10 @@ class Limit(msgspec.Struct, frozen=True):
 
 
 class NewTask(msgspec.Struct, frozen=True):
-    """A task to record. `payload` is encoded JSON; its seconds count from the ledger's clock at the insert."""
+    """A task to record. `payload` is encoded JSON; its seconds count from the ledger's clock at the insert.
+
+    Here as in every value below but `Task`, `queue` is a band of it (see bands.py).
+    """
 
     id: str
     name: str
@@ -217,6 +228,7 @@ class Task:
     on_crash: OnCrash
     order_key: str | None
     limit: Limit | None
+    priority: Priority = Priority.NORMAL
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from workq.bands import all_of
 from workq.beat import Heart
 from workq.board import Board
 from workq.broker import Consumer
@@ -184,7 +185,7 @@ class Worker:
         if self._pool.active or not intake.is_empty or self._settler.unsettled:
             return False
         try:
-            return not self.stores.ledger.has_due(self.queues)
+            return not self.stores.ledger.has_due([band for queue in self.queues for band in all_of(queue)])
         except Unavailable:
             return False
 

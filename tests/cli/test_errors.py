@@ -180,6 +180,7 @@ class TestSchema:
             "0009_policies.sql",
             "0010_order.sql",
             "0011_limits.sql",
+            "0012_bands.sql",
         ]
         assert cli("db", "migrate", "-o", "json").json()["applied"] == applied
         assert cli.look("db", "migrate")["applied"] == []

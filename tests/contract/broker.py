@@ -18,6 +18,7 @@ from typing import ClassVar
 import pytest
 from sqlalchemy import Engine
 
+from workq.bands import all_of
 from workq.broker import Broker, Browsed, Consumer, Delivery, Hint
 from workq.broker.embedded import EmbeddedBroker
 from workq.codec import Envelope, encode_hint, new_task_id
@@ -62,6 +63,9 @@ class Stage(ABC):
     @abstractmethod
     def kept(self, body: bytes) -> bytes:
         """How the quarantine keeps a body of at most 64 KiB."""
+
+    def let_arrive(self, consumer: Consumer, count: int) -> None:  # noqa: B027 - mostly there is nothing to wait for
+        """Wait until so many deliveries can be fetched at once, where they have to travel."""
 
     def delete_queue(self, queue: str) -> None:
         """An operator deletes a queue. Only for `DeletableQueuesContract`."""
@@ -123,6 +127,14 @@ def browse(
 
     browsed = broker.browse(queue, see, deadline_s=deadline_s)
     return shown, browsed
+
+
+def one_by_one(consumer: Consumer, *, ids_max: int = 1) -> list[Delivery]:
+    """The next delivery, acked."""
+    page = consumer.fetch(ids_max=ids_max, wait_s=LONG_S)
+    assert len(page) == 1
+    consumer.ack(page)
+    return page
 
 
 class BrokerContract:
@@ -411,7 +423,7 @@ class BrokerContract:
         consumer = broker.consumer([queue, other], name="one", prefetch=10)
         assert consumer.fetch(ids_max=1, wait_s=QUIET_S) == []
         for _ in range(2):
-            consumer.serve([other, "not one of its own"])
+            consumer.serve([other])
         if self.knows_consumers:
             until(lambda: broker.depths([queue])[queue].consumers == 0, "the broker knows")
         sent, sent_to_other = hints(queue, 3), hints(other, 3)
@@ -429,6 +441,84 @@ class BrokerContract:
         rest = collect(consumer, 3)
 
         assert (ids(served), ids(rest)) == (ids(sent_to_other), ids(sent))
+
+    def test_a_consumer_may_be_told_to_serve_queues_that_it_did_not_begin_with(
+        self, broker: Broker, queue: str
+    ) -> None:
+        consumer = broker.consumer([queue], name="one", prefetch=10)
+        sent = [*hints(f"{queue}~low", 3), *hints(queue, 2)]
+        broker.publish(sent, deadline_s=LONG_S)
+        before = collect(consumer, 2)
+        assert consumer.fetch(ids_max=10, wait_s=QUIET_S) == []
+
+        for _ in range(2):
+            consumer.serve([queue, f"{queue}~low"])
+
+        assert ids(before) == ids(sent[3:])
+        assert ids(collect(consumer, 3)) == ids(sent[:3])
+
+    def test_while_all_bands_of_a_queue_wait_they_share_by_their_weights_and_none_starves(
+        self, stage: Stage, broker: Broker, queue: str
+    ) -> None:
+        high, normal, low = all_of(queue)
+        consumer = broker.consumer([], name="one", prefetch=200)
+        sent = {band: hints(band, 84) for band in (low, normal, high)}
+        for one in sent.values():
+            assert all(broker.publish(one, deadline_s=LONG_S))
+        consumer.serve([high, normal, low])
+        stage.let_arrive(consumer, 3 * 84)
+
+        found = [one for _ in range(84) for one in one_by_one(consumer)]
+
+        for start in range(84 - 20):
+            assert Counter(one.queue for one in found[start : start + 21]) == {high: 16, normal: 4, low: 1}
+        for band, hinted in sent.items():
+            of_band = [one.task_ids[0] for one in found if one.queue == band]
+            assert of_band == ids(hinted)[: len(of_band)], "first in, first out"
+
+    def test_a_high_hint_overtakes_a_backlog_of_low_ones(self, stage: Stage, broker: Broker, queue: str) -> None:
+        high, _, low = all_of(queue)
+        consumer = broker.consumer([high, low], name="one", prefetch=200)
+        broker.publish(hints(low, 150), deadline_s=LONG_S)
+        stage.let_arrive(consumer, 150)
+        began = [one for _ in range(30) for one in one_by_one(consumer)]
+
+        broker.publish(hints(high, 5), deadline_s=LONG_S)
+        stage.let_arrive(consumer, 120 + 5)
+        found = [one.queue for _ in range(6) for one in one_by_one(consumer)]
+
+        assert {one.queue for one in began} == {low}
+        assert found.count(high) == 5
+
+    def test_where_hints_are_pages_it_is_pages_that_are_counted(self, stage: Stage, broker: Broker, queue: str) -> None:
+        high, normal, low = all_of(queue)
+        consumer = broker.consumer([high, normal, low], name="one", prefetch=60)
+        for band in (low, normal, high):
+            page = [Hint(band, tuple(new_task_id() for _ in range(100))) for _ in range(42)]
+            assert all(broker.publish(page, deadline_s=LONG_S))
+        stage.let_arrive(consumer, 3 * 42)
+
+        found = [one.queue for _ in range(42) for one in one_by_one(consumer, ids_max=100)]
+
+        assert Counter(found[:21]) == Counter(found[21:]) == {high: 16, normal: 4, low: 1}
+
+    def test_a_marker_of_a_band_comes_after_all_hints_of_it_that_were_confirmed_before(
+        self, broker: Broker, queue: str
+    ) -> None:
+        high, normal, low = all_of(queue)
+        consumer = broker.consumer([high, normal, low], name="one", prefetch=30)
+        sent: dict[str, list[Hint]] = {}
+        for band in (low, normal, high):
+            sent[band] = [*hints(band, 20), Hint(band, (), marker=new_task_id())]
+            for one in sent[band]:
+                assert broker.publish([one], deadline_s=LONG_S) == [True]
+
+        found = collect(consumer, 63)
+
+        for band, of_band in sent.items():
+            came = [one for one in found if one.queue == band]
+            assert [one.marker for one in came] == [one.marker for one in of_band]
+            assert ids(came) == ids(of_band)
 
     def test_serving_other_queues_in_haste_loses_nothing(self, broker: Broker, queue: str) -> None:
         other = f"{queue}-other"

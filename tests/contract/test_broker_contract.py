@@ -17,6 +17,7 @@ from pika.exceptions import ChannelClosedByBroker
 from sqlalchemy import Engine, cast, insert, select
 from sqlalchemy.types import LargeBinary
 
+from workq.bands import all_of
 from workq.broker import Broker, Browsed, Consumer, Hint
 from workq.broker.embedded import EmbeddedBroker
 from workq.broker.ladder import levels
@@ -24,6 +25,7 @@ from workq.broker.rabbitmq import RabbitMQBroker
 from workq.broker.rabbitmq_browser import WINDOW
 from workq.broker.rabbitmq_consumer import RabbitMQConsumer
 from workq.broker.topology import QueueType
+from workq.codec import Envelope, encode_hint, new_task_id
 from workq.ledger.database import Database
 from workq.testing.servers import MariaDB, PostgreSQL, RabbitMQ
 
@@ -94,6 +96,10 @@ class RabbitMQStage(Stage):
         link = consumer.link
         assert link.call(lambda: link.recycle("cut by the test"))
 
+    def let_arrive(self, consumer: Consumer, count: int) -> None:
+        assert isinstance(consumer, RabbitMQConsumer)
+        until(lambda: len(consumer._buffer) == count, f"{count} deliveries have arrived")
+
     def clear(self) -> None:
         def delete(channel: BlockingChannel) -> None:
             for queue in self.queues:
@@ -142,6 +148,53 @@ class RabbitMQContract(DeletableQueuesContract, SharedDelaysContract, AnyBytesCo
         stage = RabbitMQStage(rabbitmq_server.url, cls.queue_type)
         yield stage
         stage.clear()
+
+    def test_a_band_that_nobody_has_used_is_not_declared(
+        self, stage: RabbitMQStage, broker: Broker, queue: str
+    ) -> None:
+        high, normal, low = all_of(queue)
+        consumer = broker.consumer([normal], name="one", prefetch=10)
+        broker.publish(hints(normal, 1), deadline_s=20)
+        consumer.serve([normal, low])
+        broker.publish(hints(low, 1), deadline_s=20)
+        assert len(collect(consumer, 2)) == 2
+        until(lambda: broker.depths([low])[low].consumers == 1, "it is subscribed to")
+
+        def exists(channel: BlockingChannel) -> bool:
+            try:
+                channel.queue_declare(f"{stage.namespace}.q.{high}", passive=True)
+            except ChannelClosedByBroker as error:
+                return error.reply_code != 404
+            return True
+
+        assert not stage.ask(exists)
+
+    def test_the_priority_of_a_message_changes_no_order(self, stage: RabbitMQStage, broker: Broker, queue: str) -> None:
+        sent = hints(queue, 3)
+        urgent = new_task_id()
+        assert all(broker.publish(sent, deadline_s=20))
+        body = encode_hint(Envelope(queue, (urgent,)))
+        properties = pika.BasicProperties(priority=255, reply_to="somebody", headers={"CC": [f"{queue}-other"]})
+        stage.ask(lambda channel: channel.basic_publish("", f"{stage.namespace}.q.{queue}", body, properties))
+
+        found = collect(broker.consumer([queue], name="one", prefetch=10), 4)
+
+        assert ids(found) == [*ids(sent), urgent]
+
+    def test_high_hints_do_not_wait_behind_a_full_prefetch_of_low_ones(
+        self, stage: RabbitMQStage, broker: Broker, queue: str
+    ) -> None:
+        high, _, low = all_of(queue)
+        consumer = broker.consumer([high, low], name="one", prefetch=5)
+        broker.publish(hints(low, 50), deadline_s=20)
+        until(lambda: broker.depths([low])[low].ready == 45, "the prefetch is full")
+
+        sent = hints(high, 3)
+        broker.publish(sent, deadline_s=20)
+        stage.let_arrive(consumer, 5 + 3)
+        found = [consumer.fetch(ids_max=1, wait_s=20)[0] for _ in range(4)]
+
+        assert ids([one for one in found if one.queue == high]) == ids(sent)
 
     def test_what_arrived_before_the_pause_can_still_be_fetched(self, broker: Broker, queue: str) -> None:
         sent = hints(queue, 3)

@@ -15,6 +15,7 @@ from sqlalchemy import func, select
 from tests.contract.databases import OnDatabase, OnMariaDB, OnPostgreSQL, OnSQLite
 from tests.contract.given import LONG_S, Clock, at_once, incarnation, new
 from tests.contract.sent import listen
+from workq.bands import all_of
 from workq.broker import Hint
 from workq.broker.direct import DirectConsumer, Taken
 from workq.broker.embedded import EmbeddedBroker
@@ -121,6 +122,55 @@ class DirectContract(OnDatabase):
         assert {one.state for one in ledger.settle([Settlement(one, Done()) for one in taken.claims])} == {
             State.SUCCEEDED
         }
+
+    @pytest.mark.parametrize("at_once", [1, 7, 100])
+    def test_tasks_of_all_bands_are_claimed_and_run_by_weight_however_many_at_once(
+        self, ledger: SqlLedger, broker: EmbeddedBroker, consumer: DirectConsumer, missed: Missed, at_once: int
+    ) -> None:
+        high, normal, low = all_of("default")
+        for band, count in ((low, 8), (normal, 32), (high, 128)):
+            self.hinted(ledger, broker, *[1] * count, queue=band)
+        consumer.serve([high, normal, low])
+
+        found = []
+        while claims := self.take(consumer, missed, at_once).claims:
+            found += [claim.queue for claim in claims]
+
+        assert Counter(found) == {high: 128, normal: 32, low: 8}
+        for start in range(84 - 20):
+            assert Counter(found[start : start + 21]) == {high: 16, normal: 4, low: 1}
+
+    def test_of_a_page_that_is_longer_than_the_room_only_what_is_claimed_counts(
+        self, ledger: SqlLedger, broker: EmbeddedBroker, consumer: DirectConsumer, missed: Missed
+    ) -> None:
+        high, _, low = all_of("default")
+        self.hinted(ledger, broker, 50, queue=low)
+        self.hinted(ledger, broker, *[1] * 60, queue=high)
+        consumer.serve([high, low])
+
+        found = [claim.queue for _ in range(68) for claim in self.take(consumer, missed, 1).claims]
+
+        assert Counter(found[:51]) == {high: 48, low: 3}
+
+    def test_where_no_band_is_in_use_a_look_asks_no_more_than_for_a_queue(
+        self,
+        ledger: SqlLedger,
+        broker: EmbeddedBroker,
+        database: Database,
+        consumer: DirectConsumer,
+        missed: Missed,
+    ) -> None:
+        sent: list[str] = []
+        listen(database, lambda text, _: sent.append(text))
+        self.take(consumer, missed)
+        idle = len(sent)
+        self.hinted(ledger, broker, 5)
+        sent.clear()
+        self.take(consumer, missed)
+        busy = sum("_hint" in text and text.startswith("SELECT") for text in sent)
+
+        assert idle == 1
+        assert busy == 2, "whether there is one, and which"
 
     def test_what_is_claimed_is_held(
         self,

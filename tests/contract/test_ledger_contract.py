@@ -10,6 +10,7 @@ from sqlalchemy.exc import DisconnectionError
 
 from tests.contract.databases import OnMariaDB, OnPostgreSQL, OnSQLite
 from tests.contract.ledger import LedgerContract
+from tests.contract.ledger.bands import BandsOnServersContract
 from tests.contract.ledger.keys import KeysOnServersContract
 from tests.contract.ledger.order import OrderOnServersContract
 from tests.contract.ledger.rules import Walk
@@ -29,7 +30,9 @@ class TestSQLite(OnSQLite, LedgerContract):
         Walk(ledger, database, seed).run(steps=300)
 
 
-class TestPostgreSQL(OnPostgreSQL, LedgerContract, KeysOnServersContract, OrderOnServersContract):
+class TestPostgreSQL(
+    OnPostgreSQL, LedgerContract, BandsOnServersContract, KeysOnServersContract, OrderOnServersContract
+):
     @pytest.mark.parametrize("how_often", [1, 2, 5])
     def test_connections_that_are_closed_one_after_the_other_are_no_error_of_ours(
         self, ledger: Ledger, claimed: Claim, database: Database, how_often: int
@@ -105,5 +108,5 @@ class TestPostgreSQL(OnPostgreSQL, LedgerContract, KeysOnServersContract, OrderO
         assert theirs[0] == "on"
 
 
-class TestMariaDB(OnMariaDB, LedgerContract, KeysOnServersContract, OrderOnServersContract):
+class TestMariaDB(OnMariaDB, LedgerContract, BandsOnServersContract, KeysOnServersContract, OrderOnServersContract):
     pass

@@ -45,6 +45,7 @@ FILES = [
     "0009_policies.sql",
     "0010_order.sql",
     "0011_limits.sql",
+    "0012_bands.sql",
 ]
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_S = 60.0

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from workq.broker import Browsed, Delivery, Depth, Hint, HintRow, See, ladder
+from workq.broker.turns import Turns
 from workq.codec import Envelope, decode_hint, encode_hint
 
 HORIZON_S = 409.5
@@ -354,6 +355,8 @@ class SimConsumer:
         self._server = server
         self._befall = befall
         self.subscription = Subscription(name, list(dict.fromkeys(queues)), prefetch)
+        self._turns = Turns()
+        self._met: set[str] = set()
         server.subscriptions.append(self.subscription)
         server.dispatch()
 
@@ -371,8 +374,17 @@ class SimConsumer:
         found: list[Delivery] = []
         size = 0
         arrived = self.subscription.arrived
-        while arrived and (not found or size + len(arrived[0].ids) <= ids_max):
-            message = arrived.popleft()
+        if not self._met.issuperset(message.queue for message in arrived):
+            self._met.update(message.queue for message in arrived)
+            self._turns.serve(sorted(self._met))
+        while (chosen := self._turns.next(lambda name: any(one.queue == name for one in arrived))) is not None:
+            line, name = chosen
+            message = next(one for one in arrived if one.queue == name)
+            if found and size + len(message.ids) > ids_max:
+                break
+            arrived.remove(message)
+            line.took(name, min(len(message.ids), ids_max))
+            self._turns.turn(line)
             size += max(1, len(message.ids))
             found.append(_delivery(message))
         return found
@@ -413,6 +425,7 @@ class SimConsumer:
         self.subscription.prefetch = count
 
     def serve(self, queues: Collection[str]) -> None:
+        self.subscription.queues = list(dict.fromkeys([*self.subscription.queues, *queues]))
         self.subscription.unserved = frozenset(self.subscription.queues) - frozenset(queues)
         self._server.dispatch()
 

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from tests.contract.given import Clock
 from tests.unit.process import THREADS, Process, opened, tasks
 from workq import State
 from workq.broker import Delivery, Hint
 from workq.custody import GIVE_BACK_AFTER_S
 from workq.held import held_for
 from workq.inflight import Entry, Hold
+from workq.pauses import LOOK_EVERY_S
 from workq.rarely import PACE, QUICK_S
 
 
@@ -54,6 +56,28 @@ def test_what_arrived_at_a_full_process_and_cannot_be_handed_back_is_kept_and_ru
         assert process.hinted() == set(), "it has all of them"
 
     all_run(process, ids)
+
+
+def test_what_was_not_granted_is_not_forgotten_when_the_broker_is_away_and_others_are_claimed(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its hint cannot be sent on, and the next claim has nothing to do with it."""
+    ledger = process.stores.ledger
+    process.rounds()
+    ledger.pause("default", who="eve@host", why="?")
+    [first] = tasks(process, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(process.intake, "_publish", lambda _hints: False)
+        process.rounds()
+        ledger.resume("default", who="eve@host", why="?")
+        process.forward(LOOK_EVERY_S + 0.1)
+        [second] = tasks(process, 1)
+        process.rounds()
+        assert process.runs() == {second}
+
+    process.rounds()
+    Clock(process.wq.stores.ledger.database).forward(1.0)  # type: ignore[attr-defined]  # its hint was sent on
+    all_run(process, [first, second])
 
 
 @pytest.fixture

@@ -363,3 +363,50 @@ def test_an_enqueue_in_a_closed_or_broken_transaction_is_an_error_and_records_no
     assert sum(wq.stores.ledger.counts().states.values()) == 0
     engine.dispose()
     wq.close()
+
+
+@pytest.mark.parametrize(
+    "priority", ["High", "LOW", "urgent", "", "1", 0, 5, 255, -1, True, False, 1.0, ["low"], b"low"]
+)
+def test_priorities_are_three_words_and_nothing_else(wq: WorkQueue, reindex: Handler[..., Any], priority: Any) -> None:
+    with pytest.raises(ConfigError, match="priority: need one of high, normal, low"):
+        reindex.options(priority=priority)
+    with pytest.raises(ConfigError, match="priority: need one of high, normal, low"):
+        wq.task(priority=priority)
+
+
+def test_no_priority_is_the_handlers_own_for_a_call_and_an_error_for_a_handler(wq: WorkQueue) -> None:
+    none: Any = None
+    urgent = wq.task(name="urgent", queue="mail", priority="high")(lambda: None)
+
+    own = urgent.options(priority=None).new_task((), {})
+    other = urgent.options(priority="low", queue="index").new_task((), {})
+    normal = urgent.options(priority="normal").new_task((), {})
+
+    assert [one.queue for one in (own, other, normal)] == ["mail~high", "index~low", "mail"]
+    with pytest.raises(ConfigError, match="priority: need one of"):
+        wq.task(priority=none)
+
+
+def test_a_priority_needs_a_queue_whose_name_leaves_room_for_it(wq: WorkQueue, reindex: Handler[..., Any]) -> None:
+    with pytest.raises(ConfigError, match="too long a name"):
+        wq.task(queue="q" * 100, priority="low")
+    with pytest.raises(ConfigError, match="too long a name"):
+        reindex.options(queue="q" * 96, priority="high")
+    assert reindex.options(queue="q" * 100).new_task((1,), {}).queue == "q" * 100
+
+
+@pytest.mark.parametrize("queue", ["mail~high", "mail~low", "mail~normal", "mail~"])
+def test_no_task_can_be_given_a_band_for_its_queue(wq: WorkQueue, reindex: Handler[..., Any], queue: str) -> None:
+    with pytest.raises(ConfigError, match="must match"):
+        reindex.options(queue=queue)
+    with pytest.raises(ConfigError, match="must match"):
+        wq.task(queue=queue)
+
+
+@pytest.mark.parametrize("name", ["mail~", "mail~urgent", "~low", "mail~LOW", 5, None])
+def test_what_is_no_band_cannot_be_paused(wq: WorkQueue, name: Any) -> None:
+    with pytest.raises(ConfigError):
+        wq.pause_queue(name, why="?")
+    with pytest.raises(ConfigError):
+        wq.resume_queue(name)

@@ -1,4 +1,4 @@
-"""What a worker knows of pauses: it asks when it has a reason to."""
+"""What a worker knows of pauses and bands: it asks when it has a reason to."""
 
 from __future__ import annotations
 
@@ -12,13 +12,21 @@ AT = datetime(2026, 11, 22, tzinfo=UTC)
 
 
 class Asked:
-    """A ledger that is asked for pauses, and the clock of the worker that asks."""
+    """A ledger that is asked for pauses and bands, and the clock of the worker that asks."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self.paused: list[str] = []
+        self.used: list[str] = []
         self.asked = 0
+        self.asked_for_bands = 0
         self.is_away = False
+
+    def bands(self) -> frozenset[str]:
+        self.asked_for_bands += 1
+        if self.is_away:
+            raise LedgerUnavailable("away")
+        return frozenset(self.used)
 
     def pauses(self) -> dict[str, Pause]:
         self.asked += 1
@@ -31,7 +39,7 @@ def known(ledger: Asked) -> Pauses:
     return Pauses(ledger, ["mail", "reports"], clock=lambda: ledger.now)  # type: ignore[arg-type]  # all that it asks
 
 
-def test_it_looks_once_at_the_beginning_and_then_nobody_is_asked() -> None:
+def test_it_looks_once_at_the_beginning_and_then_nobody_is_asked_for_pauses() -> None:
     ledger = Asked()
     pauses = known(ledger)
 
@@ -89,3 +97,52 @@ def test_a_ledger_that_is_away_is_asked_again_a_second_later() -> None:
     later = pauses.has_changed()
 
     assert (away, soon, later) == (False, False, True)
+
+
+def test_a_band_is_served_within_a_second_of_its_first_use_and_for_good() -> None:
+    ledger = Asked()
+    ledger.used = ["mail~low", "of others~high"]
+    pauses = known(ledger)
+
+    began = pauses.has_changed(), pauses.open
+    ledger.used.append("reports~high")
+    within = pauses.has_changed()
+    ledger.now += LOOK_EVERY_S
+    later = pauses.has_changed(), pauses.open
+    ledger.used = []
+    ledger.now += LOOK_EVERY_S
+    gone = pauses.has_changed(), pauses.open
+
+    assert began == (True, ("mail", "mail~low", "reports"))
+    assert within is False
+    assert later == (True, ("mail", "mail~low", "reports~high", "reports"))
+    assert gone == (False, later[1])
+
+
+def test_a_worker_whose_queues_have_all_their_bands_asks_nobody_any_more() -> None:
+    ledger = Asked()
+    ledger.used = ["mail~low", "mail~high", "reports~low", "reports~high"]
+    pauses = known(ledger)
+
+    for _ in range(5):
+        pauses.has_changed()
+        ledger.now += LOOK_EVERY_S
+
+    assert (ledger.asked_for_bands, ledger.asked) == (1, 1)
+
+
+def test_a_band_that_was_paused_before_its_first_use_is_not_served_then() -> None:
+    ledger = Asked()
+    ledger.paused = ["mail~low"]
+    pauses = known(ledger)
+    pauses.has_changed()
+
+    ledger.used = ["mail~low"]
+    ledger.now += LOOK_EVERY_S
+    used = pauses.has_changed(), pauses.open
+    ledger.paused = []
+    ledger.now += LOOK_EVERY_S
+    resumed = pauses.has_changed(), pauses.open
+
+    assert used == (False, ("mail", "reports"))
+    assert resumed == (True, ("mail", "mail~low", "reports"))

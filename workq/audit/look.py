@@ -175,7 +175,8 @@ class Auditor:
             known = self._looks([hold.task_id for hold in page])
             for hold in page:
                 look = known.get(hold.task_id)
-                if self._queues.only not in (None, hold.queue) or (look is not None and look.state not in SETTLED):
+                is_meant = self._queues.only is None or hold.queue in self._queues.only
+                if not is_meant or (look is not None and look.state not in SETTLED):
                     continue
                 what = "a task that the ledger does not know" if look is None else f"a task that is {look.state}"
                 proof = f"{hold.worker} holds {what}, in queue {hold.queue}, for {hold.since_s:.0f} s"

@@ -19,6 +19,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import datetime
 
 from workq.audit.findings import Way
+from workq.bands import all_of, is_extra, meant
 from workq.broker import Browsed, Hint, See
 from workq.codec import new_task_id
 from workq.config import Times
@@ -34,7 +35,7 @@ class Queues:
     """The queues of one audit.
 
     Attributes:
-        only: the one queue that is looked at; None: all.
+        only: the bands of the one queue that is looked at; None: all.
         ways: how each queue that is looked at is looked at.
         foreign: how many messages in them were not ours.
     """
@@ -52,7 +53,7 @@ class Queues:
     ) -> None:
         self._stores = stores
         self._times = times
-        self.only = only
+        self.only = None if only is None else meant(only)
         self._known = known
         self._is_scan = is_scan
         self._wait_s = wait_s
@@ -64,11 +65,13 @@ class Queues:
     def choose_ways(self) -> list[str]:
         """How each queue is looked at; answers all queues in which holds may be."""
         ledger, broker = self._stores.ledger, self._stores.broker
-        for row in ledger.workers():
-            self._served.update(row.queues)
+        own = {queue for row in ledger.workers() for queue in row.queues}
+        self._served = {band for queue in own for band in all_of(queue)}
         with_tasks = ledger.queues_with_open_tasks()
-        queues = sorted({*with_tasks, *self._known, *self._served, *([] if self.only is None else [self.only])})
-        looked_at = queues if self.only is None else [self.only]
+        used = ledger.bands()
+        always = (queue for queue in self.only or () if not is_extra(queue))
+        queues = sorted({*with_tasks, *self._known, *own, *used, *always})
+        looked_at = queues if self.only is None else [one for one in queues if one in self.only]
         depths = broker.depths(looked_at)
         for queue in looked_at:
             if broker.is_listable:

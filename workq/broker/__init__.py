@@ -100,6 +100,8 @@ class Consumer(Protocol):
     def fetch(self, *, ids_max: int, wait_s: float) -> list[Delivery]:
         """Deliveries with about `ids_max` task ids together, waiting at most `wait_s` seconds for the first.
 
+        Queues take turns, and the bands of one queue share by their weights (see turns.py).
+
         At least one delivery is returned when any is there, even if its page alone exceeds `ids_max`.
         Foreign messages come along, with `fault` set. Empty when nothing came, also while disconnected.
         """
@@ -132,9 +134,10 @@ class Consumer(Protocol):
         ...
 
     def serve(self, queues: Collection[str]) -> None:
-        """Ask for deliveries of these of its queues only. What has arrived already can still be fetched. Repeatable.
+        """Ask for deliveries of these queues only, which may be new to it. Repeatable.
 
-        A consumer starts with all of its queues.
+        What has arrived already of others can still be fetched. A consumer starts with the queues it was made with, and
+        declares no other before it is told to serve it.
         """
         ...
 

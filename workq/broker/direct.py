@@ -19,6 +19,7 @@ from sqlalchemy import Connection, Delete, Update, bindparam, delete, update
 
 from workq.broker import Delivery, Hint
 from workq.broker.embedded import EmbeddedBroker, EmbeddedConsumer, as_bytes, delivery_of
+from workq.broker.turns import Line
 from workq.codec import Envelope, encode_hint
 from workq.failpoints import reach
 from workq.ledger import Ledger, Look
@@ -94,7 +95,7 @@ class DirectConsumer(EmbeddedConsumer):
         self._step = _Step(judge, ids_max)
         claims = self._ledger.claim_hinted(self, by=self._name)
         step = self._step
-        step.taken.claims = claims
+        step.taken.claims = _as_chosen(claims, step.taken.hinted) if self._turns.has_bands else claims
         if step.sizes:
             self._ids_each += _WEIGHT * (sum(step.sizes) / len(step.sizes) - self._ids_each)
         is_any = bool(step.taken.hinted or step.taken.others)
@@ -108,10 +109,10 @@ class DirectConsumer(EmbeddedConsumer):
         """Take rows, those due first; see `workq.ledger.Hinted`."""
         step = self._step = _Step(self._step.judge, self._step.room)
         step.taken.asked_at = self._broker.clock()
-        for queue in self._queues:
+        for line in self._turns.lines:
             if step.is_full:
                 break
-            self._choose_of(queue, step, tx)
+            self._choose_of(line, step, tx)
         return step.taken.hinted
 
     def conclude(
@@ -133,20 +134,22 @@ class DirectConsumer(EmbeddedConsumer):
         reach("worker.before_commit")
         return [(one.task_ids, one.delay_s) for one in again]
 
-    def _choose_of(self, queue: str, step: _Step, tx: Connection) -> None:
+    def _choose_of(self, line: Line, step: _Step, tx: Connection) -> None:
         room = step.room - len(step.taken.hinted)
         rows_max = math.ceil(room / self._ids_each) + _ROWS_SPARE
-        rows = self._ahead(queue, self._database.kept("hints due", self._due_rows), tx, b_limit=rows_max)
-        for _, row_id, body, deliveries in rows:
+        statement = self._database.kept("hints due", self._due_rows)
+        for queue, (_, row_id, body, deliveries) in self._in_turns(line, statement, tx, limit=rows_max):
             delivery = delivery_of(queue, row_id, as_bytes(body), deliveries + 1)
             if delivery.fault is not None or delivery.marker is not None:
                 step.taken.others.append(delivery)
                 step.others.append(row_id)
+                line.took(queue, 1)
                 continue
             ids = delivery.task_ids
             if len(ids) > room and step.taken.hinted:
                 step.is_full = True  # the next page is for the next time: to cut it costs as much as to take it
                 return
+            line.took(queue, min(len(ids), room))
             step.sizes.append(len(ids))
             step.taken.hinted.update(dict.fromkeys(ids[:room], queue))
             step.looks.update(dict.fromkeys(ids[:room], delivery.looks))
@@ -171,6 +174,12 @@ class DirectConsumer(EmbeddedConsumer):
     def _take_statement(self) -> Delete:
         hint = self._database.tables.hint
         return delete(hint).where(among(hint.c.id, self._database.dialect, name="b_rows", item="BIGINT"))
+
+
+def _as_chosen(claims: Sequence[Claim], hinted: Iterable[str]) -> list[Claim]:
+    """The ledger grants them in the order of their ids, and they run in that of their priorities."""
+    granted = {claim.task_id: claim for claim in claims}
+    return [granted[task_id] for task_id in hinted if task_id in granted]
 
 
 def _nothing_again(_missed: Iterable[tuple[str, str, int]], _looks: Mapping[str, Look]) -> Sequence[Hint]:

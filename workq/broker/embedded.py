@@ -17,7 +17,8 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -43,6 +44,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from workq.broker import Browsed, Delivery, Depth, Hint, HintRow, See
 from workq.broker.front import Front, Rows
+from workq.broker.turns import Line, Turns
 from workq.broker.watch import LOOK_MAX_S, Watch
 from workq.codec import Envelope, decode_hint, encode, encode_hint
 from workq.errors import BrokerUnavailable, LedgerUnavailable
@@ -259,9 +261,9 @@ class EmbeddedConsumer:
         """Why nothing can arrive just now: the database did not answer when it was last asked."""
         self._broker = broker
         self._database = database
-        self._all = tuple(dict.fromkeys(queues))
-        self._queues = list(self._all)
-        """Those that it serves, in turns."""
+        self._turns = Turns(queues)
+        self._queues = tuple(dict.fromkeys(queues))
+        """Those that it serves."""
         self._name = name
         self._prefetch = prefetch
         self._published = 0
@@ -336,7 +338,8 @@ class EmbeddedConsumer:
         self._prefetch = count
 
     def serve(self, queues: Collection[str]) -> None:
-        self._queues = [queue for queue in self._all if queue in queues]
+        self._turns.serve(queues)
+        self._queues = tuple(dict.fromkeys(queues))
 
     def pause(self) -> None:
         self._is_paused = True
@@ -375,8 +378,8 @@ class EmbeddedConsumer:
 
     def _turn(self, taken: object) -> None:
         """The next queue's turn, when there was anything."""
-        if len(self._queues) > 1 and taken:
-            self._queues.append(self._queues.pop(0))
+        if taken:
+            self._turns.turn(self._turns.lines[0])
 
     def _due_in_s(self) -> float:
         """In how many seconds a row can be taken. Only a read: it takes no lock while there is nothing."""
@@ -403,6 +406,23 @@ class EmbeddedConsumer:
             queue, lambda since: statement.rows(connection, {"b_queue": queue, "b_since": since, **given})
         )
 
+    def _in_turns(
+        self, line: Line, statement: Kept, connection: Connection, *, limit: int
+    ) -> Iterator[tuple[str, tuple[Any, ...]]]:
+        """What a statement finds in the bands of a queue, in their turns: up to `limit` of each, read when wanted.
+
+        Whoever takes one tells the line. Of a transaction that is repeated both tries count: it is only about fairness.
+        """
+        found: dict[str, deque[tuple[Any, ...]]] = {}
+
+        def has(name: str) -> bool:
+            if name not in found:
+                found[name] = deque(self._ahead(name, statement, connection, b_limit=limit))
+            return bool(found[name])
+
+        while (name := line.next(has)) is not None:
+            yield name, found[name].popleft()
+
     def _is_ahead(self) -> ColumnElement[bool]:
         due_at = self._database.tables.hint.c.due_at
         return due_at >= bindparam("b_since", type_=due_at.type)
@@ -425,13 +445,16 @@ class EmbeddedConsumer:
         hint = self._database.tables.hint
         chosen: list[tuple[str, int]] = []
         size = 0
-        for queue in self._queues:
+        for line in self._turns.lines:
             statement = self._database.kept("hints to mark", lambda: self._due(hint.c.id, hint.c.size))
-            for _, row_id, ids in self._ahead(queue, statement, connection, b_limit=room - len(chosen)):
+            for queue, (_, row_id, ids) in self._in_turns(line, statement, connection, limit=room - len(chosen)):
                 if chosen and size + ids > ids_max:
                     break
                 chosen.append((queue, row_id))
+                line.took(queue, min(ids, ids_max))
                 size += max(1, ids)
+                if len(chosen) >= room:
+                    break
             if size >= ids_max or len(chosen) >= room:
                 break
         if not chosen:

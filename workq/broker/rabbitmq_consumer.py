@@ -20,7 +20,6 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -31,6 +30,7 @@ from pika.channel import Channel
 
 from workq.broker import Delivery
 from workq.broker.amqp import ANSWER_S, Address, Link
+from workq.broker.buffer import Buffer
 from workq.broker.topology import Declarer, Topology
 from workq.codec import HINT_MAX_BYTES, decode_hint
 from workq.errors import ConfigError
@@ -105,14 +105,14 @@ class RabbitMQConsumer:
         self._prefetch = prefetch
         self._send_on = send_on
         self._arrived = threading.Condition()
-        self._buffer: deque[Delivery] = deque()
+        self._buffer = Buffer()
         self._life = 0
         self._error: ConfigError | None = None
         self._is_wanted = True
-        self._served = frozenset(queues)
+        self._served = tuple(dict.fromkeys(queues))
         self._is_closed = False
         # what follows belongs to the connection's thread
-        self._subscriptions = [_Subscription(queue) for queue in dict.fromkeys(queues)]
+        self._subscriptions: dict[str, _Subscription] = {}
         self._declarer: Declarer | None = None
         self._channel: Channel | None = None
         self._unacked: set[int] = set()
@@ -133,12 +133,7 @@ class RabbitMQConsumer:
                 if self._is_closed or left_s <= 0:
                     return []
                 self._arrived.wait(left_s)
-            taken = [self._buffer.popleft()]
-            ids = _size(taken[0])
-            while self._buffer and ids + _size(self._buffer[0]) <= ids_max:
-                taken.append(self._buffer.popleft())
-                ids += _size(taken[-1])
-            return taken
+            return self._buffer.take(ids_max)
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
         life = self._life
@@ -161,7 +156,7 @@ class RabbitMQConsumer:
             self.link.call(self._follow)
 
     def serve(self, queues: Collection[str]) -> None:
-        served = frozenset(queues)
+        served = tuple(dict.fromkeys(queues))
         if served != self._served:
             self._served = served
             self.link.call(self._follow)
@@ -198,7 +193,7 @@ class RabbitMQConsumer:
             self._buffer.clear()
         self._declarer = self._channel = None
         self._unacked.clear()
-        for subscription in self._subscriptions:
+        for subscription in self._subscriptions.values():
             subscription.turn = _Turn.IDLE
 
     def _channel_opened(self, channel: Channel) -> None:
@@ -220,8 +215,12 @@ class RabbitMQConsumer:
         """Bring every subscription to where it should be: running, with the prefetch in force; unwanted, idle."""
         if self._channel is None or self._declarer is None or self._error is not None:
             return
-        for subscription in self._subscriptions:
-            is_wanted = self._is_wanted and subscription.queue in self._served
+        served = self._served
+        for queue in served:
+            if queue not in self._subscriptions:
+                self._subscriptions[queue] = _Subscription(queue)
+        for subscription in self._subscriptions.values():
+            is_wanted = self._is_wanted and subscription.queue in served
             if is_wanted and subscription.turn is _Turn.IDLE:
                 subscription.turn = _Turn.STARTING
                 self._declarer.need(subscription.queue, self._starter(subscription, self._channel))
@@ -298,7 +297,7 @@ class RabbitMQConsumer:
         Everything is opened anew: a channel that has deliveries of a deleted quorum queue unacked gets nothing from the
         queue of the same name that is declared after it (RabbitMQ 3.10).
         """
-        for subscription in self._subscriptions:
+        for subscription in self._subscriptions.values():
             if subscription.tag == frame.method.consumer_tag:
                 self.link.recycle(f"the broker cancelled the subscription to {subscription.queue}")
 
@@ -346,7 +345,3 @@ def _returns(properties: BasicProperties) -> int:
     """How often this message was put back. Anybody may have written anything there."""
     told = (properties.headers or {}).get(RETURNS_HEADER)
     return told if isinstance(told, int) and not isinstance(told, bool) and 0 <= told < 1_000_000 else 0
-
-
-def _size(delivery: Delivery) -> int:
-    return len(delivery.task_ids) or 1

@@ -12,7 +12,7 @@ from workq.audit import audit as look
 from workq.audit import repair as mend
 from workq.cli import exits
 from workq.cli.group import Command
-from workq.cli.inputs import Duration, QueueName
+from workq.cli.inputs import BandName, Duration
 from workq.cli.session import Session
 from workq.cli.show import Column, answer, table, write
 from workq.config import Settings
@@ -37,7 +37,7 @@ SHOWN_MAX: Final = 20
 @click.option(
     "--wait", "wait_s", type=Duration(), default="60s", show_default=True, help="for a marker, or a turn, at most"
 )
-@click.option("--queue", type=QueueName(), help="this queue alone")
+@click.option("--queue", type=BandName(), help="this queue alone")
 @click.pass_context
 def audit(ctx: click.Context, is_repair: bool, is_scan: bool, wait_s: float, queue: str | None) -> int:
     """Look whether every open task is in exactly one place: unpublished, broker, waiting, held, running, expired.

@@ -12,12 +12,13 @@ from typing import Any, TypeVar
 
 import click
 
+from workq.bands import physical
 from workq.bulk import GROUPS_MAX, Bulk, Tally
 from workq.cli import exits
 from workq.cli.bulk import SAMPLE, Decision, decide
 from workq.cli.documents import task_in_full, task_in_short
 from workq.cli.group import Group
-from workq.cli.inputs import Duration, Fingerprint, QueueName, Rate, TaskId, WholeNumber, ids_of
+from workq.cli.inputs import BandName, Duration, Fingerprint, Rate, TaskId, WholeNumber, ids_of
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, in_json, table, write
 from workq.cli.task import each, revive
@@ -39,7 +40,7 @@ def _filters(command: F) -> F:
     for option in reversed(
         [
             click.option("--group", type=Fingerprint(), metavar="GROUP", help="only those of this group"),
-            click.option("--queue", type=QueueName(), help="only those of this queue"),
+            click.option("--queue", type=BandName(), help="only those of this queue"),
             click.option("--name", metavar="NAME", help="only those of this handler"),
             click.option("--older", "older_s", type=Duration(), metavar="TIME", help="only those dead for 10m, 2h, 1d"),
             click.option("--newer", "younger_s", type=Duration(), metavar="TIME", help="only those dead for less"),
@@ -54,7 +55,7 @@ def _which(options: dict[str, Any]) -> Which:
 
 
 @dead.command("ls", examples="workq dead ls\nworkq dead ls --name shop.reindex --limit 200 -o json")
-@click.option("--queue", type=QueueName(), help="only those of this queue")
+@click.option("--queue", type=BandName(), help="only those of this queue")
 @click.option("--name", metavar="NAME", help="only those of this handler")
 @click.option("--limit", type=WholeNumber(1, 10_000), default=50, show_default=True, help="at most so many")
 @click.option("--after", type=TaskId(), metavar="ID", help="the page after this id")
@@ -70,7 +71,7 @@ def ls(session: Session, queue: str | None, name: str | None, limit: int, after:
         lambda: table(
             session,
             columns,
-            [(one.id, one.name, one.queue, one.settled_at, one.reason) for one in found],
+            [(one.id, one.name, physical(one.queue, one.priority), one.settled_at, one.reason) for one in found],
             empty="no dead tasks",
         ),
     )

@@ -38,6 +38,7 @@ def task_in_short(task: Task) -> dict[str, Any]:
         "on_crash": task.on_crash,
         "order_key": task.order_key,
         "limit": None if task.limit is None else msgspec.to_builtins(task.limit),
+        "priority": task.priority,
     }
 
 

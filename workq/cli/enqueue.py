@@ -11,12 +11,13 @@ from workq.cli.inputs import Duration, Instant, QueueName, arguments, document
 from workq.cli.session import Session, check_folder
 from workq.cli.show import answer, write
 from workq.errors import UnknownTask
+from workq.task import Priority
 
 _EXAMPLES = """
 workq enqueue shop.reindex product_id=42
 workq enqueue mail.send to=ann@example.org retries=3 'tags=["a","b"]' --in 10m
 echo '{"product_id": 42}' | workq enqueue shop.reindex --json - --key product:42
-workq enqueue report.nightly --at 2026-11-21T03:00Z --queue reports
+workq enqueue report.nightly --at 2026-11-21T03:00Z --queue reports --priority low
 """
 
 
@@ -29,6 +30,7 @@ workq enqueue report.nightly --at 2026-11-21T03:00Z --queue reports
 @click.option("--key", metavar="KEY", help="at most one live task of this name has it; that one is answered")
 @click.option("--key-for", "key_for_s", type=Duration(), metavar="TIME", help="hold the key so long in any case")
 @click.option("--queue", type=QueueName(), help="another queue than the handler's own")
+@click.option("--priority", type=click.Choice([one.value for one in Priority]), help="instead of the handler's own")
 @click.option("--expires", "expires_s", type=Duration(), metavar="TIME", help="start it within 90s, 10m, 2h, or never")
 @click.pass_context
 def enqueue(
@@ -41,6 +43,7 @@ def enqueue(
     key: str | None,
     key_for_s: float | None,
     queue: str | None,
+    priority: str | None,
     expires_s: float | None,
 ) -> None:
     """Record a task of your application by its name, with the options that its code gives it.
@@ -67,7 +70,9 @@ def enqueue(
     misfit = handler.fits(args, kwargs)
     if misfit is not None:
         raise click.UsageError(f"{name}: {misfit}", ctx)
-    call = handler.options(delay_s=delay_s, at=at, key=key, key_for_s=key_for_s, queue=queue, expires_s=expires_s)
+    call = handler.options(
+        delay_s=delay_s, at=at, key=key, key_for_s=key_for_s, queue=queue, priority=priority, expires_s=expires_s
+    )
     session.say_default(app.settings)
     check_folder(app.settings.ledger)
     recorded = call.enqueue(*args, **kwargs)

@@ -15,7 +15,7 @@ from workq.retry import Retries, timeline
 
 SHOWN_MAX = 50
 """So many attempts of a timeline are shown."""
-_COLUMNS = ("name", "queue", "failures_max", "crashes_max", "on_crash", "time_limit_s", "retry")
+_COLUMNS = ("name", "queue", "priority", "failures_max", "crashes_max", "on_crash", "time_limit_s", "retry")
 
 
 @click.group(cls=Group, examples="workq handler ls\nworkq handler show shop.charge")
@@ -29,12 +29,13 @@ def ls(session: Session) -> int:
     """Each task of the application with its queue, budgets, time limit and retry policy."""
     app, path = session.application()
     found = [_document(app.handler(name)) for name in app.registry.names()]
-    columns = [Column(title.replace("_", " "), is_whole=title == "name") for title in _COLUMNS]
+    titles = [title for title in _COLUMNS if title != "priority"]
+    columns = [Column(title.replace("_", " "), is_whole=title == "name") for title in titles]
     answer(
         session,
         {"handlers": found},
         lambda: table(
-            session, columns, [[one[title] for title in _COLUMNS] for one in found], empty=f"{path} has no tasks"
+            session, columns, [[one[title] for title in titles] for one in found], empty=f"{path} has no tasks"
         ),
     )
     return 0
@@ -63,6 +64,7 @@ def _document(one: Handler[..., Any]) -> dict[str, Any]:
     return {
         "name": one.name,
         "queue": one.defaults.queue,
+        "priority": one.defaults.priority,
         "failures_max": one.defaults.failures_max,
         "crashes_max": one.defaults.crashes_max,
         "on_crash": one.defaults.on_crash,

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import click
 
+from workq.bands import check_band
 from workq.codec import is_task_id
 from workq.errors import ConfigError
 from workq.names import check_queue, check_task_name
@@ -129,6 +130,19 @@ class QueueName(click.ParamType[str]):
         """The name, checked."""
         try:
             return check_queue(value)
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+
+
+class BandName(click.ParamType[str]):
+    """The name of a queue, or of one of its bands."""
+
+    name = "queue"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The name, checked."""
+        try:
+            return check_band(value)
         except ConfigError as error:
             self.fail(str(error), param, ctx)
 

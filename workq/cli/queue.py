@@ -1,4 +1,4 @@
-"""`workq queue`: the queues, what waits in them, and who serves them."""
+"""`workq queue`: the queues with their bands, what waits in them, and who serves them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any, Final
 
 import click
 
+from workq.bands import is_extra, meant, queue_of
 from workq.broker import Depth
 from workq.cli import exits
 from workq.cli.group import Group
-from workq.cli.inputs import Duration, QueueName
+from workq.cli.inputs import BandName, Duration
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, record, table, text_of, write
 from workq.cli.task import cancel_all
@@ -42,29 +43,32 @@ def ls(session: Session) -> int:
     """Each queue with its tasks, as the ledger counts them, and its hints, as the broker does.
 
     A hint carries up to 100 tasks, so the numbers differ. Queues without an open task are shown when the application
-    has a task for them, or when they are paused.
+    has a task for them, or when they are paused. Tasks of high and low priority wait in lines of their own, such as
+    mail~high and mail~low, which are shown from the first one on.
     """
     ledger = session.stores().ledger
-    counts = ledger.counts().queues
-    names = sorted({*counts, *ledger.pauses(), *session.queue().registry.queues()})
-    found, status = _looked_at(session, names, counts)
-    columns = [Column(title.replace("_", " "), is_number=title not in ("queue", "paused")) for title in _TITLES]
+    counts, used = ledger.counts().queues, ledger.bands()
+    paused = {name for name in ledger.pauses() if not is_extra(name)}
+    found, status = _looked_at(session, sorted({*counts, *used, *paused, *session.queue().registry.queues()}), counts)
     answer(
         session,
         {"queues": found},
-        lambda: table(session, columns, [_row(one) for one in found], empty="no queues"),
+        lambda: table(session, _columns(), [_row(one) for one in found], empty="no queues"),
     )
     return status
 
 
 @queue.command("show", examples="workq queue show mail\nworkq queue show mail -o json")
-@click.argument("name", type=QueueName(), metavar="QUEUE")
+@click.argument("name", type=BandName(), metavar="QUEUE")
 @pass_session
 def show(session: Session, name: str) -> int:
-    """One queue: its tasks, its hints, and the worker processes that serve it."""
+    """One queue: its tasks, its hints, and the worker processes that serve it; of its bands, or of one of them."""
     ledger = session.stores().ledger
-    [about], status = _looked_at(session, [name], ledger.counts().queues)
-    serving = [row for row in ledger.workers() if name in row.queues]
+    counts, used = ledger.counts().queues, ledger.bands()
+    bands = [one for one in meant(name) if one == name or not is_extra(one) or one in used or one in counts]
+    found, status = _looked_at(session, bands, counts)
+    about = _together(name, found)
+    serving = [row for row in ledger.workers() if queue_of(name) in row.queues]
     about["workers"] = [{"id": row.id, "host": row.host, "threads": row.threads} for row in serving]
 
     def as_text() -> None:
@@ -72,6 +76,8 @@ def show(session: Session, name: str) -> int:
         by = f"{processes} process{'es' * (processes > 1)} with {threads} threads" if serving else "nobody"
         titles = [title.replace("_", " ") for title in _TITLES]
         record([*zip(titles, _row(about), strict=True), ("served by", by)])
+        if len(found) > 1:
+            table(session, _columns(), [_row(one) for one in found], empty="no bands")
 
     answer(session, about, as_text)
     return status
@@ -82,12 +88,14 @@ def show(session: Session, name: str) -> int:
     examples="""workq queue pause mail --why "the mail server moves" --for 2h
     workq queue pause mail --why "incident 42\"""",
 )
-@click.argument("name", type=QueueName(), metavar="QUEUE")
+@click.argument("name", type=BandName(), metavar="QUEUE")
 @click.option("--why", required=True, metavar="TEXT", help="stored, and told by: workq why, workq queue show")
 @click.option("--for", "for_s", type=Duration(), metavar="TIME", help="it ends by itself after 90s, 10m, 2h or 1d")
 @pass_session
 def pause(session: Session, name: str, why: str, for_s: float | None) -> None:
     """Start nothing of a queue any more, until it is resumed. What runs goes on; what is enqueued waits.
+
+    Like all commands for a queue, it acts on all priorities; mail~low is the band of one.
 
     It holds for every claim that begins after it, in every worker, and through restarts and losses of everything but
     the ledger. One that is under way at that moment may still stand, some milliseconds later.
@@ -98,7 +106,7 @@ def pause(session: Session, name: str, why: str, for_s: float | None) -> None:
 
 
 @queue.command("resume", examples='workq queue resume mail\nworkq queue resume mail --why "the mail server has moved"')
-@click.argument("name", type=QueueName(), metavar="QUEUE")
+@click.argument("name", type=BandName(), metavar="QUEUE")
 @click.option("--why", default="resumed by an operator", show_default=True, metavar="TEXT", help="stored")
 @pass_session
 def resume(session: Session, name: str, why: str) -> None:
@@ -109,7 +117,7 @@ def resume(session: Session, name: str, why: str) -> None:
 
 
 @queue.command("drain", examples='workq queue drain mail --why "before the migration" --wait 10m')
-@click.argument("name", type=QueueName(), metavar="QUEUE")
+@click.argument("name", type=BandName(), metavar="QUEUE")
 @click.option("--why", required=True, metavar="TEXT", help="as for: workq queue pause")
 @click.option("--for", "for_s", type=Duration(), metavar="TIME", help="as for: workq queue pause")
 @click.option("--wait", "wait_s", type=Duration(), default="10m", show_default=True, help="for what runs; then exit 5")
@@ -134,7 +142,7 @@ def drain(session: Session, name: str, why: str, for_s: float | None, wait_s: fl
     examples="""workq queue purge mail --dry-run
     workq queue purge mail --yes --reason "the campaign was withdrawn\"""",
 )
-@click.argument("name", type=QueueName(), metavar="QUEUE")
+@click.argument("name", type=BandName(), metavar="QUEUE")
 @click.option("--yes", is_flag=True, help="do not ask")
 @click.option("--dry-run", is_flag=True, help="only print how many")
 @click.option("--reason", default="purged by an operator", show_default=True, help="stored with the tasks")
@@ -195,6 +203,23 @@ def _pause(made: Pause) -> dict[str, Any]:
 def _told(made: Pause, running: int) -> str:
     end = "until it is resumed" if made.ends_at is None else f"until {text_of(made.ends_at)}"
     return f"paused {end}; " + (f"{running} of its tasks still run" if running else "nothing of it runs")
+
+
+def _together(name: str, bands: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What there is of a queue in all of its bands. Where these differ, it is paused as its band `normal` is.
+
+    Of consumers, who serve the bands alike, the most are told.
+    """
+    about: dict[str, Any] = {"queue": name}
+    for title in _TITLES[1:-1]:
+        numbers = [one[title] for one in bands if one[title] is not None]
+        about[title] = (max if title == "consumers" else sum)(numbers) if numbers else None
+    named = [one["paused"] for one in bands if len(bands) == 1 or not is_extra(one["queue"])]
+    return about | {"paused": named[0], "bands": bands}
+
+
+def _columns() -> list[Column]:
+    return [Column(title.replace("_", " "), is_number=title not in ("queue", "paused")) for title in _TITLES]
 
 
 def _row(about: Mapping[str, Any]) -> list[Any]:

@@ -9,9 +9,10 @@ from typing import Any
 
 import click
 
+from workq.bands import meant
 from workq.cli import exits
 from workq.cli.group import Command
-from workq.cli.inputs import QueueName
+from workq.cli.inputs import BandName
 from workq.cli.session import Session
 from workq.cli.show import Column, answer, table, write
 from workq.logs import configure
@@ -25,7 +26,7 @@ workq rebuild --yes -o json
 
 
 @click.command(cls=Command, examples=_EXAMPLES)
-@click.option("--queue", type=QueueName(), help="only this one")
+@click.option("--queue", type=BandName(), help="only this one")
 @click.option("--yes", is_flag=True, help="do not ask")
 @click.option("--dry-run", is_flag=True, help="only print how many")
 @click.pass_context
@@ -44,8 +45,8 @@ def rebuild(ctx: click.Context, queue: str | None, yes: bool, dry_run: bool) -> 
     session = ctx.ensure_object(Session)
     configure(logging.INFO if session.is_verbose else logging.CRITICAL)
     stores, settings = session.stores(), session.settings()
-    queues = None if queue is None else [queue]
-    counts = count(stores, queues)
+    queues = None if queue is None else list(meant(queue))
+    counts = {name: number for name, number in count(stores, queues).items() if number or name == queue}
     tasks = sum(counts.values())
     if dry_run:
         rows = sorted(counts.items())

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from workq import codec
+from workq.bands import split
 from workq.cli.group import Group
 from workq.cli.inputs import ScheduleName, WholeNumber
 from workq.cli.session import Session, pass_session
@@ -141,6 +142,7 @@ def _pause(row: ScheduleRow) -> str | None:
 
 def _document(row: ScheduleRow) -> dict[str, Any]:
     paused = None if row.paused_at is None else {"paused_at": row.paused_at, "who": row.who, "why": row.why}
+    queue, priority = split(row.queue)
     return {
         "name": row.name,
         "rule": row.timetable.rule,
@@ -148,7 +150,8 @@ def _document(row: ScheduleRow) -> dict[str, Any]:
         "tz": row.timetable.zone,
         "missed": row.missed,
         "handler": row.task_name,
-        "queue": row.queue,
+        "queue": queue,
+        "priority": priority,
         "payload": codec.decode(row.payload),
         "last_at": row.last_at,
         "next_at": row.next_at,

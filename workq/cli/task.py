@@ -10,12 +10,13 @@ from typing import Any
 
 import click
 
+from workq.bands import physical
 from workq.cli import exits
 from workq.cli.bulk import SAMPLE, Decision, decide
 from workq.cli.certificates import write_death
 from workq.cli.documents import certificate, task_in_full, task_in_short
 from workq.cli.group import Group
-from workq.cli.inputs import Duration, Instant, QueueName, Rate, TaskId, WholeNumber, ids_of
+from workq.cli.inputs import BandName, Duration, Instant, Rate, TaskId, WholeNumber, ids_of
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, clean, line, record, table, text_of, write
 from workq.codec import is_task_id
@@ -27,7 +28,7 @@ from workq.ledger.positions import is_behind
 from workq.names import check_delay_s
 from workq.relay import publish
 from workq.stores import Stores
-from workq.task import SETTLED, Event, OnCrash, State, Task
+from workq.task import SETTLED, Event, OnCrash, Priority, State, Task
 
 _LOOK_EVERY_S = 0.2
 _HINTS_AT_ONCE = 500
@@ -57,7 +58,7 @@ def task() -> None:
     workq task ls --limit 1000 -o json | jq -r '.tasks[].id'""",
 )
 @click.option("--state", type=click.Choice([state.value for state in State]), help="only those in this state")
-@click.option("--queue", type=QueueName(), help="only those of this queue")
+@click.option("--queue", type=BandName(), help="only those of this queue")
 @click.option("--name", metavar="NAME", help="only those of this handler")
 @click.option("--limit", type=WholeNumber(1, 10_000), default=50, show_default=True, help="at most so many")
 @click.option("--after", type=TaskId(), metavar="ID", help="the page after this id")
@@ -74,7 +75,10 @@ def ls(session: Session, state: str | None, queue: str | None, name: str | None,
         lambda: table(
             session,
             COLUMNS,
-            [(one.id, one.name, one.queue, one.state, one.attempt, one.due_at) for one in found],
+            [
+                (one.id, one.name, physical(one.queue, one.priority), one.state, one.attempt, one.due_at)
+                for one in found
+            ],
             empty="no tasks",
         ),
     )
@@ -131,6 +135,7 @@ def _show(found: Task, history: list[Event], certificates: dict[str, Certificate
         ("id", found.id),
         ("name", found.name),
         ("queue", found.queue),
+        ("priority", None if found.priority is Priority.NORMAL else found.priority),
         ("state", f"{found.state} (cancel requested)" if found.is_cancel_requested else found.state),
         ("args", list(found.args)),
         ("kwargs", found.kwargs),
@@ -184,7 +189,7 @@ def _in_short(value: Any) -> str:
 @click.argument("task_ids", nargs=-1, metavar="[ID... | -]")
 @click.option("--all", "is_all", is_flag=True, help="all that the filters leave")
 @click.option("--state", type=click.Choice([state.value for state in _OPEN]), help="only those in this state")
-@click.option("--queue", type=QueueName(), help="only those of this queue")
+@click.option("--queue", type=BandName(), help="only those of this queue")
 @click.option("--name", metavar="NAME", help="only those of this handler")
 @click.option(
     "--older", "older_s", type=Duration(), metavar="TIME", help="only those enqueued 10m, 2h, 1d ago or before"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from workq.bands import all_of
 from workq.config import Settings, masked
 from workq.doctor import Check, Level
 from workq.doctor.host import require
@@ -67,7 +68,8 @@ def look(settings: Settings, queues: tuple[str, ...]) -> Iterator[Check]:
 
 def _declared(topology: Any, address: Address, queues: Sequence[str]) -> Iterator[Check]:
     """Whether queues that exist are as this application declares them. Missing ones are not created."""
-    existing = [queue for queue in queues if _exists(address, topology.main_queue(queue))]
+    bands = [band for queue in queues for band in all_of(queue)]
+    existing = [queue for queue in bands if _exists(address, topology.main_queue(queue))]
     if not existing:
         return
     if not _exists(address, topology.quarantine):

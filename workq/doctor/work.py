@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from workq.bands import queue_of
 from workq.config import Settings
 from workq.doctor import Bounds, Check, Level
 
@@ -71,7 +72,7 @@ def examine(ledger: Ledger, settings: Settings) -> Iterator[Check]:
             f"them: {_named(row.id for row in silent)}; {sweep}",
         )
     served = {queue for row in rows if row.beat_age_s <= times.lease_s for queue in row.queues}
-    unserved = {name: one.ready for name, one in counts.queues.items() if one.ready and name not in served}
+    unserved = {name: one.ready for name, one in counts.queues.items() if one.ready and queue_of(name) not in served}
     if unserved and (counts.oldest_ready_s or 0.0) > times.lease_s:
         yield Check(
             "tasks",

@@ -517,22 +517,35 @@ class Ledger(Protocol):
         """Forget the markers of a queue that are out: they will not come back. Answers how many. Repeatable."""
         ...
 
+    # -- bands
+
+    def bands(self) -> frozenset[str]:
+        """The bands of priority that are in use, by the names that their tasks have as `queue`; no normal one is named.
+
+        `record` and `tick` see to it that a band is here before its first task can be seen.
+        """
+        ...
+
+    def bands_used(self, queues: Iterable[str]) -> None:
+        """Those of these queues that are bands are in use, from now on. Repeatable."""
+        ...
+
     # -- people
 
     def pause(self, queue: str, *, who: str, why: str, for_s: float | None = None) -> Pause:
-        """Let nothing of a queue be claimed from now on, for `for_s` seconds or until `resume`.
+        """Let nothing of a queue, or of one band of it, be claimed from now on, for `for_s` seconds or until `resume`.
 
         What is claimed goes on, also by a statement that is under way. A queue that is paused already is paused anew.
-        Needs no queue of that name.
+        Needs no queue of that name. Atomic: all of its bands are paused, or none.
         """
         ...
 
     def resume(self, queue: str, *, who: str, why: str) -> bool:
-        """Let it be claimed again; False when it was not paused. Repeatable."""
+        """Let it be claimed again, a queue with all of its bands; False when none of it was paused. Repeatable."""
         ...
 
     def pauses(self) -> dict[str, Pause]:
-        """The queues that are paused now, by name."""
+        """What is paused now, band by band: by the names that tasks have as `queue`."""
         ...
 
     def cancel(self, task_id: str, *, reason: str, kills: bool = False) -> CancelAnswer:
@@ -622,7 +635,10 @@ class Ledger(Protocol):
         limit: int = 100,
         after: str | None = None,
     ) -> list[Task]:
-        """Tasks by id from the newest, a page at a time: `after` is the last id of the page before."""
+        """Tasks by id from the newest, a page at a time: `after` is the last id of the page before.
+
+        `queue`: here and in `Which` and `WhichOpen`, all bands of a queue, or one of them.
+        """
         ...
 
     def running(self, worker: str, *, limit: int = 1000) -> list[Task]:

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Select, func, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from workq import codec
+from workq.bands import meant
 from workq.errors import NotFound, Refused
 from workq.ledger import NO_GROUP, DeadGroup, Unpublished, Which
 from workq.ledger.among import as_text
@@ -115,9 +116,11 @@ class Grouping(Deciding):
         group = None if which.group == NO_GROUP else which.group
         if which.group == NO_GROUP:
             chosen.append(c.fingerprint.is_(None))
-        for column, value in ((c.fingerprint, group), (c.name, which.name), (c.queue, which.queue)):
+        for column, value in ((c.fingerprint, group), (c.name, which.name)):
             if value is not None:
                 chosen.append(column == value)
+        if which.queue is not None:
+            chosen.append(c.queue.in_(meant(which.queue)))
         if which.older_s is not None:
             chosen.append(c.settled_at <= now(-which.older_s))
         if which.younger_s is not None:

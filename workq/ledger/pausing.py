@@ -6,10 +6,13 @@ or resumed again.
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+
 from sqlalchemy import Connection, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from workq import codec
+from workq.bands import meant
 from workq.ledger import Pause
 from workq.ledger.claims import REASON_MAX
 from workq.ledger.events import Appending
@@ -22,13 +25,17 @@ class Pausing(Appending):
     def pause(self, queue: str, *, who: str, why: str, for_s: float | None = None) -> Pause:
         p, now = self.database.tables.pause, self.database.now
         said = _kept(who, why)
-        values = {"paused_at": now(), "ends_at": None if for_s is None else now(for_s), **said}
+        named = meant(queue)
 
         def write(tx: Connection) -> Pause:
-            if not tx.execute(update(p).where(p.c.queue == queue).values(values)).rowcount:
-                tx.execute(insert(p).values(queue=queue, **values))
+            paused_at: datetime = tx.execute(select(now())).scalar_one()
+            ends_at = None if for_s is None else paused_at + timedelta(seconds=for_s)
+            values = {"paused_at": paused_at, "ends_at": ends_at, **said}
+            for name in named:
+                if not tx.execute(update(p).where(p.c.queue == name).values(values)).rowcount:
+                    tx.execute(insert(p).values(queue=name, **values))
             self.append(tx, "paused", {"queue": queue, **said, "for_s": for_s})
-            return Pause(*tx.execute(select(*p.c).where(p.c.queue == queue)).one())
+            return Pause(queue, paused_at, ends_at, said["who"], said["why"])
 
         try:
             return self.database.run(write)
@@ -39,10 +46,9 @@ class Pausing(Appending):
         p = self.database.tables.pause
 
         def write(tx: Connection) -> bool:
-            was_paused = (
-                tx.execute(select(p.c.queue).where(p.c.queue == queue, in_force(self.database))).first() is not None
-            )
-            if tx.execute(delete(p).where(p.c.queue == queue)).rowcount and was_paused:
+            its_own = p.c.queue.in_(meant(queue))
+            was_paused = tx.execute(select(p.c.queue).where(its_own, in_force(self.database))).first() is not None
+            if tx.execute(delete(p).where(its_own)).rowcount and was_paused:
                 self.append(tx, "resumed", {"queue": queue, **_kept(who, why)})
                 return True
             return False

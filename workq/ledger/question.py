@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Row, Select, case, func, select
 
 from workq import codec
+from workq.bands import meant, split
 from workq.errors import ConfigError
 from workq.evidence import certificate_in, sentence_in
 from workq.ledger import Counts, QueueCount, WorkerRow
@@ -44,9 +45,11 @@ class Asking:
     ) -> list[Task]:
         c = self.database.tables.task.c
         query = self._task_columns().order_by(c.id.desc()).limit(limit)
-        for column, value in ((c.state, state), (c.queue, queue), (c.name, name)):
+        for column, value in ((c.state, state), (c.name, name)):
             if value is not None:
                 query = query.where(column == value)
+        if queue is not None:
+            query = query.where(c.queue.in_(meant(queue)))
         if after is not None:
             if not codec.is_task_id(after):
                 raise ConfigError(f"after: {after[:100]!r} is not a task id")
@@ -166,10 +169,11 @@ class Asking:
 
 def _task(row: Row[Any]) -> Task:
     arguments = codec.decode(row.payload)
+    queue, priority = split(row.queue)
     return Task(
         id=row.id,
         name=row.name,
-        queue=row.queue,
+        queue=queue,
         state=State(row.state),
         attempt=row.attempt,
         failures=row.failures,
@@ -193,4 +197,5 @@ def _task(row: Row[Any]) -> Task:
         on_crash=OnCrash(row.on_crash or OnCrash.AGAIN),
         order_key=row.order_key,
         limit=limit_of(row),
+        priority=priority,
     )

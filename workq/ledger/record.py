@@ -25,6 +25,7 @@ from sqlalchemy.types import Float
 from workq.errors import ConfigError, KeyConflict
 from workq.ledger import HintRows, positions, windows
 from workq.ledger.among import ArrayText
+from workq.ledger.banding import Banding
 from workq.ledger.database import Database, without_values
 from workq.ledger.hinting import given_hints, insert_hints, with_hints
 from workq.task import Enqueued, Limit, NewTask, OnCrash, State
@@ -38,10 +39,8 @@ class _InAWindow(Exception):
     """A key is held for a time by a task that may be settled."""
 
 
-class Recording:
+class Recording(Banding):
     """The part of the ledger that producers write."""
-
-    database: Database
 
     def record(
         self, tasks: Sequence[NewTask], *, connection: Any = None, hints: HintRows | None = None
@@ -50,6 +49,7 @@ class Recording:
             return []
         if connection is not None:
             return self._record_within(_core_connection(connection, self.database), tasks, hints)
+        self._announce(tasks)
         try:
             is_single = _alike(tasks) is not None
             return self.database.run(lambda tx: self._all_at_once(tx, tasks, hints), is_single=is_single)
@@ -59,6 +59,7 @@ class Recording:
     def _record_within(self, tx: Connection, tasks: Sequence[NewTask], hints: HintRows | None) -> list[Enqueued]:
         try:
             _begin_in_sqlite(tx)
+            self._announce(tasks, within=tx)
             try:
                 with tx.begin_nested():
                     return self._all_at_once(tx, tasks, hints)

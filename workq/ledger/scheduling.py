@@ -160,6 +160,7 @@ class Scheduling(Recording, Appending):
                 self._insert(tx, [task for _, task in new], hints)
             return True
 
+        self._announce([task for _, task in ticks])
         return self.database.run(write)
 
     def ticks(self, schedule: str, *, limit: int) -> list[tuple[datetime, str]]:

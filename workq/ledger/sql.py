@@ -47,6 +47,7 @@ class SqlLedger(
         self.reserved_s = reserved_s
         self.floor = Floor(database)
         self._doubtful = {}
+        self.bands_met = frozenset()
 
     @property
     def writers(self) -> int:

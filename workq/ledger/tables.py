@@ -4,10 +4,10 @@ A test proves that both say the same on every dialect. The prefix of every name 
 applications share a database without seeing each other.
 
 `task` is the record and the sole authority; `worker` has one row per incarnation; `event` is appended only; `marker`
-has the messages that prove others lost; `pause` the queues that a person has paused, `kill` the attempts that one wants
-ended by force; `window` the keys that are held for a time; `sequence` the order keys with open tasks, and `position`
-the positions of those; `schedule` what ticks, and `tick` each tick that became a task; `hint`, `hold` and `lease` are
-the broker and the in-flight store of the embedded queue.
+has the messages that prove others lost; `pause` the queues that a person has paused, `band` the bands of priority that
+are in use, `kill` the attempts that one wants ended by force; `window` the keys that are held for a time; `sequence`
+the order keys with open tasks, and `position` the positions of those; `schedule` what ticks, and `tick` each tick that
+became a task; `hint`, `hold` and `lease` are the broker and the in-flight store of the embedded queue.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from sqlalchemy.types import TypeEngine
 
 from workq.ledger.sqltime import Instant
 
-SCHEMA_VERSION: Final = 11
+SCHEMA_VERSION: Final = 12
 
 
 def _id() -> TypeEngine[Any]:
@@ -263,6 +263,14 @@ class Tables:
             Column("who", _word(200), nullable=False),
             Column("why", _word(200), nullable=False),
             PrimaryKeyConstraint("queue", name=name("pause_pk")),
+            **in_innodb,
+        )
+        self.band = Table(
+            name("band"),
+            self.metadata,
+            Column("queue", _word(100), nullable=False),
+            Column("made_at", Instant(), nullable=False),
+            PrimaryKeyConstraint("queue", name=name("band_pk")),
             **in_innodb,
         )
         self.window = Table(

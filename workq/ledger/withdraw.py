@@ -13,6 +13,7 @@ from sqlalchemy import Connection, func, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from workq import codec
+from workq.bands import meant
 from workq.ledger import WhichOpen
 from workq.ledger.claims import REASON_MAX
 from workq.ledger.events import Appending
@@ -96,9 +97,10 @@ class Withdrawing(Appending):
     def _like(self, which: WhichOpen) -> list[ColumnElement[bool]]:
         c, now = self.database.tables.task.c, self.database.now
         chosen: list[ColumnElement[Any]] = []
-        for column, value in ((c.name, which.name), (c.queue, which.queue)):
-            if value is not None:
-                chosen.append(column == value)
+        if which.name is not None:
+            chosen.append(c.name == which.name)
+        if which.queue is not None:
+            chosen.append(c.queue.in_(meant(which.queue)))
         if which.before is not None:
             chosen.append(c.created_at <= which.before)
         if which.older_s is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.contract.ledger.audit import AuditContract
+from tests.contract.ledger.bands import BandsContract
 from tests.contract.ledger.certificates import CertificatesContract
 from tests.contract.ledger.charges import ChargesContract
 from tests.contract.ledger.claim import ClaimContract
@@ -49,6 +50,7 @@ class LedgerContract(
     PlanContract,
     RebuildContract,
     AuditContract,
+    BandsContract,
     PausesContract,
     SchedulesContract,
     OrderContract,

@@ -6,6 +6,7 @@ import pytest
 
 from tests.contract.given import HOUR_S, Clock, at_once
 from tests.contract.ledger.steps import Steps
+from workq.bands import all_of, meant
 from workq.incarnation import Incarnation
 from workq.ledger import Ledger
 from workq.ledger.database import Database
@@ -57,7 +58,7 @@ class PausesContract(Steps):
         clock.forward(120.0)
         after = ledger.claim(ids, by=worker.id), list(ledger.pauses())
 
-        assert before == ([], ["mail"])
+        assert before == ([], sorted(all_of("mail")))
         assert ([one.task_id for one in after[0]], after[1]) == (ids, [])
         assert not ledger.resume("mail", who=WHO, why="?"), "it was over"
 
@@ -72,8 +73,8 @@ class PausesContract(Steps):
         ledger.resume("mail", who="bob@host", why="mended")
 
         assert {name: (one.queue, one.who, one.why[:40]) for name, one in pauses.items()} == {
-            "mail": ("mail", "bob@host", "incident 43"),
-            "reports": ("reports", WHO, "w" * 40),
+            **{name: (name, "bob@host", "incident 43") for name in all_of("mail")},
+            **{name: (name, WHO, "w" * 40) for name in all_of("reports")},
         }
         assert (pauses["reports"].ends_at, len(pauses["reports"].why)) == (None, 200)
         told = ledger.happened(["paused", "resumed"], within_s=HOUR_S, limit=9)
@@ -84,7 +85,34 @@ class PausesContract(Steps):
             ("paused", "mail", "bob@host"),
             ("resumed", "mail", "bob@host"),
         ]
-        assert list(ledger.pauses()) == ["reports"]
+        assert list(ledger.pauses()) == sorted(all_of("reports"))
+
+    @pytest.mark.parametrize(
+        ("paused", "resumed", "left"),
+        [
+            ("mail", "mail", []),
+            ("mail", "mail~low", ["mail", "mail~high"]),
+            ("mail", "mail~normal", ["mail~high", "mail~low"]),
+            ("mail~high", "mail", []),
+            ("mail~high", "mail~low", ["mail~high"]),
+            ("mail~normal", "mail~normal", []),
+        ],
+    )
+    def test_a_queue_is_paused_and_resumed_with_all_of_its_bands_and_a_band_by_itself(
+        self, ledger: Ledger, worker: Incarnation, paused: str, resumed: str, left: list[str]
+    ) -> None:
+        tasks = {band: self.record(ledger, queue=band)[0] for band in (*all_of("mail"), "reports~low")}
+
+        made = ledger.pause(paused, who=WHO, why="?")
+        first = ledger.claim(list(tasks.values()), by=worker.id)
+        was_paused = ledger.resume(resumed, who=WHO, why="?")
+        second = ledger.claim(list(tasks.values()), by=worker.id)
+
+        assert made.queue == paused
+        assert sorted(one.queue for one in first) == sorted(tasks.keys() - set(meant(paused)))
+        assert was_paused == bool(set(meant(paused)) & set(meant(resumed)))
+        assert sorted(one.queue for one in second) == sorted(set(meant(paused)) & set(meant(resumed)))
+        assert list(ledger.pauses()) == left
 
     def test_resuming_what_is_not_paused_changes_nothing(self, ledger: Ledger, database: Database) -> None:
         before = self.everything(database)
@@ -111,7 +139,8 @@ class PausesContract(Steps):
         made = at_once(8, lambda number: ledger.pause("mail", who=f"{number}@host", why="?"))
 
         assert sorted(one.who for one in made) == [f"{number}@host" for number in range(8)]
-        assert list(ledger.pauses()) == ["mail"]
+        assert list(ledger.pauses()) == sorted(all_of("mail"))
+        assert len({one.who for one in ledger.pauses().values()}) == 1, "all of its bands by the same person"
         assert at_once(8, lambda _: ledger.resume("mail", who=WHO, why="?")).count(True) == 1
 
     def test_a_claim_at_the_same_moment_stands_or_is_refused_and_later_ones_are(

@@ -1,0 +1,15 @@
+-- workq, schema 12, for MySQL 8.0.16 or newer and MariaDB 10.6 or newer: bands of priority.
+--
+-- Apply it with `workq db migrate`, or print it for your own namespace with `workq db sql mysql`.
+-- DDL commits by itself, so every statement must be repeatable.
+-- A statement ends with a semicolon at the end of its line; a comment has a line, or the end of a line, of its own.
+
+-- Bands that have been used: workers look there for tasks of high and low priority. Those of normal priority need none.
+CREATE TABLE IF NOT EXISTS workq_band (
+    queue                VARCHAR(100) NOT NULL,           -- mail~high or mail~low, as in workq_task
+    made_at              DATETIME(6) NOT NULL,
+    CONSTRAINT workq_band_pk PRIMARY KEY (queue)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- Last: only now is schema 12 complete.
+UPDATE workq_meta SET value = '12' WHERE name = 'schema_version';
