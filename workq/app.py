@@ -64,6 +64,7 @@ class WorkQueue:
         inflight: `redis://...`; without it, the ledger keeps holds and leases too.
         namespace: separates applications that share servers.
         queue_type: `quorum` (default) or `classic`, for RabbitMQ.
+        ladder: how hints wait in RabbitMQ until they are due: `binary` (default), or `levels:5s,10s,30s,1m`.
         times: the periods and deadlines, in seconds.
 
     What is not given comes from the environment (WORKQ_LEDGER_URL, ...), then from workq.toml or [tool.workq], then
@@ -81,10 +82,17 @@ class WorkQueue:
         inflight: str | None = None,
         namespace: str | None = None,
         queue_type: str | None = None,
+        ladder: str | None = None,
         times: Times | None = None,
     ) -> None:
         self.settings = Settings.load(
-            ledger=ledger, broker=broker, inflight=inflight, namespace=namespace, queue_type=queue_type, times=times
+            ledger=ledger,
+            broker=broker,
+            inflight=inflight,
+            namespace=namespace,
+            queue_type=queue_type,
+            ladder=ladder,
+            times=times,
         )
         self.registry = Registry()
         self._lock = threading.Lock()
@@ -390,6 +398,7 @@ class WorkQueue:
             self.settings.broker,
             namespace=self.settings.namespace,
             queue_type=self.settings.queue_type,
+            ladder=self.settings.ladder,
             heartbeat_s=self.settings.times.amqp_heartbeat_s,
             confirm_s=self.settings.times.confirm_s,
         )

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from workq.broker import PAGE, Consumer, Delivery, Hint
+from workq.broker import PAGE, Consumer, Delivery, Hint, arrives_in_s
 from workq.errors import InFlightUnavailable, Unavailable
 from workq.failpoints import reach
 from workq.inflight import Entry
@@ -215,7 +215,7 @@ class Custody(Intake):
         again = Pages(self._stores.broker.horizon_s)
         for task_id, look in self._stores.ledger.look(task_ids).items():
             if look.state in CLAIMABLE:
-                again.add(task_id, look.queue, delay_s=max(look.due_in_s, self._times.beat_s))
+                again.add(task_id, look.queue, due_in_s=look.due_in_s, pause_s=self._times.beat_s)
         return again.hints()
 
     # -- claim
@@ -326,7 +326,7 @@ class Custody(Intake):
             by_delay.setdefault(hint.delay_s, []).extend(hint.task_ids)
         try:
             for delay_s, task_ids in by_delay.items():
-                self._stores.ledger.rehinted(task_ids, delay_s=delay_s)
+                self._stores.ledger.rehinted(task_ids, delay_s=arrives_in_s(self._stores.broker, delay_s))
         except Unavailable as error:
             log.info("worker.unstamped: %s", error)  # at worst a marker has one of them sent once more
         return True

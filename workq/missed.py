@@ -71,13 +71,11 @@ class Missed:
                 if seen + 1 >= LOOKS_MAX or self._is_pruned(task_id):
                     unknown.append(task_id)
                 else:
-                    again.add(task_id, queue, delay_s=self._beat_s, looks=seen + 1)
+                    again.add(task_id, queue, pause_s=self._beat_s, looks=seen + 1)
             elif look.state in CLAIMABLE and not look.is_expired:
                 is_paused = is_paused or look.is_paused
                 is_refused = is_refused or (look.due_in_s <= 0.0 and not look.is_paused)
-                # a slot of a limit has its time
-                at_least_s = 0.0 if look.limit_key is not None and look.due_in_s > 0.0 else REFUSED_AGAIN_S
-                again.add(task_id, look.queue, delay_s=max(look.due_in_s, at_least_s))
+                again.add(task_id, look.queue, due_in_s=look.due_in_s, pause_s=REFUSED_AGAIN_S)
         return Judged(again.hints(), unknown, is_refused, is_paused)
 
     def tell(self, judged: Judged, *, queue: str) -> None:
@@ -108,9 +106,13 @@ class Pages:
         self._horizon_s = horizon_s
         self._ids: dict[tuple[str, float, int], list[str]] = {}
 
-    def add(self, task_id: str, queue: str, *, delay_s: float = 0.0, looks: int = 0) -> None:
-        """One id. Beyond the broker's horizon it is left to the sweep, which knows when it is due."""
-        if delay_s <= self._horizon_s:
+    def add(self, task_id: str, queue: str, *, due_in_s: float = 0.0, pause_s: float = 0.0, looks: int = 0) -> None:
+        """One id. Due beyond the broker's horizon it is left to the sweep, which knows when it is due.
+
+        A `pause_s` before the next look is as long as the horizon at most.
+        """
+        if due_in_s <= self._horizon_s:
+            delay_s = max(due_in_s, min(pause_s, self._horizon_s), 0.0)
             self._ids.setdefault((queue, delay_s, looks), []).append(task_id)
 
     def hints(self) -> list[Hint]:

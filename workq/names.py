@@ -1,4 +1,4 @@
-"""What may be a name: of a queue, a task, a namespace; what may be a key, and a delay.
+"""What may be a name: of a queue, a task, a namespace; what may be a key, a delay, and a duration as people write it.
 
 Names become parts of tables, broker queues, Redis keys and log lines, so each has a pattern that is safe in all of
 them. ASCII only: two names that look the same are the same. Nothing is ever imported by its name.
@@ -21,6 +21,8 @@ DELAY_MAX_S: Final = 10 * 366 * 86400.0
 _QUEUE = re.compile(QUEUE_PATTERN)
 _TASK_NAME = re.compile(TASK_NAME_PATTERN)
 _NAMESPACE = re.compile(NAMESPACE_PATTERN)
+_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)(ms|[smhd])")
+_UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _NOT_IN_A_KEY = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _SHOWN_CHARACTERS: Final = 60
 
@@ -89,6 +91,12 @@ def check_delay_s(value: object, what: str = "delay_s") -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= DELAY_MAX_S:
         raise ConfigError(f"{what}: need seconds from 0 to {DELAY_MAX_S:.0f} (ten years), got {value!r}")
     return float(value)
+
+
+def seconds_of(duration: str) -> float | None:
+    """`500ms`, `90s`, `10m`, `2h` or `1d` as seconds; None when it is written in another way."""
+    found = _DURATION.fullmatch(duration)
+    return float(found[1]) * _UNITS_S[found[2]] if found else None
 
 
 def _shown(name: object) -> str:

@@ -2,7 +2,7 @@
 
     unpublished   it has no hint; the relay of a sweep sends one
     broker        a hint of it is in its queue
-    waiting       it is due later: its hint is in the ladder of delays, or is sent when the time is near
+    waiting       it is due later, or its hint comes later: that is among the delays, or is sent when the time is near
     held          an incarnation holds it, and has not claimed it yet
     running       an incarnation has claimed it, and holds it
     expired       nobody started it in its time; the next sweep cancels it
@@ -151,7 +151,7 @@ def _unclaimed(task: OpenTask, line: Line, facts: Facts, times: Times, bounds: B
     if task.published_at is None:
         return _unpublished(task, bounds, facts)
     slack = timedelta(seconds=slack_s(times))
-    if task.due_at > task.now - slack:
+    if task.due_at > task.now - slack or task.published_at > task.now:  # its hint comes later: see Ledger.rehinted
         return Stand(Place.WAITING)
     if line.known_until is None:
         return Stand(None)

@@ -68,7 +68,7 @@ class Producer:
 
     def _record_now(self, tasks: Sequence[NewTask], *, connection: Any = None) -> list[Enqueued]:
         hints = partial(hint_rows, self._stores.broker) if self._stores.broker.is_transactional else None
-        began = self.relay.clock()
+        began = None if self._stores.broker.is_late else self.relay.clock()  # a late hint must not come early
         recorded = self._stores.ledger.record(tasks, connection=connection, hints=hints)
         if connection is None:
             reach("record.after_commit")

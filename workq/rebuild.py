@@ -22,7 +22,7 @@ from datetime import datetime
 from workq.config import Settings
 from workq.errors import BrokerUnavailable
 from workq.failpoints import reach
-from workq.relay import hints_of, publish
+from workq.relay import pages_of, publish
 from workq.stores import Stores
 
 BATCH = 1_000
@@ -101,6 +101,6 @@ def _rebuild(
                 f"broker: {len(near) - sent} of {len(near)} hints were not confirmed; {done.tasks} tasks have theirs. "
                 "The sweep sends the rest, or run it again: workq rebuild"
             )
-        done.hints += len(hints_of(near, unit_s=stores.broker.unit_s))
+        done.hints += len(pages_of(stores.broker, near))
         done.seconds = time.monotonic() - began
         told(done)

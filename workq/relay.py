@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from workq.broker import PAGE, Hint
+from workq.broker import PAGE, Broker, Hint, arrives_in_s
 from workq.errors import Unavailable
 from workq.failpoints import reach
 from workq.ledger import Unpublished
@@ -66,6 +66,22 @@ def hints_of(rows: Iterable[Unpublished], *, unit_s: float) -> list[tuple[Hint, 
     return pages
 
 
+def pages_of(broker: Broker, rows: Iterable[Unpublished]) -> list[tuple[Hint, list[Unpublished]]]:
+    """Hints of the rows that are due within the broker's horizon, each with its rows as they are marked afterwards.
+
+    Where the broker is late, rows that it would keep equally long share pages, and are marked with when these come.
+    """
+    near = [row for row in rows if row.delay_s <= broker.horizon_s]
+    if broker.is_late:
+        near = [_kept(row, broker) if row.delay_s else row for row in near]
+    return hints_of(near, unit_s=broker.unit_s)
+
+
+def _kept(row: Unpublished, broker: Broker) -> Unpublished:
+    """A delayed row, for as long as the broker keeps its hint."""
+    return replace(row, delay_s=broker.waits_s(row.delay_s), arrives_in_s=arrives_in_s(broker, row.delay_s))
+
+
 def _pages(rows: list[Unpublished]) -> Iterator[list[Unpublished]]:
     for start in range(0, len(rows), PAGE):
         yield rows[start : start + PAGE]
@@ -83,8 +99,7 @@ def publish(stores: Stores, rows: Sequence[Unpublished], *, deadline_s: float) -
 
 def send(stores: Stores, rows: Sequence[Unpublished], *, deadline_s: float) -> list[Unpublished]:
     """Publish hints for rows; answers those that the broker confirmed, which are to be marked."""
-    near = [row for row in rows if row.delay_s <= stores.broker.horizon_s]
-    pages = hints_of(near, unit_s=stores.broker.unit_s)
+    pages = pages_of(stores.broker, rows)
     if not pages:
         return []
     reach("relay.before_publish")

@@ -259,8 +259,8 @@ class _Look:
         if task.published_at > task.now:  # the instant at which the hint reaches its queue (see Ledger.rehinted)
             return self._why(
                 Code.DELAYED,
-                f"the worker that had its hint could not start it, and sent the hint on: it comes at "
-                f"{_at(task.published_at)}",
+                f"its hint comes at {_at(task.published_at)} at the latest: the worker that had it could not start it "
+                "and sent it on, or delays go by levels here (the setting ladder)",
                 "nothing: somebody looks again then",
                 until=task.published_at,
             )

@@ -927,6 +927,35 @@ class SharedDelaysContract(BrokerContract):
         assert came_s >= 0.195
 
 
+class LateDelaysContract(BrokerContract):
+    """A broker whose delayed hints come late, as it tells, and never early."""
+
+    @pytest.mark.parametrize("delay_s", [0.12, 0.31])
+    def test_a_hint_comes_after_what_it_waits_and_nothing_of_it_is_left_to_its_consumer(
+        self, broker: Broker, queue: str, delay_s: float
+    ) -> None:
+        consumer = broker.consumer([queue], name="one", prefetch=10)
+        ids_ = tuple(new_task_id() for _ in range(3))
+        began = time.monotonic()
+
+        assert broker.publish([Hint(queue, ids_, delay_s)], deadline_s=LONG_S) == [True]
+
+        [found] = collect(consumer, 3)
+        came_s = time.monotonic() - began
+        assert (found.task_ids, found.waits_s) == (ids_, ())
+        assert broker.is_late
+        assert delay_s < broker.waits_s(delay_s) <= came_s + 0.005  # clocks of a millisecond
+
+    def test_what_is_handed_back_early_still_tells_what_is_left(self, broker: Broker, queue: str) -> None:
+        """It came through an exact delay, before the setting was changed."""
+        consumer = broker.consumer([queue], name="one", prefetch=10)
+
+        broker.publish([Hint(queue, (new_task_id(),), waits_s=(0.08,))], deadline_s=LONG_S)
+
+        [found] = collect(consumer, 1)
+        assert found.waits_s == (0.08,)
+
+
 class DeletableQueuesContract(BrokerContract):
     """A broker whose queues an operator can delete."""
 

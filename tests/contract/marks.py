@@ -173,6 +173,28 @@ class MarksContract(OnDatabase):
             ledger.marker_returned([marker.id])
             assert lost(ledger, marker, dry_run=True) == [delayed] * is_lost, wait_s
 
+    def test_a_hint_that_comes_after_its_due_time_is_judged_only_by_a_marker_sent_after_it_has_come(
+        self, ledger: Ledger, database: Database
+    ) -> None:
+        """It waits in a level of the delays, and the level keeps it for longer than its delay."""
+        in_time, late, later = record(ledger, 3, delay_s=10.0, hint=False)
+        ledger.mark_published(
+            [
+                Unpublished(in_time, "default", 0, 10.0),
+                Unpublished(late, "default", 0, 30.0, arrives_in_s=32.0),
+                Unpublished(later, "default", 0, 60.0, arrives_in_s=62.0),
+            ]
+        )
+        for wait_s, found in ((11.0 + SLACK_S, [in_time]), (15.0, []), (5.0, [late]), (25.0, []), (6.0, [later])):
+            database.clock_offset_s += wait_s
+            marker = send(ledger)
+            ledger.marker_returned([marker.id])
+            assert lost(ledger, marker) == found, wait_s
+            hint(ledger, found)
+            ledger.marker_closed(marker)
+            for task_id in found:
+                ledger.cancel(task_id, reason="seen")
+
     def test_a_marker_speaks_for_its_own_queue_and_until_it_is_closed(self, ledger: Ledger, database: Database) -> None:
         record(ledger, queue="other")
         [ours] = record(ledger)

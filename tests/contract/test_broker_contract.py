@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,13 +20,14 @@ from sqlalchemy.types import LargeBinary
 
 from workq.bands import all_of
 from workq.broker import Broker, Browsed, Consumer, Hint
+from workq.broker.delays import delays_of
 from workq.broker.embedded import EmbeddedBroker
-from workq.broker.ladder import levels
 from workq.broker.rabbitmq import RabbitMQBroker
 from workq.broker.rabbitmq_browser import WINDOW
 from workq.broker.rabbitmq_consumer import RabbitMQConsumer
 from workq.broker.topology import QueueType
 from workq.codec import Envelope, encode_hint, new_task_id
+from workq.config import BINARY
 from workq.ledger.database import Database
 from workq.testing.servers import MariaDB, PostgreSQL, RabbitMQ
 
@@ -35,6 +37,7 @@ from tests.contract.broker import (  # noqa: E402 - its assertions explain thems
     AnyBytesContract,
     DeletableQueuesContract,
     ForgettingContract,
+    LateDelaysContract,
     Quarantined,
     SharedDelaysContract,
     Stage,
@@ -56,15 +59,21 @@ def a_namespace() -> str:
 class RabbitMQStage(Stage):
     """One namespace on the run's RabbitMQ; everything in it is deleted at the end."""
 
-    def __init__(self, url: str, queue_type: QueueType) -> None:
+    def __init__(self, url: str, queue_type: QueueType, ladder: str) -> None:
         self.namespace = a_namespace()
+        self._ladder = ladder
+        self._ladders: set[str] = set()
         self.queues: set[str] = set()
         self.url = url
         self._queue_type: QueueType = queue_type
         self._quarantined: list[Quarantined] = []
 
-    def open(self) -> Broker:
-        return _Noting(self.url, namespace=self.namespace, queue_type=self._queue_type, noted=self.queues)
+    def open(self, ladder: str | None = None) -> Broker:
+        chosen = ladder or self._ladder
+        self._ladders.add(chosen)
+        return _Noting(
+            self.url, namespace=self.namespace, queue_type=self._queue_type, ladder=chosen, noted=self.queues
+        )
 
     def put(self, queue: str, body: bytes) -> None:
         self.ask(lambda channel: channel.basic_publish("", f"{self.namespace}.q.{queue}", body))
@@ -104,9 +113,10 @@ class RabbitMQStage(Stage):
         def delete(channel: BlockingChannel) -> None:
             for queue in self.queues:
                 channel.queue_delete(f"{self.namespace}.q.{queue}")
-            for level in levels(self.namespace):
-                channel.queue_delete(level.name)
-                channel.exchange_delete(level.name)
+            for ladder in self._ladders:
+                for level in delays_of(ladder).queues(self.namespace):
+                    channel.queue_delete(level.name)
+                    channel.exchange_delete(level.exchange)
             channel.exchange_delete(f"{self.namespace}.due")
             channel.queue_delete(f"{self.namespace}.quarantine")
 
@@ -123,8 +133,8 @@ class RabbitMQStage(Stage):
 class _Noting(RabbitMQBroker):
     """Remembers its queues, so that the stage can delete them."""
 
-    def __init__(self, url: str, *, namespace: str, queue_type: QueueType, noted: set[str]) -> None:
-        super().__init__(url, namespace=namespace, queue_type=queue_type)
+    def __init__(self, url: str, *, namespace: str, queue_type: QueueType, ladder: str, noted: set[str]) -> None:
+        super().__init__(url, namespace=namespace, queue_type=queue_type, ladder=ladder)
         self._noted = noted
 
     def publish(self, hints: Any, *, deadline_s: float) -> list[bool]:
@@ -136,16 +146,17 @@ class _Noting(RabbitMQBroker):
         return super().consumer(queues, name=name, prefetch=prefetch)
 
 
-class RabbitMQContract(DeletableQueuesContract, SharedDelaysContract, AnyBytesContract):
+class RabbitMQContract(DeletableQueuesContract, AnyBytesContract):
     knows_unacked = False
     knows_consumers = True
     passes = 50
-    queue_type: QueueType
+    queue_type: QueueType = "quorum"
+    ladder = BINARY
 
     @pytest.fixture(scope="class")
     @classmethod
     def stage(cls, rabbitmq_server: RabbitMQ) -> Iterator[RabbitMQStage]:
-        stage = RabbitMQStage(rabbitmq_server.url, cls.queue_type)
+        stage = RabbitMQStage(rabbitmq_server.url, cls.queue_type, cls.ladder)
         yield stage
         stage.clear()
 
@@ -296,12 +307,81 @@ class RabbitMQContract(DeletableQueuesContract, SharedDelaysContract, AnyBytesCo
             stage.ask(lambda channel: channel.queue_declare(name, durable=True, arguments={"x-expires": 1000}))
 
 
-class TestRabbitMQQuorum(RabbitMQContract):
-    queue_type = "quorum"
+class TestRabbitMQQuorum(RabbitMQContract, SharedDelaysContract):
+    pass
 
 
-class TestRabbitMQClassic(RabbitMQContract):
-    queue_type = "classic"
+class TestRabbitMQClassic(RabbitMQContract, SharedDelaysContract):
+    queue_type: QueueType = "classic"
+
+
+class TestRabbitMQLevels(RabbitMQContract, LateDelaysContract):
+    """Delays by levels, in the place of the binary ladder."""
+
+    ladder = "levels:0.1s,0.3s,1s,2s,1m"
+
+    def test_each_level_is_one_queue_and_nothing_else_is_declared_for_delays(
+        self, stage: RabbitMQStage, broker: Broker, queue: str
+    ) -> None:
+        assert broker.publish(hints(queue, 1, delay_s=0.1), deadline_s=20) == [True]
+
+        for ttl_ms in (100, 300, 1000, 2000, 60000):
+            arguments = {
+                "x-queue-type": "classic",
+                "x-message-ttl": ttl_ms,
+                "x-dead-letter-exchange": f"{stage.namespace}.due",
+            }
+            name = f"{stage.namespace}.level.{ttl_ms}"
+            stage.ask(partial(_declare_again, name=name, arguments=arguments))  # the same: no error
+        with pytest.raises(ChannelClosedByBroker, match="NOT_FOUND"):
+            stage.ask(lambda channel: channel.queue_declare(f"{stage.namespace}.level.500", passive=True))
+
+    def test_what_waits_in_the_binary_ladder_or_in_other_levels_arrives_when_the_setting_has_changed(
+        self, stage: RabbitMQStage, broker: Broker, queue: str
+    ) -> None:
+        sent = []
+        for ladder in (BINARY, "levels:0.1s,1500ms", self.ladder):
+            before = stage.open(ladder)
+            sent += hints(queue, 2, delay_s=1.2)
+            assert before.publish(sent[-2:], deadline_s=20) == [True, True]
+            before.close()
+
+        found = collect(broker.consumer([queue], name="one", prefetch=10), 6)
+
+        assert set(ids(found)) == set(ids(sent))
+
+    def test_what_is_put_back_for_longer_than_the_longest_delay_comes_after_that(
+        self, stage: RabbitMQStage, queue: str
+    ) -> None:
+        broker = stage.open("levels:0.1s,1s")
+        consumer = broker.consumer([queue], name="one", prefetch=10)
+        broker.publish(hints(queue, 1), deadline_s=20)
+        collect(consumer, 1)
+        stage.put(queue, b'{"v":3,"q":"x","anything":1}')
+        [delivery] = collect(consumer, 1, ack=False)
+
+        consumer.put_back(delivery, delay_s=3600.0)
+
+        [again] = collect(consumer, 1)
+        assert again.returns == 1
+        broker.close()
+
+    def test_a_level_that_an_operator_deletes_is_declared_again(
+        self, stage: RabbitMQStage, broker: Broker, queue: str
+    ) -> None:
+        consumer = broker.consumer([queue], name="one", prefetch=10)
+        broker.publish(hints(queue, 1, delay_s=0.1), deadline_s=20)
+        collect(consumer, 1)
+        stage.ask(lambda channel: channel.queue_delete(f"{stage.namespace}.level.300"))
+        sent = hints(queue, 3, delay_s=0.2)
+
+        assert broker.publish(sent, deadline_s=20) == [True] * 3
+
+        assert set(ids(collect(consumer, 3))) == set(ids(sent))
+
+
+def _declare_again(channel: BlockingChannel, *, name: str, arguments: dict[str, Any]) -> None:
+    channel.queue_declare(name, durable=True, arguments=arguments)
 
 
 class EmbeddedStage(Stage):

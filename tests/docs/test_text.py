@@ -153,7 +153,7 @@ def test_every_setting_is_in_its_reference_with_its_default() -> None:
 def test_the_settings_of_the_readme_have_their_defaults() -> None:
     rows = re.findall(r"^\| `(\w+)` \| `(WORKQ_\w+)` \| (.+) \|$", text_of("README.md"), flags=re.MULTILINE)
     values = {name: value for name, value, _ in Settings().table()}
-    assert len(rows) == 6
+    assert len(rows) == 7
     for name, _, default in rows:
         assert default.startswith("none" if values[name] == "-" else f"`{values[name]}`"), name
 

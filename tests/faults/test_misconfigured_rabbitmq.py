@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import Private
 from workq.broker import Hint
 from workq.broker.rabbitmq import RabbitMQBroker
-from workq.config import QueueType, Settings
+from workq.config import BINARY, QueueType, Settings
 from workq.doctor import Check, Level, examine
 from workq.testing.servers import (
     RabbitMQ,
@@ -41,16 +41,17 @@ class Managed:
     api: str
     folder: Path
     namespace: str = ""
+    ladder: str = BINARY
 
-    def fresh(self, queue_type: QueueType = "quorum") -> Managed:
+    def fresh(self, queue_type: QueueType = "quorum", *, ladder: str = BINARY) -> Managed:
         """A new namespace, whose queue `mail` is declared."""
         namespace = f"n{secrets.token_hex(4)}"
-        broker = RabbitMQBroker(self.server.url, namespace=namespace, queue_type=queue_type)
+        broker = RabbitMQBroker(self.server.url, namespace=namespace, queue_type=queue_type, ladder=ladder)
         try:
             assert broker.publish([Hint("mail", (ID,), 0.2)], deadline_s=30.0) == [True]  # delayed: the ladder, too
         finally:
             broker.close()
-        return Managed(self.server, self.api, self.folder, namespace)
+        return Managed(self.server, self.api, self.folder, namespace, ladder)
 
     def look(self, *queues: str, queue_type: QueueType = "quorum", url: str | None = None) -> list[Check]:
         settings = Settings(
@@ -58,6 +59,7 @@ class Managed:
             broker=url or self.server.url,
             namespace=self.namespace,
             queue_type=queue_type,
+            ladder=self.ladder,
         )
         return examine(settings, queues=queues or ("mail",))
 
@@ -163,6 +165,17 @@ def test_a_policy_on_the_ladder_of_delays_is_a_finding_and_one_on_others_queues_
     found = fresh.found()
     assert len(found) == 9, "the rungs that wait for longer than a second"
     assert all(".delay." in one for one in found)
+
+
+def test_levels_of_delays_are_told_and_a_policy_on_them_is_a_finding(managed: Managed) -> None:
+    fresh = managed.fresh(ladder="levels:1s,5s,1m")
+    assert [one for one in told(fresh.look(), "broker", Level.OK) if "up to 55 s late" in one]
+
+    fresh.policy('{"message-ttl":1000}', pattern="level[.]")
+
+    found = fresh.found()
+    assert len(found) == 2, "the levels that wait for longer than a second"
+    assert all(f"{fresh.namespace}.level." in one for one in found)
 
 
 def test_the_policy_with_the_highest_priority_counts(managed: Managed) -> None:

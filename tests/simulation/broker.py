@@ -15,9 +15,12 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from workq.broker import Browsed, Delivery, Depth, Hint, HintRow, See, ladder
+from workq.broker import Browsed, Delivery, Depth, Hint, HintRow, See
+from workq.broker.delays import delays_of
+from workq.broker.ladder import waits_ms
 from workq.broker.turns import Turns
 from workq.codec import Envelope, decode_hint, encode_hint
+from workq.config import BINARY
 
 HORIZON_S = 409.5
 QUARANTINE_BODY_MAX = 64 * 1024
@@ -256,10 +259,12 @@ class SimBroker:
 
     is_transactional = False
     is_listable = True
-    horizon_s = HORIZON_S
-    unit_s = ladder.UNIT_MS / 1000
 
-    def __init__(self, server: Server, befall: Befall = lambda _: None) -> None:
+    def __init__(self, server: Server, befall: Befall = lambda _: None, *, ladder: str = BINARY) -> None:
+        self._delays = delays_of(ladder)
+        self.horizon_s = min(self._delays.horizon_s, HORIZON_S)
+        self.unit_s = self._delays.unit_s
+        self.is_late = self._delays.is_late
         self._server = server
         self._befall = befall
         self._consumers: list[SimConsumer] = []
@@ -279,17 +284,19 @@ class SimBroker:
             return [False] * len(hints)
         for hint in hints:
             self.on_accepted(hint)
-            units, wait_ms = ladder.split(hint.delay_s)
-            body = encode_hint(
-                Envelope(hint.queue, hint.task_ids, hint.looks, hint.marker, ladder.waits_ms(hint, wait_ms))
-            )
-            self._server.put(hint.queue, body, delay_s=units * ladder.UNIT_MS / 1000, passes=self.inherited(hint))
+            _, _, wait_ms = self._delays.way("sim", hint.queue, hint.delay_s)
+            body = encode_hint(Envelope(hint.queue, hint.task_ids, hint.looks, hint.marker, waits_ms(hint, wait_ms)))
+            delay_s = round(self.waits_s(hint.delay_s) - wait_ms / 1000, 3)
+            self._server.put(hint.queue, body, delay_s=delay_s, passes=self.inherited(hint))
         if isinstance(after, ConnectionError):
             return [False] * len(hints)
         if after is not None:
             raise after
         self.on_confirmed(hints)
         return [True] * len(hints)
+
+    def waits_s(self, delay_s: float) -> float:
+        return self._delays.waits_s(delay_s)
 
     def rows(self, hints: Sequence[Hint]) -> list[HintRow]:
         raise NotImplementedError

@@ -426,8 +426,8 @@ def inbound_headers_are_copied() -> Any:
             passed.update(dict.fromkeys(message.ids, message.passes))
             return delivery(message)
 
-        def begin(self: Any, *args: Any) -> None:
-            init(self, *args)
+        def begin(self: Any, *args: Any, **kwargs: Any) -> None:
+            init(self, *args, **kwargs)
             self.inherited = lambda hint: max([passed.get(one, 0) for one in hint.task_ids], default=0)
 
         with mock.patch.object(broker, "_delivery", seen), mock.patch.object(broker.SimBroker, "__init__", begin):
@@ -627,6 +627,16 @@ def a_marker_is_returned_before_the_hints_ahead_of_it_are_held() -> Any:
         return [one for one in ours if not self._markers] if len(ours) > 1 else ours
 
     return replaced(Arrivals, "sort", sort)
+
+
+@mutant
+def a_hint_that_comes_late_is_marked_as_if_it_came_in_time() -> Any:
+    """Its level keeps it beyond its due time, and a marker that was sent meanwhile overtakes it."""
+
+    def kept(row: Any, late: Any) -> Any:
+        return msgspec.structs.replace(row, delay_s=late.waits_s(row.delay_s))
+
+    return replaced(relay, "_kept", kept)
 
 
 @mutant

@@ -107,7 +107,8 @@ class Setting:
             rows = SimEmbeddedBroker(self.database, clock=lambda: self.world.now)
             rows.on_written = self.recorder.confirmed
             return Stores(ledger, rows, ClaimsInFlight(self.database), direct=rows)
-        messages = broker.SimBroker(self.messages, partial(self._befall_broker, process))
+        ladder = self.world.plan.ladder
+        messages = broker.SimBroker(self.messages, partial(self._befall_broker, process), ladder=ladder)
         messages.on_confirmed = self.recorder.confirmed
         messages.on_accepted = self._accepted
         held = Recorded(self.recorder, self.held, partial(self._befall_inflight, process))

@@ -16,13 +16,15 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from random import Random
 
-from workq.config import Times
+from workq.config import BINARY, Times
 from workq.task import Claim
 
 DEPTH_MAX = 3
 WITHIN = frozenset({"worker.before_commit"})
 """Points inside of a transaction: the others see nothing of it, so nobody may act there meanwhile."""
 """How many steps may wait in the middle at once."""
+LEVELS = "levels:1s,7s,40s,5m"
+"""One world in five has these in place of the binary ladder: gaps shorter and longer than the times of its markers."""
 EPOCH_S = 1_767_225_600.0
 """What a correct wall clock says at the beginning: 2026-01-01 00:00 UTC."""
 
@@ -89,6 +91,7 @@ class Plan:
     """Half of the tasks have one order key."""
     is_limited: bool = False
     """Half of the tasks share a limit: two of them at once."""
+    ladder: str = BINARY
 
     @staticmethod
     def of(seed: int, *, loses_hints: bool = True) -> Plan:
@@ -143,6 +146,7 @@ class Plan:
             is_direct=is_direct,
             is_ordered=Random(seed * 49_979_687 + 11).random() < 0.15,
             is_limited=Random(seed * 67_867_967 + 13).random() < 0.15,
+            ladder=LEVELS if Random(seed * 86_028_121 + 17).random() < 0.2 else BINARY,
             every_s=beat_s * ticking.choice([1.0, 3.0]) if ticking.random() < 0.15 else None,
         )
 

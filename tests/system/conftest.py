@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.system.legs import Leg
+from workq.config import BINARY
 
 OpenLeg = Callable[..., Leg]
 
@@ -21,7 +22,9 @@ def open_leg(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenLeg
     opened: list[Leg] = []
     fixtures = {"ledger": "postgres_server", "broker": "rabbitmq_server", "inflight": "redis_server"}
 
-    def open_one(name: str, *, divide: float = 1.0, queue_type: str = "quorum", **own: str) -> Leg:
+    def open_one(
+        name: str, *, divide: float = 1.0, queue_type: str = "quorum", ladder: str = BINARY, **own: str
+    ) -> Leg:
         if name == "sqlite":
             leg = Leg.open(name, tmp_path, ledger=f"sqlite:///{tmp_path / 'workq.db'}", divide=divide)
         elif name in ("postgres", "mariadb"):  # that database alone is ledger, broker and in-flight store
@@ -29,7 +32,7 @@ def open_leg(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenLeg
             leg = Leg.open(name, tmp_path, ledger=server.url, divide=divide)
         else:
             urls = {store: own.get(store) or request.getfixturevalue(one).url for store, one in fixtures.items()}
-            leg = Leg.open(name, tmp_path, divide=divide, queue_type=queue_type, **urls)
+            leg = Leg.open(name, tmp_path, divide=divide, queue_type=queue_type, ladder=ladder, **urls)
         opened.append(leg)
         return leg
 

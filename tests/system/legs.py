@@ -20,6 +20,7 @@ from tests.system import witness
 from tests.system.fleet import Fleet, wait_until
 from tests.system.witness import Line, testimony
 from workq import State, Times, WorkQueue
+from workq.config import BINARY
 from workq.handler import Handler
 from workq.ledger import migrate
 
@@ -47,6 +48,7 @@ class Leg:
         inflight: str | None = None,
         divide: float = 1.0,
         queue_type: str = "quorum",
+        ladder: str = BINARY,
         namespace: str | None = None,
     ) -> Leg:
         """A new namespace on these servers; its name is drawn unless it is given."""
@@ -55,6 +57,7 @@ class Leg:
             "WORKQ_LEDGER_URL": ledger,
             "WORKQ_NAMESPACE": namespace,
             "WORKQ_QUEUE_TYPE": queue_type,
+            "WORKQ_LADDER": ladder,
             "WITNESS": str(folder / "witness"),
             "WITNESS_DIVIDE": str(divide),
         }
@@ -68,6 +71,7 @@ class Leg:
             inflight=inflight,
             namespace=namespace,
             queue_type=queue_type,
+            ladder=ladder,
             times=Times().divided_by(divide),
         )
         database = app.database()

@@ -58,6 +58,24 @@ def test_on_servers_what_is_somebody_elses_stays_and_what_was_made_is_removed(
     assert what_is_left(place) == []
 
 
+def test_levels_of_delays_are_certified_too_and_their_queues_removed(
+    place: Path, rabbitmq_server: RabbitMQ, redis_server: Redis, postgres_server: PostgreSQL
+) -> None:
+    ledger = postgres_server.create_database()
+    urls = {"ledger": ledger, "broker": rabbitmq_server.url, "inflight": redis_server.url}
+    variables = {f"WORKQ_{name.upper()}_URL": url for name, url in urls.items()} | {"WORKQ_LADDER": "levels:0.3s,1s,4s"}
+
+    ran = run_workq(
+        place, "certify", "--minutes", "0.2", "--only", "purge-delays,purge-queue", "-o", "json", **variables
+    )
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    found = json.loads(ran.stdout)
+    assert found["ok"] is True
+    assert found["faults"]["struck"] >= 1
+    assert left_on(urls, rabbitmq_server, found["namespace"]) == []
+
+
 def test_rows_can_be_locked_for_longer_than_a_transaction_of_ours_may_be_idle(postgres_server: PostgreSQL) -> None:
     times = Times().divided_by(20)
     ledger, name = postgres_server.create_database(), "certify_0a1b2c3d"

@@ -57,6 +57,7 @@ def test_without_any_setting_the_ledger_is_one_sqlite_file_and_serves_as_all_thr
 
     assert (settings.ledger, settings.broker, settings.inflight) == ("sqlite:///workq.db", None, None)
     assert (settings.app, settings.namespace, settings.queue_type) == (None, "workq", "quorum")
+    assert settings.ladder == "binary"
     assert settings.times == Times()
     assert settings.payload_max_bytes == 256 * 1024
     assert settings.retention_s == 7 * 86400
@@ -88,6 +89,7 @@ def test_an_argument_wins_over_the_environment_which_wins_over_the_file(tmp_path
         ("WORKQ_APP", "app", "shop.tasks:queue"),
         ("WORKQ_NAMESPACE", "namespace", "shop"),
         ("WORKQ_QUEUE_TYPE", "queue_type", "classic"),
+        ("WORKQ_LADDER", "ladder", "levels:5s,10s,1m"),
     ],
 )
 def test_each_environment_variable_sets_its_setting(tmp_path: Path, variable: str, name: str, value: str) -> None:
@@ -110,8 +112,8 @@ def test_workq_toml_wins_over_pyproject_as_a_whole(tmp_path: Path) -> None:
 def test_the_file_sets_every_setting_and_times_one_by_one(tmp_path: Path) -> None:
     (tmp_path / "workq.toml").write_text(
         'ledger = "postgres://app@db/shop"\nbroker = "amqps://rabbit"\ninflight = "unix:///run/redis.sock?db=2"\n'
-        'app = "shop:queue"\nnamespace = "shop"\nqueue_type = "classic"\npayload_max_bytes = 1024\n'
-        "retention_s = 60\ndead_retention_s = 90.5\n[times]\nlease_s = 60\nbeat_s = 7.5\n"
+        'app = "shop:queue"\nnamespace = "shop"\nqueue_type = "classic"\nladder = "levels:5s,1m"\n'
+        "payload_max_bytes = 1024\nretention_s = 60\ndead_retention_s = 90.5\n[times]\nlease_s = 60\nbeat_s = 7.5\n"
     )
 
     settings = load(tmp_path)
@@ -268,6 +270,8 @@ def test_an_empty_file_a_bom_and_windows_line_ends_are_fine(tmp_path: Path, cont
         (b"dead_retention_s = 1e12\n", ["dead_retention_s", "at most"]),
         (b"dead_retention_s = 1" + b"0" * 400, ["dead_retention_s", "at most"]),
         (b"queue_type = 'stream'\n", ["queue_type", "quorum or classic"]),
+        (b"ladder = 'levels:5s,1s'\n", ["ladder", "'1s' is not above the one before it"]),
+        (b"ladder = ['5s']\n", ["ladder must be text, not a list"]),
         (b"broker = ''\n", ["broker", "is empty", "leave it out"]),
         (b"namespace = ''\n", ["namespace", "[a-z][a-z0-9_]{0,30}"]),
     ],
@@ -632,6 +636,8 @@ def test_a_payload_limit_stays_below_the_hard_one(tmp_path: Path) -> None:
 def test_settings_made_by_hand_are_checked_too() -> None:
     with pytest.raises(ConfigError, match=r"queue_type \(argument\): must be quorum or classic"):
         Settings(queue_type="stream")  # type: ignore[arg-type]  # what the test is about
+    with pytest.raises(ConfigError, match=r"ladder \(argument\): 'linear' is no ladder of delays; use binary, or"):
+        Settings(ladder="linear")
     with pytest.raises(ConfigError, match="namespace"):
         replace(Settings(), namespace='x"; drop')
 

@@ -25,6 +25,7 @@ def walk(exchange: str, routing_key: str) -> tuple[list[str], int]:
     waited_ms = 0
     while exchange != due_exchange("ns"):
         level = rungs[exchange]
+        assert level.passes is not None
         assert matches(level.waits, routing_key) != matches(level.passes, routing_key), "exactly one way on"
         if matches(level.waits, routing_key):
             waited_ms += level.ttl_ms

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from workq.errors import ConfigError
-from workq.names import check_key, check_namespace, check_queue, check_task_name
+from workq.names import check_key, check_namespace, check_queue, check_task_name, seconds_of
 
 HOSTILE = [
     *("", " ", "a b", "a\n", "\x00", "a\x1b[31m", "../x", "a/b", "*", "a#b", "'", 'x"; drop', "%s"),
@@ -66,3 +66,15 @@ def _refused(check: Callable[[object], str], name: Any) -> str:
     assert message.isprintable()
     assert len(message) < 300
     return message
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [("500ms", 0.5), ("90s", 90.0), ("1.5m", 90.0), ("2h", 7200.0), ("1d", 86400.0), ("0s", 0.0)]
+    + [
+        (bad, None)
+        for bad in ("", "5", "s", "5 s", "5S", "-5s", "+5s", "1e3s", ".5s", "5s ", "5s\n", "\u0665s", "5sec")
+    ],
+)
+def test_a_duration_is_a_number_and_its_unit_and_nothing_else(written: str, seconds: float | None) -> None:
+    assert seconds_of(written) == seconds

@@ -17,6 +17,8 @@ from typing import Any, Protocol
 
 PAGE = 100
 """How many task ids one hint carries at most."""
+HOP_S = 2.0
+"""How long a hint may take from where it waited to its queue, where it may come late. See `arrives_in_s`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,7 @@ class Consumer(Protocol):
         ...
 
     def put_back(self, delivery: Delivery, *, delay_s: float) -> None:
-        """Send a message that we cannot read on its way again as it is, in `delay_s` seconds, then ack it.
+        """Send a message that we cannot read on its way again as it is, in about `delay_s` seconds, then ack it.
 
         For a hint of a newer version, which another worker may understand. Its next delivery has one more of `returns`.
         If it cannot be sent, the delivery stays unacked and comes again.
@@ -167,8 +169,22 @@ class Broker(Protocol):
     """The longest delay that a hint can carry. Later tasks wait in the ledger until the sweep promotes them."""
     unit_s: float
     """Tasks that are due within so much of each other may share a hint, with `waits_s`. 0: none may."""
+    is_late: bool
+    """Delayed hints may come after their time, as `waits_s` tells, and never before. Else they come at it, or up to
+    `unit_s` before, and tell what is left."""
     is_listable: bool
     """`browse` only reads: it moves nothing, and no marker loses its meaning by it."""
+
+    def waits_s(self, delay_s: float) -> float:
+        """How long a hint with this delay waits in all: longer than its delay only where `is_late`.
+
+        There, tasks for which this is the same may share a hint, and whoever marks them as published stamps them with
+        the instant at which it has come for certain (`arrives_in_s`): until then no marker proves it lost.
+
+        Raises:
+            ValueError: the delay is negative or above `horizon_s`.
+        """
+        ...
 
     def publish(self, hints: Sequence[Hint], *, deadline_s: float) -> list[bool]:
         """Send hints; for each, True once the broker has confirmed it durably, False if not by the deadline.
@@ -232,3 +248,11 @@ class Broker(Protocol):
     def close(self) -> None:
         """End threads and connections, within a bound. Repeatable."""
         ...
+
+
+def arrives_in_s(broker: Broker, delay_s: float) -> float:
+    """In how many seconds a hint that is published now is in its queue for certain: its delay, where that is exact."""
+    if not broker.is_late:
+        return delay_s
+    waits_s = broker.waits_s(delay_s)
+    return waits_s + HOP_S if waits_s else 0.0

@@ -73,6 +73,7 @@ class EmbeddedBroker:
     is_transactional = True
     horizon_s = 3.2e8  # a little more than the longest delay, ten years: what is due later stands behind another
     unit_s = 0.0
+    is_late = False
     is_listable = True
 
     def __init__(self, database: Database, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -82,6 +83,9 @@ class EmbeddedBroker:
         self._publishes = 0
         self._lock = threading.Lock()
         self._consumers: set[EmbeddedConsumer] = set()
+
+    def waits_s(self, delay_s: float) -> float:
+        return delay_s
 
     def publish(self, hints: Sequence[Hint], *, deadline_s: float) -> list[bool]:
         """As the port promises; all of a call stand together, or none."""

@@ -30,15 +30,17 @@ HORIZON_S: Final = 819.1
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One rung: a topic exchange and a queue, both called `name`."""
+    """One queue in which hints wait, called `name`, and the topic exchange before it."""
 
     name: str
+    exchange: str
     ttl_ms: int
     waits: str
-    """The binding pattern from this exchange to its queue: bit 1."""
-    passes: str
-    """The binding pattern from this exchange to the `next`: bit 0."""
+    """The binding pattern from the exchange to the queue."""
     next: str
+    """The exchange behind the queue."""
+    passes: str | None = None
+    """The binding pattern from the exchange to the `next`, for hints that do not wait here. None: all do."""
 
 
 def split(delay_s: float) -> tuple[int, int]:
@@ -71,7 +73,7 @@ def levels(namespace: str) -> list[Level]:
     for n in range(LEVELS):
         before = "*." * (LEVELS - 1 - n)
         name = _level_name(namespace, n)
-        rungs.append(Level(name, UNIT_MS << n, f"{before}1.#", f"{before}0.#", below))
+        rungs.append(Level(name, name, UNIT_MS << n, f"{before}1.#", below, f"{before}0.#"))
         below = name
     return rungs
 
@@ -88,6 +90,25 @@ def waits_ms(hint: Hint, wait_ms: int) -> tuple[int, ...]:
     if any(hint.waits_s):
         return tuple(wait_ms + math.ceil(round(one * 1000, 3)) for one in hint.waits_s)
     return (wait_ms,) * len(hint.task_ids) if wait_ms else ()
+
+
+class Binary:
+    """The ladder as a policy of delays. See `Delays`."""
+
+    horizon_s = HORIZON_S
+    unit_s = UNIT_MS / 1000
+    is_late = False
+    late_max_s = 0.0
+
+    def waits_s(self, delay_s: float) -> float:
+        return delay_s
+
+    def way(self, namespace: str, main_queue: str, delay_s: float) -> tuple[str, str, int]:
+        count, wait_ms = split(delay_s)
+        return *way(namespace, main_queue, count), wait_ms
+
+    def queues(self, namespace: str) -> list[Level]:
+        return levels(namespace)
 
 
 def _level_name(namespace: str, n: int) -> str:

@@ -4,7 +4,7 @@ One connection publishes, each consumer has its own (an alarm blocks publishers 
 (`depths`, `check`) open one for a moment. Nothing connects before it is needed.
 
     amqp.py                 the connection thread
-    topology.py, ladder.py  what exists in the broker, and how delays pass through it
+    topology.py, delays.py  what exists in the broker, and how hints wait in it until they are due
     rabbitmq_publisher.py   messages on their way, with what happens when they do not get there
     rabbitmq_consumer.py    deliveries, and what happens when the connection breaks under them
     rabbitmq_browser.py     what is in a queue, by turning it once
@@ -29,13 +29,16 @@ try:
 except ModuleNotFoundError as missing:
     raise MissingExtra("broker: amqp:// needs the client library pika; install the extra [rabbitmq]") from missing
 
-from workq.broker import Browsed, Depth, Hint, HintRow, See, ladder
+from workq.broker import Browsed, Depth, Hint, HintRow, See
 from workq.broker.amqp import Address, converse
+from workq.broker.delays import delays_of
+from workq.broker.ladder import waits_ms
 from workq.broker.rabbitmq_browser import Turn
 from workq.broker.rabbitmq_consumer import RETURNS_HEADER, Foreign, RabbitMQConsumer
 from workq.broker.rabbitmq_publisher import Batch, Message, Publisher, properties
 from workq.broker.topology import LADDER, QUARANTINE, QueueType, Topology
 from workq.codec import Envelope, encode_hint
+from workq.config import BINARY
 
 ASK_S = 3.0
 CLOSE_S = 1.0
@@ -45,8 +48,6 @@ class RabbitMQBroker:
     """The port of the broker, on RabbitMQ. Connects when first used, and anew when first used after a fork."""
 
     is_transactional = False
-    horizon_s = ladder.HORIZON_S
-    unit_s = ladder.UNIT_MS / 1000
     is_listable = False
 
     def __init__(
@@ -55,18 +56,23 @@ class RabbitMQBroker:
         *,
         namespace: str = "workq",
         queue_type: QueueType = "quorum",
+        ladder: str = BINARY,
         heartbeat_s: float = 20.0,
         confirm_s: float = 10.0,
     ) -> None:
         """`confirm_s` bounds the publishing that nobody waits for: of quarantined messages.
 
         Raises:
-            ConfigError: the URL or the queue type is wrong. Nothing was contacted.
+            ConfigError: the URL, the queue type or the ladder is wrong. Nothing was contacted.
         """
         if queue_type not in get_args(QueueType):
             raise ConfigError(f"broker: queue type {queue_type!r} is not known; use quorum or classic")
         self._address = Address.parse(url)
-        self._topology = Topology(namespace, queue_type)
+        self._delays = delays_of(ladder)
+        self.horizon_s = self._delays.horizon_s
+        self.unit_s = self._delays.unit_s
+        self.is_late = self._delays.is_late
+        self._topology = Topology(namespace, queue_type, self._delays)
         self._heartbeat_s = heartbeat_s
         self._confirm_s = confirm_s
         self._properties = properties()
@@ -97,6 +103,9 @@ class RabbitMQBroker:
         if batch.error is not None:
             raise batch.error
         return answers
+
+    def waits_s(self, delay_s: float) -> float:
+        return self._delays.waits_s(delay_s)
 
     def rows(self, hints: Sequence[Hint]) -> list[HintRow]:
         raise NotImplementedError("RabbitMQ has no part in the ledger's transactions: publish after the commit")
@@ -192,8 +201,9 @@ class RabbitMQBroker:
 
     def _way(self, queue: str, delay_s: float) -> tuple[str, str, tuple[str, ...], int]:
         """For a message to a queue of ours: exchange, routing key, what must be declared, and the wait behind it."""
-        count, wait_ms = ladder.split(delay_s)
-        exchange, routing_key = ladder.way(self._topology.namespace, self._topology.main_queue(queue), count)
+        exchange, routing_key, wait_ms = self._delays.way(
+            self._topology.namespace, self._topology.main_queue(queue), delay_s
+        )
         return exchange, routing_key, (queue, LADDER) if exchange else (queue,), wait_ms
 
     def _message(self, batch: Batch, index: int, hint: Hint) -> Message:
@@ -204,9 +214,7 @@ class RabbitMQBroker:
             exchange=exchange,
             routing_key=routing_key,
             needs=needs,
-            body=encode_hint(
-                Envelope(hint.queue, hint.task_ids, hint.looks, hint.marker, ladder.waits_ms(hint, wait_ms))
-            ),
+            body=encode_hint(Envelope(hint.queue, hint.task_ids, hint.looks, hint.marker, waits_ms(hint, wait_ms))),
             properties=self._properties,
         )
 
@@ -226,7 +234,7 @@ class RabbitMQBroker:
         """One message to the quarantine, or back into its queue; nobody waits for it, but `done` is told."""
         batch = Batch(1, lambda ended: done(ended.error or ended.answers[0] is True))
         if foreign.reason is None:
-            exchange, routing_key, needs, _ = self._way(foreign.queue, foreign.delay_s)
+            exchange, routing_key, needs, _ = self._way(foreign.queue, min(foreign.delay_s, self.horizon_s))
             headers: dict[str, Any] = {RETURNS_HEADER: foreign.returns}
         else:
             exchange, routing_key, needs = "", self._topology.quarantine, (QUARANTINE,)

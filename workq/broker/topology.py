@@ -3,7 +3,8 @@
     {ns}.q.{queue}      durable; quorum (default) or classic. The one place that names them is `Topology.main_queue`
     {ns}.quarantine     durable, bounded: messages that are not ours, and hints that nobody could take twenty times
     {ns}.turn.{queue}   exclusive to a connection, and gone with it: the lock of who looks at all that is in a queue
-    {ns}.delay.00..12   exchanges and queues of the ladder; {ns}.due is its foot
+    {ns}.delay.00..12   exchanges and queues of the binary ladder; {ns}.due is its foot
+    {ns}.level.{ms}     queues of levels, where these are chosen instead: behind {ns}.level, and before {ns}.due
 
 A quorum queue always gets a delivery limit: without one, a hint returned by nack goes behind the marker (RabbitMQ
 3.10), and the proof of loss would be wrong.
@@ -26,6 +27,7 @@ from pika.exceptions import ChannelClosedByBroker
 
 from workq.broker import ladder
 from workq.broker.amqp import ANSWER_S, Link
+from workq.broker.delays import Delays
 from workq.errors import ConfigError
 
 QueueType = Literal["quorum", "classic"]
@@ -52,6 +54,7 @@ class Topology:
 
     namespace: str
     queue_type: QueueType
+    delays: Delays
 
     def main_queue(self, queue: str) -> str:
         return f"{self.namespace}.q.{queue}"
@@ -117,9 +120,10 @@ class Topology:
 
     def _declare_ladder(self, channel: Channel, done: Callable[[Any], None]) -> None:
         self._declare_due(channel)
-        rungs = ladder.levels(self.namespace)
+        rungs = self.delays.queues(self.namespace)
         for rung in rungs:
-            channel.exchange_declare(rung.name, "topic", durable=True)
+            then = done if rung is rungs[-1] else None
+            channel.exchange_declare(rung.exchange, "topic", durable=True)
             channel.queue_declare(
                 rung.name,
                 durable=True,
@@ -129,8 +133,9 @@ class Topology:
                     "x-dead-letter-exchange": rung.next,
                 },
             )
-            channel.queue_bind(rung.name, rung.name, rung.waits)
-            channel.exchange_bind(rung.next, rung.name, rung.passes, callback=done if rung is rungs[-1] else None)
+            if rung.passes is not None:
+                channel.exchange_bind(rung.next, rung.exchange, rung.passes)
+            channel.queue_bind(rung.name, rung.exchange, rung.waits, callback=then)
 
 
 class Declarer:

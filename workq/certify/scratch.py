@@ -51,7 +51,7 @@ class Scratch(Namespace):
         if self.settings.broker is None:
             hint = self.database.tables.hint
             return self._change(delete(hint).where(hint.c.queue == self.queue, hint.c.due_at > self.database.now()))
-        return self._purge(self.delay_names())
+        return self._purge([level.name for level in self.delays()])
 
     def delete_queue(self) -> None:
         """Delete the queue under its consumers."""

@@ -29,6 +29,7 @@ from typing import Any, Final
 from sqlalchemy.exc import SQLAlchemyError
 
 from workq.app import WorkQueue
+from workq.broker.delays import delays_of
 from workq.certify import nemesis, witness
 from workq.certify.driver import AHEAD_S, Driver
 from workq.certify.faults import Fault
@@ -50,6 +51,8 @@ from workq.testing.environment import only_workq_variables
 
 TURNS_S: Final = 5.0
 """How long suspects may take until the last had its turn."""
+DELAYS: Final = 3
+"""So often, at most, a task waits for a time: of its own, or of a retry."""
 HOSTS: Final = 2
 SHOWN: Final = 5
 """So many findings are shown with the whole timeline of their task."""
@@ -187,6 +190,7 @@ class _Trial:
         self.composed = 0
         self.watched: dict[str, tuple[str, int, object]] = {}
         self.start_s = 0.0
+        self.late_s = delays_of(stage.scratch.settings.ladder).late_max_s
         self._passed = 0
         """So many entries of the journal are finished for certain."""
 
@@ -286,9 +290,10 @@ class _Trial:
     def _allowed_s(self, promised_s: float) -> float:
         """What is promised, the work that waits, and the start of a supervisor and its processes on this machine.
 
-        And the turns of suspects: what ran in company when its process died runs again alone, one after the other.
+        And the turns of suspects: what ran in company when its process died runs again alone, one after the other. And
+        what a delay, and retries, are late by themselves where delays go by levels.
         """
-        return promised_s + AHEAD_S + TURNS_S + 2.0 * self.start_s
+        return promised_s + AHEAD_S + TURNS_S + 2.0 * self.start_s + DELAYS * self.late_s
 
     def _wait_calm(self, before: float, *, until: float) -> float | None:
         """Wait for everything that was acknowledged and due before; when that was, or None when the time is up."""

@@ -14,10 +14,9 @@ import click
 from workq.bands import check_band
 from workq.codec import is_task_id
 from workq.errors import ConfigError
-from workq.names import check_queue, check_task_name
+from workq.names import check_queue, check_task_name, seconds_of
 
-_UNITS_S: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([smhd])")
+_A_RATE_S: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _INSTANT: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)", re.ASCII)
 _WHOLE: Final = re.compile(r"-?[0-9]{1,18}")
 _RATE: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)/([smh])")
@@ -34,9 +33,8 @@ class Duration(click.ParamType[float]):
         """Seconds, above 0."""
         if isinstance(value, float):
             return value
-        found = _DURATION.fullmatch(value)
-        seconds = float(found[1]) * _UNITS_S[found[2]] if found else 0.0
-        if seconds <= 0.0:
+        seconds = seconds_of(value)
+        if not seconds:
             self.fail(f"{_shown(value)} is not a duration above 0; write 90s, 10m, 2h or 1d", param, ctx)
         return seconds
 
@@ -103,7 +101,7 @@ class Rate(click.ParamType[float]):
         if isinstance(value, float):
             return value
         found = _RATE.fullmatch(value)
-        per_s = float(found[1]) / _UNITS_S[found[2]] if found else 0.0
+        per_s = float(found[1]) / _A_RATE_S[found[2]] if found else 0.0
         if per_s <= 0.0:
             self.fail(f"{_shown(value)} is not a rate above 0; write 100/s, 60/m or 1000/h", param, ctx)
         return per_s

@@ -14,6 +14,7 @@ This package is imported by every command: nothing but the standard library, and
 
 from __future__ import annotations
 
+from workq.config.ladder import BINARY, levels_ms
 from workq.config.settings import DEFAULT_LEDGER, PAYLOAD_DEFAULT_BYTES, PAYLOAD_LIMIT_BYTES, QueueType, Settings
 from workq.config.sources import FILE_MAX_BYTES, SECRET_MAX_BYTES
 from workq.config.times import Times
@@ -28,6 +29,7 @@ from workq.config.urls import (
 )
 
 __all__ = [
+    "BINARY",
     "CLUSTER_SCHEMES",
     "DEFAULT_LEDGER",
     "FILE_MAX_BYTES",
@@ -41,6 +43,7 @@ __all__ = [
     "check_broker_url",
     "check_inflight_url",
     "check_ledger_url",
+    "levels_ms",
     "masked",
     "node_urls",
 ]

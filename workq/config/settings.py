@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, Literal, cast, get_args
 
+from workq.config.ladder import BINARY, levels_ms
 from workq.config.sources import URLS, Environment, Found, read_files
 from workq.config.times import Times
 from workq.config.urls import check_broker_url, check_inflight_url, check_ledger_url, masked
@@ -36,6 +37,7 @@ class Settings:
         app: `module:attribute` of the WorkQueue that the commands use.
         namespace: prefix of every table, queue and key.
         queue_type: of the queues in RabbitMQ.
+        ladder: how hints wait in RabbitMQ until they are due: `binary`, or `levels:` and the levels.
         payload_max_bytes: the largest payload, measured on the encoded JSON.
         retention_s: how long succeeded and cancelled tasks are kept.
         dead_retention_s: how long dead ones are.
@@ -50,6 +52,7 @@ class Settings:
     app: str | None = None
     namespace: str = "workq"
     queue_type: QueueType = "quorum"
+    ladder: str = BINARY
     times: Times = field(default_factory=Times)
     payload_max_bytes: int = PAYLOAD_DEFAULT_BYTES
     retention_s: float = 7 * 86400.0
@@ -92,6 +95,7 @@ class Settings:
         app: str | None = None,
         namespace: str | None = None,
         queue_type: str | None = None,
+        ladder: str | None = None,
         times: Times | None = None,
         payload_max_bytes: int | None = None,
         retention_s: float | None = None,
@@ -117,6 +121,7 @@ class Settings:
             "app": app,
             "namespace": namespace,
             "queue_type": queue_type,
+            "ladder": ladder,
             "payload_max_bytes": payload_max_bytes,
             "retention_s": retention_s,
             "dead_retention_s": dead_retention_s,
@@ -180,6 +185,7 @@ _CHECKS: Final[Mapping[str, Callable[[Any], object]]] = {
     "app": _check_app,
     "namespace": check_namespace,
     "queue_type": _check_queue_type,
+    "ladder": levels_ms,
     "payload_max_bytes": _check_payload_max,
     "retention_s": _check_retention,
     "dead_retention_s": _check_retention,

@@ -44,6 +44,7 @@ _VARIABLES: Final = {
     "app": "WORKQ_APP",
     "namespace": "WORKQ_NAMESPACE",
     "queue_type": "WORKQ_QUEUE_TYPE",
+    "ladder": "WORKQ_LADDER",
 }
 URLS: Final = frozenset({"ledger", "broker", "inflight"})
 
@@ -98,7 +99,7 @@ class Environment:
 
 # -- files
 
-_STRINGS: Final = ("ledger", "broker", "inflight", "app", "namespace", "queue_type")
+_STRINGS: Final = ("ledger", "broker", "inflight", "app", "namespace", "queue_type", "ladder")
 _NUMBERS: Final = ("payload_max_bytes", "retention_s", "dead_retention_s")
 
 

@@ -119,7 +119,7 @@ def look(topology: Topology, address: Address, queues: Sequence[str]) -> Iterato
     """What only the API tells. `queues` are those of the application; those that exist besides are looked at too."""
     api = Api.of(address)
     vhost = quote(address.vhost, safe="")
-    ours = f"^{re.escape(topology.namespace)}[.](q[.]|quarantine$|delay[.])"
+    ours = f"^{re.escape(topology.namespace)}[.](q[.]|quarantine$|delay[.]|level[.])"
     page = urlencode({"page": 1, "page_size": QUEUES_MAX, "name": ours, "use_regex": "true", "columns": _COLUMNS})
     try:
         found = api.get(f"queues/{vhost}?{page}")["items"]

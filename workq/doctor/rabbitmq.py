@@ -42,6 +42,7 @@ def look(settings: Settings, queues: tuple[str, ...]) -> Iterator[Check]:
             f"{masked(url)} logs in as guest, whom RabbitMQ admits from its own host only; create a user",
         )
     from workq.broker.amqp import Address
+    from workq.broker.delays import delays_of
     from workq.broker.rabbitmq import RabbitMQBroker
     from workq.broker.topology import Topology
     from workq.doctor import management
@@ -50,6 +51,7 @@ def look(settings: Settings, queues: tuple[str, ...]) -> Iterator[Check]:
         url,
         namespace=settings.namespace,
         queue_type=settings.queue_type,
+        ladder=settings.ladder,
         heartbeat_s=settings.times.amqp_heartbeat_s,
         confirm_s=settings.times.confirm_s,
     )
@@ -61,7 +63,15 @@ def look(settings: Settings, queues: tuple[str, ...]) -> Iterator[Check]:
     number = _number(server)
     if number and number < VERSION_MIN:
         yield Check("broker", Level.WARNING, f"{server} is older than 3.10, the oldest that workq is tested with")
-    topology, address = Topology(settings.namespace, settings.queue_type), Address.parse(url)
+    delays = delays_of(settings.ladder)
+    if delays.is_late:
+        yield Check(
+            "broker",
+            Level.OK,
+            f"delays go by {settings.ladder}: a delayed task, or a retry, starts up to {delays.late_max_s:g} s late; "
+            "when its hint is lost, that is found so much later, too",
+        )
+    topology, address = Topology(settings.namespace, settings.queue_type, delays), Address.parse(url)
     yield from _declared(topology, address, queues)
     yield from management.look(topology, address, queues)
 

@@ -115,7 +115,10 @@ class Ledger(Protocol):
         ...
 
     def mark_published(self, sent: Iterable[Unpublished]) -> None:
-        """Note that these tasks' hints are confirmed, for those that still stand at the same attempt."""
+        """Note that these tasks' hints are confirmed, for those that still stand at the same attempt.
+
+        With `arrives_in_s`, the instant that is noted is the one at which the hint has come: see `rehinted`.
+        """
         ...
 
     def take_unpublished(

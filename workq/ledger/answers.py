@@ -18,12 +18,16 @@ from workq.timetable import Missed, Timetable
 
 
 class Unpublished(msgspec.Struct, frozen=True):
-    """A task that needs a hint, in `delay_s` seconds (0 when it is due). `attempt` guards the mark afterwards."""
+    """A task that needs a hint, in `delay_s` seconds (0 when it is due). `attempt` guards the mark afterwards.
+
+    `arrives_in_s`, of one whose hint was sent: when that comes, counted from the mark, if it may come after it is due.
+    """
 
     task_id: str
     queue: str
     attempt: int
     delay_s: float
+    arrives_in_s: float = 0.0
 
 
 class Settled(msgspec.Struct, frozen=True):

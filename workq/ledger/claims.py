@@ -68,25 +68,28 @@ class Claiming:
     # -- the mark of the relay
 
     def mark_published(self, sent: Iterable[Unpublished]) -> None:
-        by_attempt: defaultdict[int, list[str]] = defaultdict(list)
+        alike: defaultdict[tuple[int, float], list[str]] = defaultdict(list)
         for one in sent:
-            by_attempt[one.attempt].append(one.task_id)
-        if not by_attempt:
+            alike[one.attempt, one.arrives_in_s].append(one.task_id)
+        if not alike:
             return
         statement = self.database.kept("mark", self._mark_statement)
 
         def mark(tx: Connection) -> None:
-            for attempt, ids in by_attempt.items():
-                statement.write(tx, {"b_ids": in_order(ids), "b_attempt": attempt})
+            for (attempt, arrives_in_s), ids in alike.items():
+                statement.write(tx, {"b_ids": in_order(ids), "b_attempt": attempt, "b_arrives_in_s": arrives_in_s})
 
-        self.database.run(mark, is_single=len(by_attempt) == 1)
+        self.database.run(mark, is_single=len(alike) == 1)
 
     def _mark_statement(self) -> Update:
         t = self.database.tables.task
         return (
             update(t)
             .where(self._among(t.c.id), t.c.attempt == bindparam("b_attempt"), guarded(t.c.state, *CLAIMABLE))
-            .values(published_at=self.database.now(), relay_until=None)
+            .values(
+                published_at=self.database.now(bindparam("b_arrives_in_s", type_=Float())),
+                relay_until=None,
+            )
         )
 
     # -- claim

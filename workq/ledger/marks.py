@@ -1,7 +1,8 @@
 """The ledger's part of the proof of loss: the markers, and which tasks a returned marker has overtaken (see marker.py).
 
 All comparisons are between instants of the ledger's own clock. `published_at` is written after a hint was confirmed,
-`sent_at` before the marker is published: so `published_at < sent_at` says that the hint was in the queue first.
+`sent_at` before the marker is published: so `published_at < sent_at` says that the hint was in the queue first. Of one
+that comes later than its task is due, `published_at` is the instant at which it has come (see `Ledger.rehinted`).
 """
 
 from __future__ import annotations

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from pika import SelectConnection
     from pika.channel import Channel
 
+    from workq.broker.ladder import Level
+
 _NAME: Final = re.compile("(certify|bench)_[0-9a-f]{8}")
 _LIBRARIES: Final = ("sqlalchemy", "msgspec", "psutil", "pika", "redis", "psycopg", "PyMySQL")
 _ASK_S: Final = 10.0
@@ -84,6 +86,7 @@ def settings_for(settings: Settings, name: str, times: Times) -> Settings:
         inflight=settings.inflight,
         namespace=name,
         queue_type=settings.queue_type,
+        ladder=settings.ladder,
         times=times,
     )
 
@@ -92,7 +95,7 @@ def write_settings(file: Path, settings: Settings, urls: dict[Store, str]) -> Pa
     """A settings file for processes of this run, with these URLs. It holds passwords: only its owner may read it."""
     file.touch(mode=0o600)
     texts = {**{store.value: url for store, url in urls.items()}, "namespace": settings.namespace}
-    texts["queue_type"] = settings.queue_type
+    texts |= {"queue_type": settings.queue_type, "ladder": settings.ladder}
     lines = [f"{name} = {json.dumps(value)}" for name, value in texts.items()]
     lines += ["[times]", *(f"{one.name} = {float(getattr(settings.times, one.name))!r}" for one in fields(Times))]
     file.write_text("\n".join([*lines, ""]), encoding="utf-8")
@@ -177,9 +180,9 @@ class Namespace:
             return
         from workq.broker import ladder
 
-        topology, delays = self.topology(), self.delay_names()
-        queues = [topology.main_queue(self.queue), topology.quarantine, *delays]
-        exchanges = [ladder.due_exchange(self.settings.namespace), *delays]
+        topology, delays = self.topology(), self.delays()
+        queues = [topology.main_queue(self.queue), topology.quarantine, *(level.name for level in delays)]
+        exchanges = {ladder.due_exchange(self.settings.namespace), *(level.exchange for level in delays)}
         orders: list[Order] = [deleting_queue(name) for name in queues]
         self.tell([*orders, *(deleting_exchange(name) for name in exchanges)])
 
@@ -196,14 +199,16 @@ class Namespace:
     # -- RabbitMQ
 
     def topology(self) -> Any:
+        from workq.broker.delays import delays_of
         from workq.broker.topology import Topology
 
-        return Topology(self.settings.namespace, self.settings.queue_type)
+        return Topology(self.settings.namespace, self.settings.queue_type, delays_of(self.settings.ladder))
 
-    def delay_names(self) -> list[str]:
-        from workq.broker import ladder
+    def delays(self) -> list[Level]:
+        """The queues in which hints wait until they are due."""
+        from workq.broker.delays import delays_of
 
-        return [level.name for level in ladder.levels(self.settings.namespace)]
+        return delays_of(self.settings.ladder).queues(self.settings.namespace)
 
     def tell(self, orders: Sequence[Order]) -> list[Any]:
         """One order after the other; what is not there (404) answers None."""
