@@ -52,6 +52,19 @@ def test_it_can_have_an_end_and_says_what_still_runs(cli: Cli) -> None:
     assert said.endswith("; 2 of its tasks still run\n")
 
 
+def test_drain_looks_twice_for_a_claim_that_was_under_way_when_it_paused(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli.record("shop.add", 1)
+    seen = iter([0, 1, 1, 0, 0])  # at the first look, that claim has not been committed yet
+    monkeypatch.setattr("workq.cli.queue._running", lambda *_: next(seen))
+
+    drained = cli.here("queue", "drain", "sums", "--why", "?", "--wait", "60s")
+
+    assert (drained.status, drained.out) == (0, "paused until it is resumed; nothing of it runs\n")
+    assert list(seen) == []
+
+
 def test_drain_waits_for_what_runs_and_the_queue_stays_paused(cli: Cli) -> None:
     (task_id,) = cli.claim(cli.record("shop.add", 1))
 
