@@ -39,10 +39,10 @@ test: $(FULL) servers ## all tests, against private servers; a missing server is
 	@echo "test: unit, contract, simulation, fault and system tests; private servers on free ports; nothing is skipped"
 	@$(BIN)/pytest --require=all --numprocesses=4 --dist=worksteal $(if $(LEGS),--both-legs)
 
-LONG := $(foreach name,audit chaos dead delays kills lost_hints promises,tests/system/test_$(name).py)
+LONG := $(foreach name,audit chaos dead delays keys kills limits lost_hints order promises transaction,tests/system/test_$(name).py)
 
 .PHONY: long
-long: $(FULL) servers ## the figures at full size: kills, losses, audits, memory, a deep backlog (about fifty minutes)
+long: $(FULL) servers ## the figures at full size: kills, losses, audits, order, limits, memory, a deep backlog (two hours)
 	@echo "long: the system tests at full size; prints what it measured"
 	@$(BIN)/pytest --require=all --long --timeout=1800 -rP -p no:randomly $(LONG)
 

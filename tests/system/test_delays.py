@@ -7,7 +7,7 @@ import statistics
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import psutil
 import pytest
@@ -125,6 +125,33 @@ def test_many_delays_at_once_are_all_kept_and_no_consumer_holds_them(leg: Leg, l
     assert late[0] > -EARLY_S
     assert max(leg.starts().values()) == 1
     assert most_mib - before_mib < 32.0
+
+
+@pytest.mark.timeout(600)
+def test_a_burst_that_is_due_at_one_moment_runs_and_how_fast_is_told(leg: Leg, long_run: bool) -> None:
+    count, delay_s = (50_000, 30.0) if long_run else (1_000, 5.0)
+    at = datetime.now(UTC) + timedelta(seconds=delay_s)
+    with leg.fleet(processes=2, threads=4) as fleet:
+        wait_until(lambda: len(leg.app.stores.ledger.workers()) == 2, timeout_s=30, what="both workers serve")
+        handler = leg["note"]
+        for _ in range(0, count, 500):
+            options = handler.options(at=at)._options
+            leg.app.producer.record([handler.new_task(options, (0,), {}) for _ in range(500)])
+        assert leg.app.producer.relay.flush(timeout_s=60)
+        leg.wait_settled(timeout_s=120)
+        fleet.terminate()
+        assert fleet.wait(20) == 0
+
+    starts = sorted(first_starts(leg).values())
+    due_at = at.timestamp()
+    took_s = starts[-1] - due_at
+    print(
+        f"{leg.name}: {count} tasks due at one moment: the first {1000 * (starts[0] - due_at):.0f} ms late, the last "
+        f"{took_s:.2f} s: {count / took_s:.0f} /s"
+    )
+    assert len(starts) == count
+    assert starts[0] - due_at > -EARLY_S
+    assert max(leg.starts().values()) == 1
 
 
 def test_a_second_behind_an_hour_is_on_time(leg: Leg) -> None:
