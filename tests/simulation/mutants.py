@@ -262,8 +262,8 @@ def claim_without_looking_at_the_state() -> Any:
 def claim_for_an_incarnation_that_is_not_live() -> Any:
     original = Claiming._claim_statement
 
-    def statement(self: Any) -> Any:
-        return _without_exists(original(self))
+    def statement(self: Any, **has_permit: Any) -> Any:
+        return _without_exists(original(self, **has_permit))
 
     return replaced(Claiming, "_claim_statement", statement)
 
