@@ -573,7 +573,7 @@ def release_drops_what_others_hold() -> Any:
         with self._call("release"):
             own = [(queue, task_id) for task_id, queue in task_ids if (queue, task_id) in self._server.state.holds]
             for where in own:
-                del self._server.state.holds[where]
+                self._server.state.holds.pop(where, None)
             return len(own)
 
     return replaced(inflight.SimInFlight, "release", release)
