@@ -46,14 +46,26 @@ class Rate:
         return SPARE * self.per_s
 
 
+def check_rate(value: object) -> str:
+    """A rate such as `100/s`, unchanged.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if not isinstance(value, str):
+        raise ConfigError(f"rate: need text such as '100/s', got {value!r:.100}")
+    rate_of(value)
+    return value
+
+
 @lru_cache(maxsize=1000)
-def rate_of(text: object) -> Rate:
+def rate_of(text: str) -> Rate:
     """What `100/s` means; per second, minute, hour or day.
 
     Raises:
         ConfigError: it is no rate.
     """
-    found = _RATE.fullmatch(text) if isinstance(text, str) else None
+    found = _RATE.fullmatch(text)
     if found is None or int(found[1]) > COUNT_MAX:
         raise ConfigError(
             f"rate: need a whole number from 1 to {COUNT_MAX} per s, m, h or d, as in '100/s', got {text!r}"
@@ -91,15 +103,17 @@ class LimitRule:
             raise ConfigError("limit: it needs a rate, such as '100/s', or a concurrency, such as 8, or both")
         if not isinstance(name, str) or not name:
             raise ConfigError(f"limit: need a name, such as 'mailer' or 'endpoint:{{host}}', got {name!r}")
-        if rate is not None:
-            rate_of(rate)
         for wanted in _fields(name):
             if wanted not in parameters:
                 raise ConfigError(
                     f"limit: {name!r} names {{{wanted}}}, which is no parameter of the function; it has: "
                     f"{', '.join(parameters) or 'none'}"
                 )
-        return LimitRule(name, None if concurrency is None else check_concurrency(concurrency), rate)  # type: ignore[arg-type]
+        return LimitRule(
+            name,
+            None if concurrency is None else check_concurrency(concurrency),
+            None if rate is None else check_rate(rate),
+        )
 
     def key(self, arguments: Mapping[str, Any]) -> str:
         """The limit's name for one call.

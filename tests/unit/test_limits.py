@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from workq import WorkQueue
 from workq.errors import ConfigError, PayloadError
-from workq.limits import LimitRule, check_concurrency, rate_of
+from workq.limits import LimitRule, check_concurrency, check_rate, rate_of
 from workq.task import Limit
 
 
@@ -29,12 +29,16 @@ def test_a_rate_is_so_many_in_a_time(text: str, count: int, per_s: float) -> Non
     assert rate.spare_s == pytest.approx(0.1 * per_s)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "100", "0/s", "01/s", "1001/s", "1.5/s", "-1/s", "1/w", "1/S", " 1/s", "1/s\n", 5]
-)
-def test_what_is_no_rate_is_refused(text: object) -> None:
+@pytest.mark.parametrize("text", ["", "100", "0/s", "01/s", "1001/s", "1.5/s", "-1/s", "1/w", "1/S", " 1/s", "1/s\n"])
+def test_what_is_no_rate_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="rate: need a whole number from 1 to 1000 per s, m, h or d"):
         rate_of(text)
+
+
+@pytest.mark.parametrize("value", [5, 1.5, True, b"1/s", ["1/s"], {"1/s": 1}, ("1/s",)])
+def test_a_rate_is_text(value: object) -> None:
+    with pytest.raises(ConfigError, match="rate: need text such as '100/s', got"):
+        check_rate(value)
 
 
 @pytest.mark.parametrize("value", [0, -1, 10_001, True, 1.0, "8", None])
@@ -74,6 +78,7 @@ def test_a_handlers_limit_is_named_after_it_or_as_it_says_with_its_arguments(wq:
         ({"limit": "{host:>9}", "rate": "1/s"}, "only the name of a parameter"),
         ({"limit": "{}", "rate": "1/s"}, "only the name of a parameter"),
         ({"rate": "fast"}, "rate: need"),
+        ({"rate": ["1/s"]}, "rate: need text"),
         ({"concurrency": 0}, "concurrency: need"),
     ],
 )
