@@ -190,9 +190,20 @@ class Custody(Intake):
         if not waits:
             self._backlog.extend((entry.task_id, entry.queue) for entry in new)
             return
+        early = self._early_by({entry.task_id: waits.get(entry.task_id, 0.0) for entry in new})
         now = self._clock()
         for entry in new:
-            heapq.heappush(self._early, (now + waits.get(entry.task_id, 0.0), entry.task_id, entry.queue))
+            heapq.heappush(self._early, (now + early[entry.task_id], entry.task_id, entry.queue))
+
+    def _early_by(self, waits: dict[str, float]) -> dict[str, float]:
+        """By how many seconds these are early, by the ledger's clock: their hints tell what was left when they set out,
+        and RabbitMQ takes its time from queue to queue. No more than that: for who is due later now, a new hint comes.
+        """
+        try:
+            looks = self._stores.ledger.look([task_id for task_id, wait_s in waits.items() if wait_s > 0.0])
+        except Unavailable:
+            return waits
+        return waits | {task_id: min(waits[task_id], max(0.0, look.due_in_s)) for task_id, look in looks.items()}
 
     def _ripen(self) -> None:
         """What was early and is due now comes to the backlog."""

@@ -14,8 +14,10 @@ from tests.unit.process import THREADS, Process, opened, tasks
 from workq import State
 from workq.broker import Delivery, Hint
 from workq.custody import GIVE_BACK_AFTER_S
+from workq.errors import LedgerUnavailable
 from workq.held import held_for
 from workq.inflight import Entry, Hold
+from workq.ledger import Look
 from workq.pauses import LOOK_EVERY_S
 from workq.rarely import PACE, QUICK_S
 
@@ -82,13 +84,24 @@ def test_what_was_not_granted_is_not_forgotten_when_the_broker_is_away_and_other
 
 @pytest.fixture
 def early(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every hint comes 80 ms before its time."""
+    """Every hint comes 80 ms before its time, as it says itself, and as the ledger says."""
     fetch = process.consumer.fetch
+    due_in_s(process, monkeypatch, 0.08)
 
     def fetch_early(**kwargs: Any) -> list[Delivery]:
         return [replace(one, waits_s=(0.08,) * len(one.task_ids)) for one in fetch(**kwargs)]
 
     monkeypatch.setattr(process.consumer, "fetch", fetch_early)
+
+
+def due_in_s(process: Process, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """What the ledger says of every task from now on."""
+    look = process.stores.ledger.look
+
+    def looks(task_ids: Sequence[str]) -> dict[str, Look]:
+        return {task_id: replace(one, due_in_s=seconds) for task_id, one in look(task_ids).items()}
+
+    monkeypatch.setattr(process.stores.ledger, "look", looks)
 
 
 @pytest.mark.usefixtures("early")
@@ -128,6 +141,45 @@ def test_what_is_early_waits_for_no_longer_than_its_time(process: Process, monke
     process.rounds(1)
 
     assert waits == [pytest.approx(0.05)]
+
+
+@pytest.mark.usefixtures("early")
+@pytest.mark.parametrize(
+    ("says_s", "waits_s"),
+    [pytest.param(0.03, 0.03, id="it was late on its way"), pytest.param(500.0, 0.08, id="it is due later now")],
+)
+def test_how_early_a_hint_is_the_ledger_knows_best_but_nothing_stays_here_for_long(
+    process: Process, monkeypatch: pytest.MonkeyPatch, says_s: float, waits_s: float
+) -> None:
+    due_in_s(process, monkeypatch, says_s)
+    ids = set(tasks(process, 2))
+    process.rounds()
+    process.forward(waits_s - 0.001)
+    process.rounds()
+    before = process.runs()
+    process.forward(0.002)
+    process.rounds()
+
+    assert (before, process.runs()) == (set(), ids)
+
+
+@pytest.mark.usefixtures("early")
+def test_while_the_ledger_is_away_a_hint_is_as_early_as_it_says(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(_task_ids: Sequence[str]) -> dict[str, Look]:
+        raise LedgerUnavailable("away")
+
+    monkeypatch.setattr(process.stores.ledger, "look", away)
+    ids = set(tasks(process, 2))
+    process.rounds()
+    process.forward(0.079)
+    process.rounds()
+    before = process.runs()
+    process.forward(0.002)
+    process.rounds()
+
+    assert (before, process.runs()) == (set(), ids)
 
 
 @pytest.mark.usefixtures("early")
