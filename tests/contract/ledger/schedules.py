@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -9,9 +10,14 @@ import pytest
 
 from tests.contract.given import ARGUMENTS, HOUR_S, Clock, at_once, new
 from tests.contract.ledger.steps import Steps
+from workq import ticks
+from workq.broker.embedded import EmbeddedBroker
+from workq.config import Settings
 from workq.errors import NotFound
+from workq.inflight.embedded import EmbeddedInFlight
 from workq.ledger import Ledger, NewSchedule, Prunes, ScheduleRow
 from workq.ledger.database import Database
+from workq.stores import Stores
 from workq.task import NewTask, OnCrash, State
 from workq.timetable import Missed, Timetable
 
@@ -19,6 +25,21 @@ WHO = "eve@host"
 DAY_S = 86400.0
 NIGHTLY = NewSchedule("nightly", Timetable.cron("0 3 * * *"), Missed.ONCE, "index", "default", ARGUMENTS, 5, 3)
 EVERY = replace(NIGHTLY, name="every", timetable=Timetable.every(60.0))
+
+
+def last_sunday(year: int, month: int) -> datetime:
+    """When Europe changes its clocks."""
+    nights = (datetime(year, month, 31, 1, tzinfo=UTC) - timedelta(days=back) for back in range(7))
+    return next(night for night in nights if night.weekday() == 6)
+
+
+def ticks_of(timetable: Timetable, first: datetime | None, *, until: datetime) -> list[datetime]:
+    """All from the first one on."""
+    found: list[datetime] = []
+    while first is not None and first <= until:
+        found.append(first)
+        first = timetable.after(first)
+    return found
 
 
 class SchedulesContract(Steps):
@@ -124,6 +145,45 @@ class SchedulesContract(Steps):
         clock.forward(-120.0)
 
         assert ledger.schedules_due(ahead_s=0.0, limit=9) == []
+
+    @pytest.mark.parametrize(
+        "month", [pytest.param(3, id="an hour is left out"), pytest.param(10, id="one comes twice")]
+    )
+    def test_while_the_clock_steps_and_three_look_at_once_each_tick_through_a_change_of_the_clocks_comes_once(
+        self, ledger: Ledger, database: Database, clock: Clock, month: int
+    ) -> None:
+        changes_at = last_sunday(ledger.clock().year + 1, month)
+        broker = EmbeddedBroker(database)
+        stores = Stores(ledger, broker, EmbeddedInFlight(database), direct=broker)
+        settings = Settings()
+        rng = random.Random(month)
+        clock.forward((changes_at - timedelta(hours=3) - ledger.clock()).total_seconds())
+        nightly = replace(NIGHTLY, timetable=Timetable.cron("30 2 * * *", "Europe/Berlin"), missed=Missed.ALL)
+        quarters = replace(nightly, name="quarters", timetable=Timetable.cron("*/15 * * * *", "Europe/Berlin"))
+        first = {}
+        for one in (nightly, quarters):
+            ledger.schedule(one)
+            first[one.name] = self.standing(ledger, one.name).next_at
+
+        def look(number: int) -> int:
+            if number == 3:
+                clock.forward(rng.choice([-1500.0, -2.0, 1.0, 420.0, 900.0, 2400.0]))
+                return 0
+            return ticks.tick(stores, settings, limit=9)
+
+        while ledger.clock() < changes_at + timedelta(hours=3):
+            at_once(4, look)
+        clock.forward((changes_at + timedelta(hours=4) - ledger.clock()).total_seconds())
+        look(0)
+        broker.close()
+
+        for one in (nightly, quarters):
+            ticked = sorted(at for at, _ in ledger.ticks(one.name, limit=999))
+            assert ticked == ticks_of(one.timetable, first[one.name], until=ledger.clock() + timedelta(seconds=10))
+        assert len(ledger.ticks("nightly", limit=9)) == 1
+        assert len(ledger.tasks(limit=999)) == len(
+            ledger.ticks("nightly", limit=999) + ledger.ticks("quarters", limit=999)
+        )
 
     def test_what_is_removed_and_written_again_does_not_repeat_a_tick(self, ledger: Ledger) -> None:
         at = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=5)
