@@ -181,6 +181,7 @@ class TestSchema:
             "0010_order.sql",
             "0011_limits.sql",
             "0012_bands.sql",
+            "0013_after_death.sql",
         ]
         assert cli("db", "migrate", "-o", "json").json()["applied"] == applied
         assert cli.look("db", "migrate")["applied"] == []

@@ -46,6 +46,7 @@ FILES = [
     "0010_order.sql",
     "0011_limits.sql",
     "0012_bands.sql",
+    "0013_after_death.sql",
 ]
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_S = 60.0

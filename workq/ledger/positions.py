@@ -80,8 +80,16 @@ def enter_again(tx: Connection, database: Database, task_id: str, key: str) -> b
     if tx.execute(mine).first() is not None:
         return False
     first, has_head = _take(tx, database, key, 1, task_id)
-    row = {"b_order_key": key, "b_position": first, "b_task_id": task_id, "b_delay_s": 0.0}
-    _write(tx, database, [row | {"b_after_death": AfterDeath.BLOCK.value}])
+    t = database.tables.task
+    row = {
+        "b_order_key": key,
+        "b_position": first,
+        "b_task_id": task_id,
+        "b_delay_s": 0.0,
+        "b_after_death": tx.execute(select(t.c.after_death).where(t.c.id == task_id)).scalar()
+        or AfterDeath.BLOCK.value,
+    }
+    _write(tx, database, [row])
     return not has_head
 
 

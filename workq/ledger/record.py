@@ -28,7 +28,7 @@ from workq.ledger.among import ArrayText
 from workq.ledger.banding import Banding
 from workq.ledger.database import Database, without_values
 from workq.ledger.hinting import given_hints, insert_hints, with_hints
-from workq.task import Enqueued, Limit, NewTask, OnCrash, State
+from workq.task import AfterDeath, Enqueued, Limit, NewTask, OnCrash, State
 
 _TRIES: Final = 50
 """How often a key may change hands between our insert and our look: it does once in three, where all do little else."""
@@ -167,6 +167,7 @@ class Recording(Banding):
         if is_ordered:
             for row, task in zip(rows, tasks, strict=True):
                 row["b_order_key"] = task.order_key
+                row["b_after_death"] = None if task.after_death is AfterDeath.BLOCK else task.after_death.value
         is_limited = any(task.limit is not None for task in tasks)
         if is_limited:
             for row, task in zip(rows, tasks, strict=True):
@@ -189,7 +190,9 @@ class Recording(Banding):
             is_published=is_published,
             is_plain=is_plain,
             expires=expires,
-            more=("on_crash",) * has_policy + ("order_key",) * is_ordered + tuple(limit_columns(None)) * is_limited,
+            more=("on_crash",) * has_policy
+            + ("order_key", "after_death") * is_ordered
+            + tuple(limit_columns(None)) * is_limited,
         )
         self.database.kept(name, make).write_each(tx, rows)
 

@@ -36,7 +36,7 @@ from sqlalchemy.types import TypeEngine
 
 from workq.ledger.sqltime import Instant
 
-SCHEMA_VERSION: Final = 12
+SCHEMA_VERSION: Final = 13
 
 
 def _id() -> TypeEngine[Any]:
@@ -134,6 +134,7 @@ class Tables:
             Column("limit_key", _word(200)),
             Column("limit_most", Integer),
             Column("limit_rate", _word(10)),
+            Column("after_death", _word(5)),
             PrimaryKeyConstraint("id", name=name("task_pk")),
             UniqueConstraint("live_key", name=name("task_live_key")).ddl_if(callable_=_is_not_postgresql),
             # the other rows, nearly all, need no place in it; MySQL knows no such index, SQLite drops no constraint

@@ -13,7 +13,7 @@ from workq.errors import Refused
 from workq.incarnation import Incarnation
 from workq.ledger import Evidence, Ledger
 from workq.ledger.database import Database
-from workq.task import AfterDeath, Dead, Done, Failed, State
+from workq.task import AfterDeath, Cancelled, Dead, Done, Failed, Outcome, State
 
 
 class OrderContract(Steps):
@@ -220,6 +220,25 @@ class OrderContract(Steps):
         self.settle(ledger, claim, Dead("failures_max reached", "boom"))
 
         assert len(ledger.advance(["k"])) == 1
+
+    @pytest.mark.parametrize("ended", [Dead("failures_max reached", "boom"), Cancelled("no need")])
+    def test_who_is_sent_back_blocks_or_is_skipped_as_it_said_when_it_was_enqueued(
+        self, ledger: Ledger, worker: Incarnation, ended: Outcome
+    ) -> None:
+        for policy, goes_on in ((AfterDeath.SKIP, 1), (AfterDeath.BLOCK, 0)):
+            [task_id] = self.record(ledger, 1, order_key="k", after_death=policy)
+            [claim] = ledger.claim([task_id], by=worker.id)
+            self.settle(ledger, claim, ended)
+            ledger.advance(["k"])
+            ledger.revive(task_id, why="?")
+            [behind] = self.record(ledger, 1, order_key="k")
+            [claim] = ledger.claim([task_id], by=worker.id)
+            self.settle(ledger, claim, Dead("failures_max reached", "boom"))
+
+            assert len(ledger.ended_heads(limit=9)) == goes_on
+            assert [hint.task_id for hint in ledger.advance(["k"])] == [behind] * goes_on
+            ledger.cancel(behind, reason="?")
+            ledger.advance(["k"])
 
 
 class OrderOnServersContract(Steps):
