@@ -6,6 +6,9 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -13,11 +16,14 @@ from tests.contract.given import incarnation
 from tests.system.bank import BOUNDARIES
 from tests.system.fleet import REPOSITORY
 from tests.system.legs import Leg
+from tests.system.witness import make_book, read_book
 from workq import State
 from workq.errors import Refused
 
 CRASHES_LONG = 10_000
 CRASHES_SHORT = 90
+BANKS = 2
+"""Processes at once, each with its own transfers."""
 
 
 def test_what_is_enqueued_inside_belongs_to_it_and_runs_once_it_stands(leg: Leg) -> None:
@@ -45,8 +51,24 @@ def test_what_is_enqueued_inside_belongs_to_it_and_runs_once_it_stands(leg: Leg)
 @pytest.mark.timeout(3600)
 def test_effects_stand_exactly_once_wherever_the_handler_dies(leg: Leg, long_run: bool) -> None:
     count = CRASHES_LONG if long_run else CRASHES_SHORT
+    make_book(leg.app)
+    with ThreadPoolExecutor(BANKS) as pool:
+        seen = list(pool.map(lambda seed: bank(leg, count // BANKS, seed), range(7, 7 + BANKS)))
+
+    crashes = sum((Counter(one["crashes"]) for one in seen), Counter[str]())
+    transfers = sum(one["transfers"] for one in seen)
+    print(f"{leg.name}: {crashes.total()} crashes of {transfers} transfers: {dict(crashes)}")
+    assert set(crashes) == set(BOUNDARIES)
+    assert crashes.total() >= count
+    assert sum(one["succeeded"] for one in seen) == transfers
+    assert sum(one["right"] for one in seen) == 2 * transfers
+    assert read_book(leg.app).total() == 2 * transfers
+
+
+def bank(leg: Leg, crashes: int, seed: int) -> dict[str, Any]:
+    """What one bank has seen."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.system.bank", str(count), "7"],
+        [sys.executable, "-m", "tests.system.bank", str(crashes), str(seed)],
         cwd=REPOSITORY,
         env={**os.environ, **leg.environ},
         capture_output=True,
@@ -55,10 +77,5 @@ def test_effects_stand_exactly_once_wherever_the_handler_dies(leg: Leg, long_run
         timeout=3000,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    seen = json.loads(done.stdout)
-
-    print(f"{leg.name}: {seen}")
-    assert set(seen["crashes"]) == set(BOUNDARIES)
-    assert sum(seen["crashes"].values()) >= count
-    assert seen["succeeded"] == seen["transfers"]
-    assert (seen["right"], seen["rows"]) == (2 * seen["transfers"], 2 * seen["transfers"])
+    seen: dict[str, Any] = json.loads(done.stdout)
+    return seen
