@@ -260,7 +260,12 @@ def finish(leg: Leg, armed: dict[str, str] | None = None) -> None:
 def leg_wait(leg: Leg, fleet: Fleet, armed: dict[str, str] | None) -> None:
     if armed is not None:
         once = Path(armed["WORKQ_FAILPOINT_ONCE"])
-        wait_until(once.exists, timeout_s=30, what=f"{armed['WORKQ_FAILPOINT']} was reached")
+        # whoever dies makes the file first, and then writes into it who it is
+        wait_until(
+            lambda: bool(once.exists() and once.read_text()),
+            timeout_s=30,
+            what=f"{armed['WORKQ_FAILPOINT']} was reached",
+        )
         if once.read_text() == str(fleet.process.pid):  # it was the supervisor itself: another one goes on
             fleet.wait(10)
             finish(leg)
