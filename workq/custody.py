@@ -196,8 +196,10 @@ class Custody(Intake):
             heapq.heappush(self._early, (now + early[entry.task_id], entry.task_id, entry.queue))
 
     def _early_by(self, waits: dict[str, float]) -> dict[str, float]:
-        """By how many seconds these are early, by the ledger's clock: their hints tell what was left when they set out,
-        and RabbitMQ takes its time from queue to queue. No more than that: for who is due later now, a new hint comes.
+        """By how many seconds these are early, by the ledger's clock, and by no more than their hints say.
+
+        A hint tells what was left when it set out, and RabbitMQ takes its time from queue to queue. For who is due
+        later now, another hint comes. While the ledger is away, the hints are believed.
         """
         try:
             looks = self._stores.ledger.look([task_id for task_id, wait_s in waits.items() if wait_s > 0.0])
