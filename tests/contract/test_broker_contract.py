@@ -125,7 +125,9 @@ class RabbitMQStage(Stage):
     def ask(self, question: Callable[[BlockingChannel], T]) -> T:
         connection = pika.BlockingConnection(pika.URLParameters(self.url))
         try:
-            return question(connection.channel())
+            channel = connection.channel()
+            channel.confirm_delivery()  # or what is published just before the channel closes may be dropped
+            return question(channel)
         finally:
             connection.close()
 

@@ -33,6 +33,8 @@ def ask(server: RabbitMQ, question: Callable[[BlockingChannel], T]) -> T:
     """What a client of our own is told."""
     connection = pika.BlockingConnection(pika.URLParameters(server.url))
     try:
-        return question(connection.channel())
+        channel = connection.channel()
+        channel.confirm_delivery()  # or what is published just before the channel closes may be dropped
+        return question(channel)
     finally:
         connection.close()

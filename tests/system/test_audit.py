@@ -200,13 +200,16 @@ class Scene:
 
 
 class _Channel:
-    """A channel for a `with` block."""
+    """A channel for a `with` block; what is published on it is in its queue."""
 
     def __init__(self, connection: pika.BlockingConnection) -> None:
         self._connection = connection
 
     def __enter__(self) -> Any:
-        return self._connection.channel()
+        channel = self._connection.channel()
+        # or RabbitMQ (3.10) may drop what was published just before its channel closed: 2 times of 400
+        channel.confirm_delivery()
+        return channel
 
     def __exit__(self, *_: object) -> None:
         self._connection.close()
