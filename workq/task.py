@@ -108,6 +108,7 @@ class NewTask(msgspec.Struct, frozen=True):
     order_key: str | None = None
     after_death: AfterDeath = AfterDeath.BLOCK
     limit: Limit | None = None
+    job_id: str | None = None
 
 
 class Enqueued(msgspec.Struct, frozen=True):
@@ -184,11 +185,43 @@ class Snoozed(msgspec.Struct, frozen=True, array_like=True, tag=True):
     reason: str = ""
 
 
+class FailedItem(msgspec.Struct, frozen=True, array_like=True):
+    """One item of a job that has failed for good. `item` is JSON; so many calls with it have failed."""
+
+    item: str
+    failures: int
+    error: str
+    fingerprint: str
+
+
+class NewSubtask(msgspec.Struct, frozen=True, array_like=True):
+    """A chunk to record. `payload` is encoded JSON; `items`: how many it has."""
+
+    task_id: str
+    payload: str
+    items: int
+
+
+class Worked(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A job's handler has worked on a chunk. `again` is the payload of what is to be tried again in `delay_s`.
+
+    `added`: subtasks that it has added to its job.
+    """
+
+    succeeded: int
+    skipped: int = 0
+    failed: tuple[FailedItem, ...] = ()
+    again: str | None = None
+    delay_s: float = 0.0
+    error: str = ""
+    added: tuple[NewSubtask, ...] = ()
+
+
 class HandedBack(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Claimed but never started: back to ready, at no cost."""
 
 
-Outcome = Done | Failed | Dead | Cancelled | Snoozed | HandedBack
+Outcome = Done | Failed | Dead | Cancelled | Snoozed | Worked | HandedBack
 
 
 class Settlement(msgspec.Struct, frozen=True, array_like=True):

@@ -47,6 +47,7 @@ FILES = [
     "0011_limits.sql",
     "0012_bands.sql",
     "0013_after_death.sql",
+    "0014_jobs.sql",
 ]
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_S = 60.0

@@ -36,7 +36,7 @@ from sqlalchemy.types import TypeEngine
 
 from workq.ledger.sqltime import Instant
 
-SCHEMA_VERSION: Final = 13
+SCHEMA_VERSION: Final = 14
 
 
 def _id() -> TypeEngine[Any]:
@@ -385,6 +385,93 @@ class Tables:
             PrimaryKeyConstraint("id", name=name("tick_pk")),
             UniqueConstraint("schedule", "at", name=name("tick_once")),
             Index(name("tick_by_time"), "made_at"),
+            **in_innodb,
+        )
+        self.job = Table(
+            name("job"),
+            self.metadata,
+            Column("id", _id(), nullable=False),
+            Column("name", _word(200), nullable=False),
+            Column("live_key", _word(401)),
+            Column("job_key", _word(200)),
+            Column("state", _word(23), nullable=False),
+            Column("state_at", Instant(), nullable=False),
+            Column("params", _body(), nullable=False),
+            Column("options", _body(), nullable=False),
+            Column("split_task", _id(), nullable=False),
+            Column("source_cursor", _body()),
+            Column("is_split", SmallInteger, nullable=False),
+            Column("awaits_room", SmallInteger, nullable=False),
+            Column("total", BigInteger),
+            Column("split", BigInteger, nullable=False),
+            Column("succeeded", BigInteger, nullable=False),
+            Column("failed", BigInteger, nullable=False),
+            Column("skipped", BigInteger, nullable=False),
+            Column("cancelled", BigInteger, nullable=False),
+            Column("retried", BigInteger, nullable=False),
+            Column("subtasks", BigInteger, nullable=False),
+            Column("read_subtasks", BigInteger, nullable=False),
+            Column("open_subtasks", BigInteger, nullable=False),
+            Column("rate_max", Double),
+            Column("slot_at", Instant()),
+            Column("rate", Double),
+            Column("rated_at", Instant()),
+            Column("rated_done", BigInteger, nullable=False),
+            Column("created_at", Instant(), nullable=False),
+            Column("started_at", Instant()),
+            Column("ended_at", Instant()),
+            Column("paused_at", Instant()),
+            Column("paused_s", Double, nullable=False),
+            Column("who", _word(200)),
+            Column("why", _word(200)),
+            Column("error", _body()),
+            Column("parent_id", _id()),
+            PrimaryKeyConstraint("id", name=name("job_pk")),
+            UniqueConstraint("live_key", name=name("job_live_key")),
+            rule(
+                "job_state",
+                "state IN ('planning', 'running', 'pausing', 'paused', 'cancelling', 'cancelled', 'failing', 'failed', "
+                "'succeeded', 'completed_with_failures')",
+            ),
+            rule("job_counts", "succeeded + failed + skipped + cancelled <= split AND open_subtasks >= 0"),
+            Index(name("job_by_state"), "state"),
+            Index(name("job_by_parent"), "parent_id"),
+            **in_innodb,
+        )
+        self.subtask = Table(
+            name("subtask"),
+            self.metadata,
+            Column("task_id", _id(), nullable=False),
+            Column("job_id", _id(), nullable=False),
+            Column("number", BigInteger, nullable=False),
+            Column("size", Integer, nullable=False),
+            Column("items_left", Integer, nullable=False),
+            Column("succeeded", Integer, nullable=False),
+            Column("failed", Integer, nullable=False),
+            Column("skipped", Integer, nullable=False),
+            Column("cancelled", Integer, nullable=False),
+            Column("attempt", Integer, nullable=False),
+            Column("slot_at", Instant()),
+            Column("ended_at", Instant()),
+            PrimaryKeyConstraint("task_id", name=name("subtask_pk")),
+            UniqueConstraint("job_id", "number", name=name("subtask_number")),
+            rule("subtask_counts", "items_left + succeeded + failed + skipped + cancelled = size"),
+            Index(name("subtask_open"), "job_id", "ended_at"),
+            **in_innodb,
+        )
+        self.failed_item = Table(
+            name("failed_item"),
+            self.metadata,
+            Column("id", _serial(), nullable=False, autoincrement=True),
+            Column("job_id", _id(), nullable=False),
+            Column("task_id", _id()),
+            Column("item", _body(), nullable=False),
+            Column("failures", Integer, nullable=False),
+            Column("error", _body(), nullable=False),
+            Column("fingerprint", _word(16), nullable=False),
+            Column("at", Instant(), nullable=False),
+            PrimaryKeyConstraint("id", name=name("failed_item_pk")),
+            Index(name("failed_item_by_job"), "job_id", "fingerprint"),
             **in_innodb,
         )
         self.meta = Table(
