@@ -48,6 +48,8 @@ class Kind(StrEnum):
     """Two hints, a hint and a hold, or two holds of one task. Harmless: the claim decides."""
     ORPHAN = "orphan"
     """It runs under an incarnation that is not live, or that lives and does not know of it."""
+    MISCOUNT = "miscount"
+    """A job (not a task) whose counts are not the sums of its subtasks."""
     OVERDUE = "overdue"
     """A repair that should have happened by now: nobody sweeps, or a sweep cannot keep up."""
 

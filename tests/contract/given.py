@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 
 from workq import codec
 from workq.incarnation import Incarnation
+from workq.job import JobOptions, NewJob, splitter
 from workq.ledger.database import Database
-from workq.task import Cancelled, Dead, Done, Failed, HandedBack, NewTask, Outcome, Snoozed
+from workq.task import Cancelled, Dead, Done, Failed, HandedBack, NewSubtask, NewTask, Outcome, Snoozed
 
 T = TypeVar("T")
 
@@ -33,6 +34,19 @@ def new(count: int = 1, **facts: Any) -> list[NewTask]:
     """Tasks to record."""
     given = {"name": "index", "queue": "default", "payload": ARGUMENTS} | facts
     return [NewTask(codec.new_task_id(), **given) for _ in range(count)]
+
+
+def new_job(options: JobOptions, *, name: str = "index", **facts: Any) -> NewJob:
+    """A job to begin."""
+    job_id = codec.new_task_id()
+    first = splitter(codec.new_task_id(), name, options.queue, job_id)
+    return NewJob(job_id, name, '{"a":[],"k":{"index":"v2"}}', options, first, **facts)
+
+
+def chunks(count: int, size: int = 10) -> list[NewSubtask]:
+    """So many chunks of a job, to record."""
+    payload = codec.encode({"a": [list(range(size))], "k": {}}, path="args")
+    return [NewSubtask(codec.new_task_id(), payload, size) for _ in range(count)]
 
 
 def incarnation(name: str = "worker") -> Incarnation:

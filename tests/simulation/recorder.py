@@ -25,7 +25,7 @@ from tests.simulation import broker, inflight
 from tests.simulation.ledger import BEGAN, SimDatabase, instant
 from tests.simulation.world import Process, World
 from workq.broker import Hint
-from workq.task import Cancelled, Claim, Dead, Done, Failed, HandedBack, Outcome, Settlement, Snoozed
+from workq.task import Cancelled, Claim, Dead, Done, Failed, HandedBack, Outcome, Settlement, Snoozed, Worked
 
 TERMINAL = frozenset({"succeeded", "dead", "cancelled"})
 AT_ONCE = 2
@@ -564,6 +564,8 @@ class Recorder:
 
 def _led_to(outcome: Outcome) -> tuple[str, ...]:
     match outcome:
+        case Worked():
+            raise AssertionError("no job runs here")
         case Done():
             return ("succeeded",)
         case Failed():

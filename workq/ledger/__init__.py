@@ -9,7 +9,7 @@ call may be made again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, Protocol
@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from sqlalchemy import Connection
 
 from workq.incarnation import Incarnation
+from workq.job import Begun, FailedGroup, IfRunning, JobRow, JobState, NewJob, SlowSubtask, Split, Tended
 from workq.ledger.answers import (
     NO_GROUP,
     Applied,
@@ -50,7 +51,7 @@ from workq.ledger.answers import (
     WhichOpen,
     WorkerRow,
 )
-from workq.task import Claim, Enqueued, Event, NewTask, Settlement, State, Task
+from workq.task import Claim, Enqueued, Event, FailedItem, NewSubtask, NewTask, Settlement, State, Task
 
 __all__ = [
     "Applied",
@@ -212,10 +213,13 @@ class Ledger(Protocol):
         """
         ...
 
-    def transaction(self, claim: Claim) -> AbstractContextManager[Connection]:
+    def transaction(
+        self, claim: Claim, *, added: Callable[[], Sequence[NewSubtask]] = tuple
+    ) -> AbstractContextManager[Connection]:
         """A transaction of the claim's handler: at the end of its block the task succeeds in it, without a result.
 
-        It stands as a whole, or not at all. What the block raises rolls it back and passes.
+        It stands as a whole, or not at all. What the block raises rolls it back and passes. `added`: asked at its end,
+        subtasks that the handler has added to its job.
 
         Raises:
             Refused: the attempt does not run any more, or the block has ended the transaction itself.
@@ -531,6 +535,140 @@ class Ledger(Protocol):
 
     def bands_used(self, queues: Iterable[str]) -> None:
         """Those of these queues that are bands are in use, from now on. Repeatable."""
+        ...
+
+    # -- jobs (see counting.py and jobs.py)
+
+    def begin_job(self, job: NewJob, *, hints: HintRows | None = None) -> Begun:
+        """Record a job with the task that reads its source, in one transaction. Repeatable.
+
+        While another of its name and key has not ended, `job.if_running` says what becomes of it.
+
+        Raises:
+            Refused: the other one has not ended, and this one was to be refused then.
+        """
+        ...
+
+    def retry_job(
+        self, job_id: str, *, chunk: int | None, rate_max: float | None, if_running: IfRunning, hints: HintRows | None
+    ) -> Begun:
+        """Begin a job over the failed items of one that has ended, with its parameters, and what follows its end.
+
+        `chunk`: other than that one's. Items that no subtask could carry are left out.
+
+        Raises:
+            NotFound: there is no such job.
+            Refused: it has not ended, or nothing of it has failed; or as `begin_job`.
+        """
+        ...
+
+    def split_job(
+        self,
+        job_id: str,
+        subtasks: Sequence[NewSubtask],
+        *,
+        after: int,
+        cursor: Any,
+        is_last: bool,
+        failed: Sequence[FailedItem] = (),
+        total: int | None = None,
+        hints: HintRows | None = None,
+    ) -> Split:
+        """Record a page of subtasks and the cursor behind it, in one transaction, if `after` of them were made before.
+
+        `failed`: items of it that no subtask can carry. Answers how many subtasks may be made now; None, and nothing is
+        recorded, when the job stands elsewhere, or does not run. `is_last`: its source is read to the end. Repeatable.
+        """
+        ...
+
+    def pause_job(self, job_id: str, *, who: str, why: str, is_forced: bool = False) -> JobRow:
+        """Start none of its subtasks any more, and split no further. What runs goes on. Repeatable.
+
+        It is paused when nothing of it runs any more; `is_forced`: at once.
+        Here as below: NotFound when there is no such job, Refused when it has ended.
+        """
+        ...
+
+    def resume_job(self, job_id: str, *, who: str, why: str) -> tuple[JobRow | None, list[Unpublished]]:
+        """Let a paused job go on, or one whose source has failed, at its cursor; answers what is to be hinted.
+
+        None: the job's row was removed, and what was parked of it runs as any other task.
+        """
+        ...
+
+    def cancel_job(
+        self, job_id: str, *, who: str, why: str, is_forced: bool = False
+    ) -> tuple[JobRow, list[Unpublished]]:
+        """Start nothing of it any more, from this moment on; cancel what has not started, ask what runs. Repeatable.
+
+        It is cancelled when nothing of it runs any more; `is_forced`: at once. Answers what is to be hinted.
+        """
+        ...
+
+    def throttle_job(
+        self, job_id: str, *, rate_max: float | None, who: str, why: str
+    ) -> tuple[JobRow, list[Unpublished]]:
+        """At most so many items a second start from now on, on the average; None: as fast as it can."""
+        ...
+
+    def open_jobs(self, *, limit: int) -> list[str]:
+        """The jobs that have not ended."""
+        ...
+
+    def tend_job(self, job_id: str, *, dry_run: bool = False) -> Tended:
+        """Do what others have left undone about a job. Repeatable."""
+        ...
+
+    def miscounts(self, job_id: str) -> dict[str, tuple[int, int]]:
+        """Which counts of a job are not the sums of its subtasks: what the job says, and the sum."""
+        ...
+
+    def recount_job(self, job_id: str, *, by: Mapping[str, Any]) -> list[Unpublished]:
+        """Put the sums of its subtasks in the place of a job's counts, where they differ; answers hints to send."""
+        ...
+
+    def prune_jobs(self, *, limit: int, retention_s: float, dead_retention_s: float, dry_run: bool = False) -> int:
+        """Remove jobs that ended so long ago (`dead_retention_s`: with failures); answers how many."""
+        ...
+
+    def job(self, job_id: str) -> JobRow | None:
+        """One job, in one read, or None."""
+        ...
+
+    def jobs(
+        self,
+        *,
+        name: str | None = None,
+        parent_id: str | None = None,
+        states: Collection[JobState] = (),
+        limit: int = 100,
+        after: str | None = None,
+    ) -> list[JobRow]:
+        """Jobs by id from the newest, a page at a time: `after` is the last id of the page before.
+
+        `parent_id`: only those that are nested in this one.
+        """
+        ...
+
+    def recent_jobs(self, *, within_s: float, limit: int) -> list[JobRow]:
+        """Jobs that have not ended, or did so since then; from the newest."""
+        ...
+
+    def failed_groups(self, job_id: str, *, limit: int) -> list[FailedGroup]:
+        """What its items have failed of, the most frequent first."""
+        ...
+
+    def slowest_subtasks(self, job_id: str, *, limit: int) -> list[SlowSubtask]:
+        """Those whose last attempt took longest, the slowest first. Reads all of the job's."""
+        ...
+
+    def failed_items(
+        self, job_id: str, *, after: int = 0, limit: int = 1000, of_subtasks: bool = False
+    ) -> list[tuple[int, FailedItem]]:
+        """A page of the items that have failed for good, in the order in which they did, each with its number.
+
+        `of_subtasks`: only those that a subtask could carry.
+        """
         ...
 
     # -- people

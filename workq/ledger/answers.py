@@ -36,6 +36,8 @@ class Settled(msgspec.Struct, frozen=True):
     task_id: str
     state: State | None
     delay_s: float = 0.0
+    follows: tuple[Unpublished, ...] = ()
+    """Of the first of a batch: what jobs want published now that their subtasks have ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,8 @@ class Look:
     is_expired: bool = False
     is_paused: bool = False
     """Its queue is: nothing of it is granted meanwhile."""
-    limit_key: str | None = None
+    is_guarded: bool = False
+    """It has a limit, or a job, which are asked before it is granted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +279,7 @@ class Standing:
     expires_at: datetime | None
     order_key: str | None
     limit_key: str | None
+    job_id: str | None
 
 
 @dataclass(frozen=True, slots=True)

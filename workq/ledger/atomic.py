@@ -9,7 +9,7 @@ When the connection breaks in COMMIT, the task's row tells how that ended, once 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -18,11 +18,13 @@ from sqlalchemy import Connection, select
 from workq.errors import CommitUnknown, LedgerUnavailable, Refused, Unavailable
 from workq.failpoints import reach
 from workq.ledger.claims import Claiming
+from workq.ledger.counting import Change, Rest, Wishes
 from workq.ledger.states import guarded
-from workq.task import Claim, Done, State
+from workq.ledger.tending import Tending
+from workq.task import Claim, Done, NewSubtask, State
 
 
-class Succeeding(Claiming):
+class Succeeding(Claiming, Tending):
     """The part of the ledger that a running handler writes with."""
 
     @property
@@ -30,7 +32,8 @@ class Succeeding(Claiming):
         return self.database.is_entered
 
     @contextmanager
-    def transaction(self, claim: Claim) -> Iterator[Connection]:
+    def transaction(self, claim: Claim, *, added: Callable[[], Sequence[NewSubtask]] = tuple) -> Iterator[Connection]:
+        wishes = Wishes()
         succeed = self.database.kept("settle one Done", partial(self._settle_statement, Done))
         fence = {"b_id": claim.task_id, "b_attempt": claim.attempt, "b_token": claim.token}
 
@@ -42,6 +45,9 @@ class Succeeding(Claiming):
             reach("transaction.before_settle")
             if not succeed.write(tx, fence | {"b_result": None, "b_reason": None}):
                 raise _taken_away(claim)
+            if claim.job_id is not None:
+                done = Change(claim.task_id, claim.attempt, rest=Rest.SUCCEEDED, added=tuple(added()))
+                self.count(tx, {claim.job_id: [done]}, wishes)
             reach("transaction.before_commit")
 
         try:
@@ -53,6 +59,7 @@ class Succeeding(Claiming):
                     f"the connection to the ledger at {self.database.where} broke in COMMIT; nothing of it stands"
                 ) from error
         reach("transaction.after_commit")
+        self.untold.extend(self.fulfil(wishes))
 
     def _has_succeeded(self, claim: Claim, unknown: CommitUnknown) -> bool:
         """How a lost commit ended; raises the same again when the ledger does not answer."""

@@ -17,8 +17,8 @@ from workq.bands import meant
 from workq.errors import NotFound, Refused
 from workq.ledger import NO_GROUP, DeadGroup, Unpublished, Which
 from workq.ledger.among import as_text
-from workq.ledger.claims import REASON_MAX
-from workq.ledger.people import Deciding
+from workq.ledger.people import Deciding, is_of_a_job, told_of_job
+from workq.ledger.settling import REASON_MAX
 from workq.ledger.states import ENDED, found, guarded
 from workq.task import State
 
@@ -61,10 +61,15 @@ class Grouping(Deciding):
 
     def revive_dead(self, task_ids: Sequence[str], *, why: str) -> tuple[list[Unpublished], dict[str, str]]:
         t = self.database.tables.task
-        locked = self._still_dead(task_ids, t.c.id, t.c.queue, t.c.attempt, t.c.task_key, t.c.order_key)
+        of_a_job = is_of_a_job(self.database).label("of_a_job")
+        columns = (t.c.id, t.c.queue, t.c.attempt, t.c.task_key, t.c.order_key, t.c.job_id, of_a_job)
+        locked = self._still_dead(task_ids, *columns)
+        refused: dict[str, str] = {}
 
         def send_back(tx: Connection) -> tuple[list[Unpublished], list[str]]:
-            rows = tx.execute(locked).all()
+            found = tx.execute(locked).all()
+            refused.update((row.id, told_of_job(row.id, row.job_id)) for row in found if row.of_a_job)
+            rows = [row for row in found if not row.of_a_job]
             alone = [row for row in rows if row.task_key is None]
             if alone:
                 ids = [row.id for row in alone]
@@ -78,7 +83,6 @@ class Grouping(Deciding):
             return hints, [row.id for row in rows if row.task_key is not None]
 
         hints, keyed = self.database.run(send_back)
-        refused: dict[str, str] = {}
         for task_id in keyed:  # the unique constraint decides for each by itself whether its key is free
             try:
                 hints.append(self.revive_from(task_id, State.DEAD, why=why))

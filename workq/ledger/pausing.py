@@ -14,9 +14,9 @@ from sqlalchemy.exc import IntegrityError
 from workq import codec
 from workq.bands import meant
 from workq.ledger import Pause
-from workq.ledger.claims import REASON_MAX
 from workq.ledger.events import Appending
 from workq.ledger.paused import in_force
+from workq.ledger.settling import REASON_MAX
 
 
 class Pausing(Appending):

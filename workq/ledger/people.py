@@ -10,13 +10,15 @@ from typing import Any
 
 from sqlalchemy import Connection, insert, select, update
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.sql.elements import ColumnElement
 
 from workq import codec
 from workq.errors import NotFound, Refused
 from workq.ledger import CancelAnswer, Unpublished, positions
-from workq.ledger.claims import ERROR_MAX, REASON_MAX
+from workq.ledger.database import Database
 from workq.ledger.events import Appending
 from workq.ledger.repair import RESERVED_S
+from workq.ledger.settling import ERROR_MAX, REASON_MAX
 from workq.ledger.states import CLAIMABLE, guarded, unexpired
 from workq.ledger.windows import live_key
 from workq.task import State
@@ -139,18 +141,21 @@ class Deciding(Appending):
         if not codec.is_task_id(task_id):
             raise _unknown(task_id)
         t = self.database.tables.task
+        of_a_job = is_of_a_job(self.database).label("of_a_job")
         tries = 0
 
         def send_back(tx: Connection) -> Unpublished:
             nonlocal tries
             tries += 1
             row = tx.execute(
-                select(t.c.state, t.c.name, t.c.queue, t.c.attempt, t.c.task_key, t.c.order_key).where(
-                    t.c.id == task_id
-                )
+                select(
+                    t.c.state, t.c.name, t.c.queue, t.c.attempt, t.c.task_key, t.c.order_key, t.c.job_id, of_a_job
+                ).where(t.c.id == task_id)
             ).first()
             if row is None:
                 raise _unknown(task_id)
+            if row.of_a_job and row.state in states:
+                raise Refused(told_of_job(task_id, row.job_id))
             revived = tx.execute(
                 update(t)
                 .where(t.c.id == task_id, guarded(t.c.state, *states))
@@ -194,6 +199,20 @@ class Deciding(Appending):
             "crashes": 0,
             "is_suspect": 0,
         }
+
+
+def is_of_a_job(database: Database) -> ColumnElement[bool]:
+    """Whether a task's job is there: it has counted the task's end, and does not count another."""
+    t, j = database.tables.task, database.tables.job
+    return select(j.c.id).where(j.c.id == t.c.job_id).exists()
+
+
+def told_of_job(task_id: str, job_id: str) -> str:
+    """Why a task of a job is not sent back."""
+    return (
+        f"task {task_id} is of job {job_id}, which has counted its items; to run those that failed again: "
+        f"workq job retry {job_id}; to read its source again: workq job resume {job_id}"
+    )
 
 
 def _kept(text: str, characters_max: int = ERROR_MAX) -> str:

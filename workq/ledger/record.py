@@ -168,6 +168,10 @@ class Recording(Banding):
             for row, task in zip(rows, tasks, strict=True):
                 row["b_order_key"] = task.order_key
                 row["b_after_death"] = None if task.after_death is AfterDeath.BLOCK else task.after_death.value
+        is_of_a_job = any(task.job_id is not None for task in tasks)
+        if is_of_a_job:
+            for row, task in zip(rows, tasks, strict=True):
+                row["b_job_id"] = task.job_id
         is_limited = any(task.limit is not None for task in tasks)
         if is_limited:
             for row, task in zip(rows, tasks, strict=True):
@@ -183,7 +187,8 @@ class Recording(Banding):
                     row["b_expires_at"] = None if expires_s is None else instant + timedelta(seconds=expires_s)
         name = (
             f"insert each{', published' * is_published}{', plain' * is_plain}{', expiring' * expires}"
-            f"{', with a policy' * has_policy}{', ordered' * is_ordered}{', limited' * is_limited}"
+            f"{', with a policy' * has_policy}{', ordered' * is_ordered}{', of a job' * is_of_a_job}"
+            f"{', limited' * is_limited}"
         )
         make = partial(
             self._each_statement,
@@ -192,6 +197,7 @@ class Recording(Banding):
             expires=expires,
             more=("on_crash",) * has_policy
             + ("order_key", "after_death") * is_ordered
+            + ("job_id",) * is_of_a_job
             + tuple(limit_columns(None)) * is_limited,
         )
         self.database.kept(name, make).write_each(tx, rows)
@@ -302,6 +308,7 @@ def _alike(tasks: Sequence[NewTask]) -> NewTask | None:
             task.key is not None
             or task.order_key is not None
             or task.limit is not None
+            or task.job_id is not None
             or task.name != first.name
             or task.queue != first.queue
             or task.delay_s != first.delay_s

@@ -17,9 +17,9 @@ from sqlalchemy.exc import IntegrityError
 from workq import codec
 from workq.errors import NotFound
 from workq.ledger import HintRows, NewSchedule, ScheduleRow
-from workq.ledger.claims import REASON_MAX
 from workq.ledger.events import Appending
 from workq.ledger.record import Recording, limit_columns, limit_of
+from workq.ledger.settling import REASON_MAX
 from workq.task import NewTask, OnCrash
 from workq.timetable import Missed, Rule, Timetable
 

@@ -6,6 +6,8 @@ claims.py, `SKIP LOCKED` in repair.py).
 
 from __future__ import annotations
 
+from collections import deque
+
 from workq.ledger.atomic import Succeeding
 from workq.ledger.auditing import Auditing
 from workq.ledger.database import Database
@@ -13,6 +15,7 @@ from workq.ledger.dead import Grouping
 from workq.ledger.floor import Floor
 from workq.ledger.limiting import Limiting
 from workq.ledger.marks import Marking
+from workq.ledger.nesting import Nesting
 from workq.ledger.ordering import Ordering
 from workq.ledger.pausing import Pausing
 from workq.ledger.plans import Planning
@@ -25,6 +28,7 @@ from workq.ledger.withdraw import Withdrawing
 
 
 class SqlLedger(
+    Nesting,
     Scheduling,
     Succeeding,
     Ordering,
@@ -47,6 +51,7 @@ class SqlLedger(
         self.reserved_s = reserved_s
         self.floor = Floor(database)
         self._doubtful = {}
+        self.untold = deque()
         self.bands_met = frozenset()
 
     @property

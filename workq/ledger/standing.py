@@ -121,4 +121,5 @@ def _standing(row: Row[Any]) -> Standing:
         expires_at=row.expires_at,
         order_key=row.order_key,
         limit_key=row.limit_key,
+        job_id=row.job_id,
     )

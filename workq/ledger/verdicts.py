@@ -25,7 +25,7 @@ from workq.evidence import (
 )
 from workq.fingerprint import fingerprint
 from workq.ledger import Evidence, Reaped, Unpublished
-from workq.ledger.claims import ERROR_MAX
+from workq.ledger.settling import ERROR_MAX
 from workq.ledger.states import CLAIMABLE, NOTED, SUSPECT
 from workq.task import OnCrash, State
 

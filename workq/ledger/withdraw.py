@@ -15,8 +15,8 @@ from sqlalchemy.sql.elements import ColumnElement
 from workq import codec
 from workq.bands import meant
 from workq.ledger import WhichOpen
-from workq.ledger.claims import REASON_MAX
 from workq.ledger.events import Appending
+from workq.ledger.settling import REASON_MAX
 from workq.ledger.states import CLAIMABLE, found, guarded
 from workq.task import State
 

@@ -11,8 +11,10 @@ from tests.contract.ledger.dead import DeadContract
 from tests.contract.ledger.expiry import ExpiryContract
 from tests.contract.ledger.floor import FloorContract
 from tests.contract.ledger.hints import HintsContract
+from tests.contract.ledger.jobs import JobsContract
 from tests.contract.ledger.keys import KeysContract
 from tests.contract.ledger.limits import LimitsContract
+from tests.contract.ledger.nesting import NestingContract
 from tests.contract.ledger.order import OrderContract
 from tests.contract.ledger.pauses import PausesContract
 from tests.contract.ledger.people import PeopleContract
@@ -55,6 +57,8 @@ class LedgerContract(
     SchedulesContract,
     OrderContract,
     LimitsContract,
+    JobsContract,
+    NestingContract,
     PeopleContract,
     WithdrawContract,
     DeadContract,

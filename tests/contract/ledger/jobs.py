@@ -1,0 +1,596 @@
+"""Jobs: split once however many split, counted once however often it is told, and ended once, with what follows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.contract.given import Clock, at_once, chunks
+from tests.contract.ledger.job_steps import BAD, CALLBACKS, WHO, JobSteps, job_of
+from workq import codec
+from workq.errors import NotFound, Refused
+from workq.incarnation import Incarnation
+from workq.job import Begun, IfRunning, JobOptions, JobState, NewJob
+from workq.ledger import Evidence, Ledger
+from workq.ledger.database import Database
+from workq.task import (
+    Cancelled,
+    Dead,
+    Done,
+    Failed,
+    FailedItem,
+    HandedBack,
+    Outcome,
+    Settlement,
+    Snoozed,
+    State,
+    Worked,
+)
+
+
+class JobsContract(JobSteps):
+    # -- begin
+
+    def test_it_begins_with_the_task_that_reads_its_source(self, ledger: Ledger, job: NewJob) -> None:
+        again = ledger.begin_job(job)
+
+        row = self.stands(ledger, job)
+        assert (again, row.state, row.split, row.total) == (Begun(job.id, True), JobState.PLANNING, 0, None)
+        assert [task.id for task in ledger.tasks()] == [job.splitter.id]
+        assert self.task(ledger, job.splitter.id).job_id == job.id
+        assert ledger.job(codec.new_task_id()) is None
+
+    def test_while_one_has_not_ended_another_of_its_name_and_key_is_refused_or_joins_it(
+        self, ledger: Ledger, job: NewJob
+    ) -> None:
+        with pytest.raises(Refused, match=f"{job.id} has not ended"):
+            ledger.begin_job(job_of())
+
+        joined = ledger.begin_job(job_of(if_running=IfRunning.JOIN))
+        keyed = ledger.begin_job(job_of(key="v3"))
+
+        assert joined == Begun(job.id, False)
+        assert keyed.created
+        assert len(ledger.jobs()) == 2
+
+    def test_of_many_at_once_one_begins(self, ledger: Ledger) -> None:
+        jobs = [job_of(if_running=IfRunning.JOIN) for _ in range(8)]
+
+        begun = at_once(8, lambda number: ledger.begin_job(jobs[number]))
+
+        assert [one.created for one in begun].count(True) == 1
+        assert len({one.id for one in begun}) == len(ledger.jobs()) == 1
+
+    # -- split
+
+    def test_a_page_and_its_cursor_are_recorded_together_and_once(self, ledger: Ledger, job: NewJob) -> None:
+        page = chunks(2)
+        first = ledger.split_job(job.id, page, after=0, cursor=20, is_last=False)
+        again = ledger.split_job(job.id, page, after=0, cursor=20, is_last=False)
+        another = ledger.split_job(job.id, chunks(2), after=0, cursor=20, is_last=False)
+
+        row = self.stands(ledger, job)
+        assert (first.room, again.room, another.room) == (2, 2, None)
+        assert (row.state, row.cursor, row.subtasks, row.open_subtasks, row.split) == (JobState.RUNNING, 20, 2, 2, 20)
+        assert len(ledger.tasks(name="index")) == 2
+
+    def test_of_two_splitters_at_once_one_makes_each_page(self, ledger: Ledger, job: NewJob) -> None:
+        splits = at_once(6, lambda _: ledger.split_job(job.id, chunks(1), after=0, cursor=10, is_last=False))
+
+        assert sorted(one.room is None for one in splits) == [False, *[True] * 5]
+        assert self.stands(ledger, job).subtasks == len(ledger.tasks(name="index")) == 1
+
+    def test_when_its_window_is_full_its_splitter_is_woken_once_half_of_it_is_done(
+        self, ledger: Ledger, worker: Incarnation, job: NewJob
+    ) -> None:
+        [splitting] = ledger.claim([job.splitter.id], by=worker.id)
+        claims = self.running(ledger, worker, job, 4)
+        self.settle(ledger, splitting, Snoozed(3600.0, "its window is full"))
+
+        early = ledger.settle([Settlement(claims[0], Done())])
+        half = ledger.settle([Settlement(claims[1], Done())])
+        later = ledger.settle([Settlement(claims[2], Done())])
+
+        woken = [hint.task_id for settled in (early, half, later) for one in settled for hint in one.follows]
+        assert woken == [job.splitter.id]
+        assert [claim.task_id for claim in ledger.claim(woken, by=worker.id)] == woken
+
+    def test_items_that_no_subtask_can_carry_have_failed(self, ledger: Ledger, job: NewJob) -> None:
+        ledger.split_job(job.id, [], after=0, cursor=1, is_last=True, failed=[BAD])
+
+        row = self.stands(ledger, job)
+        assert (row.state, row.split, row.failed) == (JobState.COMPLETED_WITH_FAILURES, 1, 1)
+        assert [item for _, item in ledger.failed_items(job.id)] == [BAD]
+
+    def test_an_empty_one_succeeds_and_what_follows_is_enqueued(self, ledger: Ledger, job: NewJob) -> None:
+        split = ledger.split_job(job.id, [], after=0, cursor=None, is_last=True)
+
+        assert self.stands(ledger, job).state is JobState.SUCCEEDED
+        assert self.followers(ledger) == ["on.complete", "on.success"]
+        assert len(split.hints) == 2
+
+    # -- count
+
+    def test_each_item_is_counted_once_however_often_it_is_told(
+        self, ledger: Ledger, worker: Incarnation, job: NewJob, database: Database
+    ) -> None:
+        claims = self.running(ledger, worker, job, 4, is_last=True)
+        outcomes: list[Outcome] = [
+            Done(),
+            Worked(7, 2, (BAD,)),
+            Worked(4, 1, (), again='{"a":[[9]],"k":{}}', delay_s=0.0, error="boom"),
+            Dead("bad_arguments", "TypeError"),
+        ]
+        batch = [Settlement(claim, outcome) for claim, outcome in zip(claims, outcomes, strict=True)]
+
+        states = [[one.state for one in ledger.settle(batch)] for _ in range(3)]
+
+        row = self.stands(ledger, job)
+        assert states == [[State.SUCCEEDED, State.DEAD, State.WAITING, State.DEAD]] * 3
+        assert (row.succeeded, row.skipped, row.failed, row.retried) == (10 + 7 + 4, 3, 1 + 10, 5)
+        assert (row.open_subtasks, row.state) == (1, JobState.RUNNING)
+        assert self.row(database, claims[2].task_id).payload == '{"a":[[9]],"k":{}}'
+        assert [(item.item, item.error) for _, item in ledger.failed_items(job.id)][:1] == [("3", "ValueError: boom")]
+        assert len(ledger.failed_items(job.id)) == 11
+
+    def test_what_is_tried_again_is_of_those_items_alone_and_ends_the_job(
+        self, ledger: Ledger, worker: Incarnation, job: NewJob
+    ) -> None:
+        [claim] = self.running(ledger, worker, job, 1, is_last=True)
+        self.settle(ledger, claim, Worked(9, again='{"a":[[9]],"k":{}}', delay_s=0.0, error="boom"))
+        [again] = ledger.claim([claim.task_id], by=worker.id)
+        settled = self.settle(ledger, again, Done())
+
+        row = self.stands(ledger, job)
+        assert (again.payload, again.failures) == ('{"a":[[9]],"k":{}}', 1)
+        assert (row.state, row.succeeded, row.total) == (JobState.SUCCEEDED, 10, 10)
+        assert len(settled.follows) == 2
+
+    @pytest.mark.parametrize("outcome", [Failed(0.0, "boom"), Snoozed(0.0), HandedBack()])
+    def test_what_runs_again_as_a_whole_counts_for_nothing_yet(
+        self, ledger: Ledger, worker: Incarnation, job: NewJob, outcome: Outcome
+    ) -> None:
+        [claim] = self.running(ledger, worker, job, 1, is_last=True)
+        self.settle(ledger, claim, outcome)
+
+        row = self.stands(ledger, job)
+        assert (row.done, row.open_subtasks, row.retried) == (0, 1, 10 if isinstance(outcome, Failed) else 0)
+
+    def test_a_result_that_comes_late_is_not_counted(self, ledger: Ledger, worker: Incarnation, job: NewJob) -> None:
+        [claim] = self.running(ledger, worker, job, 1, is_last=True)
+        ledger.reap(worker.id, Evidence("SIGKILL", started={}))
+        [other] = self.claim_elsewhere(ledger, [claim.task_id])
+        late = self.settle(ledger, claim, Done())
+        before = self.stands(ledger, job).done
+        self.settle(ledger, other, Done())
+
+        row = self.stands(ledger, job)
+        assert (late.state, before, row.succeeded, row.state) == (None, 0, 10, JobState.SUCCEEDED)
+
+    def test_two_that_are_the_last_end_it_once(self, ledger: Ledger, worker: Incarnation, job: NewJob) -> None:
+        claims = self.running(ledger, worker, job, 4, is_last=True)
+
+        at_once(4, lambda number: ledger.settle([Settlement(claims[number], Done())]))
+
+        row = self.stands(ledger, job)
+        assert (row.state, row.succeeded, row.open_subtasks) == (JobState.SUCCEEDED, 40, 0)
+        assert self.followers(ledger) == ["on.complete", "on.success"]
+
+    def test_what_was_settled_elsewhere_a_sweep_counts_once(
+        self, ledger: Ledger, worker: Incarnation, job: NewJob
+    ) -> None:
+        [first, second] = self.running(ledger, worker, job, 2, is_last=True)
+        ledger.cancel(first.task_id, reason="?")
+        ledger.cancel(second.task_id, reason="?")
+        ledger.reap(worker.id, Evidence("SIGKILL", started={}))
+        before = self.stands(ledger, job)
+
+        for _ in range(2):
+            ledger.tend_job(job.id)
+
+        row = self.stands(ledger, job)
+        assert (before.done, before.open_subtasks) == (0, 2)
+        assert (row.cancelled, row.open_subtasks, row.state) == (20, 0, JobState.COMPLETED_WITH_FAILURES)
+        assert self.followers(ledger) == ["on.complete", "on.failure"]
+
+    def test_a_subtask_of_a_job_that_was_removed_is_a_task_like_any_other(
+        self, ledger: Ledger, worker: Incarnation, job: NewJob, database: Database
+    ) -> None:
+        ids = self.split(ledger, job, 2)
+        [first] = ledger.claim(ids[:1], by=worker.id)
+        with database.engine.begin() as connection:
+            connection.execute(database.tables.job.delete())
+
+        settled = self.settle(ledger, first, Done())
+        [second] = ledger.claim(ids[1:], by=worker.id)
+
+        assert (settled.state, self.settle(ledger, second, Done()).state) == (State.SUCCEEDED, State.SUCCEEDED)
+
+    # -- failures
+
+    def test_more_failures_than_it_may_have_fail_it_and_cancel_what_has_not_started(
+        self, ledger: Ledger, worker: Incarnation
+    ) -> None:
+        job = job_of(JobOptions(queue="default", window=4, failed_max=1, callbacks=CALLBACKS))
+        ledger.begin_job(job)
+        ids = self.split(ledger, job, 3)
+        [claim] = ledger.claim(ids[:1], by=worker.id)
+        self.settle(ledger, claim, Worked(8, 0, (BAD, BAD)))
+        ledger.tend_job(job.id)
+
+        row = self.stands(ledger, job)
+        assert (row.state, row.failed, row.cancelled, row.succeeded) == (JobState.FAILED, 2, 20, 8)
+        assert "max_failures is 1" in (row.error or "")
+        assert [self.state(ledger, task_id) for task_id in ids[1:]] == [State.CANCELLED] * 2
+        assert self.followers(ledger) == ["on.complete", "on.failure"]
+
+    def test_a_job_whose_source_has_failed_does_what_was_read_and_goes_on_at_its_cursor_when_a_person_says_so(
+        self, ledger: Ledger, worker: Incarnation, job: NewJob
+    ) -> None:
+        [splitting] = ledger.claim([job.splitter.id], by=worker.id)
+        ids = self.split(ledger, job, 2)
+        self.settle(ledger, splitting, Dead("failures_max reached", "OSError: disk"))
+        ledger.tend_job(job.id)
+        between = self.stands(ledger, job)
+        for claim in ledger.claim(ids, by=worker.id):
+            self.settle(ledger, claim, Done())
+        failed = self.stands(ledger, job)
+        followed = self.followers(ledger)
+
+        _, hints = ledger.resume_job(job.id, **WHO)
+
+        row = self.stands(ledger, job)
+        assert (between.state, failed.state, failed.succeeded) == (JobState.RUNNING, JobState.FAILED, 20)
+        assert "OSError: disk" in (failed.error or "")
+        assert followed == ["on.complete", "on.failure"]
+        assert (row.state, row.cursor, row.error) == (JobState.RUNNING, 20, None)
+        assert [claim.task_id for claim in ledger.claim([hint.task_id for hint in hints], by=worker.id)] == [
+            row.split_task
+        ]
+        split = ledger.split_job(job.id, [], after=2, cursor=20, is_last=True)
+        assert (split.room, self.stands(ledger, job).state) == (4, JobState.SUCCEEDED)
+
+    def test_it_does_not_go_on_while_another_of_its_name_has_not_ended(
+        self, ledger: Ledger, worker: Incarnation, job: NewJob
+    ) -> None:
+        [splitting] = ledger.claim([job.splitter.id], by=worker.id)
+        self.settle(ledger, splitting, Dead("failures_max reached", "OSError: disk"))
+        ledger.tend_job(job.id)
+        other = ledger.begin_job(job_of())
+
+        with pytest.raises(Refused, match=f"{other.id}, of the same name and key"):
+            ledger.resume_job(job.id, **WHO)
+
+    def test_its_failed_items_are_run_again_by_a_job_of_their_own(
+        self, ledger: Ledger, worker: Incarnation, job: NewJob
+    ) -> None:
+        [claim] = self.running(ledger, worker, job, 1)
+        with pytest.raises(Refused, match="is running"):
+            ledger.retry_job(job.id, chunk=None, rate_max=None, if_running=IfRunning.REFUSE, hints=None)
+        self.settle(ledger, claim, Worked(9, 0, (BAD,)))
+        unfit = FailedItem('"object"', 0, "PayloadError: no", "e" * 16)
+        ledger.split_job(job.id, [], after=1, cursor=10, is_last=True, failed=[unfit])
+
+        begun = ledger.retry_job(job.id, chunk=1, rate_max=7.0, if_running=IfRunning.REFUSE, hints=None)
+
+        again = ledger.job(begun.id)
+        assert again is not None
+        assert (again.name, again.params, again.total, again.parent_id) == (job.name, job.params, 1, None)
+        assert (again.options.failed_of, again.options.chunk, again.rate_max) == (job.id, 1, 7.0)
+        assert again.options.callbacks == job.options.callbacks
+        assert [hint.task_id for hint in begun.hints] == [again.split_task]
+        assert [item for _, item in ledger.failed_items(job.id, of_subtasks=True)] == [BAD]
+        with pytest.raises(NotFound, match="no job"):
+            ledger.retry_job(codec.new_task_id(), chunk=None, rate_max=None, if_running=IfRunning.REFUSE, hints=None)
+
+    def test_a_job_without_failed_items_has_nothing_to_run_again(self, ledger: Ledger, job: NewJob) -> None:
+        ledger.split_job(job.id, [], after=0, cursor=None, is_last=True)
+
+        with pytest.raises(Refused, match="no failed items"):
+            ledger.retry_job(job.id, chunk=None, rate_max=None, if_running=IfRunning.REFUSE, hints=None)
+
+    def test_a_dead_subtask_is_not_sent_back_by_itself(self, ledger: Ledger, worker: Incarnation, job: NewJob) -> None:
+        [claim] = self.running(ledger, worker, job, 1)
+        self.settle(ledger, claim, Dead("bad_arguments", "TypeError"))
+
+        hints, refused = ledger.revive_dead([claim.task_id], why="?")
+
+        assert (hints, list(refused)) == ([], [claim.task_id])
+        assert f"workq job retry {job.id}" in refused[claim.task_id]
+        with pytest.raises(Refused, match="which has counted its items"):
+            ledger.revive(claim.task_id, why="?")
+        assert self.state(ledger, claim.task_id) is State.DEAD
+
+    # -- one at a time
+
+    def test_one_that_is_queued_begins_when_the_one_before_has_ended(
+        self, ledger: Ledger, worker: Incarnation, job: NewJob
+    ) -> None:
+        queued, third = job_of(if_running=IfRunning.QUEUE), job_of(if_running=IfRunning.QUEUE)
+        begun = [ledger.begin_job(one) for one in (queued, third)]
+        early = ledger.claim([queued.splitter.id], by=worker.id)
+        ledger.tend_job(queued.id)
+        still = ledger.claim([queued.splitter.id], by=worker.id)
+        [claim] = self.running(ledger, worker, job, 1, is_last=True)
+        settled = self.settle(ledger, claim, Done())
+
+        assert [one.created for one in begun] == [True, True]
+        assert (early, still) == ([], [])
+        assert queued.splitter.id in [hint.task_id for hint in settled.follows]
+        assert len(ledger.claim([queued.splitter.id], by=worker.id)) == 1
+        assert ledger.claim([third.splitter.id], by=worker.id) == [], "it is behind that one"
+
+    def test_a_queued_one_whose_turn_nobody_has_told_begins_with_a_sweep(
+        self, ledger: Ledger, worker: Incarnation, job: NewJob, database: Database
+    ) -> None:
+        queued = job_of(if_running=IfRunning.QUEUE)
+        ledger.begin_job(queued)
+        j = database.tables.job
+        with database.engine.begin() as connection:  # whoever ended the first died behind its commit
+            connection.execute(
+                j.update()
+                .where(j.c.id == job.id)
+                .values(state="cancelled", live_key=None, ended_at=database.now(), is_split=1)
+            )
+
+        tended = ledger.tend_job(queued.id)
+
+        assert [hint.task_id for hint in tended.hints] == [queued.splitter.id]
+        assert len(ledger.claim([queued.splitter.id], by=worker.id)) == 1
+
+    def test_a_queued_one_that_is_paused_and_resumed_still_waits(
+        self, ledger: Ledger, worker: Incarnation, job: NewJob
+    ) -> None:
+        queued = job_of(if_running=IfRunning.QUEUE)
+        ledger.begin_job(queued)
+        ledger.pause_job(queued.id, **WHO)
+        _, hints = ledger.resume_job(queued.id, **WHO)
+
+        assert hints == []
+        assert ledger.claim([queued.splitter.id], by=worker.id) == []
+        ledger.cancel_job(job.id, **WHO)
+        assert len(ledger.claim([queued.splitter.id], by=worker.id)) == 1
+
+    def test_one_that_replaces_another_begins_when_that_is_cancelled(
+        self, ledger: Ledger, worker: Incarnation, job: NewJob
+    ) -> None:
+        [claim] = self.running(ledger, worker, job, 1)
+        queued, other = job_of(if_running=IfRunning.QUEUE), job_of(if_running=IfRunning.REPLACE)
+        ledger.begin_job(queued)
+        ledger.begin_job(other)
+        meanwhile = self.stands(ledger, job).state
+        early = ledger.claim([other.splitter.id], by=worker.id)
+        self.settle(ledger, claim, Cancelled("as asked"))
+
+        assert (meanwhile, early) == (JobState.CANCELLING, [])
+        assert self.stands(ledger, job).state is self.stands(ledger, queued).state is JobState.CANCELLED
+        assert f"replaced by job {other.id}" in (self.stands(ledger, job).why or "")
+        assert len(ledger.claim([other.splitter.id], by=worker.id)) == 1
+
+    def test_one_that_was_cancelled_before_its_turn_leaves_no_task_behind(self, ledger: Ledger, job: NewJob) -> None:
+        queued = job_of(if_running=IfRunning.QUEUE)
+        ledger.begin_job(queued)
+
+        ledger.cancel_job(queued.id, **WHO)
+
+        assert self.stands(ledger, queued).state is JobState.CANCELLED
+        assert self.state(ledger, queued.splitter.id) is State.CANCELLED
+
+    # -- people
+
+    def test_a_paused_one_starts_nothing_and_goes_on_where_it_was(
+        self, ledger: Ledger, worker: Incarnation, job: NewJob
+    ) -> None:
+        ids = self.split(ledger, job, 3)
+        [first] = ledger.claim(ids[:1], by=worker.id)
+        pausing = ledger.pause_job(job.id, **WHO)
+        refused = ledger.claim([*ids[1:], job.splitter.id], by=worker.id)
+        split = ledger.split_job(job.id, chunks(1), after=3, cursor=40, is_last=False)
+        self.settle(ledger, first, Done())
+        paused = self.stands(ledger, job)
+
+        resumed, hints = ledger.resume_job(job.id, **WHO)
+
+        assert (pausing.state, refused, split.room) == (JobState.PAUSING, [], None)
+        assert resumed is not None
+        assert (paused.state, paused.who, resumed.state) == (JobState.PAUSED, "eve@host", JobState.RUNNING)
+        assert {hint.task_id for hint in hints} == {*ids[1:], job.splitter.id}
+        assert len(ledger.claim([hint.task_id for hint in hints], by=worker.id)) == 3
+
+    def test_a_cancelled_one_starts_nothing_from_that_moment_and_ends_when_nothing_runs(
+        self, ledger: Ledger, worker: Incarnation, job: NewJob
+    ) -> None:
+        ids = self.split(ledger, job, 4)
+        [first] = ledger.claim(ids[:1], by=worker.id)
+
+        cancelling, _ = ledger.cancel_job(job.id, **WHO)
+        refused = ledger.claim([*ids[1:], job.splitter.id], by=worker.id)
+        is_asked = self.task(ledger, first.task_id).is_cancel_requested
+        self.settle(ledger, first, Cancelled("as asked"))
+
+        row = self.stands(ledger, job)
+        assert (cancelling.state, refused, is_asked) == (JobState.CANCELLING, [], True)
+        assert (row.state, row.cancelled, row.open_subtasks) == (JobState.CANCELLED, 40, 0)
+        assert self.followers(ledger) == ["on.cancel", "on.complete"]
+        with pytest.raises(Refused, match="cannot be resumed"):
+            ledger.resume_job(job.id, **WHO)
+        assert ledger.begin_job(job_of()).created, "its name is free"
+
+    def test_what_a_cancel_has_left_undone_is_refused_at_the_claim_and_a_sweep_does_it(
+        self, ledger: Ledger, worker: Incarnation, job: NewJob, database: Database
+    ) -> None:
+        ids = self.split(ledger, job, 4)
+        j = database.tables.job
+        with database.engine.begin() as connection:  # whoever cancelled it died behind its first commit
+            connection.execute(j.update().values(state="cancelling"))
+
+        assert ledger.claim(ids[:1], by=worker.id) == []
+        for _ in range(2):
+            ledger.tend_job(job.id)
+        row = self.stands(ledger, job)
+        assert (row.state, row.cancelled) == (JobState.CANCELLED, 40)
+
+    def test_a_rate_spaces_the_starts_and_without_it_all_may_start(
+        self, ledger: Ledger, worker: Incarnation, job: NewJob, clock: Clock
+    ) -> None:
+        ids = self.split(ledger, job, 4)
+        ledger.throttle_job(job.id, rate_max=5.0, **WHO)
+
+        now = ledger.claim(ids, by=worker.id)
+        clock.forward(2.1)
+        then = ledger.claim(ids, by=worker.id)
+        ledger.throttle_job(job.id, rate_max=None, **WHO)
+        clock.forward(4.0)
+        rest = ledger.claim(ids, by=worker.id)
+
+        assert [len(now), len(then), len(rest)] == [1, 1, 2], "ten items at five a second take two seconds"
+
+    def test_another_rate_holds_at_once_for_what_waits_for_its_slot(
+        self, ledger: Ledger, worker: Incarnation, job: NewJob, clock: Clock
+    ) -> None:
+        ids = self.split(ledger, job, 4)
+        ledger.throttle_job(job.id, rate_max=0.001, **WHO)
+        [first] = ledger.claim(ids, by=worker.id)
+        self.settle(ledger, first, Failed(3600.0, "boom"))
+        slow = ledger.claim(ids, by=worker.id)
+
+        _, hints = ledger.throttle_job(job.id, rate_max=10.0, **WHO)
+        one = ledger.claim(ids, by=worker.id)
+        clock.forward(1.1)
+        another = ledger.claim(ids, by=worker.id)
+        _, rest = ledger.throttle_job(job.id, rate_max=None, **WHO)
+
+        assert slow == []
+        assert {hint.task_id for hint in hints} == set(ids) - {first.task_id}, "a retry keeps its time"
+        assert (len(one), len(another), len(rest)) == (1, 1, 1)
+        assert len(ledger.claim(ids, by=worker.id)) == 1
+
+    def test_what_is_not_there_or_over_is_told(self, ledger: Ledger, job: NewJob) -> None:
+        ledger.split_job(job.id, [], after=0, cursor=None, is_last=True)
+
+        for deed in (ledger.pause_job, ledger.cancel_job, ledger.resume_job):
+            with pytest.raises(NotFound, match="no job"):
+                deed(codec.new_task_id(), **WHO)
+            with pytest.raises(Refused, match="is succeeded"):
+                deed(job.id, **WHO)
+
+    def test_what_counts_is_the_same_as_what_is_there(
+        self, ledger: Ledger, worker: Incarnation, job: NewJob, database: Database
+    ) -> None:
+        claims = self.running(ledger, worker, job, 4)
+        self.settle(ledger, claims[0], Done())
+        self.settle(ledger, claims[1], Worked(3, 1, (BAD,), again='{"a":[[1,2,3,4,5]],"k":{}}', error="boom"))
+
+        row = self.stands(ledger, job)
+        s = database.tables.subtask
+        with database.engine.connect() as connection:
+            left = sum(one.items_left for one in connection.execute(s.select().where(s.c.ended_at.is_(None))))
+        assert row.split == row.done + left == 40
+
+    def test_force_does_not_wait_for_what_runs(self, ledger: Ledger, worker: Incarnation, job: NewJob) -> None:
+        claims = self.running(ledger, worker, job, 2)
+        paused = ledger.pause_job(job.id, **WHO, is_forced=True)
+        again = ledger.pause_job(job.id, **WHO, is_forced=True)
+        ledger.cancel_job(job.id, **WHO)
+        waits = self.stands(ledger, job).state
+        cancelled, _ = ledger.cancel_job(job.id, **WHO, is_forced=True)
+        late = self.settle(ledger, claims[0], Done())
+
+        assert (paused.state, again.state) == (JobState.PAUSING, JobState.PAUSED)
+        assert (waits, cancelled.state, cancelled.cancelled) == (JobState.CANCELLING, JobState.CANCELLED, 20)
+        assert late.state is State.SUCCEEDED, "the task is its own"
+        assert self.stands(ledger, job).succeeded == 0
+
+    def test_the_parked_of_a_job_that_was_removed_run_when_a_person_says_so(
+        self, ledger: Ledger, worker: Incarnation, job: NewJob, database: Database
+    ) -> None:
+        ids = self.split(ledger, job, 2)
+        ledger.pause_job(job.id, **WHO)
+        assert ledger.claim(ids, by=worker.id) == []
+        with database.engine.begin() as connection:
+            connection.execute(database.tables.job.delete())
+
+        found, hints = ledger.resume_job(job.id, **WHO)
+
+        assert found is None
+        assert {hint.task_id for hint in hints} == set(ids)
+        assert len(ledger.claim(ids, by=worker.id)) == 2
+
+    # -- the counts
+
+    def test_counts_that_somebody_has_changed_are_found_and_counted_again(
+        self, ledger: Ledger, worker: Incarnation, job: NewJob, database: Database
+    ) -> None:
+        claims = self.running(ledger, worker, job, 3, is_last=True)
+        self.settle(ledger, claims[0], Worked(8, 1, (BAD,)))
+        fine = ledger.miscounts(job.id)
+        j = database.tables.job
+        with database.engine.begin() as connection:
+            connection.execute(j.update().values(succeeded=5, failed=2, open_subtasks=1))
+
+        found = ledger.miscounts(job.id)
+        ledger.recount_job(job.id, by=self.BY)
+
+        assert fine == {}
+        assert found == {"succeeded": (5, 8), "failed": (2, 1), "open_subtasks": (1, 2)}
+        assert ledger.miscounts(job.id) == {}
+        for claim in claims[1:]:
+            self.settle(ledger, claim, Done())
+        row = self.stands(ledger, job)
+        assert (row.state, row.succeeded, row.failed) == (JobState.COMPLETED_WITH_FAILURES, 28, 1)
+
+    def test_a_payload_that_somebody_has_changed_counts_for_no_more_than_was_made(
+        self, ledger: Ledger, worker: Incarnation, job: NewJob
+    ) -> None:
+        [first, second] = self.running(ledger, worker, job, 2, is_last=True)
+        self.settle(ledger, first, Worked(700, 0, (BAD,) * 12))
+        self.settle(ledger, second, Worked(3, again='{"a":[[1]],"k":{}}', error="boom"))
+        [again] = ledger.claim([second.task_id], by=worker.id)
+        self.settle(ledger, again, Worked(99, 99))
+
+        row = self.stands(ledger, job)
+        assert (row.split, row.done, row.failed, row.succeeded, row.skipped) == (20, 20, 10, 10, 0)
+        assert ledger.miscounts(job.id) == {}
+
+    def test_what_ended_long_ago_is_removed_with_all_that_is_of_it(
+        self, ledger: Ledger, worker: Incarnation, job: NewJob, database: Database, clock: Clock
+    ) -> None:
+        [claim] = self.running(ledger, worker, job, 1, is_last=True)
+        self.settle(ledger, claim, Worked(9, 0, (BAD,)))
+        running = job_of()
+        ledger.begin_job(running)
+        kept: dict[str, Any] = {"retention_s": 60.0, "dead_retention_s": 600.0}
+        clock.forward(61.0)
+        early = ledger.prune_jobs(limit=10, **kept)
+        clock.forward(600.0)
+        foreseen = ledger.prune_jobs(limit=10, **kept, dry_run=True)
+        cut = ledger.prune_jobs(limit=1, **kept)
+        removed = ledger.prune_jobs(limit=10, **kept)
+
+        tables = database.tables
+        with database.engine.connect() as connection:
+            left = [len(connection.execute(one.select()).all()) for one in (tables.subtask, tables.failed_item)]
+        assert (early, foreseen, cut, removed) == (0, 1, 0, 1)
+        assert [one.id for one in ledger.jobs()] == [running.id]
+        assert left == [0, 0]
+
+    def test_a_transaction_of_its_handler_counts_all_of_its_items(
+        self, ledger: Ledger, worker: Incarnation, job: NewJob
+    ) -> None:
+        claims = self.running(ledger, worker, job, 2, is_last=True)
+        with ledger.transaction(claims[0]):
+            pass
+        with pytest.raises(ValueError, match="boom"), ledger.transaction(claims[1]):
+            raise ValueError("boom")
+
+        row = self.stands(ledger, job)
+        assert (row.succeeded, row.open_subtasks) == (10, 1)
+
+    def test_its_end_is_told(self, ledger: Ledger, job: NewJob) -> None:
+        ledger.pause_job(job.id, **WHO)
+        ledger.resume_job(job.id, **WHO)
+        ledger.split_job(job.id, [], after=0, cursor=None, is_last=True)
+
+        told = [event.detail["what"] for event in ledger.happened(["job"], within_s=60.0, limit=10)]
+        assert told == ["paused", "resumed", "succeeded"]

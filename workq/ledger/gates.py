@@ -1,0 +1,120 @@
+"""Gates: whether the job of a task lets it start now. Decided at the claim.
+
+A task of a job is recorded, hinted and fetched as any other. When it is claimed, its job is looked at:
+
+    it runs              the task starts; with a rate, as soon as its slot has come, which it gets when it is met first
+    it is paused, or waits for another of its name
+                         the task is parked, due never, until the job goes on
+    it is over, or about to be
+                         the task is cancelled
+    it is not there any more
+                         it is a task like any other
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import Connection, bindparam, literal, literal_column, or_, select, update
+from sqlalchemy.sql.elements import ColumnElement
+
+from workq.job import JOB_STARTS, JobState
+from workq.ledger.among import among, in_order
+from workq.ledger.database import Database
+from workq.ledger.positions import never
+from workq.ledger.sqltime import Instant
+from workq.ledger.states import CLAIMABLE, guarded
+from workq.task import State
+
+PARKS: Final = frozenset({JobState.PAUSING, JobState.PAUSED})
+EARLY: Final = timedelta(milliseconds=5)
+"""A slot that comes so soon has come."""
+
+
+def is_open(database: Database) -> ColumnElement[bool]:
+    """In a statement that claims: no job, or one that lets its tasks start."""
+    t, j = database.tables.task, database.tables.job
+    starts = or_(*(j.c.state == literal_column(f"'{state.value}'") for state in sorted(JOB_STARTS)))
+    runs = select(j.c.id).where(j.c.id == t.c.job_id, starts, j.c.live_key.is_not(None))
+    gone = ~select(j.c.id).where(j.c.id == t.c.job_id).exists()
+    return or_(t.c.job_id.is_(None), runs.exists(), gone)
+
+
+def ask(tx: Connection, database: Database, task_ids: Sequence[str]) -> list[tuple[str, bool]]:
+    """Of these claimable tasks, those that no job holds back: each, and whether it has a limit."""
+    t, j, s = database.tables.task, database.tables.job, database.tables.subtask
+    query = (
+        select(t.c.id, t.c.job_id, t.c.limit_key, j.c.state, j.c.live_key, j.c.rate_max, s.c.items_left, s.c.slot_at)
+        .outerjoin(j, j.c.id == t.c.job_id)
+        .outerjoin(s, s.c.task_id == t.c.id)
+        .where(among(t.c.id, database.dialect), guarded(t.c.state, *CLAIMABLE), t.c.due_at <= database.now())
+    )
+    rows = {row.id: row for row in tx.execute(query, {"b_ids": in_order(task_ids)})}
+    passed: list[tuple[str, bool]] = []
+    parked: list[str] = []
+    over: list[str] = []
+    paced: dict[str, list[Any]] = {}
+    for task_id in task_ids:
+        row = rows.get(task_id)
+        if row is None:
+            continue
+        state = None if row.state is None else JobState(row.state)
+        if state in JOB_STARTS and row.live_key is None:  # it waits for another of its name
+            parked.append(task_id)
+        elif state is None or (state in JOB_STARTS and (row.rate_max is None or row.items_left is None)):
+            passed.append((task_id, row.limit_key is not None))
+        elif state in JOB_STARTS:
+            paced.setdefault(row.job_id, []).append(row)
+        else:
+            (parked if state in PARKS else over).append(task_id)
+    if parked:
+        _set(tx, database, parked, never(database))
+    if over:
+        values = {"state": State.CANCELLED, "settled_at": database.now(), "live_key": None, "reason": "its job is over"}
+        _set(tx, database, over, values)
+    if paced:  # tasks before jobs: so does whoever settles
+        ids = in_order(row.id for rows_of_job in paced.values() for row in rows_of_job)
+        locks = select(t.c.id).where(among(t.c.id, database.dialect)).order_by(t.c.id).with_for_update()
+        tx.execute(locks, {"b_ids": ids}).all()
+    for job_id in sorted(paced):
+        passed += _paced(tx, database, job_id, paced[job_id])
+    return passed
+
+
+def _paced(tx: Connection, database: Database, job_id: str, rows: Sequence[Any]) -> list[tuple[str, bool]]:
+    """Those whose slot has come; the others are due then."""
+    t, j, s = database.tables.task, database.tables.job, database.tables.subtask
+    job = tx.execute(select(j.c.rate_max, j.c.slot_at).where(j.c.id == job_id).with_for_update()).first()
+    if job is None or job.rate_max is None:  # a moment ago it had a rate
+        return [(row.id, row.limit_key is not None) for row in rows]
+    now: datetime = tx.execute(select(database.now())).scalar_one()
+    next_at = max(now, job.slot_at or now)
+    passed: list[tuple[str, bool]] = []
+    given: list[dict[str, Any]] = []
+    wait: list[dict[str, Any]] = []
+    for row in rows:
+        slot_at = row.slot_at
+        if slot_at is None:
+            slot_at = next_at
+            next_at += timedelta(seconds=row.items_left / job.rate_max)
+            given.append({"b_id": row.id, "b_at": slot_at})
+        if slot_at <= now + EARLY:
+            passed.append((row.id, row.limit_key is not None))
+        else:
+            wait.append({"b_id": row.id, "b_at": slot_at})
+    at = bindparam("b_at", type_=Instant())
+    if given:
+        tx.execute(update(s).where(s.c.task_id == bindparam("b_id")).values(slot_at=at), given)
+        tx.execute(update(j).where(j.c.id == job_id).values(slot_at=literal(next_at, Instant())))
+    if wait:
+        later = update(t).where(t.c.id == bindparam("b_id"), guarded(t.c.state, *CLAIMABLE))
+        tx.execute(later.values(state=State.WAITING, due_at=at), wait)
+    return passed
+
+
+def _set(tx: Connection, database: Database, task_ids: Sequence[str], values: Any) -> None:
+    t = database.tables.task
+    mine = update(t).where(among(t.c.id, database.dialect), guarded(t.c.state, *CLAIMABLE))
+    tx.execute(mine.values(**values), {"b_ids": in_order(task_ids)})
