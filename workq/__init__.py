@@ -34,10 +34,17 @@ if TYPE_CHECKING:
         UnknownTask,
         WorkqError,
     )
+    from workq.jobs.sources import CsvFile, JsonLines, Keyset, Range
+    from workq.jobs.verdict import Verdict
     from workq.retry import Exponential, Fixed, Schedule, timeline
     from workq.task import Enqueued, State, Task
 
 _HOMES = {
+    "Verdict": "jobs.verdict",
+    "Range": "jobs.sources",
+    "Keyset": "jobs.sources",
+    "JsonLines": "jobs.sources",
+    "CsvFile": "jobs.sources",
     "WorkQueue": "app",
     "Times": "config",
     "Current": "context",
@@ -52,6 +59,11 @@ _HOMES = {
 }
 
 __all__ = [
+    "Verdict",
+    "Range",
+    "Keyset",
+    "JsonLines",
+    "CsvFile",
     "BrokerUnavailable",
     "Cancel",
     "CommitUnknown",

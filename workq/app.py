@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -43,6 +43,7 @@ from workq.timetable import Timetable
 if TYPE_CHECKING:
     from workq.broker import Broker
     from workq.inflight import InFlight
+    from workq.jobs.define import Job
     from workq.ledger import CancelAnswer, Pause
     from workq.ledger.database import Database
     from workq.ledger.sql import SqlLedger
@@ -176,6 +177,92 @@ class WorkQueue:
                 handler.defaults = replace(options, limit=handler.limit_rule(limit, rate, concurrency))
             self.registry.add(handler)
             return handler
+
+        return register
+
+    def job(
+        self,
+        *,
+        name: str | None = None,
+        chunk: int = 500,
+        window: int = 1000,
+        source: Callable[..., Any] | Iterable[Any] | None = None,
+        queue: str = "default",
+        failures_max: int = 5,
+        crashes_max: int = 3,
+        on_crash: str = "again",
+        max_failures: int | str | None = None,
+        limit: str | None = None,
+        concurrency: int | None = None,
+        time_limit_s: float | None = None,
+        retry: Policy | Compute | None = None,
+        retry_on: type[BaseException] | Sequence[type[BaseException]] | None = None,
+        give_up_on: type[BaseException] | Sequence[type[BaseException]] | None = None,
+        on_complete: Handler[..., Any] | None = None,
+        on_success: Handler[..., Any] | None = None,
+        on_failure: Handler[..., Any] | None = None,
+        on_cancel: Handler[..., Any] | None = None,
+    ) -> Callable[[Callable[..., Any]], Job]:
+        """Register a job: a function that gets a list of items, as often as its source has items.
+
+        Args:
+            name: what the ledger calls it; `module.function` by default.
+            chunk: items of one subtask.
+            window: subtasks that are recorded and not ended, at most: more of the source is read when half are done.
+            source: where the items come from, unless `@job.source` says so.
+            queue: the line that its subtasks wait in.
+            failures_max: after so many failures with it, an item has failed for good.
+            crashes_max, on_crash: of a subtask, as for `task`.
+            max_failures: items that may fail for good, or their share (`"5%"`), before the job fails and what has not
+                started of it is cancelled; by default it goes on, and ends as `completed_with_failures`.
+            concurrency: so many of its subtasks at once, at most; with
+            limit: a name that it shares with others, as for `task`.
+            time_limit_s, retry, retry_on, give_up_on: of one attempt of a subtask, as for `task`.
+            on_complete, on_success, on_failure, on_cancel: tasks that follow its end, once; each is called with a
+                mapping of what became of it (`id`, `name`, `state`, `params`, `total`, `succeeded`, `failed`, ...).
+
+        Raises:
+            ConfigError: an option is out of range, the name is taken, or the function cannot be a task.
+        """
+        from workq.job import SPLIT, Ending
+        from workq.jobs.define import Job, job_options
+
+        callbacks = {
+            Ending.COMPLETE: on_complete,
+            Ending.SUCCESS: on_success,
+            Ending.FAILURE: on_failure,
+            Ending.CANCEL: on_cancel,
+        }
+        options = job_options(
+            queue=check_queue(queue),
+            chunk=chunk,
+            window=window,
+            failures_max=failures_max,
+            crashes_max=crashes_max,
+            max_failures=max_failures,
+            callbacks=callbacks,
+            on_crash=check_on_crash(on_crash),
+        )
+
+        def register(function: Callable[..., Any]) -> Job:
+            check_function(function)
+            job_name = name if name is not None else default_name(function)
+            task = partial(self.task, queue=queue, failures_max=failures_max, crashes_max=crashes_max)
+            placeholder = task(
+                name=job_name,
+                on_crash=on_crash,
+                limit=limit,
+                concurrency=concurrency,
+                time_limit_s=time_limit_s,
+                retry=retry,
+                retry_on=retry_on,
+                give_up_on=give_up_on,
+            )(function)
+            job = Job(function, placeholder, options, self).taken(source)
+            placeholder.becomes(job.work_async if placeholder.is_async else job.work)
+            task(name=job_name + SPLIT)(job.split)
+            self.registry.jobs[job_name] = job
+            return job
 
         return register
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from workq.bands import queue_of
 from workq.errors import ConfigError, NotInTask, Unavailable
-from workq.task import Claim
+from workq.task import Claim, NewSubtask
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -27,9 +27,41 @@ class Desk(Protocol):
         """Whether to stop."""
         ...
 
-    def transaction(self, claim: Claim) -> AbstractContextManager[Connection]:
-        """See `Current.transaction`."""
+    def transaction(
+        self, claim: Claim, *, added: Callable[[], Sequence[NewSubtask]]
+    ) -> AbstractContextManager[Connection]:
+        """See `Current.transaction`. `added`: asked at its end, what the handler has added to its job."""
         ...
+
+
+class Additions:
+    """What the handler of a subtask adds to its job: kept, once the call that has added it has returned."""
+
+    def __init__(self, cut: Callable[[Iterable[Any]], list[NewSubtask]]) -> None:
+        """`cut` makes subtasks of items."""
+        self._cut = cut
+        self.kept: list[NewSubtask] = []
+        """By calls that have returned."""
+        self._of_this_call: list[NewSubtask] = []
+
+    def begin(self) -> None:
+        """A call begins: what one before has added, and has not returned, is forgotten."""
+        self._of_this_call = []
+
+    def add(self, items: Iterable[Any]) -> int:
+        """Answers how many items these are."""
+        subtasks = self._cut(items)
+        self._of_this_call += subtasks
+        return sum(one.items for one in subtasks)
+
+    def keep(self) -> None:
+        """The call has returned."""
+        self.kept += self._of_this_call
+        self._of_this_call = []
+
+    def all(self) -> tuple[NewSubtask, ...]:
+        """With those of the call that is under way."""
+        return (*self.kept, *self._of_this_call)
 
 
 @dataclass(slots=True)
@@ -43,6 +75,9 @@ class Current:
     job: str | None
     has_succeeded: bool = field(default=False, repr=False)
     """By a `transaction()` that stands."""
+    has_begun_transaction: bool = field(default=False, repr=False)
+    additions: Additions | None = field(default=None, repr=False)
+    """None: it is no subtask of a job."""
     _claim: Claim = field(repr=False, kw_only=True)
     _desk: Desk = field(repr=False, kw_only=True)
     _looked_at: float = field(default=float("-inf"), repr=False)
@@ -73,7 +108,8 @@ class Current:
 
         Gives a SQLAlchemy connection to the ledger's database; it commits at the end of the block. What the block
         raises rolls back, and is a failure like any other. Afterwards the task has succeeded, without a result, and
-        whatever the handler still does or raises changes nothing. On SQLite nobody else writes meanwhile.
+        whatever the handler still does or raises changes nothing. On SQLite nobody else writes meanwhile. In a job the
+        chunk succeeds or fails as a whole.
 
         Raises:
             Refused: this attempt was taken away, or the block has ended the transaction (by commit() or rollback(), or
@@ -86,9 +122,28 @@ class Current:
                 "transaction() blocks its thread, and the event loop with it: "
                 "do it in a plain function, by `await asyncio.to_thread(function)`"
             )
-        with self._desk.transaction(self._claim) as connection:
+        self.has_begun_transaction = True
+        added = (lambda: ()) if self.additions is None else self.additions.all
+        with self._desk.transaction(self._claim, added=added) as connection:
             yield connection
         self.has_succeeded = True
+
+    def add(self, items: Iterable[Any]) -> int:
+        """Add items to the job whose subtask this is; answers how many they are.
+
+        They become subtasks of their own, of as many items as its others have, in the transaction that settles this
+        one: each is there once, however often this one is tried, and the job does not end before. They count if this
+        call of the handler returns; if it raises, the next one adds them again.
+
+        Raises:
+            ConfigError: it is no subtask of a job, or its `transaction()` stands already: add inside of the block.
+            PayloadError: JSON cannot carry an item, or it is larger than a payload may be; nothing was added.
+        """
+        if self.additions is None:
+            raise ConfigError(f"current().add(): {self.name} is no job's handler; enqueue tasks instead")
+        if self.has_succeeded:
+            raise ConfigError("current().add(): this chunk has succeeded already; add before its transaction() ends")
+        return self.additions.add(items)
 
 
 def _is_in_event_loop() -> bool:
@@ -100,6 +155,11 @@ def _is_in_event_loop() -> bool:
 
 
 _current: ContextVar[Current | None] = ContextVar("workq_current", default=None)
+
+
+def running() -> Claim:
+    """The claim of the attempt that this thread or coroutine runs."""
+    return current()._claim
 
 
 def current() -> Current:

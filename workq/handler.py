@@ -26,6 +26,7 @@ from workq.task import AfterDeath, Enqueued, Limit, NewTask, OnCrash, Priority
 from workq.timetable import Missed
 
 if TYPE_CHECKING:
+    from workq.jobs.define import Job
     from workq.ledger import NewSchedule
     from workq.produce import Producer
     from workq.timetable import Timetable
@@ -186,6 +187,10 @@ class Handler(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
 
+    def becomes(self, function: Callable[..., Any]) -> None:
+        """From now on another function is called, with what the first would get (see jobs/define.py)."""
+        self.function = function
+
     def __repr__(self) -> str:
         return f"<workq task {self.name} on queue {self.defaults.queue}>"
 
@@ -307,7 +312,7 @@ class Handler(Generic[P, R]):
             key_for_s=options.key_for_s,
             order_key=options.order_key,
             after_death=options.after_death,
-            limit=None if options.limit is None else self._limit(options.limit, args, kwargs),
+            limit=self.limit_of(options.limit, args, kwargs),
         )
 
     def limit_rule(self, limit: str | None, rate: str | None, concurrency: int | None) -> LimitRule:
@@ -316,7 +321,10 @@ class Handler(Generic[P, R]):
             self.name if limit is None else limit, concurrency, rate, parameters=tuple(self._signature.parameters)
         )
 
-    def _limit(self, rule: LimitRule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Limit:
+    def limit_of(self, rule: LimitRule | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Limit | None:
+        """What one call of the function counts for."""
+        if rule is None:
+            return None
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
         return Limit(check_key(rule.key(bound.arguments)), rule.concurrency, rule.rate)
@@ -403,6 +411,7 @@ class Registry:
     def __init__(self) -> None:
         self._handlers: dict[str, Handler[..., Any]] = {}
         self._schedules: dict[str, NewSchedule] = {}
+        self.jobs: dict[str, Job] = {}
         self._is_frozen = False
 
     def add(self, handler: Handler[..., Any]) -> None:

@@ -31,7 +31,7 @@ from workq.failpoints import reach
 from workq.handler import Handler
 from workq.ledger import Ledger
 from workq.run import Limit, raised, returned, run_async, run_sync
-from workq.task import Claim, HandedBack, Outcome, Settlement, State
+from workq.task import Claim, HandedBack, NewSubtask, Outcome, Settlement, State
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -238,9 +238,11 @@ class Pool:
             task is None or task.is_cancel_requested or task.attempt != claim.attempt or task.state is not State.RUNNING
         )
 
-    def transaction(self, claim: Claim) -> AbstractContextManager[Connection]:
+    def transaction(
+        self, claim: Claim, *, added: Callable[[], Sequence[NewSubtask]]
+    ) -> AbstractContextManager[Connection]:
         """The ledger's, for the handler of a claim."""
-        return self._ledger.transaction(claim)
+        return self._ledger.transaction(claim, added=added)
 
     # -- life
 

@@ -20,7 +20,8 @@ from workq.broker import Broker, HintRow
 from workq.errors import Refused
 from workq.failpoints import reach
 from workq.gather import Gather
-from workq.ledger import Unpublished
+from workq.job import Begun, IfRunning, NewJob
+from workq.ledger import HintRows, Unpublished
 from workq.relay import Relay, hints_of
 from workq.stores import Stores
 from workq.task import Enqueued, NewTask
@@ -85,6 +86,30 @@ class Producer:
             else:
                 self._offer_after_commit(connection, fresh)
         return recorded
+
+    def begin_job(self, job: NewJob) -> Begun:
+        """Record a job with the task that reads its source, and see to the hint."""
+        if self._stores.ledger.is_entered:
+            raise Refused(
+                "this handler is inside of its transaction(), which may still be rolled back: begin the job before it"
+            )
+        return self._begun(self._stores.ledger.begin_job(job, hints=self._hint_rows()))
+
+    def retry_job(self, job_id: str, *, chunk: int | None, rate_max: float | None, if_running: IfRunning) -> Begun:
+        """Begin a job over the failed items of another, and see to the hint."""
+        ledger = self._stores.ledger
+        return self._begun(
+            ledger.retry_job(job_id, chunk=chunk, rate_max=rate_max, if_running=if_running, hints=self._hint_rows())
+        )
+
+    def _hint_rows(self) -> HintRows | None:
+        return partial(hint_rows, self._stores.broker) if self._stores.broker.is_transactional else None
+
+    def _begun(self, begun: Begun) -> Begun:
+        if self._stores.broker.is_transactional:
+            self._stores.broker.wake()
+        self.relay.offer(list(begun.hints))
+        return begun
 
     def record_many(self, tasks: Iterator[NewTask], *, connection: Any = None) -> int:
         """Record a stream in chunks. An error keeps what was recorded before and says how many that are."""

@@ -20,13 +20,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import assert_never
 
+from msgspec.structs import replace
+
 from workq.errors import Unavailable
 from workq.failpoints import reach
 from workq.held import Held
 from workq.ledger import Settled, Unpublished
 from workq.relay import Relay
 from workq.stores import Stores
-from workq.task import Cancelled, Dead, Done, Failed, HandedBack, Outcome, Settlement, Snoozed, State
+from workq.task import Cancelled, Dead, Done, Failed, HandedBack, Outcome, Settlement, Snoozed, State, Worked
 
 log = logging.getLogger("workq.settle")
 
@@ -132,7 +134,7 @@ class Settler:
 
     def _finish(self, batch: list[Settlement], settled: list[Settled], began: float) -> None:
         """After the ledger has decided: release, then the hints of retries, whose waits began meanwhile."""
-        hints = retries_of(batch, settled)
+        hints = retries_of(batch, settled) + [hint for one in settled for hint in one.follows]
         ended = ended_of(batch, settled)
         self._on_settled(batch)
         reach("settle.before_release")
@@ -233,6 +235,8 @@ def _plain(outcome: Outcome) -> Outcome:
             return Cancelled("cancelled by its handler")
         case Snoozed(delay_s=delay_s):
             return Snoozed(delay_s)
+        case Worked():
+            return replace(outcome, failed=tuple(replace(one, error=refused) for one in outcome.failed), error=refused)
         case HandedBack():
             return outcome
         case _:

@@ -35,7 +35,7 @@ class Nobody:
     def is_cancelled(self, claim: Claim) -> bool:
         return False
 
-    def transaction(self, claim: Claim) -> Any:
+    def transaction(self, claim: Claim, *, added: Any = tuple) -> Any:
         raise AssertionError("no handler here writes")
 
 
@@ -155,6 +155,7 @@ def deep() -> list[Any]:
 def test_a_result_that_json_cannot_carry_is_a_success_with_a_note(result: Any) -> None:
     outcome = returned(result)
 
+    assert isinstance(outcome, Done)
     assert outcome.result is None
     assert outcome.note is not None
     assert outcome.note.startswith("result_error: ")
@@ -359,6 +360,13 @@ def test_a_handler_knows_its_task_while_it_runs_and_only_then(wq: WorkQueue) -> 
         workq.current()
 
 
+def test_only_a_jobs_handler_can_add_to_its_job(wq: WorkQueue) -> None:
+    handler = registered(wq, lambda: workq.current().add([1]))
+
+    with pytest.raises(ConfigError, match=r"unit\.task is no job's handler"):
+        run_sync(claim(), handler, NOTHING, Nobody())
+
+
 def test_coroutines_that_share_a_thread_know_each_its_own_task(wq: WorkQueue) -> None:
     async def who() -> str:
         await asyncio.sleep(0.01)
@@ -397,7 +405,7 @@ class Writer(Nobody):
     """A desk whose transactions stand."""
 
     @contextmanager
-    def transaction(self, claim: Claim) -> Iterator[Any]:
+    def transaction(self, claim: Claim, *, added: Any = tuple) -> Iterator[Any]:
         yield claim
 
 

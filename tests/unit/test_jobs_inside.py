@@ -1,0 +1,134 @@
+"""From inside of a job's handler: what it adds, and what it nests."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+import workq
+from workq import WorkQueue, codec
+from workq.errors import ConfigError, NotInTask, PayloadError
+from workq.job import NewJob, nested_id
+from workq.jobs.define import Job, RunOptions
+from workq.run import run_sync
+from workq.task import Claim, Worked
+
+JOB_ID = "01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f"
+
+
+class Desk:
+    """Of a process whose transactions stand."""
+
+    def is_cancelled(self, claim: Claim) -> bool:
+        return False
+
+    @contextmanager
+    def transaction(self, claim: Claim, *, added: Any) -> Any:
+        yield None
+        self.added = added()
+
+
+def job(function: Any, **options: Any) -> Job:
+    wq = WorkQueue(ledger="sqlite:///never-opened.db")
+    made: Job = wq.job(name="unit.job", chunk=2, failures_max=1, **options)(function)
+    return made
+
+
+def run(one: Job, items: list[Any], *, desk: Any = None) -> Worked:
+    claim = Claim("0" * 36, "unit.job", "default", "", 1, "t", 0, 0, 1, 3, JOB_ID)
+    worked = run_sync(claim, one.handler, {"a": (items,), "k": {}}, desk or Desk())
+    assert isinstance(worked, Worked)
+    return worked
+
+
+def added(worked: Worked) -> list[Any]:
+    return [codec.decode(one.payload)["a"][0] for one in worked.added]
+
+
+def test_items_that_are_added_become_subtasks_of_the_jobs_size() -> None:
+    def grow(items: list[int]) -> None:
+        assert workq.current().add(10 * item for item in [*items, 3, 4, 5]) == 5
+
+    assert added(run(job(grow), [1, 2])) == [[10, 20], [30, 40], [50]]
+
+
+def test_what_a_call_has_added_that_raises_is_added_by_none_but_those_that_return() -> None:
+    def grow(items: list[int]) -> None:
+        workq.current().add(items)
+        if 3 in items:
+            raise ValueError("no threes")
+
+    worked = run(job(grow), [1, 2, 3, 4])
+
+    assert added(worked) == [[1, 2], [4]]
+    assert (worked.succeeded, [one.item for one in worked.failed]) == (3, ["3"])
+
+
+def test_an_item_that_nothing_can_carry_is_told_to_who_adds_it() -> None:
+    def grow(items: list[int]) -> None:
+        with pytest.raises(PayloadError, match="items"):
+            workq.current().add([1, object()])
+
+    assert run(job(grow), [1]).added == ()
+
+
+def test_it_is_added_in_the_handlers_transaction_and_not_after_it() -> None:
+    def grow(items: list[int]) -> None:
+        with workq.current().transaction():
+            workq.current().add([1])
+        with pytest.raises(ConfigError, match="add before"):
+            workq.current().add([2])
+
+    desk = Desk()
+    run(job(grow), [1], desk=desk)
+
+    assert [codec.decode(one.payload)["a"][0] for one in desk.added] == [[1]]
+
+
+def test_a_nested_run_is_the_same_for_the_same_parameters_only() -> None:
+    told = [("name", None, "{}"), ("name", None, "{1}"), ("name", "key", "{}"), ("other", None, "{}")]
+
+    found = [nested_id(JOB_ID, *one) for one in told]
+
+    assert len(set(found)) == len(told)
+    assert found == [nested_id(JOB_ID, *one) for one in told]
+    assert all(codec.is_task_id(one) and codec.made_at_s(one) == codec.made_at_s(JOB_ID) for one in found)
+    assert nested_id(codec.new_task_id(), *told[0]) != found[0]
+
+
+def test_a_job_is_nested_in_the_one_that_runs_and_in_no_other_place() -> None:
+    inner = job(lambda items, *, part: None, source=[1])
+    found: list[NewJob] = []
+
+    def outer(items: list[int]) -> None:
+        found.extend(inner.new_job(RunOptions(is_nested=True), {"part": part}) for part in (1, 1, 2))
+
+    run(job(outer), [1])
+
+    assert [one.parent_id for one in found] == [JOB_ID] * 3
+    assert found[0].id == found[1].id != found[2].id
+    assert [one.key for one in found] == [one.id for one in found]
+    assert replace(found[0], splitter=found[1].splitter) == found[1]
+    with pytest.raises(NotInTask):
+        inner.new_job(RunOptions(is_nested=True), {"part": 1})
+
+
+def test_what_cannot_be_is_refused() -> None:
+    one = job(lambda items: None, source=[1])
+
+    with pytest.raises(ConfigError, match="give one of them"):
+        one.options(rate=1.0, spread_s=1.0)
+    for spread_s in (0, -1, True, "1h"):
+        with pytest.raises(ConfigError, match="spread_s"):
+            one.options(spread_s=spread_s)  # type: ignore[arg-type]
+
+
+def test_its_subtasks_count_for_its_limit_by_its_parameters() -> None:
+    one = job(lambda items, *, host="a": None, source=[1], concurrency=3, limit="host:{host}")
+
+    made = [one.new_job(RunOptions(), params).options.limit for params in ({}, {"host": "b"})]
+
+    assert [(limit.key, limit.concurrency) for limit in made if limit] == [("host:a", 3), ("host:b", 3)]

@@ -1,0 +1,147 @@
+"""Sources: read on at a cursor, they yield what follows, and nothing twice; what they cannot read they say."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import create_engine, text
+
+from workq.errors import ConfigError
+from workq.jobs.sources import CsvFile, Items, JsonLines, Keyset, Range, Source, Steps
+
+
+def read(source: Source, size: int = 3, cursor: Any = None) -> list[Any]:
+    return [item for page in source.pages(cursor, size) for item in page.items]
+
+
+def counted(cursor: int | None) -> Iterator[tuple[str, int]]:
+    for number in range(cursor or 0, 8):
+        yield f"item {number}", number + 1
+
+
+def table(folder: Path) -> str:
+    url = f"sqlite:///{folder}/table.db"
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE product (id INTEGER PRIMARY KEY, name TEXT)"))
+        connection.execute(
+            text("INSERT INTO product VALUES (:id, :name)"), [{"id": 3 * n, "name": f"p{n}"} for n in range(1, 9)]
+        )
+    engine.dispose()
+    return url
+
+
+def written(folder: Path, name: str, content: str) -> Path:
+    path = folder / name
+    path.write_text(content, encoding="utf-8")
+    return path
+
+
+WORDS: Any = ["a"]
+SOURCES: dict[str, Callable[[Path], Source]] = {
+    "range": lambda _: Range(3, 30, 4),
+    "items": lambda _: Items([f"item {number}" for number in range(7)]),
+    "steps": lambda _: Steps(counted),
+    "keyset": lambda folder: Keyset(
+        table(folder), "SELECT id FROM product WHERE id > :cursor ORDER BY id LIMIT :limit"
+    ),
+    "keyset rows": lambda folder: Keyset(
+        create_engine(table(folder)), "SELECT id, name FROM product WHERE id > :cursor ORDER BY id LIMIT :limit"
+    ),
+    "json lines": lambda folder: JsonLines(
+        written(folder, "a.jsonl", "".join(f'{{"ü": {n}}}\n' + "\n" * (n % 2) for n in range(7)))
+    ),
+    "csv": lambda folder: CsvFile(
+        written(folder, "a.csv", 'id,name\n1,a\n2,"b\nb"\n3,"c,""c"\n\n4,ü\n5,e\r\n6,f\n7,g'), delimiter=","
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_it_is_read_on_at_every_cursor_and_yields_nothing_twice(name: str, tmp_path: Path) -> None:
+    source = SOURCES[name](tmp_path)
+    everything = read(source, 100)
+    assert len(everything) >= 7
+
+    for size in (1, 2, 3, 7):
+        seen: list[Any] = []
+        for page in source.pages(None, size):
+            assert len(page.items) <= size
+            seen += page.items
+            cursor = json.loads(json.dumps(page.cursor))  # as it is kept
+            assert seen + read(source, size, cursor) == everything
+        assert seen == everything
+
+
+@given(st.lists(st.integers(), max_size=50), st.integers(1, 20))
+@settings(deadline=None)
+def test_pages_are_full_but_for_the_last(items: list[int], size: int) -> None:
+    pages = list(Items(items).pages(None, size))
+
+    assert [item for page in pages for item in page.items] == items
+    assert all(len(page.items) == size for page in pages[:-1])
+
+
+def test_how_many_there_are_is_said_where_it_is_known(tmp_path: Path) -> None:
+    url = table(tmp_path)
+    query = "SELECT id FROM product WHERE id > :cursor ORDER BY id LIMIT :limit"
+
+    assert Range(10_000_000).count() == 10_000_000
+    assert Items([1, 2]).count() == 2
+    assert Items(one for one in [1, 2]).count() is None
+    assert Steps(counted).count() is None
+    assert Keyset(url, query).count() is None
+    assert Keyset(url, query, total="SELECT count(*) FROM product").count() == 8
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda _: Range(*WORDS), "Range: need one to three whole numbers"),
+        (lambda _: Range(1, 2, 0), "Range: need one to three whole numbers"),
+        (lambda _: Keyset("sqlite://", "SELECT 1"), "Keyset: the query needs :cursor"),
+        (
+            lambda folder: Keyset(table(folder), "SELECT 1 WHERE :cursor = :cursor LIMIT :limit", start=1),
+            "Keyset: a page ends where it began",
+        ),
+        (lambda _: Steps(lambda _: WORDS), "yields pairs"),
+        (lambda folder: JsonLines(folder / "none"), "No such file"),
+        (lambda folder: JsonLines(written(folder, "a", '1\n{"a"\n')), "the line at byte 2 is not JSON"),
+        (lambda folder: CsvFile(written(folder, "a", "a,b\n1,2,3\n")), "has 3 fields; the first line names 2"),
+        (lambda folder: CsvFile(written(folder, "a", 'a,b\n"1,2\n')), "the row that ends at byte 9"),
+    ],
+)
+def test_what_it_cannot_read_it_says_and_where(make: Callable[[Path], Source], text: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=text):
+        read(make(tmp_path))
+
+
+def test_a_file_that_is_not_utf_8_is_told_with_its_place(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b'"good"\n"\xff"\n')
+
+    with pytest.raises(ConfigError, match="at byte 7: not UTF-8"):
+        read(JsonLines(tmp_path / "a"))
+
+
+def test_a_mark_of_the_encoding_is_no_part_of_the_first_name(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"\xef\xbb\xbfid,name\n1,a\n")
+
+    assert read(CsvFile(tmp_path / "a.csv")) == [{"id": "1", "name": "a"}]
+
+
+def test_standard_input_is_read_as_a_file_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = b"1\n2\n3\n4\n"
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(given)))
+    [first, *_] = JsonLines("-").pages(None, 2)
+
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(given)))
+    assert read(JsonLines("-"), 2, first.cursor) == [3, 4]

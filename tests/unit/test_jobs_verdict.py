@@ -1,0 +1,173 @@
+"""Which items of a chunk are done: told by the handler, or found by halving; in few calls."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workq.errors import Cancel
+from workq.jobs.verdict import Answered, Raised, Verdict, Worked, WrongVerdict, bisected
+from workq.jobs.work import Chunk, work
+from workq.retry import Fixed, Retries, retries
+from workq.task import Claim, FailedItem
+
+Handler = Callable[[list[Any]], object]
+
+
+def claimed(*, failures: int = 0, failures_max: int = 5) -> Claim:
+    return Claim("1", "index", "default", "{}", 1, "t", failures, 0, failures_max, 3, "2", False, None, None)
+
+
+def played(items: list[Any], handler: Handler, *, is_last: bool = False) -> tuple[Worked, list[list[Any]]]:
+    """What came of a chunk, and the calls."""
+    calls: list[list[Any]] = []
+    steps = bisected(items, is_last=is_last)
+    part = next(steps)
+    while True:
+        calls.append([items[place] for place in part])
+        try:
+            answer: Answered | Raised = Answered(handler(calls[-1]))
+        except Exception as error:
+            answer = Raised(error)
+        try:
+            part = steps.send(answer)
+        except StopIteration as end:
+            return end.value, calls
+
+
+def allergic(*bad: Any) -> Handler:
+    """Raises when one of these is among its items."""
+
+    def handler(items: list[Any]) -> None:
+        if found := set(bad).intersection(items):
+            raise ValueError(f"cannot do {min(found)}")
+
+    return handler
+
+
+@given(st.integers(1, 700), st.data())
+def test_one_bad_item_is_found_and_all_others_are_done_in_few_calls(size: int, data: st.DataObject) -> None:
+    bad = data.draw(st.integers(0, size - 1))
+    worked, calls = played(list(range(size)), allergic(bad))
+
+    assert set(worked.failed) == {bad}
+    assert str(worked.failed[bad][0]) == f"cannot do {bad}"
+    assert not worked.unknown
+    assert len(calls) <= math.ceil(2 * math.log2(size) + 2)
+    done = [item for call in calls if bad not in call for item in call]
+    assert sorted(done) == [item for item in range(size) if item != bad], "each of the others in one good call"
+
+
+@given(st.integers(1, 64), st.sets(st.integers(0, 63), max_size=8))
+def test_in_the_last_attempt_every_bad_item_is_found(size: int, bad: set[int]) -> None:
+    worked, calls = played(list(range(size)), allergic(*bad), is_last=True)
+
+    mine = {item for item in bad if item < size}
+    assert set(worked.failed) == mine
+    assert not worked.unknown
+    assert sorted(item for call in calls if not mine.intersection(call) for item in call) == sorted(
+        set(range(size)) - mine
+    )
+
+
+def test_where_both_halves_raise_it_is_rather_the_world_and_the_rest_waits() -> None:
+    worked, calls = played(list(range(100)), allergic(*range(100)))
+
+    assert len(calls) == 3
+    assert set(worked.unknown) == set(range(100))
+    assert not worked.failed
+
+
+@pytest.mark.parametrize(
+    ("answer", "failed", "skipped"),
+    [
+        (None, {}, set()),
+        ({}, {}, set()),
+        ({"b": "no"}, {1: "no"}, set()),
+        (Verdict({"b": "no"}, ["a", "b"]), {1: "no"}, {0}),
+        (Verdict([("c", "never")]), {2: "never", 3: "never"}, set()),
+    ],
+)
+def test_what_a_handler_answers_is_of_the_items_that_are_named(
+    answer: object, failed: dict[int, object], skipped: set[int]
+) -> None:
+    worked, calls = played(["a", "b", "c", "c"], lambda _: answer)
+
+    assert {place: error for place, (error, _) in worked.failed.items()} == failed
+    assert worked.skipped == skipped
+    assert len(calls) == 1
+
+
+def test_items_that_cannot_be_keys_are_named_in_pairs() -> None:
+    worked, _ = played([{"id": 1}, {"id": 2}], lambda _: Verdict([({"id": 2}, "no")], [{"id": 1}]))
+
+    assert set(worked.failed) == {1}
+    assert worked.skipped == {0}
+
+
+@pytest.mark.parametrize("answer", [{"z": "no"}, Verdict(skipped=["z"]), 7, "all", ["a"]])
+def test_an_answer_for_other_items_or_that_says_nothing_is_no_verdict(answer: object) -> None:
+    with pytest.raises(WrongVerdict):
+        played(["a", "b"], lambda _: answer)
+
+
+class TestChunk:
+    """What is settled of it."""
+
+    @staticmethod
+    def outcome(
+        items: list[Any], handler: Handler, *, failures: int = 0, policy: Retries | None = None, **flags: bool
+    ) -> Any:
+        chunk = Chunk(claimed(failures=failures), items, {"index": "v2"}, policy or retries(Fixed(7.0), None, None))
+        stops = flags.get("stops", False)
+        work(handler, chunk, stops=lambda: stops, is_whole=lambda: flags.get("is_whole", False))
+        return chunk.outcome(Random(0))
+
+    def test_what_has_failed_is_tried_again_alone_and_later(self) -> None:
+        found = self.outcome(["a", "b", "c"], lambda _: {"b": "no"})
+
+        assert (found.succeeded, found.failed, found.again) == (2, (), '{"a":[["b"]],"k":{"index":"v2"}}')
+        assert found.delay_s > 0.0
+        assert found.error == "no"
+
+    def test_what_has_no_failures_left_has_failed_for_good(self) -> None:
+        found = self.outcome(["a", "b"], lambda _: {"b": "no"}, failures=4)
+
+        assert (found.succeeded, found.again) == (1, None)
+        [item] = found.failed
+        assert isinstance(item, FailedItem)
+        assert (item.item, item.failures, item.error) == ('"b"', 5, "no")
+
+    def test_a_bad_item_that_was_found_by_halving_has_used_its_failures(self) -> None:
+        found = self.outcome(list(range(500)), allergic(77))
+
+        assert (found.succeeded, found.again) == (499, None)
+        assert [(one.item, one.error.partition("\n")[0]) for one in found.failed] == [
+            ("77", "ValueError: cannot do 77")
+        ]
+        assert found.failed[0].failures >= 5
+
+    def test_what_the_handler_gives_up_on_is_not_tried_again(self) -> None:
+        policy = retries(Fixed(7.0), None, ValueError)
+
+        found = self.outcome([1, 2], allergic(2), policy=policy)
+
+        assert (found.succeeded, found.again, len(found.failed)) == (1, None, 1)
+
+    def test_what_all_have_failed_of_is_raised_as_of_any_task(self) -> None:
+        with pytest.raises(ValueError, match="cannot do"):
+            self.outcome(list(range(10)), allergic(*range(10)))
+
+    def test_a_chunk_that_may_not_be_halved_fails_as_a_whole(self) -> None:
+        with pytest.raises(ValueError, match="cannot do 3"):
+            self.outcome(list(range(10)), allergic(3), is_whole=True)
+
+    def test_one_that_is_to_stop_halves_no_further(self) -> None:
+        with pytest.raises(Cancel):
+            self.outcome(list(range(10)), allergic(3), stops=True)

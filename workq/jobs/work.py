@@ -1,0 +1,178 @@
+"""Work: one attempt of a subtask, from its chunk of items to what is settled of it.
+
+The handler is called with the chunk, and, if it raises, with parts of it (see verdict.py), all in this attempt. What
+has failed and has failures left is tried again as the same task, which from then on is of those items alone; what has
+none left has failed for good. An item's failures are those of its subtask before, and the calls with it that raised in
+this attempt: so one that was found by halving a chunk has usually none left.
+
+What goes wrong: an answer for items that were not given, or that says nothing: the whole chunk has failed of it, and
+is not tried again, because that would not help. What the handler raises for itself (Cancel, Snooze, Retry, a time
+limit) is said of the whole chunk; and so is all that it raises once it has begun a `current().transaction()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from random import Random
+from typing import Any, Final
+
+from workq import codec
+from workq.errors import Cancel, PayloadError, Retry, Snooze, SoftTimeLimit
+from workq.fingerprint import fingerprint
+from workq.jobs.verdict import Answered, Raised, Worked, bisected
+from workq.retry import Exponential, Retries
+from workq.run import describe
+from workq.task import Claim, FailedItem
+from workq.task import Worked as Outcome
+
+OF_ALL: Final = (Cancel, Snooze, Retry, SoftTimeLimit)
+"""What is said of the whole chunk."""
+ERROR_MAX: Final = 4000
+"""Characters of the error of one item."""
+
+Steps = Generator[range, Answered | Raised, Worked]
+
+
+class Chunk:
+    """One chunk in one attempt: what to call next, and what came of it."""
+
+    def __init__(self, claim: Claim, items: Sequence[Any], params: Mapping[str, Any], retries: Retries) -> None:
+        self._claim = claim
+        self._items = items
+        self._params = params
+        self._retries = retries
+        self._steps: Steps = bisected(items, is_last=claim.failures + 1 >= claim.failures_max)
+        self._worked: Worked | None = None
+        self._part: range = next(self._steps)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to be called."""
+        return self._worked is not None
+
+    @property
+    def part(self) -> list[Any]:
+        """The items to call the handler with."""
+        if len(self._part) == len(self._items):
+            return list(self._items)
+        return [self._items[place] for place in self._part]
+
+    def tell(self, answer: Answered | Raised) -> None:
+        """What came of the last part."""
+        try:
+            self._part = self._steps.send(answer)
+        except StopIteration as end:
+            self._worked = end.value
+
+    def outcome(self, rng: Random) -> Outcome:
+        """What is settled.
+
+        Raises:
+            Exception: the whole chunk has failed of it, as any task.
+        """
+        worked = self._worked
+        if worked is None:
+            raise RuntimeError("this chunk is not done")
+        if len(worked.unknown) == len(self._items):
+            raise next(iter(worked.unknown.values()))
+        again = sorted([*worked.unknown, *(place for place in worked.failed if self._is_tried_again(worked, place))])
+        final = [place for place in sorted(worked.failed) if place not in again]
+        failed = tuple(self._failed(place, *worked.failed[place]) for place in final)
+        succeeded = len(self._items) - len(worked.skipped) - len(again) - len(failed)
+        last = self._last_error(worked)
+        text = "" if last is None else _text(last)
+        if not again:
+            return Outcome(succeeded, len(worked.skipped), failed, error=text)
+        payload = codec.encode(
+            {"a": [[self._items[place] for place in again]], "k": dict(self._params)}, path="items", max_bytes=1 << 30
+        )
+        delay_s = self._delay_s(last, rng)
+        return Outcome(succeeded, len(worked.skipped), failed, again=payload, delay_s=delay_s, error=text)
+
+    def _is_tried_again(self, worked: Worked, place: int) -> bool:
+        error, calls = worked.failed[place]
+        if isinstance(error, BaseException) and self._retries.gives_up(error):
+            return False
+        return self._claim.failures + calls < self._claim.failures_max
+
+    def _failed(self, place: int, error: object, calls: int) -> FailedItem:
+        text = codec.storable(_text(error), characters_max=ERROR_MAX)
+        return FailedItem(
+            as_json(self._items[place]), self._claim.failures + calls, text, fingerprint(self._claim.name, "", text)
+        )
+
+    def _last_error(self, worked: Worked) -> object | None:
+        found: list[object] = [*worked.unknown.values(), *(error for error, _ in worked.failed.values())]
+        return found[0] if found else None
+
+    def _delay_s(self, error: object, rng: Random) -> float:
+        failures = self._claim.failures + 1
+        if isinstance(error, BaseException):
+            try:
+                return self._retries.delay_s(failures, error, rng=rng)
+            except Exception:  # the user's function may raise anything
+                return Exponential().delay_s(failures, rng=rng)
+        return Exponential().delay_s(failures, rng=rng)
+
+
+def work(
+    call: Callable[[list[Any]], object], chunk: Chunk, *, stops: Callable[[], bool], is_whole: Callable[[], bool]
+) -> None:
+    """Work on a chunk in this thread.
+
+    `stops`: whether to begin nothing more of it. `is_whole`: whether it may not be halved (it has begun a transaction,
+    whose end is that of all of its items).
+    """
+    while not chunk.is_done:
+        try:
+            answer: Answered | Raised = Answered(call(chunk.part))
+        except OF_ALL:
+            raise
+        except Exception as error:
+            answer = _blamed(error, is_whole=is_whole())
+        _go_on(chunk, answer, stops)
+
+
+async def work_async(
+    call: Callable[[list[Any]], Awaitable[object]],
+    chunk: Chunk,
+    *,
+    stops: Callable[[], bool],
+    is_whole: Callable[[], bool],
+) -> None:
+    """`work` in this event loop."""
+    while not chunk.is_done:
+        try:
+            answer: Answered | Raised = Answered(await call(chunk.part))
+        except OF_ALL:
+            raise
+        except Exception as error:
+            answer = _blamed(error, is_whole=is_whole())
+        _go_on(chunk, answer, stops)
+
+
+def _blamed(error: Exception, *, is_whole: bool) -> Raised:
+    """What to tell the chunk; or, where it cannot be halved, it fails as a whole."""
+    if is_whole:
+        raise error
+    return Raised(error)
+
+
+def _go_on(chunk: Chunk, answer: Answered | Raised, stops: Callable[[], bool]) -> None:
+    chunk.tell(answer)
+    if not chunk.is_done and stops():
+        raise Cancel("it was cancelled while a bad item was looked for")
+
+
+def _text(error: object) -> str:
+    if isinstance(error, BaseException):
+        return describe(error)
+    return error if isinstance(error, str) else repr(error)
+
+
+def as_json(item: object) -> str:
+    """An item as JSON."""
+    try:
+        return codec.encode(item, path="item", max_bytes=1 << 24)
+    except PayloadError:
+        return codec.encode(codec.storable(repr(item), characters_max=ERROR_MAX), path="item")
