@@ -7,6 +7,7 @@ later cannot matter before it is gone. A task that changes while it is looked at
     running, cancel_requested                 it does run
     worker_gone, worker_silent                it seems to run or to be held, but its worker is gone, or says nothing
     expired                                   nobody started it in its time, and the sweep is about to cancel it
+    job                                       its job is paused, waits for another, or has a rate
     in_line                                   others of its order key come first
     limited                                   its limit is reached
     not_due, no_handler                       its time has not come; why it waits
@@ -39,6 +40,7 @@ from workq.doctor import Bounds
 from workq.errors import BrokerUnavailable, InFlightUnavailable
 from workq.incarnation import is_gone, this_machine
 from workq.inflight import Hold, Lease
+from workq.job import JobState
 from workq.ledger import Company, Marker, Pause, Standing, WorkerRow
 from workq.ledger.positions import is_behind
 from workq.marker import slack_s
@@ -60,6 +62,7 @@ class Code(StrEnum):
     WORKER_GONE = "worker_gone"
     WORKER_SILENT = "worker_silent"
     EXPIRED = "expired"
+    JOB = "job"
     IN_LINE = "in_line"
     LIMITED = "limited"
     NOT_DUE = "not_due"
@@ -147,7 +150,9 @@ class _Look:
             return self._why(
                 Code.CANCELLED,
                 f"it was cancelled at {at}: {task.reason or 'no reason was given'}",
-                f"to run it all the same: workq task retry {task.task_id}",
+                f"to run it all the same: workq task retry {task.task_id}"
+                if task.job_id is None
+                else f"what became of its job: workq job show {task.job_id}",
                 since=task.settled_at,
             )
         if task.state is State.SUCCEEDED:
@@ -161,7 +166,8 @@ class _Look:
         return self._why(
             Code.SETTLED,
             f"it is dead since {at}, after {attempts}: {because}",
-            f"read its error: workq task show {task.task_id}; mend the cause, then: workq task retry {task.task_id}",
+            f"read its error: workq task show {task.task_id}; mend the cause, then: "
+            + (f"workq task retry {task.task_id}" if task.job_id is None else f"workq job retry {task.job_id}"),
             since=task.settled_at,
         )
 
@@ -230,6 +236,8 @@ class _Look:
         task = self._task
         if task.expires_at is not None and task.expires_at <= task.now:
             return self._has_expired(task.expires_at)
+        if task.job_id is not None and task.due_at > task.now and (held := self._is_of_a_job(task.job_id)) is not None:
+            return held
         if task.order_key is not None and is_behind(task.due_at, task.now):
             return self._is_in_line(task.order_key)
         if task.limit_key is not None and is_behind(task.due_at, task.now):
@@ -300,6 +308,41 @@ class _Look:
             "nothing: it will not start; if no sweep runs: workq sweep",
             since=expired_at,
         )
+
+    def _is_of_a_job(self, job_id: str) -> Why | None:
+        """What its job says; None when that lets it start."""
+        task, job = self._task, self._stores.ledger.job(job_id)
+        is_parked = is_behind(task.due_at, task.now)
+        if job is None:
+            if not is_parked:
+                return None
+            return self._why(
+                Code.JOB,
+                f"its job {job_id} held it back, and somebody has removed that job's row",
+                f"let it run as a task like any other: workq job resume {job_id}",
+            )
+        if job.state in (JobState.PAUSING, JobState.PAUSED):
+            return self._why(
+                Code.JOB,
+                f"{job.who} paused its job {job_id} at {_at(job.state_at)}: {job.why}",
+                f"to let it go on: workq job resume {job_id}",
+                since=job.state_at,
+            )
+        if is_parked and job.state is JobState.PLANNING:
+            return self._why(
+                Code.JOB,
+                f"its job {job_id} begins when the one before it of the same name and key has ended",
+                f"wait; which one that is: workq job ls --name {job.name}",
+                since=job.created_at,
+            )
+        if job.rate_max is not None and not task.failures and not is_parked:
+            return self._why(
+                Code.JOB,
+                f"its job {job_id} starts {job.rate_max:g} items a second, and its turn is at {_at(task.due_at)}",
+                f"wait, or say another rate: workq job throttle {job_id}",
+                until=task.due_at,
+            )
+        return None
 
     def _is_in_line(self, key: str) -> Why:
         line = next(iter(self._stores.ledger.sequences(key=key)), None)

@@ -8,6 +8,7 @@ does.
     orphans  rows that run under an incarnation which is not live any more are returned
     advance  order keys whose first has ended go on with the next
     admit    what has come free of a limit goes to the first that are parked
+    tend     what became of a job's subtasks without their handlers is counted, and jobs end (see ledger/jobs.py)
     promote  waiting rows whose time has come become ready
     mark     a marker through each queue proves which hints are lost, and those are sent again (see marker.py)
     prune    settled rows beyond their retention are removed
@@ -52,7 +53,7 @@ from workq.ticks import tick
 
 log = logging.getLogger("workq.sweep")
 
-STEPS = ("tick", "expire", "relay", "reap", "orphans", "advance", "admit", "promote", "mark", "prune")
+STEPS = ("tick", "expire", "relay", "reap", "orphans", "advance", "admit", "tend", "promote", "mark", "prune")
 RECOVERY = frozenset(STEPS) - {"tick", "expire", "prune"}
 """A pass with all of these counts as a sweep: whoever asks when the last one was means that nothing stays lost."""
 TWO_LOOKS = 0.8
@@ -79,12 +80,15 @@ class Swept:
     """Whose turn has come."""
     admitted: int = 0
     """Whom a limit lets start now, or soon."""
+    tended: int = 0
+    """Subtasks that were settled by others than their handlers, and were counted for their jobs."""
     promoted: int = 0
     pruned: int = 0
     pruned_events: int = 0
     pruned_ticks: int = 0
     pruned_windows: int = 0
     pruned_workers: int = 0
+    pruned_jobs: int = 0
     markers: int = 0
     """Markers that were sent. Nothing to worry about, and no change."""
     lost: int = 0
@@ -113,6 +117,7 @@ class Swept:
             + self.orphans
             + self.advanced
             + self.admitted
+            + self.tended
             + self.promoted
             + self.lost
             + self.pruned
@@ -120,6 +125,7 @@ class Swept:
             + self.pruned_ticks
             + self.pruned_windows
             + self.pruned_workers
+            + self.pruned_jobs
         )
 
 
@@ -173,6 +179,13 @@ def sweep(
             done.admitted = len(turn)
             if turn and not dry_run and not broker_is_away:
                 publish(stores, turn, deadline_s=settings.times.confirm_s)
+    if "tend" in chosen:
+        reach("sweep.before_tend")
+        for job_id in stores.ledger.open_jobs(limit=limit):
+            tended = stores.ledger.tend_job(job_id, dry_run=dry_run)
+            done.tended += tended.counted
+            if tended.hints and not broker_is_away:
+                publish(stores, tended.hints, deadline_s=settings.times.confirm_s)
     if "promote" in chosen:
         reach("sweep.before_promote")
         done.promoted = stores.ledger.promote(limit=limit, dry_run=dry_run)
@@ -188,6 +201,12 @@ def sweep(
         )
         done.pruned, done.pruned_events = pruned.tasks, pruned.events
         done.pruned_ticks, done.pruned_windows, done.pruned_workers = pruned.ticks, pruned.windows, pruned.workers
+        done.pruned_jobs = stores.ledger.prune_jobs(
+            limit=limit,
+            retention_s=settings.retention_s,
+            dead_retention_s=settings.dead_retention_s,
+            dry_run=dry_run,
+        )
     if not dry_run and chosen.issuperset(RECOVERY):
         stores.ledger.swept(every_s=settings.times.sweep_s / 2)
     return done
@@ -342,7 +361,7 @@ def settle_in_its_place(stores: Stores, outcomes: Sequence[Settlement]) -> list[
         return []
     log.info("sweep.settled", extra={"tasks": len(outcomes)})
     turn = stores.ledger.advance(ended_of(outcomes, settled)) + stores.ledger.admit(freed_of(outcomes))
-    return retries_of(outcomes, settled) + turn
+    return retries_of(outcomes, settled) + [hint for one in settled for hint in one.follows] + turn
 
 
 def gone_from_here(stores: Stores) -> list[WorkerRow]:

@@ -182,6 +182,7 @@ class TestSchema:
             "0011_limits.sql",
             "0012_bands.sql",
             "0013_after_death.sql",
+            "0014_jobs.sql",
         ]
         assert cli("db", "migrate", "-o", "json").json()["applied"] == applied
         assert cli.look("db", "migrate")["applied"] == []

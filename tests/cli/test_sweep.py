@@ -13,11 +13,13 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.cli.conftest import BOUND_S, Cli
+from tests.contract.given import chunks, new_job
 from tests.stores import database_of
 from workq.app import WorkQueue
 from workq.codec import new_task_id
 from workq.incarnation import Incarnation
 from workq.inflight import Entry
+from workq.job import JobOptions
 from workq.sweep import STEPS
 from workq.task import Cancelled, Claim, Done, Settlement
 
@@ -80,6 +82,16 @@ def park(wq: WorkQueue, count: int) -> None:
     ledger.leave(me.id)
 
 
+def begin(wq: WorkQueue, name: str, subtasks: int) -> None:
+    """A job whose subtasks were all cancelled, which it does not know."""
+    ledger = wq.stores.ledger
+    job, page = new_job(JobOptions("sums"), name=name), chunks(subtasks)
+    ledger.begin_job(job)
+    ledger.split_job(job.id, page, after=0, cursor=subtasks, is_last=True)
+    for task_id in (job.splitter.id, *(one.task_id for one in page)):
+        ledger.cancel(task_id, reason="not needed")
+
+
 def wreck(cli: Cli) -> None:
     """A ledger with work for each step: every number is another one, so that none can stand for another."""
     with cli.queue() as wq:
@@ -120,6 +132,13 @@ def wreck(cli: Cli) -> None:
             for number in range(8)
         ]
         database.run(lambda tx: tx.execute(database.tables.tick.insert(), ticks))
+        begin(wq, "shop.index", 14)
+        with ago(wq, 6 * DAY_S):  # their tasks are kept a day longer than they
+            for number in range(15):
+                begin(wq, f"shop.index.{number}", 0)
+        j = database.tables.job
+        ended = j.update().where(j.c.ended_at.is_not(None)).values(ended_at=database.now(-8 * DAY_S))
+        assert database.run(lambda tx: tx.execute(ended).rowcount) == 15
         for number in range(13):
             first, _ = record(wq, 2, order_key=f"customer:{number}")
             ledger.cancel(first, reason="not needed")
@@ -133,8 +152,8 @@ def wreck(cli: Cli) -> None:
 
 EXPECTED = {
     "ticked": 10, "expired": 11, "relayed": 7, "reaped_workers": 2, "returned": 3, "rehinted": 3, "dead": 1,
-    "orphans": 2, "advanced": 13, "admitted": 17, "promoted": 4, "lost": 6,
-    "pruned": 9, "pruned_events": 0, "pruned_ticks": 8, "pruned_windows": 12, "pruned_workers": 1,
+    "orphans": 2, "advanced": 13, "admitted": 17, "tended": 14, "promoted": 4, "lost": 6,
+    "pruned": 9, "pruned_events": 0, "pruned_ticks": 8, "pruned_windows": 12, "pruned_workers": 1, "pruned_jobs": 15,
 }  # fmt: skip
 MARKERS = {"markers": 2}
 """One through each queue with work. Another pass, a beat later, may send others: that is no change."""

@@ -184,7 +184,10 @@ class TestNumbersAndNames:
         ran = here("sweep", "--only", "relay,rep")
 
         assert ran.status == 2
-        assert "'rep' is not one of tick, expire, relay, reap, orphans, advance, admit, promote, mark, prune" in ran.err
+        assert (
+            "'rep' is not one of tick, expire, relay, reap, orphans, advance, admit, tend, promote, mark, prune"
+            in ran.err
+        )
 
     @pytest.mark.parametrize("value", ["abc", "01932c07-a0b1", "x" * 5000, "../../etc/passwd", "' OR 1=1 --"])
     def test_an_id_is_checked_by_its_form_first(self, here: Here, value: str) -> None:

@@ -14,11 +14,13 @@ import pytest
 from sqlalchemy import delete, insert, update
 
 from tests.cli.conftest import Cli
+from tests.contract.given import chunks, new_job
 from tests.stores import database_of
 from workq.app import WorkQueue
 from workq.codec import new_task_id
 from workq.incarnation import Incarnation, this_machine
 from workq.inflight import Entry
+from workq.job import IfRunning, JobOptions
 from workq.ledger.states import SUSPECT
 from workq.report import Code, Why, why
 from workq.run import prepare
@@ -474,6 +476,36 @@ def test_the_first_of_its_order_key_may_wait_for_its_limit(scene: Scene) -> None
     assert scene.ledger.claim([second], by=scene.me.id) == []
 
     assert scene.why(second).code is Code.LIMITED
+
+
+def test_a_task_of_a_job_says_what_its_job_says(scene: Scene) -> None:
+    ledger = scene.ledger
+    who: dict[str, Any] = {"who": "eve@here", "why": "a move"}
+    jobs = [new_job(JobOptions("sums"), if_running=IfRunning.QUEUE) for _ in range(2)]
+    first, second = (job.id for job in jobs)
+    for job in jobs:
+        ledger.begin_job(job)
+    page = chunks(3)
+    ledger.split_job(first, page, after=0, cursor=30, is_last=False)
+    ids = [one.task_id for one in page]
+
+    queued = scene.why(jobs[1].splitter.id)
+    ledger.throttle_job(first, rate_max=0.5, **who)
+    assert len(ledger.claim(ids, by=scene.me.id)) == 1
+    paced = scene.why(ids[2])
+    ledger.throttle_job(first, rate_max=None, **who)
+    ledger.pause_job(first, **who)
+    assert ledger.claim(ids, by=scene.me.id) == []
+    paused = scene.why(ids[2])
+    scene.database.run(lambda tx: tx.execute(scene.database.tables.job.delete()))
+    gone = scene.why(ids[2])
+
+    assert [one.code for one in (queued, paced, paused, gone)] == [Code.JOB] * 4
+    assert f"its job {second} begins when the one before it" in queued.reason
+    assert f"its job {first} starts 0.5 items a second" in paced.reason
+    assert f"eve@here paused its job {first}" in paused.reason
+    assert "somebody has removed that job's row" in gone.reason
+    assert gone.do.endswith(f"workq job resume {first}")
 
 
 # -- the command

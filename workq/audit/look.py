@@ -34,6 +34,8 @@ QUIET = 3.0
 SLICES = 2
 """How often to look at the leases within a beat."""
 PAGE = 1000
+JOBS_S = 86400.0
+"""A job that has ended is counted again for so long."""
 
 
 @dataclass(slots=True)
@@ -90,6 +92,7 @@ class Auditor:
                 self._look_again(suspicions, lines, facts, queues)
             else:
                 self._unproven.update(one.queue for one in suspicions)
+        self._count_jobs()
         return Audited(
             tasks=self._tasks,
             places={place: self._places[place] for place in Place},
@@ -99,6 +102,18 @@ class Auditor:
             foreign=self._queues.foreign,
             ways=self._queues.ways,
         )
+
+    def _count_jobs(self) -> None:
+        """Whether the counts of jobs are the sums of their subtasks; of those that are open, or have ended lately."""
+        ledger = self._stores.ledger
+        for job in ledger.recent_jobs(within_s=JOBS_S, limit=PAGE):
+            only = self._queues.only
+            if only is not None and job.options.queue not in only:
+                continue
+            if found := ledger.miscounts(job.id):
+                says = (f"{name} is {now}, and its subtasks have {right}" for name, (now, right) in found.items())
+                proof = f"of job {job.name}: {', '.join(says)}"
+                self._findings.append(Finding(Kind.MISCOUNT, job.id, job.options.queue, proof, "count it again"))
 
     def _facts(self, queues: Sequence[str]) -> Facts:
         """What workers hold. Asked after the broker: what was fetched meanwhile is held by then."""
@@ -345,6 +360,8 @@ def _repair_of(one: _Suspicion) -> str:
             return "publish its hint again"
         case Kind.GHOST:
             return "drop the hint" if one.hold is None else "drop the hold"
+        case Kind.MISCOUNT:
+            return "count it again"
         case Kind.TWIN:
             return "none: the claim decides"
         case Kind.ORPHAN:

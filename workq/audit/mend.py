@@ -37,6 +37,7 @@ def repair_in_steps(
     hints: list[Finding] = []
     unreaped: list[Finding] = []
     expired: list[Finding] = []
+    miscounted: list[Finding] = []
     for finding in audited.findings:
         match finding.kind:
             case Kind.LOST:
@@ -49,6 +50,8 @@ def repair_in_steps(
                 expired.append(finding)
             case Kind.OVERDUE:
                 (sent if finding.worker is None else unreaped).append(finding)
+            case Kind.MISCOUNT:
+                miscounted.append(finding)
             case Kind.TWIN:
                 pass  # the claim decides between them
             case _:
@@ -62,6 +65,7 @@ def repair_in_steps(
         done += _change(stores, settings.times, change, findings, by)
     done[Kind.GHOST] += _drop_holds(stores, holds, by)
     done[Kind.GHOST] += _drop_hints(stores, settings.times, hints, by)
+    done[Kind.MISCOUNT] += _recount(stores, settings.times, miscounted, by)
     done[Kind.OVERDUE] += yield from _reap(stores, settings, unreaped)
     return Repaired({kind: done[kind] for kind in Kind}, len(audited.findings) - done.total())
 
@@ -83,6 +87,15 @@ def _change(
             publish(stores, applied.hints, deadline_s=times.confirm_s)
             done[kind] += len(applied.changed)
     return done
+
+
+def _recount(stores: Stores, times: Times, findings: Sequence[Finding], by: str) -> int:
+    counted = 0
+    for one in findings:
+        counted += bool(stores.ledger.miscounts(one.task))
+        hints = stores.ledger.recount_job(one.task, by={"by": by, "audit": one.kind.value})
+        publish(stores, hints, deadline_s=times.confirm_s)
+    return counted
 
 
 def _drop_holds(stores: Stores, findings: Sequence[Finding], by: str) -> int:

@@ -72,6 +72,7 @@ def _document(audited: Audited, repaired: Repaired | None) -> dict[str, Any]:
         "ghosts": audited.count(Kind.GHOST),
         "twins": audited.count(Kind.TWIN),
         "orphans": audited.count(Kind.ORPHAN),
+        "miscounts": audited.count(Kind.MISCOUNT),
         "overdue": audited.count(Kind.OVERDUE),
         "findings": [_finding(one) for one in audited.findings],
         "places": dict(audited.places),

@@ -47,6 +47,7 @@ _COUNTS = (
     "orphans",
     "advanced",
     "admitted",
+    "tended",
     "promoted",
     "lost",
     "pruned",
@@ -54,6 +55,7 @@ _COUNTS = (
     "pruned_ticks",
     "pruned_windows",
     "pruned_workers",
+    "pruned_jobs",
     "markers",
 )
 _NEED_THE_BROKER = frozenset({"relay", "reap", "orphans", "mark"})
