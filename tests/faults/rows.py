@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 _POINT: Final = "faults/test_failpoints.py::test_a_death_at_this_point_loses_nothing"
+_JOB_POINT: Final = "faults/test_failpoints.py::test_a_death_at_this_point_of_a_job_loses_nothing"
 _WORKER: Final = "faults/test_worker_faults.py::test_"
 _RABBITMQ: Final = "faults/test_rabbitmq_faults.py::test_"
 _BROKER: Final = "faults/test_broker_loss.py::test_"
@@ -32,6 +33,11 @@ class Row:
 
     what: str
     tests: tuple[str, ...]
+
+
+def _of_a_job(point: str) -> tuple[str, ...]:
+    """A death at one named point of a job, on both legs."""
+    return (f"{_JOB_POINT}[{point}-sqlite]", f"{_JOB_POINT}[{point}-servers]")
 
 
 def _at(point: str) -> tuple[str, ...]:
@@ -284,6 +290,7 @@ ROWS: Final[dict[str, Row]] = {
             *_at("sweep.before_promote"),
             *_at("sweep.before_advance"),
             *_at("sweep.before_admit"),
+            *_of_a_job("sweep.before_tend"),
             *_at("sweep.before_tick"),
             *_at("sweep.after_tick"),
             *_at("sweep.before_reap"),

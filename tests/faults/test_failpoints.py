@@ -18,6 +18,8 @@ from typing import Literal
 import psutil
 import pytest
 
+from tests.contract.given import chunks
+from tests.system import workshop
 from tests.system.conftest import OpenLeg
 from tests.system.fleet import REPOSITORY, Fleet, wait_until
 from tests.system.legs import Leg
@@ -25,6 +27,7 @@ from tests.system.witness import make_book, read_book
 from workq import State
 from workq.failpoints import POINTS
 from workq.incarnation import Incarnation
+from workq.job import JOB_ENDED, JobState
 from workq.task import HandedBack, Settlement
 from workq.ticks import tick
 
@@ -119,8 +122,48 @@ ROWS = {
 }
 
 
+OF_JOBS = frozenset({"split.before_record", "split.after_record", "sweep.before_tend"})
+"""A page of a job's source is read, and is recorded with the cursor behind it; what others have settled is counted."""
+
+
 def test_every_point_has_its_row() -> None:
-    assert set(ROWS) == POINTS
+    assert set(ROWS) | OF_JOBS == POINTS
+
+
+@pytest.mark.parametrize("leg_name", ["sqlite", "servers"])
+@pytest.mark.parametrize("point", sorted(OF_JOBS))
+def test_a_death_at_this_point_of_a_job_loses_nothing(
+    point: str, leg_name: str, open_leg: OpenLeg, tmp_path: Path
+) -> None:
+    leg = open_leg(leg_name, divide=10.0)
+    once = tmp_path / "once"
+    armed = {"WORKQ_FAILPOINT": f"{point}:exit137@2", "WORKQ_FAILPOINT_ONCE": str(once)}
+    ledger, stamp = leg.app.stores.ledger, workshop.on(leg, workshop.as_job)
+    job = stamp.run(to=6_000)
+    if point == "sweep.before_tend":
+        page = chunks(TASKS, 1)
+        assert ledger.split_job(job.id, page, after=0, cursor=TASKS, is_last=True).room is not None
+        for one in page:
+            ledger.cancel(one.task_id, reason="?")
+        sweep_elsewhere(leg, armed | {"WORKQ_FAILPOINT": f"{point}:exit137"}, once)
+    with leg.fleet(processes=2, threads=THREADS, environ=armed, app=workshop.APP):
+        wait_until(once.exists, timeout_s=30, what=f"{point} was reached")
+        wait_until(lambda: ends(leg, job.id), timeout_s=60, what="the job ends")
+        leg.wait_settled(timeout_s=60)
+
+    row = ledger.job(job.id)
+    assert row is not None
+    if point == "sweep.before_tend":
+        assert (row.state, row.cancelled, row.total) == (JobState.COMPLETED_WITH_FAILURES, TASKS, TASKS)
+    else:
+        assert (row.state, row.succeeded, row.subtasks) == (JobState.SUCCEEDED, 6_000, 60)
+        assert sum(leg.states().values()) == 60 + 1 + 2, "its subtasks, its splitter, and what follows its end"
+    assert ledger.miscounts(job.id) == {}
+
+
+def ends(leg: Leg, job_id: str) -> bool:
+    row = leg.app.stores.ledger.job(job_id)
+    return row is not None and row.state in JOB_ENDED
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import random
 import sys
 import traceback
 from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 from sqlalchemy import Connection
@@ -26,7 +27,7 @@ from tests.system.witness import read_book, wq
 from workq import failpoints
 from workq.ledger import Evidence
 from workq.run import run_sync
-from workq.task import Claim, State
+from workq.task import Claim, NewSubtask, State
 
 BOUNDARIES = (
     "begun",
@@ -46,8 +47,10 @@ class Desk:
     def is_cancelled(self, claim: Claim) -> bool:
         return False
 
-    def transaction(self, claim: Claim) -> AbstractContextManager[Connection]:
-        return wq.stores.ledger.transaction(claim)
+    def transaction(
+        self, claim: Claim, *, added: Callable[[], Sequence[NewSubtask]]
+    ) -> AbstractContextManager[Connection]:
+        return wq.stores.ledger.transaction(claim, added=added)
 
 
 def attempt(claim: Claim, dies_at: str | None) -> int:

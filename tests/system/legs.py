@@ -102,6 +102,7 @@ class Leg:
         queues: str | None = None,
         environ: Mapping[str, str] | None = None,
         prefix: Sequence[str] = (),
+        app: str = "tests.system.witness:wq",
     ) -> Fleet:
         """Start a supervisor with consumer processes on this leg."""
         return Fleet(
@@ -112,6 +113,7 @@ class Leg:
             drain=drain,
             queues=queues,
             prefix=prefix,
+            app=app,
         )
 
     def testimony(self) -> list[Line]:

@@ -80,6 +80,22 @@ def test_steps_tells_what_each_layer_of_an_enqueue_adds_and_what_a_tasks_way_is_
     assert all(0 < one["p50_ms"] <= one["p99_ms"] <= whole["p99_ms"] for one in steps)
 
 
+def test_jobs_are_measured_beside_a_plain_loop_and_under_kills(tmp_path: Path) -> None:
+    output = tmp_path / "jobs.json"
+    command = [sys.executable, "-m", "benchmarks.jobs", "--quick", "--leg", "sqlite", "--output", str(output)]
+
+    ran = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=150, check=False)
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    found = json.loads(output.read_text(encoding="utf-8"))["sqlite"]
+    assert list(found) == ["overhead", "kills", "split"]
+    assert found["overhead"]["rows"] > 0
+    assert found["overhead"]["job_s"]["median"] > 0 < found["overhead"]["plain_s"]["median"]
+    assert found["kills"]["kills"] > 0 < found["kills"]["killed_to_undisturbed"]
+    assert found["split"]["subtasks"] == 40
+    assert 0 < found["split"]["status_p50_ms"] <= found["split"]["status_most_ms"]
+
+
 def test_names_that_do_not_exist_are_usage_errors() -> None:
     for args in (("--only", "workq-oracle"), ("--measure", "speed"), ("--runs", "0")):
         ran = bench(*args)
