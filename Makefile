@@ -39,7 +39,7 @@ test: $(FULL) servers ## all tests, against private servers; a missing server is
 	@echo "test: unit, contract, simulation, fault and system tests; private servers on free ports; nothing is skipped"
 	@$(BIN)/pytest --require=all --numprocesses=4 --dist=worksteal $(if $(LEGS),--both-legs)
 
-LONG := $(foreach name,audit chaos dead delays keys kills limits lost_hints order promises transaction,tests/system/test_$(name).py)
+LONG := $(foreach name,audit chaos dead delays jobs keys kills limits lost_hints order promises transaction,tests/system/test_$(name).py)
 
 .PHONY: long
 long: $(FULL) servers ## the figures at full size: kills, losses, audits, order, limits, memory, a deep backlog (two hours)
@@ -61,6 +61,11 @@ bench: $(FULL) servers ## workq beside its peers, RUNS=5 ONLY=workq,huey MEASURE
 	@echo "bench: private servers on free ports; each peer in an environment of its own below .bench, made when missing"
 	@$(BIN)/python -m benchmarks --runs $(or $(RUNS),5) $(if $(TASKS),--tasks $(TASKS)) $(if $(ONLY),--only $(ONLY)) \
 	  $(if $(MEASURE),--measure $(MEASURE)) $(if $(QUICK),--quick) $(if $(OUTPUT),--output $(OUTPUT))
+
+.PHONY: jobs
+jobs: $(FULL) servers ## a job beside a plain loop, under kills, of ten million items: overhead, memory, progress
+	@echo "jobs: private servers on free ports; some minutes"
+	@$(BIN)/python -m benchmarks.jobs $(if $(OUTPUT),--output $(OUTPUT))
 
 .PHONY: growth
 growth: $(FULL) servers ## claims against backlog, kept rows, workers, payloads, queues, a pinned horizon (HORIZON=1: that alone)
