@@ -184,7 +184,9 @@ class WorkQueue:
         self,
         *,
         name: str | None = None,
-        chunk: int = 500,
+        chunk: int | None = None,
+        partitioned: bool = False,
+        collect: str = "none",
         window: int = 1000,
         source: Callable[..., Any] | Iterable[Any] | None = None,
         queue: str = "default",
@@ -203,11 +205,16 @@ class WorkQueue:
         on_failure: Handler[..., Any] | None = None,
         on_cancel: Handler[..., Any] | None = None,
     ) -> Callable[[Callable[..., Any]], Job]:
-        """Register a job: a function that gets a list of items, as often as its source has items.
+        """Register a job: a function that gets a list of items, as often as its source has items; or a partition.
 
         Args:
             name: what the ledger calls it; `module.function` by default.
-            chunk: items of one subtask.
+            chunk: items of one subtask; 500 by default.
+            partitioned: for work that cannot be listed in advance: the source yields partitions, and each is a subtask.
+                The function gets a partition and a cursor, None at first, and is called again and again with the cursor
+                of its last `workq.current().step()`, until a call makes none (docs/how-to/partitions.md).
+            collect: what is kept of the results that the handler says of its items: `none`, `count` (how many there
+                are), `sample` (the first hundred, too) or `all`.
             window: subtasks that are recorded and not ended, at most: more of the source is read when half are done.
             source: where the items come from, unless `@job.source` says so.
             queue: the line that its subtasks wait in.
@@ -236,6 +243,8 @@ class WorkQueue:
         options = job_options(
             queue=check_queue(queue),
             chunk=chunk,
+            partitioned=partitioned,
+            collect=collect,
             window=window,
             failures_max=failures_max,
             crashes_max=crashes_max,
@@ -259,7 +268,10 @@ class WorkQueue:
                 give_up_on=give_up_on,
             )(function)
             job = Job(function, placeholder, options, self).taken(source)
-            placeholder.becomes(job.work_async if placeholder.is_async else job.work)
+            if partitioned:
+                placeholder.becomes(job.iterate_async if placeholder.is_async else job.iterate)
+            else:
+                placeholder.becomes(job.work_async if placeholder.is_async else job.work)
             task(name=job_name + SPLIT)(job.split)
             self.registry.jobs[job_name] = job
             return job

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from workq.bands import queue_of
 from workq.errors import ConfigError, NotInTask, Unavailable
+from workq.job import Bookmark, NewStep, Stepped
 from workq.task import Claim, NewSubtask
 
 if TYPE_CHECKING:
@@ -31,6 +32,30 @@ class Desk(Protocol):
         self, claim: Claim, *, added: Callable[[], Sequence[NewSubtask]]
     ) -> AbstractContextManager[Connection]:
         """See `Current.transaction`. `added`: asked at its end, what the handler has added to its job."""
+        ...
+
+    def bookmark(self, claim: Claim) -> Bookmark:
+        """Where the partition of a claim goes on."""
+        ...
+
+    def step(
+        self, claim: Claim, new: NewStep, *, on_stood: Callable[[Stepped], None]
+    ) -> AbstractContextManager[Connection]:
+        """See `Current.step`."""
+        ...
+
+    def is_leaving(self) -> bool:
+        """Whether this process is about to end, so that nothing long may be begun."""
+        ...
+
+
+class Steps(Protocol):
+    """The partition whose handler runs (see jobs/partition.py)."""
+
+    has_ended: bool
+
+    def step(self, *, cursor: Any, items: int) -> AbstractContextManager[Connection]:
+        """See `Current.step`."""
         ...
 
 
@@ -76,6 +101,8 @@ class Current:
     has_succeeded: bool = field(default=False, repr=False)
     """By a `transaction()` that stands."""
     has_begun_transaction: bool = field(default=False, repr=False)
+    steps: Steps | None = field(default=None, repr=False)
+    """Of the partition that it runs, in a job with `partitioned=True`."""
     additions: Additions | None = field(default=None, repr=False)
     """None: it is no subtask of a job."""
     _claim: Claim = field(repr=False, kw_only=True)
@@ -117,16 +144,35 @@ class Current:
             LedgerUnavailable: the ledger did not answer; nothing stands, or as CommitUnknown perhaps all.
             ConfigError: in a coroutine, which would stop all others; use `asyncio.to_thread`.
         """
-        if _is_in_event_loop():
-            raise ConfigError(
-                "transaction() blocks its thread, and the event loop with it: "
-                "do it in a plain function, by `await asyncio.to_thread(function)`"
-            )
+        _check_thread("transaction()")
         self.has_begun_transaction = True
         added = (lambda: ()) if self.additions is None else self.additions.all
         with self._desk.transaction(self._claim, added=added) as connection:
             yield connection
         self.has_succeeded = True
+
+    @contextmanager
+    def step(self, *, cursor: Any, items: int = 0) -> Iterator[Connection]:
+        """One step of a partition: the handler's own writes, the cursor and the count of items stand together.
+
+        Gives a SQLAlchemy connection to the ledger's database; it commits at the end of the block. What the block
+        raises rolls back. The next call gets this cursor, also after a crash: any JSON, or None: nothing is behind it,
+        and with this very commit the partition is done. A call may make several steps; between them it is not looked
+        whether to stop. On SQLite nobody else writes during the block: whatever takes long belongs before it.
+
+        Raises:
+            Refused: this attempt was taken away, another step was made meanwhile, or the block has ended the
+                transaction; nothing of the block stands.
+            LedgerUnavailable: the ledger did not answer; nothing stands, or as CommitUnknown perhaps all.
+            PayloadError: JSON cannot carry the cursor.
+            ConfigError: its job is not `partitioned`; or in a coroutine, as for `transaction`.
+        """
+        if self.steps is None:
+            raise ConfigError("step() is for the handler of a job with partitioned=True")
+        _check_thread("step()")
+        with self.steps.step(cursor=cursor, items=items) as connection:
+            yield connection
+        self.has_succeeded = self.has_succeeded or self.steps.has_ended
 
     def add(self, items: Iterable[Any]) -> int:
         """Add items to the job whose subtask this is; answers how many they are.
@@ -136,14 +182,25 @@ class Current:
         call of the handler returns; if it raises, the next one adds them again.
 
         Raises:
-            ConfigError: it is no subtask of a job, or its `transaction()` stands already: add inside of the block.
+            ConfigError: it is no subtask of a job, or a partition, or its `transaction()` stands already: add inside of
+                the block.
             PayloadError: JSON cannot carry an item, or it is larger than a payload may be; nothing was added.
         """
+        if self.steps is not None:
+            raise ConfigError("current().add(): the partitions of a job are those that its source yields")
         if self.additions is None:
             raise ConfigError(f"current().add(): {self.name} is no job's handler; enqueue tasks instead")
         if self.has_succeeded:
             raise ConfigError("current().add(): this chunk has succeeded already; add before its transaction() ends")
         return self.additions.add(items)
+
+
+def _check_thread(what: str) -> None:
+    if _is_in_event_loop():
+        raise ConfigError(
+            f"{what} blocks its thread, and the event loop with it: "
+            "do it in a plain function, by `await asyncio.to_thread(function)`"
+        )
 
 
 def _is_in_event_loop() -> bool:
@@ -160,6 +217,11 @@ _current: ContextVar[Current | None] = ContextVar("workq_current", default=None)
 def running() -> Claim:
     """The claim of the attempt that this thread or coroutine runs."""
     return current()._claim
+
+
+def desk() -> Desk:
+    """What the process does for the attempt that this thread or coroutine runs."""
+    return current()._desk
 
 
 def current() -> Current:

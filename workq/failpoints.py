@@ -42,6 +42,8 @@ POINTS = frozenset(
         "transaction.before_settle",
         "transaction.before_commit",
         "transaction.after_commit",
+        "step.before_commit",
+        "step.after_commit",
         "beat.before_write",
         "sweep.before_relay",
         "sweep.before_settle",

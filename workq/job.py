@@ -93,6 +93,21 @@ class IfRunning(StrEnum):
     """The other is cancelled; it begins when that has ended."""
 
 
+class Collect(StrEnum):
+    """What is kept of the results that a job's handler says of its items."""
+
+    NONE = "none"
+    COUNT = "count"
+    """How many there are."""
+    SAMPLE = "sample"
+    """The first of them, too: see `SAMPLE_RESULTS`."""
+    ALL = "all"
+    """Each of them."""
+
+
+SAMPLE_RESULTS: Final = 100
+
+
 class Ending(StrEnum):
     """When a callback is enqueued."""
 
@@ -135,6 +150,9 @@ class JobOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     """Who began it hands it its items: no splitter reads a source."""
     failed_of: str | None = None
     """The job whose failed items it works on, instead of its source."""
+    is_partitioned: bool = False
+    """Its source yields partitions, each a subtask of its own, and its items are those that their steps tell."""
+    collect: Collect = Collect.NONE
     callbacks: tuple[Callback, ...] = ()
 
 
@@ -189,6 +207,31 @@ class Begun(msgspec.Struct, frozen=True):
     hints: tuple[Any, ...] = ()
 
 
+class Bookmark(msgspec.Struct, frozen=True):
+    """Where a partition goes on: behind the last of so many steps. `cursor` None: it is at its beginning."""
+
+    cursor: Any
+    steps: int
+
+
+class NewStep(msgspec.Struct, frozen=True):
+    """A step to commit, behind `steps` others. `cursor` is encoded JSON; None: nothing is behind it."""
+
+    steps: int
+    cursor: str | None
+    items: int
+
+
+class Stepped(msgspec.Struct, frozen=True):
+    """A step stands. `state`: how its job stands now; None: it is not there any more.
+
+    `wait_s`: so long after it the next step may begin, because the job has a rate.
+    """
+
+    state: JobState | None
+    wait_s: float = 0.0
+
+
 class FailedGroup(msgspec.Struct, frozen=True):
     """Items of a job that have failed of the same: how many, and one of them."""
 
@@ -238,6 +281,7 @@ class JobRow:
     skipped: int
     cancelled: int
     retried: int
+    results: int
     subtasks: int
     read_subtasks: int
     open_subtasks: int

@@ -29,6 +29,7 @@ from workq.board import Board
 from workq.config import Times
 from workq.failpoints import reach
 from workq.handler import Handler
+from workq.job import Bookmark, NewStep, Stepped
 from workq.ledger import Ledger
 from workq.run import Limit, raised, returned, run_async, run_sync
 from workq.task import Claim, HandedBack, NewSubtask, Outcome, Settlement, State
@@ -243,6 +244,20 @@ class Pool:
     ) -> AbstractContextManager[Connection]:
         """The ledger's, for the handler of a claim."""
         return self._ledger.transaction(claim, added=added)
+
+    def bookmark(self, claim: Claim) -> Bookmark:
+        """The ledger's, for the handler of a claim."""
+        return self._ledger.bookmark(claim)
+
+    def step(
+        self, claim: Claim, new: NewStep, *, on_stood: Callable[[Stepped], None]
+    ) -> AbstractContextManager[Connection]:
+        """The ledger's, for the handler of a claim."""
+        return self._ledger.step(claim, new, on_stood=on_stood)
+
+    def is_leaving(self) -> bool:
+        """Whether nothing starts here any more."""
+        return self._is_leaving
 
     # -- life
 

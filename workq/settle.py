@@ -236,7 +236,8 @@ def _plain(outcome: Outcome) -> Outcome:
         case Snoozed(delay_s=delay_s):
             return Snoozed(delay_s)
         case Worked():
-            return replace(outcome, failed=tuple(replace(one, error=refused) for one in outcome.failed), error=refused)
+            items = tuple(replace(one, error=refused) for one in outcome.failed)
+            return replace(outcome, failed=items, error=refused, results=())
         case HandedBack():
             return outcome
         case _:

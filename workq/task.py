@@ -186,26 +186,42 @@ class Snoozed(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class FailedItem(msgspec.Struct, frozen=True, array_like=True):
-    """One item of a job that has failed for good. `item` is JSON; so many calls with it have failed."""
+    """One item of a job that has failed for good. `item` is JSON; so many calls with it have failed.
+
+    `cursor`: of a partition, as JSON: where it stood; None: at its beginning.
+    """
 
     item: str
     failures: int
     error: str
     fingerprint: str
+    cursor: str | None = None
+
+
+class Result(msgspec.Struct, frozen=True, array_like=True):
+    """What came of one item of a job. `item` and `value` are JSON; `value` None: it could not be kept, for `note`."""
+
+    item: str
+    value: str | None
+    note: str | None = None
 
 
 class NewSubtask(msgspec.Struct, frozen=True, array_like=True):
-    """A chunk to record. `payload` is encoded JSON; `items`: how many it has."""
+    """A chunk to record, or a partition. `payload` is encoded JSON; `items`: how many it has.
+
+    `cursor`: as JSON, where a partition goes on; None: at its beginning.
+    """
 
     task_id: str
     payload: str
     items: int
+    cursor: str | None = None
 
 
 class Worked(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """A job's handler has worked on a chunk. `again` is the payload of what is to be tried again in `delay_s`.
 
-    `added`: subtasks that it has added to its job.
+    `added`: subtasks that it has added to its job. `told`: so many items have results; `results`: those to be kept.
     """
 
     succeeded: int
@@ -215,6 +231,8 @@ class Worked(msgspec.Struct, frozen=True, array_like=True, tag=True):
     delay_s: float = 0.0
     error: str = ""
     added: tuple[NewSubtask, ...] = ()
+    told: int = 0
+    results: tuple[Result, ...] = ()
 
 
 class HandedBack(msgspec.Struct, frozen=True, array_like=True, tag=True):

@@ -25,6 +25,7 @@ CREATE TABLE IF NOT EXISTS workq_job (
     skipped              BIGINT NOT NULL,
     cancelled            BIGINT NOT NULL,
     retried              BIGINT NOT NULL,                 -- how often an item was tried again
+    results              BIGINT NOT NULL,                 -- that its handler has told of items, kept or not
     subtasks             BIGINT NOT NULL,                 -- made so far
     read_subtasks        BIGINT NOT NULL,                 -- of those, made of what its splitter has read
     open_subtasks        BIGINT NOT NULL,                 -- made, and not ended
@@ -55,13 +56,15 @@ CREATE TABLE IF NOT EXISTS workq_subtask (
     task_id              CHAR(36) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     job_id               CHAR(36) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     number               BIGINT NOT NULL,                 -- in the order in which they were made
-    size                 INTEGER NOT NULL,                -- items that it was made of
+    size                 BIGINT NOT NULL,                 -- items that it was made of; a partition: those of its steps, and itself until it is done
     items_left           INTEGER NOT NULL,                -- that are neither done nor given up
-    succeeded            INTEGER NOT NULL,
+    succeeded            BIGINT NOT NULL,
     failed               INTEGER NOT NULL,
     skipped              INTEGER NOT NULL,
     cancelled            INTEGER NOT NULL,
     attempt              INTEGER NOT NULL,                -- the last one that is counted
+    step_cursor          LONGTEXT,                        -- a partition: the cursor behind its last step, as JSON; NULL: at its beginning
+    steps                BIGINT NOT NULL,                 -- a partition: so many are committed
     slot_at              DATETIME(6),                     -- it may start then: its job has a rate
     ended_at             DATETIME(6),                     -- it is counted as ended
     CONSTRAINT workq_subtask_pk PRIMARY KEY (task_id),
@@ -82,6 +85,19 @@ CREATE TABLE IF NOT EXISTS workq_failed_item (
     at                   DATETIME(6) NOT NULL,
     CONSTRAINT workq_failed_item_pk PRIMARY KEY (id),
     KEY workq_failed_item_by_job (job_id, fingerprint)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- Results of items, as far as their job keeps them.
+CREATE TABLE IF NOT EXISTS workq_job_result (
+    id                   BIGINT NOT NULL AUTO_INCREMENT,
+    job_id               CHAR(36) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    task_id              CHAR(36) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- the subtask that it was in
+    item                 LONGTEXT NOT NULL,               -- as JSON; what JSON cannot carry: its text, as a JSON string
+    value                LONGTEXT,                        -- as JSON; NULL: it could not be kept
+    note                 VARCHAR(200),                    -- why not
+    at                   DATETIME(6) NOT NULL,
+    CONSTRAINT workq_job_result_pk PRIMARY KEY (id),
+    KEY workq_job_result_by_job (job_id, id)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
 -- Last: only now is schema 14 complete.

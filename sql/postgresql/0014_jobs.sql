@@ -25,6 +25,7 @@ CREATE TABLE workq_job (
     skipped              BIGINT NOT NULL,
     cancelled            BIGINT NOT NULL,
     retried              BIGINT NOT NULL,                 -- how often an item was tried again
+    results              BIGINT NOT NULL,                 -- that its handler has told of items, kept or not
     subtasks             BIGINT NOT NULL,                 -- made so far
     read_subtasks        BIGINT NOT NULL,                 -- of those, made of what its splitter has read
     open_subtasks        BIGINT NOT NULL,                 -- made, and not ended
@@ -57,13 +58,15 @@ CREATE TABLE workq_subtask (
     task_id              UUID NOT NULL,
     job_id               UUID NOT NULL,
     number               BIGINT NOT NULL,                 -- in the order in which they were made
-    size                 INTEGER NOT NULL,                -- items that it was made of
+    size                 BIGINT NOT NULL,                 -- items that it was made of; a partition: those of its steps, and itself until it is done
     items_left           INTEGER NOT NULL,                -- that are neither done nor given up
-    succeeded            INTEGER NOT NULL,
+    succeeded            BIGINT NOT NULL,
     failed               INTEGER NOT NULL,
     skipped              INTEGER NOT NULL,
     cancelled            INTEGER NOT NULL,
     attempt              INTEGER NOT NULL,                -- the last one that is counted
+    step_cursor          TEXT,                            -- a partition: the cursor behind its last step, as JSON; NULL: at its beginning
+    steps                BIGINT NOT NULL,                 -- a partition: so many are committed
     slot_at              TIMESTAMP WITH TIME ZONE,        -- it may start then: its job has a rate
     ended_at             TIMESTAMP WITH TIME ZONE,        -- it is counted as ended
     CONSTRAINT workq_subtask_pk PRIMARY KEY (task_id),
@@ -87,6 +90,20 @@ CREATE TABLE workq_failed_item (
 );
 
 CREATE INDEX workq_failed_item_by_job ON workq_failed_item (job_id, fingerprint);
+
+-- Results of items, as far as their job keeps them.
+CREATE TABLE workq_job_result (
+    id                   BIGSERIAL NOT NULL,
+    job_id               UUID NOT NULL,
+    task_id              UUID NOT NULL,                   -- the subtask that it was in
+    item                 TEXT NOT NULL,                   -- as JSON; what JSON cannot carry: its text, as a JSON string
+    value                TEXT,                            -- as JSON; NULL: it could not be kept
+    note                 VARCHAR(200),                    -- why not
+    at                   TIMESTAMP WITH TIME ZONE NOT NULL,
+    CONSTRAINT workq_job_result_pk PRIMARY KEY (id)
+);
+
+CREATE INDEX workq_job_result_by_job ON workq_job_result (job_id, id);
 
 -- Last: only now is schema 14 complete.
 UPDATE workq_meta SET value = '14' WHERE name = 'schema_version';

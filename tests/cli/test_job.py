@@ -33,6 +33,17 @@ def stream(lines: list[str]) -> None: ...
 def lines():
     yield from ("a", object(), "c")
 
+@wq.job(name="bazaar.measure", chunk=4, collect="all")
+def measure(words: list[str]) -> workq.Verdict:
+    return workq.Verdict({"bad": "no"} if "bad" in words else {}, results=[(word, len(word)) for word in words])
+
+@measure.source
+def words():
+    return ["one", "three", "bad", "seven", "a, b"]
+
+@wq.job(name="bazaar.pull", partitioned=True, source=["eu", "us"])
+def pull(region: str, cursor: object) -> None: ...
+
 @wq.job(name="bazaar.broken")
 def broken(items: list[int]) -> None: ...
 
@@ -153,6 +164,13 @@ class TestRun:
         assert joined.out == f"{first}  (it was running already)\n"
         assert states == {first: "cancelled", queued: "cancelled", replaces: "succeeded"}
 
+    def test_a_dry_run_of_partitions_knows_no_items(self, bazaar: Cli) -> None:
+        plain = bazaar("job", "run", "bazaar.pull", "--dry-run")
+        found = bazaar("job", "run", "bazaar.pull", "--dry-run", "-o", "json").json()
+
+        assert plain.out.splitlines() == ["2 partitions", '["eu"]', '["us"]']
+        assert (found["items"], found["subtasks"]) == (None, 2)
+
     def test_its_items_come_on_standard_input(self, bazaar: Cli) -> None:
         fed = bazaar("job", "run", "bazaar.take", "of=me", "--stdin", "csv", stdin="sku,n\na,1\nb,2\nc,3\n")
         work(bazaar)
@@ -246,7 +264,7 @@ class TestSteer:
         assert "paused its job" in found["reason"]
         assert f"workq job resume {job_id}" in found["do"]
 
-    @pytest.mark.parametrize("verb", ["show", "watch", "resume", "cancel", "retry", "failures"])
+    @pytest.mark.parametrize("verb", ["show", "watch", "resume", "cancel", "retry", "failures", "results"])
     def test_one_that_is_not_there_is_told(self, bazaar: Cli, verb: str) -> None:
         run(bazaar, "bazaar.count", "to=5")
 
@@ -275,6 +293,36 @@ class TestSteer:
         assert bar.status == 3
         assert "bazaar.count" in bar.out
         assert "95 of 95 items (100 %), 1 failed" in bar.out
+
+
+class TestResults:
+    def test_they_are_told_a_line_for_each_and_exported(self, bazaar: Cli) -> None:
+        job_id = run(bazaar, "bazaar.measure")
+        work(bazaar)
+
+        plain = bazaar("job", "results", job_id)
+        lines = [json.loads(line) for line in bazaar("job", "results", job_id, "-o", "json").out.splitlines()]
+        table = bazaar("job", "results", job_id, "--csv")
+
+        assert sorted(plain.out.splitlines()) == ['"a, b"  4', '"one"  3', '"seven"  5', '"three"  5']
+        assert {line["item"]: line["result"] for line in lines} == {"one": 3, "three": 5, "seven": 5, "a, b": 4}
+        assert sorted(table.out.splitlines()) == [
+            '"""a, b""",4,',
+            '"""one""",3,',
+            '"""seven""",5,',
+            '"""three""",5,',
+            "item,result,note",
+        ]
+        assert bazaar.look("job", "show", job_id)["results"] == 4
+
+    def test_a_job_that_keeps_none_says_so(self, bazaar: Cli) -> None:
+        job_id = run(bazaar, "bazaar.count", "to=5")
+        work(bazaar)
+
+        ran = bazaar("job", "results", job_id)
+
+        assert (ran.status, ran.out) == (0, "")
+        assert "keeps no results (collect=none)" in ran.err
 
 
 class TestFailures:

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 from workq import codec
 from workq.incarnation import Incarnation
-from workq.job import JobOptions, NewJob, splitter
+from workq.job import Bookmark, JobOptions, NewJob, NewStep, Stepped, splitter
 from workq.ledger.database import Database
-from workq.task import Cancelled, Dead, Done, Failed, HandedBack, NewSubtask, NewTask, Outcome, Snoozed
+from workq.task import Cancelled, Claim, Dead, Done, Failed, HandedBack, NewSubtask, NewTask, Outcome, Snoozed
 
 T = TypeVar("T")
 
@@ -51,6 +51,19 @@ def chunks(count: int, size: int = 10) -> list[NewSubtask]:
 
 def incarnation(name: str = "worker") -> Incarnation:
     return Incarnation(f"{name}.{secrets.token_hex(8)}", "host", 4711)
+
+
+class NoPartition:
+    """What only a partition asks of a desk."""
+
+    def bookmark(self, claim: Claim) -> Bookmark:
+        raise AssertionError(f"{claim.name} is no partition")
+
+    def step(self, claim: Claim, new: NewStep, *, on_stood: Callable[[Stepped], None]) -> Any:
+        raise AssertionError(f"{claim.name} is no partition")
+
+    def is_leaving(self) -> bool:
+        return False
 
 
 def at_once(count: int, call: Callable[[int], T]) -> list[T]:

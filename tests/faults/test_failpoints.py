@@ -126,8 +126,34 @@ OF_JOBS = frozenset({"split.before_record", "split.after_record", "sweep.before_
 """A page of a job's source is read, and is recorded with the cursor behind it; what others have settled is counted."""
 
 
+OF_STEPS = frozenset({"step.before_commit", "step.after_commit"})
+"""A step of a partition: its writes, its cursor and its items are about to stand; they stand, and nobody knows it."""
+
+
 def test_every_point_has_its_row() -> None:
-    assert set(ROWS) | OF_JOBS == POINTS
+    assert set(ROWS) | OF_JOBS | OF_STEPS == POINTS
+
+
+@pytest.mark.one_leg
+@pytest.mark.parametrize("leg_name", ["sqlite", "servers"])
+@pytest.mark.parametrize("point", sorted(OF_STEPS))
+def test_a_death_at_this_point_of_a_step_leaves_none_out_and_makes_none_twice(
+    point: str, leg_name: str, open_leg: OpenLeg, tmp_path: Path
+) -> None:
+    leg = open_leg(leg_name, divide=10.0)
+    once = tmp_path / "once"
+    armed = {"WORKQ_FAILPOINT": f"{point}:exit137@4", "WORKQ_FAILPOINT_ONCE": str(once)}
+    job = workshop.shelves_on(leg).run(shelves="abc", to=60, page=10, seconds=0.01, raises="")
+    with leg.fleet(processes=2, threads=THREADS, environ=armed, app=workshop.APP):
+        wait_until(once.exists, timeout_s=30, what=f"{point} was reached")
+        wait_until(lambda: ends(leg, job.id), timeout_s=60, what="the job ends")
+        leg.wait_settled(timeout_s=60)
+
+    row = leg.app.stores.ledger.job(job.id)
+    assert row is not None
+    assert (row.state, row.succeeded, row.split) == (JobState.SUCCEEDED, 180, 180)
+    assert workshop.read_shelves(leg.app) == {(letter, number): 1 for letter in "abc" for number in range(60)}
+    assert leg.app.stores.ledger.miscounts(job.id) == {}
 
 
 @pytest.mark.parametrize("leg_name", ["sqlite", "servers"])

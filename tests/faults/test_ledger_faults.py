@@ -24,16 +24,18 @@ import pytest
 from sqlalchemy import Connection, create_engine, event, select, text
 
 from tests.conftest import Private
-from tests.contract.given import LONG_S, incarnation, new
+from tests.contract.given import LONG_S, incarnation, new, new_job
+from workq import codec
 from workq.broker import Hint
 from workq.broker.direct import DirectConsumer
 from workq.broker.embedded import EmbeddedBroker
 from workq.errors import CommitUnknown, LedgerUnavailable, SchemaMismatch
 from workq.incarnation import Incarnation
+from workq.job import JobOptions, NewStep, Stepped
 from workq.ledger import Evidence
 from workq.ledger.database import Database
 from workq.ledger.sql import SqlLedger
-from workq.task import Claim, Done, Failed, Settlement, State
+from workq.task import Claim, Done, Failed, NewSubtask, Settlement, State
 from workq.testing.servers import MariaDB, PostgreSQL, Server, start_mariadb, start_postgres
 
 T = TypeVar("T")
@@ -332,6 +334,35 @@ class TestAnswersThatAreLost:
         stands = where == "after"
         assert ledger.look([claim.task_id])[claim.task_id].state == (State.SUCCEEDED if stands else State.RUNNING)
         assert (ledger.get(beside.id) is not None) == stands
+
+    @pytest.mark.parametrize("where", ["before", "after"])
+    def test_a_step_of_a_partition_knows_how_its_lost_commit_ended(
+        self, ledger: SqlLedger, relay: Relay, worker: Incarnation, where: str
+    ) -> None:
+        job = new_job(JobOptions(queue="default", chunk=1, is_partitioned=True), key=f"lost {where}")
+        ledger.begin_job(job)
+        partition = NewSubtask(codec.new_task_id(), '{"a":["eu",null],"k":{}}', 1)
+        ledger.split_job(job.id, [partition], after=0, cursor=1, is_last=True)
+        [claim] = ledger.claim([partition.task_id], by=worker.id)
+        self.connect(ledger)
+        stood: list[Stepped] = []
+        relay.cut_next(where)
+
+        def act() -> None:
+            with ledger.step(claim, NewStep(0, '"page 2"', 10), on_stood=stood.append):
+                pass
+
+        if where == "before":
+            with pytest.raises(LedgerUnavailable, match="nothing of it stands"):
+                act()
+        else:
+            act()
+
+        row = ledger.job(job.id)
+        assert row is not None
+        assert relay.cut == 1
+        stands = where == "after"
+        assert (ledger.bookmark(claim).steps, row.succeeded, len(stood)) == ((1, 10, 1) if stands else (0, 0, 0))
 
     def test_a_handlers_transaction_says_so_when_nobody_knows_how_it_ended(
         self, ledger: SqlLedger, relay: Relay, worker: Incarnation

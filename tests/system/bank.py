@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager
 
 from sqlalchemy import Connection
 
-from tests.contract.given import incarnation
+from tests.contract.given import NoPartition, incarnation
 from tests.system import witness
 from tests.system.witness import read_book, wq
 from workq import failpoints
@@ -41,7 +41,7 @@ LIVES_EACH = 0.2
 """How many of all attempts are let live."""
 
 
-class Desk:
+class Desk(NoPartition):
     """The ledger, for one attempt."""
 
     def is_cancelled(self, claim: Claim) -> bool:

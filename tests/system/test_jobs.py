@@ -127,6 +127,10 @@ def test_under_kills_the_counts_add_up_and_what_follows_runs_once(
     check_subtasks(leg, job, row)
     check_counts(leg, row)
     assert followers(leg) == {"complete": 1, "failure" if bad else "success": 1}
+    results = [result for _, result in leg.app.stores.ledger.job_results(job.id, limit=100_000)]
+    told = [number for number in range(0, total, 10) if not (bad and number % bad == 0)]
+    assert sorted((int(one.item), int(one.value or 0)) for one in results) == [(one, -one) for one in told]
+    assert row.results == len(told)
     items = [item for _, item in leg.app.stores.ledger.failed_items(job.id, limit=10_000)]
     assert sorted(int(item.item) for item in items) == (list(range(0, total, bad)) if bad else [])
     print(f"{leg.name}: {total} items, {kills} kills of {processes} processes, {row.retried} items tried again")

@@ -1,4 +1,4 @@
-"""An application with a job whose handler bears witness of the numbers that it was given (see witness.py)."""
+"""An application with jobs whose handlers bear witness of the numbers that they were given (see witness.py)."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import os
 import random
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
+
+from sqlalchemy import text
 
 import workq
 from tests.system.legs import Leg
 from tests.system.witness import write
 from workq import Range, Times, WorkQueue
 from workq.jobs.define import Job
-from workq.retry import Exponential
+from workq.retry import Exponential, Fixed
 
 APP = "tests.system.workshop:wq"
 wq = WorkQueue(times=Times().divided_by(float(os.environ.get("WITNESS_DIVIDE", "1"))))
@@ -60,6 +64,7 @@ def as_job(app: WorkQueue) -> Job:
     register = app.job(
         name="workshop.stamp",
         queue="witness",
+        collect="all",
         chunk=100,
         window=200,
         failures_max=2,
@@ -72,12 +77,13 @@ def as_job(app: WorkQueue) -> Job:
     return register(stamp)
 
 
-def stamp(numbers: list[int], *, to: int, bad: int = 0, seconds: float = 0.0) -> dict[int, str]:
-    """Each `bad`th number fails; 0: none."""
+def stamp(numbers: list[int], *, to: int, bad: int = 0, seconds: float = 0.0) -> workq.Verdict:
+    """Each `bad`th number fails; 0: none. Each tenth has a result."""
     if seconds:
         time.sleep(seconds)
     write("stamp", f"{numbers[0]}-{numbers[-1]}-{len(numbers)}")
-    return {number: f"{number} is bad" for number in numbers if bad and number % bad == 0}
+    failed = {number: f"{number} is bad" for number in numbers if bad and number % bad == 0}
+    return workq.Verdict(failed, results={number: -number for number in numbers if number % 10 == 0})
 
 
 def up_to(to: int) -> Range:
@@ -117,5 +123,56 @@ def leaf(numbers: list[int], *, to: int, of: str) -> None:
         write("leaf", f"{of}.{number}")
 
 
+# -- partitions: shelves that are filled page by page
+
+
+def shelf_of(app: WorkQueue) -> str:
+    """A table of the user's own in the ledger's database, without any constraint that would help."""
+    return f"{app.settings.namespace}_shelf"
+
+
+def shelves_on(leg: Leg) -> Job:
+    """The job, to be begun on a leg, and its table."""
+    with closing(leg.app.database()) as database, database.engine.begin() as connection:
+        connection.execute(text(f"CREATE TABLE {shelf_of(leg.app)} (letter CHAR(1), number INTEGER)"))
+    return as_partitions(leg.app)
+
+
+def read_shelves(app: WorkQueue) -> Counter[tuple[str, int]]:
+    """How often each number stands on each shelf."""
+    with closing(app.database()) as database, database.engine.connect() as connection:
+        rows = connection.execute(text(f"SELECT letter, number FROM {shelf_of(app)}"))
+        return Counter((row.letter, row.number) for row in rows)
+
+
+def as_partitions(app: WorkQueue) -> Job:
+    register = app.job(
+        name="workshop.fill",
+        queue="witness",
+        partitioned=True,
+        source=letters,
+        failures_max=1,
+        retry=Fixed(0.2),
+    )
+    return register(fill)
+
+
+def letters(shelves: str) -> list[str]:
+    return list(shelves)
+
+
+def fill(letter: str, cursor: int | None, *, shelves: str, to: int, page: int, seconds: float, raises: str) -> None:
+    """The first attempt of the shelf `raises` does so when it has made three steps."""
+    begins = cursor or 0
+    numbers = [{"letter": letter, "number": number} for number in range(begins, min(to, begins + page))]
+    time.sleep(seconds)
+    write("fill", f"{letter}-{begins}")
+    if letter == raises and begins >= 3 * page and workq.current().attempt == 1:
+        raise ValueError(f"{letter} has no room at {begins}")
+    with workq.current().step(cursor=None if begins + page >= to else begins + page, items=len(numbers)) as connection:
+        connection.execute(text(f"INSERT INTO {shelf_of(wq)} VALUES (:letter, :number)"), numbers)
+
+
 as_job(wq)
 as_tree(wq)
+as_partitions(wq)

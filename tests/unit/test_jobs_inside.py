@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 import workq
+from tests.contract.given import NoPartition
 from workq import WorkQueue, codec
 from workq.errors import ConfigError, NotInTask, PayloadError
 from workq.job import NewJob, nested_id
@@ -19,7 +20,7 @@ from workq.task import Claim, Worked
 JOB_ID = "01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f"
 
 
-class Desk:
+class Desk(NoPartition):
     """Of a process whose transactions stand."""
 
     def is_cancelled(self, claim: Claim) -> bool:

@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workq.errors import Cancel
+from workq.job import Collect
 from workq.jobs.verdict import Answered, Raised, Verdict, Worked, WrongVerdict, bisected
 from workq.jobs.work import Chunk, work
 from workq.retry import Fixed, Retries, retries
-from workq.task import Claim, FailedItem
+from workq.task import Claim, FailedItem, Result
 
 Handler = Callable[[list[Any]], object]
 
@@ -111,7 +112,15 @@ def test_items_that_cannot_be_keys_are_named_in_pairs() -> None:
     assert worked.skipped == {0}
 
 
-@pytest.mark.parametrize("answer", [{"z": "no"}, Verdict(skipped=["z"]), 7, "all", ["a"]])
+def test_results_are_of_the_items_that_are_named_and_have_not_failed() -> None:
+    verdict = Verdict({"b": "no"}, results={"a": 1, "b": 2, "c": None})
+
+    worked, _ = played(["a", "b", "c", "c", "d"], lambda _: verdict)
+
+    assert worked.results == {0: 1, 2: None, 3: None}
+
+
+@pytest.mark.parametrize("answer", [{"z": "no"}, Verdict(skipped=["z"]), Verdict(results={"z": 1}), 7, "all", ["a"]])
 def test_an_answer_for_other_items_or_that_says_nothing_is_no_verdict(answer: object) -> None:
     with pytest.raises(WrongVerdict):
         played(["a", "b"], lambda _: answer)
@@ -122,9 +131,21 @@ class TestChunk:
 
     @staticmethod
     def outcome(
-        items: list[Any], handler: Handler, *, failures: int = 0, policy: Retries | None = None, **flags: bool
+        items: list[Any],
+        handler: Handler,
+        *,
+        failures: int = 0,
+        policy: Retries | None = None,
+        collect: Collect = Collect.NONE,
+        **flags: bool,
     ) -> Any:
-        chunk = Chunk(claimed(failures=failures), items, {"index": "v2"}, policy or retries(Fixed(7.0), None, None))
+        chunk = Chunk(
+            claimed(failures=failures),
+            items,
+            {"index": "v2"},
+            policy or retries(Fixed(7.0), None, None),
+            collect=collect,
+        )
         stops = flags.get("stops", False)
         work(handler, chunk, stops=lambda: stops, is_whole=lambda: flags.get("is_whole", False))
         return chunk.outcome(Random(0))
@@ -167,6 +188,36 @@ class TestChunk:
     def test_a_chunk_that_may_not_be_halved_fails_as_a_whole(self) -> None:
         with pytest.raises(ValueError, match="cannot do 3"):
             self.outcome(list(range(10)), allergic(3), is_whole=True)
+
+    @pytest.mark.parametrize(
+        ("collect", "told", "kept"), [("none", 0, 0), ("count", 300, 0), ("sample", 300, 100), ("all", 300, 300)]
+    )
+    def test_of_its_results_as_many_are_settled_as_may_be_kept(self, collect: str, told: int, kept: int) -> None:
+        def handler(items: list[int]) -> Verdict:
+            return Verdict(results=[(item, {"is": item}) for item in items])
+
+        found = self.outcome(list(range(300)), handler, collect=Collect(collect))
+
+        assert (found.succeeded, found.told, len(found.results)) == (300, told, kept)
+        assert found.results[:1] == (Result("0", '{"is":0}'),)[: min(1, kept)]
+
+    def test_what_is_tried_again_has_no_result_yet_and_of_the_halves_that_answered_there_are_some(self) -> None:
+        def handler(items: list[int]) -> Verdict:
+            if 7 in items:
+                raise ValueError("cannot do 7")
+            return Verdict({3: "no"} if 3 in items else {}, results=[(item, -item) for item in items])
+
+        found = self.outcome(list(range(10)), handler, collect=Collect.ALL)
+
+        assert sorted(int(one.item) for one in found.results) == [0, 1, 2, 4, 5, 6, 8, 9]
+        assert found.again is not None
+
+    def test_a_result_that_json_cannot_carry_does_not_undo_the_work(self) -> None:
+        found = self.outcome([1], lambda _: Verdict(results={1: object()}), collect=Collect.ALL)
+
+        [result] = found.results
+        assert (found.succeeded, result.value) == (1, None)
+        assert "result_error" in (result.note or "")
 
     def test_one_that_is_to_stop_halves_no_further(self) -> None:
         with pytest.raises(Cancel):

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import workq
+from tests.contract.given import NoPartition
 from workq import Cancel, Retry, Snooze, SoftTimeLimit, WorkQueue
 from workq.errors import ConfigError, NotInTask
 from workq.handler import Handler
@@ -29,7 +30,7 @@ RNG = Random(3)
 NOTHING: dict[str, Any] = {"a": (), "k": {}}
 
 
-class Nobody:
+class Nobody(NoPartition):
     """A desk for handlers that ask nothing of it."""
 
     def is_cancelled(self, claim: Claim) -> bool:

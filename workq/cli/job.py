@@ -18,7 +18,7 @@ from workq.cli.show import Column, answer, clean, line, record, table, text_of, 
 from workq.cli.watch import watch as watch_it
 from workq.errors import NotFound, Refused, UnknownTask
 from workq.incarnation import this_person
-from workq.job import CHUNK_MAX, JOB_ENDED, Begun, IfRunning, JobRow, JobState
+from workq.job import CHUNK_MAX, JOB_ENDED, Begun, Collect, IfRunning, JobRow, JobState
 from workq.jobs.define import Job
 from workq.jobs.sources import CsvFile, JsonLines
 from workq.ledger import Ledger, Unpublished
@@ -154,10 +154,13 @@ def _foresee(session: Session, found: Job, params: dict[str, Any]) -> None:
     total = source.count()
     pages = [page.items for page in islice(source.pages(None, chunk), 3)]
     chunks = None if total is None else -(-total // chunk)
+    what, total = ("partitions", None) if found.job_options.is_partitioned else ("items", total)
 
     def as_text() -> None:
-        counted = "streaming: nobody knows how many items" if total is None else f"{total:,} items"
-        write(counted if chunks is None else f"{counted}, {chunks:,} subtasks of up to {chunk}")
+        if chunks is None:
+            write(f"streaming: nobody knows how many {what}")
+        else:
+            write(f"{chunks:,} {what}" if total is None else f"{total:,} items, {chunks:,} subtasks of up to {chunk}")
         for items in pages:
             write(clean(codec.storable(codec.encode(items, path="items", max_bytes=1 << 30), characters_max=200)))
 
@@ -227,6 +230,7 @@ def show(session: Session, job_id: str, slowest: int) -> None:
                 ("skipped", found.skipped),
                 ("cancelled", found.cancelled),
                 ("retried", found.retried),
+                ("results", found.results or None),
                 ("subtasks", f"{found.subtasks}, {found.open_subtasks} of them open"),
                 ("rate", None if rate is None else f"{rate:,.0f} items/s"),
                 ("left", None if left is None else told_s(left)),
@@ -403,7 +407,40 @@ def failures(session: Session, job_id: str, is_csv: bool) -> None:
                 write(_csv([one.item, one.failures, error]))
             else:
                 item = {"item": codec.decode(one.item), "failures": one.failures, "error": one.error}
+                if one.cursor is not None:
+                    item["cursor"] = codec.decode(one.cursor)
                 line(session, item, f"{one.item}  {one.failures}  {error}")
+
+
+@job.command(
+    "results",
+    examples="""workq job results 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f -o json > results.jsonl
+    workq job results 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f --csv > results.csv""",
+)
+@click.argument("job_id", type=TaskId(), metavar="ID")
+@click.option("--csv", "is_csv", is_flag=True, help="as CSV: item, result, note")
+@pass_session
+def results(session: Session, job_id: str, is_csv: bool) -> None:
+    """What is kept of the results of its items, a line for each, in the order in which they came.
+
+    What is kept, its handler's job says: collect="sample" or "all".
+    """
+    ledger = session.stores().ledger
+    found = of(ledger, job_id)
+    if found.options.collect not in (Collect.SAMPLE, Collect.ALL):
+        session.note(f"job {job_id} keeps no results (collect={found.options.collect}); it has told {found.results}")
+    after = 0
+    if is_csv:
+        write(_csv(["item", "result", "note"]))
+    while page := ledger.job_results(job_id, after=after):
+        for number, one in page:
+            after = number
+            if is_csv:
+                write(_csv([one.item, one.value, one.note]))
+            else:
+                value = None if one.value is None else codec.decode(one.value)
+                told = {"item": codec.decode(one.item), "result": value, "note": one.note}
+                line(session, told, f"{one.item}  {one.value if one.note is None else one.note}")
 
 
 def of(ledger: Ledger, job_id: str) -> JobRow:
@@ -431,6 +468,7 @@ def document(found: JobRow) -> dict[str, Any]:
         "skipped": found.skipped,
         "cancelled": found.cancelled,
         "retried": found.retried,
+        "results": found.results,
         "subtasks": found.subtasks,
         "open_subtasks": found.open_subtasks,
         "rate": found.rate,

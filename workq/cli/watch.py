@@ -53,6 +53,8 @@ def _in_a_bar(looks: Iterator[JobRow]) -> JobRow:
 def sentence(found: JobRow) -> str:
     """How far it is, in one line."""
     parts = [f"{found.state}: {told(done=found.done, total=found.total, is_split=found.is_split)}"]
+    if found.options.is_partitioned and found.state not in JOB_ENDED:
+        parts.append(f"{found.open_subtasks:,} of {found.subtasks:,} partitions open")
     if found.failed:
         parts.append(f"{found.failed:,} failed")
     if found.state is JobState.RUNNING and found.rate:

@@ -1,4 +1,7 @@
-"""Chunks: items become the payloads of subtasks. One that is larger than a payload may be is halved."""
+"""Chunks: items become the payloads of subtasks. One that is larger than a payload may be is halved.
+
+A partition is a subtask of its own. The cursor that its handler is called with stands beside it, in the ledger.
+"""
 
 from __future__ import annotations
 
@@ -34,3 +37,14 @@ def chunks(items: Sequence[Any], params: Mapping[str, Any], *, payload_max_bytes
                 parts += [part[middle:], part[:middle]]
             continue
         yield NewSubtask(codec.new_task_id(), payload, len(part))
+
+
+def partition(
+    item: Any, begins: str | None, params: Mapping[str, Any], *, payload_max_bytes: int
+) -> NewSubtask | Unfit:
+    """The subtask of a partition, which goes on at a cursor, as JSON; None: at its beginning."""
+    try:
+        payload = codec.encode({"a": [item, None], "k": params}, path="partition", max_bytes=payload_max_bytes)
+    except PayloadError as error:
+        return Unfit(item, error)
+    return NewSubtask(codec.new_task_id(), payload, 1, begins)

@@ -38,6 +38,7 @@ from workq.job import (
     WINDOW_MAX,
     Begun,
     Callback,
+    Collect,
     Ending,
     IfRunning,
     JobOptions,
@@ -47,6 +48,7 @@ from workq.job import (
     splitter,
 )
 from workq.jobs.chunks import Unfit, chunks
+from workq.jobs.partition import SLICE_S, Partition, iterate, iterate_async
 from workq.jobs.sources import Items, Source, Steps
 from workq.jobs.split import FailedItems, Splitting
 from workq.jobs.verdict import WrongVerdict
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
     from workq.ledger import Ledger
 
 RATE_MAX: Final = 1e9
+CHUNK: Final = 500
 ROOM_S: Final = 0.2
 """How often who feeds a job looks for room."""
 
@@ -155,6 +158,8 @@ class Job:
         """
         if rate is not None and spread_s is not None:
             raise ConfigError("rate and spread_s: give one of them")
+        if spread_s is not None and self.job_options.is_partitioned:
+            raise ConfigError("spread_s: nobody knows how many items partitions have; give a rate")
         if if_running not in tuple(IfRunning):
             raise ConfigError(f"if_running: need one of {', '.join(IfRunning)}, got {if_running!r}")
         return JobCall(
@@ -174,7 +179,12 @@ class Job:
         Raises:
             TypeError: it does not.
         """
-        self._signature.bind([], **params)
+        self._signature.bind(*self._given, **params)
+
+    @property
+    def _given(self) -> tuple[Any, ...]:
+        """What its function gets beside the parameters."""
+        return (None, None) if self.job_options.is_partitioned else ([],)
 
     def run(self, **params: Any) -> Begun:
         """Begin it. See `JobCall.run`."""
@@ -203,7 +213,7 @@ class Job:
             params=encoded,
             options=msgspec.structs.replace(
                 self.job_options,
-                limit=self.handler.limit_of(self.handler.defaults.limit, ([],), params),
+                limit=self.handler.limit_of(self.handler.defaults.limit, self._given, params),
                 spread_s=options.spread_s,
                 is_fed=options.is_fed,
             ),
@@ -311,8 +321,27 @@ class Job:
             return self._all_failed(items, error)
         return msgspec.structs.replace(chunk.outcome(Random()), added=tuple(additions.kept))
 
+    def iterate(self, partition: Any, _beginning: None, **params: Any) -> None:
+        """The handler of its subtasks, of a plain function of partitions."""
+        iterate(lambda cursor: self.function(partition, cursor, **params), self._partition(), context.current())
+
+    async def iterate_async(self, partition: Any, _beginning: None, **params: Any) -> None:
+        """The handler of its subtasks, of a coroutine function of partitions."""
+        call = partial(self._call_async, partition, params)
+        await iterate_async(call, self._partition(), context.current())
+
+    async def _call_async(self, partition: Any, params: Mapping[str, Any], cursor: Any) -> object:
+        return await self.function(partition, cursor, **params)
+
+    def _partition(self) -> Partition:
+        limit_s = self.handler.time_limit_s
+        slice_s = SLICE_S if limit_s is None else min(SLICE_S, limit_s / 2)
+        found = Partition(context.running(), context.desk(), self.handler.retries, slice_s=slice_s)
+        context.current().steps = found
+        return found
+
     def _chunk(self, items: list[Any], params: Mapping[str, Any]) -> Chunk:
-        return Chunk(context.running(), items, params, self.handler.retries)
+        return Chunk(context.running(), items, params, self.handler.retries, collect=self.job_options.collect)
 
     def _additions(self, params: Mapping[str, Any]) -> Additions:
         def cut(items: Iterable[Any]) -> list[NewSubtask]:
@@ -389,6 +418,8 @@ def job_options(
     *,
     queue: str,
     chunk: object,
+    partitioned: bool,
+    collect: object,
     window: object,
     failures_max: int,
     crashes_max: int,
@@ -401,10 +432,18 @@ def job_options(
     Raises:
         ConfigError: one of them is out of range.
     """
+    if partitioned and chunk is not None:
+        raise ConfigError("chunk and partitioned: a partition is a subtask of its own; give one of them")
+    if collect not in tuple(Collect):
+        raise ConfigError(f"collect: need one of {', '.join(Collect)}, got {collect!r}")
+    if partitioned and collect != Collect.NONE:
+        raise ConfigError("collect: a partition keeps what it finds in its steps")
     failed_max, failed_share_max = _most_failures(max_failures)
     return JobOptions(
         queue=queue,
-        chunk=_whole(chunk, "chunk", CHUNK_MAX),
+        chunk=1 if partitioned else _whole(CHUNK if chunk is None else chunk, "chunk", CHUNK_MAX),
+        is_partitioned=bool(partitioned),
+        collect=Collect(str(collect)),
         window=_whole(window, "window", WINDOW_MAX),
         failures_max=check_budget(failures_max, "failures_max"),
         crashes_max=check_budget(crashes_max, "crashes_max"),

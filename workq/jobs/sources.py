@@ -32,10 +32,14 @@ LINE_MAX_BYTES: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Items that follow each other, and the cursor behind the last of them: anything that JSON can carry."""
+    """Items that follow each other, and the cursor behind the last of them: anything that JSON can carry.
+
+    `begins`: of one partition, as JSON: where it goes on; None: at its beginning.
+    """
 
     items: list[Any]
     cursor: Any
+    begins: str | None = None
 
 
 class Source(Protocol):

@@ -23,7 +23,7 @@ from workq.errors import ConfigError, PayloadError, Snooze
 from workq.failpoints import reach
 from workq.fingerprint import fingerprint
 from workq.job import JOB_STARTS, JobRow
-from workq.jobs.chunks import Unfit, chunks
+from workq.jobs.chunks import Unfit, chunks, partition
 from workq.jobs.sources import Page, Source
 from workq.ledger import Ledger, Unpublished
 from workq.produce import Producer, hint_rows
@@ -58,7 +58,8 @@ class FailedItems:
         after = cursor or 0
         while found := self._ledger.failed_items(self._job_id, after=after, limit=size, of_subtasks=True):
             after = found[-1][0]
-            yield Page([codec.decode(item.item) for _, item in found], after)
+            begins = found[0][1].cursor if len(found) == 1 else None
+            yield Page([codec.decode(item.item) for _, item in found], after, begins)
 
 
 class Splitting:
@@ -141,11 +142,17 @@ class Splitting:
     def _add(self, page: Page) -> None:
         """A page becomes a subtask; or several, where it is larger than a payload may be."""
         self._cursor = page.cursor
-        for one in chunks(page.items, self._params, payload_max_bytes=self._payload_max_bytes):
+        for one in self._subtasks_of(page):
             if isinstance(one, Unfit):
                 self._failed.append(_unfit(self._job.name, one.item, one.error))
             else:
                 self._subtasks.append(one)
+
+    def _subtasks_of(self, page: Page) -> Iterator[NewSubtask | Unfit]:
+        most = self._payload_max_bytes
+        if not self._job.options.is_partitioned:
+            return chunks(page.items, self._params, payload_max_bytes=most)
+        return (partition(one, page.begins, self._params, payload_max_bytes=most) for one in page.items)
 
     def _record(self, *, total: int | None, is_last: bool) -> bool:
         """Record what was read, and its cursor; False: this job is not ours to split any more."""

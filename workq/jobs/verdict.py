@@ -29,10 +29,12 @@ class Verdict:
     """What a job's handler may return: who failed, and why, and who was skipped; all the others have succeeded.
 
     `failed` maps items to errors (a text, or an exception), or has pairs of both, for items that cannot be keys.
+    `results` does so for what came of items, which is kept as the job's `collect` says; not of those that have failed.
     """
 
     failed: Mapping[Any, object] | Iterable[tuple[Any, object]] = ()
     skipped: Iterable[Any] = ()
+    results: Mapping[Any, object] | Iterable[tuple[Any, object]] = ()
 
 
 class Answered:
@@ -60,6 +62,7 @@ class Worked:
     skipped: set[int] = field(default_factory=set)
     failed: dict[int, tuple[object, int]] = field(default_factory=dict)
     """Whose fault is known: the error (a text, or an exception), and how many calls with it have failed."""
+    results: dict[int, object] = field(default_factory=dict)
     unknown: dict[int, Exception] = field(default_factory=dict)
     """Some of them, or none: the calls with all of them have raised this."""
 
@@ -118,12 +121,17 @@ def _take(worked: Worked, items: Sequence[Any], part: range, value: object) -> N
     places: dict[str, list[int]] = {}
     for place in part:
         places.setdefault(_name(items[place]), []).append(place)
-    failed = verdict.failed.items() if isinstance(verdict.failed, Mapping) else verdict.failed
-    for item, error in failed:
+    for item, error in _pairs(verdict.failed):
         for place in _places(places, item):
             worked.failed[place] = error, 1
     for item in verdict.skipped:
         worked.skipped.update(place for place in _places(places, item) if place not in worked.failed)
+    for item, result in _pairs(verdict.results):
+        worked.results.update((place, result) for place in _places(places, item) if place not in worked.failed)
+
+
+def _pairs(given: Mapping[Any, object] | Iterable[tuple[Any, object]]) -> Iterable[tuple[Any, object]]:
+    return given.items() if isinstance(given, Mapping) else given
 
 
 def _places(places: Mapping[str, list[int]], item: object) -> list[int]:

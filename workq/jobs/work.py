@@ -16,13 +16,16 @@ from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from random import Random
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from workq import codec
 from workq.errors import Cancel, PayloadError, Retry, Snooze, SoftTimeLimit
 from workq.fingerprint import fingerprint
+from workq.job import SAMPLE_RESULTS, Collect
 from workq.jobs.verdict import Answered, Raised, Worked, bisected
 from workq.retry import Exponential, Retries
-from workq.run import describe
-from workq.task import Claim, FailedItem
+from workq.run import REASON_MAX, RESULT_MAX_BYTES, describe
+from workq.task import Claim, FailedItem, Result
 from workq.task import Worked as Outcome
 
 OF_ALL: Final = (Cancel, Snooze, Retry, SoftTimeLimit)
@@ -36,11 +39,20 @@ Steps = Generator[range, Answered | Raised, Worked]
 class Chunk:
     """One chunk in one attempt: what to call next, and what came of it."""
 
-    def __init__(self, claim: Claim, items: Sequence[Any], params: Mapping[str, Any], retries: Retries) -> None:
+    def __init__(
+        self,
+        claim: Claim,
+        items: Sequence[Any],
+        params: Mapping[str, Any],
+        retries: Retries,
+        *,
+        collect: Collect = Collect.NONE,
+    ) -> None:
         self._claim = claim
         self._items = items
         self._params = params
         self._retries = retries
+        self._collect = collect
         self._steps: Steps = bisected(items, is_last=claim.failures + 1 >= claim.failures_max)
         self._worked: Worked | None = None
         self._part: range = next(self._steps)
@@ -81,13 +93,22 @@ class Chunk:
         succeeded = len(self._items) - len(worked.skipped) - len(again) - len(failed)
         last = self._last_error(worked)
         text = "" if last is None else _text(last)
+        outcome = Outcome(succeeded, len(worked.skipped), failed, error=text, **self._results(worked))
         if not again:
-            return Outcome(succeeded, len(worked.skipped), failed, error=text)
+            return outcome
         payload = codec.encode(
             {"a": [[self._items[place] for place in again]], "k": dict(self._params)}, path="items", max_bytes=1 << 30
         )
         delay_s = self._delay_s(last, rng)
-        return Outcome(succeeded, len(worked.skipped), failed, again=payload, delay_s=delay_s, error=text)
+        return replace(outcome, again=payload, delay_s=delay_s)
+
+    def _results(self, worked: Worked) -> dict[str, Any]:
+        """Of what has not failed: how many results there are, and those that may be kept."""
+        if self._collect is Collect.NONE:
+            return {}
+        most = {Collect.COUNT: 0, Collect.SAMPLE: SAMPLE_RESULTS}.get(self._collect)
+        kept = tuple(_result(self._items[place], worked.results[place]) for place in sorted(worked.results)[:most])
+        return {"told": len(worked.results), "results": kept}
 
     def _is_tried_again(self, worked: Worked, place: int) -> bool:
         error, calls = worked.failed[place]
@@ -168,6 +189,14 @@ def _text(error: object) -> str:
     if isinstance(error, BaseException):
         return describe(error)
     return error if isinstance(error, str) else repr(error)
+
+
+def _result(item: object, value: object) -> Result:
+    """A result that JSON cannot carry does not undo the work that was done."""
+    try:
+        return Result(as_json(item), codec.encode(value, path="result", max_bytes=RESULT_MAX_BYTES))
+    except PayloadError as error:
+        return Result(as_json(item), None, codec.storable(f"result_error: {error}", characters_max=REASON_MAX))
 
 
 def as_json(item: object) -> str:

@@ -17,7 +17,20 @@ from typing import Any, Protocol
 from sqlalchemy import Connection
 
 from workq.incarnation import Incarnation
-from workq.job import Begun, FailedGroup, IfRunning, JobRow, JobState, NewJob, SlowSubtask, Split, Tended
+from workq.job import (
+    Begun,
+    Bookmark,
+    FailedGroup,
+    IfRunning,
+    JobRow,
+    JobState,
+    NewJob,
+    NewStep,
+    SlowSubtask,
+    Split,
+    Stepped,
+    Tended,
+)
 from workq.ledger.answers import (
     NO_GROUP,
     Applied,
@@ -51,7 +64,7 @@ from workq.ledger.answers import (
     WhichOpen,
     WorkerRow,
 )
-from workq.task import Claim, Enqueued, Event, FailedItem, NewSubtask, NewTask, Settlement, State, Task
+from workq.task import Claim, Enqueued, Event, FailedItem, NewSubtask, NewTask, Result, Settlement, State, Task
 
 __all__ = [
     "Applied",
@@ -581,6 +594,21 @@ class Ledger(Protocol):
         """
         ...
 
+    def bookmark(self, claim: Claim) -> Bookmark:
+        """Where the partition of a claim goes on. Refused: nobody knows, because its subtask was removed."""
+        ...
+
+    def step(
+        self, claim: Claim, new: NewStep, *, on_stood: Callable[[Stepped], None]
+    ) -> AbstractContextManager[Connection]:
+        """As `transaction`, of a partition: the block's writes, the cursor and the count of items stand, or nothing.
+
+        The task keeps running, with its whole budget again; or it has succeeded, if nothing is behind the cursor.
+        `on_stood` is told after the commit. Fenced. Once: Refused, if another number of steps stands than it says, or
+        the job does not wait for this partition any more (it was cancelled by force).
+        """
+        ...
+
     def pause_job(self, job_id: str, *, who: str, why: str, is_forced: bool = False) -> JobRow:
         """Start none of its subtasks any more, and split no further. What runs goes on. Repeatable.
 
@@ -669,6 +697,10 @@ class Ledger(Protocol):
 
         `of_subtasks`: only those that a subtask could carry.
         """
+        ...
+
+    def job_results(self, job_id: str, *, after: int = 0, limit: int = 1000) -> list[tuple[int, Result]]:
+        """A page of the results that are kept of its items, in the order in which they came, each with its number."""
         ...
 
     # -- people

@@ -37,49 +37,67 @@ class Succeeding(Claiming, Tending):
         succeed = self.database.kept("settle one Done", partial(self._settle_statement, Done))
         fence = {"b_id": claim.task_id, "b_attempt": claim.attempt, "b_token": claim.token}
 
-        def begin(tx: Connection) -> None:
-            if not self._stands(tx, claim, State.RUNNING):
-                raise _taken_away(claim)
-
         def conclude(tx: Connection) -> None:
             reach("transaction.before_settle")
             if not succeed.write(tx, fence | {"b_result": None, "b_reason": None}):
-                raise _taken_away(claim)
+                raise taken_away(claim)
             if claim.job_id is not None:
                 done = Change(claim.task_id, claim.attempt, rest=Rest.SUCCEEDED, added=tuple(added()))
                 self.count(tx, {claim.job_id: [done]}, wishes)
             reach("transaction.before_commit")
 
-        try:
-            with self.database.transaction(begin=begin, conclude=conclude) as connection:
-                yield connection
-        except CommitUnknown as error:
-            if not self._has_succeeded(claim, error):
-                raise LedgerUnavailable(
-                    f"the connection to the ledger at {self.database.where} broke in COMMIT; nothing of it stands"
-                ) from error
+        with self.within(claim, conclude, has_stood=lambda tx: self.stands(tx, claim, State.SUCCEEDED)) as connection:
+            yield connection
         reach("transaction.after_commit")
         self.untold.extend(self.fulfil(wishes))
 
-    def _has_succeeded(self, claim: Claim, unknown: CommitUnknown) -> bool:
-        """How a lost commit ended; raises the same again when the ledger does not answer."""
-        try:
-            return self.database.run(lambda tx: self._stands(tx, claim, State.SUCCEEDED, is_locking=True))
-        except Unavailable:
-            raise unknown from None
+    @contextmanager
+    def within(
+        self,
+        claim: Claim,
+        conclude: Callable[[Connection], None],
+        *,
+        has_stood: Callable[[Connection], bool],
+    ) -> Iterator[Connection]:
+        """A transaction of the handler's that begins while its attempt runs, and that `conclude` fences at its end.
 
-    def _stands(self, tx: Connection, claim: Claim, state: State, *, is_locking: bool = False) -> bool:
-        """Whether this attempt is in a state. Locking waits for a lost transaction that may still be open."""
+        `has_stood`: whether a commit that was lost stands, asked when nobody else has the task's row.
+        """
+
+        def begin(tx: Connection) -> None:
+            if not self.stands(tx, claim, State.RUNNING):
+                raise taken_away(claim)
+
+        def look(tx: Connection) -> bool:
+            """Behind a lost transaction that may still be open."""
+            c = self.database.tables.task.c
+            tx.execute(select(c.id).where(c.id == claim.task_id).with_for_update()).all()
+            return has_stood(tx)
+
+        try:
+            with self.database.transaction(begin=begin, conclude=conclude) as connection:
+                yield connection
+        except CommitUnknown as unknown:
+            try:
+                stands = self.database.run(look)
+            except Unavailable:
+                raise unknown from None
+            if not stands:
+                raise LedgerUnavailable(
+                    f"the connection to the ledger at {self.database.where} broke in COMMIT; nothing of it stands"
+                ) from unknown
+
+    def stands(self, tx: Connection, claim: Claim, state: State) -> bool:
+        """Whether this attempt is in a state."""
         c = self.database.tables.task.c
         query = select(c.id).where(
             c.id == claim.task_id, c.attempt == claim.attempt, c.token == claim.token, guarded(c.state, state)
         )
-        if is_locking:
-            tx.execute(select(c.id).where(c.id == claim.task_id).with_for_update()).all()
         return tx.execute(query).first() is not None
 
 
-def _taken_away(claim: Claim) -> Refused:
+def taken_away(claim: Claim) -> Refused:
+    """What whoever has lost its task is told."""
     return Refused(
         f"task {claim.task_id}: attempt {claim.attempt} does not run any more (it was taken away, or has succeeded "
         "before); nothing of this transaction stands, and there is nothing to do"

@@ -26,14 +26,14 @@ from sqlalchemy import Connection, func, insert, select, update
 
 from workq import codec
 from workq.fingerprint import fingerprint
-from workq.job import JOB_ENDED, JOB_UNWANTED, Callback, Ending, JobOptions, JobState
+from workq.job import JOB_ENDED, JOB_UNWANTED, SAMPLE_RESULTS, Callback, Collect, Ending, JobOptions, JobState
 from workq.ledger import HintRows, Unpublished
 from workq.ledger.among import among, in_order
 from workq.ledger.events import Appending
 from workq.ledger.record import Recording
 from workq.ledger.states import guarded
 from workq.progress import SAMPLE_S, smoothed
-from workq.task import FailedItem, NewSubtask, NewTask, State
+from workq.task import FailedItem, NewSubtask, NewTask, Result, State
 
 ERROR_MAX: Final = 20_000
 SAMPLE_ITEMS: Final = 1000
@@ -62,11 +62,15 @@ class Change:
     """What is left is tried again."""
     added: tuple[NewSubtask, ...] = ()
     """Subtasks that its handler has added to the job."""
+    told: int = 0
+    """So many items have results."""
+    results: tuple[Result, ...] = ()
+    """Those of them that may be kept."""
 
     @property
     def is_told(self) -> bool:
         """Whether some items are told one by one."""
-        return bool(self.succeeded or self.skipped or self.failed)
+        return bool(self.succeeded or self.skipped or self.failed or self.told)
 
 
 @dataclass(slots=True)
@@ -142,12 +146,16 @@ class Counting(Recording, Appending):
     def _count_alike(self, tx: Connection, row: JobLock, subtasks: Sequence[Any], rest: Rest) -> None:
         """Subtasks of which all that was left has ended in one way: nearly all, and one statement."""
         s = self.database.tables.subtask
-        column = s.c[rest.value]
+        column, change = s.c[rest.value], s.c[rest.value] + s.c.items_left
         left = sum(one.items_left for one in subtasks)
-        setattr(row, rest.value, getattr(row, rest.value) + left)
         row.open_subtasks -= len(subtasks)
+        if row.options.is_partitioned and rest is Rest.SUCCEEDED:  # its steps have told its items: it is none itself
+            column, change = s.c.size, s.c.size - s.c.items_left
+            row.split -= left
+        else:
+            setattr(row, rest.value, getattr(row, rest.value) + left)
         # in this order: MySQL assigns one after the other
-        ended = (column, column + s.c.items_left), (s.c.items_left, 0), (s.c.ended_at, self.database.now())
+        ended = (column, change), (s.c.items_left, 0), (s.c.ended_at, self.database.now())
         statement = update(s).where(among(s.c.task_id, self.database.dialect)).ordered_values(*ended)
         tx.execute(statement, {"b_ids": in_order(one.task_id for one in subtasks)})
 
@@ -180,6 +188,17 @@ class Counting(Recording, Appending):
             )
         )
         self.write_failed(tx, row, change.task_id, failed)
+        self._write_results(tx, row, change)
+
+    def _write_results(self, tx: Connection, row: JobLock, change: Change) -> None:
+        """What came of the items of a subtask, as its job keeps it."""
+        room = {Collect.SAMPLE: max(0, SAMPLE_RESULTS - row.results), Collect.ALL: len(change.results)}
+        kept = change.results[: room.get(row.options.collect, 0)]
+        row.results += change.told
+        if kept:
+            facts = {"job_id": row.id, "task_id": change.task_id}
+            rows = [{**facts, "item": one.item, "value": one.value, "note": one.note} for one in kept]
+            tx.execute(insert(self.database.tables.job_result).values(at=self.database.now()), rows)
 
     def insert_subtasks(
         self, tx: Connection, row: JobLock, subtasks: Sequence[NewSubtask], hints: HintRows | None
@@ -196,7 +215,8 @@ class Counting(Recording, Appending):
                     "number": row.subtasks + number,
                     "size": one.items,
                     "items_left": one.items,
-                    **dict.fromkeys(("succeeded", "failed", "skipped", "cancelled", "attempt"), 0),
+                    "step_cursor": one.cursor,
+                    **dict.fromkeys(("succeeded", "failed", "skipped", "cancelled", "attempt", "steps"), 0),
                 }
                 for number, one in enumerate(subtasks, start=1)
             ],
@@ -236,7 +256,8 @@ class Counting(Recording, Appending):
         error = dead.error or dead.reason or "its subtask is dead"
         alike = fingerprint(row.name, dead.reason or "", dead.error)
         try:
-            items = codec.decode(dead.payload)["a"][0]
+            arguments = codec.decode(dead.payload)["a"]
+            items = arguments[:1] if row.options.is_partitioned else arguments[0]
         except Exception:  # somebody has written there
             return []
         tries = dead.failures + dead.crashes
@@ -342,7 +363,7 @@ class JobLock:
     """The row of a job, under its lock, and what changes of it."""
 
     _NUMBERS: Final = (
-        *("split", "succeeded", "failed", "skipped", "cancelled", "retried"),
+        *("split", "succeeded", "failed", "skipped", "cancelled", "retried", "results"),
         *("subtasks", "read_subtasks", "open_subtasks"),
     )
     _OTHERS: Final = (
@@ -380,6 +401,7 @@ class JobLock:
     skipped: int
     cancelled: int
     retried: int
+    results: int
     subtasks: int
     read_subtasks: int
     open_subtasks: int
@@ -448,10 +470,12 @@ def _too_many(row: JobLock, options: JobOptions) -> str | None:
     if options.failed_max is not None and row.failed > options.failed_max:
         return f"{row.failed} items have failed, and max_failures is {options.failed_max}"
     share = options.failed_share_max
-    tried = row.succeeded + row.failed
-    known = row.total if row.total is not None else row.split if row.is_split else max(tried, SAMPLE_ITEMS)
+    tried, made, what = row.succeeded + row.failed, row.split, "items"
+    if options.is_partitioned:
+        tried, made, what = row.subtasks - row.open_subtasks, row.subtasks, "partitions"
+    known = row.total if row.total is not None else made if row.is_split else max(tried, SAMPLE_ITEMS)
     if share is not None and row.failed > share * max(known, tried):
-        return f"{row.failed} of {tried} items have failed, and max_failures is {share:.0%}"
+        return f"{row.failed} of {tried} {what} have failed, and max_failures is {share:.0%}"
     return None
 
 

@@ -121,7 +121,7 @@ class Running(Tending, Showing):
                 is_split=0,
                 awaits_room=0,
                 total=job.total,
-                **dict.fromkeys(("split", "succeeded", "failed", "skipped", "cancelled", "retried"), 0),
+                **dict.fromkeys(("split", "succeeded", "failed", "skipped", "cancelled", "retried", "results"), 0),
                 **dict.fromkeys(("subtasks", "read_subtasks", "open_subtasks"), 0),
                 rate_max=job.rate_max,
                 rated_done=0,
@@ -148,13 +148,9 @@ class Running(Tending, Showing):
         if not total:
             raise Refused(f"job {job_id} has no failed items that could run again")
         new_id = codec.new_task_id()
-        options = replace(
-            old.options,
-            failed_of=job_id,
-            chunk=old.options.chunk if chunk is None else chunk,
-            is_fed=False,
-            spread_s=None,
-        )
+        if chunk is None or old.options.is_partitioned:
+            chunk = old.options.chunk
+        options = replace(old.options, failed_of=job_id, chunk=chunk, is_fed=False, spread_s=None)
         again = NewJob(
             id=new_id,
             name=old.name,
@@ -162,7 +158,7 @@ class Running(Tending, Showing):
             options=options,
             splitter=splitter(codec.new_task_id(), old.name, options.queue, new_id),
             key=old.key,
-            total=total,
+            total=None if options.is_partitioned else total,
             rate_max=rate_max,
             if_running=if_running,
         )
@@ -204,10 +200,9 @@ class Running(Tending, Showing):
             row.failed += len(failed)
             self.write_failed(tx, row, None, failed)
             row.source_cursor = codec.encode(cursor, path="cursor")
-            row.total = total if total is not None else row.total
             row.is_split = int(is_last)
-            if is_last:
-                row.total = row.split
+            if not row.options.is_partitioned:  # how many items partitions have, only their steps know
+                row.total = row.split if is_last else row.total if total is None else total
             if row.state is JobState.PLANNING:
                 row.move(JobState.RUNNING)
                 row.started_at = row.now

@@ -358,7 +358,13 @@ def _change(one: Settlement, state: State | None) -> Change | None:
     if isinstance(one.outcome, Worked):
         worked = one.outcome
         change = replace(
-            change, succeeded=worked.succeeded, skipped=worked.skipped, failed=worked.failed, added=worked.added
+            change,
+            succeeded=worked.succeeded,
+            skipped=worked.skipped,
+            failed=worked.failed,
+            added=worked.added,
+            told=worked.told,
+            results=worked.results,
         )
     match state:
         case State.SUCCEEDED:
@@ -368,4 +374,7 @@ def _change(one: Settlement, state: State | None) -> Change | None:
         case State.DEAD:
             return replace(change, rest=Rest.FAILED)
         case _:
-            return replace(change, is_retried=True) if isinstance(one.outcome, Failed | Worked) else None
+            if isinstance(one.outcome, HandedBack):
+                return None
+            # a snooze changes no count; but its job may be pausing, and wait for this one
+            return replace(change, is_retried=not isinstance(one.outcome, Snoozed))

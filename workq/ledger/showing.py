@@ -12,7 +12,7 @@ from workq import codec
 from workq.job import FailedGroup, JobRow, JobState, SlowSubtask
 from workq.ledger.counting import options_of
 from workq.ledger.database import Database
-from workq.task import FailedItem
+from workq.task import FailedItem, Result
 
 
 class Showing:
@@ -108,14 +108,27 @@ class Showing:
 
         `of_subtasks`: only those that a subtask could carry.
         """
-        f = self.database.tables.failed_item
-        query = select(f).where(f.c.job_id == job_id, f.c.id > after).order_by(f.c.id).limit(limit)
+        f, s = self.database.tables.failed_item, self.database.tables.subtask
+        query = (
+            select(f, s.c.step_cursor)
+            .outerjoin(s, s.c.task_id == f.c.task_id)
+            .where(f.c.job_id == job_id, f.c.id > after)
+            .order_by(f.c.id)
+            .limit(limit)
+        )
         if of_subtasks:
             query = query.where(f.c.task_id.is_not(None))
         return [
-            (row.id, FailedItem(row.item, row.failures, row.error, row.fingerprint))
+            (row.id, FailedItem(row.item, row.failures, row.error, row.fingerprint, row.step_cursor))
             for row in self.database.ask(lambda tx: tx.execute(query).all())
         ]
+
+    def job_results(self, job_id: str, *, after: int = 0, limit: int = 1000) -> list[tuple[int, Result]]:
+        """A page of the results that are kept of its items, in the order in which they came, each with its number."""
+        r = self.database.tables.job_result
+        query = select(r).where(r.c.job_id == job_id, r.c.id > after).order_by(r.c.id).limit(limit)
+        rows = self.database.ask(lambda tx: tx.execute(query).all())
+        return [(row.id, Result(row.item, row.value, row.note)) for row in rows]
 
 
 def _job(row: Any) -> JobRow:
@@ -141,6 +154,7 @@ def _job(row: Any) -> JobRow:
         skipped=row.skipped,
         cancelled=row.cancelled,
         retried=row.retried,
+        results=row.results,
         subtasks=row.subtasks,
         read_subtasks=row.read_subtasks,
         open_subtasks=row.open_subtasks,

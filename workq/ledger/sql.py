@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 
-from workq.ledger.atomic import Succeeding
 from workq.ledger.auditing import Auditing
 from workq.ledger.database import Database
 from workq.ledger.dead import Grouping
@@ -24,13 +23,14 @@ from workq.ledger.rebuilds import Rebuilding
 from workq.ledger.repair import RESERVED_S
 from workq.ledger.scheduling import Scheduling
 from workq.ledger.standing import Reporting
+from workq.ledger.stepping import Stepping
 from workq.ledger.withdraw import Withdrawing
 
 
 class SqlLedger(
     Nesting,
     Scheduling,
-    Succeeding,
+    Stepping,
     Ordering,
     Limiting,
     Auditing,

@@ -340,7 +340,7 @@ class Tending(Withdrawing, Settling):
     # -- what nobody asks for any more
 
     def prune_jobs(self, *, limit: int, retention_s: float, dead_retention_s: float, dry_run: bool = False) -> int:
-        """Remove jobs that ended so long ago, each after its subtasks and failed items; answers how many jobs.
+        """Remove jobs that ended so long ago, each after its subtasks, failed items and results; answers how many jobs.
 
         `dead_retention_s`: of those with failures. At most `limit` rows: what is left, the next one removes.
         """
@@ -362,6 +362,7 @@ class Tending(Withdrawing, Settling):
             for table, column in (
                 (tables.subtask, tables.subtask.c.task_id),
                 (tables.failed_item, tables.failed_item.c.id),
+                (tables.job_result, tables.job_result.c.id),
             ):
                 of_it = select(column).where(table.c.job_id == job_id).limit(left)
                 ids = self.database.ask(partial(_firsts_of, of_it))

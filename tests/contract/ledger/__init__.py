@@ -16,6 +16,7 @@ from tests.contract.ledger.keys import KeysContract
 from tests.contract.ledger.limits import LimitsContract
 from tests.contract.ledger.nesting import NestingContract
 from tests.contract.ledger.order import OrderContract
+from tests.contract.ledger.partitions import PartitionsContract
 from tests.contract.ledger.pauses import PausesContract
 from tests.contract.ledger.people import PeopleContract
 from tests.contract.ledger.plan import PlanContract
@@ -40,6 +41,7 @@ class LedgerContract(
     HintsContract,
     ClaimContract,
     SettleContract,
+    PartitionsContract,
     TransactionContract,
     WorkersContract,
     ReapContract,

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.given import Clock, at_once, chunks
-from tests.contract.ledger.job_steps import BAD, CALLBACKS, WHO, JobSteps, job_of
+from tests.contract.ledger.job_steps import BAD, CALLBACKS, OPTIONS, WHO, JobSteps, job_of
 from workq import codec
 from workq.errors import NotFound, Refused
 from workq.incarnation import Incarnation
-from workq.job import Begun, IfRunning, JobOptions, JobState, NewJob
+from workq.job import Begun, Collect, IfRunning, JobOptions, JobState, NewJob
 from workq.ledger import Evidence, Ledger
 from workq.ledger.database import Database
 from workq.task import (
@@ -22,6 +23,7 @@ from workq.task import (
     FailedItem,
     HandedBack,
     Outcome,
+    Result,
     Settlement,
     Snoozed,
     State,
@@ -554,10 +556,12 @@ class JobsContract(JobSteps):
         assert ledger.miscounts(job.id) == {}
 
     def test_what_ended_long_ago_is_removed_with_all_that_is_of_it(
-        self, ledger: Ledger, worker: Incarnation, job: NewJob, database: Database, clock: Clock
+        self, ledger: Ledger, worker: Incarnation, database: Database, clock: Clock
     ) -> None:
+        job = job_of(replace(OPTIONS, collect=Collect.ALL))
+        ledger.begin_job(job)
         [claim] = self.running(ledger, worker, job, 1, is_last=True)
-        self.settle(ledger, claim, Worked(9, 0, (BAD,)))
+        self.settle(ledger, claim, Worked(9, 0, (BAD,), told=1, results=(Result("1", "2"),)))
         running = job_of()
         ledger.begin_job(running)
         kept: dict[str, Any] = {"retention_s": 60.0, "dead_retention_s": 600.0}
@@ -570,10 +574,11 @@ class JobsContract(JobSteps):
 
         tables = database.tables
         with database.engine.connect() as connection:
-            left = [len(connection.execute(one.select()).all()) for one in (tables.subtask, tables.failed_item)]
+            of_jobs = tables.subtask, tables.failed_item, tables.job_result
+            left = [len(connection.execute(one.select()).all()) for one in of_jobs]
         assert (early, foreseen, cut, removed) == (0, 1, 0, 1)
         assert [one.id for one in ledger.jobs()] == [running.id]
-        assert left == [0, 0]
+        assert left == [0, 0, 0]
 
     def test_a_transaction_of_its_handler_counts_all_of_its_items(
         self, ledger: Ledger, worker: Incarnation, job: NewJob
@@ -586,6 +591,51 @@ class JobsContract(JobSteps):
 
         row = self.stands(ledger, job)
         assert (row.succeeded, row.open_subtasks) == (10, 1)
+
+    # -- results
+
+    @pytest.mark.parametrize(("collect", "kept"), [("none", 0), ("count", 0), ("sample", 100), ("all", 130)])
+    def test_results_are_kept_once_however_often_they_are_told(
+        self, ledger: Ledger, worker: Incarnation, collect: str, kept: int
+    ) -> None:
+        job = job_of(replace(OPTIONS, collect=Collect(collect)))
+        ledger.begin_job(job)
+        first, second = self.running(ledger, worker, job, 2, is_last=True)
+        told = [tuple(Result(f'"{name}{number}"', "7") for number in range(65)) for name in "ab"]
+        batch = [
+            Settlement(first, Worked(10, told=65, results=told[0])),
+            Settlement(second, Worked(8, told=65, results=told[1], again='{"a":[[1,2]],"k":{}}', error="boom")),
+        ]
+
+        for _ in range(3):
+            ledger.settle(batch)
+
+        pages = [ledger.job_results(job.id, limit=60)]
+        while pages[-1]:
+            pages.append(ledger.job_results(job.id, after=pages[-1][-1][0], limit=60))
+        found = [result for page in pages for _, result in page]
+        assert self.stands(ledger, job).results == 130
+        assert found == [*told[0], *told[1]][:kept] or found == [*told[1], *told[0]][:kept]
+
+    def test_a_late_attempt_has_no_results(self, ledger: Ledger, worker: Incarnation) -> None:
+        job = job_of(replace(OPTIONS, collect=Collect.ALL))
+        ledger.begin_job(job)
+        [claim] = self.running(ledger, worker, job, 1, is_last=True)
+        ledger.reap(worker.id, Evidence("SIGKILL", started={}))
+        [other] = self.claim_elsewhere(ledger, [claim.task_id])
+        for one, value in ((claim, "1"), (other, "2")):
+            self.settle(ledger, one, Worked(10, told=1, results=(Result('"a"', value),)))
+
+        assert [result for _, result in ledger.job_results(job.id)] == [Result('"a"', "2")]
+
+    def test_a_result_that_could_not_be_kept_says_why(self, ledger: Ledger, worker: Incarnation) -> None:
+        job = job_of(replace(OPTIONS, collect=Collect.ALL))
+        ledger.begin_job(job)
+        [claim] = self.running(ledger, worker, job, 1, is_last=True)
+        told = (Result('"a"', None, "result_error: no JSON"),)
+        self.settle(ledger, claim, Worked(10, told=1, results=told))
+
+        assert tuple(result for _, result in ledger.job_results(job.id)) == told
 
     def test_its_end_is_told(self, ledger: Ledger, job: NewJob) -> None:
         ledger.pause_job(job.id, **WHO)
