@@ -16,16 +16,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from workq.bands import check_band, check_priority, physical
 from workq.config import Settings, Times
 from workq.errors import ConfigError, UnknownTask
 from workq.handler import (
+    BatchHandler,
     Call,
     Handler,
     Options,
     Registry,
+    check_batch,
     check_budget,
     check_function,
     check_on_crash,
@@ -52,8 +54,29 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
+
+LINGER_S = 0.5
 
 _everyone: weakref.WeakSet[WorkQueue] = weakref.WeakSet()
+
+
+class TaskOptions(TypedDict, total=False):
+    """What `WorkQueue.task` takes beside `batch` and `linger_s`, for type checkers."""
+
+    name: str | None
+    queue: str
+    priority: str
+    failures_max: int
+    crashes_max: int
+    on_crash: str
+    limit: str | None
+    rate: str | None
+    concurrency: int | None
+    time_limit_s: float | None
+    retry: Policy | Compute | None
+    retry_on: type[BaseException] | Sequence[type[BaseException]] | None
+    give_up_on: type[BaseException] | Sequence[type[BaseException]] | None
 
 
 class WorkQueue:
@@ -103,6 +126,16 @@ class WorkQueue:
 
     # -- handlers
 
+    @overload
+    def task(
+        self, *, batch: int, linger_s: float = 0.5, **options: Unpack[TaskOptions]
+    ) -> Callable[[Callable[[list[T]], R]], BatchHandler[T, R]]: ...
+
+    @overload
+    def task(
+        self, *, batch: None = None, linger_s: None = None, **options: Unpack[TaskOptions]
+    ) -> Callable[[Callable[P, R]], Handler[P, R]]: ...
+
     def task(
         self,
         *,
@@ -119,7 +152,9 @@ class WorkQueue:
         retry: Policy | Compute | None = None,
         retry_on: type[BaseException] | Sequence[type[BaseException]] | None = None,
         give_up_on: type[BaseException] | Sequence[type[BaseException]] | None = None,
-    ) -> Callable[[Callable[P, R]], Handler[P, R]]:
+        batch: int | None = None,
+        linger_s: float | None = None,
+    ) -> Callable[[Callable[..., Any]], Handler[..., Any]]:
         """Register a function as a task. It stays an ordinary function when called.
 
         Args:
@@ -143,10 +178,16 @@ class WorkQueue:
                 answers seconds, of the number of failures so far and the last error.
             retry_on: only these errors are tried again; any other makes the task dead at once.
             give_up_on: these errors make the task dead at once.
+            batch: the function takes a list: a worker gathers up to so many tasks, each enqueued with one argument, and
+                calls it once for them. What it answers tells which have failed (docs/how-to/batches.md).
+            linger_s: for so long the first of them waits for others, half a second by default; at most a minute.
 
         Raises:
             ConfigError: an option is out of range, the name is taken, or the function cannot be a task.
         """
+        together = None if batch is None else check_batch(batch, LINGER_S if linger_s is None else linger_s)
+        if linger_s is not None and batch is None:
+            raise ConfigError("linger_s: it belongs to a batch; give batch=, too")
         options = Options(
             queue=check_queue(queue),
             failures_max=check_budget(failures_max, "failures_max"),
@@ -161,9 +202,10 @@ class WorkQueue:
             check_task_name(name)
         chosen = retries(retry, retry_on, give_up_on)
 
-        def register(function: Callable[P, R]) -> Handler[P, R]:
+        def register(function: Callable[..., Any]) -> Handler[..., Any]:
             check_function(function)
-            handler = Handler(
+            make = Handler if together is None else partial(BatchHandler, batch=together)
+            handler: Handler[..., Any] = make(
                 function,
                 name=name if name is not None else default_name(function),
                 options=options,
@@ -256,7 +298,9 @@ class WorkQueue:
         def register(function: Callable[..., Any]) -> Job:
             check_function(function)
             job_name = name if name is not None else default_name(function)
-            task = partial(self.task, queue=queue, failures_max=failures_max, crashes_max=crashes_max)
+            task: Callable[..., Any] = partial(
+                self.task, queue=queue, failures_max=failures_max, crashes_max=crashes_max
+            )
             placeholder = task(
                 name=job_name,
                 on_crash=on_crash,

@@ -212,6 +212,8 @@ def _is_in_event_loop() -> bool:
 
 
 _current: ContextVar[Current | None] = ContextVar("workq_current", default=None)
+_together: ContextVar[str | None] = ContextVar("workq_together", default=None)
+"""The name of a handler that runs several tasks in this call."""
 
 
 def running() -> Claim:
@@ -228,10 +230,16 @@ def current() -> Current:
     """The running task, inside of a handler.
 
     Raises:
-        NotInTask: called anywhere else, also in a thread that the handler started without copying its context.
+        NotInTask: called anywhere else, also in a thread that the handler started without copying its context; or in a
+            handler with `batch=`, whose call is of several tasks.
     """
     found = _current.get()
     if found is None:
+        if (name := _together.get()) is not None:
+            raise NotInTask(
+                f"{name!r} is called for several tasks at once (batch=), so that none of them is the current one, and "
+                "none has a transaction(); what is to be known of each goes into its argument"
+            )
         raise NotInTask("workq.current() works inside a running handler only; pass its id to other threads")
     return found
 
@@ -243,6 +251,16 @@ def enter(claim: Claim, desk: Desk) -> Current:
     )
     _current.set(entered)
     return entered
+
+
+def enter_together(name: str) -> None:
+    """Begin a call of several tasks in this thread or coroutine."""
+    _together.set(name)
+
+
+def leave_together() -> None:
+    """It has ended."""
+    _together.set(None)
 
 
 def leave() -> None:

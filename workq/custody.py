@@ -72,6 +72,7 @@ class Custody(Intake):
         return not in_hand and self._dispatch.is_empty and self._arrivals.is_empty
 
     def round(self) -> float:
+        self._dispatch.start_together()
         if self._unheld:
             self._hold()
         self._arrivals.return_markers()
@@ -100,7 +101,7 @@ class Custody(Intake):
         return 0.0 if deliveries or not self._backlog else FULL_WAIT_S
 
     def give_back(self) -> bool:
-        self._dispatch.hand_back()
+        self._dispatch.leave()
         rows = [*self._backlog, *self._ungranted, *((task_id, queue) for _, task_id, queue in self._early)]
         if not rows or self._give_back(rows):
             return True
@@ -139,7 +140,9 @@ class Custody(Intake):
 
     def _ahead(self) -> int:
         """How many ids this process may hold: free slots, or about a quarter second of work if that is more."""
-        return max(self._pool.threads, self._pool.pace.ahead(LOOKAHEAD_S, HELD_MAX))
+        ahead = max(self._pool.threads, self._pool.pace.ahead(LOOKAHEAD_S, HELD_MAX))
+        # while a thread is free, what can wait for company takes none
+        return ahead + self._pool.linger.more if self._pool.active < ahead else ahead
 
     def _take(self, deliveries: Sequence[Delivery], room: int) -> None:
         """Take custody of a batch: quarantine what is foreign, split what is too long, hold, ack."""
@@ -216,7 +219,8 @@ class Custody(Intake):
 
     def _idle_s(self) -> float:
         """How long to wait for a delivery while there is nothing to claim."""
-        return min(FETCH_WAIT_S, max(0.0, self._early[0][0] - self._clock())) if self._early else FETCH_WAIT_S
+        idle_s = min(FETCH_WAIT_S, max(0.0, self._early[0][0] - self._clock())) if self._early else FETCH_WAIT_S
+        return self._dispatch.wait_s(idle_s)
 
     def _held_elsewhere(self, task_ids: list[str]) -> list[Hint]:
         """What a live other holds, it runs, and this hint is worth nothing. If it does not run it, look again later.

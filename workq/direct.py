@@ -35,6 +35,7 @@ class Direct(Intake):
         return self._dispatch.is_empty and self._arrivals.is_empty
 
     def round(self) -> float:
+        self._dispatch.start_together()
         self._arrivals.return_markers()
         room = 0 if self._dispatch.serve_suspects() else self._pool.startable()
         if room <= 0 or not self._heart.is_trusted:
@@ -43,7 +44,7 @@ class Direct(Intake):
         reach("worker.before_claim")
         self._judged = None
         self._fetch_what_is_open()
-        taken = self._claimer.claim(self._judge, ids_max=room, wait_s=FETCH_WAIT_S)
+        taken = self._claimer.claim(self._judge, ids_max=room, wait_s=self._dispatch.wait_s(FETCH_WAIT_S))
         if self._claimer.trouble is not None:
             self._seldom.warning("worker.nothing_arrives", reason=self._claimer.trouble)
         if taken is not None:
@@ -51,7 +52,7 @@ class Direct(Intake):
         return 0.0
 
     def give_back(self) -> bool:
-        self._dispatch.hand_back()
+        self._dispatch.leave()
         return True
 
     def _take(self, taken: Taken) -> None:

@@ -3,6 +3,9 @@
 A suspect (a task that ran in a process that died) runs alone: while one waits or runs, nothing else is started or
 fetched here, and it starts when all that ran before is settled. So the next death tells who it was.
 
+Tasks of a handler with `batch=` wait in `pool.linger` until they go together; a suspect of them is called alone. Nobody
+waits for company that cannot come: when a suspect waits, those that have come go at once.
+
 The lease decides whether anything may start at all: a process that was stopped while it claimed hands back what it got.
 Used by one thread.
 """
@@ -18,6 +21,7 @@ from workq.beat import Heart
 from workq.handler import Registry
 from workq.held import Held
 from workq.inflight import Entry
+from workq.linger import Group, Member
 from workq.logs import Seldom
 from workq.pool import Pool
 from workq.run import prepare
@@ -50,6 +54,7 @@ class Dispatch:
         self._heart = heart
         self._held = held
         self._pool = pool
+        self._linger = pool.linger
         self._rng = rng
         self._seldom = seldom
         self._admit = admit
@@ -64,7 +69,7 @@ class Dispatch:
     @property
     def is_empty(self) -> bool:
         """Whether nothing waits here."""
-        return not self._suspects
+        return not self._suspects and not self._linger.count
 
     @property
     def is_reserved(self) -> bool:
@@ -89,8 +94,21 @@ class Dispatch:
                 self._suspects.append((claim, start_by))
             else:
                 self._start(claim, start_by)
+        if self._linger.is_used:
+            self._linger.came(len(claims))
+            self.start_together()
         if slots:  # those who are parked get the next ones now: nobody may settle for long
             self._admit(slots)
+
+    def start_together(self) -> None:
+        """Start those who have waited for each other for long enough, or are as many as it takes."""
+        if self._linger.count:
+            for group in self._linger.ready(is_all=self.is_reserved):
+                self._pool.take_together(group)
+
+    def wait_s(self, most_s: float) -> float:
+        """For how long a round may wait before it is called again."""
+        return min(most_s, self._linger.wait_s()) if self._linger.count else most_s
 
     def serve_suspects(self) -> bool:
         """Start a suspect if it is its turn, which comes when all that ran is settled; answers `is_reserved`."""
@@ -99,7 +117,7 @@ class Dispatch:
             if self._suspects and self._heart.is_trusted:
                 self._is_alone = True
                 self._waiting_since = self._clock()  # they go one after the other, as long as each is quick
-                self._start(*self._suspects.popleft())
+                self._start(*self._suspects.popleft(), is_alone=True)
         return self.is_reserved
 
     def relieve(self) -> None:
@@ -113,6 +131,12 @@ class Dispatch:
         while len(self._suspects) > but:
             self._pool.take(self._suspects.pop()[0], None, None, HandedBack())
 
+    def leave(self) -> None:
+        """This process leaves: what has not started goes back at no cost."""
+        self.hand_back()
+        for claim in self._linger.take_all():
+            self._pool.take(claim, None, None, HandedBack())
+
     def _is_ours(self, claim: Claim, hinted: str) -> bool:
         """Whether its queue is one of ours.
 
@@ -125,9 +149,17 @@ class Dispatch:
         self._held.claimed([Entry(claim.task_id, claim.queue, claim.attempt)])
         return claim.queue in self._queues
 
-    def _start(self, claim: Claim, start_by: float | None) -> None:
+    def _start(self, claim: Claim, start_by: float | None, *, is_alone: bool = False) -> None:
         handler = self._registry.get(claim.name)
         arguments, ended = prepare(claim, handler, rng=self._rng)
         if ended is None and not self._heart.is_trusted:  # this process was stopped while it claimed: too late to start
             ended = HandedBack()
+        if ended is None and handler is not None and handler.batch is not None:
+            self._pool.pace.weigh(len(claim.payload))
+            member = Member(claim, arguments["a"][0], start_by)
+            if is_alone:
+                self._pool.take_together(Group(handler, [member], self._clock()))
+            else:
+                self._linger.add(handler.batch, handler, member)
+            return
         self._pool.take(claim, handler, arguments, ended, start_by=start_by)

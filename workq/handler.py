@@ -33,9 +33,12 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 BUDGET_MAX = 1_000_000
 TIME_LIMIT_MAX_S = 7 * 86400.0
+BATCH_MAX = 1000
+LINGER_MAX_S = 60.0
 
 
 def check_budget(value: object, what: str) -> int:
@@ -78,6 +81,23 @@ def seconds_until(at: object) -> float:
     except OverflowError as error:
         raise ConfigError(f"at: {at!r} is outside of the years 1 to 9999 in UTC") from error
     return check_delay_s(max(timedelta(0), ahead).total_seconds())
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """How many single tasks a worker gathers for one call, and for how long the first of them waits for others."""
+
+    size: int
+    linger_s: float
+
+
+def check_batch(size: object, linger_s: object) -> Batch:
+    """A whole number of tasks, and seconds from 0 to a minute: what waits has been claimed already."""
+    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= BATCH_MAX:
+        raise ConfigError(f"batch: need a whole number from 1 to {BATCH_MAX}, got {size!r}")
+    if isinstance(linger_s, bool) or not isinstance(linger_s, int | float) or not 0.0 <= linger_s <= LINGER_MAX_S:
+        raise ConfigError(f"linger_s: need seconds from 0 to {LINGER_MAX_S:.0f}, got {linger_s!r}")
+    return Batch(size, float(linger_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +197,7 @@ class Handler(Generic[P, R]):
         self.defaults = options
         self.retries = retries
         self.time_limit_s = time_limit_s
+        self.batch: Batch | None = None
         self.is_async = inspect.iscoroutinefunction(inspect.unwrap(_innermost(function)))
         self.producer = producer
         self._payload_max_bytes = payload_max_bytes
@@ -351,6 +372,35 @@ class Handler(Generic[P, R]):
         return None
 
 
+class BatchHandler(Handler[[T], R]):
+    """A function that gets a list, and whose tasks are enqueued one by one, each with one item of such a list."""
+
+    def __init__(self, function: Callable[[list[T]], R], *, batch: Batch, **others: Any) -> None:
+        super().__init__(function, **others)  # type: ignore[arg-type]  # its tasks have another signature than itself
+        try:
+            self._signature.bind([])
+        except TypeError as error:
+            raise ConfigError(
+                f"{_place(function)}: with batch= a function takes a list, and nothing else without a default: {error}"
+            ) from error
+        self.batch = batch
+        self._signature = inspect.Signature([inspect.Parameter("item", inspect.Parameter.POSITIONAL_ONLY)])
+        self._positions = _positions(self._signature)
+
+    def __call__(self, items: list[T]) -> R:  # type: ignore[override]  # it stays the function that was registered
+        return self.function(items)  # type: ignore[arg-type]
+
+    def limit_rule(self, limit: str | None, rate: str | None, concurrency: int | None) -> LimitRule:
+        """As of any handler; but so few at once that they never fill a batch would only wait for each other."""
+        rule = super().limit_rule(limit, rate, concurrency)
+        if self.batch is not None and rule.concurrency is not None and rule.concurrency < self.batch.size:
+            raise ConfigError(
+                f"concurrency: it counts tasks, not calls, and {rule.concurrency} at once are less than "
+                f"batch={self.batch.size}: each call would wait for tasks that may not come"
+            )
+        return rule
+
+
 def _positions(signature: inspect.Signature) -> range:
     """With how many arguments, all by position, a function can be called."""
     kinds = inspect.Parameter
@@ -457,6 +507,10 @@ class Registry:
     def names(self) -> list[str]:
         """All names, sorted."""
         return sorted(self._handlers)
+
+    def batch_max(self) -> int:
+        """The most tasks that a call of one of them takes; 0 when none takes several."""
+        return max((handler.batch.size for handler in self._handlers.values() if handler.batch), default=0)
 
     def queues(self) -> list[str]:
         """The queues that the handlers use by default, sorted."""

@@ -3,6 +3,9 @@
 A process that is killed repeats what its threads ran, and no more: what had ended stands on the board with its outcome,
 and is settled by whoever buries the process.
 
+Several tasks may share one call (`batch=`): it takes one thread, each of them has its own line and outcome, and the
+first stands for all of them on their way. What still waits for such company is in linger.py.
+
 Plain handlers run in up to `threads` threads, coroutines in one event loop; `limits` raises SoftTimeLimit in what runs
 too long. Every attempt has a line on the board from its start until it is settled. A thread here that dies of anything
 but its handler's exception ends the process (`on_death`): its attempt would never be settled.
@@ -31,8 +34,10 @@ from workq.failpoints import reach
 from workq.handler import Handler
 from workq.job import Bookmark, NewStep, Stepped
 from workq.ledger import Ledger
+from workq.linger import Group, Linger
 from workq.run import Limit, raised, returned, run_async, run_sync
 from workq.task import Claim, HandedBack, NewSubtask, Outcome, Settlement, State
+from workq.together import Together, call, call_async
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -62,6 +67,13 @@ class Attempt:
     start_by: float | None = None
     """It has a slot in a rate, which ends then."""
     is_started: bool = False
+    others: list[Attempt] | None = None
+    """It is the first of those that share a call, and these are the rest, if any. None: its handler takes no list."""
+
+    @property
+    def company(self) -> list[Attempt]:
+        """All that share its call."""
+        return [self, *(self.others or ())]
 
 
 class Pace:
@@ -110,10 +122,12 @@ class Pool:
         """`may_start`: whether the lease can still be relied on; what may not start goes back at no cost."""
         self.threads = threads
         self.active = 0
-        """Claimed attempts without an outcome."""
+        """Claimed attempts without an outcome; those of one call count as one."""
         self.started = 0
         """Those of them whose handler runs."""
         self.pace = Pace(threads)
+        self.linger = Linger(most=board.lines // 2, clock=clock)
+        """What waits to share a call (see dispatch.py): it takes no thread."""
         self._ledger = ledger
         self._board = board
         self._times = times
@@ -154,7 +168,11 @@ class Pool:
         most = min(CLAIM_AHEAD_MAX, self.pace.fit(CLAIM_AHEAD_BYTES))
         ahead = max(self.threads, self.pace.ahead(CLAIM_AHEAD_S, most, busy_s=busy_s))
         self._low = max(self.threads - 1, ahead // 2)
-        return min(ahead - self.active, len(self._lines)) if self.active <= self._low else 0
+        room = min(ahead - self.active, len(self._lines)) if self.active <= self._low else 0
+        if self.linger.count and room > 0:
+            more = min(self.linger.more, self.pace.fit(CLAIM_AHEAD_BYTES))
+            return max(0, min(room + more, len(self._lines) - self.linger.count))
+        return room
 
     def take(
         self,
@@ -176,11 +194,24 @@ class Pool:
         else:
             self.dispatch(attempt)
 
+    def take_together(self, group: Group) -> None:
+        """Take claims that share one call, and run them."""
+        first, *others = [
+            Attempt(one.claim, self._lines.popleft(), group.handler, one.item, start_by=one.start_by)
+            for one in group.members
+        ]
+        first.others = others
+        with self._changed:
+            self.active += 1
+            self._moved_at = self._clock()
+        self.dispatch(first)
+
     def dispatch(self, attempt: Attempt) -> None:
         """Hand an attempt to whoever runs it."""
         handler = attempt.handler
         if handler is not None and handler.is_async:
-            asyncio.run_coroutine_threadsafe(self._run_async(attempt, handler), self._event_loop())
+            run = self._run_async if attempt.others is None else self._run_together_async
+            asyncio.run_coroutine_threadsafe(run(attempt, handler), self._event_loop())
             return
         self._inbox.put(attempt)
         if len(self._running) < min(self.threads, self.active):
@@ -217,6 +248,48 @@ class Pool:
             if self.active <= self._low:
                 self._tell()
         self._on_finished(settlement)
+
+    def begin_together(self, company: Sequence[Attempt]) -> float:
+        """`begin` of all that share a call: each of them has started."""
+        reach("worker.before_run")
+        began = self._clock()
+        handler = company[0].handler
+        limit_s = handler.time_limit_s if handler is not None else None
+        hard_at = began + limit_s + self._times.hard_limit_grace_s if limit_s is not None else 0.0
+        for one in company:
+            one.is_started = True
+            self._board.start(one.line, one.claim.task_id, one.claim.attempt, started_at=began, hard_at=hard_at)
+        with self._changed:
+            self.started += 1
+            self._moved_at = began
+        return began
+
+    def finish_together(self, company: Sequence[Attempt], outcomes: Sequence[Outcome], *, began: float) -> None:
+        """`finish` of all that have shared a call: each is settled by itself."""
+        settlements = [Settlement(one.claim, outcome) for one, outcome in zip(company, outcomes, strict=True)]
+        reach("worker.after_run")
+        for one, settlement in zip(company, settlements, strict=True):
+            self._board.ended(one.line, settlement)
+        with self._changed:
+            self.active -= 1
+            self.started -= 1
+            self._lines_in_use.update((one.claim.task_id, one.line) for one in company)
+            self.pace.add(self._clock() - began)
+            self._moved_at = self._clock()
+            if self.active <= self._low:
+                self._tell()
+        for settlement in settlements:
+            self._on_finished(settlement)
+
+    def hand_back_together(self, company: Sequence[Attempt], *, is_rest: bool = False) -> None:
+        """What would have shared a call goes back at no cost. `is_rest`: the others are called."""
+        with self._changed:
+            self.active -= not is_rest
+            self._lines_in_use.update((one.claim.task_id, one.line) for one in company)
+            if self.active <= self._low:
+                self._tell()
+        for one in company:
+            self._on_finished(Settlement(one.claim, HandedBack()))
 
     def settled(self, batch: Sequence[Settlement]) -> None:
         """Told by the settler: the board's lines are free again."""
@@ -297,7 +370,10 @@ class Pool:
                 attempt = self._inbox.get_nowait()
             except queue.Empty:
                 return
-            self.finish(attempt, HandedBack())
+            if attempt.others is not None:
+                self.hand_back_together(attempt.company)
+            else:
+                self.finish(attempt, HandedBack())
 
     def wait_until_idle(self, timeout_s: float) -> bool:
         """Wait for what runs; False when the time is up before."""
@@ -315,7 +391,10 @@ class Pool:
         while True:
             attempt = self._inbox.get()
             try:
-                self._run_sync(attempt)
+                if attempt.others is None:
+                    self._run_sync(attempt)
+                else:
+                    self._run_together(attempt)
             except BaseException:  # not the handler's: its attempt would never be settled
                 log.critical("worker.thread_died", exc_info=True)
                 self._on_death()
@@ -363,6 +442,53 @@ class Pool:
         else:
             outcome = returned(result)
         self.finish(attempt, outcome, run_s=self._clock() - began)
+
+    def _run_together(self, first: Attempt) -> None:
+        company, handler = self._startable_of(first), first.handler
+        if not company or handler is None:
+            return
+        began = self.begin_together(company)
+        together = Together([one.claim for one in company], [one.arguments for one in company], handler)
+        limit = Limit(began + handler.time_limit_s) if handler.time_limit_s is not None else None
+        try:
+            if limit is not None:
+                first.limit = limit
+                self._limited[first.line] = first
+            try:
+                call(together, handler, until=float("inf") if limit is None else limit.at, clock=self._clock)
+            finally:
+                if limit is not None:
+                    limit.ended()
+        except BaseException as error:
+            together.end(error)
+        self._limited.pop(first.line, None)
+        self.finish_together(company, together.outcomes(self._rng), began=began)
+
+    async def _run_together_async(self, first: Attempt, handler: Handler[..., Any]) -> None:
+        company = self._startable_of(first)
+        if not company:
+            return
+        began = self.begin_together(company)
+        together = Together([one.claim for one in company], [one.arguments for one in company], handler)
+        try:
+            await call_async(together, handler)
+        except BaseException as error:
+            together.end(error)
+        self.finish_together(company, together.outcomes(self._rng), began=began)
+
+    def _startable_of(self, first: Attempt) -> list[Attempt]:
+        """Those that may start now; the others go back at no cost."""
+        company = first.company
+        if self._is_leaving or not self._may_start():
+            self.hand_back_together(company)
+            return []
+        late: list[Attempt] = []
+        on_time: list[Attempt] = []
+        for one in company:
+            (late if self._is_late(one) else on_time).append(one)
+        if late:
+            self.hand_back_together(late, is_rest=bool(on_time))
+        return on_time
 
     def _event_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:

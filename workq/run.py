@@ -148,8 +148,13 @@ def returned(result: Any) -> Done | Worked:
         return Done(None, f"result_error: {type(error).__name__}")
 
 
-def raised(claim: Claim, handler: Handler[..., Any], error: BaseException, *, rng: Random) -> Outcome:
-    """The outcome of a handler that raised: cancelled or snoozed by itself, another attempt, or dead."""
+def raised(
+    claim: Claim, handler: Handler[..., Any], error: BaseException, *, rng: Random, is_shared: bool = False
+) -> Outcome:
+    """The outcome of a handler that raised: cancelled or snoozed by itself, another attempt, or dead.
+
+    `is_shared`: other tasks were in its call, so that this may be the error of another (see together.py).
+    """
     if isinstance(error, Cancel):
         reason: object = error.reason  # whatever the handler passed
         return Cancelled(
@@ -166,11 +171,24 @@ def raised(claim: Claim, handler: Handler[..., Any], error: BaseException, *, rn
         text = f"SoftTimeLimit: ran longer than time_limit_s={handler.time_limit_s}\n{text}"
     failures = claim.failures + 1
     kind = "time_limit" if isinstance(error, SoftTimeLimit) else type(error).__name__
-    if not isinstance(error, Retry) and handler.retries.gives_up(error):
+    if not isinstance(error, Retry) and not is_shared and handler.retries.gives_up(error):
         return Dead(f"not retried: {kind}", text)
     if failures >= claim.failures_max:
         return Dead(f"failures_max reached: {kind}", text)
     delay_s, trouble = _delay_s(handler, failures, error, rng)
+    return Failed(delay_s, text if trouble is None else f"{text}\n{trouble}")
+
+
+def told(claim: Claim, handler: Handler[..., Any], said: object, *, rng: Random) -> Outcome:
+    """The outcome of a task of which its handler has said, in its own words, that it has failed."""
+    try:
+        text = codec.storable(said if isinstance(said, str) else repr(said), characters_max=TRACEBACK_MAX)
+    except BaseException:  # it is the user's object
+        text = type(said).__name__
+    failures = claim.failures + 1
+    if failures >= claim.failures_max:
+        return Dead("failures_max reached: its handler's verdict", text)
+    delay_s, trouble = _delay_s(handler, failures, Retry(text), rng)
     return Failed(delay_s, text if trouble is None else f"{text}\n{trouble}")
 
 

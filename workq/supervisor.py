@@ -48,6 +48,8 @@ log = logging.getLogger("workq.supervisor")
 LOOK_EVERY_S = 0.1
 SPARE_LINES = 1024
 """Lines of a board beyond the threads: attempts that ended and wait to be settled."""
+LINES_TOGETHER_MAX = 4096
+"""Lines for tasks that share a call (`batch=`), at most: all of them are read at each look."""
 CALM_AFTER_S = 10.0
 MEMORY_EVERY_S = 1.0
 KILLS_EVERY_S = 5.0
@@ -252,7 +254,8 @@ class Supervisor:
             log.error("supervisor.cannot_start: %s: %s; trying again in %.0f s", type(error).__name__, error, pause_s)
 
     def _spawn(self) -> _Child:
-        board = Board.create(lines=self.spec.threads + SPARE_LINES)
+        together = min(LINES_TOGETHER_MAX, self.spec.threads * self.app.registry.batch_max())
+        board = Board.create(lines=self.spec.threads + together + SPARE_LINES)
         stacks = None
         try:
             stacks = Stacks.create()

@@ -34,7 +34,7 @@ from workq.errors import (
     Snooze,
     Unavailable,
 )
-from workq.handler import Handler, Options, Registry
+from workq.handler import Batch, BatchHandler, Handler, Options, Registry
 from workq.held import held_for
 from workq.incarnation import Incarnation
 from workq.inflight.claims import ClaimsInFlight
@@ -49,7 +49,7 @@ from workq.run import raised, returned
 from workq.settle import Settler
 from workq.stores import Stores
 from workq.sweep import STEPS, Swept, finish_reaping, settle_in_its_place, sweep
-from workq.task import AfterDeath, HandedBack, Limit, NewTask, Outcome
+from workq.task import AfterDeath, Claim, HandedBack, Limit, NewTask, Outcome
 from workq.timetable import Missed, Timetable
 from workq.worker import take_in
 
@@ -69,8 +69,10 @@ class Setting:
         self.settings = Settings(ledger="sqlite:///simulated.db", namespace="sim", times=world.plan.times)
         self.registry = Registry()
         for name in ("act", "act_twice"):
+            is_gathered = world.plan.is_gathered and name == "act_twice"
+            make: Any = partial(BatchHandler, batch=Batch(3, 2.0)) if is_gathered else Handler
             self.registry.add(
-                Handler(
+                make(
                     _act,
                     name=name,
                     options=Options(queue="mail", failures_max=3, crashes_max=3),
@@ -265,47 +267,64 @@ class SteppedPool(Pool):
 
     def hand_back_unstarted(self) -> None:
         while self.unstarted:
-            self.finish(self.unstarted.pop(), HandedBack())
+            attempt = self.unstarted.pop()
+            if attempt.others is None:
+                self.finish(attempt, HandedBack())
+            else:
+                self.hand_back_together(attempt.company)
 
 
 class Run:
-    """One attempt on its way through a handler."""
+    """One attempt on its way through a handler; or several that share a call, which ends as each of them has to."""
 
     def __init__(self, pool: SteppedPool, attempt: Attempt) -> None:
         self.pool, self.attempt = pool, attempt
         self.strand = pool.process.strand(f"run {attempt.claim.task_id[-6:]}", self._begin)
 
     def _begin(self) -> float | None:
-        pool, claim = self.pool, self.attempt.claim
-        if self.attempt not in pool.unstarted:
+        pool, attempt = self.pool, self.attempt
+        if attempt not in pool.unstarted:
             return None  # handed back
-        pool.unstarted.remove(self.attempt)
-        world, recorder = pool.setting.world, pool.setting.recorder
-        self.began = pool.begin(self.attempt)
-        recorder.begins(claim, pool.process)
-        script = pool.setting.scripts.get(claim.task_id, ["ok"])
-        self.does = script[min(recorder.starts[claim.task_id], len(script)) - 1]
-        world.note(f"attempt {claim.attempt} of {claim.task_id[-6:]} begins: {self.does}")
+        pool.unstarted.remove(attempt)
+        world = pool.setting.world
+        self.began = pool.begin(attempt) if attempt.others is None else pool.begin_together(attempt.company)
+        self.does = [self._enter(one.claim) for one in attempt.company]
         self.strand.act = self._end
-        if self.does == "slow":
+        if "slow" in self.does:
             return world.plan.times.lease_s * world.rng.uniform(0.2, 1.2)
         return world.rng.choice([0.0, 0.01, 0.2, 1.5])
 
+    def _enter(self, claim: Claim) -> str:
+        """What its handler does this time."""
+        world, recorder = self.pool.setting.world, self.pool.setting.recorder
+        recorder.begins(claim, self.pool.process)
+        script = self.pool.setting.scripts.get(claim.task_id, ["ok"])
+        does = script[min(recorder.starts[claim.task_id], len(script)) - 1]
+        world.note(f"attempt {claim.attempt} of {claim.task_id[-6:]} begins: {does}")
+        return does
+
     def _end(self) -> float | None:
-        pool, claim = self.pool, self.attempt.claim
-        world, handler = pool.setting.world, self.attempt.handler
-        if self.does == "exit":
-            world.faults["handler_kills"] += 1
+        pool, attempt = self.pool, self.attempt
+        if "exit" in self.does:
+            pool.setting.world.faults["handler_kills"] += 1
             raise Crash
-        outcome: Outcome
-        if self.does in ("ok", "slow"):
-            outcome = returned(claim.attempt)
-        elif handler is not None:
-            outcome = raised(claim, handler, _ERRORS[self.does], rng=world.rng)
-        world.note(f"attempt {claim.attempt} of {claim.task_id[-6:]} ends: {type(outcome).__name__}")
-        pool.setting.recorder.ends(claim, outcome)
-        pool.finish(self.attempt, outcome, run_s=pool.process.clock() - self.began)
+        outcomes = [self._leave(one.claim, does) for one, does in zip(attempt.company, self.does, strict=True)]
+        if attempt.others is None:
+            pool.finish(attempt, outcomes[0], run_s=pool.process.clock() - self.began)
+        else:
+            pool.finish_together(attempt.company, outcomes, began=self.began)
         return None
+
+    def _leave(self, claim: Claim, does: str) -> Outcome:
+        """How it ends."""
+        world, handler = self.pool.setting.world, self.attempt.handler
+        if does in ("ok", "slow") or handler is None:
+            outcome: Outcome = returned(claim.attempt)
+        else:
+            outcome = raised(claim, handler, _ERRORS[does], rng=world.rng)
+        world.note(f"attempt {claim.attempt} of {claim.task_id[-6:]} ends: {type(outcome).__name__}")
+        self.pool.setting.recorder.ends(claim, outcome)
+        return outcome
 
 
 class SimBoard(Board):
@@ -672,9 +691,10 @@ class Producing:
             script = ["ok"]
         self.setting.scripts[task_id] = script
         self.setting.tasks.append(task_id)
+        name = rng.choice(["act", "act_twice"])
         return NewTask(
             task_id,
-            rng.choice(["act", "act_twice"]),
+            "act_twice" if plan.is_gathered else name,
             rng.choice(QUEUES),
             '{"a":[1],"k":{}}',
             delay_s=rng.choice([0.0, 0.0, 0.0, 0.7, 5.0]),

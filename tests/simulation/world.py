@@ -92,6 +92,8 @@ class Plan:
     is_limited: bool = False
     """Half of the tasks share a limit: two of them at once."""
     ladder: str = BINARY
+    is_gathered: bool = False
+    """Of one handler, up to three tasks share a call, and wait for each other."""
 
     @staticmethod
     def of(seed: int, *, loses_hints: bool = True) -> Plan:
@@ -148,6 +150,7 @@ class Plan:
             is_limited=Random(seed * 67_867_967 + 13).random() < 0.15,
             ladder=LEVELS if Random(seed * 86_028_121 + 17).random() < 0.2 else BINARY,
             every_s=beat_s * ticking.choice([1.0, 3.0]) if ticking.random() < 0.15 else None,
+            is_gathered=Random(seed * 104_395_301 + 19).random() < 0.2,
         )
 
 

@@ -28,7 +28,7 @@ def claimed(*, failures: int = 0, failures_max: int = 5) -> Claim:
 def played(items: list[Any], handler: Handler, *, is_last: bool = False) -> tuple[Worked, list[list[Any]]]:
     """What came of a chunk, and the calls."""
     calls: list[list[Any]] = []
-    steps = bisected(items, is_last=is_last)
+    steps = bisected(items, is_last=lambda _: is_last)
     part = next(steps)
     while True:
         calls.append([items[place] for place in part])

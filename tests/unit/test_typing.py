@@ -21,6 +21,19 @@ async def notify(user: str, *, urgent: bool = False) -> str:
     return user
 
 
+@wq.task(name="search.index", batch=100, linger_s=0.5, failures_max=3)
+def index(ids: list[int]) -> dict[int, str]:
+    return {}
+
+
+@wq.task(batch=10)
+async def notify_all(users: list[str]) -> None: ...
+
+
+answer: dict[int, str] = index([1, 2])
+index.enqueue(42).id.upper()
+index.options(delay_s=30).enqueue(42)
+notify_all.enqueue("u")
 reindex(1)
 reindex.enqueue(42).id.upper()
 reindex.options(delay_s=30).enqueue(42)
@@ -31,6 +44,7 @@ notify.options(key="k").enqueue("u", urgent=True)
 async def use() -> None:
     created: bool = (await reindex.aenqueue(42)).created
     text: str = await notify("u")
+    await notify_all(["u"])
 """
 
 WRONG = """
@@ -39,6 +53,9 @@ reindex.enqueue()
 reindex.options(delay_s=30).enqueue(42, 43)
 notify.enqueue("u", urgently=True)
 reindex.options(delay=30)
+index.enqueue([42])
+index("42")
+wq.task(linger_s=1.0)
 """
 
 
@@ -60,4 +77,4 @@ def test_right_calls_pass_strict_checks_and_each_wrong_call_is_an_error(tmp_path
     wrong = mypy(tmp_path, SAMPLE + WRONG)
     first = SAMPLE.count("\n") + 2
     found = {int(line.split(":")[1]) for line in wrong.stdout.splitlines() if "error:" in line}
-    assert found == set(range(first, first + 5)), wrong.stdout
+    assert found == set(range(first, first + 8)), wrong.stdout

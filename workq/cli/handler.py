@@ -70,6 +70,7 @@ def _document(one: Handler[..., Any]) -> dict[str, Any]:
         "on_crash": one.defaults.on_crash,
         "time_limit_s": one.time_limit_s,
         "limit": None if one.defaults.limit is None else asdict(one.defaults.limit),
+        "batch": None if one.batch is None else asdict(one.batch),
         "retry": _policy(retries),
         "retry_on": None if retries.on is None else [kind.__name__ for kind in retries.on],
         "give_up_on": [kind.__name__ for kind in retries.give_up_on],
@@ -93,6 +94,8 @@ def _write(document: dict[str, Any], one: Handler[..., Any], starts: list[tuple[
     pairs = [(name.replace("_", " "), document[name]) for name in _COLUMNS]
     if (limit := document["limit"]) is not None:
         pairs.append(("limit", ", ".join(f"{name} {value}" for name, value in limit.items() if value is not None)))
+    if one.batch is not None:
+        pairs.append(("batch", f"{one.batch.size} tasks, or those of {one.batch.linger_s:g} s"))
     if document["retry_on"] is not None:
         pairs.append(("retry on", ", ".join(document["retry_on"]) or "no error"))
     if document["give_up_on"]:

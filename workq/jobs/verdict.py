@@ -6,14 +6,14 @@ until the bad item stands alone. That is done at once and in the same attempt: w
 others are done after 2 log2(n) + 1 calls.
 
 Where both halves raise, it is rather the world than an item (a database is away): then the rest fails as a whole, and
-is tried again after its delay; only in the last attempt that it may have is it halved to the end.
+is tried again after its delay; only what may fail no more is halved to the end.
 
 `bisected` says what to call next and is told what came of it, so that plain functions and coroutines share it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ TEXT_MAX: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a job's handler may return: who failed, and why, and who was skipped; all the others have succeeded.
+    """What a handler of a list may return: who failed, and why, and who was skipped; all the others have succeeded.
 
     `failed` maps items to errors (a text, or an exception), or has pairs of both, for items that cannot be keys.
     `results` does so for what came of items, which is kept as the job's `collect` says; not of those that have failed.
@@ -51,7 +51,7 @@ class Raised:
 
     __slots__ = ("error",)
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: BaseException) -> None:
         self.error = error
 
 
@@ -63,7 +63,7 @@ class Worked:
     failed: dict[int, tuple[object, int]] = field(default_factory=dict)
     """Whose fault is known: the error (a text, or an exception), and how many calls with it have failed."""
     results: dict[int, object] = field(default_factory=dict)
-    unknown: dict[int, Exception] = field(default_factory=dict)
+    unknown: dict[int, BaseException] = field(default_factory=dict)
     """Some of them, or none: the calls with all of them have raised this."""
 
 
@@ -71,10 +71,13 @@ class WrongVerdict(Exception):
     """The handler has answered for what it was not given, or in a way that says nothing."""
 
 
-def bisected(items: Sequence[Any], *, is_last: bool) -> Generator[range, Answered | Raised, Worked]:
+Steps = Generator[range, Answered | Raised, Worked]
+
+
+def bisected(items: Sequence[Any], *, is_last: Callable[[range], bool]) -> Steps:
     """Call the handler with the items in each range that this yields, and send what came of it; returns the whole.
 
-    `is_last`: the chunk may not fail as a whole any more.
+    `is_last`: whether these may not fail as a whole any more.
     """
     worked = Worked()
     whole = range(len(items))
@@ -87,7 +90,13 @@ def bisected(items: Sequence[Any], *, is_last: bool) -> Generator[range, Answere
 
 
 def _halved(
-    worked: Worked, items: Sequence[Any], part: range, error: Exception, calls: int, *, is_last: bool
+    worked: Worked,
+    items: Sequence[Any],
+    part: range,
+    error: BaseException,
+    calls: int,
+    *,
+    is_last: Callable[[range], bool],
 ) -> Generator[range, Answered | Raised, None]:
     """The calls with this part have raised, so many of them."""
     if len(part) == 1:
@@ -101,11 +110,23 @@ def _halved(
             _take(worked, items, half, answer.value)
         else:
             raised.append((half, answer.error))
-    if len(raised) == 2 and not is_last:
-        worked.unknown.update(dict.fromkeys(part, raised[1][1]))
-        return
+    is_world = len(raised) == 2
     for half, why in raised:
+        if is_world and not is_last(half):
+            worked.unknown.update(dict.fromkeys(half, why))
+            continue
         yield from _halved(worked, items, half, why, calls + 1, is_last=is_last)
+
+
+def read(items: Sequence[Any], part: range, value: object) -> Worked:
+    """What a handler has answered for a part of the items.
+
+    Raises:
+        WrongVerdict: for others, or nothing that means anything.
+    """
+    worked = Worked()
+    _take(worked, items, part, value)
+    return worked
 
 
 def _take(worked: Worked, items: Sequence[Any], part: range, value: object) -> None:
@@ -115,7 +136,7 @@ def _take(worked: Worked, items: Sequence[Any], part: range, value: object) -> N
     verdict = Verdict(value) if isinstance(value, Mapping) else value
     if not isinstance(verdict, Verdict):
         raise WrongVerdict(
-            f"a job's handler answers None, a mapping of failed items to errors, or a workq.Verdict; "
+            f"a handler of a list answers None, a mapping of failed items to errors, or a workq.Verdict; "
             f"it answered {type(value).__name__}"
         )
     places: dict[str, list[int]] = {}

@@ -12,7 +12,7 @@ limit) is said of the whole chunk; and so is all that it raises once it has begu
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from workq import codec
 from workq.errors import Cancel, PayloadError, Retry, Snooze, SoftTimeLimit
 from workq.fingerprint import fingerprint
 from workq.job import SAMPLE_RESULTS, Collect
-from workq.jobs.verdict import Answered, Raised, Worked, bisected
+from workq.jobs.verdict import Answered, Raised, Steps, Worked, bisected
 from workq.retry import Exponential, Retries
 from workq.run import REASON_MAX, RESULT_MAX_BYTES, describe
 from workq.task import Claim, FailedItem, Result
@@ -32,8 +32,6 @@ OF_ALL: Final = (Cancel, Snooze, Retry, SoftTimeLimit)
 """What is said of the whole chunk."""
 ERROR_MAX: Final = 4000
 """Characters of the error of one item."""
-
-Steps = Generator[range, Answered | Raised, Worked]
 
 
 class Chunk:
@@ -53,7 +51,8 @@ class Chunk:
         self._params = params
         self._retries = retries
         self._collect = collect
-        self._steps: Steps = bisected(items, is_last=claim.failures + 1 >= claim.failures_max)
+        is_last = claim.failures + 1 >= claim.failures_max
+        self._steps: Steps = bisected(items, is_last=lambda _: is_last)
         self._worked: Worked | None = None
         self._part: range = next(self._steps)
 
