@@ -25,7 +25,7 @@ from workq import context
 from workq.errors import Cancel, Retry, Snooze, SoftTimeLimit
 from workq.handler import Handler
 from workq.jobs.verdict import Answered, Raised, Steps, Worked, WrongVerdict, bisected, read
-from workq.run import describe, raised, told
+from workq.run import describe, raised, returned, told
 from workq.task import Claim, Dead, Done, Outcome
 
 SKIPPED: Final = "skipped"
@@ -71,6 +71,7 @@ class Together:
         else:
             self._told.failed.update(told_now.failed)
             self._told.skipped.update(told_now.skipped)
+            self._told.results.update(told_now.results)
         self._go_on(Answered(None))
 
     def raised(self, error: BaseException) -> None:
@@ -125,7 +126,9 @@ class Together:
             if isinstance(error, BaseException):
                 return raised(claim, self._handler, error, rng=rng)
             return told(claim, self._handler, error, rng=rng)
-        return Done(None, SKIPPED) if place in self._told.skipped else Done()
+        if place in self._told.skipped:
+            return Done(None, SKIPPED)
+        return returned(self._told.results.get(place))
 
 
 def call(together: Together, handler: Handler[..., Any], *, until: float, clock: Callable[[], float]) -> None:

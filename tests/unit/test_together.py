@@ -92,6 +92,18 @@ def test_what_was_skipped_has_succeeded_and_says_so() -> None:
     assert outcomes([1, 2, 3], lambda _: answer) == [Failed(7.0, "no"), Done(None, "skipped"), Done()]
 
 
+def test_a_result_of_an_item_is_the_result_of_its_task() -> None:
+    answer = workq.Verdict(failed={1: "no"}, results={1: "never", 2: {"rows": 7}, 3: object()})
+
+    failed, kept, not_kept, without = outcomes([1, 2, 3, 4], lambda _: answer)
+
+    assert failed == Failed(7.0, "no")
+    assert (kept, without) == (Done('{"rows":7}'), Done())
+    assert isinstance(not_kept, Done)
+    assert not_kept.result is None
+    assert "result_error" in (not_kept.note or "")
+
+
 def test_each_task_has_its_own_failures() -> None:
     found = outcomes([1, 2], lambda _: {1: "no", 2: "no"}, failures={1: 4})
 
