@@ -73,6 +73,7 @@ JOB_ENDED: Final = frozenset(
 )
 JOB_STARTS: Final = frozenset({JobState.PLANNING, JobState.RUNNING})
 """In these, subtasks are made and claimed."""
+JOB_PAUSES: Final = frozenset({JobState.PAUSING, JobState.PAUSED})
 JOB_UNWANTED: Final = frozenset({JobState.CANCELLING, JobState.CANCELLED, JobState.FAILING, JobState.FAILED})
 """In these, nobody wants what has not started."""
 
@@ -250,9 +251,13 @@ class SlowSubtask(msgspec.Struct, frozen=True):
 
 
 class Split(msgspec.Struct, frozen=True):
-    """What came of a page: how many subtasks may still be made now; None: this splitter is not the job's any more."""
+    """What came of a page: how many subtasks may still be made now.
+
+    None: it was not recorded, because the job is paused, or this splitter is not the job's any more.
+    """
 
     room: int | None
+    is_paused: bool = False
     hints: tuple[Any, ...] = ()
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,8 @@ import pytest
 from workq import WorkQueue, codec
 from workq.errors import Snooze
 from workq.job import JobRow, JobState
-from workq.jobs.define import Job
-from workq.jobs.sources import Items, Source, Steps
+from workq.jobs.define import Job, JobCall, RunOptions
+from workq.jobs.sources import Items, Page, Source, Steps
 from workq.jobs.split import Splitting
 from workq.ledger import migrate
 
@@ -170,6 +172,51 @@ def test_of_a_job_that_was_cancelled_meanwhile_nothing_more_is_made(splits: Spli
 
     assert splits.row.state in (JobState.CANCELLING, JobState.CANCELLED)
     assert splits.row.split == 2
+
+
+def test_paused_meanwhile_it_leaves_off_and_goes_on_when_the_job_does(splits: Splits) -> None:
+    ledger = splits.app.stores.ledger
+
+    class Pausing(Items):
+        def pages(self, cursor: Any, size: int) -> Iterator[Page]:
+            for page in super().pages(cursor, size):
+                if page.cursor == 4:
+                    ledger.pause_job(splits.id, who="eve@host", why="?")
+                yield page
+
+    with pytest.raises(Snooze, match="its job is paused"):
+        splits.attempt(Pausing(list(range(7))))
+    between = splits.row.split, splits.row.cursor
+    with pytest.raises(Snooze, match="its job is paused"):
+        splits.attempt(Items(range(7)))
+    ledger.resume_job(splits.id, who="eve@host", why="?")
+    splits.attempt(Items(range(7)))
+
+    assert between == (2, 2)
+    assert splits.items() == list(range(7))
+    assert splits.row.is_split
+
+
+def test_who_feeds_a_job_waits_while_it_is_paused(app: WorkQueue) -> None:
+    job = app.job(name="unit.fed", chunk=2)(lambda items: None)
+    ledger = app.stores.ledger
+    begun = JobCall(job, RunOptions()).open_feed()
+
+    def items() -> Iterator[int]:
+        yield from range(4)
+        ledger.pause_job(begun.id, who="eve@host", why="?")
+        resume = partial(ledger.resume_job, begun.id, who="eve@host", why="?")
+        threading.Timer(0.3, resume).start()
+        yield from range(4, 7)
+
+    class Once(Items):
+        def __init__(self) -> None:
+            super().__init__(())
+            self._items = items()
+
+    fed = job.feed_into(begun.id, Once())
+
+    assert (fed.split, fed.total, fed.state) == (7, 7, JobState.RUNNING)
 
 
 def test_each_page_carries_the_parameters_of_the_run(app: WorkQueue) -> None:

@@ -22,7 +22,7 @@ from workq import codec
 from workq.errors import ConfigError, PayloadError, Snooze
 from workq.failpoints import reach
 from workq.fingerprint import fingerprint
-from workq.job import JOB_STARTS, JobRow
+from workq.job import JOB_ENDED, JOB_PAUSES, JOB_UNWANTED, JobRow
 from workq.jobs.chunks import Unfit, chunks, partition
 from workq.jobs.sources import Page, Source
 from workq.ledger import Ledger, Unpublished
@@ -102,8 +102,10 @@ class Splitting:
         Raises:
             Snooze: it is not at its end, and goes on later.
         """
-        if self._job.is_split or self._job.state not in JOB_STARTS:
+        if self._job.is_split or self._job.state in JOB_UNWANTED | JOB_ENDED:
             return
+        if self._job.state in JOB_PAUSES:
+            self._pause()
         self._make_room()
         until = self._clock() + SLICE_S if self._waits is None else math.inf
         pages = iter(self._source.pages(self._cursor, self._job.options.chunk))
@@ -126,6 +128,12 @@ class Splitting:
             self._room = self._waits()
         if self._room == 0:
             raise Snooze(FULL_S, "as many subtasks are open as its window has")
+
+    def _pause(self) -> None:
+        """It goes on when its job does: where it is parked at its next claim, or here, where it cannot leave off."""
+        if self._waits is None:
+            raise Snooze(0.0, "its job is paused")
+        self._waits()
 
     def _next(self, pages: Any) -> Page | None:
         try:
@@ -169,6 +177,9 @@ class Splitting:
             is_last=is_last,
             hints=hints,
         )
+        if split.is_paused:
+            self._pause()
+            return self._record(total=total, is_last=is_last)
         if split.room is None:
             return False
         reach("split.after_record")

@@ -590,7 +590,8 @@ class Ledger(Protocol):
         """Record a page of subtasks and the cursor behind it, in one transaction, if `after` of them were made before.
 
         `failed`: items of it that no subtask can carry. Answers how many subtasks may be made now; None, and nothing is
-        recorded, when the job stands elsewhere, or does not run. `is_last`: its source is read to the end. Repeatable.
+        recorded, when the job stands elsewhere, or does not run: it may be paused. `is_last`: its source is read to the
+        end. Repeatable.
         """
         ...
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, bindparam, literal, literal_column, or_, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
-from workq.job import JOB_STARTS, JobState
+from workq.job import JOB_PAUSES, JOB_STARTS, JobState
 from workq.ledger.among import among, in_order
 from workq.ledger.database import Database
 from workq.ledger.positions import never
@@ -28,7 +28,6 @@ from workq.ledger.sqltime import Instant
 from workq.ledger.states import CLAIMABLE, guarded
 from workq.task import State
 
-PARKS: Final = frozenset({JobState.PAUSING, JobState.PAUSED})
 EARLY: Final = timedelta(milliseconds=5)
 """A slot that comes so soon has come."""
 
@@ -68,7 +67,7 @@ def ask(tx: Connection, database: Database, task_ids: Sequence[str]) -> list[tup
         elif state in JOB_STARTS:
             paced.setdefault(row.job_id, []).append(row)
         else:
-            (parked if state in PARKS else over).append(task_id)
+            (parked if state in JOB_PAUSES else over).append(task_id)
     if parked:
         _set(tx, database, parked, never(database))
     if over:

@@ -24,6 +24,7 @@ from workq import codec
 from workq.errors import NotFound, Refused
 from workq.job import (
     JOB_ENDED,
+    JOB_PAUSES,
     JOB_STARTS,
     JOB_UNWANTED,
     Begun,
@@ -190,7 +191,7 @@ class Running(Tending, Showing):
             wishes.clear()
             row = self.locked_job(tx, job_id)
             if row is None or row.state not in JOB_STARTS:
-                return Split(None)
+                return Split(None, is_paused=row is not None and row.state in JOB_PAUSES)
             if row.read_subtasks != after:
                 return self._split_again(tx, row, subtasks, after)
             if subtasks:
@@ -265,10 +266,7 @@ class Running(Tending, Showing):
                 raise _refused(row, "resumed")
             if has_failed:
                 row.error = None
-                again = splitter(codec.new_task_id(), row.name, row.options.queue, row.id)
-                self._insert(tx, [replace(again, job_id=row.id)], None)
-                row.split_task = again.id
-                wishes.hints.append(Unpublished(again.id, again.queue, 0, 0.0))
+                self.split_on(tx, row, wishes)
             row.move(JobState.RUNNING if row.subtasks else JobState.PLANNING)
             row.paused_at = row.rated_at = None
             self.conclude(tx, row, wishes)

@@ -13,11 +13,10 @@ from __future__ import annotations
 from contextlib import suppress
 
 from workq.errors import NotFound, Refused
-from workq.job import JOB_ENDED, JOB_UNWANTED, Begun, JobRow, JobState, NewJob
+from workq.job import JOB_ENDED, JOB_PAUSES, JOB_UNWANTED, Begun, JobRow, JobState, NewJob
 from workq.ledger import HintRows, Unpublished
 from workq.ledger.jobs import Running
 
-_PAUSES = (JobState.PAUSING, JobState.PAUSED)
 _OPEN = tuple(state for state in JobState if state not in JOB_ENDED)
 _MOST = 10_000
 """Of nested jobs in one go: a sweep goes on with the others."""
@@ -29,7 +28,7 @@ class Nesting(Running):
     def begin_job(self, job: NewJob, *, hints: HintRows | None = None) -> Begun:
         begun = super().begin_job(job, hints=hints)
         outer = None if job.parent_id is None or not begun.created else self.job(job.parent_id)
-        if outer is not None and outer.state in _PAUSES:
+        if outer is not None and outer.state in JOB_PAUSES:
             self.pause_job(begun.id, who=outer.who or "", why=outer.why or "")
         return begun
 
@@ -43,7 +42,7 @@ class Nesting(Running):
     def resume_job(self, job_id: str, *, who: str, why: str) -> tuple[JobRow | None, list[Unpublished]]:
         resumed, hints = super().resume_job(job_id, who=who, why=why)
         for nested in self._nested_in(job_id):
-            if nested.state in _PAUSES:
+            if nested.state in JOB_PAUSES:
                 with suppress(Refused, NotFound):
                     hints += self.resume_job(nested.id, who=who, why=why)[1]
         return resumed, hints

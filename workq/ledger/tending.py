@@ -14,15 +14,16 @@ from functools import partial
 from time import monotonic
 from typing import Any, Final
 
+from msgspec.structs import replace
 from sqlalchemy import Connection, Delete, Select, and_, bindparam, case, delete, func, null, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from workq import codec
 from workq.errors import Unavailable
-from workq.job import JOB_ENDED, JOB_UNWANTED, JobState, Tended
+from workq.job import JOB_ENDED, JOB_STARTS, JOB_UNWANTED, JobState, Tended, splitter
 from workq.ledger import Settled, Unpublished
 from workq.ledger.among import among, in_order
-from workq.ledger.counting import Change, Rest, Wishes
+from workq.ledger.counting import Change, JobLock, Rest, Wishes
 from workq.ledger.positions import NEVER_S
 from workq.ledger.repair import RESERVED_S
 from workq.ledger.settling import ERROR_MAX, Settling
@@ -288,6 +289,8 @@ class Tending(Withdrawing, Settling):
                 row.error = codec.storable(
                     f"its source failed after {row.split} items: {said}", characters_max=ERROR_MAX
                 )
+            elif task.state == State.SUCCEEDED and row.state in JOB_STARTS and not row.options.is_fed:
+                self.split_on(tx, row, wishes)  # it has left off before its end, however that came
             elif task.state == State.CANCELLED:
                 row.why = row.why or task.reason
                 row.move(JobState.CANCELLING)
@@ -297,6 +300,13 @@ class Tending(Withdrawing, Settling):
 
         self.database.run(change)
         return wishes
+
+    def split_on(self, tx: Connection, row: JobLock, wishes: Wishes) -> None:
+        """Another splitter goes on at the cursor."""
+        again = splitter(codec.new_task_id(), row.name, row.options.queue, row.id)
+        self._insert(tx, [replace(again, job_id=row.id)], None)
+        row.split_task = again.id
+        wishes.hints.append(Unpublished(again.id, again.queue, 0, 0.0))
 
     # -- do the counts add up?
 

@@ -98,6 +98,30 @@ class JobsContract(JobSteps):
         assert woken == [job.splitter.id]
         assert [claim.task_id for claim in ledger.claim(woken, by=worker.id)] == woken
 
+    def test_of_a_paused_one_no_page_is_recorded_and_that_is_told(self, ledger: Ledger, job: NewJob) -> None:
+        ledger.pause_job(job.id, **WHO)
+        paused = ledger.split_job(job.id, chunks(1), after=0, cursor=10, is_last=True)
+        ledger.resume_job(job.id, **WHO)
+        ledger.cancel_job(job.id, **WHO)
+        cancelled = ledger.split_job(job.id, chunks(1), after=0, cursor=10, is_last=True)
+
+        assert [(one.room, one.is_paused) for one in (paused, cancelled)] == [(None, True), (None, False)]
+        assert self.stands(ledger, job).subtasks == 0
+
+    def test_one_whose_splitter_has_left_off_before_its_end_gets_another(
+        self, ledger: Ledger, worker: Incarnation, job: NewJob
+    ) -> None:
+        self.split(ledger, job, 1)
+        [splitting] = ledger.claim([job.splitter.id], by=worker.id)
+        self.settle(ledger, splitting, Done())
+
+        tended = [ledger.tend_job(job.id) for _ in range(2)]
+
+        row = self.stands(ledger, job)
+        assert row.split_task != job.splitter.id
+        assert [hint.task_id for one in tended for hint in one.hints] == [row.split_task]
+        assert [claim.name for claim in ledger.claim([row.split_task], by=worker.id)] == ["index.split"]
+
     def test_items_that_no_subtask_can_carry_have_failed(self, ledger: Ledger, job: NewJob) -> None:
         ledger.split_job(job.id, [], after=0, cursor=1, is_last=True, failed=[BAD])
 
