@@ -19,10 +19,14 @@ from typing import Any
 import psutil
 import pytest
 
+from workq.demo.versions import NEW, OLD, UNREADABLE
+
+WHY = "its text cannot be read"
 MARK = "WORKQTEST_MARK"
 GONE_WITHIN_S = 30.0
 NAMES = sum(unicodedata.name(chr(one), None) is not None for one in range(sys.maxunicode + 1))
-SUBTASKS = -(-NAMES // 500)
+SUBTASKS = -(-NAMES // 500) + 1
+"""The last is of those that were mended."""
 
 
 class Stage:
@@ -112,7 +116,10 @@ def assert_complete_after_a_kill(report: dict[str, Any], documents: int, subtask
     found = report["documents"]
     assert (found["expected"], found["found"]) == (documents, documents)
     assert (found["lost"], found["twice"], found["foreign"]) == (0, 0, 0)
-    assert (report["subtasks"]["total"], report["subtasks"]["succeeded"]) == (subtasks, subtasks)
+    assert report["subtasks"]["total"] == subtasks
+    assert report["failed"] == {"documents": UNREADABLE, "error": WHY}
+    assert report["mended"] == UNREADABLE
+    assert report["searched"] == {"before": OLD, "after": NEW}
     assert report["killed"]["subtasks"] >= 1
     assert report["subtasks"]["run_again"] >= report["recovered"]["subtasks"]
     assert report["recovered"]["subtasks"] >= 1, "it was killed at work"
@@ -123,15 +130,17 @@ def test_a_newcomer_sees_a_kill_and_a_complete_index(stage: Stage) -> None:
     done = stage.demo()
 
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    assert f"{NAMES:,} Unicode character names as {SUBTASKS:,} subtasks" in done.stderr.splitlines()[0]
+    assert f"{NAMES:,} Unicode character names, by a job in subtasks of 500" in done.stderr.splitlines()[0]
     assert "SIGKILL   process" in done.stderr
     assert "of the dead process run again by others: all done" in done.stderr
+    assert f"{UNREADABLE} documents: {WHY}" in done.stderr
+    assert f"{UNREADABLE} documents run again, and nothing else" in done.stderr
     assert f"documents {NAMES:,} of {NAMES:,}" in done.stdout
     assert "lost      0\n" in done.stdout
     assert "twice     0\n" in done.stdout
     assert "\N{SMILING CAT FACE WITH OPEN MOUTH} U+1F63A  SMILING CAT FACE WITH OPEN MOUTH" in done.stdout
     assert "Proved: nothing is missing" in done.stdout
-    assert len((done.stdout + done.stderr).splitlines()) <= 30
+    assert len((done.stdout + done.stderr).splitlines()) <= 36
     stage.assert_nothing_is_left()
 
 
@@ -173,7 +182,7 @@ class Thief(tell.Quiet):
         super().begins(scene)
 
     def counting(self):
-        with sqlite3.connect(self.folder / "index.db") as connection:
+        with sqlite3.connect(self.folder / "catalog_v2" / "index.db") as connection:
             connection.execute("DELETE FROM document WHERE number = 65")
         connection.close()
 
@@ -221,8 +230,8 @@ def test_a_worker_that_does_nothing_more_ends_the_run(stage: Stage, act: str, sa
 
     assert done.returncode == 1, f"{done.stdout}\n{done.stderr}"
     assert said in done.stdout
-    assert f"of {SUBTASKS} subtasks are settled" in done.stdout
-    assert f" 0 of {SUBTASKS} subtasks" not in done.stdout
+    assert f"of {NAMES:,} documents are done" in done.stdout
+    assert f" 0 of {NAMES:,} documents" not in done.stdout
     stage.assert_nothing_is_left()
 
 
@@ -247,10 +256,13 @@ def test_what_is_kept_can_be_looked_at(stage: Stage) -> None:
 
     assert proof(done)["killed"] is None
     assert f"kept in {kept}" in done.stderr
-    assert {"index.db", "workq.db", "worker.log", "workq.toml"} <= {one.name for one in kept.iterdir()}
+    assert {OLD, NEW, "alias", "workq.db", "worker.log", "workq.toml"} <= {one.name for one in kept.iterdir()}
     stage.environment |= {"WORKQ_CONFIG": str(kept / "workq.toml"), "WORKQ_BROKER_URL": ""}
-    status = stage.run("-m", "workq", "status", "-o", "json")
-    assert json.loads(status.stdout)["states"]["succeeded"] == SUBTASKS
+    jobs = stage.run("-m", "workq", "job", "ls", "-o", "json")
+    assert [(one["state"], one["succeeded"]) for one in json.loads(jobs.stdout)["jobs"]] == [
+        ("succeeded", UNREADABLE),
+        ("completed_with_failures", NAMES - UNREADABLE),
+    ]
 
 
 @pytest.mark.parametrize(

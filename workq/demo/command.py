@@ -63,11 +63,12 @@ def reindex(
     keep: Path | None,
     no_kill: bool,
 ) -> int:
-    """Build a full-text index as many subtasks, kill a worker process on the way, and count what is missing.
+    """Build a new version of a full-text index as a job, kill a worker process on the way, and count what is missing.
 
     The names of the characters that Python carries are indexed by `workq worker`, a real process with real children.
-    At 40 % one of them is killed with SIGKILL. At the end the documents are counted in the index, not in the queue.
-    Everything happens in a temporary folder.
+    At 30 % one of them is killed with SIGKILL, and at 60 % the job is paused. Some documents cannot be read, so that it
+    ends with failures; mended, they alone are run again, and searches go to the new version. At the end the documents
+    are counted in the index, not in the queue. Everything happens in a temporary folder.
     """
     from workq.demo import tell
     from workq.demo.play import Wishes, play

@@ -1,7 +1,7 @@
-"""The texts that the demo indexes: what there is, how it is cut into slices, and how a worker reads one slice.
+"""The texts that the demo indexes: what there is, and how a worker reads some of it.
 
-A slice is two numbers that mean something to its corpus alone: a range of code points, or of bytes in a file. So a
-subtask's arguments stay small, and every attempt reads the same documents again.
+An item is a number that means something to its corpus alone: a code point, or where a line begins in a file. So a
+subtask stays small, and every attempt reads the same documents again.
 
 On failure: a corpus that this machine does not have is a ConfigError before anything was started.
 """
@@ -13,9 +13,8 @@ import shutil
 import subprocess
 import sys
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -36,15 +35,6 @@ class Document:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """What one subtask indexes: the documents from `start` to before `end`, in the corpus's own measure."""
-
-    part: int
-    start: int
-    end: int
-
-
 class Corpus(Protocol):
     """What every corpus promises. Reading changes nothing."""
 
@@ -53,12 +43,12 @@ class Corpus(Protocol):
     question: str
     """A search that has an answer in it."""
 
-    def slices(self, size: int) -> Iterator[Slice]:
-        """The whole corpus, cut into slices of `size` documents; the last one may be shorter."""
+    def items(self, cursor: int | None) -> Iterator[tuple[int, int]]:
+        """What there is behind a cursor (None: all), one document after the other, each with the cursor behind it."""
         ...
 
-    def read(self, start: int, end: int) -> list[Document]:
-        """The documents of one slice, the same at every call."""
+    def read(self, items: Sequence[int]) -> list[Document]:
+        """The documents of these items, the same at every call."""
         ...
 
     def numbers(self) -> Iterator[int]:
@@ -72,31 +62,24 @@ class UnicodeNames:
     what = "Unicode character names"
     question = "smiling cat"
 
-    def slices(self, size: int) -> Iterator[Slice]:
-        """Ranges of code points with `size` named characters each."""
-        numbers = self.numbers()
-        part = 0
-        while chunk := list(islice(numbers, size)):
-            yield Slice(part, chunk[0], chunk[-1] + 1)
-            part += 1
+    def items(self, cursor: int | None) -> Iterator[tuple[int, int]]:
+        """Every code point that has a name; the cursor is the next one."""
+        points = range(cursor or 0, sys.maxunicode + 1)
+        return ((point, point + 1) for point in points if unicodedata.name(chr(point), None) is not None)
 
-    def read(self, start: int, end: int) -> list[Document]:
-        """The named characters of a range of code points."""
-        return [
-            Document(code_point, f"{chr(code_point)} U+{code_point:04X}", name)
-            for code_point in range(start, end)
-            if (name := unicodedata.name(chr(code_point), None)) is not None
-        ]
+    def read(self, items: Sequence[int]) -> list[Document]:
+        """These characters."""
+        return [Document(point, f"{chr(point)} U+{point:04X}", unicodedata.name(chr(point))) for point in items]
 
     def numbers(self) -> Iterator[int]:
         """Every code point that has a name."""
-        return (number for number in range(sys.maxunicode + 1) if unicodedata.name(chr(number), None) is not None)
+        return (point for point, _ in self.items(None))
 
 
 class DebianPackages:
     """The short descriptions of the packages that this machine's package manager knows, one JSON line for each.
 
-    The file is written once, by `write`; workers read slices of it by byte offset.
+    The file is written once, by `write`; workers read lines of it. An item is where its line begins.
     """
 
     what = "Debian package descriptions"
@@ -117,20 +100,22 @@ class DebianPackages:
         if not self.file.stat().st_size:
             raise ConfigError("corpus debian: this machine has no list of Debian packages; use --corpus unicode")
 
-    def slices(self, size: int) -> Iterator[Slice]:
-        """Ranges of bytes with `size` lines each."""
+    def items(self, cursor: int | None) -> Iterator[tuple[int, int]]:
+        """Where each line begins; the cursor is where it ends."""
         with self.file.open("rb") as lines:
-            part = start = 0
-            while chunk := list(islice(lines, size)):
-                end = start + sum(map(len, chunk))
-                yield Slice(part, start, end)
-                part, start = part + 1, end
+            begins = lines.seek(cursor or 0)
+            for line in lines:
+                yield begins, begins + len(line)
+                begins += len(line)
 
-    def read(self, start: int, end: int) -> list[Document]:
-        """The packages of a range of bytes that begins and ends between lines."""
+    def read(self, items: Sequence[int]) -> list[Document]:
+        """The packages of these lines."""
         with self.file.open("rb") as lines:
-            lines.seek(start)
-            return [Document(*json.loads(line)) for line in lines.read(end - start).splitlines()]
+            found = []
+            for begins in items:
+                lines.seek(begins)
+                found.append(Document(*json.loads(lines.readline())))
+            return found
 
     def numbers(self) -> Iterator[int]:
         """The ordinal of every package."""

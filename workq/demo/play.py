@@ -1,38 +1,37 @@
-"""The run of the demo: stores, a corpus, a worker, many subtasks, one SIGKILL; and then the count in the index.
+"""The run of the demo: a job builds a new version of an index, with what goes wrong on the way; then it is counted.
 
-Everything is private to one run: a folder, which is removed unless the caller wants to keep it, the settings in it, and
-servers of its own if asked for. No setting of the surrounding environment or folder reaches the queue of the demo.
+The job runs on a real worker. One of its processes is killed with SIGKILL, the job is paused and goes on, some
+documents cannot be read and fail, so that the alias stays where it was; they are mended, and only they are run again.
+Then what follows a success moves the alias.
 
-Who decides: the index, at the end. The queue's own counts only feed the progress and say when to stop waiting.
+Everything is private to one run (stage.py). Who decides: the index, at the end. The job's own counts only feed the
+progress and say when to stop waiting.
 
-What happens on each failure: no subtask ends for two minutes, or the worker leaves by itself: the run stops there and
+What happens on each failure: nothing ends for two minutes, or the worker leaves by itself: the run stops there and
 counts what is in the index, and the report says what was seen last. Whatever ends the run, Ctrl-C included: the worker,
 its processes, the servers and the folder are gone when `play` has returned or raised.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import shutil
-import signal
 import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import psutil
 
 from workq.board import Board
 from workq.demo.corpus import DebianPackages, open_corpus, package_stanzas
 from workq.demo.index import Count, Hit, count, create_index, open_index
-from workq.errors import ConfigError, MissingExtra, Unavailable
+from workq.demo.stage import folder_for, last_words, private_servers, working, write_settings
+from workq.demo.versions import CHUNK, NEW, OLD, UNREADABLE, alias, make_unreadable, mend, point
+from workq.errors import Unavailable
+from workq.job import JOB_ENDED, IfRunning, JobRow, JobState
 from workq.ledger.migrate import migrate
 from workq.task import State, Task
 from workq.testing.environment import only_workq_variables
@@ -40,17 +39,16 @@ from workq.testing.environment import only_workq_variables
 if TYPE_CHECKING:
     from workq.app import WorkQueue
 
-SUBTASK_SIZE: Final = 500
-KILL_AT: Final = 0.4
-"""The part of the subtasks that has succeeded when a process is killed."""
+KILL_AT: Final = 0.3
+"""The part of the items that is done when a process is killed."""
+PAUSE_AT: Final = 0.6
+"""And when the job is paused."""
+PAUSE_S: Final = 0.5
 STALL_S: Final = 120.0
 """Without any progress for so long, the run is given up."""
 HITS: Final = 5
-
+_WHO: Final[dict[str, Any]] = {"who": "the demo", "why": "to show it"}
 _LOOK_EVERY_S: Final = 0.05
-_LEAVE_S: Final = 15.0
-"""How long the worker may take to leave after SIGTERM."""
-_LAST_LINES: Final = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +71,7 @@ class Scene:
 
     what: str
     documents: int
-    subtasks: int
+    chunk: int
     index: str
     processes: int
     threads: int
@@ -103,26 +101,46 @@ class Recovery:
 
 
 @dataclass(frozen=True, slots=True)
+class Failures:
+    """How the job ended at first: so many documents had failed, of this; and what was searched then."""
+
+    count: int
+    sample: str
+    error: str
+    alias: str
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
-    """The outcome. `seconds` and `documents_per_s` count from the start of the worker to the last subtask."""
+    """The outcome. `seconds` and `documents_per_s` count from the start of the worker to the last subtask.
+
+    `failures` None: the job did not come so far. `mended`: documents that were run again after that. `alias`: what is
+    searched at the end.
+    """
 
     scene: Scene
     stores: str
     count: Count
-    succeeded: int
+    subtasks: int
     run_again: int
     killed: Killed | None
     recovery: Recovery | None
+    failures: Failures | None
+    mended: int
+    alias: str
     seconds: float
     trouble: str | None
-    """Why the run was given up, or what failed; None when all subtasks succeeded."""
+    """Why the run was given up, or what failed; None when it went as it should."""
     question: str
     hits: tuple[Hit, ...]
 
     @property
     def is_proved(self) -> bool:
-        """Whether the index has every document once, and nothing went wrong on the way there."""
-        return self.count.is_complete and self.trouble is None
+        """Whether the index has every document once, is the one that is searched, and nothing went wrong on the way."""
+        failures = self.failures
+        is_told = failures is not None and (failures.count, failures.alias) == (UNREADABLE, OLD)
+        is_swapped = (self.mended, self.alias) == (UNREADABLE, NEW)
+        return self.count.is_complete and self.trouble is None and is_told and is_swapped
 
     @property
     def documents_per_s(self) -> float:
@@ -146,7 +164,7 @@ class Narrator(Protocol):
         ...
 
     def progress(self, done: int, total: int) -> None:
-        """So many subtasks have succeeded. Called many times a second."""
+        """So many documents are done. Called many times a second."""
         ...
 
     def killed(self, killed: Killed) -> None:
@@ -157,6 +175,18 @@ class Narrator(Protocol):
         """All its subtasks were settled by others."""
         ...
 
+    def paused(self, done: int) -> None:
+        """The job was paused for a while, in which nothing was done; it goes on."""
+        ...
+
+    def failed(self, failures: Failures) -> None:
+        """The job has ended, with failures."""
+        ...
+
+    def mended(self, documents: int) -> None:
+        """They were run again, and nothing else."""
+        ...
+
     def counting(self) -> None:
         """The work is over, for better or worse."""
         ...
@@ -164,17 +194,22 @@ class Narrator(Protocol):
 
 @dataclass(slots=True)
 class _Watch:
-    """What was seen of the queue so far."""
+    """What was seen of the queue so far. `folder`: where the worker has its temporary files."""
 
     total: int
     folder: Path
-    """Where the worker has its temporary files."""
-    succeeded: int = 0
-    settled: int = 0
+    done: int = 0
     moved_at: float = field(default_factory=time.monotonic)
     ended_at: float = 0.0
     killed: Killed | None = None
     recovery: Recovery | None = None
+    has_paused: bool = False
+    failures: Failures | None = None
+    mended: int = 0
+
+
+class _GaveUp(Exception):
+    """The run is given up: why, and what was seen last."""
 
 
 def play(wishes: Wishes, narrator: Narrator) -> Report:
@@ -186,17 +221,21 @@ def play(wishes: Wishes, narrator: Narrator) -> Report:
         ConfigError: something that was asked for is not there: an engine, a corpus, the binaries of the servers.
     """
     with ExitStack() as stack:
-        folder = stack.enter_context(_folder(wishes.keep))
+        folder = stack.enter_context(folder_for(wishes.keep))
         corpus = open_corpus(wishes.corpus, folder)
         if isinstance(corpus, DebianPackages):
             corpus.write(package_stanzas())
-        create_index(wishes.engine, folder)
-        expected, slices = list(corpus.numbers()), list(corpus.slices(SUBTASK_SIZE))
-        index = stack.enter_context(closing(open_index(wishes.engine, folder)))
+        for version in (OLD, NEW):
+            (folder / version).mkdir()
+            create_index(wishes.engine, folder / version)
+        point(folder, OLD)
+        make_unreadable(folder, [item for item, _ in corpus.items(None)])
+        index = stack.enter_context(closing(open_index(wishes.engine, folder / NEW)))
+        expected = list(corpus.numbers())
         scene = Scene(
             what=corpus.what,
             documents=len(expected),
-            subtasks=len(slices),
+            chunk=CHUNK,
             index=index.engine,
             processes=wishes.processes,
             threads=wishes.threads,
@@ -207,9 +246,9 @@ def play(wishes: Wishes, narrator: Narrator) -> Report:
         stores, urls = "SQLite: ledger, hints and leases in one file", {"ledger": f"sqlite:///{folder / 'workq.db'}"}
         if wishes.servers:
             narrator.starts_servers()
-            stores, urls = stack.enter_context(_private_servers())
+            stores, urls = stack.enter_context(private_servers())
         variables = {
-            "WORKQ_CONFIG": str(_write_settings(folder, urls)),
+            "WORKQ_CONFIG": str(write_settings(folder, urls)),
             "WORKQ_DEMO_FOLDER": str(folder),
             "WORKQ_DEMO_ENGINE": wishes.engine,
             "WORKQ_DEMO_CORPUS": wishes.corpus,
@@ -221,25 +260,29 @@ def play(wishes: Wishes, narrator: Narrator) -> Report:
         with closing(wq.database()) as database:
             migrate(database)
         narrator.starts_worker(stores)
-        began = time.monotonic()
-        with _worker(folder, wishes) as worker:
-            total = application.reindex.enqueue_many(
-                {"part": one.part, "start": one.start, "end": one.end} for one in slices
-            )
-            watch = _Watch(total, folder)
-            trouble = _wait(wq, worker, watch, wishes, narrator)
+        watch, began, trouble = _Watch(len(expected), folder), time.monotonic(), None
+        with working(folder, processes=wishes.processes, threads=wishes.threads) as worker:
+            run = _Run(wq, worker, watch, wishes, narrator)
+            try:
+                run.job(application.reindex.run(version=NEW).id)
+                run.failed_ones()
+            except _GaveUp as error:
+                trouble = str(error)
         narrator.counting()
-        tasks = _all_tasks(wq, application.QUEUE)
+        tasks = [task for task in _all_tasks(wq, application.QUEUE) if task.name == application.reindex.name]
         return Report(
             scene=scene,
             stores=stores,
             count=count(index, expected),
-            succeeded=sum(task.state is State.SUCCEEDED for task in tasks),
+            subtasks=len(tasks),
             run_again=sum(task.attempt > 1 for task in tasks),
             killed=watch.killed,
             recovery=watch.recovery,
+            failures=watch.failures,
+            mended=watch.mended,
+            alias=alias(folder),
             seconds=(watch.ended_at or time.monotonic()) - began,
-            trouble=trouble or _failures(tasks),
+            trouble=trouble,
             question=corpus.question,
             hits=tuple(index.search(corpus.question, limit=HITS)),
         )
@@ -248,42 +291,118 @@ def play(wishes: Wishes, narrator: Narrator) -> Report:
 # -- watching
 
 
-def _wait(
-    wq: WorkQueue, worker: subprocess.Popen[bytes], watch: _Watch, wishes: Wishes, narrator: Narrator
-) -> str | None:
-    """Until every subtask is settled; answers why not, when it gives up."""
-    while True:
-        try:
-            _look(wq, worker, watch, wishes, narrator)
-        except Unavailable as error:
-            seen = f"the ledger does not answer: {error}"
-        else:
-            seen = f"{watch.settled} of {watch.total} subtasks are settled"
-            if watch.settled >= watch.total:
-                watch.ended_at = watch.moved_at
-                return None
-        if worker.poll() is not None:
-            return f"the worker ended by itself with status {worker.returncode}; {seen}{_last_words()}"
-        if time.monotonic() - watch.moved_at > wishes.stall_s:
-            return f"no progress for {wishes.stall_s:.0f} s; {seen}{_last_words()}"
-        time.sleep(_LOOK_EVERY_S)
+class _Run:
+    """One run of the job, watched, and steered."""
 
+    def __init__(
+        self, wq: WorkQueue, worker: subprocess.Popen[bytes], watch: _Watch, wishes: Wishes, narrator: Narrator
+    ) -> None:
+        self._wq = wq
+        self._worker = worker
+        self._watch = watch
+        self._wishes = wishes
+        self._narrator = narrator
+        self._job_id = ""
 
-def _look(wq: WorkQueue, worker: subprocess.Popen[bytes], watch: _Watch, wishes: Wishes, narrator: Narrator) -> None:
-    states = wq.stores.ledger.counts().states
-    settled = states[State.SUCCEEDED] + states[State.DEAD] + states[State.CANCELLED]
-    if settled > watch.settled:
-        watch.settled, watch.succeeded, watch.moved_at = settled, states[State.SUCCEEDED], time.monotonic()
-    narrator.progress(watch.succeeded, watch.total)
-    if watch.killed is None:
-        if wishes.kill and KILL_AT * watch.total <= watch.succeeded < watch.total:
-            watch.killed = _kill_one(wq, worker, watch.folder)
+    def job(self, job_id: str) -> None:
+        """Until the job has ended, with its failures.
+
+        Raises:
+            _GaveUp: it does not, or otherwise.
+        """
+        self._job_id = job_id
+        watch, ledger = self._watch, self._wq.stores.ledger
+        self._until(self._look)
+        watch.ended_at = watch.moved_at
+        found = self._row()
+        groups = ledger.failed_groups(job_id, limit=1)
+        if found.state is not JobState.COMPLETED_WITH_FAILURES or not groups:
+            raise _GaveUp(f"the job is {found.state}: {found.error or found.why or 'no document has failed'}")
+        watch.failures = Failures(found.failed, groups[0].item, groups[0].error, alias(watch.folder))
+        self._narrator.failed(watch.failures)
+
+    def failed_ones(self) -> None:
+        """What has failed is mended, and run again, until the new version is searched.
+
+        Raises:
+            _GaveUp: it does not come so far.
+        """
+        watch = self._watch
+        mend(watch.folder)
+        watch.moved_at = time.monotonic()
+        self._job_id = self._wq.producer.retry_job(
+            self._job_id, chunk=None, rate_max=None, if_running=IfRunning.REFUSE
+        ).id
+        self._until(lambda: self._row().state in JOB_ENDED)
+        found = self._row()
+        watch.mended = found.succeeded
+        if found.state is not JobState.SUCCEEDED:
+            raise _GaveUp(f"the job over what had failed is {found.state}: {found.error or found.why}")
+        self._until(lambda: alias(watch.folder) == NEW or self._swap_is_dead())
+        if self._swap_is_dead():
+            raise _GaveUp("the alias was not moved: the new version is not complete")
+        self._narrator.mended(found.succeeded)
+
+    def _until(self, is_so: Callable[[], bool]) -> None:
+        watch = self._watch
+        while True:
+            try:
+                if is_so():
+                    return
+                seen = f"{watch.done:,} of {watch.total:,} documents are done"
+            except Unavailable as error:
+                seen = f"the ledger does not answer: {error}"
+            if self._worker.poll() is not None:
+                status = self._worker.returncode
+                raise _GaveUp(f"the worker ended by itself with status {status}; {seen}{last_words(watch.folder)}")
+            if time.monotonic() - watch.moved_at > self._wishes.stall_s:
+                raise _GaveUp(f"no progress for {self._wishes.stall_s:.0f} s; {seen}{last_words(watch.folder)}")
+            time.sleep(_LOOK_EVERY_S)
+
+    def _look(self) -> bool:
+        """Whether the job has ended; and what is to be done about it now."""
+        watch, wishes, narrator = self._watch, self._wishes, self._narrator
+        found = self._row()
+        if found.done > watch.done:
+            watch.done, watch.moved_at = found.done, time.monotonic()
+        narrator.progress(watch.done, watch.total)
+        part = watch.done / watch.total
+        if wishes.kill and watch.killed is None and part >= KILL_AT and found.state not in JOB_ENDED:
+            watch.killed = _kill_one(self._wq, self._worker, watch.folder)
             if watch.killed is not None:
                 narrator.killed(watch.killed)
-    elif watch.recovery is None:
-        watch.recovery = _recovery(wq, watch.killed)
-        if watch.recovery is not None:
-            narrator.recovered(watch.recovery)
+        elif watch.killed is not None and watch.recovery is None:
+            watch.recovery = _recovery(self._wq, watch.killed)
+            if watch.recovery is not None:
+                narrator.recovered(watch.recovery)
+        if not watch.has_paused and part >= PAUSE_AT and found.state is JobState.RUNNING:
+            watch.has_paused = True
+            self._pause()
+        is_back = watch.killed is None or watch.recovery is not None
+        return found.state in JOB_ENDED and is_back
+
+    def _pause(self) -> None:
+        """For a moment, in which nothing may be done."""
+        ledger = self._wq.stores.ledger
+        ledger.pause_job(self._job_id, **_WHO)
+        self._until(lambda: self._row().state is not JobState.PAUSING)
+        before = self._row().done
+        time.sleep(PAUSE_S)
+        after = self._row()
+        if after.state is JobState.PAUSED and after.done != before:
+            raise _GaveUp(f"while the job was paused, {after.done - before} documents were done")
+        self._wq.producer.relay.offer(ledger.resume_job(self._job_id, **_WHO)[1])
+        self._watch.moved_at = time.monotonic()
+        self._narrator.paused(after.done)
+
+    def _row(self) -> JobRow:
+        found = self._wq.stores.ledger.job(self._job_id)
+        if found is None:
+            raise _GaveUp(f"job {self._job_id} is gone")
+        return found
+
+    def _swap_is_dead(self) -> bool:
+        return bool(self._wq.stores.ledger.tasks(name="demo.swap", state=State.DEAD, limit=1))
 
 
 def _kill_one(wq: WorkQueue, worker: subprocess.Popen[bytes], folder: Path) -> Killed | None:
@@ -348,125 +467,3 @@ def _all_tasks(wq: WorkQueue, queue: str) -> list[Task]:
     while page := wq.stores.ledger.tasks(queue=queue, limit=1000, after=found[-1].id if found else None):
         found += page
     return found
-
-
-def _failures(tasks: list[Task]) -> str | None:
-    lost = [task for task in tasks if task.state in (State.DEAD, State.CANCELLED)]
-    if not lost:
-        return None
-    why = f"{lost[0].reason}: {lost[0].error}" if lost[0].error else str(lost[0].reason)
-    return f"{len(lost)} subtasks did not succeed; the first: {why.splitlines()[0]}"
-
-
-def _last_words() -> str:
-    """The end of the worker's log, which stands beside the settings."""
-    log = Path(os.environ["WORKQ_DEMO_FOLDER"]) / "worker.log"
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:] if log.exists() else []
-    return "".join(f"\n    {line}" for line in ["the worker's last words:", *lines]) if lines else ""
-
-
-# -- what it runs on
-
-
-@contextmanager
-def _folder(keep: Path | None) -> Iterator[Path]:
-    """A private folder: a temporary one, or the one to keep, which must be new or empty."""
-    if keep is not None:
-        keep = keep.absolute()
-        try:
-            keep.mkdir(parents=True, exist_ok=True)
-            is_empty = not any(keep.iterdir())
-        except OSError as error:
-            raise ConfigError(f"--keep {keep}: {error.strerror}") from None
-        if not is_empty:
-            raise ConfigError(f"--keep {keep}: the folder is not empty; name a new one")
-        yield keep
-        return
-    folder = Path(tempfile.mkdtemp(prefix="workq-demo-")).absolute()
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder)
-
-
-def _write_settings(folder: Path, urls: Mapping[str, str]) -> Path:
-    """A settings file that says where the stores are, so that none of the user's own is read."""
-    file = folder / "workq.toml"
-    file.write_text("".join(f"{name} = '{url}'\n" for name, url in urls.items()), encoding="utf-8")
-    return file
-
-
-@contextmanager
-def _private_servers() -> Iterator[tuple[str, dict[str, str]]]:
-    """RabbitMQ, Redis and PostgreSQL for this run alone: what they are, and their URLs."""
-    from workq.testing.servers import ServerFailed, ServerMissing, start_postgres, start_rabbitmq, start_redis
-
-    for module, extra in (("pika", "rabbitmq"), ("redis", "redis"), ("psycopg", "postgres")):
-        if importlib.util.find_spec(module) is None:
-            raise MissingExtra(f"--servers needs {module}; install workq with its extra: {extra}")
-    with ExitStack() as stack:
-        try:
-            rabbitmq, redis, postgres = (
-                stack.enter_context(start()) for start in (start_rabbitmq, start_redis, start_postgres)
-            )
-        except ServerMissing as error:
-            raise ConfigError(f"--servers: {error} (all that is missing, on Debian: make servers)") from error
-        except ServerFailed as error:
-            raise ConfigError(f"--servers: {error}") from error
-        names = ", ".join(f"{one.name} {one.version}" for one in (rabbitmq, redis, postgres))
-        yield names, {"ledger": postgres.url, "broker": rabbitmq.url, "inflight": redis.url}
-
-
-@contextmanager
-def _worker(folder: Path, wishes: Wishes) -> Iterator[subprocess.Popen[bytes]]:
-    """`workq worker` as a real process; it and its children are gone at the end. A Ctrl-C is for us alone."""
-    with (folder / "worker.log").open("wb") as log:
-        worker = subprocess.Popen(
-            _worker_command(wishes),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=os.environ | {"TMPDIR": str(folder)},
-            start_new_session=True,
-        )
-    try:
-        yield worker
-    finally:
-        _end(worker, folder)
-
-
-def _worker_command(wishes: Wishes) -> list[str]:
-    options = ["--queues", "demo", "--processes", str(wishes.processes), "--threads", str(wishes.threads)]
-    return [sys.executable, "-m", "workq", "worker", "--app", "workq.demo.reindex:wq", *options]
-
-
-def _end(worker: subprocess.Popen[bytes], folder: Path) -> None:
-    """SIGTERM, and SIGKILL for what is left after a while. Another Ctrl-C does not keep us from it."""
-    ignored = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        for process in _ours(folder):
-            with suppress(psutil.NoSuchProcess):
-                process.resume()  # a stopped process does not see the signal
-        if worker.poll() is None:
-            worker.terminate()
-            try:
-                worker.wait(_LEAVE_S)
-            except subprocess.TimeoutExpired:
-                worker.kill()
-                worker.wait()
-        left = list(_ours(folder))
-        for process in left:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()  # psutil makes sure that the pid is still the same process
-        psutil.wait_procs(left, timeout=_LEAVE_S)
-    finally:
-        for number, before in ignored.items():
-            signal.signal(number, before)
-
-
-def _ours(folder: Path) -> Iterator[psutil.Process]:
-    """The processes that were started for this folder, also those whose parent is gone."""
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if process.pid != os.getpid() and process.environ().get("WORKQ_DEMO_FOLDER") == str(folder):
-                yield process

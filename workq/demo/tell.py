@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 
-from workq.demo.play import KILL_AT, SUBTASK_SIZE, Killed, Narrator, Recovery, Report, Scene
+from workq.demo.play import KILL_AT, PAUSE_AT, PAUSE_S, Failures, Killed, Narrator, Recovery, Report, Scene
+from workq.demo.versions import NEW, UNREADABLE
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 _EVERY: Final = 0.2
 """Plain lines tell the progress this often."""
+_STYLES: Final = {"SIGKILL": "bold red", "failed": "bold red", "back": "bold green", "mended": "bold green"}
 _SHOWN: Final = 20
 """How many numbers of missing documents are listed."""
 
@@ -28,14 +30,13 @@ class Plain:
     """The story in lines."""
 
     def begins(self, scene: Scene) -> None:
-        """What this is, in two lines, and who takes part."""
-        kill = "one of them is killed with SIGKILL" if scene.kill else "nobody is killed"
+        """What this is, in three lines, and who takes part."""
+        kill = f"At {KILL_AT:.0%} one of them is killed with SIGKILL, at" if scene.kill else "At"
         self.say(
-            f"This builds a full-text index of {scene.documents:,} {scene.what} as {scene.subtasks:,} subtasks of "
-            f"{SUBTASK_SIZE}, run by {_processes(scene.processes)}.",
-            f"At {KILL_AT:.0%} {kill}. At the end the index itself is counted, not the queue."
-            if scene.kill
-            else "At the end the index itself is counted, not the queue.",
+            f"This builds a new version of a full-text index: {scene.documents:,} {scene.what}, by a job in subtasks "
+            f"of {scene.chunk}, run by {_processes(scene.processes)}.",
+            f"{kill} {PAUSE_AT:.0%} the job is paused; {UNREADABLE} documents cannot be read until they are mended.",
+            "At the end the index itself is counted, not the queue.",
             "",
             f"  index     {scene.index}",
         )
@@ -60,7 +61,7 @@ class Plain:
         part = done / total if total else 1.0
         if part >= self._told + _EVERY:
             self._told = part - part % _EVERY
-            self.say(f"  {part:>5.0%}     {done:,} of {total:,} subtasks")
+            self.say(f"  {part:>5.0%}     {done:,} of {total:,} documents")
 
     def killed(self, killed: Killed) -> None:
         """The event of the evening."""
@@ -77,6 +78,24 @@ class Plain:
                 f"  back      {_counted(recovery.subtasks, 'subtask')} of the dead process run again by others: "
                 f"all done {recovery.seconds:.2f} s after the kill"
             )
+
+    def paused(self, done: int) -> None:
+        """Nothing moved."""
+        self.say(f"  paused    at {done:,} documents, for {PAUSE_S:g} s in which nothing was done; it goes on")
+
+    def failed(self, failures: Failures) -> None:
+        """What a user would be told by `workq job failures`."""
+        self.say(
+            f"  failed    {_counted(failures.count, 'document')}: {failures.error} (for example {failures.sample}); "
+            f"searches still go to {failures.alias}"
+        )
+
+    def mended(self, documents: int) -> None:
+        """What a user would do by `workq job retry --failed`."""
+        self.say(
+            f"  mended    {_counted(documents, 'document')} run again, and nothing else; then, as all are there, "
+            f"searches go to {NEW}"
+        )
 
     def counting(self) -> None:
         """Nothing to say: the proof follows at once."""
@@ -104,7 +123,7 @@ class Bar(Plain):
     def progress(self, done: int, total: int) -> None:
         """Move the bar."""
         if self._task is None:
-            self._task = self._bar.add_task("subtasks", total=total)
+            self._task = self._bar.add_task("documents", total=total)
         self._bar.update(self._task, completed=done)
 
     def say(self, *lines: str) -> None:
@@ -112,7 +131,7 @@ class Bar(Plain):
         from rich.text import Text
 
         for line in lines:
-            style = "bold red" if line.startswith("  SIGKILL") else "bold green" if line.startswith("  back") else ""
+            style = next((style for word, style in _STYLES.items() if line.startswith(f"  {word}")), "")
             self._bar.console.print(Text(line, style=style))
 
 
@@ -130,7 +149,7 @@ def narrator(*, is_quiet: bool, is_colored: bool) -> Iterator[Narrator]:
         TaskProgressColumn(),
         BarColumn(bar_width=40),
         MofNCompleteColumn(),
-        TextColumn("subtasks"),
+        TextColumn("documents"),
         TimeElapsedColumn(),
     )
     console = Console(stderr=True, no_color=not is_colored, highlight=False)
@@ -156,6 +175,7 @@ def page(report: Report) -> str:
     elif report.killed is None and report.scene.kill:
         lines.append("  recovered nothing: all was done before a process could be killed")
     lines += [
+        f"  searched  {report.alias}",
         f"  time      {report.seconds:.1f} s, {report.documents_per_s:,.0f} documents a second",
         "",
         f'Search for "{report.question}":',
@@ -167,14 +187,17 @@ def page(report: Report) -> str:
         lines.append(f"Not finished: {report.trouble}")
     if report.is_proved:
         lines.append("Proved: nothing is missing, and nothing is there twice.")
+        lines.append("Your own: workq job run, watch, failures, retry (docs/how-to/jobs.md).")
     elif not counted.is_complete:
         lines.append("FAILED: the index is not complete.")
+    elif report.trouble is None:
+        lines.append("FAILED: it did not go as it should.")
     return "\n".join(lines)
 
 
 def document(report: Report) -> dict[str, Any]:
     """The report as one JSON object; lists of documents are cut short, their counts are not."""
-    counted, killed, recovery = report.count, report.killed, report.recovery
+    counted, killed, recovery, failures = report.count, report.killed, report.recovery, report.failures
     return {
         "is_proved": report.is_proved,
         "corpus": report.scene.what,
@@ -190,10 +213,12 @@ def document(report: Report) -> dict[str, Any]:
             "twice_first": list(counted.twice[:_SHOWN]),
         },
         "subtasks": {
-            "total": report.scene.subtasks,
-            "succeeded": report.succeeded,
+            "total": report.subtasks,
             "run_again": report.run_again,
         },
+        "failed": None if failures is None else {"documents": failures.count, "error": failures.error},
+        "mended": report.mended,
+        "searched": {"before": None if failures is None else failures.alias, "after": report.alias},
         "killed": None if killed is None else {"pid": killed.pid, "subtasks": len(killed.attempts)},
         "recovered": None if recovery is None else {"subtasks": recovery.subtasks, "seconds": recovery.seconds},
         "seconds": round(report.seconds, 3),
