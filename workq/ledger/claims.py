@@ -129,8 +129,8 @@ class Claiming(Settling):
             granted = {row[0] for row in rows}
             missed = [task_id for task_id in chosen if task_id not in granted]
             looks = self._looks(tx, missed) if missed else {}
-            if is_guarded := [task_id for task_id, look in looks.items() if look.is_guarded]:
-                rows = [*rows, *self._take_guarded(tx, call, is_guarded)]
+            if guarded_ids := [task_id for task_id, look in looks.items() if look.is_guarded]:
+                rows = [*rows, *self._take_guarded(tx, call, guarded_ids)]
                 granted = {row[0] for row in rows}
                 looks = self._looks(tx, [task_id for task_id in missed if task_id not in granted])
             for sent_again, delay_s in hinted.conclude(tx, granted, looks):

@@ -141,7 +141,7 @@ class NestingContract(JobSteps):
         self.settle(ledger, outer, Failed(0.0, "boom"))
         self.end(ledger, same)
         assert ledger.begin_job(nested_in(job)).id == same.id
-        assert ledger.job(same.id).state is JobState.SUCCEEDED  # type: ignore[union-attr]
+        assert self.stands(ledger, same).state is JobState.SUCCEEDED
 
     def test_in_one_that_has_ended_or_is_about_to_nothing_is_begun(
         self, ledger: Ledger, job: NewJob, outer: Claim
