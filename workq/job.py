@@ -253,11 +253,13 @@ class SlowSubtask(msgspec.Struct, frozen=True):
 class Split(msgspec.Struct, frozen=True):
     """What came of a page: how many subtasks may still be made now.
 
-    None: it was not recorded, because the job is paused, or this splitter is not the job's any more.
+    None: it was not recorded, because the job is paused, takes no more, or stands elsewhere: another attempt of this
+    splitter, or another feeder, has gone on with it.
     """
 
     room: int | None
     is_paused: bool = False
+    is_elsewhere: bool = False
     hints: tuple[Any, ...] = ()
 
 

@@ -157,6 +157,25 @@ def test_told_to_stop_it_leaves_off_behind_what_is_recorded(splits: Splits) -> N
     assert splits.items() == list(range(splits.row.cursor))
 
 
+def test_who_loses_a_page_to_an_earlier_attempt_leaves_off_and_reads_on_behind_it(splits: Splits) -> None:
+    class Slow(Items):
+        def pages(self, cursor: Any, size: int) -> Iterator[Page]:
+            for page in super().pages(cursor, size):
+                if page.cursor == 2:
+                    with pytest.raises(Snooze):
+                        splits.attempt(Items(range(8)), stops=lambda: True)
+                yield page
+
+    with pytest.raises(Snooze, match="an earlier attempt has recorded this page"):
+        splits.attempt(Slow(range(8)))
+    between = splits.row.split, splits.row.cursor
+    splits.attempt(Items(range(8)))
+
+    assert between == (2, 2)
+    assert splits.items() == list(range(8))
+    assert (splits.row.is_split, splits.row.total) == (True, 8)
+
+
 def test_of_a_job_that_was_cancelled_meanwhile_nothing_more_is_made(splits: Splits) -> None:
     def cancels() -> Iterator[int]:
         yield from range(2)

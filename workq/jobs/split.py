@@ -7,6 +7,7 @@ that is done. It also gives it back each second, so that where there is one thre
 What goes wrong: the source raises after it has yielded something new: that was progress, and it is read on a little
 later. It raises at once: the splitter has failed, and is tried again as any task; dead, it takes its job with it. An
 item that JSON cannot carry, or that alone is larger than a payload may be, has failed for good, and the others go on.
+An earlier attempt, thought dead, was not, and has recorded the page first: it is read again behind that.
 """
 
 from __future__ import annotations
@@ -180,6 +181,8 @@ class Splitting:
         if split.is_paused:
             self._pause()
             return self._record(total=total, is_last=is_last)
+        if split.is_elsewhere and self._waits is None:
+            raise Snooze(0.0, "an earlier attempt has recorded this page")
         if split.room is None:
             return False
         reach("split.after_record")

@@ -52,8 +52,8 @@ def ask(tx: Connection, database: Database, task_ids: Sequence[str]) -> list[tup
     )
     rows = {row.id: row for row in tx.execute(query, {"b_ids": in_order(task_ids)})}
     passed: list[tuple[str, bool]] = []
-    parked: list[str] = []
     over: list[str] = []
+    held: dict[str, list[Any]] = {}
     paced: dict[str, list[Any]] = {}
     for task_id in task_ids:
         row = rows.get(task_id)
@@ -61,25 +61,46 @@ def ask(tx: Connection, database: Database, task_ids: Sequence[str]) -> list[tup
             continue
         state = None if row.state is None else JobState(row.state)
         if state in JOB_STARTS and row.live_key is None:  # it waits for another of its name
-            parked.append(task_id)
+            held.setdefault(row.job_id, []).append(row)
         elif state is None or (state in JOB_STARTS and (row.rate_max is None or row.items_left is None)):
             passed.append((task_id, row.limit_key is not None))
         elif state in JOB_STARTS:
             paced.setdefault(row.job_id, []).append(row)
+        elif state in JOB_PAUSES:
+            held.setdefault(row.job_id, []).append(row)
         else:
-            (parked if state in JOB_PAUSES else over).append(task_id)
-    if parked:
-        _set(tx, database, parked, never(database))
-    if over:
-        values = {"state": State.CANCELLED, "settled_at": database.now(), "live_key": None, "reason": "its job is over"}
-        _set(tx, database, over, values)
-    if paced:  # tasks before jobs: so does whoever settles
-        ids = in_order(row.id for rows_of_job in paced.values() for row in rows_of_job)
+            over.append(task_id)
+    if held or paced:  # tasks before jobs: so does whoever settles
+        waits = (row.id for by_job in (held, paced) for rows_of_job in by_job.values() for row in rows_of_job)
         locks = select(t.c.id).where(among(t.c.id, database.dialect)).order_by(t.c.id).with_for_update()
-        tx.execute(locks, {"b_ids": ids}).all()
-    for job_id in sorted(paced):
-        passed += _paced(tx, database, job_id, paced[job_id])
+        tx.execute(locks, {"b_ids": in_order((*over, *waits))}).all()
+    if over:
+        _cancel(tx, database, over)
+    for job_id in sorted({*held, *paced}):
+        if job_id in held:
+            passed += _held_back(tx, database, job_id, held[job_id])
+        else:
+            passed += _paced(tx, database, job_id, paced[job_id])
     return passed
+
+
+def _held_back(tx: Connection, database: Database, job_id: str, rows: Sequence[Any]) -> list[tuple[str, bool]]:
+    """Park them, if their job holds them back still; answers those that start.
+
+    That is seen under its lock: whoever lets the job go on has to wait for this, and finds them parked afterwards.
+    """
+    j = database.tables.job
+    job = tx.execute(select(j.c.state, j.c.live_key).where(j.c.id == job_id).with_for_update()).first()
+    ids = [row.id for row in rows]
+    if job is not None and job.state not in JOB_STARTS | JOB_PAUSES:
+        _cancel(tx, database, ids)
+    elif job is not None and (job.state in JOB_PAUSES or job.live_key is None):
+        _set(tx, database, ids, never(database))
+    else:  # a moment ago it did
+        subtasks = [row for row in rows if row.items_left is not None]
+        splitters = [(row.id, row.limit_key is not None) for row in rows if row.items_left is None]
+        return splitters + (_paced(tx, database, job_id, subtasks) if subtasks else [])
+    return []
 
 
 def _paced(tx: Connection, database: Database, job_id: str, rows: Sequence[Any]) -> list[tuple[str, bool]]:
@@ -111,6 +132,11 @@ def _paced(tx: Connection, database: Database, job_id: str, rows: Sequence[Any])
         later = update(t).where(t.c.id == bindparam("b_id"), guarded(t.c.state, *CLAIMABLE))
         tx.execute(later.values(state=State.WAITING, due_at=at), wait)
     return passed
+
+
+def _cancel(tx: Connection, database: Database, task_ids: Sequence[str]) -> None:
+    values = {"state": State.CANCELLED, "settled_at": database.now(), "live_key": None, "reason": "its job is over"}
+    _set(tx, database, task_ids, values)
 
 
 def _set(tx: Connection, database: Database, task_ids: Sequence[str], values: Any) -> None:

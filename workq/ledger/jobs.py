@@ -182,7 +182,7 @@ class Running(Tending, Showing):
         """Record a page of subtasks and the cursor behind it, in one transaction, if `after` of them were made before.
 
         `failed`: items of it that no subtask can carry. Answers how many subtasks may be made now; None, and nothing is
-        recorded, when the job stands elsewhere, or is over.
+        recorded, when the job stands elsewhere, is paused, or is over.
         `is_last`: its source is read to the end. Repeatable: what was recorded by this very call is answered again.
         """
         wishes = Wishes()
@@ -220,10 +220,11 @@ class Running(Tending, Showing):
     def _split_again(self, tx: Connection, row: JobLock, subtasks: Sequence[NewSubtask], after: int) -> Split:
         """Whether this very page stands already: a commit of ours was lost."""
         s = self.database.tables.subtask
+        elsewhere = Split(None, is_elsewhere=not row.is_split)
         if not subtasks or row.read_subtasks != after + len(subtasks):
-            return Split(None)
+            return elsewhere
         if tx.execute(select(s.c.task_id).where(s.c.task_id == subtasks[-1].task_id)).first() is None:
-            return Split(None)
+            return elsewhere
         return Split(max(0, row.options.window - row.open_subtasks))
 
     # -- people

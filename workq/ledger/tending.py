@@ -15,12 +15,27 @@ from time import monotonic
 from typing import Any, Final
 
 from msgspec.structs import replace
-from sqlalchemy import Connection, Delete, Select, and_, bindparam, case, delete, func, null, or_, select, update
+from sqlalchemy import (
+    Connection,
+    Delete,
+    Select,
+    and_,
+    bindparam,
+    case,
+    delete,
+    func,
+    null,
+    or_,
+    select,
+    true,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.sql.elements import ColumnElement
 
 from workq import codec
 from workq.errors import Unavailable
-from workq.job import JOB_ENDED, JOB_STARTS, JOB_UNWANTED, JobState, Tended, splitter
+from workq.job import JOB_ENDED, JOB_STARTS, JOB_UNWANTED, Collect, JobState, Tended, splitter
 from workq.ledger import Settled, Unpublished
 from workq.ledger.among import among, in_order
 from workq.ledger.counting import Change, JobLock, Rest, Wishes
@@ -114,15 +129,32 @@ class Tending(Withdrawing, Settling):
         A slot that was given before is given up. Not what waits for the limit of its handler, which stands in a line of
         its own, nor what has failed and waits for its next attempt.
         """
+        return self._let_go(job_id, true(), true())
+
+    def _unpark_left(self, job_id: str) -> list[Unpublished]:
+        """The same of a job that runs: what whoever resumed or throttled it was to let go, and died before it did.
+
+        A slot is of a rate that is not there any more when the next one to be given is not behind it.
+        """
+        j, s = self.database.tables.job, self.database.tables.subtask
+        runs = select(j.c.id).where(
+            j.c.id == job_id, j.c.state.in_([state.value for state in JOB_STARTS]), j.c.live_key.is_not(None)
+        )
+        is_now = or_(j.c.rate_max.is_(None), j.c.slot_at.is_(None), s.c.slot_at >= j.c.slot_at)
+        is_old = select(j.c.id).where(j.c.id == job_id, is_now).correlate(s).exists()
+        return self._let_go(job_id, runs.exists(), is_old)
+
+    def _let_go(self, job_id: str, where: ColumnElement[bool], of_slots: ColumnElement[bool]) -> list[Unpublished]:
         tables = self.database.tables
         t, s, j, k = tables.task, tables.subtask, tables.job, tables.parked
         now = self.database.now
         subtasks = select(s.c.task_id).where(s.c.job_id == job_id, s.c.ended_at.is_(None))
-        paced = subtasks.where(s.c.slot_at == t.c.due_at).correlate(t)
+        paced = subtasks.where(s.c.slot_at == t.c.due_at, of_slots).correlate(t)
         splitter = select(j.c.split_task).where(j.c.id == job_id, j.c.live_key.is_not(None))
         parked = (
             select(t.c.id, t.c.queue, t.c.attempt)
             .where(
+                where,
                 or_(t.c.id.in_(subtasks), t.c.id.in_(splitter)),
                 guarded(t.c.state, State.WAITING),
                 or_(t.c.due_at > now(NEVER_S / 2), t.c.id.in_(paced)),
@@ -257,7 +289,8 @@ class Tending(Withdrawing, Settling):
         """Do what others have left undone about a job. Repeatable.
 
         Counts what was settled elsewhere, ends it if nothing of it is left, cancels what it does not want any more,
-        wakes its splitter, fails it when that is dead, and begins it when it has waited for another.
+        wakes its splitter, fails it when that is dead, lets go what is parked though it runs, and begins it when it has
+        waited for another.
         """
         if dry_run:
             uncounted = self._uncounted(job_id).limit(AT_ONCE)
@@ -271,6 +304,7 @@ class Tending(Withdrawing, Settling):
         waits = self.database.ask(lambda tx: tx.execute(waiting).first())
         if waits is not None:  # for another of its name and key, which may have ended
             hints += self.begin_queued(waits.name, waits.job_key)
+        hints += self._unpark_left(job_id)
         return Tended(counted, tuple(hints))
 
     def _judged(self, job_id: str) -> Wishes:
@@ -311,7 +345,7 @@ class Tending(Withdrawing, Settling):
     # -- do the counts add up?
 
     def miscounts(self, job_id: str) -> dict[str, tuple[int, int]]:
-        """Which counts of a job are not the sums of its subtasks: what the job says, and the sum."""
+        """Which counts of a job are not the sums of its subtasks, or of its results: what the job says, and the sum."""
         return self.database.run(lambda tx: self._miscounts(tx, job_id, self.locked_job(tx, job_id)))
 
     def recount_job(self, job_id: str, *, by: Mapping[str, Any]) -> list[Unpublished]:
@@ -334,7 +368,7 @@ class Tending(Withdrawing, Settling):
         """All that changes either holds the row of the job: nothing moves between two questions."""
         if row is None:
             return {}
-        s, f = self.database.tables.subtask, self.database.tables.failed_item
+        s, f, r = self.database.tables.subtask, self.database.tables.failed_item, self.database.tables.job_result
         names = ("succeeded", "failed", "skipped", "cancelled")
         sums = [func.coalesce(func.sum(s.c[name]), 0).label(name) for name in ("size", *names)]
         is_open = func.coalesce(func.sum(case((s.c.ended_at.is_(None), 1), else_=0)), 0).label("open_subtasks")
@@ -345,6 +379,9 @@ class Tending(Withdrawing, Settling):
         right = {name: int(found[name]) for name in ("subtasks", "open_subtasks", *names)}
         right["failed"] += outside
         right["split"] = int(found["size"]) + outside
+        if row.options.collect is Collect.ALL:
+            kept = select(func.count()).select_from(r).where(r.c.job_id == job_id)
+            right["results"] = int(tx.execute(kept).scalar_one())
         return {name: (getattr(row, name), value) for name, value in right.items() if getattr(row, name) != value}
 
     # -- what nobody asks for any more

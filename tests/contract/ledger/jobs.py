@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from workq import codec
 from workq.errors import NotFound, Refused
 from workq.incarnation import Incarnation
 from workq.job import Begun, Collect, IfRunning, JobOptions, JobState, NewJob
-from workq.ledger import Evidence, Ledger
+from workq.ledger import Evidence, Ledger, gates
 from workq.ledger.database import Database
 from workq.task import (
     Cancelled,
@@ -74,6 +75,7 @@ class JobsContract(JobSteps):
 
         row = self.stands(ledger, job)
         assert (first.room, again.room, another.room) == (2, 2, None)
+        assert [one.is_elsewhere for one in (first, again, another)] == [False, False, True]
         assert (row.state, row.cursor, row.subtasks, row.open_subtasks, row.split) == (JobState.RUNNING, 20, 2, 2, 20)
         assert len(ledger.tasks(name="index")) == 2
 
@@ -424,6 +426,46 @@ class JobsContract(JobSteps):
         assert {hint.task_id for hint in hints} == {*ids[1:], job.splitter.id}
         assert len(ledger.claim([hint.task_id for hint in hints], by=worker.id)) == 3
 
+    def test_what_whoever_resumed_it_has_not_let_go_a_sweep_does(
+        self, ledger: Ledger, worker: Incarnation, job: NewJob, database: Database
+    ) -> None:
+        ids = [*self.split(ledger, job, 3), job.splitter.id]
+        ledger.pause_job(job.id, **WHO)
+        refused = ledger.claim(ids, by=worker.id)
+        paused = ledger.tend_job(job.id)
+        j = database.tables.job
+        with database.engine.begin() as connection:  # whoever resumed it died behind its first commit
+            connection.execute(j.update().values(state="running", paused_at=None))
+
+        tended = [ledger.tend_job(job.id) for _ in range(2)]
+
+        assert (refused, paused.hints) == ([], ())
+        assert [{hint.task_id for hint in one.hints} for one in tended] == [set(ids), set()]
+        assert len(ledger.claim(ids, by=worker.id)) == 4
+
+    def test_one_that_goes_on_in_the_middle_of_a_claim_leaves_nothing_parked(
+        self, ledger: Ledger, worker: Incarnation, job: NewJob, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ids = [*self.split(ledger, job, 3), job.splitter.id]
+        ledger.pause_job(job.id, **WHO)
+        hold_back, hints = gates._held_back, list[str]()
+
+        def resume() -> None:
+            hints.extend(hint.task_id for hint in ledger.resume_job(job.id, **WHO)[1])
+
+        def resumed_first(*arguments: Any) -> list[tuple[str, bool]]:
+            resuming.start()
+            resuming.join(timeout=0.5)  # on SQLite it waits for this transaction
+            return hold_back(*arguments)
+
+        resuming = threading.Thread(target=resume)
+        monkeypatch.setattr(gates, "_held_back", resumed_first)
+
+        claims = ledger.claim(ids, by=worker.id)
+        resuming.join()
+
+        assert sorted([*hints, *(claim.task_id for claim in claims)]) == sorted(ids)
+
     def test_a_cancelled_one_starts_nothing_from_that_moment_and_ends_when_nothing_runs(
         self, ledger: Ledger, worker: Incarnation, job: NewJob
     ) -> None:
@@ -491,6 +533,25 @@ class JobsContract(JobSteps):
         assert {hint.task_id for hint in hints} == set(ids) - {first.task_id}, "a retry keeps its time"
         assert (len(one), len(another), len(rest)) == (1, 1, 1)
         assert len(ledger.claim(ids, by=worker.id)) == 1
+
+    def test_slots_of_a_rate_that_is_gone_a_sweep_gives_up(
+        self, ledger: Ledger, worker: Incarnation, job: NewJob, database: Database
+    ) -> None:
+        ids = self.split(ledger, job, 4)
+        ledger.throttle_job(job.id, rate_max=0.001, **WHO)
+        [first] = ledger.claim(ids, by=worker.id)
+        slow = ledger.tend_job(job.id)
+        j = database.tables.job
+        with database.engine.begin() as connection:  # whoever throttled it died behind the first commit
+            connection.execute(j.update().values(rate_max=0.002, slot_at=None))
+
+        tended = [ledger.tend_job(job.id) for _ in range(2)]
+        again = ledger.claim(ids, by=worker.id)
+        late = ledger.tend_job(job.id)
+
+        assert (slow.hints, late.hints) == ((), ())
+        assert [{hint.task_id for hint in one.hints} for one in tended] == [set(ids) - {first.task_id}, set()]
+        assert len(again) == 1
 
     def test_what_is_not_there_or_over_is_told(self, ledger: Ledger, job: NewJob) -> None:
         ledger.split_job(job.id, [], after=0, cursor=None, is_last=True)
@@ -565,6 +626,25 @@ class JobsContract(JobSteps):
             self.settle(ledger, claim, Done())
         row = self.stands(ledger, job)
         assert (row.state, row.succeeded, row.failed) == (JobState.COMPLETED_WITH_FAILURES, 28, 1)
+
+    def test_results_that_somebody_has_removed_are_found(
+        self, ledger: Ledger, worker: Incarnation, database: Database
+    ) -> None:
+        job = job_of(replace(OPTIONS, collect=Collect.ALL))
+        ledger.begin_job(job)
+        [claim] = self.running(ledger, worker, job, 1, is_last=True)
+        told = tuple(Result(str(number), "7") for number in range(5))
+        self.settle(ledger, claim, Worked(10, told=5, results=told))
+        fine = ledger.miscounts(job.id)
+        r = database.tables.job_result
+        with database.engine.begin() as connection:
+            connection.execute(r.delete().where(r.c.item.in_(["1", "2"])))
+
+        found = ledger.miscounts(job.id)
+        ledger.recount_job(job.id, by=self.BY)
+
+        assert (fine, found) == ({}, {"results": (5, 3)})
+        assert (self.stands(ledger, job).results, ledger.miscounts(job.id)) == (3, {})
 
     def test_a_payload_that_somebody_has_changed_counts_for_no_more_than_was_made(
         self, ledger: Ledger, worker: Incarnation, job: NewJob
