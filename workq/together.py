@@ -102,7 +102,7 @@ class Together:
 
     def _begun(self) -> Steps:
         last = {place for place, claim in enumerate(self._claims) if claim.failures + 1 >= claim.failures_max}
-        return bisected(self._items, is_last=lambda part: not last.isdisjoint(part))
+        return bisected(self._items, is_last=lambda part, _: not last.isdisjoint(part))
 
     def _go_on(self, answer: Answered | Raised) -> None:
         self._answers.append(answer)

@@ -28,7 +28,7 @@ def claimed(*, failures: int = 0, failures_max: int = 5) -> Claim:
 def played(items: list[Any], handler: Handler, *, is_last: bool = False) -> tuple[Worked, list[list[Any]]]:
     """What came of a chunk, and the calls."""
     calls: list[list[Any]] = []
-    steps = bisected(items, is_last=lambda _: is_last)
+    steps = bisected(items, is_last=lambda _part, _error: is_last)
     part = next(steps)
     while True:
         calls.append([items[place] for place in part])
@@ -180,6 +180,14 @@ class TestChunk:
         found = self.outcome([1, 2], allergic(2), policy=policy)
 
         assert (found.succeeded, found.again, len(found.failed)) == (1, None, 1)
+
+    def test_bad_items_in_both_halves_take_no_others_with_them_when_the_handler_gives_up_on_that(self) -> None:
+        policy = retries(Fixed(7.0), None, ValueError)
+
+        found = self.outcome(list(range(100)), allergic(7, 70), policy=policy)
+
+        assert (found.succeeded, found.again) == (98, None)
+        assert [one.item for one in found.failed] == ["7", "70"]
 
     def test_what_all_have_failed_of_is_raised_as_of_any_task(self) -> None:
         with pytest.raises(ValueError, match="cannot do"):

@@ -6,7 +6,7 @@ until the bad item stands alone. That is done at once and in the same attempt: w
 others are done after 2 log2(n) + 1 calls.
 
 Where both halves raise, it is rather the world than an item (a database is away): then the rest fails as a whole, and
-is tried again after its delay; only what may fail no more is halved to the end.
+is tried again after its delay; only what is not tried again is halved to the end.
 
 `bisected` says what to call next and is told what came of it, so that plain functions and coroutines share it.
 """
@@ -72,12 +72,13 @@ class WrongVerdict(Exception):
 
 
 Steps = Generator[range, Answered | Raised, Worked]
+IsLast = Callable[[range, BaseException], bool]
 
 
-def bisected(items: Sequence[Any], *, is_last: Callable[[range], bool]) -> Steps:
+def bisected(items: Sequence[Any], *, is_last: IsLast) -> Steps:
     """Call the handler with the items in each range that this yields, and send what came of it; returns the whole.
 
-    `is_last`: whether these may not fail as a whole any more.
+    `is_last`: whether these, if all of them fail of this, are not tried again.
     """
     worked = Worked()
     whole = range(len(items))
@@ -96,7 +97,7 @@ def _halved(
     error: BaseException,
     calls: int,
     *,
-    is_last: Callable[[range], bool],
+    is_last: IsLast,
 ) -> Generator[range, Answered | Raised, None]:
     """The calls with this part have raised, so many of them."""
     if len(part) == 1:
@@ -112,7 +113,7 @@ def _halved(
             raised.append((half, answer.error))
     is_world = len(raised) == 2
     for half, why in raised:
-        if is_world and not is_last(half):
+        if is_world and not is_last(half, why):
             worked.unknown.update(dict.fromkeys(half, why))
             continue
         yield from _halved(worked, items, half, why, calls + 1, is_last=is_last)

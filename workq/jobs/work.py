@@ -52,7 +52,7 @@ class Chunk:
         self._retries = retries
         self._collect = collect
         is_last = claim.failures + 1 >= claim.failures_max
-        self._steps: Steps = bisected(items, is_last=lambda _: is_last)
+        self._steps: Steps = bisected(items, is_last=lambda _, error: is_last or retries.gives_up(error))
         self._worked: Worked | None = None
         self._part: range = next(self._steps)
 
