@@ -204,14 +204,12 @@ class Supervisor:
             self._is_draining = True
             log.info("supervisor.draining", extra={"signal": self._signal.name, "grace_s": self.times.grace_s})
         for slot in self._slots:
+            if slot.child is not None and slot.child.status() is not None:
+                self._bury(slot)
             child = slot.child
             if child is None:
-                if not self._signals and now >= slot.next_at and not self._is_drained(slot):
+                if not self._signals and time.monotonic() >= slot.next_at and not self._is_drained(slot):
                     self._start(slot)
-                continue
-            status = child.status()
-            if status is not None:
-                self._bury(slot)
                 continue
             if self._signals:
                 self._tell(child)
