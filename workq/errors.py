@@ -15,6 +15,7 @@ WorkqError
 │   ├── BrokerUnavailable            hints cannot be sent or fetched; the sweep relays them later
 │   └── InFlightUnavailable          Redis did not answer: hold nothing, ack nothing
 ├── LeaseLost                        this incarnation was reaped: stop claiming, let handlers end
+├── VerificationFailed (ValueError)  a request is no webhook of who has the secret
 ├── NotInTask (RuntimeError)         current() was called outside of a handler
 ├── SoftTimeLimit                    raised inside a handler that exceeds time_limit_s
 ├── Cancel                           raised by a handler to cancel its own task
@@ -83,6 +84,10 @@ class InFlightUnavailable(Unavailable):
 
 class LeaseLost(WorkqError):
     """This incarnation was reaped. Stop claiming; running handlers may end, as late results."""
+
+
+class VerificationFailed(WorkqError, ValueError):
+    """A request is no webhook of somebody who has the secret: not signed, signed otherwise, changed, or too old."""
 
 
 class NotInTask(WorkqError, RuntimeError):

@@ -113,13 +113,16 @@ def test_the_file_sets_every_setting_and_times_one_by_one(tmp_path: Path) -> Non
     (tmp_path / "workq.toml").write_text(
         'ledger = "postgres://app@db/shop"\nbroker = "amqps://rabbit"\ninflight = "unix:///run/redis.sock?db=2"\n'
         'app = "shop:queue"\nnamespace = "shop"\nqueue_type = "classic"\nladder = "levels:5s,1m"\n'
-        "payload_max_bytes = 1024\nretention_s = 60\ndead_retention_s = 90.5\n[times]\nlease_s = 60\nbeat_s = 7.5\n"
+        "payload_max_bytes = 1024\nretention_s = 60\ndead_retention_s = 90.5\n"
+        'webhook_allow = "private"\nwebhook_ports = "443"\nwebhook_schemes = "https"\n'
+        "[times]\nlease_s = 60\nbeat_s = 7.5\n"
     )
 
     settings = load(tmp_path)
 
     assert settings.payload_max_bytes == 1024
     assert (settings.retention_s, settings.dead_retention_s) == (60.0, 90.5)
+    assert (settings.webhook_allow, settings.webhook_ports, settings.webhook_schemes) == ("private", "443", "https")
     assert settings.times == Times(lease_s=60.0, beat_s=7.5)
     origins = {name: origin for name, _, origin in settings.table()}
     assert origins.pop("times.sweep_s") == "default"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, Literal, cast, get_args
 
+from workq.config.addresses import Allowed, Ports
 from workq.config.ladder import BINARY, levels_ms
 from workq.config.sources import URLS, Environment, Found, read_files
 from workq.config.times import Times
@@ -41,6 +42,9 @@ class Settings:
         payload_max_bytes: the largest payload, measured on the encoded JSON.
         retention_s: how long succeeded and cancelled tasks are kept.
         dead_retention_s: how long dead ones are.
+        webhook_allow: to which addresses webhooks may go (see addresses.py).
+        webhook_ports: to which ports; empty: 80, 443, and those above 1023 but for well-known services'.
+        webhook_schemes: `http,https`, or one of them.
         origins: where each value came from, by name: "argument", "environment WORKQ_LEDGER_URL", "workq.toml",
             "pyproject.toml [tool.workq]" or "default".
         warnings: what was accepted but should be put right; for stderr, or a log.
@@ -57,6 +61,9 @@ class Settings:
     payload_max_bytes: int = PAYLOAD_DEFAULT_BYTES
     retention_s: float = 7 * 86400.0
     dead_retention_s: float = 90 * 86400.0
+    webhook_allow: str = "external"
+    webhook_ports: str = ""
+    webhook_schemes: str = "http,https"
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
     warnings: tuple[str, ...] = field(default=(), compare=False)
 
@@ -79,7 +86,7 @@ class Settings:
         rows = []
         for name in _CHECKS:
             value = getattr(self, name)
-            shown = "-" if value is None else masked(value) if name in URLS else str(value)
+            shown = "-" if value in (None, "") else masked(value) if name in URLS else str(value)
             rows.append((name, shown, self.origins.get(name, "default")))
         for one in fields(Times):
             name = f"times.{one.name}"
@@ -168,6 +175,11 @@ def _check_queue_type(value: object) -> None:
         raise ConfigError(f"must be {' or '.join(get_args(QueueType))}")
 
 
+def _check_schemes(value: object) -> None:
+    if not isinstance(value, str) or not {part.strip() for part in value.split(",")} <= {"http", "https"}:
+        raise ConfigError("must be http, https or http,https")
+
+
 def _check_payload_max(value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= PAYLOAD_LIMIT_BYTES:
         raise ConfigError(f"must be a whole number of bytes from 1 to {PAYLOAD_LIMIT_BYTES} (16 MiB)")
@@ -189,4 +201,7 @@ _CHECKS: Final[Mapping[str, Callable[[Any], object]]] = {
     "payload_max_bytes": _check_payload_max,
     "retention_s": _check_retention,
     "dead_retention_s": _check_retention,
+    "webhook_allow": Allowed.of,
+    "webhook_ports": Ports.of,
+    "webhook_schemes": _check_schemes,
 }

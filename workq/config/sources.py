@@ -45,6 +45,9 @@ _VARIABLES: Final = {
     "namespace": "WORKQ_NAMESPACE",
     "queue_type": "WORKQ_QUEUE_TYPE",
     "ladder": "WORKQ_LADDER",
+    "webhook_allow": "WORKQ_WEBHOOK_ALLOW",
+    "webhook_ports": "WORKQ_WEBHOOK_PORTS",
+    "webhook_schemes": "WORKQ_WEBHOOK_SCHEMES",
 }
 URLS: Final = frozenset({"ledger", "broker", "inflight"})
 
@@ -99,7 +102,7 @@ class Environment:
 
 # -- files
 
-_STRINGS: Final = ("ledger", "broker", "inflight", "app", "namespace", "queue_type", "ladder")
+_STRINGS: Final = tuple(_VARIABLES)
 _NUMBERS: Final = ("payload_max_bytes", "retention_s", "dead_retention_s")
 
 

@@ -1,0 +1,135 @@
+"""`workq webhook test` and `listen`: an endpoint is tried, and played."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Cli
+from workq.webhooks import new_secret
+
+HERE = {"WORKQ_WEBHOOK_ALLOW": "external,loopback"}
+SECRET = new_secret()
+
+
+@contextmanager
+def listening(cli: Cli, *options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A receiver; answers its URL."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "workq", "webhook", "listen", "--port", "0", "-o", "json", *options],
+        cwd=cli.folder,
+        env=cli.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        said = process.stderr.readline()
+        found = re.search(r"http://127\.0\.0\.1:\d+/", said)
+        assert found is not None, said
+        yield found[0], process
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+
+def lines(process: subprocess.Popen[str], count: int) -> list[dict[str, Any]]:
+    assert process.stdout is not None
+    return [json.loads(process.stdout.readline()) for _ in range(count)]
+
+
+def test_a_ping_arrives_signed_and_both_ends_tell_of_it(cli: Cli) -> None:
+    with listening(cli, "--secret", SECRET, "--count", "1") as (url, process):
+        ran = cli("webhook", "test", url, "-o", "json", env={**HERE, "WORKQ_WEBHOOK_SECRET": SECRET})
+        assert ran.status == 0, ran
+        [got] = lines(process, 1)
+        ended = process.wait(timeout=30)
+
+    told = ran.json()
+    assert (ended, told["result"], told["status"]) == (0, "delivered", 200)
+    assert told["webhook_id"] == got["webhook_id"]
+    assert told["webhook_signature"].startswith("v1,")
+    assert (got["event_type"], got["verified"], got["problem"]) == ("workq.ping", "verified", None)
+    assert SECRET not in ran.out + ran.err
+
+
+def test_who_has_another_secret_refuses_it_and_says_so(cli: Cli) -> None:
+    with listening(cli, "--secret", SECRET) as (url, process):
+        ran = cli("webhook", "test", url, env=HERE)
+        assert ran.status == 1, ran
+        [got] = lines(process, 1)
+
+    assert "client_error" in ran.out
+    assert "no signature fits" in ran.out
+    assert got["status"] == 401
+
+
+@pytest.mark.parametrize(
+    ("manner", "result"),
+    [
+        (["--status", "500"], "server_error"),
+        (["--status", "410"], "gone"),
+        (["--status", "429", "--retry-after", "30"], "throttled"),
+        (["--delay", "30"], "answer_timeout"),
+        (["--drip"], "body_timeout"),
+        (["--flaky", "1"], "server_error"),
+    ],
+)
+def test_a_receiver_misbehaves_as_it_is_told_and_the_test_says_how(cli: Cli, manner: list[str], result: str) -> None:
+    with listening(cli, *manner) as (url, _):
+        ran = cli("webhook", "test", url, "--timeout", "1", "-o", "json", env=HERE)
+
+    told = ran.json()
+    assert (ran.status, told["result"]) == (1, result)
+    assert told["advice"]
+    assert told["retry_after"] == ("30" if "429" in manner else None)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("http://127.0.0.1:8085/", "blocked address 127.0.0.1 (set WORKQ_WEBHOOK_ALLOW=external,127.0.0.1 to permit)"),
+        ("https://user:hunter2hunter@example.org/", "has a user or a password"),
+        ("ftp://example.org/", "need http://host/path"),
+        ("https://example.org:6379/", "blocked port 6379"),
+    ],
+)
+def test_what_may_not_be_called_is_refused_before_anything_is_sent(cli: Cli, url: str, said: str) -> None:
+    ran = cli("webhook", "test", url)
+
+    assert (ran.status, ran.out) == (2, "")
+    assert said in ran.err
+    assert "hunter2" not in ran.err
+
+
+def test_where_nothing_listens_it_says_what_to_do(cli: Cli) -> None:
+    ran = cli("webhook", "test", "http://127.0.0.1:1", env={**HERE, "WORKQ_WEBHOOK_PORTS": "1"})
+
+    assert ran.status == 1
+    assert "refused" in ran.out
+    assert "start the receiver" in ran.out
+
+
+@pytest.mark.parametrize("command", [["test", "https://example.org/", "--secret"], ["listen", "--secret"]])
+def test_what_is_no_secret_is_refused_and_not_shown(cli: Cli, command: list[str]) -> None:
+    ran = cli("webhook", *command, "swordfish")
+
+    assert (ran.status, ran.out) == (2, "")
+    assert "whsec_" in ran.err
+    assert "swordfish" not in ran.err
+
+
+def test_a_port_that_is_taken_is_said(cli: Cli) -> None:
+    with listening(cli) as (url, _):
+        ran = cli("webhook", "listen", "--port", url.rstrip("/").rpartition(":")[2])
+
+    assert ran.status == 2
+    assert "choose another with --port" in ran.err

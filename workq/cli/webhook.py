@@ -1,0 +1,132 @@
+"""`workq webhook`: try an endpoint, or be one."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from workq.cli import exits
+from workq.cli.group import Group
+from workq.cli.inputs import Decimal, WholeNumber
+from workq.cli.session import Session, pass_session
+from workq.cli.show import answer, line, record
+from workq.errors import MissingExtra
+from workq.webhooks.signing import check_secret, new_secret
+
+if TYPE_CHECKING:
+    from workq.webhooks.ping import Ping
+    from workq.webhooks.receiver import Manner, Received
+
+
+@click.group(
+    cls=Group,
+    examples="workq webhook test https://example.org/hooks\nworkq webhook listen --port 8085 --status 500",
+)
+def webhook() -> None:
+    """Webhooks: signed requests to other people's servers."""
+
+
+@webhook.command("test", examples="workq webhook test https://example.org/hooks\nworkq webhook test URL -o json")
+@click.argument("endpoint", metavar="URL")
+@click.option(
+    "--secret",
+    envvar="WORKQ_WEBHOOK_SECRET",
+    help="sign with this one, whsec_..., or WORKQ_WEBHOOK_SECRET; otherwise with one made for this request",
+)
+@click.option("--timeout", "total_s", type=Decimal(0.1, 300.0), default=20.0, show_default=True, help="seconds in all")
+@pass_session
+def test(session: Session, endpoint: str, secret: str | None, total_s: float) -> int:
+    """Send one signed `workq.ping` to URL, and tell what came of it. Nothing is recorded.
+
+    Exit 1 when it would count as a failure.
+    """
+    secret = new_secret() if secret is None else check_secret(secret)
+    settings = session.settings()
+    from workq.webhooks.target import Policy, checked
+
+    policy = Policy.of(settings.webhook_allow, settings.webhook_ports, settings.webhook_schemes)
+    checked(endpoint, policy)
+    try:
+        from workq.webhooks.ping import ping
+    except ImportError:
+        raise MissingExtra("webhooks need aiohttp: install the extra [webhooks]") from None
+    found = asyncio.run(ping(endpoint, secret=secret, policy=policy, total_s=total_s))
+    document = _document(found)
+    answer(session, document, lambda: record([(name.replace("_", " "), value) for name, value in document.items()]))
+    return exits.DONE if found.advice is None else exits.FAILED
+
+
+def _document(found: Ping) -> dict[str, Any]:
+    told = found.answer
+    return {
+        "url": found.url,
+        "result": "delivered" if told.error_class is None else told.error_class,
+        "error": told.error or None,
+        "advice": found.advice,
+        "status": told.status,
+        "ms": round(told.ms, 1),
+        "addresses": ", ".join(told.addresses) or None,
+        "connected_to": told.address,
+        "tls": told.tls,
+        "retry_after": told.retry_after,
+        **{name.replace("-", "_"): value for name, value in found.headers.items()},
+        "answer": told.body[:500].decode("utf-8", "replace") or None,
+    }
+
+
+@webhook.command("listen", examples="workq webhook listen\nworkq webhook listen --flaky 0.3 --secret whsec_...")
+@click.option("--port", type=WholeNumber(0, 65535), default=8085, show_default=True, help="0: any that is free")
+@click.option(
+    "--secret",
+    envvar="WORKQ_WEBHOOK_SECRET",
+    help="verify with this one, or WORKQ_WEBHOOK_SECRET; what it did not sign is answered with 401",
+)
+@click.option("--status", type=WholeNumber(200, 599), default=200, show_default=True, help="what it answers")
+@click.option("--delay", "delay_s", type=Decimal(0.0, 3600.0), default=0.0, help="seconds before it answers")
+@click.option("--drip", is_flag=True, help="its answer never ends")
+@click.option("--flaky", type=Decimal(0.0, 1.0), default=0.0, help="which share it answers with 503")
+@click.option("--retry-after", help="a header that its answers have, as 30")
+@click.option("--count", type=WholeNumber(1, 1_000_000), help="leave after so many requests")
+@pass_session
+def listen(session: Session, /, port: int, secret: str | None, count: int | None, **manner: Any) -> int:
+    """Take webhooks on this machine, and print a line for each, until Ctrl-C. It misbehaves as it is told to."""
+    try:
+        from workq.webhooks.receiver import Manner
+    except ImportError:
+        raise MissingExtra("webhooks need aiohttp: install the extra [webhooks]") from None
+    if secret is not None:
+        check_secret(secret)
+    try:
+        asyncio.run(_listen(session, port, secret, Manner(**manner), count))
+    except OSError as error:
+        raise click.ClickException(f"port {port}: {error.strerror or error}; choose another with --port") from None
+    return exits.DONE
+
+
+async def _listen(session: Session, port: int, secret: str | None, manner: Manner, count: int | None) -> None:
+    from workq.webhooks.receiver import Receiver
+
+    done = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for one in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(one, done.set)
+
+    def tell(got: Received) -> None:
+        verified = "not checked" if secret is None else "verified" if got.problem is None else got.problem
+        document = {name: value for name, value in asdict(got).items() if name != "body"} | {"verified": verified}
+        what = f"{got.webhook_id or '-'}  {got.event_type or '-'}  {got.size} bytes"
+        line(session, document, f"{got.number}  {what}  {verified}  -> {got.status}")
+        if got.number == count:
+            loop.call_later(0.1, done.set)
+
+    receiver = Receiver(secret=secret, manner=manner, tell=tell)
+    bound = await receiver.start(port=port)
+    try:
+        session.note(f"listening on http://127.0.0.1:{bound}/ ; Ctrl-C ends it")
+        await done.wait()
+    finally:
+        await receiver.stop()

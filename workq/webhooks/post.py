@@ -1,0 +1,300 @@
+"""Post: one attempt to deliver a webhook, from its URL to what came of it. Whatever goes wrong is an answer too.
+
+A 2xx is a success; everything else has a class of failure that does not change from one version to the next. A redirect
+is a failure, and is not followed: what it points at was not checked. Of an answer, 16 KiB are read, and no more is
+waited for than that; if it stops in the middle, nobody knows what the receiver has done: that is a failure, also behind
+a 200. One deadline holds for all of it, from the lookup of the name on, however slowly the bytes drip.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import ssl
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from http import HTTPStatus
+from importlib.metadata import version
+from typing import Any, Final
+
+import aiohttp
+from yarl import URL
+
+from workq.errors import ConfigError
+from workq.webhooks.guard import Blocked, Guard, Lookup, Trace, tracing
+from workq.webhooks.target import Policy, checked
+
+CONNECT_S: Final = 5.0
+TOTAL_S: Final = 20.0
+ANSWER_MAX_BYTES: Final = 16 * 1024
+HEADER_LINE_MAX: Final = 8190
+ERROR_MAX: Final = 500
+KEEPALIVE_S: Final = 15.0
+
+
+class ErrorClass(StrEnum):
+    """Why an attempt has failed. These words are kept: people filter by them."""
+
+    BLOCKED = "blocked"
+    DNS = "dns"
+    REFUSED = "refused"
+    UNREACHABLE = "unreachable"
+    TLS = "tls"
+    RESET = "reset"
+    PROTOCOL = "protocol"
+    CONNECT_TIMEOUT = "connect_timeout"
+    ANSWER_TIMEOUT = "answer_timeout"
+    BODY_TIMEOUT = "body_timeout"
+    REDIRECT = "redirect"
+    GONE = "gone"
+    THROTTLED = "throttled"
+    CLIENT_ERROR = "client_error"
+    SERVER_ERROR = "server_error"
+
+
+TIMEOUTS: Final = frozenset({ErrorClass.CONNECT_TIMEOUT, ErrorClass.ANSWER_TIMEOUT, ErrorClass.BODY_TIMEOUT})
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of one attempt. `error_class` None: a success.
+
+    `ms`: from its begin to its end. `body`: the first 16 KiB, `is_cut`: there was more. `addresses`: those that the
+    name had, `address`: the one that was connected to; None and none where a connection was used again.
+    """
+
+    status: int | None
+    error_class: ErrorClass | None
+    error: str
+    ms: float
+    body: bytes = b""
+    is_cut: bool = False
+    retry_after: str | None = None
+    addresses: tuple[str, ...] = ()
+    address: str | None = None
+    tls: str | None = None
+
+
+class _Attempt:
+    """One attempt: how far it has come, for what is said of a deadline."""
+
+    def __init__(self, host: str) -> None:
+        self.trace = Trace(host)
+        self.stage = ErrorClass.CONNECT_TIMEOUT
+        self.is_reused = False
+        self.status: int | None = None
+        self.retry_after: str | None = None
+        self.body = bytearray()
+        self.is_cut = False
+        self.tls: str | None = None
+
+
+class Sender:
+    """Sends webhooks. One for an event loop: it keeps connections that receivers leave open."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        connect_s: float = CONNECT_S,
+        total_s: float = TOTAL_S,
+        trust: ssl.SSLContext | None = None,
+        lookup: Lookup = socket.getaddrinfo,
+    ) -> None:
+        """`trust`: which certificates are accepted, by default those that the system trusts. `lookup`: for tests.
+
+        To be made in the event loop that it is used in.
+        """
+        self._policy = policy
+        self._total_s = total_s
+        guard = Guard(policy.allowed, lookup=lookup)
+        traces = aiohttp.TraceConfig()
+        traces.on_connection_create_end.append(_connected)
+        traces.on_connection_reuseconn.append(_reused)
+        self._guard = guard
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                resolver=guard,
+                socket_factory=guard.make_socket,
+                use_dns_cache=False,
+                ssl=trust or True,
+                limit=0,  # the queue says how many there are at once
+                keepalive_timeout=KEEPALIVE_S,
+            ),
+            cookie_jar=aiohttp.DummyCookieJar(),  # no receiver learns what another has set
+            timeout=aiohttp.ClientTimeout(total=None, connect=connect_s),
+            auto_decompress=False,
+            trust_env=False,
+            max_line_size=HEADER_LINE_MAX,
+            max_field_size=HEADER_LINE_MAX,
+            trace_configs=[traces],
+        )
+
+    async def __aenter__(self) -> Sender:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close what is open. Repeatable."""
+        await self._session.close()
+        await self._guard.close()
+
+    async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+        """Send this body to this URL, once. Never raises for what a receiver does."""
+        begun = time.monotonic()
+        try:
+            target = checked(url, self._policy)
+        except ConfigError as error:  # the policy has changed since it was saved
+            return Answer(None, ErrorClass.BLOCKED, _short(str(error)), 0.0)
+        attempt = _Attempt(target.host)
+        token = tracing.set(attempt.trace)
+        failure: tuple[ErrorClass, str] | None
+        try:
+            async with asyncio.timeout(self._total_s):
+                await self._deliver(URL(target.url, encoded=True), body, {**headers, **_fixed()}, attempt)
+            failure = _of_status(attempt.status or 0)
+        except TimeoutError:
+            failure = attempt.stage, _LATE[attempt.stage]
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            failure = _of_error(error)
+        finally:
+            tracing.reset(token)
+        kind, text = failure or (None, "")
+        return Answer(
+            attempt.status,
+            kind,
+            _short(text),
+            (time.monotonic() - begun) * 1000.0,
+            bytes(attempt.body),
+            attempt.is_cut,
+            attempt.retry_after,
+            attempt.trace.addresses,
+            attempt.trace.address,
+            attempt.tls,
+        )
+
+    async def _deliver(self, url: URL, body: bytes, headers: Mapping[str, str], attempt: _Attempt) -> None:
+        """A connection that was kept may have been closed by its other end: that is no answer, and one is made anew."""
+        while True:
+            try:
+                return await self._exchange(url, body, headers, attempt)
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+                if not attempt.is_reused or attempt.status is not None:
+                    raise
+
+    async def _exchange(self, url: URL, body: bytes, headers: Mapping[str, str], attempt: _Attempt) -> None:
+        async with self._session.post(
+            url, data=body, headers=headers, allow_redirects=False, trace_request_ctx=attempt
+        ) as answer:
+            attempt.stage = ErrorClass.BODY_TIMEOUT
+            attempt.status = answer.status
+            attempt.retry_after = answer.headers.get("Retry-After")
+            attempt.tls = _tls_of(answer)
+            async for part in answer.content.iter_any():
+                attempt.body += part
+                if len(attempt.body) > ANSWER_MAX_BYTES:
+                    del attempt.body[ANSWER_MAX_BYTES:]
+                    attempt.is_cut = True
+                    answer.close()  # what else it says is not read
+                    return
+
+
+async def _connected(_session: object, context: Any, _params: object) -> None:
+    attempt: _Attempt = context.trace_request_ctx
+    attempt.stage, attempt.is_reused = ErrorClass.ANSWER_TIMEOUT, False
+
+
+async def _reused(_session: object, context: Any, _params: object) -> None:
+    attempt: _Attempt = context.trace_request_ctx
+    attempt.stage, attempt.is_reused = ErrorClass.ANSWER_TIMEOUT, True
+
+
+_LATE: Final = {
+    ErrorClass.CONNECT_TIMEOUT: "no connection in time",
+    ErrorClass.ANSWER_TIMEOUT: "connected, and no answer in time",
+    ErrorClass.BODY_TIMEOUT: "answered, and its answer did not end in time",
+}
+
+
+def _fixed() -> dict[str, str]:
+    """What every webhook says; a receiver's own headers say nothing else of it."""
+    return {
+        "content-type": "application/json",
+        "user-agent": f"workq/{version('workq-ledger')}",
+        "accept": "*/*",
+        "accept-encoding": "identity",
+    }
+
+
+def _tls_of(answer: aiohttp.ClientResponse) -> str | None:
+    transport = None if answer.connection is None else answer.connection.transport
+    wrapped = None if transport is None else transport.get_extra_info("ssl_object")
+    return None if wrapped is None else wrapped.version()
+
+
+def _of_status(status: int) -> tuple[ErrorClass, str] | None:
+    """What a status means; None: a success."""
+    if 200 <= status < 300:
+        return None
+    try:
+        text = f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        text = str(status)
+    match status:
+        case 410:
+            return ErrorClass.GONE, text
+        case 429:
+            return ErrorClass.THROTTLED, text
+        case _ if 300 <= status < 400:
+            return ErrorClass.REDIRECT, f"{text}: a webhook follows no redirect; change the endpoint's URL"
+        case _ if 400 <= status < 500:
+            return ErrorClass.CLIENT_ERROR, text
+        case _:
+            return ErrorClass.SERVER_ERROR, text
+
+
+def _of_error(error: BaseException) -> tuple[ErrorClass, str]:
+    """What an error means, whatever it was wrapped in."""
+    causes = list(_causes(error))
+    for one in causes:
+        if isinstance(one, Blocked):
+            return ErrorClass.BLOCKED, str(one)
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return ErrorClass.DNS, f"the name has no address: {_said(causes)}"
+    if any(isinstance(one, ssl.SSLError | ssl.CertificateError | aiohttp.ClientSSLError) for one in causes):
+        return ErrorClass.TLS, _said(causes)
+    numbers = {one.errno for one in causes if isinstance(one, OSError)}
+    if errno.ETIMEDOUT in numbers:
+        return ErrorClass.CONNECT_TIMEOUT, _LATE[ErrorClass.CONNECT_TIMEOUT]
+    if errno.ECONNREFUSED in numbers:
+        return ErrorClass.REFUSED, "nothing listens there"
+    if numbers & {errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED}:
+        return ErrorClass.RESET, "it has closed the connection in the middle"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return ErrorClass.UNREACHABLE, _said(causes)
+    if isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientPayloadError):
+        return ErrorClass.RESET, "it has closed the connection in the middle"
+    return ErrorClass.PROTOCOL, f"it does not speak HTTP: {_said(causes)}"
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error, and what has caused it."""
+    found: BaseException | None = error
+    while found is not None:
+        yield found
+        inner = getattr(found, "os_error", None)
+        found = found.__cause__ or (inner if inner is not found else None) or found.__context__
+
+
+def _said(causes: list[BaseException]) -> str:
+    last = causes[-1]
+    return f"{type(last).__name__}: {last}"
+
+
+def _short(text: str) -> str:
+    return " ".join(text.split())[:ERROR_MAX]
