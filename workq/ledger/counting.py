@@ -283,8 +283,8 @@ class Counting(Recording, Appending):
     def _judge(self, tx: Connection, row: JobLock) -> bool:
         """Move it into the state that follows; answers whether all that it waits for is jobs that are nested in it."""
         options = row.options
-        if row.state not in (JobState.CANCELLING, JobState.FAILING) and (too_many := _too_many(row, options)):
-            row.error = too_many
+        if row.state not in (JobState.CANCELLING, JobState.FAILING) and (why := too_many(row, options)):
+            row.error = why
             row.move(JobState.FAILING)
         if row.state is JobState.PAUSING and not self.running_subtasks(tx, row.id):
             row.move(JobState.PAUSED)
@@ -465,7 +465,7 @@ def by_job(changes: Sequence[tuple[str, Change]]) -> dict[str, list[Change]]:
     return {job_id: [change for _, change in pairs] for job_id, pairs in groupby(ordered, key=lambda pair: pair[0])}
 
 
-def _too_many(row: JobLock, options: JobOptions) -> str | None:
+def too_many(row: JobLock, options: JobOptions) -> str | None:
     """Why it has failed: more items did than it may have."""
     if options.failed_max is not None and row.failed > options.failed_max:
         return f"{row.failed} items have failed, and max_failures is {options.failed_max}"

@@ -37,7 +37,7 @@ from workq.job import (
     splitter,
 )
 from workq.ledger import HintRows, Unpublished
-from workq.ledger.counting import Change, JobLock, Rest, Wishes
+from workq.ledger.counting import Change, JobLock, Rest, Wishes, too_many
 from workq.ledger.positions import NEVER_S
 from workq.ledger.settling import REASON_MAX
 from workq.ledger.showing import Showing
@@ -256,6 +256,8 @@ class Running(Tending, Showing):
             has_failed = row.error is not None and not row.is_split and row.state is not JobState.FAILING
             if row.state in JOB_STARTS and not has_failed:
                 return
+            if row.state is JobState.FAILED and has_failed and (why_not := too_many(row, row.options)):
+                raise Refused(f"job {row.id} has failed: {why_not}; run those again: workq job retry {row.id} --failed")
             if row.state is JobState.FAILED and has_failed and self._is_over(tx, row.split_task):
                 other = tx.execute(select(j.c.id).where(j.c.live_key == job_live_key(row.name, row.job_key))).scalar()
                 if other is not None:

@@ -279,6 +279,21 @@ class JobsContract(JobSteps):
         split = ledger.split_job(job.id, [], after=2, cursor=20, is_last=True)
         assert (split.room, self.stands(ledger, job).state) == (4, JobState.SUCCEEDED)
 
+    def test_one_that_has_failed_of_too_many_failures_does_not_go_on(self, ledger: Ledger, worker: Incarnation) -> None:
+        job = job_of(replace(OPTIONS, failed_max=0))
+        ledger.begin_job(job)
+        [claim] = self.running(ledger, worker, job, 1)
+        [splitting] = ledger.claim([job.splitter.id], by=worker.id)
+        self.settle(ledger, splitting, Dead("its source", "boom"))
+        ledger.tend_job(job.id)
+        self.settle(ledger, claim, Worked(9, 0, (BAD,)))
+
+        with pytest.raises(Refused, match=f"1 items have failed, .* workq job retry {job.id} --failed"):
+            ledger.resume_job(job.id, **WHO)
+
+        assert self.stands(ledger, job).state is JobState.FAILED
+        assert self.followers(ledger) == ["on.complete", "on.failure"], "what follows its end is there once"
+
     def test_it_does_not_go_on_while_another_of_its_name_has_not_ended(
         self, ledger: Ledger, worker: Incarnation, job: NewJob
     ) -> None:
