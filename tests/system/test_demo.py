@@ -133,6 +133,8 @@ def test_a_newcomer_sees_a_kill_and_a_complete_index(stage: Stage) -> None:
     assert f"{NAMES:,} Unicode character names, by a job in subtasks of 500" in done.stderr.splitlines()[0]
     assert "SIGKILL   process" in done.stderr
     assert "of the dead process run again by others: all done" in done.stderr
+    assert "paused    at" in done.stderr
+    assert "throttled to 5,000 documents a second: " in done.stderr
     assert f"{UNREADABLE} documents: {WHY}" in done.stderr
     assert f"{UNREADABLE} documents run again, and nothing else" in done.stderr
     assert f"documents {NAMES:,} of {NAMES:,}" in done.stdout

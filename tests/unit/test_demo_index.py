@@ -228,6 +228,7 @@ def report(counted: Count, **facts: Any) -> Report:
     """One of a run in which nobody was killed."""
     scene = Scene("things", counted.expected, 500, "SQLite FTS5", 1, 1, False, Path("demo"))
     given: dict[str, Any] = {
+        "throttled": None,
         "failures": Failures(UNREADABLE, "65", "no text", OLD),
         "mended": UNREADABLE,
         "alias": NEW,

@@ -1,8 +1,8 @@
 """The run of the demo: a job builds a new version of an index, with what goes wrong on the way; then it is counted.
 
-The job runs on a real worker. One of its processes is killed with SIGKILL, the job is paused and goes on, some
-documents cannot be read and fail, so that the alias stays where it was; they are mended, and only they are run again.
-Then what follows a success moves the alias.
+The job runs on a real worker. One of its processes is killed with SIGKILL, the job is paused, goes on slowly, and then
+as fast as it can; some documents cannot be read and fail, so that the alias stays where it was; they are mended, and
+only they are run again. Then what follows a success moves the alias.
 
 Everything is private to one run (stage.py). Who decides: the index, at the end. The job's own counts only feed the
 progress and say when to stop waiting.
@@ -44,6 +44,10 @@ KILL_AT: Final = 0.3
 PAUSE_AT: Final = 0.6
 """And when the job is paused."""
 PAUSE_S: Final = 0.5
+RATE: Final = 5_000.0
+"""Documents a second, when it goes on."""
+RATE_S: Final = 1.0
+"""For so long."""
 STALL_S: Final = 120.0
 """Without any progress for so long, the run is given up."""
 HITS: Final = 5
@@ -101,6 +105,14 @@ class Recovery:
 
 
 @dataclass(frozen=True, slots=True)
+class Throttled:
+    """While the job was throttled, so many documents were done in so many seconds."""
+
+    documents: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Failures:
     """How the job ended at first: so many documents had failed, of this; and what was searched then."""
 
@@ -125,6 +137,7 @@ class Report:
     run_again: int
     killed: Killed | None
     recovery: Recovery | None
+    throttled: Throttled | None
     failures: Failures | None
     mended: int
     alias: str
@@ -179,6 +192,10 @@ class Narrator(Protocol):
         """The job was paused for a while, in which nothing was done; it goes on."""
         ...
 
+    def throttled(self, throttled: Throttled) -> None:
+        """It has gone on, throttled for a while, and goes on as fast as it can."""
+        ...
+
     def failed(self, failures: Failures) -> None:
         """The job has ended, with failures."""
         ...
@@ -204,6 +221,7 @@ class _Watch:
     killed: Killed | None = None
     recovery: Recovery | None = None
     has_paused: bool = False
+    throttled: Throttled | None = None
     failures: Failures | None = None
     mended: int = 0
 
@@ -278,6 +296,7 @@ def play(wishes: Wishes, narrator: Narrator) -> Report:
             run_again=sum(task.attempt > 1 for task in tasks),
             killed=watch.killed,
             recovery=watch.recovery,
+            throttled=watch.throttled,
             failures=watch.failures,
             mended=watch.mended,
             alias=alias(folder),
@@ -391,9 +410,23 @@ class _Run:
         after = self._row()
         if after.state is JobState.PAUSED and after.done != before:
             raise _GaveUp(f"while the job was paused, {after.done - before} documents were done")
-        self._wq.producer.relay.offer(ledger.resume_job(self._job_id, **_WHO)[1])
-        self._watch.moved_at = time.monotonic()
         self._narrator.paused(after.done)
+        self._go_on_slowly(after.done)
+
+    def _go_on_slowly(self, before: int) -> None:
+        """For a moment, in which no more may be done than its rate allows; then as fast as it can."""
+        ledger, offer, watch = self._wq.stores.ledger, self._wq.producer.relay.offer, self._watch
+        offer(ledger.throttle_job(self._job_id, rate_max=RATE, **_WHO)[1])
+        began = watch.moved_at = time.monotonic()
+        offer(ledger.resume_job(self._job_id, **_WHO)[1])
+        self._until(lambda: time.monotonic() >= began + RATE_S)
+        found, seconds = self._row().done - before, time.monotonic() - began
+        if found > RATE * seconds + 2 * CHUNK:
+            raise _GaveUp(f"while the job was throttled to {RATE:g} a second, {found} were done in {seconds:.1f} s")
+        offer(ledger.throttle_job(self._job_id, rate_max=None, **_WHO)[1])
+        watch.moved_at = time.monotonic()
+        watch.throttled = Throttled(found, seconds)
+        self._narrator.throttled(watch.throttled)
 
     def _row(self) -> JobRow:
         found = self._wq.stores.ledger.job(self._job_id)

@@ -13,7 +13,19 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 
-from workq.demo.play import KILL_AT, PAUSE_AT, PAUSE_S, Failures, Killed, Narrator, Recovery, Report, Scene
+from workq.demo.play import (
+    KILL_AT,
+    PAUSE_AT,
+    PAUSE_S,
+    RATE,
+    Failures,
+    Killed,
+    Narrator,
+    Recovery,
+    Report,
+    Scene,
+    Throttled,
+)
 from workq.demo.versions import NEW, UNREADABLE
 
 if TYPE_CHECKING:
@@ -35,7 +47,8 @@ class Plain:
         self.say(
             f"This builds a new version of a full-text index: {scene.documents:,} {scene.what}, by a job in subtasks "
             f"of {scene.chunk}, run by {_processes(scene.processes)}.",
-            f"{kill} {PAUSE_AT:.0%} the job is paused; {UNREADABLE} documents cannot be read until they are mended.",
+            f"{kill} {PAUSE_AT:.0%} the job is paused, and throttled; {UNREADABLE} documents cannot be read until they "
+            "are mended.",
             "At the end the index itself is counted, not the queue.",
             "",
             f"  index     {scene.index}",
@@ -82,6 +95,13 @@ class Plain:
     def paused(self, done: int) -> None:
         """Nothing moved."""
         self.say(f"  paused    at {done:,} documents, for {PAUSE_S:g} s in which nothing was done; it goes on")
+
+    def throttled(self, throttled: Throttled) -> None:
+        """What a user would do by `workq job throttle`."""
+        self.say(
+            f"  throttled to {RATE:,.0f} documents a second: {throttled.documents:,} in {throttled.seconds:.1f} s; "
+            "now it goes on as fast as it can"
+        )
 
     def failed(self, failures: Failures) -> None:
         """What a user would be told by `workq job failures`."""
@@ -198,6 +218,7 @@ def page(report: Report) -> str:
 def document(report: Report) -> dict[str, Any]:
     """The report as one JSON object; lists of documents are cut short, their counts are not."""
     counted, killed, recovery, failures = report.count, report.killed, report.recovery, report.failures
+    throttled = report.throttled
     return {
         "is_proved": report.is_proved,
         "corpus": report.scene.what,
@@ -216,6 +237,7 @@ def document(report: Report) -> dict[str, Any]:
             "total": report.subtasks,
             "run_again": report.run_again,
         },
+        "throttled": None if throttled is None else {"documents": throttled.documents, "seconds": throttled.seconds},
         "failed": None if failures is None else {"documents": failures.count, "error": failures.error},
         "mended": report.mended,
         "searched": {"before": None if failures is None else failures.alias, "after": report.alias},
