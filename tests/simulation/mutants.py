@@ -7,6 +7,9 @@ Not in the list, because nothing can see them as long as the ledger keeps its ro
 (an attempt's number is never used twice, so the attempt tells as much; the token is for a ledger restored from a
 backup), and a hint published by a settlement that came late (a second hint is worth nothing). Nor yet was seen: a hint
 that is dropped without a look because another holds its task (`Custody._held_elsewhere`); 600 seeds did not show it.
+Nor what becomes of a splitter that loses its page to an older attempt (its attempt is one step here, and whoever waits
+in the middle of a step waits for those that began after it), nor the attempt by which a repeated settlement counts
+nothing of its subtask (the fence sees it before).
 
     .venv/bin/python -m tests.simulation.mutants [NAME ...] [--seeds N]
 """
@@ -24,7 +27,7 @@ from typing import Any
 from unittest import mock
 
 import msgspec
-from sqlalchemy import bindparam, insert, update
+from sqlalchemy import bindparam, insert, true, update
 from sqlalchemy.sql import visitors
 from sqlalchemy.sql.elements import BindParameter, ColumnElement
 
@@ -37,8 +40,11 @@ from workq.arrivals import Arrivals
 from workq.broker.direct import DirectConsumer
 from workq.custody import Custody
 from workq.errors import InFlightUnavailable
+from workq.job import JOB_ENDED
 from workq.ledger import Unpublished, people, permits, positions
 from workq.ledger.claims import Claiming
+from workq.ledger.counting import Counting, JobLock, Rest
+from workq.ledger.jobs import Running
 from workq.ledger.limiting import Limiting
 from workq.ledger.marks import Marking
 from workq.ledger.ordering import Ordering
@@ -46,6 +52,7 @@ from workq.ledger.people import Deciding
 from workq.ledger.record import Recording
 from workq.ledger.repair import Repairing
 from workq.ledger.scheduling import Scheduling
+from workq.ledger.tending import Tending
 from workq.missed import Missed
 from workq.pauses import Pauses
 from workq.produce import Producer
@@ -748,6 +755,85 @@ def a_sweep_never_looks_at_limits() -> Any:
     return replaced(Limiting, "limits_to_look_at", lambda self, *, limit: [])
 
 
+# -- jobs
+
+
+@mutant
+def a_splitter_does_not_look_where_the_job_stands() -> Any:
+    """Two of them, one after a long pause, make the same page."""
+    original = Running.split_job
+
+    def split_job(self: Any, job_id: str, subtasks: Any, *, after: int, **facts: Any) -> Any:
+        row = self.job(job_id)
+        return original(self, job_id, subtasks, after=after if row is None else row.read_subtasks, **facts)
+
+    return replaced(Running, "split_job", split_job)
+
+
+@mutant
+def a_page_is_recorded_without_its_cursor() -> Any:
+    original = Running.split_job
+
+    def split_job(self: Any, job_id: str, subtasks: Any, *, cursor: Any, **facts: Any) -> Any:
+        row = self.job(job_id)
+        return original(self, job_id, subtasks, cursor=None if row is None else row.cursor, **facts)
+
+    return replaced(Running, "split_job", split_job)
+
+
+@mutant
+def a_window_has_always_room() -> Any:
+    original = Running.split_job
+    return replaced(Running, "split_job", lambda self, *args, **facts: _with_room(original(self, *args, **facts)))
+
+
+def _with_room(split: Any) -> Any:
+    return split if split.room is None else msgspec.structs.replace(split, room=20)
+
+
+@mutant
+def a_subtask_that_has_ended_is_counted_again() -> Any:
+    original = Counting.count_locked
+
+    def count_locked(self: Any, tx: Any, row: Any, changes: Any, wishes: Any) -> None:
+        original(self, tx, row, changes, wishes)
+        row.succeeded += sum(change.rest is Rest.SUCCEEDED and row.succeeded > 3 for change in changes)
+        self.write_job(tx, row)
+
+    return replaced(Counting, "count_locked", count_locked)
+
+
+@mutant
+def a_job_ends_with_each_settlement_after_its_end() -> Any:
+    """Its state is looked at, and not whether it has ended before: what follows it is recorded again."""
+    return mock.patch.object(JobLock, "has_ended", property(lambda self: self.state in JOB_ENDED))
+
+
+@mutant
+def a_claim_does_not_look_at_the_job() -> Any:
+    stack = ExitStack()
+    stack.enter_context(mock.patch("workq.ledger.gates.is_open", return_value=true()))
+    stack.enter_context(mock.patch("workq.ledger.gates.ask", lambda _tx, _database, ids: [(one, False) for one in ids]))
+    return stack
+
+
+@mutant
+def what_was_parked_of_a_job_stays_so() -> Any:
+    return replaced(Tending, "_let_go", lambda self, *_: [])
+
+
+@mutant
+def a_sweep_lets_go_nothing_that_is_parked() -> Any:
+    """Whoever resumes a job, and dies before it lets go what is parked, leaves it so for ever."""
+    return replaced(Tending, "_unpark_left", lambda self, _: [])
+
+
+@mutant
+def a_sweep_never_tends_a_job() -> Any:
+    """What was settled without its handler is never counted, and its job never ends."""
+    return replaced(Tending, "open_jobs", lambda self, *, limit: [])
+
+
 # -- the hunt
 
 
@@ -781,6 +867,15 @@ WORLDS = {
     "what_is_promised_does_not_count": "is_limited",
     "a_place_comes_free_when_its_task_is_claimed_again": "is_limited",
     "a_sweep_never_looks_at_limits": "is_limited",
+    "a_splitter_does_not_look_where_the_job_stands": "is_job",
+    "a_page_is_recorded_without_its_cursor": "is_job",
+    "a_window_has_always_room": "is_job",
+    "a_subtask_that_has_ended_is_counted_again": "is_job",
+    "a_job_ends_with_each_settlement_after_its_end": "is_job",
+    "a_claim_does_not_look_at_the_job": "is_job",
+    "what_was_parked_of_a_job_stays_so": "is_job",
+    "a_sweep_lets_go_nothing_that_is_parked": "is_job",
+    "a_sweep_never_tends_a_job": "is_job",
 }
 """What a world must have, for a mutant to live there at all: other seeds count, and are not run."""
 

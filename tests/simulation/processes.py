@@ -14,8 +14,9 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from tests.simulation import broker, inflight
+from tests.simulation import broker, inflight, jobs
 from tests.simulation.embedded import HintRows, LeaseRows, SimEmbeddedBroker
+from tests.simulation.jobwatch import JobRecorder
 from tests.simulation.ledger import SimDatabase, SimLedger
 from tests.simulation.recorder import AT_ONCE, Recorder
 from tests.simulation.world import Act, Crash, Process, Strand, World
@@ -65,10 +66,13 @@ class Setting:
         self.world = world
         self.database = database
         self.messages, self.held = _servers(world, database)
-        self.recorder = Recorder(world, database, self.messages, self.held)
+        self.run = jobs.Run(Random(world.seed * 179_424_673 + 29))
+        """What the job is of, where there is one."""
+        shared = world, database, self.messages, self.held
+        self.recorder = JobRecorder(self.run, *shared) if world.plan.is_job else Recorder(*shared)
         self.settings = Settings(ledger="sqlite:///simulated.db", namespace="sim", times=world.plan.times)
         self.registry = Registry()
-        for name in ("act", "act_twice"):
+        for name in ("act", "act_twice", *(jobs.NAMES if world.plan.is_job else ())):
             is_gathered = world.plan.is_gathered and name == "act_twice"
             make: Any = partial(BatchHandler, batch=Batch(3, 2.0)) if is_gathered else Handler
             self.registry.add(
@@ -85,7 +89,7 @@ class Setting:
             )
         self.scripts: dict[str, list[str]] = {}
         """What the handler of a task does at each of its starts; the last for ever."""
-        self.tasks: list[str] = []
+        self.tasks: list[str] = self.recorder.tasks
         self.workers: list[Worker] = []
         self.supervisor: Supervisor
         self.names = 0
@@ -258,6 +262,8 @@ class SteppedPool(Pool):
 
     setting: Setting
     process: Process
+    stores: Stores
+    relay: SteppedRelay
     unstarted: list[Attempt]
 
     def dispatch(self, attempt: Attempt) -> None:
@@ -318,8 +324,10 @@ class Run:
     def _leave(self, claim: Claim, does: str) -> Outcome:
         """How it ends."""
         world, handler = self.pool.setting.world, self.attempt.handler
-        if does in ("ok", "slow") or handler is None:
-            outcome: Outcome = returned(claim.attempt)
+        if claim.name in jobs.NAMES and handler is not None:
+            outcome: Outcome = jobs.outcome(self.pool, claim, handler)
+        elif does in ("ok", "slow") or handler is None:
+            outcome = returned(claim.attempt)
         else:
             outcome = raised(claim, handler, _ERRORS[does], rng=world.rng)
         world.note(f"attempt {claim.attempt} of {claim.task_id[-6:]} ends: {type(outcome).__name__}")
@@ -361,6 +369,7 @@ class Worker:
             clock=process.clock,
         )
         self.pool.setting, self.pool.process, self.pool.unstarted = setting, process, []
+        self.pool.stores, self.pool.relay = self.stores, self.relay
         self.settler = Settler(
             self.stores,
             self.relay,

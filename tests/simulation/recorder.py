@@ -81,6 +81,8 @@ class Recorder:
         self.workers: dict[str, WorkerRow] = {}
         self.processes: dict[str, Process] = {}
         """Worker processes by incarnation."""
+        self.tasks: list[str] = []
+        """What a person may do something about."""
         self.acknowledged: set[str] = set()
         self.tried: set[str] = set()
         self.rolled_back: set[str] = set()
@@ -363,6 +365,10 @@ class Recorder:
         """How many tasks that share a limit are not settled."""
         return sum(row.limit_key is not None and row.state not in TERMINAL for row in self.rows.values())
 
+    def subtasks(self) -> int:
+        """How many subtasks are still to be made or settled."""
+        return 0
+
     def claimed(self, claims: Sequence[Claim]) -> None:
         """A claim has answered: whatever it granted, also by an earlier try, is in the answer, or it runs nowhere."""
         answered = {(claim.task_id, claim.attempt) for claim in claims}
@@ -564,8 +570,12 @@ class Recorder:
 
 def _led_to(outcome: Outcome) -> tuple[str, ...]:
     match outcome:
+        case Worked(again=None, failed=()):
+            return ("succeeded",)
+        case Worked(again=None):
+            return ("dead", "cancelled")
         case Worked():
-            raise AssertionError("no job runs here")
+            return ("waiting", "cancelled")
         case Done():
             return ("succeeded",)
         case Failed():

@@ -13,8 +13,9 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from tests.simulation.jobs import Boss
 from tests.simulation.ledger import SimDatabase
-from tests.simulation.processes import Auditor, Nemesis, Producing, Setting, Supervisor, Sweeper, ticking
+from tests.simulation.processes import Auditor, Nemesis, Producing, Setting, SteppedRelay, Supervisor, Sweeper, ticking
 from tests.simulation.world import Plan, World
 from workq import failpoints
 
@@ -76,6 +77,8 @@ def inside(world: World) -> Iterator[None]:
         mock.patch("workq.marker.new_task_id", world.new_id),
         mock.patch("workq.audit.queues.new_task_id", world.new_id),
         mock.patch("workq.ticks.new_task_id", world.new_id),
+        mock.patch("workq.codec.new_task_id", world.new_id),
+        mock.patch("workq.ledger.tending.monotonic", stopped.monotonic),
         mock.patch("workq.sweep.time", stopped),
         mock.patch("workq.sweep.this_machine", return_value=None),
         mock.patch("workq.beat.psutil", weighed),
@@ -102,7 +105,9 @@ def run(seed: int, database: SimDatabase, *, plan: Plan | None = None, is_traced
         Supervisor(setting)
         for _ in range(plan.sweepers):
             Sweeper(setting)
-        for number in range(plan.producers):
+        if plan.is_job:
+            Boss(setting, SteppedRelay)
+        for number in range(0 if plan.is_job else plan.producers):
             Producing(setting, (plan.tasks + number) // plan.producers)
         nemesis = Nemesis(setting)
         if plan.kind != "any" and seed % 3 == 0:
@@ -144,7 +149,7 @@ def rest(world: World, setting: Setting, nemesis: Nemesis) -> None:
         + 3 * (6.0 + times.lease_s * 1.2 + 1.5)  # retries and their runs
         + 15.0  # a relay's reservation
         + times.grace_s
-        + (recorder.in_line() + recorder.limited())
+        + (recorder.in_line() + recorder.limited() + recorder.subtasks())
         * (2 * times.lease_s + 2 * times.sweep_s + 20.0)  # one after the other
         + math.ceil(recorder.gone() / world.plan.limit) * 1.3 * times.sweep_s  # so many are reaped in a pass
     )

@@ -94,6 +94,8 @@ class Plan:
     ladder: str = BINARY
     is_gathered: bool = False
     """Of one handler, up to three tasks share a call, and wait for each other."""
+    is_job: bool = False
+    """In the place of single tasks, there is a job of many items."""
 
     @staticmethod
     def of(seed: int, *, loses_hints: bool = True) -> Plan:
@@ -130,6 +132,7 @@ class Plan:
             marker_s=beat_s * (rng.choice([2.0, 6.0]) if not is_marked else 0.5),
             marker_grace_s=beat_s * (rng.choice([1.5, 6.0]) if not is_marked else 6.0),
         )
+        is_job = Random(seed * 122_949_823 + 23).random() < 0.15
         return Plan(
             kind=kind,
             workers=rng.choice([1, 2, 2, 3]) if not is_marked else 3,
@@ -146,11 +149,12 @@ class Plan:
             limit=rng.choice([1, 3, 1000]),
             times=times,
             is_direct=is_direct,
-            is_ordered=Random(seed * 49_979_687 + 11).random() < 0.15,
-            is_limited=Random(seed * 67_867_967 + 13).random() < 0.15,
+            is_ordered=not is_job and Random(seed * 49_979_687 + 11).random() < 0.15,
+            is_limited=not is_job and Random(seed * 67_867_967 + 13).random() < 0.15,
             ladder=LEVELS if Random(seed * 86_028_121 + 17).random() < 0.2 else BINARY,
-            every_s=beat_s * ticking.choice([1.0, 3.0]) if ticking.random() < 0.15 else None,
-            is_gathered=Random(seed * 104_395_301 + 19).random() < 0.2,
+            every_s=beat_s * ticking.choice([1.0, 3.0]) if ticking.random() < 0.15 and not is_job else None,
+            is_gathered=not is_job and Random(seed * 104_395_301 + 19).random() < 0.2,
+            is_job=is_job,
         )
 
 
@@ -339,7 +343,7 @@ class World:
         if self.forced:
             return self._hit(strand, self.forced.pop(0), store, call, holds_lock=holds_lock)
         # one call in the place of four; and what writes outcomes is where a repetition must change nothing
-        rate = self.plan.rate * {"claim_hinted": 4, "settle": 3}.get(call, 1)
+        rate = self.plan.rate * {"claim_hinted": 4, "settle": 3, "resume_job": 12, "split_job": 4}.get(call, 1)
         if self.rng.random() >= rate or not self._kinds:
             return Act.OK
         kind = self.rng.choices(self._kinds, self._weights)[0]
@@ -377,7 +381,7 @@ class World:
             return
         if strand.process.is_dead:
             raise Crash
-        if self.rng.random() >= self.plan.rate:
+        if self.rng.random() >= self.plan.rate * (20 if point.startswith("split.") else 1):
             return
         names = [name for name in ("slow", "pause", "crash_before") if name in self._kinds]
         if point in WITHIN:
