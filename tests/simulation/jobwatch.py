@@ -8,7 +8,7 @@ after it was cancelled.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import Any, ClassVar
 
 from tests.simulation.jobs import NAME, NAMES, SPLIT, Run
 from tests.simulation.ledger import instant
@@ -28,6 +28,9 @@ _FOLLOWS = {
 
 class JobRecorder(Recorder):
     """Knows what happened to one job, too."""
+
+    HANDED_BACK: ClassVar[tuple[str, ...]] = ("ready", "cancelled", "waiting")
+    """By the claim that parks it at once, because its job is paused."""
 
     def __init__(self, run: Run, *args: Any) -> None:
         super().__init__(*args)

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from tests.simulation import broker, inflight
 from tests.simulation.ledger import BEGAN, SimDatabase, instant
@@ -74,6 +74,9 @@ class Start:
 
 class Recorder:
     """Knows what happened in one world."""
+
+    HANDED_BACK: ClassVar[tuple[str, ...]] = ("ready", "cancelled")
+    """What becomes of what a worker hands back that it was granted unknowingly."""
 
     def __init__(self, world: World, database: SimDatabase, messages: broker.Server, held: inflight.Server) -> None:
         self.world = world
@@ -395,7 +398,7 @@ class Recorder:
         elif op in ("claim", "return_forgotten"):  # an incarnation hands back what was granted to it unknowingly
             process = self.world.acting.process if self.world.acting is not None else None
             owner = self.processes.get(old.worker or "")
-            if process is not owner or key in self.started or new.state not in ("ready", "cancelled"):
+            if process is not owner or key in self.started or new.state not in self.HANDED_BACK:
                 self.world.violated("I3", where)
         elif op in ("reap", "orphans"):
             worker = self.workers.get(old.worker or "")
