@@ -425,6 +425,27 @@ def test_a_connection_that_was_closed_while_it_was_kept_is_no_failure() -> None:
     assert connections == 2
 
 
+def test_a_receiver_that_has_gone_while_a_connection_to_it_was_kept_is_refused() -> None:
+    async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request_of(reader)
+        writer.write(status(200))
+        servers[0].close()
+        await reader.read(1)
+        writer.close()
+
+    async def two() -> list[Answer]:
+        servers.append(await asyncio.start_server(once, "127.0.0.1", 0))
+        url = f"http://127.0.0.1:{servers[0].sockets[0].getsockname()[1]}/"
+        async with Sender(HERE, total_s=5.0) as sender:
+            return [await sender.post(url, BODY, {}) for _ in range(2)]
+
+    servers: list[asyncio.Server] = []
+    found = asyncio.run(two())
+
+    assert [one.error_class for one in found] == [None, ErrorClass.REFUSED]
+    assert found[1].ms < 4000.0, "it is not tried until the deadline"
+
+
 def test_a_compressed_answer_is_kept_as_it_came() -> None:
     import gzip
 

@@ -17,12 +17,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from http import HTTPStatus
-from importlib.metadata import version
 from typing import Any, Final
 
 import aiohttp
 from yarl import URL
 
+from workq import __version__
 from workq.errors import ConfigError
 from workq.webhooks.guard import Blocked, Guard, Lookup, Trace, tracing
 from workq.webhooks.target import Policy, checked
@@ -181,6 +181,7 @@ class Sender:
     async def _deliver(self, url: URL, body: bytes, headers: Mapping[str, str], attempt: _Attempt) -> None:
         """A connection that was kept may have been closed by its other end: that is no answer, and one is made anew."""
         while True:
+            attempt.is_reused = False
             try:
                 return await self._exchange(url, body, headers, attempt)
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
@@ -225,7 +226,7 @@ def _fixed() -> dict[str, str]:
     """What every webhook says; a receiver's own headers say nothing else of it."""
     return {
         "content-type": "application/json",
-        "user-agent": f"workq/{version('workq-ledger')}",
+        "user-agent": f"workq/{__version__}",
         "accept": "*/*",
         "accept-encoding": "identity",
     }
