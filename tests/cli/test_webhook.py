@@ -127,6 +127,24 @@ def test_what_is_no_secret_is_refused_and_not_shown(cli: Cli, command: list[str]
     assert "swordfish" not in ran.err
 
 
+@pytest.mark.parametrize("missing", ["aiohttp", "standardwebhooks"])
+def test_without_its_extra_a_line_says_what_to_install(cli: Cli, missing: str) -> None:
+    code = f"import sys; sys.modules[{missing!r}] = None; from workq.cli.root import run; sys.exit(run(sys.argv[1:]))"
+
+    ran = subprocess.run(
+        [sys.executable, "-c", code, "webhook", "test", "https://example.org/"],
+        cwd=cli.folder,
+        env=cli.env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr == f"workq: error: webhooks need {missing}: install the extra [webhooks]\n"
+
+
 def test_a_port_that_is_taken_is_said(cli: Cli) -> None:
     with listening(cli) as (url, _):
         ran = cli("webhook", "listen", "--port", url.rstrip("/").rpartition(":")[2])
