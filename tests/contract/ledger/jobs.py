@@ -205,6 +205,58 @@ class JobsContract(JobSteps):
         assert (row.state, row.succeeded, row.open_subtasks) == (JobState.SUCCEEDED, 40, 0)
         assert self.followers(ledger) == ["on.complete", "on.success"]
 
+    @pytest.mark.parametrize(
+        ("last", "state"),
+        [
+            ("a subtask succeeds", JobState.SUCCEEDED),
+            ("items of it fail", JobState.COMPLETED_WITH_FAILURES),
+            ("a subtask dies", JobState.COMPLETED_WITH_FAILURES),
+            ("its handler cancels it", JobState.COMPLETED_WITH_FAILURES),
+            ("its process dies", JobState.COMPLETED_WITH_FAILURES),
+            ("its source ends", JobState.SUCCEEDED),
+            ("its source has failed", JobState.FAILED),
+            ("too many have failed", JobState.FAILED),
+            ("it was cancelled", JobState.CANCELLED),
+        ],
+    )
+    def test_whatever_comes_last_the_job_ends_once_and_what_follows_is_there_once(
+        self, ledger: Ledger, worker: Incarnation, last: str, state: JobState
+    ) -> None:
+        job = job_of(replace(OPTIONS, crashes_max=1, failed_max=0 if last == "too many have failed" else None))
+        ledger.begin_job(job)
+        is_split = last not in ("its source ends", "its source has failed")
+        [splitting] = ledger.claim([job.splitter.id], by=worker.id)
+        first, second = self.running(ledger, worker, job, 2, is_last=is_split)
+        self.settle(ledger, first, Done())
+        outcomes: dict[str, Outcome] = {
+            "items of it fail": Worked(9, 0, (BAD,)),
+            "too many have failed": Worked(9, 0, (BAD,)),
+            "a subtask dies": Dead("budget", "boom"),
+            "its handler cancels it": Cancelled("by itself"),
+            "it was cancelled": Cancelled("as asked"),
+        }
+        if last == "it was cancelled":
+            ledger.cancel_job(job.id, **WHO)
+        if last == "its process dies":
+            self.settle(ledger, splitting, Done())
+
+        for _ in range(2):
+            if last == "its process dies":
+                ledger.reap(worker.id, Evidence("SIGKILL", started={second.task_id: second.attempt}))
+            else:
+                ledger.settle([Settlement(second, outcomes.get(last, Done()))])
+            if last == "its source ends":
+                ledger.split_job(job.id, [], after=2, cursor=20, is_last=True)
+            if last == "its source has failed":
+                ledger.settle([Settlement(splitting, Dead("its source", "boom"))])
+            ledger.tend_job(job.id)
+
+        row = self.stands(ledger, job)
+        follows = {JobState.SUCCEEDED: ["on.complete", "on.success"], JobState.CANCELLED: ["on.cancel", "on.complete"]}
+        assert (row.state, row.open_subtasks, row.done) == (state, 0, 20)
+        assert ledger.miscounts(job.id) == {}
+        assert self.followers(ledger) == follows.get(state, ["on.complete", "on.failure"])
+
     def test_what_was_settled_elsewhere_a_sweep_counts_once(
         self, ledger: Ledger, worker: Incarnation, job: NewJob
     ) -> None:
