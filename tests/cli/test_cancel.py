@@ -72,7 +72,7 @@ class TestCancelAll:
 
     def test_interrupted_it_says_how_far_it_came_and_the_same_command_ends_it(self, cli: Cli) -> None:
         cli.record("shop.add", 1, count=30)
-        with cli.start("task", "cancel", "--all", "--rate", "20/s", "--yes") as process:
+        with cli.start("task", "cancel", "--all", "--rate", "4/s", "--yes") as process:
             wait_until(lambda: states(cli).get("cancelled", 0) >= 5, timeout_s=BOUND_S, what="some are cancelled")
             process.send_signal(signal.SIGINT)
             _, err = process.communicate(timeout=BOUND_S)

@@ -479,6 +479,24 @@ class TestAServerThatDies:
         assert [one.created for one in ledger.record(given)] == [True, True]
         ledger.close()
 
+    @pytest.mark.parametrize(("sorts", "setting"), [(True, "on"), (False, "off")])
+    def test_a_question_whose_connection_ends_in_its_middle_is_asked_again(
+        self, postgres: Server, sorts: bool, setting: str
+    ) -> None:
+        ledger = opened(postgres.url)
+        asked: list[Connection] = []
+
+        def ask(tx: Connection) -> str:
+            asked.append(tx)
+            if len(asked) == 1:
+                tx.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+            return str(tx.execute(text("SHOW enable_sort")).scalar_one())
+
+        assert ledger.database.ask(ask, sorts=sorts) == setting
+        assert len(asked) == 2
+        assert ledger.database.ask(ask) == "on", "it holds for that question alone"
+        ledger.close()
+
     def test_settling_survives_backends_that_are_terminated_all_the_time(self, postgres: Server) -> None:
         ledger = opened(postgres.url)
         worker = live_worker(ledger)

@@ -194,7 +194,8 @@ class Database:
         try:
             yield
         finally:
-            connection.exec_driver_sql("SET enable_sort = on")
+            if not connection.invalidated:  # with a lost connection, what was set on it is gone
+                connection.exec_driver_sql("SET enable_sort = on")
 
     def run(self, change: Callable[[Connection], T], *, deadline_s: float | None = None, is_single: bool = False) -> T:
         """Run `change` in one write transaction, again if the database asks for it. `change` must be repeatable.
