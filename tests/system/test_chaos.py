@@ -85,7 +85,7 @@ def check_clean(found: Report, *, tasks_min: int) -> None:
 
 @pytest.mark.timeout(400)
 def test_nothing_is_lost_on_the_embedded_queue_whatever_strikes(tmp_path: Path) -> None:
-    found = chaos({}, tmp_path, Wishes(minutes=MINUTES, seed=11, rate=300.0, divide=5.0, only=frozenset(EMBEDDED)))
+    found = chaos({}, tmp_path, Wishes(minutes=MINUTES, seed=11, rate=150.0, divide=5.0, only=frozenset(EMBEDDED)))
 
     check_clean(found, tasks_min=2000)
     assert len(found.struck) >= 4
@@ -93,7 +93,7 @@ def test_nothing_is_lost_on_the_embedded_queue_whatever_strikes(tmp_path: Path) 
 
 @pytest.mark.timeout(500)
 def test_nothing_is_lost_on_three_servers_whatever_strikes(servers: Servers, tmp_path: Path) -> None:
-    wishes = Wishes(minutes=MINUTES, seed=11, rate=300.0, divide=5.0, only=frozenset(ON_SERVERS))
+    wishes = Wishes(minutes=MINUTES, seed=11, rate=150.0, divide=5.0, only=frozenset(ON_SERVERS))
     found = chaos(servers, tmp_path, wishes, server_faults(servers))
 
     check_clean(found, tasks_min=2000)

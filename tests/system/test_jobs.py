@@ -109,7 +109,7 @@ def test_killed_in_the_middle_of_the_split_it_makes_no_subtask_twice_and_leaves_
 def test_under_kills_the_counts_add_up_and_what_follows_runs_once(
     leg: Leg, stamp: Job, long_run: bool, bad: int
 ) -> None:
-    total = 160_000 if long_run else 20_000
+    total = 160_000 if long_run else 12_000
     processes, kills = (16, 20) if long_run else (3, 5)
     job = stamp.run(to=total, bad=bad, seconds=0.02)
     with leg.fleet(processes=processes, threads=2, app=workshop.APP) as fleet:
