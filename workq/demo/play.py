@@ -31,7 +31,7 @@ from workq.demo.index import Count, Hit, count, create_index, open_index
 from workq.demo.stage import folder_for, last_words, private_servers, working, write_settings
 from workq.demo.versions import CHUNK, NEW, OLD, UNREADABLE, alias, make_unreadable, mend, point
 from workq.errors import Unavailable
-from workq.job import JOB_ENDED, IfRunning, JobRow, JobState
+from workq.job import JOB_ENDED, SPLIT, IfRunning, JobRow, JobState
 from workq.ledger.migrate import migrate
 from workq.task import State, Task
 from workq.testing.environment import only_workq_variables
@@ -470,10 +470,10 @@ def _kill_one(wq: WorkQueue, worker: subprocess.Popen[bytes], folder: Path) -> K
 
 
 def _running(wq: WorkQueue) -> dict[str, dict[str, int]]:
-    """By worker: the tasks that it has claimed, with the number of the attempt."""
+    """By worker: the subtasks that it has claimed, with the number of the attempt."""
     found: dict[str, dict[str, int]] = {}
     for task in wq.stores.ledger.tasks(state=State.RUNNING, limit=1000):
-        if task.worker is not None:
+        if task.worker is not None and not task.name.endswith(SPLIT):
             found.setdefault(task.worker, {})[task.id] = task.attempt
     return found
 
