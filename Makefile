@@ -37,6 +37,7 @@ demo-full: $(FULL) servers ## the same job on private RabbitMQ, Redis and Postgr
 .PHONY: test
 test: $(FULL) servers ## all tests, against private servers; a missing server is a failure (LEGS=both: each fault on SQLite too)
 	@echo "test: unit, contract, simulation, fault and system tests; private servers on free ports; nothing is skipped"
+	@$(BIN)/python -m compileall -q workq tests # where Python writes no bytecode by itself, each of some thousand processes would
 	@$(BIN)/pytest --require=all --numprocesses=5 --dist=worksteal $(if $(LEGS),--both-legs)
 
 LONG := $(foreach name,audit chaos dead delays jobs keys kills limits lost_hints order promises transaction,tests/system/test_$(name).py)

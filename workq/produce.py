@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from sqlalchemy import Connection, event
 
 from workq.broker import Broker, HintRow
+from workq.delivery import Cause, NewWebhook, SentTo
 from workq.errors import Refused
 from workq.failpoints import reach
 from workq.gather import Gather
@@ -68,24 +69,46 @@ class Producer:
         return self._record_now(tasks, connection=connection)
 
     def _record_now(self, tasks: Sequence[NewTask], *, connection: Any = None) -> list[Enqueued]:
-        hints = partial(hint_rows, self._stores.broker) if self._stores.broker.is_transactional else None
+        hints = self._hint_rows()
         began = None if self._stores.broker.is_late else self.relay.clock()  # a late hint must not come early
         recorded = self._stores.ledger.record(tasks, connection=connection, hints=hints)
+        fresh = [
+            Unpublished(task.id, task.queue, 0, task.delay_s)
+            for task, one in zip(tasks, recorded, strict=True)
+            if hints is None and one.created and not one.is_behind
+        ]
+        self._recorded(fresh, began, connection, is_hinted=hints is not None)
+        return recorded
+
+    def _recorded(self, fresh: list[Unpublished], began: float | None, connection: Any, *, is_hinted: bool) -> None:
+        """See to the hints of what was recorded. `is_hinted`: they stand beside it."""
         if connection is None:
             reach("record.after_commit")
-        if hints is not None:
+        if is_hinted:
             self._stores.broker.wake()  # before the caller's commit: who looks too early soon looks again
+        elif connection is None:
+            self.relay.offer(fresh, since=began)
         else:
-            fresh = [
-                Unpublished(task.id, task.queue, 0, task.delay_s)
-                for task, one in zip(tasks, recorded, strict=True)
-                if one.created and not one.is_behind
-            ]
-            if connection is None:
-                self.relay.offer(fresh, since=began)
-            else:
-                self._offer_after_commit(connection, fresh)
-        return recorded
+            self._offer_after_commit(connection, fresh)
+
+    def send(self, webhook: NewWebhook, *, connection: Any = None) -> list[SentTo]:
+        """Record a webhook for everybody who wants it, in one transaction, ours or the caller's."""
+        if connection is None and self._stores.ledger.is_entered:
+            raise Refused(
+                "this handler is inside of its transaction(), which may still be rolled back: "
+                "send in it, with connection=connection, or after it"
+            )
+        hints = self._hint_rows()
+        began = None if self._stores.broker.is_late else self.relay.clock()
+        sent, fresh = self._stores.ledger.send(webhook, connection=connection, hints=hints)
+        self._recorded(fresh, began, connection, is_hinted=hints is not None)
+        return sent
+
+    def resend(self, delivery_ids: Sequence[str], *, cause: Cause) -> list[str]:
+        """Send deliveries that have ended once more, and see to the hints; answers which."""
+        sent, fresh = self._stores.ledger.resend(delivery_ids, cause=cause, hints=self._hint_rows())
+        self._recorded(fresh, None, None, is_hinted=self._stores.broker.is_transactional)
+        return sent
 
     def begin_job(self, job: NewJob) -> Begun:
         """Record a job with the task that reads its source, and see to the hint."""

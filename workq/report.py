@@ -369,6 +369,20 @@ class _Look:
         limit = next(iter(self._stores.ledger.limits(key=key)), None)
         if limit is None:
             return self._why(Code.LIMITED, f"its turn in limit {key!r} comes just now", "nothing")
+        if limit.closed_until is not None and limit.closed_until > self._task.now:
+            is_for_good = is_behind(limit.closed_until, self._task.now)
+            until = "until somebody opens it" if is_for_good else f"until {_at(limit.closed_until)}"
+            return self._why(
+                Code.LIMITED,
+                f"limit {key!r} is closed {until}: what it stands for has failed again and again, or is disabled",
+                "for webhooks, see its endpoint: workq webhook endpoint ls",
+            )
+        if not limit.running + limit.coming + limit.parked:
+            return self._why(
+                Code.LIMITED,
+                "it is held: its endpoint was disabled when it waited",
+                "workq webhook endpoint release, or discard",
+            )
         return self._why(
             Code.LIMITED,
             f"limit {key!r} is reached: {_counted(limit.running, 'task')} of it run, {limit.coming} more are about to "

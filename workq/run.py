@@ -20,7 +20,7 @@ from workq.errors import Cancel, PayloadError, Retry, Snooze, SoftTimeLimit
 from workq.handler import Handler
 from workq.names import check_delay_s
 from workq.retry import Exponential
-from workq.task import Cancelled, Claim, Dead, Done, Failed, Outcome, Snoozed, Worked
+from workq.task import Cancelled, Claim, Dead, Delivered, Done, Failed, Outcome, Snoozed, Worked
 
 log = logging.getLogger("workq.run")
 
@@ -134,11 +134,11 @@ def prepare(claim: Claim, handler: Handler[..., Any] | None, *, rng: Random) -> 
     return {"a": args, "k": kwargs}, None
 
 
-def returned(result: Any) -> Done | Worked:
+def returned(result: Any) -> Done | Worked | Delivered:
     """The outcome of a handler that returned."""
     if result is None:
         return Done()
-    if isinstance(result, Worked):  # a job's handler has told of each item
+    if isinstance(result, Worked | Delivered):  # a job's handler has told of each item, or that of webhooks how it went
         return result
     try:
         return Done(codec.encode(result, path="result", max_bytes=RESULT_MAX_BYTES))

@@ -28,7 +28,7 @@ from workq.held import Held
 from workq.ledger import Settled, Unpublished
 from workq.relay import Relay
 from workq.stores import Stores
-from workq.task import Cancelled, Dead, Done, Failed, HandedBack, Outcome, Settlement, Snoozed, State, Worked
+from workq.task import Cancelled, Dead, Delivered, Done, Failed, HandedBack, Outcome, Settlement, Snoozed, State, Worked
 
 log = logging.getLogger("workq.settle")
 
@@ -235,6 +235,9 @@ def _plain(outcome: Outcome) -> Outcome:
             return Cancelled("cancelled by its handler")
         case Snoozed(delay_s=delay_s):
             return Snoozed(delay_s)
+        case Delivered():
+            then = _plain(outcome.then)
+            return replace(outcome, sent=replace(outcome.sent, error=refused, answer=""), then=then)
         case Worked():
             items = tuple(replace(one, error=refused) for one in outcome.failed)
             return replace(outcome, failed=items, error=refused, results=())

@@ -81,7 +81,7 @@ class Swept:
     admitted: int = 0
     """Whom a limit lets start now, or soon."""
     tended: int = 0
-    """Subtasks that were settled by others than their handlers, and were counted for their jobs."""
+    """Subtasks and deliveries that were settled by others than their handlers: counted for their jobs, and ended."""
     promoted: int = 0
     pruned: int = 0
     pruned_events: int = 0
@@ -89,6 +89,8 @@ class Swept:
     pruned_windows: int = 0
     pruned_workers: int = 0
     pruned_jobs: int = 0
+    pruned_webhooks: int = 0
+    """Of which what was sent is kept no longer, or nothing at all."""
     markers: int = 0
     """Markers that were sent. Nothing to worry about, and no change."""
     lost: int = 0
@@ -126,6 +128,7 @@ class Swept:
             + self.pruned_windows
             + self.pruned_workers
             + self.pruned_jobs
+            + self.pruned_webhooks
         )
 
 
@@ -186,6 +189,8 @@ def sweep(
             done.tended += tended.counted
             if tended.hints and not broker_is_away:
                 publish(stores, tended.hints, deadline_s=settings.times.confirm_s)
+        done.tended += stores.ledger.tend_deliveries(limit=limit, dry_run=dry_run)
+        done.tended += stores.ledger.hold_deliveries(limit=limit, dry_run=dry_run)
     if "promote" in chosen:
         reach("sweep.before_promote")
         done.promoted = stores.ledger.promote(limit=limit, dry_run=dry_run)
@@ -201,6 +206,9 @@ def sweep(
         )
         done.pruned, done.pruned_events = pruned.tasks, pruned.events
         done.pruned_ticks, done.pruned_windows, done.pruned_workers = pruned.ticks, pruned.windows, pruned.workers
+        done.pruned_webhooks = stores.ledger.prune_webhooks(
+            limit=limit, retention_s=settings.retention_s, dry_run=dry_run
+        )
         done.pruned_jobs = stores.ledger.prune_jobs(
             limit=limit,
             retention_s=settings.retention_s,

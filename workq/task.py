@@ -235,11 +235,40 @@ class Worked(msgspec.Struct, frozen=True, array_like=True, tag=True):
     results: tuple[Result, ...] = ()
 
 
+class Sent(msgspec.Struct, frozen=True, array_like=True):
+    """One try to send a webhook, the `number`th of its delivery. `error_class` None: it has arrived.
+
+    `status` None: there was no answer. `answer`: the first 16 KiB of it, as text; `is_cut`: there was more.
+    `rest_s`: for so long nothing else is sent to this endpoint. `is_gone`: nothing is ever to be sent there again.
+    """
+
+    delivery_id: str
+    endpoint_id: str
+    number: int
+    cause: str
+    url: str
+    status: int | None
+    error_class: str | None
+    error: str | None
+    duration_ms: float
+    answer: str = ""
+    is_cut: bool = False
+    rest_s: float = 0.0
+    is_gone: bool = False
+
+
+class Delivered(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A webhook was sent, or could not be; `then`: what that means for its task."""
+
+    sent: Sent
+    then: Done | Failed | Dead
+
+
 class HandedBack(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Claimed but never started: back to ready, at no cost."""
 
 
-Outcome = Done | Failed | Dead | Cancelled | Snoozed | Worked | HandedBack
+Outcome = Done | Failed | Dead | Cancelled | Snoozed | Worked | Delivered | HandedBack
 
 
 class Settlement(msgspec.Struct, frozen=True, array_like=True):

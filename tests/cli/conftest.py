@@ -9,13 +9,14 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.zygote import zygote
 from workq.app import WorkQueue
 from workq.incarnation import Incarnation
 from workq.task import Dead, Outcome, Settlement
@@ -56,6 +57,22 @@ class Ran:
         return json.loads(self.out)
 
 
+def ran_in(args: Sequence[str], *, cwd: Path, env: Mapping[str, str], stdin: bytes) -> tuple[int, bytes, bytes]:
+    """Run `workq` in a process of its own: its status, and what it printed."""
+    if zygote().fits(env):
+        return zygote().run(args, cwd=cwd, env=env, stdin=stdin, timeout_s=BOUND_S)
+    process = subprocess.run(
+        [sys.executable, "-m", "workq", *args],
+        cwd=cwd,
+        env=env,
+        input=stdin,
+        capture_output=True,
+        timeout=BOUND_S,
+        check=False,
+    )
+    return process.returncode, process.stdout, process.stderr
+
+
 class Cli:
     """`workq` in one folder."""
 
@@ -71,16 +88,10 @@ class Cli:
         self, *args: str, stdin: str | bytes = "", env: dict[str, str] | None = None, app: bool = False
     ) -> Ran:
         """Run it to its end. `app` names the application in the environment."""
-        process = subprocess.run(
-            [sys.executable, "-m", "workq", *args],
-            cwd=self.folder,
-            env=self.env | ({"WORKQ_APP": "shop:wq"} if app else {}) | (env or {}),
-            input=stdin.encode() if isinstance(stdin, str) else stdin,
-            capture_output=True,
-            timeout=BOUND_S,
-            check=False,
-        )
-        ran = Ran(process.returncode, process.stdout.decode(), process.stderr.decode())
+        environ = self.env | ({"WORKQ_APP": "shop:wq"} if app else {}) | (env or {})
+        given = stdin.encode() if isinstance(stdin, str) else stdin
+        status, out, err = ran_in(args, cwd=self.folder, env=environ, stdin=given)
+        ran = Ran(status, out.decode(), err.decode())
         assert "-v" in args or "Traceback" not in ran.err, ran
         return ran
 

@@ -183,6 +183,7 @@ class TestSchema:
             "0012_bands.sql",
             "0013_after_death.sql",
             "0014_jobs.sql",
+            "0015_webhooks.sql",
         ]
         assert cli("db", "migrate", "-o", "json").json()["applied"] == applied
         assert cli.look("db", "migrate")["applied"] == []

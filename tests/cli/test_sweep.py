@@ -143,6 +143,11 @@ def wreck(cli: Cli) -> None:
             first, _ = record(wq, 2, order_key=f"customer:{number}")
             ledger.cancel(first, reason="not needed")
         park(wq, 17)
+        webhooks = [
+            {"id": f"msg_{number}", "type": "invoice.paid", "body": "{}", "data_hash": "0", "created_at": ticked}
+            for number in range(16)
+        ]
+        database.run(lambda tx: tx.execute(database.tables.webhook.insert(), webhooks))
         windows = [{"id": f"shop.add/{number}", "task_id": new_task_id(), "ends_at": ticked} for number in range(12)]
         database.run(lambda tx: tx.execute(database.tables.window.insert(), windows))
         last = {"is_suspect": 1, "crashes_max": 1}  # a suspect pays, and this crash is its last
@@ -154,6 +159,7 @@ EXPECTED = {
     "ticked": 10, "expired": 11, "relayed": 7, "reaped_workers": 2, "returned": 3, "rehinted": 3, "dead": 1,
     "orphans": 2, "advanced": 13, "admitted": 17, "tended": 14, "promoted": 4, "lost": 6,
     "pruned": 9, "pruned_events": 0, "pruned_ticks": 8, "pruned_windows": 12, "pruned_workers": 1, "pruned_jobs": 15,
+    "pruned_webhooks": 16,
 }  # fmt: skip
 MARKERS = {"markers": 2}
 """One through each queue with work. Another pass, a beat later, may send others: that is no change."""

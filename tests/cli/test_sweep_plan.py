@@ -65,7 +65,7 @@ def is_clean(cli: Cli) -> bool:
     tick, order keys and limits go on, or sees to jobs.)
     """
     said = cli.look("sweep", "--dry-run")
-    unplanned = ("ticked", "advanced", "admitted", "tended", "pruned_jobs")
+    unplanned = ("ticked", "advanced", "admitted", "tended", "pruned_jobs", "pruned_webhooks")
     return not any(said[name] for name in EXPECTED if name not in unplanned)
 
 

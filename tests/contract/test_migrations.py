@@ -48,6 +48,7 @@ FILES = [
     "0012_bands.sql",
     "0013_after_death.sql",
     "0014_jobs.sql",
+    "0015_webhooks.sql",
 ]
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_S = 60.0

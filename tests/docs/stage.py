@@ -28,6 +28,7 @@ from typing import Any, Final
 from sqlalchemy import create_engine, make_url
 
 from tests.docs.page import REPOSITORY, Block
+from tests.zygote import zygote
 from workq.config import Settings
 
 BOUND_S: Final = 60.0
@@ -60,8 +61,8 @@ class Stage:
         """The ids that the page shows, and what they are in this run."""
         bin_ = folder / ".venv" / "bin"
         bin_.mkdir(parents=True)
-        for name, command in (("workq", [sys.executable, "-m", "workq"]), ("python", [sys.executable])):
-            _write_command(bin_ / name, f'exec {shlex.join(command)} "$@"')
+        zygote().write_command(bin_ / "workq")
+        _write_command(bin_ / "python", f'exec {shlex.quote(sys.executable)} "$@"')
         for stamp in (".installed-base", ".installed-full"):
             (folder / ".venv" / stamp).touch()
         _write_command(bin_ / "make", f'exec {_make(folder)} "$@"')

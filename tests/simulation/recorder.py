@@ -25,7 +25,7 @@ from tests.simulation import broker, inflight
 from tests.simulation.ledger import BEGAN, SimDatabase, instant
 from tests.simulation.world import Process, World
 from workq.broker import Hint
-from workq.task import Cancelled, Claim, Dead, Done, Failed, HandedBack, Outcome, Settlement, Snoozed, Worked
+from workq.task import Cancelled, Claim, Dead, Delivered, Done, Failed, HandedBack, Outcome, Settlement, Snoozed, Worked
 
 TERMINAL = frozenset({"succeeded", "dead", "cancelled"})
 AT_ONCE = 2
@@ -579,6 +579,8 @@ def _led_to(outcome: Outcome) -> tuple[str, ...]:
             return ("dead", "cancelled")
         case Worked():
             return ("waiting", "cancelled")
+        case Delivered():
+            return _led_to(outcome.then)
         case Done():
             return ("succeeded",)
         case Failed():

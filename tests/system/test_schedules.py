@@ -86,6 +86,8 @@ def test_a_one_off_survives_everything_and_runs_once(leg_name: str, open_leg: Op
     with leg.fleet(processes=1) as fleet:
         wait_until(lambda: bool(leg.starts()), timeout_s=30, what="it runs")
         leg.wait_settled(timeout_s=30)
+        # on a slow machine the first fleet has run it, and this one has hardly begun
+        wait_until(lambda: "worker.started" in fleet.text(), timeout_s=30, what="the second fleet works")
         fleet.terminate()
         assert fleet.wait(60) == 0
 

@@ -114,7 +114,7 @@ def test_the_file_sets_every_setting_and_times_one_by_one(tmp_path: Path) -> Non
         'ledger = "postgres://app@db/shop"\nbroker = "amqps://rabbit"\ninflight = "unix:///run/redis.sock?db=2"\n'
         'app = "shop:queue"\nnamespace = "shop"\nqueue_type = "classic"\nladder = "levels:5s,1m"\n'
         "payload_max_bytes = 1024\nretention_s = 60\ndead_retention_s = 90.5\n"
-        'webhook_allow = "private"\nwebhook_ports = "443"\nwebhook_schemes = "https"\n'
+        'webhook_allow = "private"\nwebhook_ports = "443"\nwebhook_schemes = "https"\nsecret_key = "k"\n'
         "[times]\nlease_s = 60\nbeat_s = 7.5\n"
     )
 
@@ -123,6 +123,7 @@ def test_the_file_sets_every_setting_and_times_one_by_one(tmp_path: Path) -> Non
     assert settings.payload_max_bytes == 1024
     assert (settings.retention_s, settings.dead_retention_s) == (60.0, 90.5)
     assert (settings.webhook_allow, settings.webhook_ports, settings.webhook_schemes) == ("private", "443", "https")
+    assert settings.secret_key == "k"
     assert settings.times == Times(lease_s=60.0, beat_s=7.5)
     origins = {name: origin for name, _, origin in settings.table()}
     assert origins.pop("times.sweep_s") == "default"

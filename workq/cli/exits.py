@@ -18,7 +18,7 @@ TABLE: Final = """\
   0    done
   1    the operation failed, or found nothing
   2    usage or configuration: nothing was changed
-  3    finished, with failures or findings (doctor, audit, db status, job watch, sweep --dry-run, sweep --apply)
+  3    finished, with failures or findings (doctor, audit, db status, job watch, sweep --apply, a --dry-run)
   4    a server is unreachable
   5    timed out (task show --wait; job watch --timeout; audit with tasks that could not be proved in time)
   6    refused: a confirmation is missing, a plan is not for this ledger, or the job runs already

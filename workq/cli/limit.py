@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import click
-import msgspec
 
 from workq.cli.group import Group
 from workq.cli.inputs import WholeNumber
@@ -32,7 +32,7 @@ def ls(session: Session, most: int) -> None:
     answer(
         session,
         {"limits": found},
-        lambda: table(session, columns, [tuple(one.values()) for one in found], empty="no limit is in use"),
+        lambda: table(session, columns, [tuple(one.values())[:4] for one in found], empty="no limit is in use"),
     )
 
 
@@ -49,4 +49,7 @@ def show(session: Session, key: str) -> None:
 
 
 def _document(one: Any) -> dict[str, Any]:
-    return dict(msgspec.to_builtins(one))
+    found: dict[str, Any] = asdict(one)
+    if found["closed_until"] is None:
+        del found["closed_until"]
+    return found

@@ -56,6 +56,7 @@ _COUNTS = (
     "pruned_windows",
     "pruned_workers",
     "pruned_jobs",
+    "pruned_webhooks",
     "markers",
 )
 _NEED_THE_BROKER = frozenset({"relay", "reap", "orphans", "mark"})

@@ -8,12 +8,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import to_builtins
 
 from workq.cli import exits
-from workq.cli.group import Group
-from workq.cli.inputs import Decimal, WholeNumber
+from workq.cli.group import Group, Lazy
+from workq.cli.inputs import Decimal, Duration, WholeNumber, document
 from workq.cli.session import Session, pass_session
-from workq.cli.show import answer, line, record
+from workq.cli.show import answer, line, record, write
 from workq.errors import MissingExtra
 from workq.webhooks.signing import check_secret, new_secret
 
@@ -24,10 +25,83 @@ if TYPE_CHECKING:
 
 @click.group(
     cls=Group,
-    examples="workq webhook test https://example.org/hooks\nworkq webhook listen --port 8085 --status 500",
+    examples="workq webhook endpoint add https://example.org/hooks\nworkq webhook delivery ls --state exhausted\n"
+    "workq webhook test https://example.org/hooks",
+    lazy={
+        "endpoint": Lazy(
+            "workq.cli.endpoint:endpoint", "Where webhooks go: add, ls, show, edit, disable, release, rotate, ..."
+        ),
+        "delivery": Lazy("workq.cli.delivery:delivery", "What was sent to whom, and each attempt: ls, show, retry."),
+    },
 )
 def webhook() -> None:
     """Webhooks: signed requests to other people's servers."""
+
+
+@webhook.command(
+    "send",
+    examples="workq webhook send invoice.paid --data '{\"id\": 17}'\n"
+    "workq webhook send invoice.paid --data - --endpoint acme < invoice.json",
+)
+@click.argument("event_type", metavar="TYPE")
+@click.option("--data", "source", default="{}", metavar="JSON", help="an object or an array; `-`: on standard input")
+@click.option("--topic", metavar="NAME", help="whose endpoints  [default: default]")
+@click.option("--endpoint", metavar="ID", help="this one alone, whatever types it wants")
+@click.option("--event-id", metavar="ID", help="sent once, however often this is called")
+@pass_session
+def send(
+    session: Session, event_type: str, source: str, topic: str | None, endpoint: str | None, event_id: str | None
+) -> None:
+    """Send an event of TYPE to all endpoints that want it. The application's workers deliver it."""
+    from workq.webhooks.outbox import Outbox
+
+    outbox = Outbox(session.queue())
+    args, kwargs = document(source, max_bytes=session.settings().payload_max_bytes)
+    session.stores()
+    sent = outbox.send(event_type, list(args) or kwargs, topic=topic, endpoint=endpoint, event_id=event_id)
+    found = {"id": sent.id, "deliveries": [to_builtins(one) for one in sent.deliveries]}
+    answer(session, found, lambda: write(f"{sent.id}  to {len(sent.deliveries)} endpoints"))
+
+
+@webhook.command(
+    "recover", examples="workq webhook recover acme --since 2h --dry-run\nworkq webhook recover acme --since 2h"
+)
+@click.argument("endpoint", metavar="ENDPOINT")
+@click.option("--since", "since_s", type=Duration(), required=True, help="sent since then, such as 2h")
+@click.option("--dry-run", is_flag=True, help="only count; exit 3 when there are any")
+@pass_session
+def recover(session: Session, endpoint: str, since_s: float, dry_run: bool) -> int:
+    """Send again what has failed for good at ENDPOINT: what is exhausted, or gone."""
+    from workq.webhooks.outbox import Outbox
+
+    session.stores()
+    count = Outbox(session.queue()).recover(endpoint, since_s=since_s, dry_run=dry_run)
+    return _counted(session, count, dry_run=dry_run)
+
+
+@webhook.command(
+    "replay",
+    examples="workq webhook replay --type 'invoice.*' --since 1d --until 12h --dry-run\n"
+    "workq webhook replay --endpoint acme --since 1d",
+)
+@click.option("--type", "event_type", metavar="TYPE", help="of this type only: invoice.paid, invoice.*")
+@click.option("--endpoint", metavar="ID", help="to this one only")
+@click.option("--since", "since_s", type=Duration(), required=True, help="sent since then, such as 1d")
+@click.option("--until", "until_s", type=Duration(), help="sent before then, such as 12h")
+@click.option("--dry-run", is_flag=True, help="only count; exit 3 when there are any")
+@pass_session
+def replay(session: Session, /, dry_run: bool, **which: Any) -> int:
+    """Send once more what was sent, whether it has arrived or not. Receivers see the same webhook-id."""
+    from workq.webhooks.outbox import Outbox
+
+    session.stores()
+    return _counted(session, Outbox(session.queue()).replay(dry_run=dry_run, **which), dry_run=dry_run)
+
+
+def _counted(session: Session, count: int, *, dry_run: bool) -> int:
+    said = f"{count} would be sent again" if dry_run else f"{count} are sent again"
+    answer(session, {"count": count, "dry_run": dry_run}, lambda: write(said))
+    return exits.FINDINGS if dry_run and count else exits.DONE
 
 
 @webhook.command("test", examples="workq webhook test https://example.org/hooks\nworkq webhook test URL -o json")
@@ -55,8 +129,8 @@ def test(session: Session, endpoint: str, secret: str | None, total_s: float) ->
     except ImportError:
         raise MissingExtra("webhooks need aiohttp: install the extra [webhooks]") from None
     found = asyncio.run(ping(endpoint, secret=secret, policy=policy, total_s=total_s))
-    document = _document(found)
-    answer(session, document, lambda: record([(name.replace("_", " "), value) for name, value in document.items()]))
+    about = _document(found)
+    answer(session, about, lambda: record([(name.replace("_", " "), value) for name, value in about.items()]))
     return exits.DONE if found.advice is None else exits.FAILED
 
 
@@ -117,9 +191,9 @@ async def _listen(session: Session, port: int, secret: str | None, manner: Manne
 
     def tell(got: Received) -> None:
         verified = "not checked" if secret is None else "verified" if got.problem is None else got.problem
-        document = {name: value for name, value in asdict(got).items() if name != "body"} | {"verified": verified}
+        about = {name: value for name, value in asdict(got).items() if name != "body"} | {"verified": verified}
         what = f"{got.webhook_id or '-'}  {got.event_type or '-'}  {got.size} bytes"
-        line(session, document, f"{got.number}  {what}  {verified}  -> {got.status}")
+        line(session, about, f"{got.number}  {what}  {verified}  -> {got.status}")
         if got.number == count:
             loop.call_later(0.1, done.set)
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, cast, get_args
 
 from workq.config.addresses import Allowed, Ports
 from workq.config.ladder import BINARY, levels_ms
-from workq.config.sources import URLS, Environment, Found, read_files
+from workq.config.sources import SECRETS, URLS, Environment, Found, read_files
 from workq.config.times import Times
 from workq.config.urls import check_broker_url, check_inflight_url, check_ledger_url, masked
 from workq.config.values import as_float, is_number, kind_of
@@ -29,7 +29,7 @@ _RETENTION_MAX_S: Final = 100 * 365 * 86400.0
 class Settings:
     """The settings of one application. Checked when made, so that an instance is always valid.
 
-    URLs contain passwords: print `table()` or the `repr`, which mask them.
+    URLs contain passwords, and keys are secret: print `table()` or the `repr`, which mask them.
 
     Attributes:
         ledger: the URL of the SQL database.
@@ -45,6 +45,7 @@ class Settings:
         webhook_allow: to which addresses webhooks may go (see addresses.py).
         webhook_ports: to which ports; empty: 80, 443, and those above 1023 but for well-known services'.
         webhook_schemes: `http,https`, or one of them.
+        secret_key: with which the secrets of endpoints are encrypted (see webhooks/vault.py); None: they are not.
         origins: where each value came from, by name: "argument", "environment WORKQ_LEDGER_URL", "workq.toml",
             "pyproject.toml [tool.workq]" or "default".
         warnings: what was accepted but should be put right; for stderr, or a log.
@@ -64,13 +65,14 @@ class Settings:
     webhook_allow: str = "external"
     webhook_ports: str = ""
     webhook_schemes: str = "http,https"
+    secret_key: str | None = None
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
     warnings: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         for name, check in _CHECKS.items():
             value = getattr(self, name)
-            if value is None and name in ("broker", "inflight", "app"):
+            if value is None and name in ("broker", "inflight", "app", "secret_key"):
                 continue
             try:
                 check(value)
@@ -86,8 +88,7 @@ class Settings:
         rows = []
         for name in _CHECKS:
             value = getattr(self, name)
-            shown = "-" if value in (None, "") else masked(value) if name in URLS else str(value)
-            rows.append((name, shown, self.origins.get(name, "default")))
+            rows.append((name, _shown(name, value), self.origins.get(name, "default")))
         for one in fields(Times):
             name = f"times.{one.name}"
             rows.append((name, f"{getattr(self.times, one.name):g}", self.origins.get(name, "default")))
@@ -163,6 +164,12 @@ def _made_of(found: Found) -> Settings:
     return Settings(**values, times=times, origins=dict(found.origins), warnings=tuple(found.warnings))
 
 
+def _shown(name: str, value: Any) -> str:
+    if value in (None, ""):
+        return "-"
+    return "***" if name in SECRETS else masked(value) if name in URLS else str(value)
+
+
 def _check_app(value: object) -> None:
     module, colon, attribute = value.partition(":") if isinstance(value, str) else ("", "", "")
     names = [*module.split("."), *(attribute.split(".") if colon else [])]
@@ -178,6 +185,11 @@ def _check_queue_type(value: object) -> None:
 def _check_schemes(value: object) -> None:
     if not isinstance(value, str) or not {part.strip() for part in value.split(",")} <= {"http", "https"}:
         raise ConfigError("must be http, https or http,https")
+
+
+def _check_text(value: object) -> None:
+    if not isinstance(value, str) or not value.strip():
+        raise ConfigError("must be text")
 
 
 def _check_payload_max(value: object) -> None:
@@ -204,4 +216,5 @@ _CHECKS: Final[Mapping[str, Callable[[Any], object]]] = {
     "webhook_allow": Allowed.of,
     "webhook_ports": Ports.of,
     "webhook_schemes": _check_schemes,
+    "secret_key": _check_text,
 }

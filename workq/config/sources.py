@@ -18,7 +18,7 @@ from workq.errors import ConfigError
 FILE_MAX_BYTES: Final = 1024 * 1024
 """A settings file may not be larger."""
 SECRET_MAX_BYTES: Final = 64 * 1024
-"""Nor a file that holds one URL."""
+"""Nor a file that holds one URL, or one secret."""
 
 
 class Found:
@@ -48,8 +48,11 @@ _VARIABLES: Final = {
     "webhook_allow": "WORKQ_WEBHOOK_ALLOW",
     "webhook_ports": "WORKQ_WEBHOOK_PORTS",
     "webhook_schemes": "WORKQ_WEBHOOK_SCHEMES",
+    "secret_key": "WORKQ_SECRET_KEY",
 }
 URLS: Final = frozenset({"ledger", "broker", "inflight"})
+SECRETS: Final = frozenset({"secret_key"})
+_IN_FILES: Final = URLS | SECRETS
 
 
 class Environment:
@@ -63,7 +66,7 @@ class Environment:
         """Add what the variables say, and what is in the files that `*_FILE` variables name."""
         for name, variable in _VARIABLES.items():
             value = self.value(variable)
-            path = self.value(f"{variable}_FILE") if name in URLS else None
+            path = self.value(f"{variable}_FILE") if name in _IN_FILES else None
             if value is not None and path is not None:
                 raise ConfigError(f"{variable} and {variable}_FILE are both set; unset one of them")
             if name in found.values:  # an argument stands; what it replaces is not read

@@ -129,12 +129,16 @@ class ScheduleRow:
 
 @dataclass(frozen=True, slots=True)
 class LimitRow:
-    """One limit that is in use: how many of its tasks run, how many are hinted and may start, and how many wait."""
+    """One limit that is in use: how many of its tasks run, how many are hinted and may start, and how many wait.
+
+    `closed_until`: nothing of it starts before, and one at a time afterwards; None: it is open.
+    """
 
     key: str
     running: int
     coming: int
     parked: int
+    closed_until: datetime | None = None
 
 
 class Hinted(Protocol):

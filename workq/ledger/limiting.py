@@ -6,13 +6,14 @@ in between. Each under the lock of the limit's row, so that ten at once do what 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, and_, func, select, union
 from sqlalchemy.sql.elements import ColumnElement
 
 from workq.ledger import LimitRow, Unpublished, permits
+from workq.ledger.among import among
 from workq.ledger.database import Database
 from workq.ledger.repair import RESERVED_S
 from workq.task import State
@@ -36,7 +37,29 @@ class Limiting:
     reserved_s: float = RESERVED_S
 
     def admit(self, keys: Iterable[str], *, dry_run: bool = False) -> list[Unpublished]:
-        return [hint for key in sorted(set(keys)) for hint in self._admit(key, dry_run=dry_run)]
+        return [hint for key in self._worth(sorted(set(keys))) for hint in self._admit(key, dry_run=dry_run)]
+
+    def _worth(self, keys: Sequence[str]) -> list[str]:
+        """Of these limits, those for which somebody waits, or that nobody has used for long.
+
+        Under the locks of all of them: who is about to park something has done so, or finds what has come free.
+        """
+        h, k, now = self.database.tables.throttle, self.database.tables.parked, self.database.now
+        locks = (
+            select(h.c.id, (h.c.changed_at < now(-permits.IDLE_S)).label("is_idle"))
+            .where(among(h.c.id, self.database.dialect, item="TEXT"))
+            .order_by(h.c.id)
+            .with_for_update()
+        )
+        waiting = select(k.c.limit_key).where(among(k.c.limit_key, self.database.dialect, item="TEXT")).distinct()
+
+        def look(tx: Connection) -> list[str]:
+            given = {"b_ids": list(keys)}
+            found = self.database.kept("lock limits", lambda: locks).rows(tx, given)
+            parked = {key for (key,) in self.database.kept("limits with parked", lambda: waiting).rows(tx, given)}
+            return [key for key, is_idle in found if is_idle or key in parked]
+
+        return self.database.run(look) if keys else []
 
     def _admit(self, key: str, *, dry_run: bool) -> list[Unpublished]:
         def give(tx: Connection) -> list[Unpublished]:
@@ -72,6 +95,7 @@ class Limiting:
         query = (
             select(
                 h.c.id,
+                h.c.closed_until,
                 count(p.c.task_id, p.c.limit_key == h.c.id, t.c.id == p.c.task_id, is_running).label("running"),
                 count(p.c.task_id, p.c.limit_key == h.c.id, p.c.attempt.is_(None)).label("coming"),
                 count(k.c.task_id, k.c.limit_key == h.c.id).label("parked"),
@@ -82,4 +106,4 @@ class Limiting:
         if key is not None:
             query = query.where(h.c.id == key)
         rows = self.database.ask(lambda tx: tx.execute(query).all())
-        return [LimitRow(row.id, row.running, row.coming, row.parked) for row in rows]
+        return [LimitRow(row.id, row.running, row.coming, row.parked, row.closed_until) for row in rows]

@@ -9,25 +9,29 @@ How many run at once: a permit is in use for as long as its attempt runs, howeve
 has to say so. How many start in a time: what was claimed within it is counted, and what comes too late from its claim
 to its start may not start (see limits.py). So a hint that is late costs nobody a start.
 
+A limit may be closed for a time, because what it stands for is out of order: nothing of it starts then, what is claimed
+is parked, and afterwards one at a time starts, until somebody opens it (see delivering.py).
+
 All of it is in the ledger: a wiped broker or in-flight store changes nothing of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, delete, insert, literal, select, update
+from sqlalchemy import Connection, Insert, Select, Update, bindparam, delete, insert, literal, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from workq.ledger import Unpublished
-from workq.ledger.among import among, in_order
+from workq.ledger.among import among, as_text, in_order
 from workq.ledger.database import Database
 from workq.ledger.paused import is_paused
-from workq.ledger.positions import is_behind, never
+from workq.ledger.positions import NEVER_S, is_behind, never
 from workq.ledger.sqltime import Instant
 from workq.ledger.states import CLAIMABLE, guarded, unexpired
 from workq.limits import Rate, rate_of
@@ -54,19 +58,29 @@ class _Limit:
     now: datetime
     is_idle: bool
     """Nobody has used it for long."""
+    closed_until: datetime | None
     running: int
     """Permits in use."""
     promises: dict[str, datetime]
     """By task: from when on it may be claimed."""
     claimed: list[datetime]
     """When something was claimed, of what may still count for a rate."""
+    promised: frozenset[str] = frozenset()
+    """To whom something was promised when we looked."""
     parks: list[str] = field(default_factory=list)
     gives: dict[str, int] = field(default_factory=dict)
     """Permits, to be used now: by task, for which attempt."""
     new_promises: dict[str, datetime] = field(default_factory=dict)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing may start."""
+        return self.closed_until is not None and self.closed_until > self.now
+
     def has_room(self, most: int | None) -> bool:
         """Whether one more may run, with all to whom it is promised."""
+        if self.closed_until is not None:
+            most = 0 if self.is_closed else 1
         return most is None or self.running + len(self.promises) < most
 
     def may_claim(self, rate: Rate | None) -> bool:
@@ -103,9 +117,34 @@ def ask(tx: Connection, database: Database, task_ids: Sequence[str]) -> dict[str
     Answers, for each of those, within how many seconds it has to start (None: at any time). Of the others, those that
     are claimable wait for a slot of their own, or are parked.
     """
+    asked = database.kept("ask for permits", partial(_asked, database)).rows(tx, {"b_ids": in_order(task_ids)})
+    rows = [_Asking(*row) for row in asked]
+    turn = {task_id: number for number, task_id in enumerate(task_ids)}
+    granted: dict[str, float | None] = {}
+    for key, found in groupby(rows, key=lambda row: row.limit_key):
+        limit = _locked(tx, database, key)
+        has_parked = _has_parked(tx, database, key)
+        for row in sorted(found, key=lambda row: turn[row.id]):
+            granted |= _decide(limit, row, has_parked=has_parked)
+            has_parked = has_parked or bool(limit.parks)
+        _write(tx, database, limit)
+    return granted
+
+
+class _Asking(NamedTuple):
+    """A task that would start but for its limit."""
+
+    id: str
+    attempt: int
+    limit_key: str
+    limit_most: int | None
+    limit_rate: str | None
+
+
+def _asked(database: Database) -> Select[Any]:
     t = database.tables.task
-    query = (
-        select(t.c.id, t.c.attempt, t.c.limit_key, t.c.limit_most, t.c.limit_rate)
+    return (
+        select(as_text(t.c.id, database.dialect), t.c.attempt, t.c.limit_key, t.c.limit_most, t.c.limit_rate)
         .where(
             among(t.c.id, database.dialect),
             guarded(t.c.state, *CLAIMABLE),
@@ -116,22 +155,11 @@ def ask(tx: Connection, database: Database, task_ids: Sequence[str]) -> dict[str
         )
         .order_by(t.c.limit_key)
     )
-    rows = tx.execute(query, {"b_ids": in_order(task_ids)}).all()
-    turn = {task_id: number for number, task_id in enumerate(task_ids)}
-    granted: dict[str, float | None] = {}
-    for key, found in groupby(rows, key=lambda row: str(row.limit_key)):
-        limit = _locked(tx, database, key)
-        has_parked = _has_parked(tx, database, key)
-        for row in sorted(found, key=lambda row: turn[row.id]):
-            granted |= _decide(limit, row, has_parked=has_parked)
-            has_parked = has_parked or bool(limit.parks)
-        _write(tx, database, limit)
-    return granted
 
 
-def _decide(limit: _Limit, row: Any, *, has_parked: bool) -> dict[str, float | None]:
+def _decide(limit: _Limit, row: _Asking, *, has_parked: bool) -> dict[str, float | None]:
     rate = None if row.limit_rate is None else rate_of(row.limit_rate)
-    is_promised = row.id in limit.promises
+    is_promised = row.id in limit.promises and not limit.is_closed
     if is_promised or (not has_parked and limit.has_room(row.limit_most)):
         if limit.may_claim(rate) if is_promised else limit.when(rate) == limit.now:
             limit.give(row.id, row.attempt + 1)
@@ -141,6 +169,7 @@ def _decide(limit: _Limit, row: Any, *, has_parked: bool) -> dict[str, float | N
         if at is not None:  # a little early
             limit.promise(row.id, max(at, limit.now + timedelta(milliseconds=1)))
             return {}
+    limit.promises.pop(row.id, None)
     limit.parks.append(row.id)
     return {}
 
@@ -177,7 +206,13 @@ def admit(tx: Connection, database: Database, key: str, *, reserved_s: float) ->
             delay_s = max(0.0, (at - limit.now).total_seconds())
             hints.append(Unpublished(row.task_id, row.queue, row.attempt, delay_s))
         until = row.number
-    if limit.is_idle and not limit.running and not limit.promises and not _has_parked(tx, database, key):
+    if (
+        limit.is_idle
+        and limit.closed_until is None
+        and not limit.running
+        and not limit.promises
+        and not _has_parked(tx, database, key)
+    ):
         tx.execute(delete(database.tables.throttle).where(database.tables.throttle.c.id == key))
         return []
     if until is not None:
@@ -186,41 +221,92 @@ def admit(tx: Connection, database: Database, key: str, *, reserved_s: float) ->
     return hints
 
 
-def _locked(tx: Connection, database: Database, key: str) -> _Limit:
-    """The limit, under its lock, without what has come free or does not count any more."""
-    h, p, t = database.tables.throttle, database.tables.permit, database.tables.task
-    locked = select(h.c.last, h.c.changed_at).where(h.c.id == key).with_for_update()
-    while (row := tx.execute(locked).first()) is None:
+def close(tx: Connection, database: Database, key: str, *, for_s: float) -> None:
+    """Let nothing of a limit start for so long, and one at a time afterwards; a time that ends later stays."""
+    h, now = database.tables.throttle, database.now
+    _make(tx, database, key)
+    shorter = or_(h.c.closed_until.is_(None), h.c.closed_until < now(for_s))
+    tx.execute(update(h).where(h.c.id == key, shorter).values(closed_until=now(for_s), changed_at=now()))
+
+
+def reopen(tx: Connection, database: Database, keys: Iterable[str], *, also_for_good: bool = False) -> None:
+    """Let these limits be as they were before they were closed for a time; `also_for_good`: or for ever. Repeatable."""
+    h = database.tables.throttle
+    closed = update(h).where(among(h.c.id, database.dialect, item="TEXT"), h.c.closed_until.is_not(None))
+    if not also_for_good:
+        closed = closed.where(h.c.closed_until < database.now(NEVER_S / 2))
+    tx.execute(closed.values(closed_until=None), {"b_ids": in_order(keys)})
+
+
+def _make(tx: Connection, database: Database, key: str) -> None:
+    """The row of a limit, if there is none."""
+    h = database.tables.throttle
+    while tx.execute(select(h.c.id).where(h.c.id == key).with_for_update()).first() is None:
         try:
             with tx.begin_nested():
                 tx.execute(insert(h).values(id=key, last=0, changed_at=database.now()))
         except IntegrityError:  # somebody else was faster
             continue
-    now: datetime = tx.execute(select(database.now())).scalar_one()  # the lock may have taken its time
-    limit = _Limit(key, row.last, now, row.changed_at < now - timedelta(seconds=IDLE_S), 0, {}, [])
-    paused = is_paused(t.c.queue, database).label("is_paused")
-    query = (
+
+
+def _locked(tx: Connection, database: Database, key: str) -> _Limit:
+    """The limit, under its lock, without what has come free or does not count any more."""
+    p, given = database.tables.permit, {"b_key": key}
+    lock = database.kept("lock a limit", partial(_locking, database))
+    while not (found := lock.rows(tx, given)):
+        _make(tx, database, key)
+    [(last, changed_at, closed_until)] = found
+    [(now,)] = database.kept("now", lambda: select(database.now())).rows(tx)  # the lock may have taken its time
+    is_idle = changed_at < now - timedelta(seconds=IDLE_S)
+    limit = _Limit(key, last, now, is_idle, closed_until, 0, {}, [])
+    permits = [_Permit(*row) for row in database.kept("permits", partial(_permits, database)).rows(tx, given)]
+    gone = [one.id for one in permits if not _counts(limit, one)]
+    for start in range(0, len(gone), AT_ONCE):
+        tx.execute(delete(p).where(p.c.id.in_(gone[start : start + AT_ONCE])))
+    limit.promised = frozenset(limit.promises)
+    return limit
+
+
+def _locking(database: Database) -> Select[Any]:
+    h = database.tables.throttle
+    key = bindparam("b_key", type_=h.c.id.type)
+    return select(h.c.last, h.c.changed_at, h.c.closed_until).where(h.c.id == key).with_for_update()
+
+
+class _Permit(NamedTuple):
+    """A permit or a promise, and its task; None: that is gone."""
+
+    id: int
+    task_id: str
+    attempt: int | None
+    at: datetime
+    state: str | None
+    newest: int | None
+    due_at: datetime
+    limit_rate: str | None
+    is_paused: bool
+
+
+def _permits(database: Database) -> Select[Any]:
+    p, t = database.tables.permit, database.tables.task
+    return (
         select(
             p.c.id,
-            p.c.task_id,
+            as_text(p.c.task_id, database.dialect),
             p.c.attempt,
             p.c.at,
             t.c.state,
             t.c.attempt.label("newest"),
             t.c.due_at,
             t.c.limit_rate,
-            paused,
+            is_paused(t.c.queue, database).label("is_paused"),
         )
         .outerjoin(t, t.c.id == p.c.task_id)
-        .where(p.c.limit_key == key)
+        .where(p.c.limit_key == bindparam("b_key", type_=p.c.limit_key.type))
     )
-    gone = [one.id for one in tx.execute(query).all() if not _counts(limit, one)]
-    for start in range(0, len(gone), AT_ONCE):
-        tx.execute(delete(p).where(p.c.id.in_(gone[start : start + AT_ONCE])))
-    return limit
 
 
-def _counts(limit: _Limit, permit: Any) -> bool:
+def _counts(limit: _Limit, permit: _Permit) -> bool:
     """Whether a permit or a promise still counts, and as what."""
     now = limit.now
     if permit.attempt is None:
@@ -246,14 +332,17 @@ def _counts(limit: _Limit, permit: Any) -> bool:
 
 
 def _has_parked(tx: Connection, database: Database, key: str) -> bool:
+    return bool(database.kept("parked", partial(_parked, database)).rows(tx, {"b_key": key}))
+
+
+def _parked(database: Database) -> Select[Any]:
     k = database.tables.parked
-    return tx.execute(select(k.c.number).where(k.c.limit_key == key).limit(1)).first() is not None
+    return select(k.c.number).where(k.c.limit_key == bindparam("b_key", type_=k.c.limit_key.type)).limit(1)
 
 
 def _write(tx: Connection, database: Database, limit: _Limit, *, reserved_s: float | None = None) -> None:
     """What was decided. Without `reserved_s`, who asked has the hints in hand, and sends them again in time."""
-    h, p, k = database.tables.throttle, database.tables.permit, database.tables.parked
-    t = database.tables.task
+    p, k, t = database.tables.permit, database.tables.parked, database.tables.task
     if limit.parks:
         rows = [
             {"limit_key": limit.key, "number": limit.last + number, "task_id": task_id}
@@ -263,28 +352,43 @@ def _write(tx: Connection, database: Database, limit: _Limit, *, reserved_s: flo
         limit.last += len(rows)
         waits = update(t).where(among(t.c.id, database.dialect), guarded(t.c.state, *CLAIMABLE)).values(never(database))
         tx.execute(waits, {"b_ids": in_order(limit.parks)})
-    promised = limit.parks + list(limit.gives) + list(limit.new_promises)
+    promised = sorted(limit.promised & {*limit.parks, *limit.gives, *limit.new_promises})
     if promised:
         tx.execute(delete(p).where(p.c.limit_key == limit.key, p.c.attempt.is_(None), p.c.task_id.in_(promised)))
-    rows = [
-        {"limit_key": limit.key, "task_id": task_id, "attempt": attempt, "at": limit.now}
-        for task_id, attempt in limit.gives.items()
-    ]
-    rows += [
-        {"limit_key": limit.key, "task_id": task_id, "attempt": None, "at": at}
-        for task_id, at in limit.new_promises.items()
-    ]
-    if rows:
-        tx.execute(insert(p), rows)
-    for task_id, at in sorted(limit.new_promises.items()):
-        _come(tx, database, task_id, at, is_ready=at <= limit.now, reserved_s=reserved_s)
-    tx.execute(update(h).where(h.c.id == limit.key).values(last=limit.last, changed_at=database.now()))
+    made: list[tuple[str, int | None, datetime]] = [(one, number, limit.now) for one, number in limit.gives.items()]
+    made += [(one, None, at) for one, at in limit.new_promises.items()]
+    if made:
+        rows = [{"b_key": limit.key, "b_task": one, "b_attempt": number, "b_at": at} for one, number, at in made]
+        database.kept("permit", partial(_making, database)).write_each(tx, rows)
+    for at, coming in groupby(sorted((at, task_id) for task_id, at in limit.new_promises.items()), lambda one: one[0]):
+        ids = [task_id for _, task_id in coming]
+        _come(tx, database, ids, at, is_ready=at <= limit.now, reserved_s=reserved_s)
+    used = database.kept("use a limit", partial(_using, database))
+    used.write(tx, {"b_key": limit.key, "b_last": limit.last})
+
+
+def _making(database: Database) -> Insert:
+    p = database.tables.permit
+    given = {"limit_key": "b_key", "task_id": "b_task", "attempt": "b_attempt", "at": "b_at"}
+    return insert(p).values({name: bindparam(bind, type_=p.c[name].type) for name, bind in given.items()})
+
+
+def _using(database: Database) -> Update:
+    h = database.tables.throttle
+    mine = update(h).where(h.c.id == bindparam("b_key", type_=h.c.id.type))
+    return mine.values(last=bindparam("b_last", type_=h.c.last.type), changed_at=database.now())
 
 
 def _come(
-    tx: Connection, database: Database, task_id: str, at: datetime, *, is_ready: bool, reserved_s: float | None
+    tx: Connection,
+    database: Database,
+    task_ids: Sequence[str],
+    at: datetime,
+    *,
+    is_ready: bool,
+    reserved_s: float | None,
 ) -> None:
-    """It is the turn of a task, then."""
+    """It is the turn of these tasks, then."""
     t, now = database.tables.task, database.now
     values: dict[str, Any] = {
         "state": State.READY if is_ready else State.WAITING,
@@ -292,7 +396,8 @@ def _come(
     }
     if reserved_s is not None:
         values |= {"queued_at": now(), "published_at": None, "relay_until": now(reserved_s)}
-    tx.execute(update(t).where(t.c.id == task_id, guarded(t.c.state, *CLAIMABLE)).values(values))
+    mine = update(t).where(among(t.c.id, database.dialect), guarded(t.c.state, *CLAIMABLE))
+    tx.execute(mine.values(values), {"b_ids": in_order(task_ids)})
 
 
 def _whole_ms(at: datetime) -> datetime:

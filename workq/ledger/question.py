@@ -126,7 +126,9 @@ class Asking:
         )
         k, p, t = self.database.tables.parked, self.database.tables.permit, self.database.tables.task
         theirs = guarded(t.c.state, State.WAITING), t.c.queue.in_(queues)
-        parked = select(k.c.task_id).join(t, t.c.id == k.c.task_id).where(*theirs).limit(1)
+        h = self.database.tables.throttle
+        is_closed = select(h.c.id).where(h.c.id == k.c.limit_key, h.c.closed_until > now).exists()
+        parked = select(k.c.task_id).join(t, t.c.id == k.c.task_id).where(*theirs, ~is_closed).limit(1)
         promised = select(p.c.task_id).join(t, t.c.id == p.c.task_id).where(p.c.attempt.is_(None), *theirs).limit(1)
         return self.database.ask(lambda tx: any(tx.execute(one).first() is not None for one in (due, parked, promised)))
 

@@ -48,7 +48,7 @@ class Recording(Banding):
         if not tasks:
             return []
         if connection is not None:
-            return self._record_within(_core_connection(connection, self.database), tasks, hints)
+            return self._record_within(core_connection(connection, self.database), tasks, hints)
         self._announce(tasks)
         try:
             is_single = _alike(tasks) is not None
@@ -58,7 +58,7 @@ class Recording(Banding):
 
     def _record_within(self, tx: Connection, tasks: Sequence[NewTask], hints: HintRows | None) -> list[Enqueued]:
         try:
-            _begin_in_sqlite(tx)
+            begin_in_sqlite(tx)
             self._announce(tasks, within=tx)
             try:
                 with tx.begin_nested():
@@ -334,13 +334,13 @@ def _first_state(task: NewTask) -> State:
     return State.WAITING if task.delay_s > 0.0 else State.READY
 
 
-def _begin_in_sqlite(tx: Connection) -> None:
+def begin_in_sqlite(tx: Connection) -> None:
     """Python's driver does not begin a transaction for a savepoint: releasing it would commit, against the caller."""
     if tx.dialect.name == "sqlite" and not getattr(tx.connection.dbapi_connection, "in_transaction", True):
         tx.exec_driver_sql("BEGIN IMMEDIATE")
 
 
-def _core_connection(given: Any, database: Database) -> Connection:
+def core_connection(given: Any, database: Database) -> Connection:
     """The caller's SQLAlchemy connection, also out of a session, if it leads to this ledger."""
     connection = given
     if not isinstance(given, Connection):

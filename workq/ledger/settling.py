@@ -22,9 +22,10 @@ from workq.fingerprint import fingerprint
 from workq.ledger import Settled
 from workq.ledger.among import among, in_order
 from workq.ledger.counting import Change, Counting, Rest, Wishes, by_job
+from workq.ledger.delivering import Delivering
 from workq.ledger.kept import Kept
 from workq.ledger.states import CLAIMABLE, guarded
-from workq.task import Cancelled, Dead, Done, Failed, HandedBack, Settlement, Snoozed, State, Worked
+from workq.task import Cancelled, Dead, Delivered, Done, Failed, HandedBack, Settlement, Snoozed, State, Worked
 
 ERROR_MAX = 20_000
 """How many characters of an error are kept."""
@@ -32,7 +33,7 @@ REASON_MAX = 200
 """The width of the column `reason`, in characters."""
 
 
-class Settling(Counting):
+class Settling(Counting, Delivering):
     """The part of the ledger that writes how attempts ended."""
 
     def write_outcomes(self, settlements: Sequence[Settlement], wishes: Wishes) -> list[Settled]:
@@ -56,10 +57,12 @@ class Settling(Counting):
                 for number, one in enumerate(settlements)
             ]
             self._narrow(tx, given, settled)
+            self.record_attempts(tx, given, settled)
             self.count(tx, _changes(given, settled), wishes)
             return settled
 
-        if self._settle_alike(settlements):
+        has_more = any(isinstance(one.outcome, Delivered) for one in given)
+        if not has_more and self._settle_alike(settlements):
             return [Settled(one.claim.task_id, State.SUCCEEDED) for one in settlements]
         return self.database.run(write)
 
@@ -271,7 +274,7 @@ def _values(one: Settlement) -> tuple[Any, ...]:
             return reason, error, int(failed), fingerprint(one.claim.name, reason, error)
         case Cancelled(reason=reason):
             return (_reason(reason),)
-        case HandedBack() | Worked():  # a chunk is written as what `_plain` makes of it
+        case HandedBack() | Worked() | Delivered():  # the last two are written as what `_plain` makes of them
             return ()
         case _:
             assert_never(one.outcome)
@@ -321,15 +324,17 @@ def _event(one: Settlement, state: State | None) -> tuple[str, dict[str, Any]] |
             return "failed", {"error": _error(error), "dead": _reason(reason)}
         case Cancelled(reason=reason):
             return "cancelled", {"reason": _reason(reason), "by": "handler"}
-        case Done() | HandedBack() | Worked():
+        case Done() | HandedBack() | Worked() | Delivered():
             return None
         case _:
             assert_never(outcome)
 
 
 def _plain(one: Settlement) -> Settlement:
-    """What is written into the row of a task, of what became of a chunk."""
+    """What is written into the row of a task, of what became of a chunk or of a delivery."""
     outcome = one.outcome
+    if isinstance(outcome, Delivered):
+        return Settlement(one.claim, outcome.then)
     if not isinstance(outcome, Worked):
         return one
     if outcome.again is not None:

@@ -12,6 +12,7 @@ from workq.ledger.auditing import Auditing
 from workq.ledger.database import Database
 from workq.ledger.dead import Grouping
 from workq.ledger.floor import Floor
+from workq.ledger.holding import Holding
 from workq.ledger.limiting import Limiting
 from workq.ledger.marks import Marking
 from workq.ledger.nesting import Nesting
@@ -22,6 +23,7 @@ from workq.ledger.question import Asking
 from workq.ledger.rebuilds import Rebuilding
 from workq.ledger.repair import RESERVED_S
 from workq.ledger.scheduling import Scheduling
+from workq.ledger.sending import Sending
 from workq.ledger.standing import Reporting
 from workq.ledger.stepping import Stepping
 from workq.ledger.withdraw import Withdrawing
@@ -40,6 +42,8 @@ class SqlLedger(
     Pausing,
     Grouping,
     Withdrawing,
+    Sending,
+    Holding,
     Asking,
     Reporting,
 ):

@@ -7,7 +7,9 @@ applications share a database without seeing each other.
 has the messages that prove others lost; `pause` the queues that a person has paused, `band` the bands of priority that
 are in use, `kill` the attempts that one wants ended by force; `window` the keys that are held for a time; `sequence`
 the order keys with open tasks, and `position` the positions of those; `schedule` what ticks, and `tick` each tick that
-became a task; `hint`, `hold` and `lease` are the broker and the in-flight store of the embedded queue.
+became a task; `endpoint` where webhooks go, `webhook` what is sent, `delivery` one webhook on its way to one endpoint,
+and `delivery_attempt` each time that it was sent; `hint`, `hold` and `lease` are the broker and the in-flight store of
+the embedded queue.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from sqlalchemy.types import TypeEngine
 
 from workq.ledger.sqltime import Instant
 
-SCHEMA_VERSION: Final = 14
+SCHEMA_VERSION: Final = 15
 
 
 def _id() -> TypeEngine[Any]:
@@ -311,6 +313,7 @@ class Tables:
             Column("id", _word(200), nullable=False),
             Column("last", BigInteger, nullable=False),
             Column("changed_at", Instant(), nullable=False),
+            Column("closed_until", Instant()),
             PrimaryKeyConstraint("id", name=name("throttle_pk")),
             **in_innodb,
         )
@@ -489,6 +492,89 @@ class Tables:
             Column("at", Instant(), nullable=False),
             PrimaryKeyConstraint("id", name=name("job_result_pk")),
             Index(name("job_result_by_job"), "job_id", "id"),
+            **in_innodb,
+        )
+        self.endpoint = Table(
+            name("endpoint"),
+            self.metadata,
+            Column("id", _word(64), nullable=False),
+            Column("topic", _word(200), nullable=False),
+            Column("url", _body(), nullable=False),
+            Column("types", _body(), nullable=False),
+            Column("sealed", _body(), nullable=False),
+            Column("options", _body(), nullable=False),
+            Column("state", _word(10), nullable=False),
+            Column("state_at", Instant(), nullable=False),
+            Column("who", _word(200)),
+            Column("why", _word(200)),
+            Column("failing_since", Instant()),
+            Column("failures", Integer, nullable=False),
+            Column("warned", SmallInteger, nullable=False),
+            Column("created_at", Instant(), nullable=False),
+            Column("changed_at", Instant(), nullable=False),
+            PrimaryKeyConstraint("id", name=name("endpoint_pk")),
+            rule("endpoint_state", "state IN ('enabled', 'disabled')"),
+            Index(name("endpoint_by_topic"), "topic"),
+            **in_innodb,
+        )
+        self.webhook = Table(
+            name("webhook"),
+            self.metadata,
+            Column("id", _word(100), nullable=False),
+            Column("type", _word(200), nullable=False),
+            Column("topic", _word(200)),
+            Column("body", _body()),
+            Column("data_hash", _word(64), nullable=False),
+            Column("created_at", Instant(), nullable=False),
+            PrimaryKeyConstraint("id", name=name("webhook_pk")),
+            Index(name("webhook_by_time"), "created_at"),
+            partial("webhook_with_body", "created_at", where="body IS NOT NULL").ddl_if(callable_=_is_not_mysql),
+            **in_innodb,
+        )
+        self.delivery = Table(
+            name("delivery"),
+            self.metadata,
+            Column("id", _id(), nullable=False),
+            Column("webhook_id", _word(100), nullable=False),
+            Column("endpoint_id", _word(64), nullable=False),
+            Column("task_id", _id(), nullable=False),
+            Column("state", _word(10), nullable=False),
+            Column("cause", _word(10), nullable=False),
+            Column("attempts", Integer, nullable=False),
+            Column("status", Integer),
+            Column("error_class", _word(20)),
+            Column("created_at", Instant(), nullable=False),
+            Column("attempted_at", Instant()),
+            Column("next_at", Instant()),
+            Column("ended_at", Instant()),
+            PrimaryKeyConstraint("id", name=name("delivery_pk")),
+            UniqueConstraint("webhook_id", "endpoint_id", name=name("delivery_once")),
+            rule("delivery_state", "state IN ('pending', 'held', 'succeeded', 'exhausted', 'gone', 'cancelled')"),
+            Index(name("delivery_by_endpoint"), "endpoint_id", "state", "id"),
+            Index(name("delivery_by_state"), "state", "id"),
+            Index(name("delivery_by_task"), "task_id"),
+            **in_innodb,
+        )
+        self.delivery_attempt = Table(
+            name("delivery_attempt"),
+            self.metadata,
+            Column("task_id", _id(), nullable=False),
+            Column("attempt", Integer, nullable=False),
+            Column("delivery_id", _id(), nullable=False),
+            Column("number", Integer, nullable=False),
+            Column("cause", _word(10), nullable=False),
+            Column("url", _body(), nullable=False),
+            Column("status", Integer),
+            Column("error_class", _word(20)),
+            Column("error", _body()),
+            Column("duration_ms", Double, nullable=False),
+            Column("answer", _body()),
+            Column("is_cut", SmallInteger, nullable=False),
+            Column("at", Instant(), nullable=False),
+            Column("next_at", Instant()),
+            PrimaryKeyConstraint("task_id", "attempt", name=name("delivery_attempt_pk")),
+            Index(name("delivery_attempt_by_delivery"), "delivery_id"),
+            Index(name("delivery_attempt_by_time"), "at"),
             **in_innodb,
         )
         self.meta = Table(

@@ -1,15 +1,20 @@
 """Webhooks: requests to other people's servers, signed as Standard Webhooks 1.0 says, and what receivers need.
 
+    endpoints.py where they go                      outbox.py   sent by an application, in its own transaction
+    carry.py    the handler that delivers them      post.py     one request, and what came of it
     target.py   whether a URL may be called         guard.py    which addresses may be reached, asked at the socket
-    signing.py  the signature, and `verify`         post.py     one attempt, and what came of it
+    signing.py  the signature, and `verify`         vault.py    secrets, as they are stored
     backoff.py  when it is tried again              receiver.py a receiver to try things with, well-behaved or not
 
-Nothing here is imported by `import workq`. Sending needs the extra [webhooks]: aiohttp and standardwebhooks.
+What is recorded, and what that leads to, is decided in the ledger (workq/ledger/sending.py, delivering.py,
+endpoints.py). Nothing here is imported by `import workq`. Sending needs the extra [webhooks].
 """
 
 from __future__ import annotations
 
 from workq.errors import VerificationFailed
+from workq.webhooks.endpoints import Endpoint, Endpoints
+from workq.webhooks.outbox import Dispatch, Webhooks
 from workq.webhooks.signing import new_secret, verify
 
-__all__ = ["VerificationFailed", "new_secret", "verify"]
+__all__ = ["Dispatch", "Endpoint", "Endpoints", "VerificationFailed", "Webhooks", "new_secret", "verify"]

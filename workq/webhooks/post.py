@@ -81,8 +81,9 @@ class Answer:
 class _Attempt:
     """One attempt: how far it has come, for what is said of a deadline."""
 
-    def __init__(self, host: str) -> None:
+    def __init__(self, host: str, connect_s: float) -> None:
         self.trace = Trace(host)
+        self.timeout = aiohttp.ClientTimeout(total=None, connect=connect_s)
         self.stage = ErrorClass.CONNECT_TIMEOUT
         self.is_reused = False
         self.status: int | None = None
@@ -109,6 +110,7 @@ class Sender:
         To be made in the event loop that it is used in.
         """
         self._policy = policy
+        self._connect_s = connect_s
         self._total_s = total_s
         guard = Guard(policy.allowed, lookup=lookup)
         traces = aiohttp.TraceConfig()
@@ -125,7 +127,6 @@ class Sender:
                 keepalive_timeout=KEEPALIVE_S,
             ),
             cookie_jar=aiohttp.DummyCookieJar(),  # no receiver learns what another has set
-            timeout=aiohttp.ClientTimeout(total=None, connect=connect_s),
             auto_decompress=False,
             trust_env=False,
             max_line_size=HEADER_LINE_MAX,
@@ -144,18 +145,29 @@ class Sender:
         await self._session.close()
         await self._guard.close()
 
-    async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Answer:
-        """Send this body to this URL, once. Never raises for what a receiver does."""
+    async def post(
+        self,
+        url: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        *,
+        connect_s: float | None = None,
+        total_s: float | None = None,
+    ) -> Answer:
+        """Send this body to this URL, once. Never raises for what a receiver does.
+
+        `connect_s`, `total_s`: other deadlines than the sender's own.
+        """
         begun = time.monotonic()
         try:
             target = checked(url, self._policy)
         except ConfigError as error:  # the policy has changed since it was saved
             return Answer(None, ErrorClass.BLOCKED, _short(str(error)), 0.0)
-        attempt = _Attempt(target.host)
+        attempt = _Attempt(target.host, self._connect_s if connect_s is None else connect_s)
         token = tracing.set(attempt.trace)
         failure: tuple[ErrorClass, str] | None
         try:
-            async with asyncio.timeout(self._total_s):
+            async with asyncio.timeout(self._total_s if total_s is None else total_s):
                 await self._deliver(URL(target.url, encoded=True), body, {**headers, **_fixed()}, attempt)
             failure = _of_status(attempt.status or 0)
         except TimeoutError:
@@ -190,7 +202,12 @@ class Sender:
 
     async def _exchange(self, url: URL, body: bytes, headers: Mapping[str, str], attempt: _Attempt) -> None:
         async with self._session.post(
-            url, data=body, headers=headers, allow_redirects=False, trace_request_ctx=attempt
+            url,
+            data=body,
+            headers=headers,
+            allow_redirects=False,
+            trace_request_ctx=attempt,
+            timeout=attempt.timeout,
         ) as answer:
             attempt.stage = ErrorClass.BODY_TIMEOUT
             attempt.status = answer.status

@@ -31,6 +31,7 @@ from tests.contract.ledger.settle import SettleContract
 from tests.contract.ledger.sweep import SweepContract
 from tests.contract.ledger.text import TextContract
 from tests.contract.ledger.transaction import TransactionContract
+from tests.contract.ledger.webhooks import WebhooksContract
 from tests.contract.ledger.withdraw import WithdrawContract
 from tests.contract.ledger.workers import WorkersContract
 
@@ -65,6 +66,7 @@ class LedgerContract(
     WithdrawContract,
     DeadContract,
     QuestionsContract,
+    WebhooksContract,
     TextContract,
     RulesContract,
 ):

@@ -1,0 +1,252 @@
+"""`workq webhook endpoint`, `delivery` and `send`: where webhooks go, what was sent, and nothing that is secret."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from typing import Any
+
+import pytest
+from cryptography.fernet import Fernet
+
+from tests.cli.conftest import Cli
+from tests.contract.given import incarnation
+from workq import WorkQueue
+from workq.task import Dead, Delivered, Done, Sent, Settlement
+from workq.webhooks import new_secret
+
+URL = "https://example.org/hooks"
+CANARY = "swordfish-4711"
+SECRET = new_secret()
+
+
+def stored(cli: Cli) -> str:
+    """All that the ledger has, as text."""
+    with sqlite3.connect(cli.folder / "shop.db") as connection:
+        return "\n".join(connection.iterdump())
+
+
+def add(cli: Cli, *more: str) -> Any:
+    ran = cli.here("webhook", "endpoint", "add", URL, "-o", "json", *more)
+    assert ran.status == 0, ran
+    return ran.json()
+
+
+def test_an_endpoint_is_added_shown_changed_and_removed(cli: Cli) -> None:
+    made = add(cli, "--id", "acme", "--type", "invoice.*", "--type", "user.added", "--header", f"X-Token={CANARY}")
+    options = ["--retry-schedule", "5s,1m", "--rate", "10/s", "--concurrency", "2", "--timeout", "3", "--max-age", "3d"]
+    edited = cli.here("webhook", "endpoint", "edit", "acme", "--to", f"{URL}/v2", "--topic", "other", *options)
+    shown, listed = cli.look("webhook", "endpoint", "show", "acme"), cli.look("webhook", "endpoint", "ls")
+    back = cli.here(*["webhook", "endpoint", "edit", "acme", "--retry-schedule", "spec", "--rate", "none"])
+    again = cli.look("webhook", "endpoint", "show", "acme")
+    removed, missing = (cli.here("webhook", "endpoint", "rm", "acme") for _ in range(2))
+
+    assert made["secret"].startswith("whsec_")
+    assert (made["types"], made["topic"], made["headers"]) == (["invoice.*", "user.added"], "default", ["x-token"])
+    assert (edited.status, back.status, removed.status, missing.status) == (0, 0, 0, 1)
+    assert listed == {"endpoints": [shown]}
+    assert "secret" not in shown
+    assert (shown["url"], shown["topic"], shown["state"]) == (f"{URL}/v2", "other", "enabled")
+    assert (shown["retry_schedule"], shown["rate"], shown["concurrency"]) == ([5.0, 60.0], "10/s", 2)
+    assert (shown["total_s"], shown["max_age_s"], shown["headers"]) == (3.0, 259_200.0, ["x-token"])
+    assert (again["retry_schedule"], again["rate"], again["concurrency"]) == (None, None, 2)
+    assert "no endpoint 'acme'" in missing.err
+    assert CANARY not in json.dumps([made, shown, listed]) + edited.out + edited.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["http://10.0.0.5/"], "set WORKQ_WEBHOOK_ALLOW=external,10.0.0.5 to permit"),
+        ([URL, "--id", "a.b"], "need up to 64 letters, digits, _ and -"),
+        ([URL, "--type", "invoice*"], "need invoice.paid, invoice.* or *"),
+        ([URL, "--header", "webhook-id=1"], "workq says that itself"),
+        ([URL, "--header", f"authorization: {CANARY}"], "write NAME=VALUE"),
+        ([URL, "--retry-schedule", "5s,never"], "write waits with commas between"),
+        ([URL, "--rate", "fast"], "need a whole number from 1 to 1000 per s, m, h or d"),
+        ([URL, "--secret", CANARY], "secret: need whsec_"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_nothing_is_stored(cli: Cli, arguments: list[str], said: str) -> None:
+    ran = cli.here("webhook", "endpoint", "add", *arguments)
+
+    assert (ran.status, ran.out) == (2, "")
+    assert said in ran.err
+    assert CANARY not in ran.err
+    assert cli.look("webhook", "endpoint", "ls") == {"endpoints": []}
+
+
+def test_a_secret_is_rotated_and_for_some_time_both_count(cli: Cli) -> None:
+    first = add(cli, "--id", "acme", "--secret", SECRET)
+    rotated = cli.here("webhook", "endpoint", "rotate", "acme", "--grace", "2d", "-o", "json").json()
+    at_once = cli.here("webhook", "endpoint", "rotate", "acme", "--grace", "0s", "-o", "json").json()
+    wrong = cli.here("webhook", "endpoint", "rotate", "acme", "--grace", "8d")
+
+    assert first["secret"] == SECRET
+    assert len({SECRET, rotated["secret"], at_once["secret"]}) == 3
+    assert (len(rotated["old_secrets"]), at_once["old_secrets"]) == (1, [])
+    assert SECRET not in stored(cli)
+    assert at_once["secret"] in stored(cli)
+    assert (wrong.status, wrong.out) == (2, "")
+    assert "seven days" in wrong.err
+
+
+def test_with_a_key_nothing_secret_is_in_the_ledger(cli: Cli) -> None:
+    key = {"WORKQ_SECRET_KEY": Fernet.generate_key().decode()}
+    made = add(cli, "--id", "acme", "--header", f"X-Token={CANARY}")
+    before = stored(cli)
+    sealed = cli("webhook", "endpoint", "seal", env=key)
+    config = cli("config", env=key)
+    without = cli.here("webhook", "endpoint", "rotate", "acme")
+
+    assert CANARY in before
+    assert "1 endpoints, encrypted" in sealed.out
+    assert CANARY not in stored(cli)
+    assert made["secret"] not in stored(cli)
+    assert key["WORKQ_SECRET_KEY"] not in config.out + config.err
+    assert without.status == 2
+    assert "set WORKQ_SECRET_KEY" in without.err
+
+
+def test_an_event_is_sent_to_all_who_want_it_once_and_is_seen(cli: Cli) -> None:
+    for name, types in (("all", "*"), ("users", "user.*")):
+        add(cli, "--id", name, "--type", types)
+    data = json.dumps({"id": 17, "note": CANARY})
+
+    sent = cli("webhook", "send", "invoice.paid", "--data", "-", "--event-id", "paid-17", "-o", "json", stdin=data)
+    again = cli.here("webhook", "send", "invoice.paid", "--data", data, "--event-id", "paid-17", "-o", "json")
+    other = cli.here("webhook", "send", "invoice.paid", "--event-id", "paid-17")
+    [delivery] = cli.look("webhook", "delivery", "ls", "--endpoint", "all", "--state", "pending")["deliveries"]
+    shown = cli.look("webhook", "delivery", "show", delivery["id"], "--body")
+
+    assert [one["endpoint_id"] for one in sent.json()["deliveries"]] == ["all"]
+    assert [one["created"] for one in again.json()["deliveries"]] == [False]
+    assert other.status == 1
+    assert "was sent before" in other.err
+    assert (delivery["webhook_id"], delivery["type"], delivery["attempts"]) == ("paid-17", "invoice.paid", 0)
+    assert json.loads(shown["body"])["data"] == {"id": 17, "note": CANARY}
+    assert shown["log"] == []
+    for looked in (("delivery", "ls"), ("delivery", "show", delivery["id"]), ("endpoint", "show", "all")):
+        ran = cli.here("webhook", *looked)
+        assert ran.status == 0, ran
+        assert CANARY not in ran.out + ran.err
+    assert cli.look("webhook", "delivery", "ls", "--type", "user.*")["deliveries"] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["send", "workq.ping"], 2, "are workq's own"),
+        (["send", "invoice paid"], 2, "need words with dots between"),
+        (["send", "invoice.paid", "--endpoint", "nobody"], 1, "no endpoint 'nobody'"),
+        (["send", "invoice.paid", "--event-id", "a.b"], 2, "event_id: need"),
+        (["send", "invoice.paid", "--endpoint", "a", "--topic", "b"], 2, "give one of them"),
+        (["delivery", "show", "01a20aa6-3295-7534-af8c-a2ce0a67004b"], 1, "no delivery"),
+        (["endpoint", "edit", "acme"], 2, "nothing to change"),
+    ],
+)
+def test_what_cannot_be_is_one_line(cli: Cli, arguments: list[str], status: int, said: str) -> None:
+    ran = cli.here("webhook", *arguments)
+
+    assert (ran.status, ran.out) == (status, "")
+    assert said in ran.err
+
+
+def sent(cli: Cli, event_id: str) -> str:
+    """Send one event to the one endpoint; the id of its delivery."""
+    ran = cli.here("webhook", "send", "invoice.paid", "--event-id", event_id, "-o", "json")
+    assert ran.status == 0, ran
+    [one] = ran.json()["deliveries"]
+    return str(one["delivery_id"])
+
+
+def tried(cli: Cli, delivery_id: str, *, error_class: str | None) -> None:
+    """A worker has sent it: for good, or in vain."""
+    with WorkQueue(ledger=f"sqlite:///{cli.folder / 'shop.db'}") as wq:
+        ledger, worker = wq.stores.ledger, incarnation()
+        ledger.join(worker, queues=["webhooks"], threads=1)
+        row = ledger.delivery(delivery_id)
+        assert row is not None
+        [claim] = ledger.claim([row.task_id], by=worker.id)
+        told = Sent(
+            delivery_id=delivery_id,
+            endpoint_id=row.endpoint_id,
+            number=row.attempts + 1,
+            cause=row.cause.value,
+            url=URL,
+            status=200 if error_class is None else 500,
+            error_class=error_class,
+            error=None,
+            duration_ms=5.0,
+        )
+        then = Done() if error_class is None else Dead("exhausted: server_error", "server_error: 500")
+        ledger.settle([Settlement(claim, Delivered(told, then))])
+        ledger.leave(worker.id)
+
+
+def state(cli: Cli, delivery_id: str) -> tuple[str, str]:
+    """Where a delivery stands, and why it was sent."""
+    found = cli.look("webhook", "delivery", "show", delivery_id)
+    return found["state"], found["cause"]
+
+
+def test_what_waits_for_a_disabled_endpoint_is_held_and_a_person_decides(cli: Cli) -> None:
+    add(cli, "--id", "acme")
+    first = sent(cli, "first")
+    disabled = cli.here("webhook", "endpoint", "disable", "acme", "--why", "they are moving")
+    why = cli.here("why", cli.look("webhook", "delivery", "show", first)["task_id"])
+    too_early = cli.here("webhook", "endpoint", "release", "acme")
+    shown = cli.look("webhook", "endpoint", "show", "acme")
+    second = sent(cli, "second")
+    refused = cli.here("webhook", "endpoint", "rm", "acme")
+    enabled = cli.here("webhook", "endpoint", "enable", "acme")
+    held = [state(cli, one)[0] for one in (first, second)]
+    retry = cli.here("webhook", "delivery", "retry", first)
+    foreseen = cli.here("webhook", "endpoint", "release", "acme", "--dry-run")
+    released = cli.here("webhook", "endpoint", "release", "acme")
+    again = cli.here("webhook", "endpoint", "release", "acme")
+
+    assert (disabled.status, disabled.out) == (0, "disabled; what waits is held\n")
+    assert why.status == 0, why
+    assert (too_early.status, "is disabled; first" in too_early.err) == (1, True)
+    assert (shown["state"], shown["why"]) == ("disabled", "they are moving")
+    assert (refused.status, "2 deliveries to 'acme' are open" in refused.err) == (1, True)
+    assert (enabled.status, enabled.out, held) == (0, "enabled; 2 held\n", ["held", "held"])
+    assert (retry.status, "is held: workq webhook endpoint release acme" in retry.err) == (1, True)
+    assert (foreseen.status, foreseen.out) == (3, "2 would be released\n")
+    assert (released.out, again.out) == ("2 released\n", "0 released\n")
+    assert [state(cli, one)[0] for one in (first, second)] == ["pending", "pending"]
+    cli.here("webhook", "endpoint", "disable", "acme", "--why", "again")
+    cli.here("webhook", "endpoint", "enable", "acme")
+    discarded = cli.here("webhook", "endpoint", "discard", "acme", "-o", "json")
+    assert discarded.json() == {"id": "acme", "discarded": 2, "dry_run": False}
+    assert state(cli, first)[0] == "cancelled"
+    assert cli.here("webhook", "endpoint", "rm", "acme").status == 0
+
+
+def test_what_has_failed_is_recovered_and_what_was_sent_is_replayed_with_a_count_before(cli: Cli) -> None:
+    add(cli, "--id", "acme")
+    lost, arrived, waits = (sent(cli, name) for name in ("lost", "arrived", "waits"))
+    tried(cli, lost, error_class="server_error")
+    tried(cli, arrived, error_class=None)
+
+    recover = ["webhook", "recover", "acme", "--since", "1h"]
+    replay = ["webhook", "replay", "--type", "invoice.*", "--endpoint", "acme", "--since", "1h"]
+    counts = [cli.here(*command, "--dry-run") for command in (recover, replay)]
+    recovered, replayed = cli.here(*recover), cli.here(*replay, "-o", "json")
+    nothing = cli.here(*replay, "--dry-run")
+    causes = [state(cli, one) for one in (lost, arrived, waits)]
+    later = cli.here("webhook", "delivery", "retry", waits)
+
+    assert [(ran.status, ran.out) for ran in counts] == [(3, "1 would be sent again\n"), (3, "2 would be sent again\n")]
+    assert (recovered.status, recovered.out) == (0, "1 are sent again\n")
+    assert replayed.json() == {"count": 1, "dry_run": False}
+    assert (nothing.status, nothing.out) == (0, "0 would be sent again\n")
+    assert causes == [("pending", "manual"), ("pending", "replay"), ("pending", "scheduled")]
+    assert later.out == "it is tried again\n"
+    tried(cli, lost, error_class="server_error")
+    assert state(cli, lost)[0] == "exhausted"
+    assert cli.here("webhook", "delivery", "retry", lost).out == "it is tried again\n"
+    assert state(cli, lost) == ("pending", "manual")
+    unknown = cli.here("webhook", "recover", "nobody", "--since", "1h")
+    assert (unknown.status, "no endpoint 'nobody'" in unknown.err) == (1, True)

@@ -1,0 +1,278 @@
+"""`workq webhook endpoint`: where webhooks go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+import click
+
+from workq.cli import exits
+from workq.cli.group import Group
+from workq.cli.inputs import Decimal, Duration, WholeNumber
+from workq.cli.session import Session, pass_session
+from workq.cli.show import Column, answer, record, table, write
+from workq.delivery import EndpointState
+from workq.names import seconds_of
+from workq.webhooks.endpoints import GRACE_S, TOPIC, Endpoint, Endpoints
+from workq.webhooks.target import check_headers
+
+
+@click.group(
+    "endpoint",
+    cls=Group,
+    examples="workq webhook endpoint add https://example.org/hooks --type 'invoice.*'\nworkq webhook endpoint ls",
+)
+def endpoint() -> None:
+    """Endpoints: where webhooks go, of which types, signed with which secret."""
+
+
+def _options(command: Any) -> Any:
+    """Those that an endpoint is added and edited with."""
+    for option in reversed(
+        (
+            click.option("--topic", metavar="NAME", help="what is sent to this topic goes to it"),
+            click.option(
+                "--type", "types", multiple=True, metavar="TYPE", help="invoice.paid, invoice.* or *; repeat it"
+            ),
+            click.option(
+                "--header", "headers", multiple=True, metavar="NAME=VALUE", help="said in each request; repeat it"
+            ),
+            click.option(
+                "--retry-schedule", metavar="5s,5m,1h", help="waits behind the first attempt, the second, ...; `spec`"
+            ),
+            click.option("--concurrency", type=WholeNumber(1, 10_000), help="requests at once"),
+            click.option("--rate", metavar="N/s", help="requests in a time, such as 10/s; `none`"),
+            click.option("--connect", "connect_s", type=Decimal(0.1, 300.0), help="seconds to connect"),
+            click.option("--timeout", "total_s", type=Decimal(0.1, 300.0), help="seconds in all"),
+            click.option("--max-age", "max_age_s", type=Duration(), help="nothing is sent that is older, such as 3d"),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@endpoint.command(
+    "add",
+    examples="workq webhook endpoint add https://example.org/hooks --id acme --type 'invoice.*'\n"
+    "workq webhook endpoint add https://example.org/hooks -o json | jq -r .secret",
+)
+@click.argument("target", metavar="URL")
+@click.option("--id", "endpoint_id", metavar="ID", help="its name; made up without one")
+@click.option("--secret", envvar="WORKQ_WEBHOOK_SECRET", help="whsec_..., or WORKQ_WEBHOOK_SECRET; made without one")
+@_options
+@pass_session
+def add(session: Session, /, target: str, endpoint_id: str | None, secret: str | None, **given: Any) -> None:
+    """Add an endpoint. Its secret is told here, and never again."""
+    endpoints = Endpoints(session.queue())
+    options = _given(given)
+    options.setdefault("topic", TOPIC)
+    options.setdefault("types", ("*",))
+    session.stores()
+    made = endpoints.add(target, endpoint_id=endpoint_id, secret=secret, **options)
+    answer(session, _document(made), lambda: record(list(_document(made).items())))
+    session.note("the secret is not shown again: give it to the receiver")
+
+
+@endpoint.command("ls", examples="workq webhook endpoint ls\nworkq webhook endpoint ls --topic acme -o json")
+@click.option("--topic", metavar="NAME", help="of this one only")
+@click.option("--state", type=click.Choice([one.value for one in EndpointState]), help="only those")
+@pass_session
+def ls(session: Session, topic: str | None, state: str | None) -> None:
+    """Each endpoint, and whether anything arrives there."""
+    session.stores()
+    found = list(Endpoints(session.queue()).all(topic=topic, state=None if state is None else EndpointState(state)))
+    columns = [
+        *(Column(name, is_whole=name == "id") for name in ("id", "topic", "url", "types", "state")),
+        Column("failures", is_number=True),
+        Column("failing since"),
+    ]
+    rows = [
+        (one.id, one.topic, one.url, ",".join(one.types), one.state, one.failures, one.failing_since) for one in found
+    ]
+    answer(
+        session,
+        {"endpoints": [_document(one) for one in found]},
+        lambda: table(session, columns, rows, empty="no endpoints; add one: workq webhook endpoint add URL"),
+    )
+
+
+@endpoint.command("show", examples="workq webhook endpoint show acme")
+@click.argument("endpoint_id", metavar="ID")
+@pass_session
+def show(session: Session, endpoint_id: str) -> None:
+    """One endpoint, without its secret and what its headers say."""
+    session.stores()
+    found = _document(Endpoints(session.queue()).get(endpoint_id))
+    answer(session, found, lambda: record(list(found.items())))
+
+
+@endpoint.command(
+    "edit",
+    examples="workq webhook endpoint edit acme --to https://example.org/v2/hooks\n"
+    "workq webhook endpoint edit acme --rate 10/s --retry-schedule 5s,5m,1h",
+)
+@click.argument("endpoint_id", metavar="ID")
+@click.option("--to", "target", metavar="URL", help="another URL, also for what was sent before")
+@_options
+@pass_session
+def edit(session: Session, /, endpoint_id: str, target: str | None, **given: Any) -> None:
+    """Change an endpoint: what is given, and from the next attempt on. `--header` replaces all of its headers."""
+    options = _given(given)
+    if target is None and not options:
+        raise click.UsageError("nothing to change; see: workq webhook endpoint edit --help")
+    endpoints = Endpoints(session.queue())
+    session.stores()
+    found = _document(endpoints.edit(endpoint_id, url=target, **options))
+    answer(session, found, lambda: record(list(found.items())))
+
+
+@endpoint.command(
+    "rotate", examples="workq webhook endpoint rotate acme\nworkq webhook endpoint rotate acme --grace 2d"
+)
+@click.argument("endpoint_id", metavar="ID")
+@click.option("--secret", envvar="WORKQ_WEBHOOK_SECRET", help="whsec_..., or WORKQ_WEBHOOK_SECRET; made without one")
+@click.option(
+    "--grace", metavar="1d", default=f"{GRACE_S / 86_400:.0f}d", show_default=True, help="signed with both; 0s: no"
+)
+@pass_session
+def rotate(session: Session, endpoint_id: str, secret: str | None, grace: str) -> None:
+    """Give it another secret. For some time its requests are signed with both, so that nobody is in a hurry."""
+    grace_s = seconds_of(grace)
+    if grace_s is None:
+        raise click.UsageError(f"--grace: {grace[:60]!a} is no duration; write 12h or 2d")
+    session.stores()
+    made = _document(Endpoints(session.queue()).rotate(endpoint_id, secret=secret, grace_s=grace_s))
+    answer(session, made, lambda: record(list(made.items())))
+    session.note("the secret is not shown again: give it to the receiver")
+
+
+@endpoint.command("disable", examples='workq webhook endpoint disable acme --why "they are moving"')
+@click.argument("endpoint_id", metavar="ID")
+@click.option("--why", required=True, metavar="TEXT", help="stored, and shown with the endpoint")
+@pass_session
+def disable(session: Session, endpoint_id: str, why: str) -> None:
+    """Send nothing there any more, from now on. What is open, and what is sent meanwhile, is held."""
+    session.stores()
+    Endpoints(session.queue()).disable(endpoint_id, why=why)
+    answer(session, {"id": endpoint_id, "state": "disabled"}, lambda: write("disabled; what waits is held"))
+
+
+@endpoint.command("enable", examples="workq webhook endpoint enable acme\nworkq webhook endpoint enable acme --release")
+@click.argument("endpoint_id", metavar="ID")
+@click.option("--release", "is_released", is_flag=True, help="send what is held, too")
+@pass_session
+def enable(session: Session, endpoint_id: str, is_released: bool) -> None:
+    """Send there again, from now on. What is held stays so until it is released or discarded."""
+    session.stores()
+    endpoints = Endpoints(session.queue())
+    held = endpoints.enable(endpoint_id)
+    released = endpoints.release(endpoint_id) if is_released else 0
+    said = f"enabled; {released} released" if is_released else f"enabled; {held} held"
+    found = {"id": endpoint_id, "state": "enabled", "held": held - released, "released": released}
+    answer(session, found, lambda: write(said))
+
+
+@endpoint.command(
+    "release", examples="workq webhook endpoint release acme --dry-run\nworkq webhook endpoint release acme"
+)
+@click.argument("endpoint_id", metavar="ID")
+@click.option("--dry-run", is_flag=True, help="only count; exit 3 when there are any")
+@pass_session
+def release(session: Session, endpoint_id: str, dry_run: bool) -> int:
+    """Send what is held of an endpoint, the oldest first."""
+    session.stores()
+    endpoints = Endpoints(session.queue())
+    return _counted(session, endpoints, endpoint_id, endpoints.release, "released", dry_run=dry_run)
+
+
+@endpoint.command(
+    "discard", examples="workq webhook endpoint discard acme --dry-run\nworkq webhook endpoint discard acme"
+)
+@click.argument("endpoint_id", metavar="ID")
+@click.option("--dry-run", is_flag=True, help="only count; exit 3 when there are any")
+@pass_session
+def discard(session: Session, endpoint_id: str, dry_run: bool) -> int:
+    """Give up what is held of an endpoint: it is cancelled, and may still be sent again one by one."""
+    session.stores()
+    endpoints = Endpoints(session.queue())
+    return _counted(session, endpoints, endpoint_id, endpoints.discard, "discarded", dry_run=dry_run)
+
+
+def _counted(
+    session: Session,
+    endpoints: Endpoints,
+    endpoint_id: str,
+    act: Callable[[str], int],
+    what: str,
+    *,
+    dry_run: bool,
+) -> int:
+    """Do it to what is held, or only count that."""
+    endpoints.get(endpoint_id)
+    count = endpoints.held(endpoint_id) if dry_run else act(endpoint_id)
+    said = f"{count} would be {what}" if dry_run else f"{count} {what}"
+    answer(session, {"id": endpoint_id, what: count, "dry_run": dry_run}, lambda: write(said))
+    return exits.FINDINGS if dry_run and count else exits.DONE
+
+
+@endpoint.command("rm", examples="workq webhook endpoint rm acme")
+@click.argument("endpoint_id", metavar="ID")
+@pass_session
+def rm(session: Session, endpoint_id: str) -> None:
+    """Forget an endpoint with its deliveries. Refused while something is on its way to it."""
+    session.stores()
+    Endpoints(session.queue()).remove(endpoint_id)
+    answer(session, {"id": endpoint_id, "removed": True}, lambda: write("removed"))
+
+
+@endpoint.command("seal", examples="workq webhook endpoint seal")
+@pass_session
+def seal(session: Session) -> None:
+    """Write the secrets of all endpoints anew, with the first key of WORKQ_SECRET_KEY."""
+    endpoints = Endpoints(session.queue())
+    session.stores()
+    count = endpoints.seal()
+    is_encrypted = endpoints.vault.has_key
+    how = "encrypted" if is_encrypted else "not encrypted: WORKQ_SECRET_KEY is not set"
+    answer(session, {"endpoints": count, "encrypted": is_encrypted}, lambda: write(f"{count} endpoints, {how}"))
+
+
+def _given(given: dict[str, Any]) -> dict[str, Any]:
+    """What was given of the options, as `Endpoints` takes it."""
+    found = {name: value for name, value in given.items() if value not in (None, ())}
+    if "headers" in found:
+        found["headers"] = _headers(found["headers"])
+    schedule = found.get("retry_schedule")
+    if schedule is not None:
+        found["retry_schedule"] = None if schedule == "spec" else _schedule(schedule)
+    if found.get("rate") == "none":
+        found["rate"] = None
+    return found
+
+
+def _headers(pairs: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for pair in pairs:
+        name, separator, value = pair.partition("=")
+        if not separator:
+            raise click.UsageError("--header: write NAME=VALUE")
+        if name.lower() in found:
+            raise click.UsageError(f"--header: {name[:60]!a} is there twice")
+        found[name.lower()] = value
+    return check_headers(found)
+
+
+def _schedule(text: str) -> list[float]:
+    waits = [seconds_of(part.strip()) for part in text.split(",")]
+    if None in waits:
+        raise click.UsageError("--retry-schedule: write waits with commas between, such as 5s,5m,1h, or spec")
+    return [one for one in waits if one is not None]
+
+
+def _document(one: Endpoint) -> dict[str, Any]:
+    found = {field.name: getattr(one, field.name) for field in fields(one)}
+    if found["secret"] is None:
+        del found["secret"]
+    return found

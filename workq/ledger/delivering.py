@@ -1,0 +1,451 @@
+"""Delivering: what a delivery needs to be sent, and what came of it, in the transaction that settles its task.
+
+Each attempt is a row, by its task and the number of its claim: a settlement that is repeated writes it once, and one
+that comes late is recorded too, because the receiver has had it; but it decides nothing any more.
+
+Locks: tasks first, then deliveries, then endpoints, each in the order of their ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from sqlalchemy import (
+    Connection,
+    Insert,
+    Row,
+    Update,
+    and_,
+    bindparam,
+    case,
+    delete,
+    exists,
+    func,
+    insert,
+    literal,
+    null,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.types import Float
+
+from workq import codec
+from workq.delivery import (
+    DELIVERY_OPEN,
+    TASK_NAME,
+    AttemptRow,
+    Cause,
+    DeliveryRow,
+    DeliveryState,
+    EndpointState,
+    Parcel,
+    WhichDeliveries,
+    limit_key,
+)
+from workq.ledger import Settled, permits
+from workq.ledger.among import among, in_order
+from workq.ledger.database import Database
+from workq.ledger.endpoints import options_in
+from workq.ledger.positions import NEVER_S
+from workq.ledger.sqltime import Instant
+from workq.ledger.states import guarded
+from workq.task import Delivered, Failed, Settlement, State
+
+ANSWER_MAX: Final = 16 * 1024
+ERROR_MAX: Final = 1_000
+RESTS_AFTER: Final = 10
+"""So many failures in a row let an endpoint rest: half as long as it has been failing, within bounds."""
+REST_MIN_S: Final = 5.0
+REST_MAX_S: Final = 3600.0
+DISABLED_AFTER_S: Final = 5 * 86_400.0
+DISABLED_AFTER: Final = 20
+"""Nothing has arrived for so long, and so many attempts have failed in a row: it is disabled."""
+TENDED_S: Final = 86_400.0
+KEPT_S: Final = 30 * 86_400.0
+"""So long a webhook is known, with what came of it."""
+WORKER_LOST: Final = "worker_lost"
+"""The class of a delivery whose task is dead of its workers' deaths: nobody knows what the receiver has seen."""
+_LED_TO: Final = {
+    State.SUCCEEDED: DeliveryState.SUCCEEDED,
+    State.WAITING: DeliveryState.PENDING,
+    State.DEAD: DeliveryState.EXHAUSTED,
+    State.CANCELLED: DeliveryState.CANCELLED,
+}
+
+
+class Delivering:
+    """The part of the ledger that follows deliveries."""
+
+    database: Database
+
+    # -- send
+
+    def parcels(self, delivery_ids: Sequence[str]) -> dict[str, Parcel]:
+        """What is needed to send these now, by their ids; one that is gone is missing in the answer."""
+        tables = self.database.tables
+        d, w, e = tables.delivery, tables.webhook, tables.endpoint
+        query = (
+            select(
+                d.c.id,
+                d.c.task_id,
+                d.c.webhook_id,
+                d.c.endpoint_id,
+                d.c.cause,
+                d.c.attempts,
+                w.c.body,
+                w.c.created_at,
+                e.c.url,
+                e.c.sealed,
+                e.c.options,
+                e.c.state,
+                self.database.now().label("now"),
+            )
+            .join(w, w.c.id == d.c.webhook_id)
+            .join(e, e.c.id == d.c.endpoint_id)
+            .where(among(d.c.id, self.database.dialect))
+        )
+        rows = self.database.ask(lambda tx: tx.execute(query, {"b_ids": in_order(delivery_ids)}).all())
+        return {
+            row.id: Parcel(
+                row.id,
+                row.task_id,
+                row.webhook_id,
+                row.endpoint_id,
+                row.cause,
+                row.attempts,
+                row.body,
+                row.url,
+                row.sealed,
+                options_in(row.options),
+                row.state,
+                (row.now - row.created_at).total_seconds(),
+            )
+            for row in rows
+        }
+
+    # -- settle
+
+    def record_attempts(self, tx: Connection, settlements: Sequence[Settlement], settled: Sequence[Settled]) -> None:
+        """What was sent, and where that led its delivery."""
+        made = [
+            (one, one.outcome, result)
+            for one, result in zip(settlements, settled, strict=True)
+            if isinstance(one.outcome, Delivered)
+        ]
+        if not made:
+            return
+        a = self.database.tables.delivery_attempt
+        query = select(a.c.task_id, a.c.attempt).where(among(a.c.task_id, self.database.dialect))
+        known = {tuple(row) for row in tx.execute(query, {"b_ids": in_order(one.claim.task_id for one, *_ in made)})}
+        new = sorted(
+            (one for one in made if (one[0].claim.task_id, one[0].claim.attempt) not in known),
+            key=lambda one: one[1].sent.delivery_id,
+        )
+        if not new:
+            return
+        self.database.kept("attempt", self._attempt_statement).write_each(
+            tx, [_attempt(one, outcome, result) for one, outcome, result in new]
+        )
+        stands = [(outcome, result) for _, outcome, result in new if result.state in _LED_TO]
+        if stands:
+            self.database.kept("delivered", self._delivered_statement).write_each(
+                tx, [_delivery(outcome, result) for outcome, result in stands]
+            )
+            self._mark_health(tx, [outcome for outcome, _ in stands])
+
+    def _attempt_statement(self) -> Insert:
+        c, now = self.database.tables.delivery_attempt.c, self.database.now
+        given = [one for one in c if one.name not in ("at", "next_at")]
+        next_s = bindparam("b_next_s", type_=Float())
+        return insert(c.at.table).values(
+            {
+                **{one: bindparam(f"b_{one.name}", type_=one.type) for one in given},
+                c.at: now(),
+                c.next_at: case((next_s < 0.0, null()), else_=now(next_s)),
+            }
+        )
+
+    def _delivered_statement(self) -> Update:
+        d, now = self.database.tables.delivery, self.database.now
+        next_s = bindparam("b_next_s", type_=Float())
+        is_over = next_s < 0.0
+        return (
+            update(d)
+            .where(
+                d.c.id == bindparam("b_id", type_=d.c.id.type), d.c.task_id == bindparam("b_task", type_=d.c.id.type)
+            )
+            .values(
+                state=bindparam("b_state", type_=d.c.state.type),
+                attempts=bindparam("b_attempts", type_=d.c.attempts.type),
+                status=bindparam("b_status", type_=d.c.status.type),
+                error_class=bindparam("b_error_class", type_=d.c.error_class.type),
+                attempted_at=now(),
+                next_at=case((is_over, null()), else_=now(next_s)),
+                ended_at=case((is_over, now()), else_=null()),
+            )
+        )
+
+    def _mark_health(self, tx: Connection, outcomes: Sequence[Delivered]) -> None:
+        """How many attempts have failed in a row at an endpoint, and since when. One that has arrived ends that.
+
+        Where many have failed, nothing is sent for a while, and then one at a time until one arrives.
+        """
+        e = self.database.tables.endpoint
+        arrived = {one.sent.endpoint_id for one in outcomes if one.sent.error_class is None}
+        failed: dict[str, int] = {}
+        for one in outcomes:
+            if one.sent.endpoint_id not in arrived or one.sent.is_gone:
+                failed[one.sent.endpoint_id] = failed.get(one.sent.endpoint_id, 0) + 1
+        if arrived:
+            recovered = update(e).where(
+                among(e.c.id, self.database.dialect, item="TEXT"), or_(e.c.failures > 0, e.c.failing_since.is_not(None))
+            )
+            tx.execute(recovered.values(failures=0, failing_since=None, warned=0), {"b_ids": in_order(arrived)})
+            permits.reopen(tx, self.database, [limit_key(one) for one in arrived])
+        for endpoint_id in sorted(failed):
+            gone = any(one.sent.is_gone for one in outcomes if one.sent.endpoint_id == endpoint_id)
+            rest_s = max(one.sent.rest_s for one in outcomes if one.sent.endpoint_id == endpoint_id)
+            self._mark_failing(tx, endpoint_id, failed[endpoint_id], rest_s=rest_s, is_gone=gone)
+
+    def _mark_failing(self, tx: Connection, endpoint_id: str, count: int, *, rest_s: float, is_gone: bool) -> None:
+        e, now = self.database.tables.endpoint, self.database.now
+        more = {"failures": e.c.failures + count, "failing_since": func.coalesce(e.c.failing_since, now())}
+        tx.execute(update(e).where(e.c.id == endpoint_id).values(more))
+        look = select(e.c.failures, e.c.failing_since, now().label("now")).where(e.c.id == endpoint_id)
+        row = tx.execute(look).first()
+        if row is None:  # it was removed meanwhile
+            return
+        failing_s = (row.now - row.failing_since).total_seconds()
+        if is_gone:
+            self.switch_off(tx, endpoint_id, who="workq", why="the receiver has answered 410 Gone")
+        elif row.failures >= DISABLED_AFTER and failing_s >= DISABLED_AFTER_S:
+            why = f"nothing has arrived for {failing_s / 3600.0:.0f} hours, in {row.failures} attempts"
+            self.switch_off(tx, endpoint_id, who="workq", why=why)
+        else:
+            if row.failures >= RESTS_AFTER:
+                rest_s = max(rest_s, min(REST_MAX_S, max(REST_MIN_S, failing_s / 2)))
+            if rest_s > 0.0:
+                permits.close(tx, self.database, limit_key(endpoint_id), for_s=rest_s)
+
+    def switch_off(self, tx: Connection, endpoint_id: str, *, who: str, why: str) -> bool:
+        """Disable an endpoint, and close its limit; False when it was not enabled. What is open is held afterwards."""
+        e = self.database.tables.endpoint
+        values = {
+            "state": EndpointState.DISABLED.value,
+            "state_at": self.database.now(),
+            "who": codec.storable(who, characters_max=200),
+            "why": codec.storable(why, characters_max=200),
+        }
+        mine = update(e).where(e.c.id == endpoint_id, e.c.state == EndpointState.ENABLED.value)
+        is_off = tx.execute(mine.values(values)).rowcount == 1
+        if is_off:
+            permits.close(tx, self.database, limit_key(endpoint_id), for_s=NEVER_S)
+        return is_off
+
+    # -- sweep
+
+    def tend_deliveries(self, *, limit: int, dry_run: bool = False) -> int:
+        """End deliveries whose tasks were ended by others than their handler, within a day; answers how many.
+
+        Their worker died too often, they have expired, or a person has cancelled them. Repeatable.
+        """
+        d, t, now = self.database.tables.delivery, self.database.tables.task, self.database.now
+        query = (
+            select(d.c.id, t.c.state, t.c.settled_at)
+            .join(t, t.c.id == d.c.task_id)
+            .where(
+                guarded(t.c.state, State.DEAD, State.CANCELLED),
+                t.c.settled_at > now(-TENDED_S),
+                t.c.name == TASK_NAME,
+                d.c.state.in_([one.value for one in DELIVERY_OPEN]),
+            )
+            .limit(limit)
+        )
+
+        def end(tx: Connection) -> int:
+            found = sorted(tx.execute(query).all())
+            if not dry_run:
+                for row in found:
+                    is_dead = row.state == State.DEAD
+                    values: dict[str, Any] = {
+                        "state": (DeliveryState.EXHAUSTED if is_dead else DeliveryState.CANCELLED).value,
+                        "ended_at": literal(row.settled_at, Instant()),
+                        "next_at": None,
+                    }
+                    if is_dead:
+                        values["error_class"] = WORKER_LOST
+                    mine = update(d).where(d.c.id == row.id, d.c.state.in_([one.value for one in DELIVERY_OPEN]))
+                    tx.execute(mine.values(values))
+            return len(found)
+
+        return self.database.run(end)
+
+    def prune_webhooks(self, *, limit: int, retention_s: float, dry_run: bool = False) -> int:
+        """Drop bodies that are `retention_s` old, and whole webhooks after `KEPT_S`, with deliveries and attempts.
+
+        None of which a delivery is open. Answers how many webhooks that concerned. Repeatable.
+        """
+        tables, now = self.database.tables, self.database.now
+        d, w, a = tables.delivery, tables.webhook, tables.delivery_attempt
+        is_open = exists(
+            select(d.c.id).where(d.c.webhook_id == w.c.id, d.c.state.in_([one.value for one in DELIVERY_OPEN]))
+        )
+        old = select(w.c.id).where(~is_open).order_by(w.c.created_at).limit(limit)
+        for_good = old.where(w.c.created_at < now(-max(KEPT_S, retention_s)))
+        with_body = old.where(w.c.created_at < now(-retention_s), w.c.body.is_not(None))
+
+        def prune(tx: Connection) -> int:
+            gone = sorted(tx.execute(for_good).scalars())
+            emptied = sorted(set(tx.execute(with_body).scalars()) - set(gone))
+            if not dry_run and gone:
+                of_gone = select(d.c.id).where(d.c.webhook_id.in_(gone))
+                tx.execute(delete(a).where(a.c.delivery_id.in_(list(tx.execute(of_gone).scalars()))))
+                tx.execute(delete(d).where(d.c.webhook_id.in_(gone)))
+                tx.execute(delete(w).where(w.c.id.in_(gone)))
+            if not dry_run and emptied:
+                tx.execute(update(w).where(w.c.id.in_(emptied)).values(body=None))
+            return len(gone) + len(emptied)
+
+        return self.database.run(prune)
+
+    # -- look
+
+    def delivery(self, delivery_id: str) -> DeliveryRow | None:
+        """One delivery, or None."""
+        if not codec.is_task_id(delivery_id):
+            return None
+        d, w = self.database.tables.delivery, self.database.tables.webhook
+        query = select(d, w.c.type).outerjoin(w, w.c.id == d.c.webhook_id).where(d.c.id == delivery_id)
+        row = self.database.ask(lambda tx: tx.execute(query).first())
+        return None if row is None else _delivery_row(row)
+
+    def deliveries(self, which: WhichDeliveries, *, limit: int = 100, after: str | None = None) -> list[DeliveryRow]:
+        """Deliveries by id from the newest, a page at a time: `after` is the last id of the page before."""
+        d, w = self.database.tables.delivery, self.database.tables.webhook
+        query = select(d, w.c.type).outerjoin(w, w.c.id == d.c.webhook_id).where(*self.which_deliveries(which))
+        query = query.order_by(d.c.id.desc()).limit(limit)
+        if after is not None:
+            query = query.where(d.c.id < after)
+        return [_delivery_row(row) for row in self.database.ask(lambda tx: tx.execute(query).all())]
+
+    def which_deliveries(self, which: WhichDeliveries) -> list[Any]:
+        """As conditions on deliveries and their webhooks."""
+        d, w, now = self.database.tables.delivery, self.database.tables.webhook, self.database.now
+        found: list[Any] = []
+        for column, value in (
+            (d.c.endpoint_id, which.endpoint_id),
+            (d.c.webhook_id, which.webhook_id),
+            (d.c.error_class, which.error_class),
+            (d.c.status, which.status),
+            (d.c.state, None if which.state is None else which.state.value),
+        ):
+            if value is not None:
+                found.append(column == value)
+        if which.type is not None:
+            prefix = which.type[:-1] if which.type.endswith(".*") else None
+            if prefix is not None:
+                found.append(func.substr(w.c.type, 1, len(prefix)) == prefix)
+            elif which.type != "*":
+                found.append(w.c.type == which.type)
+        if which.since_s is not None:
+            found.append(d.c.created_at >= now(-which.since_s))
+        if which.until_s is not None:
+            found.append(d.c.created_at < now(-which.until_s))
+        return [and_(*found)] if found else []
+
+    def delivery_counts(self, which: WhichDeliveries) -> dict[DeliveryState, int]:
+        """How many there are, in each state in which there are any."""
+        d, w = self.database.tables.delivery, self.database.tables.webhook
+        query = (
+            select(d.c.state, func.count().label("n"))
+            .outerjoin(w, w.c.id == d.c.webhook_id)
+            .where(*self.which_deliveries(which))
+            .group_by(d.c.state)
+        )
+        return {DeliveryState(row.state): row.n for row in self.database.ask(lambda tx: tx.execute(query).all())}
+
+    def attempts(self, delivery_id: str, *, limit: int = 200) -> list[AttemptRow]:
+        """The newest attempts of a delivery, the oldest first."""
+        a = self.database.tables.delivery_attempt
+        query = select(a).where(a.c.delivery_id == delivery_id).order_by(a.c.at.desc(), a.c.attempt.desc()).limit(limit)
+        rows = self.database.ask(lambda tx: tx.execute(query).all())
+        return [
+            AttemptRow(
+                number=row.number,
+                cause=Cause(row.cause),
+                url=row.url,
+                status=row.status,
+                error_class=row.error_class,
+                error=row.error,
+                duration_ms=row.duration_ms,
+                answer=row.answer or "",
+                is_cut=bool(row.is_cut),
+                at=row.at,
+                next_at=row.next_at,
+            )
+            for row in reversed(rows)
+        ]
+
+    def webhook_body(self, webhook_id: str) -> str | None:
+        """What is sent, or None: it is kept no longer, or never was."""
+        w = self.database.tables.webhook
+        return self.database.ask(lambda tx: tx.execute(select(w.c.body).where(w.c.id == webhook_id)).scalar())
+
+
+def _attempt(one: Settlement, outcome: Delivered, result: Settled) -> dict[str, Any]:
+    sent = outcome.sent
+    return {
+        "b_task_id": one.claim.task_id,
+        "b_attempt": one.claim.attempt,
+        "b_delivery_id": sent.delivery_id,
+        "b_number": sent.number,
+        "b_cause": sent.cause,
+        "b_url": sent.url,
+        "b_status": sent.status,
+        "b_error_class": sent.error_class,
+        "b_error": None if sent.error is None else codec.storable(sent.error, characters_max=ERROR_MAX),
+        "b_duration_ms": sent.duration_ms,
+        "b_answer": codec.storable(sent.answer, characters_max=ANSWER_MAX) or None,
+        "b_is_cut": int(sent.is_cut),
+        "b_next_s": _next_s(outcome, result),
+    }
+
+
+def _delivery(outcome: Delivered, result: Settled) -> dict[str, Any]:
+    sent = outcome.sent
+    state = DeliveryState.GONE if sent.is_gone and result.state is State.DEAD else _LED_TO[result.state or State.DEAD]
+    return {
+        "b_id": sent.delivery_id,
+        "b_task": result.task_id,
+        "b_state": state.value,
+        "b_attempts": sent.number,
+        "b_status": sent.status,
+        "b_error_class": sent.error_class,
+        "b_next_s": _next_s(outcome, result),
+    }
+
+
+def _next_s(outcome: Delivered, result: Settled) -> float:
+    """Seconds until it is tried again; less than none: it is not."""
+    return outcome.then.delay_s if isinstance(outcome.then, Failed) and result.state is State.WAITING else -1.0
+
+
+def _delivery_row(row: Row[Any]) -> DeliveryRow:
+    return DeliveryRow(
+        id=row.id,
+        webhook_id=row.webhook_id,
+        type=row.type or "",
+        endpoint_id=row.endpoint_id,
+        task_id=row.task_id,
+        state=DeliveryState(row.state),
+        cause=Cause(row.cause),
+        attempts=row.attempts,
+        status=row.status,
+        error_class=row.error_class,
+        created_at=row.created_at,
+        attempted_at=row.attempted_at,
+        next_at=row.next_at,
+        ended_at=row.ended_at,
+    )

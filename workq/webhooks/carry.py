@@ -1,0 +1,176 @@
+"""Carry: the handler of deliveries. One attempt each, and what that means for the delivery.
+
+It runs in the event loop of a worker process, hundreds at a time. What it needs of the ledger is read for many at once:
+whoever asks while a question is on its way shares the next one. The URL, the secrets and the schedule are those of now.
+
+An attempt is recorded with the settlement of its task. When the ledger does not answer, or the key to the secrets is
+not here, nothing was sent, and nothing has failed: it is tried again a little later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from random import Random
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from msgspec.structs import replace
+
+from workq import context
+from workq.delivery import Cause, EndpointState, Parcel
+from workq.errors import Cancel, ConfigError, Snooze, Unavailable
+from workq.task import Claim, Dead, Delivered, Done, Failed, Sent
+from workq.webhooks import backoff
+from workq.webhooks.post import TIMEOUTS, Answer, ErrorClass, Sender
+from workq.webhooks.signing import signed
+from workq.webhooks.target import Policy
+from workq.webhooks.vault import Vault
+
+log = logging.getLogger("workq.webhooks")
+
+LATER_S: Final = 2.0
+NO_KEY_S: Final = 60.0
+DISABLED_S: Final = 60.0
+"""The ledger parks what waits for a disabled endpoint; this is for what was claimed in that moment."""
+_THROTTLED: Final = TIMEOUTS | {ErrorClass.THROTTLED}
+Read = Callable[[Sequence[str]], dict[str, Parcel]]
+
+
+class Reading:
+    """Parcels for many coroutines of one event loop, in few questions to the ledger."""
+
+    def __init__(self, read: Read) -> None:
+        self._read = read
+        self._wanted: dict[str, list[asyncio.Future[Parcel | None]]] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    async def get(self, delivery_id: str) -> Parcel | None:
+        """One parcel. Raises what the ledger raises."""
+        future: asyncio.Future[Parcel | None] = asyncio.get_running_loop().create_future()
+        self._wanted.setdefault(delivery_id, []).append(future)
+        if self._task is None:
+            self._task = asyncio.create_task(self._ask())
+        return await future
+
+    async def _ask(self) -> None:
+        try:
+            while self._wanted:
+                wanted, self._wanted = self._wanted, {}
+                try:
+                    found = await asyncio.to_thread(self._read, list(wanted))
+                except Exception as error:
+                    for future in _waiting(wanted):
+                        future.set_exception(error)
+                else:
+                    for delivery_id, futures in wanted.items():
+                        for future in futures:
+                            if not future.done():
+                                future.set_result(found.get(delivery_id))
+        finally:
+            self._task = None
+
+
+def _waiting(wanted: dict[str, list[asyncio.Future[Parcel | None]]]) -> list[asyncio.Future[Parcel | None]]:
+    return [future for futures in wanted.values() for future in futures if not future.done()]
+
+
+class Carrier:
+    """Sends deliveries in one process. Each event loop has its own connections."""
+
+    def __init__(
+        self,
+        read: Read,
+        *,
+        vault: Vault,
+        policy: Policy,
+        rng: Random | None = None,
+        make: Callable[[Policy], Sender] = Sender,
+    ) -> None:
+        """`read`: the ledger's `parcels`. `make`: for tests."""
+        self._read = read
+        self._vault = vault
+        self._policy = policy
+        self._rng = rng or Random()
+        self._make = make
+        self._in_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[Reading, Sender]] = WeakKeyDictionary()
+
+    async def carry(self, delivery_id: str) -> Delivered:
+        """Send a delivery once, for the task that runs."""
+        reading, sender = self._mine()
+        claim = context.running()
+        try:
+            parcel = await reading.get(delivery_id)
+        except Unavailable as error:
+            raise Snooze(LATER_S, "the ledger did not answer") from error
+        if parcel is None or parcel.body is None:
+            raise Cancel("its endpoint was removed, or what was to be sent is kept no longer")
+        if parcel.task_id != claim.task_id:
+            raise Cancel("another task sends this delivery")
+        max_age_s = parcel.options.max_age_s
+        if max_age_s is not None and parcel.age_s > max_age_s and parcel.cause == Cause.SCHEDULED:
+            raise Cancel(f"it was sent {parcel.age_s:.0f} s ago, and its endpoint's max_age_s is {max_age_s:g}")
+        if parcel.state == EndpointState.DISABLED:
+            raise Snooze(DISABLED_S, "its endpoint is disabled")
+        try:
+            content = self._vault.open(parcel.sealed)
+        except ConfigError as error:
+            log.warning("webhook.no_key: %s", error)
+            raise Snooze(NO_KEY_S, str(error)) from error
+        options, body, now = parcel.options, parcel.body.encode(), datetime.now(UTC)
+        headers = {
+            **content.headers,
+            **signed(content.signing(now), message_id=parcel.webhook_id, body=body, at=now),
+        }
+        answer = await sender.post(parcel.url, body, headers, connect_s=options.connect_s, total_s=options.total_s)
+        return self.delivered(claim, parcel, answer)
+
+    def delivered(self, claim: Claim, parcel: Parcel, answer: Answer) -> Delivered:
+        """What an answer means."""
+        kind = answer.error_class
+        sent = Sent(
+            delivery_id=parcel.delivery_id,
+            endpoint_id=parcel.endpoint_id,
+            number=parcel.attempts + 1,
+            cause=parcel.cause,
+            url=parcel.url,
+            status=answer.status,
+            error_class=kind,
+            error=answer.error or None,
+            duration_ms=round(answer.ms, 3),
+            answer=answer.body.decode("utf-8", "replace"),
+            is_cut=answer.is_cut,
+            is_gone=kind is ErrorClass.GONE,
+        )
+        if kind is None:
+            return Delivered(sent, Done())
+        text = f"{kind}: {answer.error}"
+        if kind is ErrorClass.GONE:
+            return Delivered(sent, Dead("the receiver wants no more: 410 Gone", text))
+        wait_s = backoff.wait_s(
+            claim.failures + 1,
+            steps_s=parcel.options.steps_s or backoff.STEPS_S,
+            retry_after_s=backoff.retry_after_s(answer.retry_after, now=datetime.now(UTC)),
+            is_throttled=kind in _THROTTLED,
+            rng=self._rng,
+        )
+        if wait_s is None:
+            return Delivered(sent, Dead(f"exhausted: {kind}", text))
+        if kind is ErrorClass.THROTTLED:
+            sent = replace(sent, rest_s=wait_s)
+        return Delivered(sent, Failed(wait_s, text))
+
+    def _mine(self) -> tuple[Reading, Sender]:
+        loop = asyncio.get_running_loop()
+        found = self._in_loop.get(loop)
+        if found is None:
+            found = self._in_loop[loop] = (Reading(self._read), self._make(self._policy))
+        return found
+
+    async def close(self) -> None:
+        """Close the connections of this event loop. Repeatable."""
+        found = self._in_loop.pop(asyncio.get_running_loop(), None)
+        if found is not None:
+            await found[1].close()
