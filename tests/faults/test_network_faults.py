@@ -14,15 +14,11 @@ from random import Random
 
 import pytest
 
-from tests.system.fleet import wait_until
+from tests.system.fleet import ROOM_S, wait_until
 from tests.system.legs import Leg
 from workq import LedgerUnavailable, State
 from workq.testing.proxy import Direction, Proxy
 from workq.testing.servers import MariaDB, PostgreSQL, RabbitMQ, Redis
-
-ROOM_S = 8.0
-"""What a noisy machine may add to a bound."""
-
 
 @dataclass
 class Wired:

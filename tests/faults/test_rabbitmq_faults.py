@@ -21,7 +21,7 @@ import pytest
 from tests.conftest import Private
 from tests.contract.broker import LONG_S, collect, hints, ids, until
 from tests.faults.rabbitmq import ask
-from tests.system.fleet import REPOSITORY
+from tests.system.fleet import REPOSITORY, ROOM_S
 from workq.broker import Hint
 from workq.broker.amqp import Address, Link
 from workq.broker.rabbitmq import RabbitMQBroker
@@ -31,8 +31,6 @@ from workq.errors import BrokerUnavailable, ConfigError
 from workq.testing.servers import RabbitMQ, start_rabbitmq
 
 CANARY = "canary-81d0"
-ROOM_S = 8.0
-"""What a noisy machine may add to a bound."""
 
 _numbers = itertools.count()
 

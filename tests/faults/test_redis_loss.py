@@ -15,15 +15,13 @@ import redis
 
 from tests.conftest import Private
 from tests.system.conftest import OpenLeg
-from tests.system.fleet import wait_until
+from tests.system.fleet import ROOM_S, wait_until
 from tests.system.legs import Leg
 from tests.system.witness import tell
 from workq import State
 from workq.incarnation import this_machine
 from workq.testing.servers import Redis, start_redis
 
-ROOM_S = 8.0
-"""What a noisy machine may add to a bound."""
 ELSEWHERE = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc")
 """A host of its own, as far as processes go."""
 

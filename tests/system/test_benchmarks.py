@@ -18,7 +18,7 @@ def bench(*args: str) -> subprocess.CompletedProcess[str]:
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=400,
         check=False,
     )
 
@@ -48,7 +48,7 @@ def test_growth_measures_claims_and_a_pinned_horizon(tmp_path: Path) -> None:
     output = tmp_path / "growth.json"
     command = [sys.executable, "-m", "benchmarks.growth", "--quick", "--output", str(output)]
 
-    ran = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=150, check=False)
+    ran = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=400, check=False)
 
     assert ran.returncode == 0, ran.stdout + ran.stderr
     found = json.loads(output.read_text(encoding="utf-8"))
@@ -67,7 +67,7 @@ def test_steps_tells_what_each_layer_of_an_enqueue_adds_and_what_a_tasks_way_is_
     output = tmp_path / "steps.json"
     command = [sys.executable, "-m", "benchmarks.steps", "--calls", "20", "--rounds", "1", "--output", str(output)]
 
-    ran = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=150, check=False)
+    ran = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=400, check=False)
 
     assert ran.returncode == 0, ran.stdout + ran.stderr
     found = json.loads(output.read_text(encoding="utf-8"))
@@ -84,7 +84,7 @@ def test_jobs_are_measured_beside_a_plain_loop_and_under_kills(tmp_path: Path) -
     output = tmp_path / "jobs.json"
     command = [sys.executable, "-m", "benchmarks.jobs", "--quick", "--leg", "sqlite", "--output", str(output)]
 
-    ran = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=150, check=False)
+    ran = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=400, check=False)
 
     assert ran.returncode == 0, ran.stdout + ran.stderr
     found = json.loads(output.read_text(encoding="utf-8"))["sqlite"]

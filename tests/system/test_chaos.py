@@ -19,7 +19,7 @@ from sqlalchemy import delete, update
 from tests.conftest import Private
 from tests.system.chaos import Servers, server_faults, settings_of
 from tests.system.conftest import OpenLeg
-from tests.system.fleet import wait_until
+from tests.system.fleet import ROOM_S, wait_until
 from tests.system.legs import Leg
 from workq import State
 from workq.certify import faults, report, trial
@@ -188,8 +188,9 @@ def test_what_a_worker_settles_after_it_slept_past_its_lease_is_refused_and_coun
     leg = open_leg(leg_name, divide=10.0)
     lease_s = leg.app.settings.times.lease_s
     with leg.fleet(processes=2, threads=2) as fleet:
-        leg["note"].enqueue_many({"number": number, "seconds": 1.0} for number in range(4))
-        wait_until(lambda: len(leg.starts()) == 4, timeout_s=30, what="all have started")
+        wait_until(lambda: fleet.text().count("worker.started") == 2, timeout_s=30, what="both processes work")
+        leg["note"].enqueue_many({"number": number, "seconds": 5.0} for number in range(4))
+        wait_until(lambda: len(leg.starts()) == 4, timeout_s=30, what="all have started, and none has ended")
         sleeper = fleet.children()[0]
         asleep = {line.task_id: line.attempt for line in leg.testimony() if line.pid == sleeper.pid}
         sleeper.suspend()
@@ -227,7 +228,7 @@ def test_everything_finishes_after_rabbitmq_and_redis_were_wiped_and_every_proce
     servers: Servers, tmp_path: Path, long_run: bool
 ) -> None:
     """With the default times within 90 s (`--long`); with a fifth of them, in a fifth of that and the time to start."""
-    divide, bound_s = (1.0, 90.0) if long_run else (5.0, 90.0 / 5.0 + 15.0)
+    divide, bound_s = (1.0, 90.0) if long_run else (5.0, 90.0 / 5.0 + ROOM_S)
     settings = settings_of(servers, tmp_path)
     leg = Leg.open(
         "servers",

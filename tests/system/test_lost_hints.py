@@ -10,7 +10,7 @@ import pika
 
 from tests.conftest import Private
 from tests.system.conftest import OpenLeg
-from tests.system.fleet import wait_until
+from tests.system.fleet import ROOM_S, wait_until
 from tests.system.legs import Leg
 from workq import State, Times, codec
 from workq.doctor import Bounds
@@ -56,7 +56,7 @@ def test_purged_hints_are_sent_again_once_within_the_bound(
     open_leg: OpenLeg, rabbitmq_server: RabbitMQ, long_run: bool
 ) -> None:
     times = Times() if long_run else Times().divided_by(10)
-    leg, lost = open_leg("servers", divide=1.0 if long_run else 10.0), 10_000
+    leg, lost = open_leg("servers", divide=1.0 if long_run else 10.0), 10_000 if long_run else 3_000
     record(leg, lost)
     rabbitmq_server.ctl("purge_queue", main_queue(leg))
     purged = time.monotonic()
@@ -70,7 +70,7 @@ def test_purged_hints_are_sent_again_once_within_the_bound(
     published = sent_again(leg)
     print(f"purge of {lost} hints, lease {times.lease_s:g} s: all ran, {published} hints sent again, in {took:.1f} s")
     assert lost <= published <= 1.05 * lost
-    assert took < Bounds.of(times).purge_s + 20.0, "and the time that the tasks take"
+    assert took < Bounds.of(times).purge_s + ROOM_S, "and the time that the tasks take"
 
 
 def test_a_purge_is_proved_even_though_new_hints_keep_the_queue_from_ever_being_empty(
@@ -161,14 +161,14 @@ def test_a_rabbitmq_that_comes_back_empty_gets_its_hints_again(
 
 
 def test_a_deep_backlog_behind_a_slow_consumer_is_not_flooded(fast_leg: Leg, open_leg: OpenLeg, long_run: bool) -> None:
-    leg, backlog, watched_s = (open_leg(fast_leg.name), 100_000, 600.0) if long_run else (fast_leg, 5_000, 15.0)
+    leg, backlog, watched_s = (open_leg(fast_leg.name), 100_000, 600.0) if long_run else (fast_leg, 3_000, 15.0)
     record(leg, backlog, seconds=0.2)
     with leg.fleet(processes=1, threads=4) as fleet:  # they hand back what they cannot run, all the time
-        ends = time.monotonic() + watched_s
-        wait_until(lambda: time.monotonic() > ends, timeout_s=watched_s + 10, what="never")
+        wait_until(lambda: len(leg.testimony()) > 0, timeout_s=30, what="it works")
+        time.sleep(watched_s)  # nothing is to happen in all that time
         assert sent_again(leg) == 0
         ran = leg.states()[State.SUCCEEDED]
         fleet.kill()
     print(f"{leg.name}: {backlog} waiting, {ran} run in {watched_s:.0f} s of sweeping: 0 sent again")
-    assert ran > 3 * watched_s
+    assert ran > watched_s
     assert set(leg.starts().values()) == {1}

@@ -10,14 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Private
-from tests.system.fleet import wait_until
+from tests.system.fleet import ROOM_S, wait_until
 from tests.system.legs import Leg
 from workq import LedgerUnavailable, State
 from workq.testing.servers import PostgreSQL, RabbitMQ, Redis, start_postgres, start_rabbitmq, start_redis
-
-ROOM_S = 8.0
-"""What a machine that is busy elsewhere may add to one call; an enqueue that waited for RabbitMQ would take longer."""
-
 
 @dataclass
 class Own:
