@@ -20,6 +20,8 @@ from workq.jobs.define import Job
 FOLDER = "WORKQ_BENCH_FOLDER"
 QUEUE = "bench"
 CHUNK = 500
+KILLS_MAX = 100
+"""What is killed on purpose, as often as a slow machine makes it, is not to be given up."""
 
 
 def opened(folder: Path, name: str) -> sqlite3.Connection:
@@ -109,7 +111,7 @@ def jobs(app: WorkQueue) -> dict[str, Job]:
     """Register the three; answers them by name."""
     register = [
         app.job(name="bench.index", chunk=CHUNK, queue=QUEUE, source=ids)(index),
-        app.job(name="bench.wait", chunk=10, queue=QUEUE, source=up_to)(wait),
+        app.job(name="bench.wait", chunk=10, queue=QUEUE, source=up_to, crashes_max=KILLS_MAX)(wait),
         app.job(name="bench.count", chunk=CHUNK, queue=QUEUE, source=up_to)(count),
     ]
     return {job.name.removeprefix("bench."): job for job in register}

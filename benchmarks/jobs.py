@@ -12,33 +12,26 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import select
 
-from benchmarks import indexing, machine
-from benchmarks.arena import POSTGRES_OPTIONS, REDIS_OPTIONS
+from benchmarks import indexing, legs, machine
 from workq import WorkQueue
 from workq.job import JOB_ENDED, Begun, JobRow
 from workq.jobs.define import Job
-from workq.ledger import migrate
 from workq.scratch.fleet import Host, kill
-from workq.testing.environment import only_workq_variables
-from workq.testing.servers import start_postgres, start_rabbitmq, start_redis
 
 APP = "benchmarks.indexing:wq"
 RUNS = 5
 KILL_EVERY_S = 5.0
-LONG_S = 1800.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +46,7 @@ class Sizes:
     kill_every_s: float = KILL_EVERY_S
 
 
-QUICK = Sizes(packages=2_000, waits=800, numbers=20_000, runs=1, kill_every_s=1.5)
+QUICK = Sizes(packages=2_000, waits=400, numbers=20_000, runs=1, kill_every_s=1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +64,7 @@ class Leg:
         host = Host(self.folder, 1, app=APP, processes=processes, threads=threads)
         host.start()
         try:
-            _until(lambda: len(self.app.stores.ledger.workers()) >= processes, "the worker is up")
+            legs.until(lambda: len(self.app.stores.ledger.workers()) >= processes, "the worker is up")
             yield host
         finally:
             host.terminate()
@@ -80,7 +73,7 @@ class Leg:
 
     def ended(self, job: Begun) -> JobRow:
         """The job, when it has."""
-        _until(lambda: self.row(job).state in JOB_ENDED, "the job ends")
+        legs.until(lambda: self.row(job).state in JOB_ENDED, "the job ends")
         return self.row(job)
 
     def row(self, job: Begun) -> JobRow:
@@ -95,20 +88,20 @@ def main() -> int:
     """Measure, print, write. Answers 0."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.jobs", description="what a job of many subtasks costs")
     parser.add_argument("--quick", action="store_true", help="small: to try it, not to quote")
-    parser.add_argument("--leg", choices=("sqlite", "servers"), help="that alone")
+    parser.add_argument("--leg", choices=legs.LEGS, help="that alone")
     parser.add_argument("--measure", choices=("overhead", "kills", "split"), help="that alone")
     parser.add_argument("--output", type=Path, metavar="FILE.json")
     options = parser.parse_args()
     sizes = QUICK if options.quick else Sizes()
     measures = {"overhead": overhead, "kills": kills, "split": split}
     found: dict[str, Any] = {}
-    for name in [options.leg] if options.leg else ["sqlite", "servers"]:
+    for name in [options.leg] if options.leg else legs.LEGS:
         for measure in [options.measure] if options.measure else list(measures):
             with _leg(name) as (leg, servers):
                 figures = measures[measure](leg, sizes)
                 found.setdefault("machine", machine.facts([], {}))["servers"] |= servers
             found.setdefault(name, {})[measure] = figures
-            for line in _told(figures):
+            for line in legs.told(figures):
                 print(f"{name}, {measure}: {line}", flush=True)
     if options.output is not None:
         options.output.write_text(json.dumps(found, indent=1) + "\n")
@@ -136,10 +129,10 @@ def overhead(leg: Leg, sizes: Sizes) -> dict[str, Any]:
     return {
         "rows": rows,
         "subtasks": subtasks,
-        "plain_s": _spread(plain_s),
-        "job_s": _spread(job_s),
-        "job_to_plain": _spread([queued / alone for queued, alone in zip(job_s, plain_s, strict=True)]),
-        "more_ms_a_subtask": _spread(more_ms),
+        "plain_s": legs.spread(plain_s),
+        "job_s": legs.spread(job_s),
+        "job_to_plain": legs.spread([queued / alone for queued, alone in zip(job_s, plain_s, strict=True)]),
+        "more_ms_a_subtask": legs.spread(more_ms),
     }
 
 
@@ -212,56 +205,8 @@ def _first_start_s(leg: Leg, row: JobRow) -> float:
 
 @contextmanager
 def _leg(name: str) -> Iterator[tuple[Leg, dict[str, str]]]:
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="workq-bench-jobs-")))
-        urls, servers = {"ledger": f"sqlite:///{folder}/ledger.db"}, {}
-        if name == "servers":
-            postgres = stack.enter_context(start_postgres(options=POSTGRES_OPTIONS))
-            rabbitmq = stack.enter_context(start_rabbitmq())
-            redis = stack.enter_context(start_redis(options=REDIS_OPTIONS))
-            urls = {"ledger": postgres.create_database(), "broker": rabbitmq.url, "inflight": redis.url}
-            servers = {"postgres": postgres.version, "rabbitmq": rabbitmq.version, "redis": redis.version}
-        variables = {f"WORKQ_{store.upper()}_URL": url for store, url in urls.items()}
-        path = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
-        stack.enter_context(
-            only_workq_variables(variables | {indexing.FOLDER: str(folder), "PYTHONPATH": path, "WORKQ_CONFIG": ""})
-        )
-        app = stack.enter_context(
-            WorkQueue(ledger=urls["ledger"], broker=urls.get("broker"), inflight=urls.get("inflight"))
-        )
-        database = app.database()
-        migrate.migrate(database)
-        database.close()
+    with legs.opened(name, indexing.FOLDER) as (app, folder, servers):
         yield Leg(name, app, indexing.jobs(app), folder), servers
-
-
-def _until(holds: Any, what: str) -> None:
-    deadline = time.monotonic() + LONG_S
-    while not holds():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not in {LONG_S:.0f} s: {what}")
-        time.sleep(0.1)
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """Of several runs."""
-
-    median: float
-    least: float
-    most: float
-
-
-def _spread(values: list[float]) -> dict[str, float]:
-    return asdict(Spread(statistics.median(values), min(values), max(values)))
-
-
-def _told(figures: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in figures.items():
-        if isinstance(value, dict):
-            yield f"{name} {value['median']:.2f} ({value['least']:.2f}-{value['most']:.2f})"
-        else:
-            yield f"{name} {value:.2f}" if isinstance(value, float) else f"{name} {value:,}"
 
 
 if __name__ == "__main__":

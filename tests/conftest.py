@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import pytest
+from hypothesis import settings
 
 from workq.testing.servers import (
     MariaDB,
@@ -32,6 +33,9 @@ from workq.testing.servers import (
     start_rabbitmq,
     start_redis,
 )
+
+settings.register_profile("workq", deadline=None)  # a machine that is busy elsewhere breaks no promise
+settings.load_profile("workq")
 
 SERVERS = ("rabbitmq", "redis", "postgres", "mysql")
 _used = pytest.StashKey[list[str]]()

@@ -84,6 +84,11 @@ class Pace:
         self._run_s: float | None = None
         self._size = 0.0
 
+    @property
+    def is_known(self) -> bool:
+        """Whether anything has ended yet."""
+        return self._run_s is not None
+
     def weigh(self, size: int) -> None:
         """A payload had so many characters."""
         self._size = max(float(size), 0.98 * self._size)
@@ -148,6 +153,9 @@ class Pool:
         self._changes = self._changes_seen = 0
         self._running: list[threading.Thread] = []
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._coming: deque[Attempt] = deque()
+        """For the event loop, which is told once of many."""
+        self._coroutines: set[asyncio.Task[None]] = set()
         self._ended = threading.Event()
         self._is_leaving = False
 
@@ -160,13 +168,15 @@ class Pool:
             return self.active == 0 and not self._lines_in_use
 
     def startable(self) -> int:
-        """How many claims can be taken now: free slots, or what ends within a moment if that is more.
+        """How many claims can be taken now: free slots, and what ends within a moment.
 
-        Of work ahead, only half at a time is claimed anew: a claim costs much the same for one task as for a page.
+        Of work ahead, only half at a time is claimed anew, or what ends within that moment, where many run: a claim
+        costs much the same for one task as for a page.
         """
         busy_s = self._clock() - self._moved_at if self.started >= self.threads else 0.0
         most = min(CLAIM_AHEAD_MAX, self.pace.fit(CLAIM_AHEAD_BYTES))
-        ahead = max(self.threads, self.pace.ahead(CLAIM_AHEAD_S, most, busy_s=busy_s))
+        soon = self.pace.ahead(CLAIM_AHEAD_S, most, busy_s=busy_s) if self.pace.is_known else 0
+        ahead = max(self.threads, min(self.threads + soon, most))
         self._low = max(self.threads - 1, ahead // 2)
         room = min(ahead - self.active, len(self._lines)) if self.active <= self._low else 0
         if self.linger.count and room > 0:
@@ -210,8 +220,9 @@ class Pool:
         """Hand an attempt to whoever runs it."""
         handler = attempt.handler
         if handler is not None and handler.is_async:
-            run = self._run_async if attempt.others is None else self._run_together_async
-            asyncio.run_coroutine_threadsafe(run(attempt, handler), self._event_loop())
+            self._coming.append(attempt)
+            if len(self._coming) == 1:  # else somebody is on the way to all of them
+                self._event_loop().call_soon_threadsafe(self._start_coming)
             return
         self._inbox.put(attempt)
         if len(self._running) < min(self.threads, self.active):
@@ -429,7 +440,10 @@ class Pool:
         """Whether its slot in a rate is over: it waits for another one, at no cost."""
         return attempt.start_by is not None and self._clock() > attempt.start_by
 
-    async def _run_async(self, attempt: Attempt, handler: Handler[..., Any]) -> None:
+    async def _run_async(self, attempt: Attempt) -> None:
+        handler = attempt.handler
+        if handler is None:
+            raise RuntimeError(f"{attempt.claim.task_id} was queued without a handler")
         if not self._may_start() or self._is_late(attempt):
             self.finish(attempt, HandedBack())
             return
@@ -464,9 +478,9 @@ class Pool:
         self._limited.pop(first.line, None)
         self.finish_together(company, together.outcomes(self._rng), began=began)
 
-    async def _run_together_async(self, first: Attempt, handler: Handler[..., Any]) -> None:
-        company = self._startable_of(first)
-        if not company:
+    async def _run_together_async(self, first: Attempt) -> None:
+        company, handler = self._startable_of(first), first.handler
+        if not company or handler is None:
             return
         began = self.begin_together(company)
         together = Together([one.claim for one in company], [one.arguments for one in company], handler)
@@ -489,6 +503,15 @@ class Pool:
         if late:
             self.hand_back_together(late, is_rest=bool(on_time))
         return on_time
+
+    def _start_coming(self) -> None:
+        """In the event loop."""
+        while self._coming:
+            attempt = self._coming.popleft()
+            run = self._run_async if attempt.others is None else self._run_together_async
+            task = asyncio.get_running_loop().create_task(run(attempt))
+            self._coroutines.add(task)  # a loop does not keep its tasks alive
+            task.add_done_callback(self._coroutines.discard)
 
     def _event_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:

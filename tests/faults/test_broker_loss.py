@@ -74,10 +74,10 @@ def test_what_a_purge_of_the_delays_took_runs_when_it_is_due(leg: Leg, server: R
     """F26."""
     with leg.fleet(processes=1, threads=4):
         enqueue(leg, 1)
-        leg.wait_settled(timeout_s=30)  # it works, and its queues are there
-        names = queues(server, leg, "delay")
+        leg.wait_settled(timeout_s=30)
         recorded = time.monotonic()
         enqueue(leg, 100, delay_s=DELAY_S)
+        names = [f"{leg.app.settings.namespace}.delay.{rung:02d}" for rung in range(13)]  # to list them takes seconds
         lost = ask(server, lambda channel: sum(channel.queue_purge(name).method.message_count or 0 for name in names))
         wait_until(lambda: len(leg.starts()) == 101, timeout_s=60, what="all start")
         took_s = time.monotonic() - recorded

@@ -20,6 +20,7 @@ from workq import LedgerUnavailable, State
 from workq.testing.proxy import Direction, Proxy
 from workq.testing.servers import MariaDB, PostgreSQL, RabbitMQ, Redis
 
+
 @dataclass
 class Wired:
     """A leg that reaches one of its servers through a proxy."""

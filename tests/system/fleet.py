@@ -16,7 +16,7 @@ import psutil
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ROOM_S = 30.0
-"""What a machine that is busy with other tests may add to a bound: the bounds themselves are measured by the long runs."""
+"""What a machine that is busy with other tests may add to a bound: bounds themselves are measured by the long runs."""
 PATIENCE = 3.0
 """So many times as long as on a quiet machine is waited before what does not come is a failure."""
 

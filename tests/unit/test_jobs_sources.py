@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import create_engine, text
 
@@ -83,7 +83,6 @@ def test_it_is_read_on_at_every_cursor_and_yields_nothing_twice(name: str, tmp_p
 
 
 @given(st.lists(st.integers(), max_size=50), st.integers(1, 20))
-@settings(deadline=None)
 def test_pages_are_full_but_for_the_last(items: list[int], size: int) -> None:
     pages = list(Items(items).pages(None, size))
 

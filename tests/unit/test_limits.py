@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from workq import WorkQueue
@@ -114,7 +114,6 @@ def test_an_argument_that_is_part_of_a_limits_name_is_text_or_a_whole_number(wq:
 
 
 @given(st.text(max_size=300))
-@settings(deadline=None)
 def test_whatever_the_argument_the_key_can_be_stored_or_is_refused(value: str) -> None:
     wq = WorkQueue(ledger="sqlite:////nowhere/at/all.db")
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from workq.errors import ConfigError
@@ -142,7 +142,6 @@ class TestMissed:
 
         assert len(found.ticks) == 1
 
-    @settings(deadline=None)
     @given(
         st.sampled_from([Timetable.cron("*/7 * * * *"), Timetable.every(61.0), Timetable.cron("0 3 * * *", BERLIN)]),
         st.sampled_from(list(Missed)),

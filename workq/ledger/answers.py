@@ -53,8 +53,6 @@ class Look:
     is_expired: bool = False
     is_paused: bool = False
     """Its queue is: nothing of it is granted meanwhile."""
-    is_guarded: bool = False
-    """It has a limit, or a job, which are asked before it is granted."""
 
 
 @dataclass(frozen=True, slots=True)

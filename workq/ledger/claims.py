@@ -128,11 +128,11 @@ class Claiming(Settling):
             rows = self._take(tx, call, task_ids) if task_ids else ()
             granted = {row[0] for row in rows}
             missed = [task_id for task_id in chosen if task_id not in granted]
-            looks = self._looks(tx, missed) if missed else {}
-            if guarded_ids := [task_id for task_id, look in looks.items() if look.is_guarded]:
-                rows = [*rows, *self._take_guarded(tx, call, guarded_ids)]
+            if more := self._take_guarded(tx, call, [one for one in missed if codec.is_task_id(one)]):
+                rows = [*rows, *more]
                 granted = {row[0] for row in rows}
-                looks = self._looks(tx, [task_id for task_id in missed if task_id not in granted])
+                missed = [task_id for task_id in missed if task_id not in granted]
+            looks = self._looks(tx, missed) if missed else {}
             for sent_again, delay_s in hinted.conclude(tx, granted, looks):
                 rehint(tx, self.database, sent_again, delay_s=delay_s)
             return rows
@@ -141,10 +141,8 @@ class Claiming(Settling):
 
     def _claim_guarded(self, task_ids: Sequence[str], *, by: str) -> dict[str, Claim]:
         """What was refused because it has a limit or a job, and now may start; what may not waits for its turn."""
-        c = self.database.tables.task.c
-        is_guarded = or_(c.limit_key.is_not(None), c.job_id.is_not(None))
-        theirs = select(c.id).where(self._among(c.id), is_guarded, guarded(c.state, *CLAIMABLE))
-        found = self.database.ask(lambda tx: set(tx.execute(theirs, {"b_ids": in_order(task_ids)}).scalars()))
+        given, theirs = {"b_ids": in_order(task_ids)}, self.database.kept("guarded", self._guarded_statement)
+        found = self.database.ask(lambda tx: {task_id for (task_id,) in theirs.rows(tx, given)})
         task_ids = [task_id for task_id in task_ids if task_id in found]
         if not task_ids:
             return {}
@@ -160,16 +158,25 @@ class Claiming(Settling):
         rows = self._run_claim(take, call)
         return {claim.task_id: claim for claim in _limited(_claims(rows, call.token), call.left_s)}
 
+    def _guarded_statement(self) -> Select[Any]:
+        c = self.database.tables.task.c
+        is_guarded = or_(c.limit_key.is_not(None), c.job_id.is_not(None))
+        return select(as_text(c.id, self.database.dialect)).where(
+            self._among(c.id), is_guarded, guarded(c.state, *CLAIMABLE)
+        )
+
     def _take_guarded(self, tx: Connection, call: _ClaimCall, task_ids: Sequence[str]) -> Sequence[Any]:
-        """Claim those of these that their jobs let start, and that get a permit if they have a limit; their rows."""
-        passed = gates.ask(tx, self.database, task_ids)
+        """Of these, claim what has a job that lets it start, and what has a limit and gets a permit; their rows."""
+        passed = gates.ask(tx, self.database, task_ids) if task_ids else []
         call.left_s = permits.ask(tx, self.database, [task_id for task_id, is_limited in passed if is_limited])
         chosen = [task_id for task_id, is_limited in passed if not is_limited or task_id in call.left_s]
         if not chosen:
             return ()
         parameters = {"b_ids": in_order(chosen), "b_by": call.by, "b_token": call.token}
-        statement = self.database.kept("claim with a permit", partial(self._claim_statement, has_permit=True))
-        statement.write(tx, parameters)
+        if self.database.dialect != "mysql":
+            statement = self.database.kept("claim with a permit", partial(self._claim_returning, has_permit=True))
+            return statement.rows(tx, parameters)
+        self.database.kept("claim with a permit", partial(self._claim_statement, has_permit=True)).write(tx, parameters)
         return self.database.kept("claimed", self._claimed).rows(tx, parameters)
 
     def _begin_claim(self, tx: Connection, call: _ClaimCall) -> None:
@@ -211,8 +218,8 @@ class Claiming(Settling):
                 self._doubtful[call.by].remove(doubt)
         return rows
 
-    def _claim_returning(self) -> ReturningUpdate[Any]:
-        return self._claim_statement().returning(*self._claim_columns())
+    def _claim_returning(self, *, has_permit: bool = False) -> ReturningUpdate[Any]:
+        return self._claim_statement(has_permit=has_permit).returning(*self._claim_columns())
 
     def _claim_statement(self, *, has_permit: bool = False) -> Update:
         t, w, now = self.database.tables.task, self.database.tables.worker, self.database.now
@@ -299,32 +306,30 @@ class Claiming(Settling):
         return self.database.ask(lambda tx: self._looks(tx, task_ids))
 
     def _looks(self, tx: Connection, task_ids: Sequence[str]) -> dict[str, Look]:
-        c = self.database.tables.task.c
         ids = [task_id for task_id in task_ids if codec.is_task_id(task_id)]
-        paused = is_paused(c.queue, self.database).label("is_paused")
-        where_they_stand = select(
-            c.id,
+        rows = self.database.kept("look", self._look_statement).rows(tx, {"b_ids": in_order(ids)})
+        return {
+            task_id: Look(
+                State(state),
+                queue,
+                (due_at - now).total_seconds(),
+                is_expired=expires_at is not None and expires_at <= now,
+                is_paused=bool(paused),
+            )
+            for task_id, state, queue, due_at, expires_at, paused, now in rows
+        }
+
+    def _look_statement(self) -> Select[Any]:
+        c = self.database.tables.task.c
+        return select(
+            as_text(c.id, self.database.dialect),
             c.state,
             c.queue,
             c.due_at,
             c.expires_at,
-            c.limit_key,
-            c.job_id,
-            paused,
-            self.database.now().label("now"),
+            is_paused(c.queue, self.database),
+            self.database.now(),
         ).where(self._among(c.id))
-        rows = tx.execute(where_they_stand, {"b_ids": in_order(ids)}).all()
-        return {
-            row.id: Look(
-                State(row.state),
-                row.queue,
-                (row.due_at - row.now).total_seconds(),
-                is_expired=row.expires_at is not None and row.expires_at <= row.now,
-                is_paused=bool(row.is_paused),
-                is_guarded=row.limit_key is not None or row.job_id is not None,
-            )
-            for row in rows
-        }
 
 
 def _claims(rows: Iterable[Any], token: str) -> list[Claim]:

@@ -15,6 +15,7 @@ from sqlalchemy import (
     Connection,
     Insert,
     Row,
+    Select,
     Update,
     and_,
     bindparam,
@@ -45,7 +46,7 @@ from workq.delivery import (
     limit_key,
 )
 from workq.ledger import Settled, permits
-from workq.ledger.among import among, in_order
+from workq.ledger.among import among, as_text, in_order
 from workq.ledger.database import Database
 from workq.ledger.endpoints import options_in
 from workq.ledger.positions import NEVER_S
@@ -84,46 +85,63 @@ class Delivering:
 
     def parcels(self, delivery_ids: Sequence[str]) -> dict[str, Parcel]:
         """What is needed to send these now, by their ids; one that is gone is missing in the answer."""
-        tables = self.database.tables
+        given, query = {"b_ids": in_order(delivery_ids)}, self.database.kept("parcels", self._parcels_statement)
+        rows = self.database.ask(lambda tx: query.rows(tx, given))
+        return {
+            delivery_id: Parcel(
+                delivery_id,
+                task_id,
+                webhook_id,
+                endpoint_id,
+                cause,
+                attempts,
+                body,
+                url,
+                sealed,
+                options_in(options),
+                state,
+                (now - sent_at).total_seconds(),
+            )
+            for (
+                delivery_id,
+                task_id,
+                webhook_id,
+                endpoint_id,
+                cause,
+                attempts,
+                body,
+                url,
+                sealed,
+                options,
+                state,
+                now,
+                sent_at,
+            ) in rows
+        }
+
+    def _parcels_statement(self) -> Select[Any]:
+        tables, dialect = self.database.tables, self.database.dialect
         d, w, e = tables.delivery, tables.webhook, tables.endpoint
-        query = (
+        return (
             select(
-                d.c.id,
-                d.c.task_id,
+                as_text(d.c.id, dialect),
+                as_text(d.c.task_id, dialect),
                 d.c.webhook_id,
                 d.c.endpoint_id,
                 d.c.cause,
                 d.c.attempts,
                 w.c.body,
-                w.c.created_at,
                 e.c.url,
                 e.c.sealed,
                 e.c.options,
                 e.c.state,
-                self.database.now().label("now"),
+                self.database.now(),
+                w.c.created_at,
             )
             .join(w, w.c.id == d.c.webhook_id)
             .join(e, e.c.id == d.c.endpoint_id)
-            .where(among(d.c.id, self.database.dialect))
+            .where(among(d.c.id, dialect))
         )
-        rows = self.database.ask(lambda tx: tx.execute(query, {"b_ids": in_order(delivery_ids)}).all())
-        return {
-            row.id: Parcel(
-                row.id,
-                row.task_id,
-                row.webhook_id,
-                row.endpoint_id,
-                row.cause,
-                row.attempts,
-                row.body,
-                row.url,
-                row.sealed,
-                options_in(row.options),
-                row.state,
-                (row.now - row.created_at).total_seconds(),
-            )
-            for row in rows
-        }
 
     # -- settle
 
@@ -136,9 +154,8 @@ class Delivering:
         ]
         if not made:
             return
-        a = self.database.tables.delivery_attempt
-        query = select(a.c.task_id, a.c.attempt).where(among(a.c.task_id, self.database.dialect))
-        known = {tuple(row) for row in tx.execute(query, {"b_ids": in_order(one.claim.task_id for one, *_ in made)})}
+        recorded = self.database.kept("attempts of tasks", self._recorded_statement)
+        known = set(recorded.rows(tx, {"b_ids": in_order(one.claim.task_id for one, *_ in made)}))
         new = sorted(
             (one for one in made if (one[0].claim.task_id, one[0].claim.attempt) not in known),
             key=lambda one: one[1].sent.delivery_id,
@@ -154,6 +171,10 @@ class Delivering:
                 tx, [_delivery(outcome, result) for outcome, result in stands]
             )
             self._mark_health(tx, [outcome for outcome, _ in stands])
+
+    def _recorded_statement(self) -> Select[Any]:
+        a, dialect = self.database.tables.delivery_attempt, self.database.dialect
+        return select(as_text(a.c.task_id, dialect), a.c.attempt).where(among(a.c.task_id, dialect))
 
     def _attempt_statement(self) -> Insert:
         c, now = self.database.tables.delivery_attempt.c, self.database.now
@@ -192,22 +213,25 @@ class Delivering:
 
         Where many have failed, nothing is sent for a while, and then one at a time until one arrives.
         """
-        e = self.database.tables.endpoint
         arrived = {one.sent.endpoint_id for one in outcomes if one.sent.error_class is None}
         failed: dict[str, int] = {}
         for one in outcomes:
             if one.sent.endpoint_id not in arrived or one.sent.is_gone:
                 failed[one.sent.endpoint_id] = failed.get(one.sent.endpoint_id, 0) + 1
         if arrived:
-            recovered = update(e).where(
-                among(e.c.id, self.database.dialect, item="TEXT"), or_(e.c.failures > 0, e.c.failing_since.is_not(None))
-            )
-            tx.execute(recovered.values(failures=0, failing_since=None, warned=0), {"b_ids": in_order(arrived)})
+            recovered = self.database.kept("recovered", self._recovered_statement)
+            recovered.write(tx, {"b_ids": in_order(arrived)})
             permits.reopen(tx, self.database, [limit_key(one) for one in arrived])
         for endpoint_id in sorted(failed):
             gone = any(one.sent.is_gone for one in outcomes if one.sent.endpoint_id == endpoint_id)
             rest_s = max(one.sent.rest_s for one in outcomes if one.sent.endpoint_id == endpoint_id)
             self._mark_failing(tx, endpoint_id, failed[endpoint_id], rest_s=rest_s, is_gone=gone)
+
+    def _recovered_statement(self) -> Update:
+        e = self.database.tables.endpoint
+        has_failed = or_(e.c.failures > 0, e.c.failing_since.is_not(None))
+        among_these = among(e.c.id, self.database.dialect, item="TEXT")
+        return update(e).where(among_these, has_failed).values(failures=0, failing_since=None, warned=0)
 
     def _mark_failing(self, tx: Connection, endpoint_id: str, count: int, *, rest_s: float, is_gone: bool) -> None:
         e, now = self.database.tables.endpoint, self.database.now

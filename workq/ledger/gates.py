@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, bindparam, literal, literal_column, or_, select, update
+from sqlalchemy import Connection, Select, bindparam, literal, literal_column, or_, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from workq.job import JOB_PAUSES, JOB_STARTS, JobState
-from workq.ledger.among import among, in_order
+from workq.ledger.among import among, as_text, in_order
 from workq.ledger.database import Database
 from workq.ledger.positions import never
 from workq.ledger.sqltime import Instant
@@ -42,19 +43,14 @@ def is_open(database: Database) -> ColumnElement[bool]:
 
 
 def ask(tx: Connection, database: Database, task_ids: Sequence[str]) -> list[tuple[str, bool]]:
-    """Of these claimable tasks, those that no job holds back: each, and whether it has a limit."""
-    t, j, s = database.tables.task, database.tables.job, database.tables.subtask
-    query = (
-        select(t.c.id, t.c.job_id, t.c.limit_key, j.c.state, j.c.live_key, j.c.rate_max, s.c.items_left, s.c.slot_at)
-        .outerjoin(j, j.c.id == t.c.job_id)
-        .outerjoin(s, s.c.task_id == t.c.id)
-        .where(among(t.c.id, database.dialect), guarded(t.c.state, *CLAIMABLE), t.c.due_at <= database.now())
-    )
-    rows = {row.id: row for row in tx.execute(query, {"b_ids": in_order(task_ids)})}
+    """Of these tasks, what is claimable, has a job or a limit, and no job holds back: each, and if it has a limit."""
+    t = database.tables.task
+    asked = database.kept("ask the gates", partial(_asked, database)).rows(tx, {"b_ids": in_order(task_ids)})
+    rows = {row.id: row for row in (_Asking(*one) for one in asked)}
     passed: list[tuple[str, bool]] = []
     over: list[str] = []
-    held: dict[str, list[Any]] = {}
-    paced: dict[str, list[Any]] = {}
+    held: dict[str, list[_Asking]] = {}
+    paced: dict[str, list[_Asking]] = {}
     for task_id in task_ids:
         row = rows.get(task_id)
         if row is None:
@@ -82,6 +78,43 @@ def ask(tx: Connection, database: Database, task_ids: Sequence[str]) -> list[tup
         else:
             passed += _paced(tx, database, job_id, paced[job_id])
     return passed
+
+
+class _Asking(NamedTuple):
+    """A claimable task, and its job and its part of that, if it has them."""
+
+    id: str
+    job_id: str
+    limit_key: str | None
+    state: str | None
+    live_key: str | None
+    rate_max: float | None
+    items_left: int | None
+    slot_at: datetime | None
+
+
+def _asked(database: Database) -> Select[Any]:
+    t, j, s = database.tables.task, database.tables.job, database.tables.subtask
+    return (
+        select(
+            as_text(t.c.id, database.dialect),
+            as_text(t.c.job_id, database.dialect),
+            t.c.limit_key,
+            j.c.state,
+            j.c.live_key,
+            j.c.rate_max,
+            s.c.items_left,
+            s.c.slot_at,
+        )
+        .outerjoin(j, j.c.id == t.c.job_id)
+        .outerjoin(s, s.c.task_id == t.c.id)
+        .where(
+            among(t.c.id, database.dialect),
+            or_(t.c.limit_key.is_not(None), t.c.job_id.is_not(None)),
+            guarded(t.c.state, *CLAIMABLE),
+            t.c.due_at <= database.now(),
+        )
+    )
 
 
 def _held_back(tx: Connection, database: Database, job_id: str, rows: Sequence[Any]) -> list[tuple[str, bool]]:

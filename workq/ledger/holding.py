@@ -190,7 +190,8 @@ class Holding(Recording, Delivering):
             ready = select(t.c.id, t.c.queue, t.c.attempt).where(
                 among(t.c.id, self.database.dialect), guarded(t.c.state, State.READY)
             )
-            return [Unpublished(row.id, row.queue, row.attempt, 0.0) for row in tx.execute(ready, tasks)]
+            found = {row.id: Unpublished(row.id, row.queue, row.attempt, 0.0) for row in tx.execute(ready, tasks)}
+            return [found[row.task_id] for row in rows if row.task_id in found]
 
         return self.database.run(release)
 

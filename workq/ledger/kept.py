@@ -60,11 +60,13 @@ class Kept:
             found: list[tuple[Any, ...]] = cursor.fetchall()
         finally:
             cursor.close()
-        if any(self._readers):
-            return [
-                tuple(_read(reader, value) for reader, value in zip(self._readers, row, strict=True)) for row in found
-            ]
-        return found
+        return [self._read(row) for row in found] if self._readers else found
+
+    def _read(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
+        values = list(row)
+        for place, reader in self._readers:
+            values[place] = reader(values[place])
+        return tuple(values)
 
     def write(self, tx: Connection, given: Given = _NONE) -> int:
         """Send it; how many rows it wrote."""
@@ -94,7 +96,9 @@ class Kept:
         self._names: list[str] | None = None if is_positional else names
         self._binds = [_Bind(name, compiled.binds[name], dialect) for name in names]
         types = [column.type for column in getattr(statement, "exported_columns", ())]
-        self._readers = [one.dialect_impl(dialect).result_processor(dialect, None) for one in types]
+        readers = [one.dialect_impl(dialect).result_processor(dialect, None) for one in types]
+        self._readers = [(place, reader) for place, reader in enumerate(readers) if reader is not None]
+        """What the driver's values of these columns are read with."""
 
     def _goes_direct(self, tx: Connection) -> bool:
         """A caller's connection may have another driver, or one that it has told to answer in another way."""
@@ -143,10 +147,6 @@ def send(tx: Connection, text: str, values: Any = (), *, is_many: bool = False) 
         tx.invalidate(error)
         raise
     return cursor
-
-
-def _read(reader: Callable[[Any], Any] | None, value: Any) -> Any:
-    return value if reader is None else reader(value)
 
 
 class _Bind:

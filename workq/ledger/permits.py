@@ -24,7 +24,21 @@ from functools import partial
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, Insert, Select, Update, bindparam, delete, insert, literal, or_, select, update
+from sqlalchemy import (
+    Connection,
+    Insert,
+    Select,
+    Update,
+    and_,
+    bindparam,
+    case,
+    delete,
+    insert,
+    literal,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
 
 from workq.ledger import Unpublished
@@ -231,11 +245,17 @@ def close(tx: Connection, database: Database, key: str, *, for_s: float) -> None
 
 def reopen(tx: Connection, database: Database, keys: Iterable[str], *, also_for_good: bool = False) -> None:
     """Let these limits be as they were before they were closed for a time; `also_for_good`: or for ever. Repeatable."""
+    what = "reopen limits for good" if also_for_good else "reopen limits"
+    statement = database.kept(what, partial(_reopening, database, also_for_good=also_for_good))
+    statement.write(tx, {"b_ids": in_order(keys)})
+
+
+def _reopening(database: Database, *, also_for_good: bool) -> Update:
     h = database.tables.throttle
     closed = update(h).where(among(h.c.id, database.dialect, item="TEXT"), h.c.closed_until.is_not(None))
     if not also_for_good:
         closed = closed.where(h.c.closed_until < database.now(NEVER_S / 2))
-    tx.execute(closed.values(closed_until=None), {"b_ids": in_order(keys)})
+    return closed.values(closed_until=None)
 
 
 def _make(tx: Connection, database: Database, key: str) -> None:
@@ -274,32 +294,37 @@ def _locking(database: Database) -> Select[Any]:
 
 
 class _Permit(NamedTuple):
-    """A permit or a promise, and its task; None: that is gone."""
+    """A permit or a promise, and its task, if that is still there. `attempt` is None for a promise.
+
+    `at` is there for promises and rates; `due_at` for promises.
+    """
 
     id: int
     task_id: str
     attempt: int | None
-    at: datetime
+    at: datetime | None
     state: str | None
     newest: int | None
-    due_at: datetime
+    due_at: datetime | None
     limit_rate: str | None
     is_paused: bool
 
 
 def _permits(database: Database) -> Select[Any]:
+    """A time is read where it counts only: a limit may have hundreds of permits, and times cost most of them."""
     p, t = database.tables.permit, database.tables.task
+    is_promise = p.c.attempt.is_(None)
     return (
         select(
             p.c.id,
             as_text(p.c.task_id, database.dialect),
             p.c.attempt,
-            p.c.at,
+            case((or_(is_promise, t.c.limit_rate.is_not(None)), p.c.at)),
             t.c.state,
-            t.c.attempt.label("newest"),
-            t.c.due_at,
+            t.c.attempt,
+            case((is_promise, t.c.due_at)),
             t.c.limit_rate,
-            is_paused(t.c.queue, database).label("is_paused"),
+            and_(is_promise, is_paused(t.c.queue, database)),
         )
         .outerjoin(t, t.c.id == p.c.task_id)
         .where(p.c.limit_key == bindparam("b_key", type_=p.c.limit_key.type))
@@ -308,27 +333,28 @@ def _permits(database: Database) -> Select[Any]:
 
 def _counts(limit: _Limit, permit: _Permit) -> bool:
     """Whether a permit or a promise still counts, and as what."""
-    now = limit.now
+    now, at = limit.now, permit.at
     if permit.attempt is None:
         is_kept = (
             permit.state in CLAIMABLE
             and not permit.is_paused
-            and permit.due_at <= max(now, permit.at)
-            and now <= permit.at + timedelta(seconds=PROMISED_S)
+            and at is not None
+            and permit.due_at is not None
+            and permit.due_at <= max(now, at)
+            and now <= at + timedelta(seconds=PROMISED_S)
         )
-        if is_kept:
-            limit.promises[permit.task_id] = permit.at
+        if is_kept and at is not None:
+            limit.promises[permit.task_id] = at
         return is_kept
     is_running = permit.state == State.RUNNING and permit.newest == permit.attempt
-    is_recent = (
-        permit.limit_rate is not None
-        and permit.at > now - timedelta(seconds=rate_of(permit.limit_rate).counted_s)
-        and permit.at <= now + timedelta(seconds=_CLOCKS_DIFFER_S)
-    )
     limit.running += is_running
+    if permit.limit_rate is None or at is None:
+        return is_running
+    since = now - timedelta(seconds=rate_of(permit.limit_rate).counted_s)
+    is_recent = since < at <= now + timedelta(seconds=_CLOCKS_DIFFER_S)
     if is_recent:
-        limit.claimed.append(permit.at)
-    return bool(is_running or is_recent)
+        limit.claimed.append(at)
+    return is_running or is_recent
 
 
 def _has_parked(tx: Connection, database: Database, key: str) -> bool:
@@ -342,7 +368,7 @@ def _parked(database: Database) -> Select[Any]:
 
 def _write(tx: Connection, database: Database, limit: _Limit, *, reserved_s: float | None = None) -> None:
     """What was decided. Without `reserved_s`, who asked has the hints in hand, and sends them again in time."""
-    p, k, t = database.tables.permit, database.tables.parked, database.tables.task
+    p, k = database.tables.permit, database.tables.parked
     if limit.parks:
         rows = [
             {"limit_key": limit.key, "number": limit.last + number, "task_id": task_id}
@@ -350,8 +376,7 @@ def _write(tx: Connection, database: Database, limit: _Limit, *, reserved_s: flo
         ]
         tx.execute(insert(k), rows)
         limit.last += len(rows)
-        waits = update(t).where(among(t.c.id, database.dialect), guarded(t.c.state, *CLAIMABLE)).values(never(database))
-        tx.execute(waits, {"b_ids": in_order(limit.parks)})
+        database.kept("park", partial(_parking, database)).write(tx, {"b_ids": in_order(limit.parks)})
     promised = sorted(limit.promised & {*limit.parks, *limit.gives, *limit.new_promises})
     if promised:
         tx.execute(delete(p).where(p.c.limit_key == limit.key, p.c.attempt.is_(None), p.c.task_id.in_(promised)))
@@ -365,6 +390,11 @@ def _write(tx: Connection, database: Database, limit: _Limit, *, reserved_s: flo
         _come(tx, database, ids, at, is_ready=at <= limit.now, reserved_s=reserved_s)
     used = database.kept("use a limit", partial(_using, database))
     used.write(tx, {"b_key": limit.key, "b_last": limit.last})
+
+
+def _parking(database: Database) -> Update:
+    t = database.tables.task
+    return update(t).where(among(t.c.id, database.dialect), guarded(t.c.state, *CLAIMABLE)).values(never(database))
 
 
 def _making(database: Database) -> Insert:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache, partial
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -33,6 +34,8 @@ ANSWER_MAX_BYTES: Final = 16 * 1024
 HEADER_LINE_MAX: Final = 8190
 ERROR_MAX: Final = 500
 KEEPALIVE_S: Final = 15.0
+TARGETS_MAX: Final = 1_000
+"""So many URLs are known to be permitted, whatever their names lead to at the time."""
 
 
 class ErrorClass(StrEnum):
@@ -109,7 +112,7 @@ class Sender:
 
         To be made in the event loop that it is used in.
         """
-        self._policy = policy
+        self._checked = lru_cache(TARGETS_MAX)(partial(checked, policy=policy))
         self._connect_s = connect_s
         self._total_s = total_s
         guard = Guard(policy.allowed, lookup=lookup)
@@ -160,7 +163,7 @@ class Sender:
         """
         begun = time.monotonic()
         try:
-            target = checked(url, self._policy)
+            target = self._checked(url)
         except ConfigError as error:  # the policy has changed since it was saved
             return Answer(None, ErrorClass.BLOCKED, _short(str(error)), 0.0)
         attempt = _Attempt(target.host, self._connect_s if connect_s is None else connect_s)
@@ -168,7 +171,7 @@ class Sender:
         failure: tuple[ErrorClass, str] | None
         try:
             async with asyncio.timeout(self._total_s if total_s is None else total_s):
-                await self._deliver(URL(target.url, encoded=True), body, {**headers, **_fixed()}, attempt)
+                await self._deliver(URL(target.url, encoded=True), body, {**headers, **_FIXED}, attempt)
             failure = _of_status(attempt.status or 0)
         except TimeoutError:
             failure = attempt.stage, _LATE[attempt.stage]
@@ -239,14 +242,13 @@ _LATE: Final = {
 }
 
 
-def _fixed() -> dict[str, str]:
-    """What every webhook says; a receiver's own headers say nothing else of it."""
-    return {
-        "content-type": "application/json",
-        "user-agent": f"workq/{__version__}",
-        "accept": "*/*",
-        "accept-encoding": "identity",
-    }
+_FIXED: Final = {
+    "content-type": "application/json",
+    "user-agent": f"workq/{__version__}",
+    "accept": "*/*",
+    "accept-encoding": "identity",
+}
+"""What every webhook says; a receiver's own headers say nothing else of it."""
 
 
 def _tls_of(answer: aiohttp.ClientResponse) -> str | None:

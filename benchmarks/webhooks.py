@@ -1,0 +1,270 @@
+"""`python -m benchmarks.webhooks`: how fast webhooks are delivered, and who waits for whom, on SQLite and on servers.
+
+throughput  one worker process with a hundred deliveries at once to one local receiver, and a plain aiohttp loop that
+            sends as many of the same signed requests, in turn in one run. The worker is up before, and nothing is sent
+            while it delivers; its seconds are those from its first to its last attempt in the ledger, where each one
+            has to be.
+slow        two endpoints and one worker: one sleeps 20 s, the other is sent 200 a second. From sent to arrived.
+dead        a thousand endpoints and one worker: with all of them alive, and with one of them dead (nothing answers
+            there until its deadline). From sent to arrived, of the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import create_engine, func, select
+
+from benchmarks import legs, machine, posts
+from workq import WorkQueue
+from workq.scratch.fleet import Host
+from workq.webhooks.outbox import Outbox
+
+RUNS = 5
+DEADLINE_S = 10.0
+"""Of a request to the endpoint that is dead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is done."""
+
+    webhooks: int = 10_000
+    runs: int = RUNS
+    endpoints: int = 1_000
+    rate: float = 200.0
+    seconds: float = 60.0
+
+
+QUICK = Sizes(webhooks=300, runs=1, endpoints=20, rate=50.0, seconds=3.0)
+
+
+class Receiver:
+    """The receiver, in a process of its own."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.posts", "receive"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        self._port = int(self._process.stdout.readline())
+
+    def __enter__(self) -> Receiver:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate(timeout=30)
+
+    def to(self, name: str) -> str:
+        """Where it answers at once."""
+        return f"http://127.0.0.1:{self._port}/to/{name}"
+
+    def slow(self, name: str) -> str:
+        """Where it answers after 20 s."""
+        return f"http://127.0.0.1:{self._port}/slow/{name}"
+
+    def seen(self) -> dict[str, list[tuple[str, float]]]:
+        """What has come since the last question: by name, the ids, and how late each was in seconds."""
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
+        try:
+            connection.request("GET", "/seen")
+            return dict(json.load(connection.getresponse()))
+        finally:
+            connection.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """A queue on its stores, and the receiver."""
+
+    name: str
+    app: WorkQueue
+    outbox: Outbox
+    receiver: Receiver
+    folder: Path
+
+    @contextmanager
+    def worker(self) -> Iterator[None]:
+        """One process, and so many deliveries at once."""
+        host = Host(self.folder, 1, app=posts.APP, processes=1, threads=posts.AT_ONCE)
+        host.start()
+        try:
+            legs.until(lambda: len(self.app.stores.ledger.workers()) >= 1, "the worker is up")
+            yield
+        finally:
+            host.terminate()
+            if host.wait(60.0) is None:
+                host.kill()
+
+    def send_at_once(self, count: int, endpoint: str) -> None:
+        """Send so many, some hundred in a transaction."""
+        database = self.app.database()
+        engine = create_engine(database.url)  # as an application does
+        database.close()
+        for start in range(0, count, 500):
+            with engine.begin() as connection:
+                for _ in range(start, min(count, start + 500)):
+                    self.outbox.send("order.paid", posts.DATA, endpoint=endpoint, connection=connection)
+        engine.dispose()
+        self.app.producer.relay.flush(timeout_s=legs.LONG_S)
+
+    def attempts(self) -> tuple[int, float]:
+        """How many attempts are recorded, and the seconds from the first one's begin to the last one's end."""
+        database = self.app.database()
+        a = database.tables.delivery_attempt
+        query = select(func.count(), func.min(a.c.at), func.max(a.c.at))
+        count, first, last = database.ask(lambda tx: tuple(tx.execute(query).one()))
+        database.close()
+        return count, 0.0 if first is None else (last - first).total_seconds()
+
+
+def main() -> int:
+    """Measure, print, write. Answers 0."""
+    measures = {"throughput": throughput, "slow": slow, "dead": dead}
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.webhooks", description="how fast webhooks are delivered"
+    )
+    parser.add_argument("--quick", action="store_true", help="small: to try it, not to quote")
+    parser.add_argument("--leg", choices=legs.LEGS, help="that alone")
+    parser.add_argument("--measure", choices=tuple(measures), help="that alone")
+    parser.add_argument("--runs", type=int, help="of throughput")
+    parser.add_argument("--output", type=Path, metavar="FILE.json")
+    options = parser.parse_args()
+    sizes = QUICK if options.quick else Sizes(runs=options.runs or RUNS)
+    found: dict[str, Any] = {}
+    for name in [options.leg] if options.leg else legs.LEGS:
+        for measure in [options.measure] if options.measure else list(measures):
+            figures, servers = measures[measure](name, sizes)
+            found.setdefault("machine", machine.facts([], {}))["servers"] |= servers
+            found.setdefault(name, {})[measure] = figures
+            for line in legs.told(figures):
+                print(f"{name}, {measure}: {line}", flush=True)
+    if options.output is not None:
+        options.output.write_text(json.dumps(found, indent=1) + "\n")
+    facts = found["machine"]
+    print(f"{facts['date']}, {facts['cores']} cores, workq {facts['workq']['commit']}, {facts['servers']}")
+    return 0
+
+
+def throughput(name: str, sizes: Sizes) -> tuple[dict[str, Any], dict[str, str]]:
+    """The plain loop, and the worker, in turn; each run with stores of its own."""
+    plain, queued = [], []
+    for _ in range(sizes.runs):
+        with _leg(name) as (leg, servers):
+            took_s = subprocess.run(
+                [sys.executable, "-m", "benchmarks.posts", "loop", leg.receiver.to("plain"), str(sizes.webhooks)],
+                check=True,
+                capture_output=True,
+                text=True,
+            ).stdout
+            plain.append(sizes.webhooks / float(took_s))
+            leg.outbox.endpoints.add(
+                leg.receiver.to("queued"), endpoint_id="queued", secret=posts.SECRET, concurrency=posts.AT_ONCE
+            )
+            leg.send_at_once(sizes.webhooks, "queued")
+            with leg.worker():
+                legs.until(lambda: leg.attempts()[0] >= sizes.webhooks, "all are delivered")
+            recorded, took = leg.attempts()
+            seen = {one: len(what) for one, what in leg.receiver.seen().items()}
+            if (recorded, seen) != (sizes.webhooks, {"plain": sizes.webhooks, "queued": sizes.webhooks}):
+                raise RuntimeError(f"of {sizes.webhooks}, {recorded} attempts are recorded, and arrived are {seen}")
+            queued.append(sizes.webhooks / took)
+    ratio = [ours / loop for ours, loop in zip(queued, plain, strict=True)]
+    return {
+        "webhooks": sizes.webhooks,
+        "plain_per_s": legs.spread(plain),
+        "worker_per_s": legs.spread(queued),
+        "worker_to_plain": legs.spread(ratio),
+    }, servers
+
+
+def slow(name: str, sizes: Sizes) -> tuple[dict[str, Any], dict[str, str]]:
+    """One endpoint that sleeps, with a backlog of its own, and one that does not."""
+    with _leg(name) as (leg, servers):
+        leg.outbox.endpoints.add(leg.receiver.slow("slow"), endpoint_id="slow")
+        leg.outbox.endpoints.add(leg.receiver.to("quick"), endpoint_id="quick")
+        with leg.worker():
+            for _ in range(100):
+                leg.outbox.send("order.paid", posts.DATA, endpoint="slow")
+            sent = _send_steadily(leg, ["quick"], sizes)
+            late_s = _late_s(leg, sent)
+        return {"sent": sent, "rate_per_s": sizes.rate, **_percentiles(late_s)}, servers
+
+
+def dead(name: str, sizes: Sizes) -> tuple[dict[str, Any], dict[str, str]]:
+    """All alive, then one dead."""
+    figures: dict[str, Any] = {"endpoints": sizes.endpoints, "rate_per_s": sizes.rate}
+    with _leg(name) as (leg, servers), socket.socket() as hole:
+        hole.bind(("127.0.0.1", 0))
+        hole.listen(1)  # who connects waits for an answer that nobody gives
+        names = [f"e{number}" for number in range(sizes.endpoints)]
+        for one in names:
+            leg.outbox.endpoints.add(leg.receiver.to(one), endpoint_id=one, total_s=DEADLINE_S)
+        with leg.worker():
+            for is_dead in (False, True):
+                if is_dead:
+                    leg.outbox.endpoints.edit("e0", url=f"http://127.0.0.1:{hole.getsockname()[1]}/")
+                sent = _send_steadily(leg, names, sizes)
+                if is_dead:
+                    sent -= -(-sent // len(names))
+                late_s = _late_s(leg, sent)
+                for percentile, ms in _percentiles(late_s).items():
+                    figures[f"{'dead' if is_dead else 'alive'}_{percentile}"] = ms
+    figures["p99_dead_to_alive"] = figures["dead_p99_ms"] / figures["alive_p99_ms"]
+    return figures, servers
+
+
+def _send_steadily(leg: Leg, names: list[str], sizes: Sizes) -> int:
+    """Send to each in turn, so many a second; answers how many."""
+    count = int(sizes.rate * sizes.seconds)
+    began = time.monotonic()
+    for number in range(count):
+        time.sleep(max(0.0, began + number / sizes.rate - time.monotonic()))
+        leg.outbox.send("order.paid", posts.DATA, endpoint=names[number % len(names)])
+    return count
+
+
+def _late_s(leg: Leg, count: int) -> list[float]:
+    """How late each was, when so many have come."""
+    late_s: list[float] = []
+
+    def have_come() -> bool:
+        late_s.extend(seconds for what in leg.receiver.seen().values() for _, seconds in what)
+        return len(late_s) >= count
+
+    legs.until(have_come, f"{count} have arrived")
+    return late_s
+
+
+def _percentiles(late_s: list[float]) -> dict[str, float]:
+    late_s = sorted(late_s)
+    return {
+        "p50_ms": 1e3 * statistics.median(late_s),
+        "p99_ms": 1e3 * late_s[int(0.99 * (len(late_s) - 1))],
+        "most_ms": 1e3 * late_s[-1],
+    }
+
+
+@contextmanager
+def _leg(name: str) -> Iterator[tuple[Leg, dict[str, str]]]:
+    with legs.opened(name, WORKQ_WEBHOOK_ALLOW="loopback") as (app, folder, servers), Receiver() as receiver:
+        yield Leg(name, app, Outbox(app), receiver, folder), servers
+
+
+if __name__ == "__main__":
+    sys.exit(main())
