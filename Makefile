@@ -40,7 +40,7 @@ test: $(FULL) servers ## all tests, against private servers; a missing server is
 	@$(BIN)/python -m compileall -q workq tests # where Python writes no bytecode by itself, each of some thousand processes would
 	@$(BIN)/pytest --require=all --numprocesses=5 --dist=worksteal $(if $(LEGS),--both-legs)
 
-LONG := $(foreach name,audit chaos dead delays jobs keys kills limits lost_hints order promises transaction,tests/system/test_$(name).py)
+LONG := $(foreach name,audit chaos dead delays jobs keys kills limits lost_hints order promises scale transaction,tests/system/test_$(name).py)
 
 .PHONY: long
 long: $(FULL) servers ## the figures at full size: kills, losses, audits, order, limits, memory, a deep backlog (two hours)
@@ -67,6 +67,11 @@ bench: $(FULL) servers ## workq beside its peers, RUNS=5 ONLY=workq,huey MEASURE
 jobs: $(FULL) servers ## a job beside a plain loop, under kills, of ten million items: overhead, memory, progress
 	@echo "jobs: private servers on free ports; some minutes"
 	@$(BIN)/python -m benchmarks.jobs $(if $(OUTPUT),--output $(OUTPUT))
+
+.PHONY: webhooks
+webhooks: $(FULL) servers ## webhooks beside a plain loop of requests, beside a slow receiver, and one dead of a thousand
+	@echo "webhooks: private servers on free ports; about a quarter of an hour"
+	@$(BIN)/python -m benchmarks.webhooks $(if $(RUNS),--runs $(RUNS)) $(if $(OUTPUT),--output $(OUTPUT))
 
 .PHONY: growth
 growth: $(FULL) servers ## claims against backlog, kept rows, workers, payloads, queues, a pinned horizon (HORIZON=1: that alone)

@@ -1,8 +1,8 @@
 """`python -m benchmarks.webhooks`: how fast webhooks are delivered, and who waits for whom, on SQLite and on servers.
 
-throughput  one worker process with a hundred deliveries at once to one local receiver, and a plain aiohttp loop that
-            sends as many of the same signed requests, in turn in one run. The worker is up before, and nothing is sent
-            while it delivers; its seconds are those from its first to its last attempt in the ledger, where each one
+throughput  a worker of one process, and one of two, with a hundred deliveries at once in each to one local receiver;
+            and a plain aiohttp loop that sends as many of the same signed requests, in turn in one run. Everything is
+            in the queue before; the seconds are those from the first to the last attempt in the ledger, where each one
             has to be.
 slow        two endpoints and one worker: one sleeps 20 s, the other is sent 200 a second. From sent to arrived.
 dead        a thousand endpoints and one worker: with all of them alive, and with one of them dead (nothing answers
@@ -99,12 +99,12 @@ class Leg:
     folder: Path
 
     @contextmanager
-    def worker(self) -> Iterator[None]:
-        """One process, and so many deliveries at once."""
-        host = Host(self.folder, 1, app=posts.APP, processes=1, threads=posts.AT_ONCE)
+    def worker(self, *, processes: int = 1) -> Iterator[None]:
+        """A worker, and a hundred deliveries at once in each of its processes."""
+        host = Host(self.folder, 1, app=posts.APP, processes=processes, threads=posts.AT_ONCE)
         host.start()
         try:
-            legs.until(lambda: len(self.app.stores.ledger.workers()) >= 1, "the worker is up")
+            legs.until(lambda: len(self.app.stores.ledger.workers()) >= processes, "the worker is up")
             yield
         finally:
             host.terminate()
@@ -162,35 +162,42 @@ def main() -> int:
 
 
 def throughput(name: str, sizes: Sizes) -> tuple[dict[str, Any], dict[str, str]]:
-    """The plain loop, and the worker, in turn; each run with stores of its own."""
-    plain, queued = [], []
+    """The plain loop, a worker of one process, and one of two, in turn."""
+    rates: dict[str, list[float]] = {"plain": [], "worker": [], "worker_of_two": []}
     for _ in range(sizes.runs):
         with _leg(name) as (leg, servers):
-            took_s = subprocess.run(
-                [sys.executable, "-m", "benchmarks.posts", "loop", leg.receiver.to("plain"), str(sizes.webhooks)],
-                check=True,
-                capture_output=True,
-                text=True,
-            ).stdout
-            plain.append(sizes.webhooks / float(took_s))
-            leg.outbox.endpoints.add(
-                leg.receiver.to("queued"), endpoint_id="queued", secret=posts.SECRET, concurrency=posts.AT_ONCE
-            )
-            leg.send_at_once(sizes.webhooks, "queued")
-            with leg.worker():
-                legs.until(lambda: leg.attempts()[0] >= sizes.webhooks, "all are delivered")
-            recorded, took = leg.attempts()
-            seen = {one: len(what) for one, what in leg.receiver.seen().items()}
-            if (recorded, seen) != (sizes.webhooks, {"plain": sizes.webhooks, "queued": sizes.webhooks}):
-                raise RuntimeError(f"of {sizes.webhooks}, {recorded} attempts are recorded, and arrived are {seen}")
-            queued.append(sizes.webhooks / took)
-    ratio = [ours / loop for ours, loop in zip(queued, plain, strict=True)]
-    return {
-        "webhooks": sizes.webhooks,
-        "plain_per_s": legs.spread(plain),
-        "worker_per_s": legs.spread(queued),
-        "worker_to_plain": legs.spread(ratio),
-    }, servers
+            rates["plain"].append(sizes.webhooks / _plain_s(leg, sizes.webhooks))
+        for who, processes in (("worker", 1), ("worker_of_two", 2)):
+            with _leg(name) as (leg, servers):
+                rates[who].append(sizes.webhooks / _delivered_s(leg, sizes.webhooks, processes))
+    figures = {f"{who}_per_s": legs.spread(found) for who, found in rates.items()}
+    for who in ("worker", "worker_of_two"):
+        beside = [ours / loop for ours, loop in zip(rates[who], rates["plain"], strict=True)]
+        figures[f"{who}_to_plain"] = legs.spread(beside)
+    return {"webhooks": sizes.webhooks, **figures}, servers
+
+
+def _plain_s(leg: Leg, count: int) -> float:
+    command = [sys.executable, "-m", "benchmarks.posts", "loop", leg.receiver.to("plain"), str(count)]
+    took_s = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    arrived = len(leg.receiver.seen()["plain"])
+    if arrived != count:
+        raise RuntimeError(f"of {count}, {arrived} have arrived")
+    return took_s
+
+
+def _delivered_s(leg: Leg, count: int, processes: int) -> float:
+    leg.outbox.endpoints.add(
+        leg.receiver.to("queued"), endpoint_id="queued", secret=posts.SECRET, concurrency=10 * posts.AT_ONCE
+    )
+    leg.send_at_once(count, "queued")
+    with leg.worker(processes=processes):
+        legs.until(lambda: leg.attempts()[0] >= count, "all are delivered")
+    recorded, took_s = leg.attempts()
+    arrived = len(leg.receiver.seen()["queued"])
+    if (recorded, arrived) != (count, count):
+        raise RuntimeError(f"of {count}, {arrived} have arrived, and {recorded} attempts are recorded")
+    return took_s
 
 
 def slow(name: str, sizes: Sizes) -> tuple[dict[str, Any], dict[str, str]]:

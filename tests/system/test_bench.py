@@ -41,14 +41,15 @@ def check(found: dict[str, Any]) -> None:
     assert all(spent > 0 for spent in found["steps_cpu_us"].values())
 
 
-def test_the_embedded_queue_is_measured_without_servers_and_a_kept_run_can_be_removed_later(place: Path) -> None:
-    ran = run_workq(place, *ONCE, "--keep", "-o", "json")
+def test_the_page_names_the_figures_of_the_embedded_queue_and_a_kept_run_can_be_removed_later(place: Path) -> None:
+    ran = run_workq(place, *ONCE, "--keep")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     [database] = (place / "here").glob("bench_*.db")
 
     removed = run_workq(place, "bench", "--remove", database.stem)
 
-    check(json.loads(ran.stdout))
+    assert "run, enqueued in bulk" in ran.stdout
+    assert "missing after it" in ran.stdout
     assert removed.returncode == 0, removed.stderr
     assert list((place / "here").iterdir()) == []
 
@@ -76,12 +77,11 @@ def test_what_it_keeps_on_servers_certify_removes_whole_and_what_is_somebody_els
     assert left_on(urls, rabbitmq_server, found["namespace"]) == []
 
 
-def test_the_page_names_the_figures_and_nothing_is_left(place: Path) -> None:
-    ran = run_workq(place, "bench", "--tasks", "100", "--runs", "1", "--seconds", "1")
+def test_without_servers_nothing_is_left_either(place: Path) -> None:
+    ran = run_workq(place, "bench", "--tasks", "100", "--runs", "1", "--seconds", "1", "-o", "json")
 
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "run, enqueued in bulk" in ran.stdout
-    assert "missing after it" in ran.stdout
+    check(json.loads(ran.stdout))
     assert what_is_left(place) == []
 
 

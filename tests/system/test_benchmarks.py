@@ -96,6 +96,20 @@ def test_jobs_are_measured_beside_a_plain_loop_and_under_kills(tmp_path: Path) -
     assert 0 < found["split"]["status_p50_ms"] <= found["split"]["status_most_ms"]
 
 
+def test_webhooks_are_measured_beside_a_plain_loop_a_slow_receiver_and_a_dead_one(tmp_path: Path) -> None:
+    output = tmp_path / "webhooks.json"
+    command = [sys.executable, "-m", "benchmarks.webhooks", "--quick", "--leg", "sqlite", "--output", str(output)]
+
+    ran = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=400, check=False)
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    found = json.loads(output.read_text(encoding="utf-8"))["sqlite"]
+    assert list(found) == ["throughput", "slow", "dead"]
+    assert found["throughput"]["plain_per_s"]["median"] > 0 < found["throughput"]["worker_per_s"]["median"]
+    assert 0 < found["slow"]["p50_ms"] <= found["slow"]["p99_ms"] < 20_000, "it waits for nobody who sleeps 20 s"
+    assert found["dead"]["p99_dead_to_alive"] > 0
+
+
 def test_names_that_do_not_exist_are_usage_errors() -> None:
     for args in (("--only", "workq-oracle"), ("--measure", "speed"), ("--runs", "0")):
         ran = bench(*args)

@@ -51,7 +51,7 @@ ON_SERVERS = (
     "kill-redis",
     "everything",
 )
-MINUTES = 0.75
+MINUTES = 0.5
 
 
 @pytest.fixture

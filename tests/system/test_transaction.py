@@ -21,7 +21,7 @@ from workq import State
 from workq.errors import Refused
 
 CRASHES_LONG = 10_000
-CRASHES_SHORT = 90
+CRASHES_SHORT = 60
 BANKS = 2
 """Processes at once, each with its own transfers."""
 

@@ -19,6 +19,7 @@ from typing import Any, Final
 from sqlalchemy import BindParameter, Connection, Engine, Executable, Insert
 from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.types import Float, TypeEngine
 
 from workq.ledger.entered import OPTION
 
@@ -96,7 +97,7 @@ class Kept:
         self._names: list[str] | None = None if is_positional else names
         self._binds = [_Bind(name, compiled.binds[name], dialect) for name in names]
         types = [column.type for column in getattr(statement, "exported_columns", ())]
-        readers = [one.dialect_impl(dialect).result_processor(dialect, None) for one in types]
+        readers = [_reader(one, dialect) for one in types]
         self._readers = [(place, reader) for place, reader in enumerate(readers) if reader is not None]
         """What the driver's values of these columns are read with."""
 
@@ -147,6 +148,11 @@ def send(tx: Connection, text: str, values: Any = (), *, is_many: bool = False) 
         tx.invalidate(error)
         raise
     return cursor
+
+
+def _reader(kind: TypeEngine[Any], dialect: Dialect) -> Callable[[Any], Any] | None:
+    """What the driver's value becomes. A float is one already, for which SQLAlchemy asks the type of the column."""
+    return None if isinstance(kind, Float) else kind.dialect_impl(dialect).result_processor(dialect, None)
 
 
 class _Bind:
