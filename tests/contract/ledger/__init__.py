@@ -8,9 +8,12 @@ from tests.contract.ledger.certificates import CertificatesContract
 from tests.contract.ledger.charges import ChargesContract
 from tests.contract.ledger.claim import ClaimContract
 from tests.contract.ledger.dead import DeadContract
+from tests.contract.ledger.delivering import DeliveringContract
+from tests.contract.ledger.endpoints import EndpointsContract
 from tests.contract.ledger.expiry import ExpiryContract
 from tests.contract.ledger.floor import FloorContract
 from tests.contract.ledger.hints import HintsContract
+from tests.contract.ledger.holding import HoldingContract
 from tests.contract.ledger.jobs import JobsContract
 from tests.contract.ledger.keys import KeysContract
 from tests.contract.ledger.limits import LimitsContract
@@ -27,11 +30,11 @@ from tests.contract.ledger.record import RecordContract
 from tests.contract.ledger.recovery import RecoveryContract
 from tests.contract.ledger.rules import RulesContract
 from tests.contract.ledger.schedules import SchedulesContract
+from tests.contract.ledger.sending import SendingContract
 from tests.contract.ledger.settle import SettleContract
 from tests.contract.ledger.sweep import SweepContract
 from tests.contract.ledger.text import TextContract
 from tests.contract.ledger.transaction import TransactionContract
-from tests.contract.ledger.webhooks import WebhooksContract
 from tests.contract.ledger.withdraw import WithdrawContract
 from tests.contract.ledger.workers import WorkersContract
 
@@ -66,7 +69,10 @@ class LedgerContract(
     WithdrawContract,
     DeadContract,
     QuestionsContract,
-    WebhooksContract,
+    EndpointsContract,
+    SendingContract,
+    DeliveringContract,
+    HoldingContract,
     TextContract,
     RulesContract,
 ):

@@ -1,0 +1,192 @@
+"""Endpoints: kept as people say, and how they fare: failures are counted, they rest, and are disabled."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.contract.given import Clock, at_once
+from tests.contract.ledger.webhook_steps import URL, WebhookSteps, failed, sent
+from workq.delivery import (
+    DeliveryState,
+    EndpointChange,
+    EndpointOptions,
+    EndpointState,
+    limit_key,
+)
+from workq.errors import NotFound, Refused
+from workq.incarnation import Incarnation
+from workq.ledger import Ledger
+from workq.task import Dead, Delivered, Done, Limit, Settlement
+
+
+class EndpointsContract(WebhookSteps):
+    def test_an_endpoint_reads_as_it_was_added_and_adding_it_again_is_the_same(self, ledger: Ledger) -> None:
+        options = EndpointOptions(steps_s=(1.0, 2.5), max_age_s=60.0, concurrency=3, rate="5/s", total_s=7.0)
+        added = self.endpoint(ledger, types=("invoice.*", "user.added"), options=options)
+
+        assert (
+            ledger.endpoint("a") == added == self.endpoint(ledger, types=("invoice.*", "user.added"), options=options)
+        )
+        assert (added.options, added.types) == (options, ("invoice.*", "user.added"))
+        assert (added.state, added.failures, added.failing_since) == (EndpointState.ENABLED, 0, None)
+        with pytest.raises(Refused, match="there already"):
+            self.endpoint(ledger, url="https://example.org/other")
+        assert ledger.endpoint("b") is None
+
+    def test_endpoints_are_listed_by_their_names_a_page_at_a_time(self, ledger: Ledger) -> None:
+        for name in ("c", "a", "b"):
+            self.endpoint(ledger, name, topic="other" if name == "b" else "acme")
+
+        assert [one.id for one in ledger.endpoints()] == ["a", "b", "c"]
+        assert [one.id for one in ledger.endpoints(topic="acme")] == ["a", "c"]
+        assert [one.id for one in ledger.endpoints(limit=1, after="a")] == ["b"]
+        assert ledger.endpoints(state=EndpointState.DISABLED) == []
+
+    def test_a_change_holds_for_what_was_sent_before(self, ledger: Ledger) -> None:
+        self.endpoint(ledger)
+        [one] = self.send(ledger)
+
+        ledger.change_endpoint(
+            "a", EndpointChange(url="https://example.org/v2", options=EndpointOptions(concurrency=1, rate="1/s"))
+        )
+
+        parcel = ledger.parcels([one.delivery_id])[one.delivery_id]
+        assert (parcel.url, parcel.options.concurrency) == ("https://example.org/v2", 1)
+        task = self.task(ledger, self.delivery(ledger, one.delivery_id).task_id)
+        assert task.limit == Limit(limit_key("a"), 1, "1/s")
+        with pytest.raises(NotFound, match="no endpoint 'b'"):
+            ledger.change_endpoint("b", EndpointChange(url=URL))
+
+    def test_of_two_who_replace_what_is_sealed_one_is_refused(self, ledger: Ledger) -> None:
+        self.endpoint(ledger)
+
+        def replaced(number: int) -> str:
+            try:
+                ledger.change_endpoint("a", EndpointChange(sealed=f"{number}"), sealed_before="{}")
+            except Refused:
+                return "refused"
+            return f"{number}"
+
+        answers = at_once(4, replaced)
+
+        assert answers.count("refused") == 3
+        [winner] = set(answers) - {"refused"}
+        found = ledger.endpoint("a")
+        assert found is not None
+        assert found.sealed == winner
+
+    def test_an_endpoint_goes_with_its_deliveries_when_nothing_is_open(
+        self, ledger: Ledger, worker: Incarnation
+    ) -> None:
+        self.endpoint(ledger)
+        [one] = self.send(ledger)
+        with pytest.raises(Refused, match="1 deliveries to 'a' are open"):
+            ledger.remove_endpoint("a")
+        [claim] = self.carried(ledger, worker, [one])
+        self.settle(ledger, claim, Delivered(sent(claim), Done()))
+
+        ledger.remove_endpoint("a")
+
+        assert (ledger.endpoint("a"), ledger.delivery(one.delivery_id)) == (None, None)
+        assert ledger.attempts(one.delivery_id) == []
+        with pytest.raises(NotFound):
+            ledger.remove_endpoint("a")
+
+    def test_failures_in_a_row_are_counted_until_one_arrives(
+        self, ledger: Ledger, worker: Incarnation, clock: Clock
+    ) -> None:
+        self.endpoint(ledger)
+        self.endpoint(ledger, "b")
+        both = self.send(ledger)
+        claims = self.carried(ledger, worker, both)
+        by_endpoint = {one.endpoint_id: claim for one in both for claim in claims if claim.task_id == one.delivery_id}
+        a, b = by_endpoint["a"], by_endpoint["b"]
+        ledger.settle([Settlement(a, failed(a)), Settlement(b, Delivered(sent(b, endpoint_id="b"), Done()))])
+        first = ledger.endpoint("a")
+        clock.forward(6.0)
+        [claim] = self.carried(ledger, worker, [both[0]])
+        self.settle(ledger, claim, failed(claim, number=2))
+
+        second, other = ledger.endpoint("a"), ledger.endpoint("b")
+        assert first is not None
+        assert second is not None
+        assert other is not None
+        assert (first.failures, second.failures, other.failures) == (1, 2, 0)
+        assert first.failing_since == second.failing_since
+        assert first.failing_since is not None
+        clock.forward(6.0)
+        [claim] = self.carried(ledger, worker, [both[0]])
+        self.settle(ledger, claim, Delivered(sent(claim, number=3), Done()))
+        healed = ledger.endpoint("a")
+        assert healed is not None
+        assert (healed.failures, healed.failing_since) == (0, None)
+
+    def test_an_endpoint_that_fails_again_and_again_rests_and_one_probe_at_a_time_opens_it(
+        self, ledger: Ledger, worker: Incarnation, clock: Clock
+    ) -> None:
+        self.endpoint(ledger, options=EndpointOptions(concurrency=10))
+        claims = self.carried(ledger, worker, [self.send(ledger)[0] for _ in range(10)])
+        others = [self.send(ledger)[0] for _ in range(3)]
+        self.all_fail(ledger, claims, delay_s=86_400.0)
+
+        assert self.carried(ledger, worker, others) == []
+        [row] = ledger.limits(key=limit_key("a"))
+        assert (row.parked, row.closed_until is not None) == (3, True)
+        assert not ledger.has_due(["webhooks"])
+        assert ledger.admit([limit_key("a")]) == []
+        clock.forward(6.0)
+        [probe] = [hint.task_id for hint in ledger.admit([limit_key("a")])]
+        [claim] = ledger.claim([probe, *(one.delivery_id for one in others)], by=worker.id)
+        self.all_fail(ledger, [claim], delay_s=86_400.0)
+        assert ledger.admit([limit_key("a")]) == []
+        clock.forward(6.0)
+        [second] = [hint.task_id for hint in ledger.admit([limit_key("a")])]
+        [claim] = ledger.claim([second], by=worker.id)
+        self.settle(ledger, claim, Delivered(sent(claim), Done()))
+
+        assert len(ledger.admit([limit_key("a")])) == 1
+        [row] = ledger.limits(key=limit_key("a"))
+        assert row.closed_until is None
+
+    def test_who_asks_for_less_is_left_alone_for_so_long(
+        self, ledger: Ledger, worker: Incarnation, clock: Clock
+    ) -> None:
+        self.endpoint(ledger)
+        [claim] = self.carried(ledger, worker, self.send(ledger))
+        self.all_fail(ledger, [claim], rest_s=60.0, status=429, error_class="throttled")
+        others = self.send(ledger)
+
+        assert self.carried(ledger, worker, others) == []
+        clock.forward(59.0)
+        assert ledger.admit([limit_key("a")]) == []
+        clock.forward(2.0)
+        assert [hint.task_id for hint in ledger.admit([limit_key("a")])] == [others[0].delivery_id]
+
+    def test_who_is_gone_is_disabled_at_once(self, ledger: Ledger, worker: Incarnation) -> None:
+        self.endpoint(ledger)
+        sent_to = [self.send(ledger)[0] for _ in range(2)]
+        [claim] = self.carried(ledger, worker, sent_to[:1])
+        self.settle(ledger, claim, Delivered(sent(claim, error_class="gone", is_gone=True), Dead("gone", "410")))
+
+        row = ledger.endpoint("a")
+        assert row is not None
+        assert (row.state, row.who, row.why) == (EndpointState.DISABLED, "workq", "the receiver has answered 410 Gone")
+        assert ledger.hold_deliveries(limit=9) == 1
+        assert self.delivery(ledger, sent_to[1].delivery_id).state is DeliveryState.HELD
+
+    def test_an_endpoint_where_nothing_arrives_for_days_is_disabled(
+        self, ledger: Ledger, worker: Incarnation, clock: Clock
+    ) -> None:
+        self.endpoint(ledger, options=EndpointOptions(concurrency=30))
+        claims = self.carried(ledger, worker, [self.send(ledger)[0] for _ in range(22)])
+        states, whys = [], []
+        for days, count in ((0.0, 1), (5.1, 17), (0.0, 1), (0.1, 1)):
+            clock.forward(days * 86_400.0)
+            self.all_fail(ledger, [claims.pop() for _ in range(count)])
+            row = ledger.endpoint("a")
+            assert row is not None
+            states.append((row.failures, row.state.value))
+            whys.append(row.why or "")
+
+        assert states == [(1, "enabled"), (18, "enabled"), (19, "enabled"), (20, "disabled")]
+        assert "nothing has arrived for 12" in whys[-1]

@@ -1,0 +1,122 @@
+"""Holding: what waits for a disabled endpoint, and what people send once more."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.contract.given import HOUR_S, Clock
+from tests.contract.ledger.webhook_steps import ALL, WebhookSteps, sent
+from workq.delivery import (
+    Cause,
+    DeliveryState,
+    EndpointState,
+    limit_key,
+)
+from workq.errors import NotFound, Refused
+from workq.incarnation import Incarnation
+from workq.ledger import Ledger
+from workq.task import Dead, Delivered, Done, State
+
+
+class HoldingContract(WebhookSteps):
+    def test_what_waits_for_a_disabled_endpoint_is_held_until_a_person_releases_or_discards_it(
+        self, ledger: Ledger, worker: Incarnation
+    ) -> None:
+        self.endpoint(ledger)
+        before = [self.send(ledger)[0] for _ in range(3)]
+        [running] = self.carried(ledger, worker, before[:1])
+        ledger.disable_endpoint("a", who="eve", why="moving")
+        at_once_held = ledger.delivery_counts(ALL)
+        ledger.disable_endpoint("a", who="eve", why="again")
+        during = self.send(ledger)
+        assert self.carried(ledger, worker, [*before[1:], *during]) == []
+        self.settle(ledger, running, Delivered(sent(running), Done()))
+        [limit] = ledger.limits(key=limit_key("a"))
+        assert limit.closed_until is not None, "what was under way has arrived, and a person has disabled it"
+
+        held = [ledger.hold_deliveries(limit=9, dry_run=True), *(ledger.hold_deliveries(limit=9) for _ in range(2))]
+        with pytest.raises(Refused, match="is disabled; first: workq webhook endpoint enable a"):
+            ledger.release_held("a")
+        count = ledger.enable_endpoint("a", who="eve", why="moved")
+        after = self.send(ledger)
+
+        assert at_once_held == {DeliveryState.PENDING: 1, DeliveryState.HELD: 2}
+        assert held == [1, 1, 0]
+        assert count == 3
+        assert ledger.admit([limit_key("a")]) == []
+        assert {self.delivery(ledger, one.delivery_id).state for one in [*before[1:], *during]} == {DeliveryState.HELD}
+        assert len(self.carried(ledger, worker, after)) == 1
+        released = [hint.task_id for hint in ledger.release_held("a", limit=2)]
+        assert released == [one.delivery_id for one in before[1:]]
+        assert [ledger.discard_held("a", why="old", limit=1) for _ in range(2)] == [1, 0]
+        assert ledger.release_held("a") == []
+        assert len(self.carried(ledger, worker, before[1:])) == 2
+        gone = self.delivery(ledger, during[0].delivery_id)
+        assert (gone.state, gone.ended_at is None) == (DeliveryState.CANCELLED, False)
+        assert self.state(ledger, during[0].delivery_id) is State.CANCELLED
+        row = ledger.endpoint("a")
+        assert row is not None
+        assert (row.state, row.who, row.why) == (EndpointState.ENABLED, "eve", "moved")
+        for call in (ledger.disable_endpoint, ledger.enable_endpoint):
+            with pytest.raises(NotFound):
+                call("nobody", who="eve", why="")
+        with pytest.raises(NotFound):
+            ledger.release_held("nobody")
+
+    def test_enabling_holds_first_what_no_sweep_has_held_yet(self, ledger: Ledger) -> None:
+        self.endpoint(ledger)
+        ledger.disable_endpoint("a", who="eve", why="moving")
+        sent_to = self.send(ledger)
+
+        assert ledger.enable_endpoint("a", who="eve", why="moved") == 1
+        assert self.delivery(ledger, sent_to[0].delivery_id).state is DeliveryState.HELD
+
+    def test_what_has_ended_is_sent_again_by_a_task_of_its_own_and_goes_on_counting(
+        self, ledger: Ledger, worker: Incarnation
+    ) -> None:
+        self.endpoint(ledger)
+        ended, arrived, open_one = [self.send(ledger)[0] for _ in range(3)]
+        claims = self.carried(ledger, worker, [ended, arrived])
+        by_id = {claim.task_id: claim for claim in claims}
+        self.settle(
+            ledger,
+            by_id[ended.delivery_id],
+            Delivered(sent(by_id[ended.delivery_id], error_class="tls", status=None), Dead("exhausted: tls", "tls")),
+        )
+        self.settle(ledger, by_id[arrived.delivery_id], Delivered(sent(by_id[arrived.delivery_id]), Done()))
+        ids = [one.delivery_id for one in (ended, arrived, open_one)]
+
+        found = ledger.resendable(ALL)
+        again, hints = ledger.resend(ids, cause=Cause.REPLAY)
+        twice, none = ledger.resend(ids, cause=Cause.REPLAY)
+
+        assert sorted(again) == sorted(found) == sorted(ids[:2])
+        assert (twice, none) == ([], [])
+        assert ledger.resendable(ALL) == []
+        rows = [self.delivery(ledger, one) for one in ids]
+        assert [(row.state, row.cause.value, row.attempts) for row in rows] == [
+            (DeliveryState.PENDING, "replay", 1),
+            (DeliveryState.PENDING, "replay", 1),
+            (DeliveryState.PENDING, "scheduled", 0),
+        ]
+        assert {hint.task_id for hint in hints} == {row.task_id for row in rows[:2]}
+        assert not {row.task_id for row in rows[:2]} & set(ids)
+        [claim] = self.carried(ledger, worker, [ended])
+        self.settle(ledger, claim, Delivered(sent(claim, number=2), Done()))
+        assert [one.number for one in ledger.attempts(ended.delivery_id)] == [1, 2]
+        assert self.delivery(ledger, ended.delivery_id).state is DeliveryState.SUCCEEDED
+
+    def test_what_cannot_be_sent_is_not_sent_again(self, ledger: Ledger, worker: Incarnation, clock: Clock) -> None:
+        self.endpoint(ledger)
+        self.endpoint(ledger, "b")
+        sent_to = self.send(ledger)
+        claims = self.carried(ledger, worker, sent_to)
+        endpoints = {one.delivery_id: one.endpoint_id for one in sent_to}
+        for claim in claims:
+            self.settle(ledger, claim, Delivered(sent(claim, endpoint_id=endpoints[claim.task_id]), Done()))
+        ledger.disable_endpoint("b", who="eve", why="")
+
+        assert [endpoints[one] for one in ledger.resendable(ALL)] == ["a"]
+        clock.forward(2 * HOUR_S)
+        ledger.prune_webhooks(limit=9, retention_s=HOUR_S)
+        assert ledger.resend(list(endpoints), cause=Cause.MANUAL) == ([], [])
