@@ -25,7 +25,8 @@ import msgspec
 
 from workq import codec
 from workq.errors import ConfigError
-from workq.task import Limit, NewTask
+from workq.names import check_key
+from workq.task import AfterDeath, Limit, NewTask
 
 TASK_NAME: Final = "workq.webhook"
 QUEUE: Final = "webhooks"
@@ -35,6 +36,8 @@ FAILURES_MAX: Final = 1_000
 TYPE_MAX: Final = 200
 TYPES_MAX: Final = 100
 ID_MAX: Final = 100
+ORDER_KEY_MAX: Final = 120
+"""Characters: in front of them comes the endpoint, and both are the order key of a task."""
 
 _WORD: Final = "[A-Za-z0-9_-]+"
 _TYPE: Final = re.compile(rf"{_WORD}(\.{_WORD})*")
@@ -77,6 +80,16 @@ class Cause(StrEnum):
     """A person wanted it to be sent once more."""
 
 
+class Ordered(StrEnum):
+    """Which deliveries to an endpoint wait for each other: the next one is sent when the one before it has ended."""
+
+    NO = "no"
+    ENDPOINT = "endpoint"
+    """All of them."""
+    KEY = "key"
+    """Those that were sent with the same key; without a key, none."""
+
+
 class EndpointOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     """How an endpoint is served. Kept as JSON, so that it only grows. None: as for all (see webhooks/)."""
 
@@ -88,6 +101,7 @@ class EndpointOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     rate: str | None = None
     connect_s: float | None = None
     total_s: float | None = None
+    ordered: Ordered = Ordered.NO
 
 
 class NewEndpoint(msgspec.Struct, frozen=True):
@@ -124,6 +138,7 @@ class NewWebhook(msgspec.Struct, frozen=True):
     topic: str | None = None
     endpoint_id: str | None = None
     delay_s: float = 0.0
+    order_key: str | None = None
 
 
 class SentTo(msgspec.Struct, frozen=True):
@@ -172,6 +187,7 @@ class DeliveryRow:
     attempted_at: datetime | None
     next_at: datetime | None
     ended_at: datetime | None
+    order_key: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +274,28 @@ def check_webhook_id(value: object) -> str:
     return value
 
 
+def check_order_key(value: object) -> str:
+    """The key by which an endpoint keeps the order of what is sent to it, unchanged.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if not isinstance(value, str) or not 1 <= len(value) <= ORDER_KEY_MAX:
+        raise ConfigError(f"order_key: need text of 1 to {ORDER_KEY_MAX} characters, got {value!r:.100}")
+    return check_key(value)
+
+
+def check_ordered(value: object) -> Ordered:
+    """Which deliveries wait for each other.
+
+    Raises:
+        ConfigError: it is none of the words for that.
+    """
+    if not isinstance(value, str) or value not in tuple(Ordered):
+        raise ConfigError(f"ordered: need one of {', '.join(Ordered)}, got {value!r:.100}")
+    return Ordered(value)
+
+
 def check_endpoint_id(value: object) -> str:
     """The name of an endpoint, unchanged.
 
@@ -290,9 +328,23 @@ def limit_key(endpoint_id: str) -> str:
     return f"webhook:{endpoint_id}"
 
 
-def task_of(task_id: str, delivery_id: str, endpoint_id: str, options: EndpointOptions, *, delay_s: float) -> NewTask:
-    """The task that sends a delivery."""
+def line_of(endpoint_id: str, options: EndpointOptions, order_key: str | None) -> str | None:
+    """The order key of the tasks that send what was sent with this key to this endpoint; None: in no order."""
+    match options.ordered:
+        case Ordered.NO:
+            return None
+        case Ordered.ENDPOINT:
+            return f"webhook:{endpoint_id}"
+        case Ordered.KEY:
+            return None if order_key is None else f"webhook:{endpoint_id}:{order_key}"
+
+
+def task_of(
+    task_id: str, delivery_id: str, endpoint_id: str, options: EndpointOptions, *, order_key: str | None, delay_s: float
+) -> NewTask:
+    """The task that sends a delivery. When it has ended, however that was, the next one of its order follows."""
     arguments: dict[str, Any] = {"a": [delivery_id], "k": {}}
+    line = line_of(endpoint_id, options, order_key)
     return NewTask(
         id=task_id,
         name=TASK_NAME,
@@ -300,5 +352,7 @@ def task_of(task_id: str, delivery_id: str, endpoint_id: str, options: EndpointO
         payload=codec.encode(arguments, path="args"),
         delay_s=delay_s,
         failures_max=FAILURES_MAX,
+        order_key=line,
+        after_death=AfterDeath.BLOCK if line is None else AfterDeath.SKIP,
         limit=Limit(limit_key(endpoint_id), options.concurrency, options.rate),
     )

@@ -37,6 +37,7 @@ CREATE TABLE IF NOT EXISTS workq_webhook (
     topic                VARCHAR(200),                    -- NULL: it was sent to one endpoint
     body                 LONGTEXT,                        -- NULL: kept no longer
     data_hash            VARCHAR(64) NOT NULL,            -- SHA-256 of what its body was made of
+    order_key            VARCHAR(200),                    -- as it was sent; endpoints may keep the order of each
     created_at           DATETIME(6) NOT NULL,
     CONSTRAINT workq_webhook_pk PRIMARY KEY (id),
     KEY workq_webhook_by_time (created_at)

@@ -36,6 +36,7 @@ CREATE TABLE workq_webhook (
     topic                VARCHAR(200),                    -- NULL: it was sent to one endpoint
     body                 TEXT,                            -- NULL: kept no longer
     data_hash            VARCHAR(64) NOT NULL,            -- SHA-256 of what its body was made of
+    order_key            VARCHAR(200),                    -- as it was sent; endpoints may keep the order of each
     created_at           TIMESTAMP WITH TIME ZONE NOT NULL,
     CONSTRAINT workq_webhook_pk PRIMARY KEY (id)
 );

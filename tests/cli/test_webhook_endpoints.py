@@ -63,6 +63,7 @@ def test_an_endpoint_is_added_shown_changed_and_removed(cli: Cli) -> None:
         ([URL, "--header", "webhook-id=1"], "workq says that itself"),
         ([URL, "--header", f"authorization: {CANARY}"], "write NAME=VALUE"),
         ([URL, "--retry-schedule", "5s,never"], "write waits with commas between"),
+        ([URL, "--ordered", "always"], "is not one of 'no', 'endpoint', 'key'"),
         ([URL, "--rate", "fast"], "need a whole number from 1 to 1000 per s, m, h or d"),
         ([URL, "--secret", CANARY], "secret: need whsec_"),
     ],
@@ -140,6 +141,8 @@ def test_an_event_is_sent_to_all_who_want_it_once_and_is_seen(cli: Cli) -> None:
         (["send", "invoice paid"], 2, "need words with dots between"),
         (["send", "invoice.paid", "--endpoint", "nobody"], 1, "no endpoint 'nobody'"),
         (["send", "invoice.paid", "--event-id", "a.b"], 2, "event_id: need"),
+        (["send", "invoice.paid", "--order-key", "k" * 121], 2, "order_key: need text of 1 to 120 characters"),
+        (["send", "invoice.paid", "--order-key", ""], 2, "order_key: need text of 1 to 120 characters"),
         (["send", "invoice.paid", "--endpoint", "a", "--topic", "b"], 2, "give one of them"),
         (["delivery", "show", "01a20aa6-3295-7534-af8c-a2ce0a67004b"], 1, "no delivery"),
         (["endpoint", "edit", "acme"], 2, "nothing to change"),
@@ -250,3 +253,24 @@ def test_what_has_failed_is_recovered_and_what_was_sent_is_replayed_with_a_count
     assert state(cli, lost) == ("pending", "manual")
     unknown = cli.here("webhook", "recover", "nobody", "--since", "1h")
     assert (unknown.status, "no endpoint 'nobody'" in unknown.err) == (1, True)
+
+
+def test_an_endpoint_keeps_the_order_and_says_for_whom_one_waits(cli: Cli) -> None:
+    made = add(cli, "--id", "acme", "--ordered", "key")
+    first, second = (
+        cli.here("webhook", "send", "invoice.paid", "--order-key", "item:7", "-o", "json").json()["deliveries"][0]
+        for _ in range(2)
+    )
+    shown = cli.look("webhook", "delivery", "show", second["delivery_id"])
+    too_early = cli.here("webhook", "delivery", "retry", second["delivery_id"])
+    why = cli.look("why", shown["task_id"])
+    retried = cli.here("webhook", "delivery", "retry", first["delivery_id"])
+    back = cli.here("webhook", "endpoint", "edit", "acme", "--ordered", "no", "-o", "json").json()
+
+    assert (made["ordered"], back["ordered"]) == ("key", "no")
+    assert (shown["state"], shown["order_key"]) == ("pending", "item:7")
+    assert (too_early.status, too_early.out) == (1, "")
+    assert f"waits for its turn in the order of its endpoint; for whom: workq why {shown['task_id']}" in too_early.err
+    assert why["code"] == "in_line"
+    assert f"it is the turn of task {first['delivery_id']}" in why["reason"]
+    assert (retried.status, retried.out) == (0, "it is tried again\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections import Counter, defaultdict
 from functools import partial
@@ -144,6 +145,41 @@ def test_while_workers_are_killed_nothing_is_lost_and_a_repetition_has_the_same_
     assert set(came) == sent
     assert count <= recorded <= came.total()
     assert counts(leg) == {DeliveryState.SUCCEEDED: count}
+
+
+def test_the_order_of_each_key_is_kept_past_failures_and_a_killed_worker(leg: Leg, outbox: Outbox) -> None:
+    keys, each = ("x", "y", "z"), 6
+    tries: Counter[tuple[str, int]] = Counter()
+    came: list[tuple[str, int, int]] = []
+
+    async def answer(letter: Letter) -> int:
+        data = json.loads(letter.body)["data"]
+        one = data["key"], data["number"]
+        tries[one] += 1
+        status = 503 if one[1] % 2 == 0 and tries[one] == 1 else 200
+        came.append((*one, status))
+        await asyncio.sleep(0.02)
+        return status
+
+    with Inbox(answer) as inbox:
+        outbox.endpoints.add(inbox.url(), ordered="key", concurrency=2, retry_schedule=OFTEN)
+        for number in range(each):
+            for key in keys:
+                outbox.send("stock.changed", {"key": key, "number": number}, order_key=key)
+        with leg.fleet(processes=2, threads=4, app=APP) as fleet:
+            wait_until(lambda: len(came) > len(keys) * each // 2, timeout_s=BOUND_S, what="half of them came")
+            fleet.kill_one()
+            wait_delivered(leg, len(keys) * each)
+            fleet.terminate()
+            assert fleet.wait(30) == 0, fleet.text()
+
+    for key in keys:
+        mine = [(number, status) for name, number, status in came if name == key]
+        first = {number: place for place, (number, _) in reversed([*enumerate(mine)])}
+        arrived = {number: place for place, (number, status) in reversed([*enumerate(mine)]) if status == 200}
+        assert sorted(arrived, key=lambda number: arrived[number]) == list(range(each))
+        assert all(arrived[number] < first[number + 1] for number in range(each - 1)), mine
+    assert leg.app.stores.ledger.sequences() == []
 
 
 def test_while_a_secret_is_rotated_both_verify_and_the_new_one_alone_afterwards(

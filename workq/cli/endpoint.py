@@ -13,7 +13,7 @@ from workq.cli.group import Group
 from workq.cli.inputs import Decimal, Duration, WholeNumber
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, record, table, write
-from workq.delivery import EndpointState
+from workq.delivery import EndpointState, Ordered
 from workq.names import seconds_of
 from workq.webhooks.endpoints import GRACE_S, TOPIC, Endpoint, Endpoints
 from workq.webhooks.target import check_headers
@@ -46,6 +46,11 @@ def _options(command: Any) -> Any:
             click.option("--rate", metavar="N/s", help="requests in a time, such as 10/s; `none`"),
             click.option("--connect", "connect_s", type=Decimal(0.1, 300.0), help="seconds to connect"),
             click.option("--timeout", "total_s", type=Decimal(0.1, 300.0), help="seconds in all"),
+            click.option(
+                "--ordered",
+                type=click.Choice([one.value for one in Ordered]),
+                help="one after the other: all of them, or those of a key",
+            ),
             click.option("--max-age", "max_age_s", type=Duration(), help="nothing is sent that is older, such as 3d"),
         )
     ):

@@ -48,17 +48,16 @@ def webhook() -> None:
 @click.option("--topic", metavar="NAME", help="whose endpoints  [default: default]")
 @click.option("--endpoint", metavar="ID", help="this one alone, whatever types it wants")
 @click.option("--event-id", metavar="ID", help="sent once, however often this is called")
+@click.option("--order-key", metavar="KEY", help="endpoints with --ordered key keep the order of each key")
 @pass_session
-def send(
-    session: Session, event_type: str, source: str, topic: str | None, endpoint: str | None, event_id: str | None
-) -> None:
+def send(session: Session, /, event_type: str, source: str, **given: Any) -> None:
     """Send an event of TYPE to all endpoints that want it. The application's workers deliver it."""
     from workq.webhooks.outbox import Outbox
 
     outbox = Outbox(session.queue())
     args, kwargs = document(source, max_bytes=session.settings().payload_max_bytes)
     session.stores()
-    sent = outbox.send(event_type, list(args) or kwargs, topic=topic, endpoint=endpoint, event_id=event_id)
+    sent = outbox.send(event_type, list(args) or kwargs, **given)
     found = {"id": sent.id, "deliveries": [to_builtins(one) for one in sent.deliveries]}
     answer(session, found, lambda: write(f"{sent.id}  to {len(sent.deliveries)} endpoints"))
 

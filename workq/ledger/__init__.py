@@ -775,8 +775,11 @@ class Ledger(Protocol):
         """Hold what is open of endpoints that are disabled; answers how many. Repeatable."""
         ...
 
-    def release_held(self, endpoint_id: str, *, limit: int = 500) -> list[Unpublished]:
-        """Send what is held of an endpoint, a page at a time; answers hints. NotFound, or Refused: it is disabled."""
+    def release_held(self, endpoint_id: str, *, limit: int = 500) -> tuple[int, list[Unpublished]]:
+        """Send what is held of an endpoint, a page at a time; answers how many that were, and hints.
+
+        What stands behind another one of its order has no hint. NotFound, or Refused: it is disabled.
+        """
         ...
 
     def discard_held(self, endpoint_id: str, *, why: str, limit: int = 500) -> int:
@@ -792,7 +795,8 @@ class Ledger(Protocol):
     ) -> tuple[list[str], list[Unpublished]]:
         """Send deliveries that have ended once more; answers which, and the hints that are to be sent. Repeatable.
 
-        Those are left out that are open, whose endpoint is gone or disabled, and whose body is kept no longer.
+        Those are left out that are open, whose endpoint is gone or disabled, and whose body is kept no longer. They
+        come last in the order that their endpoint keeps.
         """
         ...
 

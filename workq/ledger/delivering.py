@@ -341,15 +341,16 @@ class Delivering:
         if not codec.is_task_id(delivery_id):
             return None
         d, w = self.database.tables.delivery, self.database.tables.webhook
-        query = select(d, w.c.type).outerjoin(w, w.c.id == d.c.webhook_id).where(d.c.id == delivery_id)
+        columns = select(d, w.c.type, w.c.order_key)
+        query = columns.outerjoin(w, w.c.id == d.c.webhook_id).where(d.c.id == delivery_id)
         row = self.database.ask(lambda tx: tx.execute(query).first())
         return None if row is None else _delivery_row(row)
 
     def deliveries(self, which: WhichDeliveries, *, limit: int = 100, after: str | None = None) -> list[DeliveryRow]:
         """Deliveries by id from the newest, a page at a time: `after` is the last id of the page before."""
         d, w = self.database.tables.delivery, self.database.tables.webhook
-        query = select(d, w.c.type).outerjoin(w, w.c.id == d.c.webhook_id).where(*self.which_deliveries(which))
-        query = query.order_by(d.c.id.desc()).limit(limit)
+        query = select(d, w.c.type, w.c.order_key).outerjoin(w, w.c.id == d.c.webhook_id)
+        query = query.where(*self.which_deliveries(which)).order_by(d.c.id.desc()).limit(limit)
         if after is not None:
             query = query.where(d.c.id < after)
         return [_delivery_row(row) for row in self.database.ask(lambda tx: tx.execute(query).all())]
@@ -472,4 +473,5 @@ def _delivery_row(row: Row[Any]) -> DeliveryRow:
         attempted_at=row.attempted_at,
         next_at=row.next_at,
         ended_at=row.ended_at,
+        order_key=row.order_key,
     )

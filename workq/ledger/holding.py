@@ -4,7 +4,11 @@ A disabled endpoint's limit is closed, in the transaction that disables it: from
 is claimed is parked. Page by page its open deliveries become held, due never, and stay so when it is enabled again: a
 person releases them, or discards them. Whoever dies in between leaves the rest to the next sweep.
 
-What is sent again gets a task of its own, and the delivery goes on counting its attempts.
+What is sent again gets a task of its own, and the delivery goes on counting its attempts. Where its endpoint keeps an
+order, that task comes last.
+
+What is held keeps its place in an order: those behind it wait. Whoever moves a line up and finds the next one held
+leaves that to whoever releases it (see ordering.py): both lock its task first, and so see what the other has done.
 
 Locks: tasks first, then deliveries, then endpoints, then limits.
 """
@@ -32,11 +36,11 @@ from workq.ledger import HintRows, Unpublished, permits
 from workq.ledger.among import among, in_order
 from workq.ledger.delivering import Delivering
 from workq.ledger.endpoints import options_in
-from workq.ledger.positions import NEVER_S, never
+from workq.ledger.positions import NEVER_S, heads, never
 from workq.ledger.record import Recording
 from workq.ledger.repair import RESERVED_S
 from workq.ledger.states import CLAIMABLE, guarded
-from workq.task import State
+from workq.task import NewTask, State
 
 AT_ONCE: Final = 500
 """Deliveries that are dealt with in one transaction."""
@@ -162,21 +166,26 @@ class Holding(Recording, Delivering):
 
         return self.database.run(hold)
 
-    def release_held(self, endpoint_id: str, *, limit: int = AT_ONCE) -> list[Unpublished]:
-        """Send what is held of an endpoint, the oldest first, a page at a time; answers hints, none: nothing is held.
+    def release_held(self, endpoint_id: str, *, limit: int = AT_ONCE) -> tuple[int, list[Unpublished]]:
+        """Send what is held of an endpoint, the oldest first, a page at a time; answers how many that were, and hints.
+
+        What stands behind another one of its order has no hint: it follows when its turn has come.
 
         Raises:
             NotFound: there is no such endpoint. Refused: it is disabled.
         """
         t, now = self.database.tables.task, self.database.now
 
-        def release(tx: Connection) -> list[Unpublished]:
+        def release(tx: Connection) -> tuple[int, list[Unpublished]]:
             if self._require(tx, endpoint_id) == EndpointState.DISABLED.value:
                 raise Refused(
                     f"endpoint {endpoint_id!r} is disabled; first: workq webhook endpoint enable {endpoint_id}"
                 )
             rows = self._held(tx, endpoint_id, limit)
-            tasks = {"b_ids": in_order(row.task_id for row in rows)}
+            locks = select(t.c.id, t.c.order_key).where(among(t.c.id, self.database.dialect)).order_by(t.c.id)
+            held = tx.execute(locks.with_for_update(), {"b_ids": in_order(row.task_id for row in rows)}).all()
+            first = heads(tx, self.database, {one.order_key for one in held if one.order_key is not None})
+            tasks = {"b_ids": in_order(one.id for one in held if one.order_key is None or one.id in first)}
             mine = update(t).where(among(t.c.id, self.database.dialect), guarded(t.c.state, *CLAIMABLE))
             values = {
                 "state": State.READY,
@@ -191,7 +200,7 @@ class Holding(Recording, Delivering):
                 among(t.c.id, self.database.dialect), guarded(t.c.state, State.READY)
             )
             found = {row.id: Unpublished(row.id, row.queue, row.attempt, 0.0) for row in tx.execute(ready, tasks)}
-            return [found[row.task_id] for row in rows if row.task_id in found]
+            return len(rows), [found[row.task_id] for row in rows if row.task_id in found]
 
         return self.database.run(release)
 
@@ -220,14 +229,15 @@ class Holding(Recording, Delivering):
     ) -> tuple[list[str], list[Unpublished]]:
         """Send deliveries that have ended once more, each by a task of its own; answers which, and hints to send.
 
-        Those are left out that are open, whose endpoint is gone or disabled, and whose body is kept no longer.
+        Those are left out that are open, whose endpoint is gone or disabled, and whose body is kept no longer. Where
+        the endpoint keeps an order, they come last in it, in the order of their ids.
         """
         tables = self.database.tables
         d, w, e = tables.delivery, tables.webhook, tables.endpoint
         made = {one: new_task_id() for one in delivery_ids}
         ended = [one.value for one in DeliveryState if one not in DELIVERY_OPEN]
         query = (
-            select(d.c.id, d.c.endpoint_id, d.c.task_id, d.c.state, e.c.options)
+            select(d.c.id, d.c.endpoint_id, d.c.task_id, d.c.state, e.c.options, w.c.order_key)
             .join(w, w.c.id == d.c.webhook_id)
             .join(e, e.c.id == d.c.endpoint_id)
             .where(
@@ -244,11 +254,19 @@ class Holding(Recording, Delivering):
             rows = tx.execute(query, {"b_ids": in_order(delivery_ids)}).all()
             stands = [row.id for row in rows if row.task_id == made[row.id]]  # an earlier try, whose commit was lost
             again = [row for row in rows if row.state in ended]
-            tasks = [
-                task_of(made[row.id], row.id, row.endpoint_id, options_in(row.options), delay_s=0.0) for row in again
+            tasks: Sequence[NewTask] = [
+                task_of(
+                    made[row.id],
+                    row.id,
+                    row.endpoint_id,
+                    options_in(row.options),
+                    order_key=row.order_key,
+                    delay_s=0.0,
+                )
+                for row in again
             ]
             if tasks:
-                self._all_at_once(tx, tasks, hints)
+                tasks = self._insert(tx, tasks, hints)
             for row in again:
                 self._set(
                     tx,
@@ -261,7 +279,8 @@ class Holding(Recording, Delivering):
                         "next_at": None,
                     },
                 )
-            fresh = [] if hints is not None else [Unpublished(task.id, task.queue, 0, 0.0) for task in tasks]
+            turn = [task for task in tasks if task.delay_s < NEVER_S]
+            fresh = [] if hints is not None else [Unpublished(task.id, task.queue, 0, 0.0) for task in turn]
             return [*stands, *(row.id for row in again)], fresh
 
         return self.database.run(write)

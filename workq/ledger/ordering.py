@@ -6,6 +6,8 @@ the task itself said (`after_death`).
 
 Who moves a line up: whoever has settled its first, at once; and the sweep, for whoever died in between, and for what
 was cancelled, has expired, or was reaped. Each decision is made under the lock of the line's row.
+
+A delivery that is held has its turn, too, and keeps it until a person releases or discards it (see holding.py).
 """
 
 from __future__ import annotations
@@ -15,8 +17,10 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, case, delete, func, literal, or_, select, update
 
+from workq.delivery import TASK_NAME, DeliveryState
 from workq.ledger import SequenceRow, Unpublished
 from workq.ledger.events import Appending
+from workq.ledger.positions import never
 from workq.ledger.repair import RESERVED_S
 from workq.ledger.sqltime import Instant
 from workq.ledger.states import guarded
@@ -133,7 +137,16 @@ class Ordering(Appending):
         if not moved:
             return []
         row = tx.execute(
-            select(t.c.queue, t.c.attempt, t.c.due_at, now().label("now")).where(t.c.id == following.task_id)
+            select(t.c.name, t.c.queue, t.c.attempt, t.c.due_at, now().label("now")).where(t.c.id == following.task_id)
         ).one()
+        if row.name == TASK_NAME and self._is_held(tx, following.task_id):
+            tx.execute(update(t).where(t.c.id == following.task_id).values(**never(self.database)))
+            return []
         delay_s = max(0.0, (row.due_at - row.now).total_seconds())
         return [Unpublished(following.task_id, row.queue, row.attempt, delay_s)]
+
+    def _is_held(self, tx: Connection, task_id: str) -> bool:
+        """Whether a task sends a delivery that is held. Asked under its lock, which whoever holds it has had."""
+        d = self.database.tables.delivery
+        held = select(d.c.id).where(d.c.task_id == task_id, d.c.state == DeliveryState.HELD.value)
+        return tx.execute(held).first() is not None

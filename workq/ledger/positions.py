@@ -11,7 +11,7 @@ Locks: sequences in the order of their keys, before anything else of a transacti
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any, Final
@@ -68,6 +68,12 @@ def is_first(tx: Connection, database: Database, task_id: str, key: str) -> bool
     """Whether it is the turn of a task in its order key; what it waits for is something else."""
     s = database.tables.sequence
     return tx.execute(select(s.c.id).where(s.c.id == key, s.c.head_task == task_id)).first() is not None
+
+
+def heads(tx: Connection, database: Database, keys: Collection[str]) -> set[str]:
+    """The tasks whose turn it is in these order keys."""
+    s = database.tables.sequence
+    return set(tx.execute(select(s.c.head_task).where(s.c.id.in_(sorted(keys)))).scalars()) if keys else set()
 
 
 def enter_again(tx: Connection, database: Database, task_id: str, key: str) -> bool:

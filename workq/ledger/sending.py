@@ -3,6 +3,9 @@
 Who gets it is decided there: all endpoints of a topic that want its type, or the one that is named. A delivery is
 unique by its webhook and its endpoint, so whoever sends the same once more gets the one that stands. Repeatable after a
 commit that was lost: the ids of the deliveries are made before it.
+
+Where an endpoint keeps an order, its deliveries stand in line as tasks of one order key do (see positions.py): in the
+order of the commits.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from workq.errors import KeyConflict, NotFound
 from workq.ledger import HintRows, Unpublished
 from workq.ledger.database import without_values
 from workq.ledger.endpoints import Keeping, options_in, types_in
+from workq.ledger.positions import NEVER_S
 from workq.ledger.record import Recording, begin_in_sqlite, core_connection
 from workq.task import NewTask
 
@@ -65,8 +69,9 @@ class Sending(Recording, Keeping):
     def _send(
         self, tx: Connection, webhook: NewWebhook, mine: dict[str, str], hints: HintRows | None
     ) -> tuple[list[SentTo], list[NewTask]]:
+        """The deliveries, and the tasks whose turn it is."""
         d = self.database.tables.delivery
-        self._write_webhook(tx, webhook)
+        order_key = self._write_webhook(tx, webhook)
         standing = {
             row.endpoint_id: row.id
             for row in tx.execute(select(d.c.endpoint_id, d.c.id).where(d.c.webhook_id == webhook.id))
@@ -81,7 +86,9 @@ class Sending(Recording, Keeping):
                 continue
             delivery_id = mine.setdefault(row.id, new_task_id())
             options = options_in(row.options)
-            tasks.append(task_of(delivery_id, delivery_id, row.id, options, delay_s=webhook.delay_s))
+            tasks.append(
+                task_of(delivery_id, delivery_id, row.id, options, order_key=order_key, delay_s=webhook.delay_s)
+            )
             rows.append(
                 {
                     "id": delivery_id,
@@ -96,12 +103,13 @@ class Sending(Recording, Keeping):
             sent.append(SentTo(delivery_id, row.id, True))
         if rows:
             tx.execute(insert(d).values(created_at=self.database.now()), rows)
-            self._all_at_once(tx, tasks, hints)
+            tasks = [task for task in self._insert(tx, tasks, hints) if task.delay_s < NEVER_S]
         return sent, tasks
 
-    def _write_webhook(self, tx: Connection, webhook: NewWebhook) -> None:
+    def _write_webhook(self, tx: Connection, webhook: NewWebhook) -> str | None:
+        """Answers its order key: that of the one which was sent first."""
         w = self.database.tables.webhook
-        there = tx.execute(select(w.c.type, w.c.data_hash).where(w.c.id == webhook.id)).first()
+        there = tx.execute(select(w.c.type, w.c.data_hash, w.c.order_key).where(w.c.id == webhook.id)).first()
         if there is None:
             tx.execute(
                 insert(w).values(
@@ -110,14 +118,18 @@ class Sending(Recording, Keeping):
                     topic=webhook.topic,
                     body=webhook.body,
                     data_hash=webhook.data_hash,
+                    order_key=webhook.order_key,
                     created_at=self.database.now(),
                 )
             )
-        elif (there.type, there.data_hash) != (webhook.type, webhook.data_hash):
+            return webhook.order_key
+        if (there.type, there.data_hash) != (webhook.type, webhook.data_hash):
             raise KeyConflict(
                 f"event_id {webhook.id!r} was sent before, as {there.type} with other data; "
                 "another event needs another id"
             )
+        found: str | None = there.order_key
+        return found
 
     def _receivers(self, tx: Connection, webhook: NewWebhook) -> Sequence[Any]:
         e = self.database.tables.endpoint

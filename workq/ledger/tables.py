@@ -525,6 +525,7 @@ class Tables:
             Column("topic", _word(200)),
             Column("body", _body()),
             Column("data_hash", _word(64), nullable=False),
+            Column("order_key", _word(200)),
             Column("created_at", Instant(), nullable=False),
             PrimaryKeyConstraint("id", name=name("webhook_pk")),
             Index(name("webhook_by_time"), "created_at"),

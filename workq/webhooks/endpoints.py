@@ -18,8 +18,10 @@ from workq.delivery import (
     EndpointRow,
     EndpointState,
     NewEndpoint,
+    Ordered,
     WhichDeliveries,
     check_endpoint_id,
+    check_ordered,
     check_topic,
     check_types,
 )
@@ -61,6 +63,7 @@ class Endpoint:
     connect_s: float | None
     total_s: float | None
     max_age_s: float | None
+    ordered: Ordered
     headers: tuple[str, ...]
     old_secrets: tuple[datetime, ...]
     failures: int
@@ -100,7 +103,8 @@ class Endpoints:
             secret: `whsec_...`; made without one.
             headers: what its requests say beside those of every webhook.
             options: `retry_schedule` (the waits behind the first attempt, the second, ... in seconds), `concurrency`
-                (requests at once), `rate` (`"10/s"`), `connect_s` and `total_s` (deadlines), `max_age_s`.
+                (requests at once), `rate` (`"10/s"`), `connect_s` and `total_s` (deadlines), `max_age_s`, `ordered`:
+                `endpoint` or `key`: one after the other, in the order in which they were sent.
 
         Raises:
             ConfigError: something of it is wrong; nothing was stored. Refused: there is one of that id.
@@ -145,7 +149,8 @@ class Endpoints:
     ) -> Endpoint:
         """Change what is given, from the next attempt on, also for what was sent before. See `add`.
 
-        `headers`: all of them. An option that is None is as for all again.
+        `headers`: all of them. An option that is None is as for all again. `ordered` holds for what is sent from then
+        on; what was sent before keeps the order that it has, or none.
 
         Raises:
             ConfigError: something of it is wrong. NotFound: there is none of that id.
@@ -224,16 +229,18 @@ class Endpoints:
         return self._app.stores.ledger.delivery_counts(which).get(DeliveryState.HELD, 0)
 
     def release(self, endpoint_id: str) -> int:
-        """Send what is held, the oldest first; answers how many deliveries that are.
+        """Send what is held, the oldest first, or in its order; answers how many deliveries that are.
 
         Raises:
             NotFound: there is none of that id. Refused: it is disabled.
         """
         count = 0
-        while page := self._app.stores.ledger.release_held(check_endpoint_id(endpoint_id)):
-            self._app.producer.relay.offer(page)
-            count += len(page)
-        return count
+        while True:
+            page, hints = self._app.stores.ledger.release_held(check_endpoint_id(endpoint_id))
+            if not page:
+                return count
+            self._app.producer.relay.offer(hints)
+            count += page
 
     def discard(self, endpoint_id: str, *, why: str = "discarded by a person") -> int:
         """Give up what is held; answers how many deliveries that were.
@@ -279,6 +286,7 @@ class Endpoints:
             connect_s=row.options.connect_s,
             total_s=row.options.total_s,
             max_age_s=row.options.max_age_s,
+            ordered=row.options.ordered,
             headers=tuple(sorted(content.headers)),
             old_secrets=tuple(one.until for one in content.secrets if one.until is not None and one.until > now),
             failures=row.failures,
@@ -305,6 +313,8 @@ def _options(before: EndpointOptions, given: Mapping[str, Any]) -> EndpointOptio
                 options = replace(options, total_s=None if value is None else _timeout_s(value, name))
             case "max_age_s":
                 options = replace(options, max_age_s=None if value is None else check_delay_s(value, name))
+            case "ordered":
+                options = replace(options, ordered=Ordered.NO if value is None else check_ordered(value))
             case _:
                 raise TypeError(f"unexpected option {name!r}")
     return options

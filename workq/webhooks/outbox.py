@@ -31,10 +31,12 @@ from workq.delivery import (
     WhichDeliveries,
     check_endpoint_id,
     check_event_type,
+    check_order_key,
     check_topic,
     check_webhook_id,
 )
 from workq.errors import ConfigError, MissingExtra, NotFound, Refused
+from workq.ledger.positions import is_behind
 from workq.names import check_delay_s
 from workq.webhooks.endpoints import TOPIC, Endpoints
 
@@ -69,6 +71,7 @@ class Outbox:
         endpoint: str | None = None,
         event_id: str | None = None,
         delay_s: float | None = None,
+        order_key: str | None = None,
         connection: Any = None,
     ) -> Dispatch:
         """Send an event to all endpoints of a topic that want its type, or to one endpoint.
@@ -84,6 +87,8 @@ class Outbox:
             event_id: the event's own, of letters, digits, `_` and `-`: who sends the same once more gets the deliveries
                 that stand. Made without one.
             delay_s: seconds from now until it is sent.
+            order_key: up to 120 characters: an endpoint that is `ordered="key"` gets what has the same key one after
+                the other, and what has none in no order. Others do not mind it.
             connection: the caller's SQLAlchemy connection or session: it is sent if that commits.
 
         Raises:
@@ -91,7 +96,7 @@ class Outbox:
             NotFound: there is no such endpoint. KeyConflict: this id was sent before, with another type or other data.
             LedgerUnavailable: nothing was recorded, or as CommitUnknown perhaps.
         """
-        webhook = self._new(event_type, data, topic, endpoint, event_id, delay_s)
+        webhook = self._new(event_type, data, topic, endpoint, event_id, delay_s, order_key)
         sent = self._app.producer.send(webhook, connection=connection)
         return Dispatch(webhook.id, tuple(sent))
 
@@ -106,7 +111,8 @@ class Outbox:
 
         Raises:
             NotFound: there is no such delivery.
-            Refused: it is held, or its endpoint is disabled, or its body is kept no longer.
+            Refused: it is held, or waits for its turn in an order, or its endpoint is disabled, or its body is kept no
+                longer.
         """
         ledger = self._app.stores.ledger
         found = ledger.delivery(delivery_id)
@@ -118,6 +124,12 @@ class Outbox:
             try:
                 hint = ledger.reschedule(found.task_id, delay_s=0.0, why="retried by a person")
             except Refused:
+                task = ledger.get(found.task_id)
+                if task is not None and is_behind(task.due_at, datetime.now(UTC)):
+                    raise Refused(
+                        f"delivery {delivery_id} waits for its turn in the order of its endpoint; "
+                        f"for whom: workq why {found.task_id}"
+                    ) from None
                 return False
             self._app.producer.relay.offer([hint])
             return True
@@ -177,6 +189,7 @@ class Outbox:
         endpoint: str | None,
         event_id: str | None,
         delay_s: float | None,
+        order_key: str | None,
     ) -> NewWebhook:
         check_event_type(event_type)
         if event_type.startswith(OWN):
@@ -194,6 +207,7 @@ class Outbox:
             topic=None if endpoint is not None else check_topic(topic if topic is not None else TOPIC),
             endpoint_id=None if endpoint is None else check_endpoint_id(endpoint),
             delay_s=0.0 if delay_s is None else check_delay_s(delay_s),
+            order_key=None if order_key is None else check_order_key(order_key),
         )
 
 

@@ -35,6 +35,7 @@ from tests.contract.ledger.settle import SettleContract
 from tests.contract.ledger.sweep import SweepContract
 from tests.contract.ledger.text import TextContract
 from tests.contract.ledger.transaction import TransactionContract
+from tests.contract.ledger.webhook_order import WebhookOrderContract
 from tests.contract.ledger.withdraw import WithdrawContract
 from tests.contract.ledger.workers import WorkersContract
 
@@ -73,6 +74,7 @@ class LedgerContract(
     SendingContract,
     DeliveringContract,
     HoldingContract,
+    WebhookOrderContract,
     TextContract,
     RulesContract,
 ):
