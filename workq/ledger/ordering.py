@@ -96,6 +96,14 @@ class Ordering(Appending):
     def _move_up(self, tx: Connection, line: Any) -> list[Unpublished]:
         s, p, t = self.database.tables.sequence, self.database.tables.position, self.database.tables.task
         in_line = p.c.order_key == line.id
+        blocks = and_(t.c.state == State.DEAD, p.c.after_death == AfterDeath.BLOCK.value)
+        stays = (  # thousands in a row may have been cancelled
+            select(p.c.position, p.c.task_id, p.c.due_at)
+            .join(t, t.c.id == p.c.task_id)
+            .where(or_(t.c.state.not_in([one.value for one in SETTLED]), blocks))
+            .order_by(p.c.position)
+            .limit(1)
+        )
         position, head = line.head_position, line.head_task
         hints: list[Unpublished] = []
         while True:
@@ -105,13 +113,12 @@ class Ordering(Appending):
             policy = tx.execute(select(p.c.after_death).where(in_line, p.c.position == position)).scalar()
             if state == State.DEAD and policy == AfterDeath.BLOCK:
                 break
-            tx.execute(delete(p).where(in_line, p.c.position <= position))
-            following = tx.execute(
-                select(p.c.position, p.c.task_id, p.c.due_at).where(in_line).order_by(p.c.position).limit(1)
-            ).first()
+            following = tx.execute(stays.where(in_line, p.c.position > position)).first()
             if following is None:
+                tx.execute(delete(p).where(in_line))
                 tx.execute(delete(s).where(s.c.id == line.id))
                 return hints
+            tx.execute(delete(p).where(in_line, p.c.position < following.position))
             position, head = following.position, following.task_id
             hints += self._come(tx, following)
         if position != line.head_position:

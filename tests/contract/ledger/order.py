@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, event
 
 from tests.contract.given import HOUR_S, LONG_S, OUTCOMES, Clock, at_once, new
 from tests.contract.ledger.steps import Steps
@@ -133,6 +133,22 @@ class OrderContract(Steps):
 
         assert [hint.task_id for hint in hints] == [ids[3]]
         assert self.turns(ledger, ids) == [ids[3]]
+
+    def test_many_in_a_row_that_were_cancelled_are_passed_over_at_once(
+        self, ledger: Ledger, database: Database, worker: Incarnation
+    ) -> None:
+        ids = self.record(ledger, 60, order_key="k")
+        [claim] = ledger.claim(ids, by=worker.id)
+        for one in ids[1:-1]:
+            ledger.cancel(one, reason="not needed")
+        self.settle(ledger, claim, Done())
+        statements = []
+        event.listen(database.engine, "before_cursor_execute", lambda *of: statements.append(of[2]))
+
+        hints = ledger.advance(["k"])
+
+        assert [hint.task_id for hint in hints] == [ids[-1]]
+        assert len(statements) < 20, statements
 
     def test_a_cancelled_first_one_ends_and_a_sweep_finds_it(self, ledger: Ledger) -> None:
         ids = self.record(ledger, 2, order_key="k")
