@@ -206,15 +206,19 @@ def sweep(
         )
         done.pruned, done.pruned_events = pruned.tasks, pruned.events
         done.pruned_ticks, done.pruned_windows, done.pruned_workers = pruned.ticks, pruned.windows, pruned.workers
-        done.pruned_webhooks = stores.ledger.prune_webhooks(
-            limit=limit, retention_s=settings.retention_s, dry_run=dry_run
+        webhooks = stores.ledger.prune_webhooks(
+            limit=limit,
+            body_retention_s=settings.webhook_body_retention_s,
+            retention_s=settings.webhook_retention_s,
+            dry_run=dry_run,
         )
+        done.pruned_webhooks = webhooks.webhooks + webhooks.bodies
         done.pruned_jobs = stores.ledger.prune_jobs(
             limit=limit,
             retention_s=settings.retention_s,
             dead_retention_s=settings.dead_retention_s,
             dry_run=dry_run,
-        )
+        ).jobs
     if not dry_run and chosen.issuperset(RECOVERY):
         stores.ledger.swept(every_s=settings.times.sweep_s / 2)
     return done

@@ -62,6 +62,7 @@ def test_without_any_setting_the_ledger_is_one_sqlite_file_and_serves_as_all_thr
     assert settings.payload_max_bytes == 256 * 1024
     assert settings.retention_s == 7 * 86400
     assert settings.dead_retention_s == 90 * 86400
+    assert (settings.webhook_body_retention_s, settings.webhook_retention_s) == (7 * 86400, 30 * 86400)
     assert settings.warnings == ()
     assert {origin for _, _, origin in settings.table()} == {"default"}
 
@@ -90,13 +91,37 @@ def test_an_argument_wins_over_the_environment_which_wins_over_the_file(tmp_path
         ("WORKQ_NAMESPACE", "namespace", "shop"),
         ("WORKQ_QUEUE_TYPE", "queue_type", "classic"),
         ("WORKQ_LADDER", "ladder", "levels:5s,10s,1m"),
+        ("WORKQ_RETENTION_S", "retention_s", 60.0),
+        ("WORKQ_DEAD_RETENTION_S", "dead_retention_s", 90.5),
+        ("WORKQ_WEBHOOK_BODY_RETENTION_S", "webhook_body_retention_s", 60.0),
+        ("WORKQ_WEBHOOK_RETENTION_S", "webhook_retention_s", 2_592_001.0),
     ],
 )
-def test_each_environment_variable_sets_its_setting(tmp_path: Path, variable: str, name: str, value: str) -> None:
-    settings = load(tmp_path, {variable: value})
+def test_each_environment_variable_sets_its_setting(
+    tmp_path: Path, variable: str, name: str, value: str | float
+) -> None:
+    settings = load(tmp_path, {variable: str(value)})
 
     assert getattr(settings, name) == value
     assert settings.origins == {name: f"environment {variable}"}
+
+
+@pytest.mark.parametrize(
+    "variable",
+    ["WORKQ_RETENTION_S", "WORKQ_DEAD_RETENTION_S", "WORKQ_WEBHOOK_BODY_RETENTION_S", "WORKQ_WEBHOOK_RETENTION_S"],
+)
+@pytest.mark.parametrize("value", ["7d", "0", "-1", "nan", "inf", "1e300"])
+def test_a_retention_of_the_environment_that_is_none_is_refused(tmp_path: Path, variable: str, value: str) -> None:
+    assert variable in refusal(tmp_path, {variable: value})
+
+
+def test_webhooks_are_kept_as_long_as_their_bodies(tmp_path: Path) -> None:
+    told = refusal(tmp_path, {"WORKQ_WEBHOOK_RETENTION_S": "60"})
+
+    assert told == (
+        "webhook_retention_s (environment WORKQ_WEBHOOK_RETENTION_S): webhooks are kept at least as long as their "
+        "bodies: webhook_retention_s is 60, below webhook_body_retention_s, 604800"
+    )
 
 
 def test_workq_toml_wins_over_pyproject_as_a_whole(tmp_path: Path) -> None:
@@ -114,6 +139,7 @@ def test_the_file_sets_every_setting_and_times_one_by_one(tmp_path: Path) -> Non
         'ledger = "postgres://app@db/shop"\nbroker = "amqps://rabbit"\ninflight = "unix:///run/redis.sock?db=2"\n'
         'app = "shop:queue"\nnamespace = "shop"\nqueue_type = "classic"\nladder = "levels:5s,1m"\n'
         "payload_max_bytes = 1024\nretention_s = 60\ndead_retention_s = 90.5\n"
+        "webhook_body_retention_s = 30\nwebhook_retention_s = 40.5\n"
         'webhook_allow = "private"\nwebhook_ports = "443"\nwebhook_schemes = "https"\nsecret_key = "k"\n'
         "[times]\nlease_s = 60\nbeat_s = 7.5\n"
     )
@@ -122,6 +148,7 @@ def test_the_file_sets_every_setting_and_times_one_by_one(tmp_path: Path) -> Non
 
     assert settings.payload_max_bytes == 1024
     assert (settings.retention_s, settings.dead_retention_s) == (60.0, 90.5)
+    assert (settings.webhook_body_retention_s, settings.webhook_retention_s) == (30.0, 40.5)
     assert (settings.webhook_allow, settings.webhook_ports, settings.webhook_schemes) == ("private", "443", "https")
     assert settings.secret_key == "k"
     assert settings.times == Times(lease_s=60.0, beat_s=7.5)

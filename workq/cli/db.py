@@ -1,26 +1,32 @@
-"""`workq db`: the ledger's schema."""
+"""`workq db`: the ledger's schema, and how much is kept in it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import click
 
 from workq.cli import exits
 from workq.cli.group import Group
+from workq.cli.inputs import Duration
 from workq.cli.session import Session, check_folder, pass_session, sqlite_file
-from workq.cli.show import answer, record, write
+from workq.cli.show import Column, answer, record, table, write
+from workq.cli.stopping import ended_by_signals
 from workq.config import masked
+from workq.incarnation import this_person
 from workq.ledger import flow
 from workq.ledger import migrate as schema
 from workq.ledger.database import Database
 from workq.ledger.tables import SCHEMA_VERSION
+from workq.prune import prune as remove_old
+from workq.prune import retention_of
 
 
-@click.group(cls=Group, examples="workq db migrate\nworkq db status\nworkq db sql postgresql > workq.sql")
+@click.group(cls=Group, examples="workq db migrate\nworkq db status\nworkq db prune --dry-run")
 def db() -> None:
-    """The ledger's schema. A SQLite file gets it by itself; a server gets it from `workq db migrate`."""
+    """The ledger's schema, and what is kept. A SQLite file gets it by itself; a server from `workq db migrate`."""
 
 
 @db.command(examples="workq db migrate\nworkq db migrate --url postgresql://user@host/shop")
@@ -87,6 +93,63 @@ def history(session: Session, kept: str | None) -> None:
         changed = kept is not None and flow.keep(database, is_full=kept == "full")
         found = "full" if flow.is_kept(database) else "brief"
     answer(session, {"history": found, "changed": changed}, lambda: write(found))
+
+
+@db.command(
+    examples="workq db prune --dry-run\nworkq db prune\nworkq db prune --older-than 1d -o json",
+)
+@click.option(
+    "--older-than",
+    "older_than_s",
+    type=Duration(),
+    metavar="7d",
+    help="what ended so long ago, whatever the settings say",
+)
+@click.option("--dry-run", is_flag=True, help="only count; exit 3 when there is anything")
+@pass_session
+def prune(session: Session, older_than_s: float | None, dry_run: bool) -> int:
+    """Remove what is kept no longer, as sweeps do little by little: tasks, events, jobs, webhooks and their bodies.
+
+    By the settings retention_s, dead_retention_s, webhook_body_retention_s and webhook_retention_s. With --older-than,
+    dead tasks and jobs with failures still keep their time: to give dead tasks up, see workq dead discard. What is open
+    stays. Interrupted, the same command goes on.
+    """
+    ledger = session.stores().ledger
+    retention = retention_of(session.settings(), older_than_s=older_than_s)
+    if dry_run:
+        rows = ledger.prunable_rows(retention)
+        _tell_pruned(session, rows, title="would be removed", dry_run=True)
+        return exits.FINDINGS if any(rows.values()) else exits.DONE
+    removed: Counter[str] = Counter()
+    is_whole = False
+    with ended_by_signals() as ending:
+        try:
+            remove_old(ledger, retention, removed=removed, held_back=ending.held_back)
+            is_whole = True
+        finally:
+            with ending.held_back():
+                if any(removed.values()):
+                    which = {"older_than_s": older_than_s, "is_whole": is_whole}
+                    ledger.note("manual", detail={"who": this_person(), "what": "db prune", "which": which, **removed})
+                if not is_whole:
+                    so_far = ", ".join(f"{count} {name}" for name, count in removed.items() if count) or "nothing"
+                    session.warn(f"removed so far: {so_far}; the same command goes on with the others")
+    _tell_pruned(session, removed, title="removed", dry_run=False)
+    return exits.DONE
+
+
+def _tell_pruned(session: Session, rows: Mapping[str, int], *, title: str, dry_run: bool) -> None:
+    found = [(name, count) for name, count in rows.items() if count]
+    answer(
+        session,
+        {"dry_run": dry_run, "rows": dict(rows)},
+        lambda: table(
+            session,
+            [Column("table"), Column(title, is_number=True)],
+            found,
+            empty="nothing is beyond its retention",
+        ),
+    )
 
 
 @contextmanager

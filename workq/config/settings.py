@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, cast, get_args
 
 from workq.config.addresses import Allowed, Ports
 from workq.config.ladder import BINARY, levels_ms
-from workq.config.sources import SECRETS, URLS, Environment, Found, read_files
+from workq.config.sources import RETENTIONS, SECRETS, URLS, Environment, Found, read_files
 from workq.config.times import Times
 from workq.config.urls import check_broker_url, check_inflight_url, check_ledger_url, masked
 from workq.config.values import as_float, is_number, kind_of
@@ -42,6 +42,8 @@ class Settings:
         payload_max_bytes: the largest payload, measured on the encoded JSON.
         retention_s: how long succeeded and cancelled tasks are kept.
         dead_retention_s: how long dead ones are.
+        webhook_body_retention_s: how long what webhooks say is kept.
+        webhook_retention_s: how long they themselves are, with each attempt; at least as long.
         webhook_allow: to which addresses webhooks may go (see addresses.py).
         webhook_ports: to which ports; empty: 80, 443, and those above 1023 but for well-known services'.
         webhook_schemes: `http,https`, or one of them.
@@ -62,6 +64,8 @@ class Settings:
     payload_max_bytes: int = PAYLOAD_DEFAULT_BYTES
     retention_s: float = 7 * 86400.0
     dead_retention_s: float = 90 * 86400.0
+    webhook_body_retention_s: float = 7 * 86400.0
+    webhook_retention_s: float = 30 * 86400.0
     webhook_allow: str = "external"
     webhook_ports: str = ""
     webhook_schemes: str = "http,https"
@@ -79,6 +83,13 @@ class Settings:
             except ConfigError as error:
                 origin = self.origins.get(name, "argument")
                 raise ConfigError(f"{name} ({origin}): {error}") from None
+        if self.webhook_retention_s < self.webhook_body_retention_s:
+            name = "webhook_retention_s" if "webhook_retention_s" in self.origins else "webhook_body_retention_s"
+            raise ConfigError(
+                f"{name} ({self.origins.get(name, 'argument')}): webhooks are kept at least as long as their bodies: "
+                f"webhook_retention_s is {self.webhook_retention_s:g}, below webhook_body_retention_s, "
+                f"{self.webhook_body_retention_s:g}"
+            )
 
     def __repr__(self) -> str:
         return "Settings(" + ", ".join(f"{name}={value}" for name, value, _ in self.table()) + ")"
@@ -158,7 +169,7 @@ def _made_of(found: Found) -> Settings:
         origin = found.origins.get(str(error).partition(":")[0])
         origins = [origin] if origin else sorted({found.origins[f"times.{name}"] for name in chosen})
         raise ConfigError(f"{error} ({', '.join(origins)})") from None
-    for name in ("retention_s", "dead_retention_s"):
+    for name in RETENTIONS:
         if name in values:
             values[name] = as_float(values[name])
     return Settings(**values, times=times, origins=dict(found.origins), warnings=tuple(found.warnings))
@@ -213,6 +224,8 @@ _CHECKS: Final[Mapping[str, Callable[[Any], object]]] = {
     "payload_max_bytes": _check_payload_max,
     "retention_s": _check_retention,
     "dead_retention_s": _check_retention,
+    "webhook_body_retention_s": _check_retention,
+    "webhook_retention_s": _check_retention,
     "webhook_allow": Allowed.of,
     "webhook_ports": Ports.of,
     "webhook_schemes": _check_schemes,

@@ -50,6 +50,13 @@ _VARIABLES: Final = {
     "webhook_schemes": "WORKQ_WEBHOOK_SCHEMES",
     "secret_key": "WORKQ_SECRET_KEY",
 }
+_NUMBER_VARIABLES: Final = {
+    "retention_s": "WORKQ_RETENTION_S",
+    "dead_retention_s": "WORKQ_DEAD_RETENTION_S",
+    "webhook_body_retention_s": "WORKQ_WEBHOOK_BODY_RETENTION_S",
+    "webhook_retention_s": "WORKQ_WEBHOOK_RETENTION_S",
+}
+RETENTIONS: Final = tuple(_NUMBER_VARIABLES)
 URLS: Final = frozenset({"ledger", "broker", "inflight"})
 SECRETS: Final = frozenset({"secret_key"})
 _IN_FILES: Final = URLS | SECRETS
@@ -75,6 +82,10 @@ class Environment:
                 found.add(name, self._secret(f"{variable}_FILE", path, folder), f"environment {variable}_FILE")
             elif value is not None:
                 found.add(name, value, f"environment {variable}")
+        for name, variable in _NUMBER_VARIABLES.items():
+            value = self.value(variable)
+            if value is not None and name not in found.values:
+                found.add(name, _seconds(value, variable), f"environment {variable}")
 
     def value(self, variable: str) -> str | None:
         """What the variable says, or None if it is missing, empty or blank."""
@@ -103,10 +114,17 @@ class Environment:
         return value
 
 
+def _seconds(text: str, variable: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError(f"{variable}: need seconds, such as 604800, got {one_line(text)[:60]!r}") from None
+
+
 # -- files
 
 _STRINGS: Final = tuple(_VARIABLES)
-_NUMBERS: Final = ("payload_max_bytes", "retention_s", "dead_retention_s")
+_NUMBERS: Final = ("payload_max_bytes", *RETENTIONS)
 
 
 def read_files(found: Found, folder: Path | None, named: str | os.PathLike[str] | None) -> None:

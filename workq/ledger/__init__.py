@@ -66,9 +66,12 @@ from workq.ledger.answers import (
     Pause,
     Prunable,
     Pruned,
+    PrunedJobs,
+    PrunedWebhooks,
     Prunes,
     QueueCount,
     Reaped,
+    Retention,
     ScheduleRow,
     SequenceRow,
     Settled,
@@ -102,6 +105,9 @@ __all__ = [
     "Pause",
     "Prunable",
     "Pruned",
+    "PrunedJobs",
+    "PrunedWebhooks",
+    "Retention",
     "Prunes",
     "QueueCount",
     "Reaped",
@@ -670,8 +676,10 @@ class Ledger(Protocol):
         """Put the sums of its subtasks in the place of a job's counts, where they differ; answers hints to send."""
         ...
 
-    def prune_jobs(self, *, limit: int, retention_s: float, dead_retention_s: float, dry_run: bool = False) -> int:
-        """Remove jobs that ended so long ago (`dead_retention_s`: with failures); answers how many."""
+    def prune_jobs(
+        self, *, limit: int, retention_s: float, dead_retention_s: float, dry_run: bool = False
+    ) -> PrunedJobs:
+        """Remove jobs that ended so long ago (`dead_retention_s`: with failures); answers how many rows that were."""
         ...
 
     def job(self, job_id: str) -> JobRow | None:
@@ -804,11 +812,17 @@ class Ledger(Protocol):
         """End deliveries whose tasks were ended by others than their handler; answers how many. Repeatable."""
         ...
 
-    def prune_webhooks(self, *, limit: int, retention_s: float, dry_run: bool = False) -> int:
-        """Drop what webhooks had in them, `retention_s` old, and after a month all that is known of them.
+    def prune_webhooks(
+        self, *, limit: int, body_retention_s: float, retention_s: float, dry_run: bool = False
+    ) -> PrunedWebhooks:
+        """Drop what webhooks had in them, `body_retention_s` old, and later all that is known of them: `retention_s`.
 
-        None of which a delivery is open; answers how many webhooks that concerned. Repeatable.
+        None of which a delivery is open, and at most `limit` webhooks. Repeatable.
         """
+        ...
+
+    def prunable_rows(self, retention: Retention) -> dict[str, int]:
+        """How many rows there are beyond their retention, by table; `webhook_body`: webhooks whose bodies are."""
         ...
 
     def delivery(self, delivery_id: str) -> DeliveryRow | None:

@@ -256,6 +256,36 @@ class Pruned:
 
 
 @dataclass(frozen=True, slots=True)
+class PrunedJobs:
+    """How many jobs retention removed, and rows of what hung on them, or on those that are still there."""
+
+    jobs: int
+    subtasks: int
+    failed_items: int
+    results: int
+
+
+@dataclass(frozen=True, slots=True)
+class PrunedWebhooks:
+    """How many webhooks retention removed with what hung on them, and from how many it took their `bodies`."""
+
+    webhooks: int
+    bodies: int
+    deliveries: int
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long is kept, in seconds, what has an end: tasks and jobs, those that are dead or have failures, webhooks."""
+
+    tasks_s: float
+    dead_s: float
+    bodies_s: float
+    webhooks_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Standing:
     """Where one task stands, with what only an operator asks. `now` is the ledger's clock at the look."""
 

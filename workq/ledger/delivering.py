@@ -20,8 +20,6 @@ from sqlalchemy import (
     and_,
     bindparam,
     case,
-    delete,
-    exists,
     func,
     insert,
     literal,
@@ -64,8 +62,6 @@ DISABLED_AFTER_S: Final = 5 * 86_400.0
 DISABLED_AFTER: Final = 20
 """Nothing has arrived for so long, and so many attempts have failed in a row: it is disabled."""
 TENDED_S: Final = 86_400.0
-KEPT_S: Final = 30 * 86_400.0
-"""So long a webhook is known, with what came of it."""
 WORKER_LOST: Final = "worker_lost"
 """The class of a delivery whose task is dead of its workers' deaths: nobody knows what the receiver has seen."""
 _LED_TO: Final = {
@@ -305,34 +301,6 @@ class Delivering:
             return len(found)
 
         return self.database.run(end)
-
-    def prune_webhooks(self, *, limit: int, retention_s: float, dry_run: bool = False) -> int:
-        """Drop bodies that are `retention_s` old, and whole webhooks after `KEPT_S`, with deliveries and attempts.
-
-        None of which a delivery is open. Answers how many webhooks that concerned. Repeatable.
-        """
-        tables, now = self.database.tables, self.database.now
-        d, w, a = tables.delivery, tables.webhook, tables.delivery_attempt
-        is_open = exists(
-            select(d.c.id).where(d.c.webhook_id == w.c.id, d.c.state.in_([one.value for one in DELIVERY_OPEN]))
-        )
-        old = select(w.c.id).where(~is_open).order_by(w.c.created_at).limit(limit)
-        for_good = old.where(w.c.created_at < now(-max(KEPT_S, retention_s)))
-        with_body = old.where(w.c.created_at < now(-retention_s), w.c.body.is_not(None))
-
-        def prune(tx: Connection) -> int:
-            gone = sorted(tx.execute(for_good).scalars())
-            emptied = sorted(set(tx.execute(with_body).scalars()) - set(gone))
-            if not dry_run and gone:
-                of_gone = select(d.c.id).where(d.c.webhook_id.in_(gone))
-                tx.execute(delete(a).where(a.c.delivery_id.in_(list(tx.execute(of_gone).scalars()))))
-                tx.execute(delete(d).where(d.c.webhook_id.in_(gone)))
-                tx.execute(delete(w).where(w.c.id.in_(gone)))
-            if not dry_run and emptied:
-                tx.execute(update(w).where(w.c.id.in_(emptied)).values(body=None))
-            return len(gone) + len(emptied)
-
-        return self.database.run(prune)
 
     # -- look
 

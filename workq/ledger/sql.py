@@ -18,7 +18,7 @@ from workq.ledger.marks import Marking
 from workq.ledger.nesting import Nesting
 from workq.ledger.ordering import Ordering
 from workq.ledger.pausing import Pausing
-from workq.ledger.plans import Planning
+from workq.ledger.pruning import Pruning
 from workq.ledger.question import Asking
 from workq.ledger.rebuilds import Rebuilding
 from workq.ledger.repair import RESERVED_S
@@ -36,7 +36,7 @@ class SqlLedger(
     Ordering,
     Limiting,
     Auditing,
-    Planning,
+    Pruning,
     Rebuilding,
     Marking,
     Pausing,

@@ -8,7 +8,7 @@ settled by others than a handler, and judges a job whose splitter is dead. Every
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from functools import partial
 from time import monotonic
@@ -36,9 +36,10 @@ from sqlalchemy.sql.elements import ColumnElement
 from workq import codec
 from workq.errors import Unavailable
 from workq.job import JOB_ENDED, JOB_STARTS, JOB_UNWANTED, Collect, JobState, Tended, splitter
-from workq.ledger import Settled, Unpublished
+from workq.ledger import PrunedJobs, Settled, Unpublished
 from workq.ledger.among import among, in_order
 from workq.ledger.counting import Change, JobLock, Rest, Wishes
+from workq.ledger.database import Database
 from workq.ledger.positions import NEVER_S
 from workq.ledger.repair import RESERVED_S
 from workq.ledger.settling import ERROR_MAX, Settling
@@ -386,41 +387,57 @@ class Tending(Withdrawing, Settling):
 
     # -- what nobody asks for any more
 
-    def prune_jobs(self, *, limit: int, retention_s: float, dead_retention_s: float, dry_run: bool = False) -> int:
-        """Remove jobs that ended so long ago, each after its subtasks, failed items and results; answers how many jobs.
+    def prune_jobs(
+        self, *, limit: int, retention_s: float, dead_retention_s: float, dry_run: bool = False
+    ) -> PrunedJobs:
+        """Remove jobs that ended so long ago, each after its subtasks, failed items and results; answers how many.
 
-        `dead_retention_s`: of those with failures. At most `limit` rows: what is left, the next one removes.
+        `dead_retention_s`: of those with failures. At most `limit` rows: what is left, the next one removes. A dry run
+        counts jobs alone.
         """
-        tables, now = self.database.tables, self.database.now
+        tables = self.database.tables
         j = tables.job
-        with_failures = [JobState.FAILED.value, JobState.COMPLETED_WITH_FAILURES.value]
-        without = [JobState.SUCCEEDED.value, JobState.CANCELLED.value]
-        is_old = or_(
-            and_(j.c.state.in_(without), j.c.ended_at <= now(-retention_s)),
-            and_(j.c.state.in_(with_failures), j.c.ended_at <= now(-dead_retention_s)),
-        )
+        is_old = old_jobs(self.database, retention_s=retention_s, dead_retention_s=dead_retention_s)
         old = self.database.ask(
             lambda tx: list(tx.execute(select(j.c.id).where(is_old).order_by(j.c.id).limit(limit)).scalars())
         )
         if dry_run:
-            return len(old)
-        removed, left = 0, limit
+            return PrunedJobs(len(old), 0, 0, 0)
+        jobs, parts = 0, Counter[str]()
         for job_id in old:
-            for table, column in (
-                (tables.subtask, tables.subtask.c.task_id),
-                (tables.failed_item, tables.failed_item.c.id),
-                (tables.job_result, tables.job_result.c.id),
-            ):
-                of_it = select(column).where(table.c.job_id == job_id).limit(left)
-                ids = self.database.ask(partial(_firsts_of, of_it))
-                for start in range(0, len(ids), AT_ONCE):
-                    part = delete(table).where(column.in_(ids[start : start + AT_ONCE]))
-                    self.database.run(partial(_done, part))
-                left -= len(ids)
-                if left <= 0:
-                    return removed
-            removed += self.database.run(partial(_done, delete(j).where(j.c.id == job_id, is_old)))
+            parts.update(self._forget_parts(job_id, limit=limit - parts.total()))
+            if parts.total() >= limit:
+                break
+            jobs += self.database.run(partial(_done, delete(j).where(j.c.id == job_id, is_old)))
+        return PrunedJobs(jobs, parts["subtask"], parts["failed_item"], parts["job_result"])
+
+    def _forget_parts(self, job_id: str, *, limit: int) -> Counter[str]:
+        """Remove rows that hang on a job; answers how many of each table."""
+        tables, removed = self.database.tables, Counter[str]()
+        for name, column in (
+            ("subtask", tables.subtask.c.task_id),
+            ("failed_item", tables.failed_item.c.id),
+            ("job_result", tables.job_result.c.id),
+        ):
+            of_it = select(column).where(column.table.c.job_id == job_id).limit(limit - removed.total())
+            ids = self.database.ask(partial(_firsts_of, of_it))
+            for start in range(0, len(ids), AT_ONCE):
+                part = delete(column.table).where(column.in_(ids[start : start + AT_ONCE]))
+                removed[name] += self.database.run(partial(_done, part))
+            if removed.total() >= limit:
+                break
         return removed
+
+
+def old_jobs(database: Database, *, retention_s: float, dead_retention_s: float) -> ColumnElement[bool]:
+    """Whether a job has ended so long ago that it is removed."""
+    j, now = database.tables.job, database.now
+    with_failures = [JobState.FAILED.value, JobState.COMPLETED_WITH_FAILURES.value]
+    without = [JobState.SUCCEEDED.value, JobState.CANCELLED.value]
+    return or_(
+        and_(j.c.state.in_(without), j.c.ended_at <= now(-retention_s)),
+        and_(j.c.state.in_(with_failures), j.c.ended_at <= now(-dead_retention_s)),
+    )
 
 
 def _firsts_of(query: Select[Any], tx: Connection) -> list[Any]:

@@ -23,6 +23,7 @@ from tests.contract.ledger.partitions import PartitionsContract
 from tests.contract.ledger.pauses import PausesContract
 from tests.contract.ledger.people import PeopleContract
 from tests.contract.ledger.plan import PlanContract
+from tests.contract.ledger.pruning import PruningContract
 from tests.contract.ledger.questions import QuestionsContract
 from tests.contract.ledger.reap import ReapContract
 from tests.contract.ledger.rebuild import RebuildContract
@@ -75,6 +76,7 @@ class LedgerContract(
     DeliveringContract,
     HoldingContract,
     WebhookOrderContract,
+    PruningContract,
     TextContract,
     RulesContract,
 ):

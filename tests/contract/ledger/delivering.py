@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.given import HOUR_S, Clock
+from tests.contract.given import Clock
 from tests.contract.ledger.webhook_steps import ALL, BODY, URL, WebhookSteps, failed, sent, webhook
 from workq import codec
 from workq.delivery import (
@@ -127,29 +127,6 @@ class DeliveringContract(WebhookSteps):
         assert (gone.state, gone.error_class) == (DeliveryState.CANCELLED, None)
         assert dead.ended_at == self.task(ledger, crashed.delivery_id).settled_at
         assert self.delivery(ledger, open_one.delivery_id).state is DeliveryState.PENDING
-
-    def test_what_was_sent_is_kept_for_some_time_and_longer_while_a_delivery_is_open(
-        self, ledger: Ledger, worker: Incarnation, clock: Clock
-    ) -> None:
-        self.endpoint(ledger)
-        ended, open_one = (self.send(ledger, id=name)[0] for name in ("ended", "open"))
-        [claim] = self.carried(ledger, worker, [ended])
-        self.settle(ledger, claim, Delivered(sent(claim), Done()))
-        assert ledger.prune_webhooks(limit=9, retention_s=HOUR_S) == 0
-        clock.forward(2 * HOUR_S)
-
-        first = [ledger.prune_webhooks(limit=9, retention_s=HOUR_S, dry_run=dry) for dry in (True, False, False)]
-        bodies = [ledger.webhook_body(name) for name in ("ended", "open")]
-        kept = self.delivery(ledger, ended.delivery_id)
-        clock.forward(31 * 86_400.0)
-        second = [ledger.prune_webhooks(limit=9, retention_s=HOUR_S) for _ in range(2)]
-
-        assert (first, second, bodies) == ([1, 1, 0], [1, 0], [None, BODY])
-        assert (kept.state, kept.type) == (DeliveryState.SUCCEEDED, "invoice.paid")
-        assert ledger.delivery(ended.delivery_id) is None
-        assert ledger.attempts(ended.delivery_id) == []
-        assert self.delivery(ledger, open_one.delivery_id).state is DeliveryState.PENDING
-        assert ledger.webhook_body("open") == BODY
 
     def test_deliveries_are_found_by_what_became_of_them(
         self, ledger: Ledger, worker: Incarnation, clock: Clock

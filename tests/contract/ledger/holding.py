@@ -118,5 +118,5 @@ class HoldingContract(WebhookSteps):
 
         assert [endpoints[one] for one in ledger.resendable(ALL)] == ["a"]
         clock.forward(2 * HOUR_S)
-        ledger.prune_webhooks(limit=9, retention_s=HOUR_S)
+        ledger.prune_webhooks(limit=9, body_retention_s=HOUR_S, retention_s=9 * HOUR_S)
         assert ledger.resend(list(endpoints), cause=Cause.MANUAL) == ([], [])

@@ -747,7 +747,8 @@ class JobsContract(JobSteps):
         with database.engine.connect() as connection:
             of_jobs = tables.subtask, tables.failed_item, tables.job_result
             left = [len(connection.execute(one.select()).all()) for one in of_jobs]
-        assert (early, foreseen, cut, removed) == (0, 1, 0, 1)
+        assert [one.jobs for one in (early, foreseen, cut, removed)] == [0, 1, 0, 1]
+        assert (cut.subtasks, removed.subtasks, removed.failed_items, removed.results) == (1, 0, 1, 1)
         assert [one.id for one in ledger.jobs()] == [running.id]
         assert left == [0, 0, 0]
 
