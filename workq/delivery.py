@@ -29,6 +29,7 @@ from workq.names import check_key
 from workq.task import AfterDeath, Limit, NewTask
 
 TASK_NAME: Final = "workq.webhook"
+NOTICE_NAME: Final = "workq.webhook.notice"
 QUEUE: Final = "webhooks"
 CONCURRENCY: Final = 8
 FAILURES_MAX: Final = 1_000
@@ -46,6 +47,11 @@ _ID: Final = re.compile(_WORD)
 _TOPIC: Final = re.compile(r"[A-Za-z0-9_.:@/-]{1,200}")
 OWN: Final = "workq."
 """How the types of workq's own events begin."""
+OWN_TOPIC: Final = "workq"
+"""Its endpoints are sent what operators should know: the notices."""
+NOTICE_FAILURES_MAX: Final = 20
+NOTICE_AGAIN_S: Final = 3600.0
+"""What happens again and again at an endpoint is told once in so long."""
 
 
 class DeliveryState(StrEnum):
@@ -90,6 +96,26 @@ class Ordered(StrEnum):
     """Those that were sent with the same key; without a key, none."""
 
 
+class OnGone(StrEnum):
+    """What becomes of an endpoint whose receiver answers 410: it wants nothing any more."""
+
+    DISABLE = "disable"
+    """It is disabled at once."""
+    CONFIRM = "confirm"
+    """It is asked once more, an hour later: some answer so while a new version is rolled out."""
+
+
+class NoticeKind(StrEnum):
+    """What operators are told of."""
+
+    FAILING = "endpoint.failing"
+    """So much of what disables an endpoint has come to pass: 50, 70 and 90 percent, once each."""
+    DISABLED = "endpoint.disabled"
+    EXHAUSTED = "delivery.exhausted"
+    RECOVERED = "delivery.recovered"
+    """One that had failed has arrived after all, because a person has sent it again."""
+
+
 class EndpointOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     """How an endpoint is served. Kept as JSON, so that it only grows. None: as for all (see webhooks/)."""
 
@@ -102,6 +128,7 @@ class EndpointOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     connect_s: float | None = None
     total_s: float | None = None
     ordered: Ordered = Ordered.NO
+    on_410: OnGone = OnGone.DISABLE
 
 
 class NewEndpoint(msgspec.Struct, frozen=True):
@@ -139,6 +166,21 @@ class NewWebhook(msgspec.Struct, frozen=True):
     endpoint_id: str | None = None
     delay_s: float = 0.0
     order_key: str | None = None
+
+
+class NewNotice(msgspec.Struct, frozen=True):
+    """Something that operators should know of an endpoint. `facts`: what its kind has beside that, as JSON."""
+
+    kind: NoticeKind
+    endpoint_id: str
+    facts: dict[str, Any]
+
+    @property
+    def key(self) -> str | None:
+        """What is told once in `NOTICE_AGAIN_S`; None: the ledger has decided that it is told."""
+        if self.kind in (NoticeKind.EXHAUSTED, NoticeKind.RECOVERED):
+            return f"{self.kind}:{self.endpoint_id}"
+        return None
 
 
 class SentTo(msgspec.Struct, frozen=True):
@@ -222,6 +264,8 @@ class Parcel(msgspec.Struct, frozen=True):
     options: EndpointOptions
     state: str
     age_s: float
+    last_class: str | None = None
+    """The error class of its last attempt."""
 
 
 class WhichDeliveries(msgspec.Struct, frozen=True):
@@ -296,6 +340,17 @@ def check_ordered(value: object) -> Ordered:
     return Ordered(value)
 
 
+def check_on_410(value: object) -> OnGone:
+    """What a 410 leads to.
+
+    Raises:
+        ConfigError: it is none of the words for that.
+    """
+    if not isinstance(value, str) or value not in tuple(OnGone):
+        raise ConfigError(f"on_410: need one of {', '.join(OnGone)}, got {value!r:.100}")
+    return OnGone(value)
+
+
 def check_endpoint_id(value: object) -> str:
     """The name of an endpoint, unchanged.
 
@@ -355,4 +410,18 @@ def task_of(
         order_key=line,
         after_death=AfterDeath.BLOCK if line is None else AfterDeath.SKIP,
         limit=Limit(limit_key(endpoint_id), options.concurrency, options.rate),
+    )
+
+
+def task_of_notice(task_id: str, notice: NewNotice) -> NewTask:
+    """The task that tells operators of something."""
+    arguments = {"a": [notice.kind.value, notice.endpoint_id, notice.facts], "k": {}}
+    return NewTask(
+        id=task_id,
+        name=NOTICE_NAME,
+        queue=QUEUE,
+        payload=codec.encode(arguments, path="notice"),
+        failures_max=NOTICE_FAILURES_MAX,
+        key=notice.key,
+        key_for_s=None if notice.key is None else NOTICE_AGAIN_S,
     )

@@ -34,9 +34,23 @@ def add(cli: Cli, *more: str) -> Any:
 
 def test_an_endpoint_is_added_shown_changed_and_removed(cli: Cli) -> None:
     made = add(cli, "--id", "acme", "--type", "invoice.*", "--type", "user.added", "--header", f"X-Token={CANARY}")
-    options = ["--retry-schedule", "5s,1m", "--rate", "10/s", "--concurrency", "2", "--timeout", "3", "--max-age", "3d"]
+    options = [
+        "--on-410",
+        "confirm",
+        "--retry-schedule",
+        "5s,1m",
+        "--rate",
+        "10/s",
+        "--concurrency",
+        "2",
+        "--timeout",
+        "3",
+        "--max-age",
+        "3d",
+    ]
     edited = cli.here("webhook", "endpoint", "edit", "acme", "--to", f"{URL}/v2", "--topic", "other", *options)
     shown, listed = cli.look("webhook", "endpoint", "show", "acme"), cli.look("webhook", "endpoint", "ls")
+    grows = cli.here("webhook", "endpoint", "edit", "acme", "--retry-schedule", "5s..1m*5", "-o", "json").json()
     back = cli.here(*["webhook", "endpoint", "edit", "acme", "--retry-schedule", "spec", "--rate", "none"])
     again = cli.look("webhook", "endpoint", "show", "acme")
     removed, missing = (cli.here("webhook", "endpoint", "rm", "acme") for _ in range(2))
@@ -49,6 +63,8 @@ def test_an_endpoint_is_added_shown_changed_and_removed(cli: Cli) -> None:
     assert (shown["url"], shown["topic"], shown["state"]) == (f"{URL}/v2", "other", "enabled")
     assert (shown["retry_schedule"], shown["rate"], shown["concurrency"]) == ([5.0, 60.0], "10/s", 2)
     assert (shown["total_s"], shown["max_age_s"], shown["headers"]) == (3.0, 259_200.0, ["x-token"])
+    assert (made["on_410"], shown["on_410"]) == ("disable", "confirm")
+    assert grows["retry_schedule"] == [5.0, 10.0, 20.0, 40.0, 60.0]
     assert (again["retry_schedule"], again["rate"], again["concurrency"]) == (None, None, 2)
     assert "no endpoint 'acme'" in missing.err
     assert CANARY not in json.dumps([made, shown, listed]) + edited.out + edited.err
@@ -63,6 +79,8 @@ def test_an_endpoint_is_added_shown_changed_and_removed(cli: Cli) -> None:
         ([URL, "--header", "webhook-id=1"], "workq says that itself"),
         ([URL, "--header", f"authorization: {CANARY}"], "write NAME=VALUE"),
         ([URL, "--retry-schedule", "5s,never"], "write waits with commas between"),
+        ([URL, "--retry-schedule", "1m..5s*3"], "grows from more than 0 s up to at least that"),
+        ([URL, "--retry-schedule", "5s..1m*many"], "write waits with commas between"),
         ([URL, "--ordered", "always"], "is not one of 'no', 'endpoint', 'key'"),
         ([URL, "--rate", "fast"], "need a whole number from 1 to 1000 per s, m, h or d"),
         ([URL, "--secret", CANARY], "secret: need whsec_"),
@@ -138,6 +156,7 @@ def test_an_event_is_sent_to_all_who_want_it_once_and_is_seen(cli: Cli) -> None:
     ("arguments", "status", "said"),
     [
         (["send", "workq.ping"], 2, "are workq's own"),
+        (["send", "invoice.paid", "--topic", "workq"], 2, "is for what workq itself tells operators"),
         (["send", "invoice paid"], 2, "need words with dots between"),
         (["send", "invoice.paid", "--endpoint", "nobody"], 1, "no endpoint 'nobody'"),
         (["send", "invoice.paid", "--event-id", "a.b"], 2, "event_id: need"),
@@ -239,6 +258,8 @@ def test_what_has_failed_is_recovered_and_what_was_sent_is_replayed_with_a_count
     recovered, replayed = cli.here(*recover), cli.here(*replay, "-o", "json")
     nothing = cli.here(*replay, "--dry-run")
     causes = [state(cli, one) for one in (lost, arrived, waits)]
+    foreseen = [cli.here("webhook", "delivery", "retry", one, "--dry-run") for one in (lost, waits)]
+    still = state(cli, lost), state(cli, waits)
     later = cli.here("webhook", "delivery", "retry", waits)
 
     assert [(ran.status, ran.out) for ran in counts] == [(3, "1 would be sent again\n"), (3, "2 would be sent again\n")]
@@ -246,8 +267,13 @@ def test_what_has_failed_is_recovered_and_what_was_sent_is_replayed_with_a_count
     assert replayed.json() == {"count": 1, "dry_run": False}
     assert (nothing.status, nothing.out) == (0, "0 would be sent again\n")
     assert causes == [("pending", "manual"), ("pending", "replay"), ("pending", "scheduled")]
+    assert [(ran.status, ran.out) for ran in foreseen] == [(3, "it would be tried again\n")] * 2
+    assert still == (causes[0], causes[2])
     assert later.out == "it is tried again\n"
     tried(cli, lost, error_class="server_error")
+    assert state(cli, lost)[0] == "exhausted"
+    ended = cli.here("webhook", "delivery", "retry", lost, "--dry-run")
+    assert (ended.status, ended.out) == (3, "it would be tried again\n")
     assert state(cli, lost)[0] == "exhausted"
     assert cli.here("webhook", "delivery", "retry", lost).out == "it is tried again\n"
     assert state(cli, lost) == ("pending", "manual")

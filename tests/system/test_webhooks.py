@@ -14,7 +14,7 @@ from tests.system.conftest import OpenLeg
 from tests.system.fleet import wait_until
 from tests.system.inbox import Inbox, Letter
 from tests.system.legs import Leg
-from tests.system.postman import APP
+from tests.system.postman import APP, NOTICES
 from workq.delivery import DeliveryState, WhichDeliveries
 from workq.webhooks.outbox import Outbox
 
@@ -180,6 +180,50 @@ def test_the_order_of_each_key_is_kept_past_failures_and_a_killed_worker(leg: Le
         assert sorted(arrived, key=lambda number: arrived[number]) == list(range(each))
         assert all(arrived[number] < first[number + 1] for number in range(each - 1)), mine
     assert leg.app.stores.ledger.sequences() == []
+
+
+def test_operators_are_told_once_of_what_goes_wrong_and_of_what_arrives_after_all(leg: Leg, outbox: Outbox) -> None:
+    is_up = False
+    heard = leg.folder / "notices.jsonl"
+
+    async def answer(letter: Letter) -> int:
+        return {"gone": 410, "down": 200 if is_up else 500}.get(letter.path, 200)
+
+    def kinds() -> list[tuple[str, str]]:
+        lines = heard.read_text().splitlines() if heard.exists() else []
+        return sorted((one["kind"], one["endpoint"]) for one in map(json.loads, lines))
+
+    with Inbox(answer) as inbox:
+        for name in ("gone", "down"):
+            outbox.endpoints.add(inbox.url(name), endpoint_id=name, types=[name], retry_schedule=[0.1])
+        operators = outbox.endpoints.add(inbox.url("ops"), endpoint_id="ops", topic="workq").secret
+        with leg.fleet(processes=1, threads=8, app=APP, environ={NOTICES: str(heard)}) as fleet:
+            for number in range(3):
+                outbox.send("down", {"number": number})
+            outbox.send("gone", {})
+            expected = [("delivery.exhausted", "down"), ("endpoint.disabled", "gone")]
+            wait_until(lambda: kinds() == expected, timeout_s=BOUND_S, what="both are told")
+            wait_until(
+                lambda: counts(leg).get(DeliveryState.EXHAUSTED) == 3, timeout_s=BOUND_S, what="all three are exhausted"
+            )
+            is_up = True
+            assert outbox.recover("down", since_s=3600.0) == 3
+            expected = [("delivery.exhausted", "down"), ("delivery.recovered", "down"), ("endpoint.disabled", "gone")]
+            wait_until(lambda: kinds() == expected, timeout_s=BOUND_S, what="it is told that it has recovered")
+            wait_delivered(leg, 3 + 3)
+            fleet.terminate()
+            assert fleet.wait(30) == 0, fleet.text()
+
+    assert kinds() == expected
+    assert operators is not None
+    told = [letter for letter in inbox.letters if letter.path == "ops"]
+    assert all(letter.is_signed_with(operators) for letter in told)
+    types = {json.loads(letter.body)["type"] for letter in told}
+    assert types == {f"workq.{kind}" for kind, _ in expected}
+    data = {one["kind"]: one for one in (json.loads(letter.body)["data"] for letter in told)}
+    assert data["delivery.exhausted"]["event_type"] == "down"
+    assert data["delivery.exhausted"]["error_class"] == "server_error"
+    assert len(inbox.counts()) == len({letter.id for letter in inbox.letters})
 
 
 def test_while_a_secret_is_rotated_both_verify_and_the_new_one_alone_afterwards(

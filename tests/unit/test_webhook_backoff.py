@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,6 +18,7 @@ from workq.webhooks.backoff import (
     STEPS_S,
     THROTTLED_MIN_S,
     check_steps,
+    growing,
     retry_after_s,
     wait_s,
 )
@@ -92,6 +95,32 @@ def test_nonsense_asks_for_nothing_and_raises_nothing(value: str) -> None:
 def test_what_is_no_schedule_is_refused(steps: tuple[float, ...]) -> None:
     with pytest.raises(ConfigError, match="retry_schedule"):
         check_steps(steps)
+
+
+def test_a_schedule_may_grow_by_a_formula() -> None:
+    assert growing(5.0, 60.0, 6) == (5.0, 10.0, 20.0, 40.0, 60.0, 60.0)
+    assert growing(1, 1, 3, factor=1) == (1.0, 1.0, 1.0)
+    assert growing(1.0, 100.0, 3, factor=10.0) == (1.0, 10.0, 100.0)
+
+
+@pytest.mark.parametrize(
+    ("first_s", "most_s", "retries", "factor"),
+    [
+        (0.0, 60.0, 6, 2.0),
+        (61.0, 60.0, 6, 2.0),
+        (5.0, 60.0, 0, 2.0),
+        (5.0, 60.0, 101, 2.0),
+        (5.0, 60.0, 2.5, 2.0),
+        (5.0, 60.0, 6, 0.5),
+        (5.0, 60.0, 6, math.nan),
+        (5.0, 8 * 86_400.0, 30, 2.0),
+        ("5s", 60.0, 6, 2.0),
+        (True, 60.0, 6, 2.0),
+    ],
+)
+def test_what_is_no_formula_is_refused(first_s: Any, most_s: Any, retries: Any, factor: Any) -> None:
+    with pytest.raises(ConfigError, match="retry_schedule"):
+        growing(first_s, most_s, retries, factor=factor)
 
 
 def test_a_schedule_of_ones_own_is_kept() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from workq.cli import exits
 from workq.cli.group import Group
 from workq.cli.inputs import Duration, TaskId, WholeNumber
 from workq.cli.session import Session, pass_session
@@ -101,15 +102,18 @@ def show(session: Session, delivery_id: str, with_body: bool) -> None:
 
 @delivery.command("retry", examples="workq webhook delivery retry 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f")
 @click.argument("delivery_id", metavar="ID", type=TaskId())
+@click.option("--dry-run", is_flag=True, help="only say whether it would be; exit 3 then")
 @pass_session
-def retry(session: Session, delivery_id: str) -> None:
+def retry(session: Session, delivery_id: str, dry_run: bool) -> int:
     """Try a delivery again now, whether it waits for its next attempt or has ended: then its schedule begins anew."""
     from workq.webhooks.outbox import Outbox
 
     session.stores()
-    is_retried = Outbox(session.queue()).retry(delivery_id)
-    said = "it is tried again" if is_retried else "it is being sent just now"
-    answer(session, {"id": delivery_id, "retried": is_retried}, lambda: write(said))
+    is_retried = Outbox(session.queue()).retry(delivery_id, dry_run=dry_run)
+    again = "it would be tried again" if dry_run else "it is tried again"
+    said = again if is_retried else "it is being sent just now"
+    answer(session, {"id": delivery_id, "retried": is_retried, "dry_run": dry_run}, lambda: write(said))
+    return exits.FINDINGS if dry_run and is_retried else exits.DONE
 
 
 def _line(one: AttemptRow) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -13,8 +13,9 @@ from workq.cli.group import Group
 from workq.cli.inputs import Decimal, Duration, WholeNumber
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, record, table, write
-from workq.delivery import EndpointState, Ordered
+from workq.delivery import EndpointState, OnGone, Ordered
 from workq.names import seconds_of
+from workq.webhooks.backoff import growing
 from workq.webhooks.endpoints import GRACE_S, TOPIC, Endpoint, Endpoints
 from workq.webhooks.target import check_headers
 
@@ -40,7 +41,9 @@ def _options(command: Any) -> Any:
                 "--header", "headers", multiple=True, metavar="NAME=VALUE", help="said in each request; repeat it"
             ),
             click.option(
-                "--retry-schedule", metavar="5s,5m,1h", help="waits behind the first attempt, the second, ...; `spec`"
+                "--retry-schedule",
+                metavar="5s,5m,1h",
+                help="waits behind the first attempt, the second, ...; `5s..1h*12`: 12 of them, doubling; `spec`",
             ),
             click.option("--concurrency", type=WholeNumber(1, 10_000), help="requests at once"),
             click.option("--rate", metavar="N/s", help="requests in a time, such as 10/s; `none`"),
@@ -52,6 +55,11 @@ def _options(command: Any) -> Any:
                 help="one after the other: all of them, or those of a key",
             ),
             click.option("--max-age", "max_age_s", type=Duration(), help="nothing is sent that is older, such as 3d"),
+            click.option(
+                "--on-410",
+                type=click.Choice([one.value for one in OnGone]),
+                help="what a 410 leads to; confirm: asked once more, an hour later",
+            ),
         )
     ):
         command = option(command)
@@ -269,10 +277,17 @@ def _headers(pairs: tuple[str, ...]) -> dict[str, str]:
     return check_headers(found)
 
 
-def _schedule(text: str) -> list[float]:
+def _schedule(text: str) -> Sequence[float]:
+    span, times, count = text.partition("*")
+    first, dots, most = span.partition("..")
+    ends = seconds_of(first.strip()), seconds_of(most.strip())
+    if times and dots and ends[0] is not None and ends[1] is not None and count.strip().isdecimal():
+        return growing(ends[0], ends[1], int(count))
     waits = [seconds_of(part.strip()) for part in text.split(",")]
     if None in waits:
-        raise click.UsageError("--retry-schedule: write waits with commas between, such as 5s,5m,1h, or spec")
+        raise click.UsageError(
+            "--retry-schedule: write waits with commas between, such as 5s,5m,1h; or 5s..1h*12; or spec"
+        )
     return [one for one in waits if one is not None]
 
 

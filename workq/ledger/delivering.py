@@ -3,7 +3,9 @@
 Each attempt is a row, by its task and the number of its claim: a settlement that is repeated writes it once, and one
 that comes late is recorded too, because the receiver has had it; but it decides nothing any more.
 
-Locks: tasks first, then deliveries, then endpoints, each in the order of their ids.
+What operators should know of it is recorded there, too (see noticing.py).
+
+Locks: tasks first, then deliveries, then endpoints, each in the order of their ids, then notices.
 """
 
 from __future__ import annotations
@@ -39,18 +41,20 @@ from workq.delivery import (
     DeliveryRow,
     DeliveryState,
     EndpointState,
+    NewNotice,
+    NoticeKind,
     Parcel,
     WhichDeliveries,
     limit_key,
 )
-from workq.ledger import Settled, permits
+from workq.ledger import Settled, Unpublished, permits
 from workq.ledger.among import among, as_text, in_order
-from workq.ledger.database import Database
 from workq.ledger.endpoints import options_in
+from workq.ledger.noticing import Noticing
 from workq.ledger.positions import NEVER_S
 from workq.ledger.sqltime import Instant
 from workq.ledger.states import guarded
-from workq.task import Delivered, Failed, Settlement, State
+from workq.task import Delivered, Failed, Sent, Settlement, State
 
 ANSWER_MAX: Final = 16 * 1024
 ERROR_MAX: Final = 1_000
@@ -61,6 +65,8 @@ REST_MAX_S: Final = 3600.0
 DISABLED_AFTER_S: Final = 5 * 86_400.0
 DISABLED_AFTER: Final = 20
 """Nothing has arrived for so long, and so many attempts have failed in a row: it is disabled."""
+WARNED_AT: Final = (90, 70, 50)
+"""Percent of both of that: operators are told."""
 TENDED_S: Final = 86_400.0
 WORKER_LOST: Final = "worker_lost"
 """The class of a delivery whose task is dead of its workers' deaths: nobody knows what the receiver has seen."""
@@ -72,10 +78,8 @@ _LED_TO: Final = {
 }
 
 
-class Delivering:
+class Delivering(Noticing):
     """The part of the ledger that follows deliveries."""
-
-    database: Database
 
     # -- send
 
@@ -97,6 +101,7 @@ class Delivering:
                 options_in(options),
                 state,
                 (now - sent_at).total_seconds(),
+                last_class,
             )
             for (
                 delivery_id,
@@ -112,6 +117,7 @@ class Delivering:
                 state,
                 now,
                 sent_at,
+                last_class,
             ) in rows
         }
 
@@ -133,6 +139,7 @@ class Delivering:
                 e.c.state,
                 self.database.now(),
                 w.c.created_at,
+                d.c.error_class,
             )
             .join(w, w.c.id == d.c.webhook_id)
             .join(e, e.c.id == d.c.endpoint_id)
@@ -141,15 +148,17 @@ class Delivering:
 
     # -- settle
 
-    def record_attempts(self, tx: Connection, settlements: Sequence[Settlement], settled: Sequence[Settled]) -> None:
-        """What was sent, and where that led its delivery."""
+    def record_attempts(
+        self, tx: Connection, settlements: Sequence[Settlement], settled: Sequence[Settled]
+    ) -> list[Unpublished]:
+        """What was sent, and where that led its delivery; answers the hints of what operators are told."""
         made = [
             (one, one.outcome, result)
             for one, result in zip(settlements, settled, strict=True)
             if isinstance(one.outcome, Delivered)
         ]
         if not made:
-            return
+            return []
         recorded = self.database.kept("attempts of tasks", self._recorded_statement)
         known = set(recorded.rows(tx, {"b_ids": in_order(one.claim.task_id for one, *_ in made)}))
         new = sorted(
@@ -157,16 +166,24 @@ class Delivering:
             key=lambda one: one[1].sent.delivery_id,
         )
         if not new:
-            return
+            return []
         self.database.kept("attempt", self._attempt_statement).write_each(
             tx, [_attempt(one, outcome, result) for one, outcome, result in new]
         )
         stands = [(outcome, result) for _, outcome, result in new if result.state in _LED_TO]
-        if stands:
-            self.database.kept("delivered", self._delivered_statement).write_each(
-                tx, [_delivery(outcome, result) for outcome, result in stands]
-            )
-            self._mark_health(tx, [outcome for outcome, _ in stands])
+        if not stands:
+            return []
+        notices = self._recoveries(tx, [outcome for outcome, _ in stands])
+        self.database.kept("delivered", self._delivered_statement).write_each(
+            tx, [_delivery(outcome, result) for outcome, result in stands]
+        )
+        notices += self._mark_health(tx, [outcome for outcome, _ in stands])
+        notices += [
+            _of_delivery(NoticeKind.EXHAUSTED, outcome.sent)
+            for outcome, result in stands
+            if _state(outcome, result) is DeliveryState.EXHAUSTED
+        ]
+        return self.notice(tx, notices)
 
     def _recorded_statement(self) -> Select[Any]:
         a, dialect = self.database.tables.delivery_attempt, self.database.dialect
@@ -204,11 +221,26 @@ class Delivering:
             )
         )
 
-    def _mark_health(self, tx: Connection, outcomes: Sequence[Delivered]) -> None:
+    def _recoveries(self, tx: Connection, outcomes: Sequence[Delivered]) -> list[NewNotice]:
+        """What has arrived because a person has sent it again, and had failed before."""
+        d = self.database.tables.delivery
+        sent = {
+            one.sent.delivery_id: one.sent
+            for one in outcomes
+            if one.sent.error_class is None and one.sent.cause != Cause.SCHEDULED
+        }
+        if not sent:
+            return []
+        had_failed = select(d.c.id).where(among(d.c.id, self.database.dialect), d.c.error_class.is_not(None))
+        found = tx.execute(had_failed, {"b_ids": in_order(sent)}).scalars()
+        return [_of_delivery(NoticeKind.RECOVERED, sent[str(one)]) for one in found]
+
+    def _mark_health(self, tx: Connection, outcomes: Sequence[Delivered]) -> list[NewNotice]:
         """How many attempts have failed in a row at an endpoint, and since when. One that has arrived ends that.
 
         Where many have failed, nothing is sent for a while, and then one at a time until one arrives.
         """
+        notices: list[NewNotice] = []
         arrived = {one.sent.endpoint_id for one in outcomes if one.sent.error_class is None}
         failed: dict[str, int] = {}
         for one in outcomes:
@@ -221,7 +253,8 @@ class Delivering:
         for endpoint_id in sorted(failed):
             gone = any(one.sent.is_gone for one in outcomes if one.sent.endpoint_id == endpoint_id)
             rest_s = max(one.sent.rest_s for one in outcomes if one.sent.endpoint_id == endpoint_id)
-            self._mark_failing(tx, endpoint_id, failed[endpoint_id], rest_s=rest_s, is_gone=gone)
+            notices += self._mark_failing(tx, endpoint_id, failed[endpoint_id], rest_s=rest_s, is_gone=gone)
+        return notices
 
     def _recovered_statement(self) -> Update:
         e = self.database.tables.endpoint
@@ -229,28 +262,39 @@ class Delivering:
         among_these = among(e.c.id, self.database.dialect, item="TEXT")
         return update(e).where(among_these, has_failed).values(failures=0, failing_since=None, warned=0)
 
-    def _mark_failing(self, tx: Connection, endpoint_id: str, count: int, *, rest_s: float, is_gone: bool) -> None:
+    def _mark_failing(
+        self, tx: Connection, endpoint_id: str, count: int, *, rest_s: float, is_gone: bool
+    ) -> list[NewNotice]:
         e, now = self.database.tables.endpoint, self.database.now
         more = {"failures": e.c.failures + count, "failing_since": func.coalesce(e.c.failing_since, now())}
         tx.execute(update(e).where(e.c.id == endpoint_id).values(more))
-        look = select(e.c.failures, e.c.failing_since, now().label("now")).where(e.c.id == endpoint_id)
+        look = select(e.c.failures, e.c.failing_since, e.c.warned, now().label("now")).where(e.c.id == endpoint_id)
         row = tx.execute(look).first()
         if row is None:  # it was removed meanwhile
-            return
+            return []
         failing_s = (row.now - row.failing_since).total_seconds()
         if is_gone:
-            self.switch_off(tx, endpoint_id, who="workq", why="the receiver has answered 410 Gone")
-        elif row.failures >= DISABLED_AFTER and failing_s >= DISABLED_AFTER_S:
+            return self.switch_off(tx, endpoint_id, who="workq", why="the receiver has answered 410 Gone")
+        if row.failures >= DISABLED_AFTER and failing_s >= DISABLED_AFTER_S:
             why = f"nothing has arrived for {failing_s / 3600.0:.0f} hours, in {row.failures} attempts"
-            self.switch_off(tx, endpoint_id, who="workq", why=why)
-        else:
-            if row.failures >= RESTS_AFTER:
-                rest_s = max(rest_s, min(REST_MAX_S, max(REST_MIN_S, failing_s / 2)))
-            if rest_s > 0.0:
-                permits.close(tx, self.database, limit_key(endpoint_id), for_s=rest_s)
+            return self.switch_off(tx, endpoint_id, who="workq", why=why)
+        if row.failures >= RESTS_AFTER:
+            rest_s = max(rest_s, min(REST_MAX_S, max(REST_MIN_S, failing_s / 2)))
+        if rest_s > 0.0:
+            permits.close(tx, self.database, limit_key(endpoint_id), for_s=rest_s)
+        percent = 100.0 * min(failing_s / DISABLED_AFTER_S, row.failures / DISABLED_AFTER)
+        reached = next((one for one in WARNED_AT if percent >= one), 0)
+        if reached <= row.warned:
+            return []
+        tx.execute(update(e).where(e.c.id == endpoint_id).values(warned=reached))
+        facts = {"percent": reached, "failures": row.failures, "failing_s": round(failing_s)}
+        return [NewNotice(NoticeKind.FAILING, endpoint_id, facts)]
 
-    def switch_off(self, tx: Connection, endpoint_id: str, *, who: str, why: str) -> bool:
-        """Disable an endpoint, and close its limit; False when it was not enabled. What is open is held afterwards."""
+    def switch_off(self, tx: Connection, endpoint_id: str, *, who: str, why: str) -> list[NewNotice]:
+        """Disable an endpoint, and close its limit; what operators are told, nothing when it was not enabled.
+
+        What is open is held afterwards.
+        """
         e = self.database.tables.endpoint
         values = {
             "state": EndpointState.DISABLED.value,
@@ -259,10 +303,10 @@ class Delivering:
             "why": codec.storable(why, characters_max=200),
         }
         mine = update(e).where(e.c.id == endpoint_id, e.c.state == EndpointState.ENABLED.value)
-        is_off = tx.execute(mine.values(values)).rowcount == 1
-        if is_off:
-            permits.close(tx, self.database, limit_key(endpoint_id), for_s=NEVER_S)
-        return is_off
+        if tx.execute(mine.values(values)).rowcount != 1:
+            return []
+        permits.close(tx, self.database, limit_key(endpoint_id), for_s=NEVER_S)
+        return [NewNotice(NoticeKind.DISABLED, endpoint_id, {"who": values["who"], "why": values["why"]})]
 
     # -- sweep
 
@@ -273,7 +317,7 @@ class Delivering:
         """
         d, t, now = self.database.tables.delivery, self.database.tables.task, self.database.now
         query = (
-            select(d.c.id, t.c.state, t.c.settled_at)
+            select(d.c.id, d.c.endpoint_id, d.c.attempts, t.c.state, t.c.settled_at)
             .join(t, t.c.id == d.c.task_id)
             .where(
                 guarded(t.c.state, State.DEAD, State.CANCELLED),
@@ -285,7 +329,7 @@ class Delivering:
         )
 
         def end(tx: Connection) -> int:
-            found = sorted(tx.execute(query).all())
+            found, lost = sorted(tx.execute(query).all()), []
             if not dry_run:
                 for row in found:
                     is_dead = row.state == State.DEAD
@@ -297,7 +341,9 @@ class Delivering:
                     if is_dead:
                         values["error_class"] = WORKER_LOST
                     mine = update(d).where(d.c.id == row.id, d.c.state.in_([one.value for one in DELIVERY_OPEN]))
-                    tx.execute(mine.values(values))
+                    if tx.execute(mine.values(values)).rowcount and is_dead:
+                        lost.append(row)
+                self.notice(tx, [_lost(row) for row in lost])
             return len(found)
 
         return self.database.run(end)
@@ -406,13 +452,29 @@ def _attempt(one: Settlement, outcome: Delivered, result: Settled) -> dict[str, 
     }
 
 
+def _state(outcome: Delivered, result: Settled) -> DeliveryState:
+    if outcome.sent.is_gone and result.state is State.DEAD:
+        return DeliveryState.GONE
+    return _LED_TO[result.state or State.DEAD]
+
+
+def _of_delivery(kind: NoticeKind, sent: Sent) -> NewNotice:
+    facts = {"delivery": sent.delivery_id, "attempts": sent.number}
+    more = {"status": sent.status, "error_class": sent.error_class}
+    return NewNotice(kind, sent.endpoint_id, facts | {name: value for name, value in more.items() if value is not None})
+
+
+def _lost(row: Any) -> NewNotice:
+    facts = {"delivery": row.id, "attempts": row.attempts, "error_class": WORKER_LOST}
+    return NewNotice(NoticeKind.EXHAUSTED, row.endpoint_id, facts)
+
+
 def _delivery(outcome: Delivered, result: Settled) -> dict[str, Any]:
     sent = outcome.sent
-    state = DeliveryState.GONE if sent.is_gone and result.state is State.DEAD else _LED_TO[result.state or State.DEAD]
     return {
         "b_id": sent.delivery_id,
         "b_task": result.task_id,
-        "b_state": state.value,
+        "b_state": _state(outcome, result).value,
         "b_attempts": sent.number,
         "b_status": sent.status,
         "b_error_class": sent.error_class,

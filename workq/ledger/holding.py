@@ -37,7 +37,6 @@ from workq.ledger.among import among, in_order
 from workq.ledger.delivering import Delivering
 from workq.ledger.endpoints import options_in
 from workq.ledger.positions import NEVER_S, heads, never
-from workq.ledger.record import Recording
 from workq.ledger.repair import RESERVED_S
 from workq.ledger.states import CLAIMABLE, guarded
 from workq.task import NewTask, State
@@ -46,7 +45,7 @@ AT_ONCE: Final = 500
 """Deliveries that are dealt with in one transaction."""
 
 
-class Holding(Recording, Delivering):
+class Holding(Delivering):
     """The part of the ledger that obeys people about endpoints and deliveries."""
 
     reserved_s: float = RESERVED_S
@@ -59,8 +58,10 @@ class Holding(Recording, Delivering):
         """
 
         def write(tx: Connection) -> None:
-            if not self.switch_off(tx, endpoint_id, who=who, why=why):
+            notices = self.switch_off(tx, endpoint_id, who=who, why=why)
+            if not notices:
                 self._require(tx, endpoint_id)
+            self.notice(tx, notices)
 
         self.database.run(write)
         while self._hold_page(endpoint_id):  # a sweep would do it, too

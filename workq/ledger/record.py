@@ -35,7 +35,7 @@ _TRIES: Final = 50
 _DEFAULT_PORTS: Final = {"postgresql": 5432, "mysql": 3306}
 
 
-class _InAWindow(Exception):
+class InAWindow(Exception):
     """A key is held for a time by a task that may be settled."""
 
 
@@ -53,7 +53,7 @@ class Recording(Banding):
         try:
             is_single = _alike(tasks) is not None
             return self.database.run(lambda tx: self._all_at_once(tx, tasks, hints), is_single=is_single)
-        except (IntegrityError, _InAWindow):  # a key is taken, or rows of an unknown commit stand already
+        except (IntegrityError, InAWindow):  # a key is taken, or rows of an unknown commit stand already
             return self.database.run(lambda tx: self._one_by_one(tx, tasks, hints))
 
     def _record_within(self, tx: Connection, tasks: Sequence[NewTask], hints: HintRows | None) -> list[Enqueued]:
@@ -63,7 +63,7 @@ class Recording(Banding):
             try:
                 with tx.begin_nested():
                     return self._all_at_once(tx, tasks, hints)
-            except (IntegrityError, _InAWindow):
+            except (IntegrityError, InAWindow):
                 with tx.begin_nested():
                     return self._one_by_one(tx, tasks, hints)
         except IntegrityError as error:
@@ -246,7 +246,7 @@ class Recording(Banding):
                     self._insert_each(tx, [entered], is_published=is_published)
                     self._keep_keys(tx, [entered])
                 return entered
-            except (IntegrityError, _InAWindow):
+            except (IntegrityError, InAWindow):
                 standing = self._standing(tx, task)
                 if standing is not None:
                     return standing
@@ -260,7 +260,7 @@ class Recording(Banding):
         if all(task.key is None for task in tasks):
             return
         if windows.is_open(tx, self.database, tasks):
-            raise _InAWindow
+            raise InAWindow
         windows.begin(tx, self.database, tasks)
 
     def _standing(self, tx: Connection, task: NewTask) -> Enqueued | None:

@@ -57,7 +57,7 @@ class Settling(Counting, Delivering):
                 for number, one in enumerate(settlements)
             ]
             self._narrow(tx, given, settled)
-            self.record_attempts(tx, given, settled)
+            wishes.hints += self.record_attempts(tx, given, settled)
             self.count(tx, _changes(given, settled), wishes)
             return settled
 

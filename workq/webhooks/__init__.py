@@ -4,7 +4,8 @@
     carry.py    the handler that delivers them      post.py     one request, and what came of it
     target.py   whether a URL may be called         guard.py    which addresses may be reached, asked at the socket
     signing.py  the signature, and `verify`         vault.py    secrets, as they are stored
-    backoff.py  when it is tried again              receiver.py a receiver to try things with, well-behaved or not
+    proxy.py    the one way out, where there is one receiver.py a receiver to try things with, well-behaved or not
+    backoff.py  when it is tried again              notices.py  what operators are told of it
 
 What is recorded, and what that leads to, is decided in the ledger (workq/ledger/sending.py, delivering.py,
 endpoints.py). Nothing here is imported by `import workq`. Sending needs the extra [webhooks].
@@ -13,8 +14,20 @@ endpoints.py). Nothing here is imported by `import workq`. Sending needs the ext
 from __future__ import annotations
 
 from workq.errors import VerificationFailed
+from workq.webhooks.backoff import growing
 from workq.webhooks.endpoints import Endpoint, Endpoints
+from workq.webhooks.notices import Notice
 from workq.webhooks.outbox import Dispatch, Webhooks
 from workq.webhooks.signing import new_secret, verify
 
-__all__ = ["Dispatch", "Endpoint", "Endpoints", "VerificationFailed", "Webhooks", "new_secret", "verify"]
+__all__ = [
+    "Dispatch",
+    "Endpoint",
+    "Endpoints",
+    "Notice",
+    "VerificationFailed",
+    "Webhooks",
+    "growing",
+    "new_secret",
+    "verify",
+]

@@ -42,23 +42,43 @@ def check_steps(steps_s: Sequence[object]) -> tuple[float, ...]:
     return tuple(steps)
 
 
+def growing(first_s: float, most_s: float, retries: int, *, factor: float = 2.0) -> tuple[float, ...]:
+    """A schedule by a formula: each wait is `factor` times the one before, none longer than `most_s`.
+
+    Raises:
+        ConfigError: it makes no schedule.
+    """
+    is_number = all(type(one) in (int, float) for one in (first_s, most_s, factor))
+    if not is_number or not 0.0 < first_s <= most_s or not factor >= 1.0:
+        raise ConfigError("retry_schedule: grows from more than 0 s up to at least that, by a factor of 1 or more")
+    if type(retries) is not int or not 1 <= retries <= STEPS_MAX:
+        raise ConfigError(f"retry_schedule: need 1 to {STEPS_MAX} waits, got {retries!r:.100}")
+    steps, step = [], float(first_s)
+    for _ in range(retries):
+        steps.append(step)
+        step = min(step * factor, float(most_s))
+    return check_steps(steps)
+
+
 def wait_s(
     failures: int,
     *,
     steps_s: Sequence[float] = STEPS_S,
     retry_after_s: float | None = None,
     is_throttled: bool = False,
+    throttled_min_s: float = THROTTLED_MIN_S,
     rng: Random,
 ) -> float | None:
     """Seconds until the next attempt, after so many that have failed; None: that was the last.
 
-    `is_throttled`: the receiver has said that it is too much, or did not answer in time.
+    `is_throttled`: the receiver has said that it is too much, or did not answer in time; then `throttled_min_s` at
+    least.
     """
     if failures > len(steps_s):
         return None
     step = steps_s[failures - 1]
     if is_throttled:
-        step = max(step, THROTTLED_MIN_S)
+        step = max(step, throttled_min_s)
     return max(step * (1.0 + rng.uniform(0.0, JITTER)), retry_after_s or 0.0)
 
 

@@ -18,9 +18,11 @@ from workq.delivery import (
     EndpointRow,
     EndpointState,
     NewEndpoint,
+    OnGone,
     Ordered,
     WhichDeliveries,
     check_endpoint_id,
+    check_on_410,
     check_ordered,
     check_topic,
     check_types,
@@ -64,6 +66,7 @@ class Endpoint:
     total_s: float | None
     max_age_s: float | None
     ordered: Ordered
+    on_410: OnGone
     headers: tuple[str, ...]
     old_secrets: tuple[datetime, ...]
     failures: int
@@ -80,7 +83,9 @@ class Endpoints:
         self._app = app
         settings = app.settings
         self.vault = Vault(settings.secret_key)
-        self.policy = Policy.of(settings.webhook_allow, settings.webhook_ports, settings.webhook_schemes)
+        self.policy = Policy.of(
+            settings.webhook_allow, settings.webhook_ports, settings.webhook_schemes, settings.webhook_proxy
+        )
 
     def add(
         self,
@@ -102,9 +107,10 @@ class Endpoints:
             types: of the events that it wants: `invoice.paid`, `invoice.*`, `*`.
             secret: `whsec_...`; made without one.
             headers: what its requests say beside those of every webhook.
-            options: `retry_schedule` (the waits behind the first attempt, the second, ... in seconds), `concurrency`
-                (requests at once), `rate` (`"10/s"`), `connect_s` and `total_s` (deadlines), `max_age_s`, `ordered`:
-                `endpoint` or `key`: one after the other, in the order in which they were sent.
+            options: `retry_schedule` (the waits behind the first attempt, the second, ... in seconds; or `growing()`),
+                `concurrency` (requests at once), `rate` (`"10/s"`), `connect_s` and `total_s` (deadlines), `max_age_s`,
+                `ordered` (`endpoint` or `key`: one after the other, in the order in which they were sent), `on_410`
+                (`disable` it at once, or `confirm`: only if an hour later it answers so again).
 
         Raises:
             ConfigError: something of it is wrong; nothing was stored. Refused: there is one of that id.
@@ -287,6 +293,7 @@ class Endpoints:
             total_s=row.options.total_s,
             max_age_s=row.options.max_age_s,
             ordered=row.options.ordered,
+            on_410=row.options.on_410,
             headers=tuple(sorted(content.headers)),
             old_secrets=tuple(one.until for one in content.secrets if one.until is not None and one.until > now),
             failures=row.failures,
@@ -315,6 +322,8 @@ def _options(before: EndpointOptions, given: Mapping[str, Any]) -> EndpointOptio
                 options = replace(options, max_age_s=None if value is None else check_delay_s(value, name))
             case "ordered":
                 options = replace(options, ordered=Ordered.NO if value is None else check_ordered(value))
+            case "on_410":
+                options = replace(options, on_410=OnGone.DISABLE if value is None else check_on_410(value))
             case _:
                 raise TypeError(f"unexpected option {name!r}")
     return options

@@ -11,7 +11,7 @@ webhooks.send("invoice.paid", {"id": 17}, topic="acme", connection=session)
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -20,10 +20,15 @@ from typing import TYPE_CHECKING, Any
 from workq import codec
 from workq.delivery import (
     FAILURES_MAX,
+    NOTICE_FAILURES_MAX,
+    NOTICE_NAME,
     OWN,
+    OWN_TOPIC,
     QUEUE,
     TASK_NAME,
+    AttemptRow,
     Cause,
+    DeliveryRow,
     DeliveryState,
     NewWebhook,
     Parcel,
@@ -38,7 +43,10 @@ from workq.delivery import (
 from workq.errors import ConfigError, MissingExtra, NotFound, Refused
 from workq.ledger.positions import is_behind
 from workq.names import check_delay_s
+from workq.task import State
+from workq.webhooks.backoff import THROTTLED_MIN_S
 from workq.webhooks.endpoints import TOPIC, Endpoints
+from workq.webhooks.notices import Herald, Notice
 
 if TYPE_CHECKING:
     from workq.app import WorkQueue
@@ -96,6 +104,11 @@ class Outbox:
             NotFound: there is no such endpoint. KeyConflict: this id was sent before, with another type or other data.
             LedgerUnavailable: nothing was recorded, or as CommitUnknown perhaps.
         """
+        check_event_type(event_type)
+        if event_type.startswith(OWN):
+            raise ConfigError(f"event type: those that begin with {OWN} are workq's own, got {event_type!r}")
+        if topic == OWN_TOPIC:
+            raise ConfigError(f"topic: {OWN_TOPIC} is for what workq itself tells operators; choose another name")
         webhook = self._new(event_type, data, topic, endpoint, event_id, delay_s, order_key)
         sent = self._app.producer.send(webhook, connection=connection)
         return Dispatch(webhook.id, tuple(sent))
@@ -106,8 +119,55 @@ class Outbox:
             raise ConfigError("asend: a connection belongs to its thread; use `await session.run_sync(...)` and send()")
         return await asyncio.to_thread(self.send, event_type, data, **more)
 
-    def retry(self, delivery_id: str) -> bool:
+    def deliveries(
+        self,
+        *,
+        endpoint: str | None = None,
+        event_id: str | None = None,
+        event_type: str | None = None,
+        state: str | None = None,
+        error_class: str | None = None,
+        since_s: float | None = None,
+    ) -> Iterator[DeliveryRow]:
+        """Deliveries from the newest, read page by page. None: whatever it is.
+
+        Args:
+            endpoint: to this one.
+            event_id: of this webhook.
+            event_type: of this type; `invoice.*` is all that begins so.
+            state: `pending`, `held`, `succeeded`, `exhausted`, `gone` or `cancelled`.
+            error_class: whose last attempt failed so: `dns`, `tls`, `server_error`, ...
+            since_s: sent since so many seconds.
+
+        Raises:
+            ConfigError: there is no such state.
+        """
+        if state is not None and state not in tuple(DeliveryState):
+            raise ConfigError(f"state: need one of {', '.join(DeliveryState)}, got {state!r:.100}")
+        which = WhichDeliveries(
+            endpoint_id=endpoint,
+            webhook_id=event_id,
+            type=event_type,
+            state=None if state is None else DeliveryState(state),
+            error_class=error_class,
+            since_s=since_s,
+        )
+        return self._pages(which)
+
+    def _pages(self, which: WhichDeliveries) -> Iterator[DeliveryRow]:
+        after: str | None = None
+        while page := self._app.stores.ledger.deliveries(which, after=after):
+            yield from page
+            after = page[-1].id
+
+    def attempts(self, delivery_id: str) -> list[AttemptRow]:
+        """The newest 200 attempts of a delivery, the oldest first: where to, the answer, how long it took."""
+        return self._app.stores.ledger.attempts(delivery_id)
+
+    def retry(self, delivery_id: str, *, dry_run: bool = False) -> bool:
         """Try a delivery again now, whether it waits for its next attempt or has ended; False: it runs just now.
+
+        `dry_run`: only say whether it would be.
 
         Raises:
             NotFound: there is no such delivery.
@@ -121,21 +181,30 @@ class Outbox:
         if found.state is DeliveryState.HELD:
             raise Refused(f"delivery {delivery_id} is held: workq webhook endpoint release {found.endpoint_id}")
         if found.state is DeliveryState.PENDING:
+            return self._hasten(found, dry_run=dry_run)
+        which = WhichDeliveries(endpoint_id=found.endpoint_id, webhook_id=found.webhook_id)
+        if not (ledger.resendable(which) if dry_run else self._app.producer.resend([delivery_id], cause=Cause.MANUAL)):
+            raise Refused(f"delivery {delivery_id}: its endpoint is gone or disabled, or its body is kept no longer")
+        return True
+
+    def _hasten(self, found: DeliveryRow, *, dry_run: bool) -> bool:
+        """Let what waits for its next attempt be due now; False: it runs."""
+        ledger = self._app.stores.ledger
+        if not dry_run:
             try:
                 hint = ledger.reschedule(found.task_id, delay_s=0.0, why="retried by a person")
             except Refused:
-                task = ledger.get(found.task_id)
-                if task is not None and is_behind(task.due_at, datetime.now(UTC)):
-                    raise Refused(
-                        f"delivery {delivery_id} waits for its turn in the order of its endpoint; "
-                        f"for whom: workq why {found.task_id}"
-                    ) from None
-                return False
-            self._app.producer.relay.offer([hint])
-            return True
-        if not self._app.producer.resend([delivery_id], cause=Cause.MANUAL):
-            raise Refused(f"delivery {delivery_id}: its endpoint is gone or disabled, or its body is kept no longer")
-        return True
+                pass  # it runs, or it is not its turn
+            else:
+                self._app.producer.relay.offer([hint])
+                return True
+        task = ledger.get(found.task_id)
+        if task is not None and task.order_key is not None and is_behind(task.due_at, datetime.now(UTC)):
+            raise Refused(
+                f"delivery {found.id} waits for its turn in the order of its endpoint; "
+                f"for whom: workq why {found.task_id}"
+            )
+        return dry_run and task is not None and task.state in (State.READY, State.WAITING)
 
     def recover(self, endpoint: str, *, since_s: float, dry_run: bool = False) -> int:
         """Send again what was sent within `since_s`, and is exhausted or gone; answers how many.
@@ -191,9 +260,6 @@ class Outbox:
         delay_s: float | None,
         order_key: str | None,
     ) -> NewWebhook:
-        check_event_type(event_type)
-        if event_type.startswith(OWN):
-            raise ConfigError(f"event type: those that begin with {OWN} are workq's own, got {event_type!r}")
         if topic is not None and endpoint is not None:
             raise ConfigError("topic and endpoint: give one of them")
         most = self._app.settings.payload_max_bytes
@@ -217,11 +283,22 @@ class Webhooks(Outbox):
     Made once, beside the application's handlers: its workers send what is due, from the queue `webhooks`.
     """
 
-    def __init__(self, app: WorkQueue) -> None:
+    def __init__(
+        self,
+        app: WorkQueue,
+        *,
+        on_notice: Callable[[Notice], object] | None = None,
+        throttled_min_s: float = THROTTLED_MIN_S,
+    ) -> None:
         """Register the handler of deliveries.
 
+        Args:
+            on_notice: is called in a worker when an endpoint fails or is disabled, and when a delivery is exhausted or
+                arrives after all; again until it returns, so it may get one twice, with the same id (see notices.py).
+            throttled_min_s: so long at least who has answered 429, or not in time, is left alone.
+
         Raises:
-            ConfigError: a setting is wrong, or the application has its webhooks already.
+            ConfigError: a setting or an argument is wrong, or the application has its webhooks already.
             MissingExtra: aiohttp is not installed.
         """
         super().__init__(app)
@@ -229,8 +306,21 @@ class Webhooks(Outbox):
             from workq.webhooks.carry import Carrier
         except ImportError:
             raise MissingExtra("webhooks need aiohttp: install the extra [webhooks]") from None
-        self.carrier = Carrier(self._parcels, vault=self.endpoints.vault, policy=self.endpoints.policy)
+        self.carrier = Carrier(
+            self._parcels,
+            vault=self.endpoints.vault,
+            policy=self.endpoints.policy,
+            throttled_min_s=check_delay_s(throttled_min_s, "throttled_min_s"),
+        )
         self.handler = app.task(name=TASK_NAME, queue=QUEUE, failures_max=FAILURES_MAX)(self.carrier.carry)
+        self.herald = Herald(lambda: app.stores.ledger, hook=on_notice, forward=self._forward)
+        app.task(name=NOTICE_NAME, queue=QUEUE, failures_max=NOTICE_FAILURES_MAX)(self.herald.tell)
+
+    def _forward(self, notice: Notice) -> None:
+        """To the endpoints of operators, once each."""
+        event_type, event_id = f"{OWN}{notice.kind}", f"notice_{notice.id}"
+        webhook = self._new(event_type, notice.as_json(), OWN_TOPIC, None, event_id, None, None)
+        self._app.producer.send(webhook)
 
     def _parcels(self, delivery_ids: Sequence[str]) -> dict[str, Parcel]:
         return self._app.stores.ledger.parcels(delivery_ids)

@@ -18,6 +18,7 @@ from tests.contract.ledger.jobs import JobsContract
 from tests.contract.ledger.keys import KeysContract
 from tests.contract.ledger.limits import LimitsContract
 from tests.contract.ledger.nesting import NestingContract
+from tests.contract.ledger.notices import NoticesContract
 from tests.contract.ledger.order import OrderContract
 from tests.contract.ledger.partitions import PartitionsContract
 from tests.contract.ledger.pauses import PausesContract
@@ -75,6 +76,7 @@ class LedgerContract(
     SendingContract,
     DeliveringContract,
     HoldingContract,
+    NoticesContract,
     WebhookOrderContract,
     PruningContract,
     TextContract,

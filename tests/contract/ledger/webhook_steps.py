@@ -33,12 +33,11 @@ def webhook(event_type: str = "invoice.paid", **facts: Any) -> NewWebhook:
 
 def sent(claim: Claim, *, endpoint_id: str = "a", number: int = 1, **facts: Any) -> Sent:
     """A try that has arrived, unless the facts say otherwise."""
-    given: dict[str, Any] = {"status": 200, "error_class": None, "error": None} | facts
+    given: dict[str, Any] = {"status": 200, "error_class": None, "error": None, "cause": "scheduled"} | facts
     return Sent(
         delivery_id=codec.decode(claim.payload)["a"][0],
         endpoint_id=endpoint_id,
         number=number,
-        cause="scheduled",
         url=URL,
         duration_ms=12.5,
         **given,
