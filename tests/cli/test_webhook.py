@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Cli
+from tests.faults.egress import EgressProxy, refusing, running
 from workq.webhooks import new_secret
 
 HERE = {"WORKQ_WEBHOOK_ALLOW": "external,loopback"}
@@ -116,6 +117,51 @@ def test_where_nothing_listens_it_says_what_to_do(cli: Cli) -> None:
     assert ran.status == 1
     assert "refused" in ran.out
     assert "start the receiver" in ran.out
+
+
+def test_through_a_proxy_it_says_so_and_shows_no_login(cli: Cli) -> None:
+    proxy = EgressProxy()
+    with listening(cli, "--secret", SECRET) as (url, process), running(proxy) as port:
+        proxy.ahead = int(url.rstrip("/").rpartition(":")[2])
+        env = {**HERE, "WORKQ_WEBHOOK_SECRET": SECRET, "WORKQ_WEBHOOK_PROXY": f"http://app:hunter2@127.0.0.1:{port}"}
+        ran = cli("webhook", "test", "http://hooks.example/", "-o", "json", env=env)
+        [got] = lines(process, 1)
+
+    told = ran.json()
+    assert (ran.status, told["result"], told["proxy"]) == (0, "delivered", f"http://127.0.0.1:{port}")
+    assert (told["addresses"], told["connected_to"], got["verified"]) == (None, "127.0.0.1", "verified")
+    assert [line for line, _ in proxy.asked] == ["POST http://hooks.example/ HTTP/1.1"]
+    assert "hunter2" not in ran.out + ran.err
+
+
+@pytest.mark.parametrize(
+    ("allow", "advice", "error"),
+    [
+        ("external,loopback", "look into the proxy's log", "403 X"),
+        ("external", "check WORKQ_WEBHOOK_PROXY", "blocked address 127.0.0.1 (set WORKQ_WEBHOOK_ALLOW=external,127"),
+    ],
+    ids=["refused", "blocked"],
+)
+def test_what_the_proxy_has_to_do_with_it_is_said(cli: Cli, allow: str, advice: str, error: str) -> None:
+    with running(refusing(403)) as port:
+        env = {"WORKQ_WEBHOOK_ALLOW": allow, "WORKQ_WEBHOOK_PROXY": f"http://app:hunter2@127.0.0.1:{port}"}
+        ran = cli("webhook", "test", "https://hooks.example/", "-o", "json", env=env)
+
+    told = ran.json()
+    assert (ran.status, told["result"]) == (1, "proxy")
+    assert told["advice"].startswith(advice)
+    assert told["error"].startswith(f"the proxy http://127.0.0.1:{port}: {error}")
+    assert "hunter2" not in ran.out + ran.err
+
+
+def test_a_proxy_that_is_none_is_refused_and_its_password_is_not_shown(cli: Cli) -> None:
+    env = {"WORKQ_WEBHOOK_PROXY": "https://app:hunter2@proxy:3128"}
+
+    ran = cli("webhook", "test", "https://hooks.example/", env=env)
+
+    assert (ran.status, ran.out) == (2, "")
+    assert "webhook_proxy (environment WORKQ_WEBHOOK_PROXY): the scheme of https://app:***@proxy:3128" in ran.err
+    assert "hunter2" not in ran.err
 
 
 @pytest.mark.parametrize("command", [["test", "https://example.org/", "--secret"], ["listen", "--secret"]])

@@ -1,4 +1,4 @@
-"""The legs of the system tests, here too; a RabbitMQ to break; an intruder; and a throw-away certificate authority."""
+"""The legs of the system tests, here too; a RabbitMQ to break; an intruder; throw-away certificates."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import pytest
 
 from tests.faults.intruder import intruder
 from tests.faults.rabbitmq import server, shared_server
+from tests.faults.receivers import certificate
 from tests.system.conftest import fast_leg, leg, open_leg
 
-__all__ = ["fast_leg", "intruder", "leg", "open_leg", "server", "shared_server"]
+__all__ = ["certificate", "fast_leg", "intruder", "leg", "open_leg", "server", "shared_server"]
 
 
 @pytest.fixture(scope="session")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
-import ssl
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,63 +13,33 @@ from typing import Any
 import pytest
 from standardwebhooks import Webhook
 
+from tests.faults.egress import refusing
+from tests.faults.receivers import (
+    BODY,
+    HERE,
+    OK,
+    SHORT_S,
+    Handler,
+    answering,
+    client_trust,
+    closed,
+    full,
+    keeping,
+    request_of,
+    saying,
+    server_trust,
+    serving,
+    silent,
+    status,
+    unknown,
+)
 from workq.webhooks import new_secret
 from workq.webhooks.post import ANSWER_MAX_BYTES, Answer, ErrorClass, Sender
 from workq.webhooks.signing import signed
 from workq.webhooks.target import Policy
 
-Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-HERE = Policy.of("loopback", "1-65535")
-BODY = b'{"type":"invoice.paid"}'
-SHORT_S = 0.6
-
-
-@contextlib.asynccontextmanager
-async def serving(handler: Handler, *, trust: ssl.SSLContext | None = None) -> AsyncIterator[int]:
-    """A server that does to each connection what it is told to; answers its port."""
-    open_ones: set[asyncio.StreamWriter] = set()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        open_ones.add(writer)
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-            await handler(reader, writer)
-        with contextlib.suppress(OSError):
-            writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=trust)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
-        for writer in open_ones:
-            writer.transport.abort()
-        await asyncio.sleep(0)
-
-
-async def request_of(reader: asyncio.StreamReader) -> tuple[dict[str, str], bytes]:
-    """The headers and the body of one request."""
-    head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-    headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)}
-    return headers, await reader.readexactly(int(headers["content-length"]))
-
-
-def saying(answer: bytes, *, rest: bytes = b"", every_s: float | None = None) -> Handler:
-    """Answers so; then, if it has a rest, with that again and again."""
-
-    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await request_of(reader)
-        writer.write(answer)
-        while every_s is not None:
-            writer.write(rest)
-            await writer.drain()
-            await asyncio.sleep(every_s)
-        await writer.drain()
-
-    return handler
-
-
-async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
-    await reader.read()
+Attempt = Callable[[Path], Answer]
+"""One attempt. It is given a certificate for hooks.example, with its key."""
 
 
 async def resetting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -79,92 +47,25 @@ async def resetting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
-def status(code: int, *headers: str) -> bytes:
-    lines = [f"HTTP/1.1 {code} X", "Content-Length: 0", *headers, "", ""]
-    return "\r\n".join(lines).encode()
+async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Speaks HTTP to whatever comes."""
+    await reader.read(10)
+    writer.write(status(400))
 
 
-OK = "HTTP/1.1 200 OK\r\n"
-CASES: dict[str, tuple[Handler, ErrorClass | None, int | None]] = {
-    "200": (saying(status(200)), None, 200),
-    "202": (saying(status(202)), None, 202),
-    "204": (saying(b"HTTP/1.1 204 No Content\r\n\r\n"), None, 204),
-    "301": (saying(status(301, "Location: http://169.254.169.254/")), ErrorClass.REDIRECT, 301),
-    "302": (saying(status(302, "Location: /elsewhere")), ErrorClass.REDIRECT, 302),
-    "307": (saying(status(307, "Location: https://example.org/")), ErrorClass.REDIRECT, 307),
-    "304": (saying(status(304)), ErrorClass.REDIRECT, 304),
-    "400": (saying(status(400)), ErrorClass.CLIENT_ERROR, 400),
-    "401": (saying(status(401)), ErrorClass.CLIENT_ERROR, 401),
-    "404": (saying(status(404)), ErrorClass.CLIENT_ERROR, 404),
-    "410": (saying(status(410)), ErrorClass.GONE, 410),
-    "418, a word of its own": (saying(status(499)), ErrorClass.CLIENT_ERROR, 499),
-    "429": (saying(status(429, "Retry-After: 7")), ErrorClass.THROTTLED, 429),
-    "500": (saying(status(500)), ErrorClass.SERVER_ERROR, 500),
-    "503": (saying(status(503)), ErrorClass.SERVER_ERROR, 503),
-    "no answer": (silent, ErrorClass.ANSWER_TIMEOUT, None),
-    "headers that drip": (saying(OK.encode(), rest=b"x: y\r\n", every_s=0.05), ErrorClass.ANSWER_TIMEOUT, None),
-    "half a status": (saying(b"HTTP/1.1 2", rest=b"", every_s=0.1), ErrorClass.ANSWER_TIMEOUT, None),
-    "a body that stops": (
-        saying((OK + "Content-Length: 9\r\n\r\nab").encode(), every_s=0.1),
-        ErrorClass.BODY_TIMEOUT,
-        200,
-    ),
-    "a body that drips": (
-        saying((OK + "Content-Length: 9000\r\n\r\n").encode(), rest=b".", every_s=0.02),
-        ErrorClass.BODY_TIMEOUT,
-        200,
-    ),
-    "an endless body": (
-        saying((OK + "Connection: close\r\n\r\n").encode(), rest=b"x" * 65_536, every_s=0.0),
-        None,
-        200,
-    ),
-    "closed without an answer": (saying(b""), ErrorClass.RESET, None),
-    "closed in its body": (saying((OK + "Content-Length: 9\r\n\r\nab").encode()), ErrorClass.RESET, 200),
-    "reset": (resetting, ErrorClass.RESET, None),
-    "another protocol": (saying(b"SSH-2.0-OpenSSH_9.2\r\n"), ErrorClass.PROTOCOL, None),
-    "a header of a megabyte": (saying((OK + "x: " + "y" * 1_000_000 + "\r\n\r\n").encode()), ErrorClass.PROTOCOL, None),
-    "two lengths": (
-        saying((OK + "Content-Length: 1\r\nContent-Length: 2\r\n\r\nab").encode()),
-        ErrorClass.PROTOCOL,
-        None,
-    ),
-}
-
-
-def post(handler: Handler, *, policy: Policy = HERE, **options: Any) -> Answer:
+def post(handler: Handler, *, scheme: str = "http", policy: Policy = HERE, **options: Any) -> Answer:
     """One attempt at a server that does so."""
 
     async def one() -> Answer:
         async with serving(handler) as port, Sender(policy, total_s=SHORT_S, **options) as sender:
-            return await sender.post(f"http://127.0.0.1:{port}/hooks", BODY, {})
+            return await sender.post(f"{scheme}://127.0.0.1:{port}/hooks", BODY, {})
 
     return asyncio.run(one())
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_whatever_a_receiver_does_has_one_class(name: str) -> None:
-    handler, expected, code = CASES[name]
-
-    found = post(handler)
-
-    assert (found.error_class, found.status) == (expected, code)
-    assert bool(found.error) == (expected is not None)
-    assert len(found.body) <= ANSWER_MAX_BYTES
-    assert found.is_cut == (name == "an endless body")
-
-
-def test_of_an_endless_body_16_kib_are_kept() -> None:
-    found = post(CASES["an endless body"][0])
-
-    assert found.body == b"x" * ANSWER_MAX_BYTES
-
-
-def test_what_it_asks_for_is_kept() -> None:
-    assert post(CASES["429"][0]).retry_after == "7"
-
-
 def to(url: str, *, lookup: Any = socket.getaddrinfo, policy: Policy = HERE, **options: Any) -> Answer:
+    """One attempt at this URL."""
+
     async def one() -> Answer:
         async with Sender(policy, total_s=SHORT_S, lookup=lookup, **options) as sender:
             return await sender.post(url, BODY, {})
@@ -172,49 +73,165 @@ def to(url: str, *, lookup: Any = socket.getaddrinfo, policy: Policy = HERE, **o
     return asyncio.run(one())
 
 
-def answering(*addresses: str) -> Callable[..., list[Any]]:
-    """A server of names that knows these."""
-
-    def lookup(_host: str, port: int, **_: object) -> list[Any]:
-        kinds = {True: socket.AF_INET6, False: socket.AF_INET}
-        return [(kinds[":" in one], socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (one, port)) for one in addresses]
-
-    return lookup
+def at(handler: Handler, *, scheme: str = "http") -> Attempt:
+    return lambda _: post(handler, scheme=scheme)
 
 
-def unknown(*_: object, **__: object) -> list[Any]:
-    raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+def calling(url: str, **options: Any) -> Attempt:
+    return lambda _: to(url, **options)
 
 
-def test_where_nothing_listens_is_refused() -> None:
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        found = to(f"http://127.0.0.1:{closed.getsockname()[1]}/")
+def with_its_certificate(name: str, *, is_trusted: bool = True) -> Attempt:
+    """At a server with a certificate for hooks.example, by this name."""
 
-    assert found.error_class is ErrorClass.REFUSED
+    def attempt(certificate: Path) -> Answer:
+        trust = client_trust(certificate if is_trusted else None)
 
+        async def one() -> Answer:
+            async with (
+                serving(saying(status(200, "Connection: close")), trust=server_trust(certificate)) as port,
+                Sender(HERE, total_s=5.0, trust=trust, lookup=answering("127.0.0.1")) as sender,
+            ):
+                return await sender.post(f"https://{name}:{port}/", BODY, {})
 
-def test_who_accepts_no_connection_is_given_up_in_time() -> None:
-    with socket.socket() as full, contextlib.ExitStack() as stack:
-        full.bind(("127.0.0.1", 0))
-        full.listen(0)
-        for _ in range(4):  # nobody accepts them: the others' first packets are dropped
-            waits = stack.enter_context(socket.socket())
-            waits.setblocking(False)
-            waits.connect_ex(full.getsockname())
-        found = to(f"http://127.0.0.1:{full.getsockname()[1]}/", connect_s=0.3)
+        return asyncio.run(one())
 
-    assert found.error_class is ErrorClass.CONNECT_TIMEOUT
+    return attempt
 
 
-def test_a_name_without_an_address_is_a_failure_of_its_own() -> None:
-    assert to("http://nowhere.example/", lookup=unknown).error_class is ErrorClass.DNS
+def where_nothing_listens(_: Path) -> Answer:
+    with closed() as port:
+        return to(f"http://127.0.0.1:{port}/")
 
 
-def test_where_no_way_leads_is_unreachable() -> None:
-    found = to("http://far.example/", lookup=answering("255.255.255.255"), policy=Policy.of("*"))
+def where_no_connection_is_accepted(_: Path) -> Answer:
+    with full() as port:
+        return to(f"http://127.0.0.1:{port}/", connect_s=0.3)
 
-    assert found.error_class is ErrorClass.UNREACHABLE
+
+def through_a_proxy_that_refuses(_: Path) -> Answer:
+    async def one() -> Answer:
+        async with serving(refusing(403).serve) as port:
+            policy = Policy.of("loopback", proxy=f"http://127.0.0.1:{port}")
+            async with Sender(policy, total_s=SHORT_S) as sender:
+                return await sender.post("https://hooks.example/", BODY, {})
+
+    return asyncio.run(one())
+
+
+def through_a_proxy_that_is_not_there(_: Path) -> Answer:
+    with closed() as port:
+        return to("https://hooks.example/", policy=Policy.of("loopback", proxy=f"http://127.0.0.1:{port}"))
+
+
+CASES: dict[str, tuple[Attempt, ErrorClass | None, int | None]] = {
+    "200": (at(saying(status(200))), None, 200),
+    "202": (at(saying(status(202))), None, 202),
+    "204": (at(saying(b"HTTP/1.1 204 No Content\r\n\r\n")), None, 204),
+    "301": (at(saying(status(301, "Location: http://169.254.169.254/"))), ErrorClass.REDIRECT, 301),
+    "302": (at(saying(status(302, "Location: /elsewhere"))), ErrorClass.REDIRECT, 302),
+    "307": (at(saying(status(307, "Location: https://example.org/"))), ErrorClass.REDIRECT, 307),
+    "304": (at(saying(status(304))), ErrorClass.REDIRECT, 304),
+    "400": (at(saying(status(400))), ErrorClass.CLIENT_ERROR, 400),
+    "401": (at(saying(status(401))), ErrorClass.CLIENT_ERROR, 401),
+    "404": (at(saying(status(404))), ErrorClass.CLIENT_ERROR, 404),
+    "410": (at(saying(status(410))), ErrorClass.GONE, 410),
+    "499, which has no name": (at(saying(status(499))), ErrorClass.CLIENT_ERROR, 499),
+    "429": (at(saying(status(429, "Retry-After: 7"))), ErrorClass.THROTTLED, 429),
+    "500": (at(saying(status(500))), ErrorClass.SERVER_ERROR, 500),
+    "503": (at(saying(status(503))), ErrorClass.SERVER_ERROR, 503),
+    "no answer": (at(silent), ErrorClass.ANSWER_TIMEOUT, None),
+    "headers that drip": (at(saying(OK.encode(), rest=b"x: y\r\n", every_s=0.05)), ErrorClass.ANSWER_TIMEOUT, None),
+    "half a status": (at(saying(b"HTTP/1.1 2", rest=b"", every_s=0.1)), ErrorClass.ANSWER_TIMEOUT, None),
+    "a body that stops": (
+        at(saying((OK + "Content-Length: 9\r\n\r\nab").encode(), every_s=0.1)),
+        ErrorClass.BODY_TIMEOUT,
+        200,
+    ),
+    "a body that drips": (
+        at(saying((OK + "Content-Length: 9000\r\n\r\n").encode(), rest=b".", every_s=0.02)),
+        ErrorClass.BODY_TIMEOUT,
+        200,
+    ),
+    "an endless body": (
+        at(saying((OK + "Connection: close\r\n\r\n").encode(), rest=b"x" * 65_536, every_s=0.0)),
+        None,
+        200,
+    ),
+    "closed without an answer": (at(saying(b"")), ErrorClass.RESET, None),
+    "closed in its body": (at(saying((OK + "Content-Length: 9\r\n\r\nab").encode())), ErrorClass.RESET, 200),
+    "reset": (at(resetting), ErrorClass.RESET, None),
+    "another protocol": (at(saying(b"SSH-2.0-OpenSSH_9.2\r\n")), ErrorClass.PROTOCOL, None),
+    "a header of a megabyte": (
+        at(saying((OK + "x: " + "y" * 1_000_000 + "\r\n\r\n").encode())),
+        ErrorClass.PROTOCOL,
+        None,
+    ),
+    "two lengths": (
+        at(saying((OK + "Content-Length: 1\r\nContent-Length: 2\r\n\r\nab").encode())),
+        ErrorClass.PROTOCOL,
+        None,
+    ),
+    "nothing listens there": (where_nothing_listens, ErrorClass.REFUSED, None),
+    "no connection is accepted": (where_no_connection_is_accepted, ErrorClass.CONNECT_TIMEOUT, None),
+    "a handshake that does not end": (at(saying(b""), scheme="https"), ErrorClass.CONNECT_TIMEOUT, None),
+    "a name without an address": (calling("http://nowhere.example/", lookup=unknown), ErrorClass.DNS, None),
+    "no way leads there": (
+        calling("http://far.example/", lookup=answering("255.255.255.255"), policy=Policy.of("*")),
+        ErrorClass.UNREACHABLE,
+        None,
+    ),
+    "a certificate of its name": (with_its_certificate("hooks.example"), None, 200),
+    "a certificate of another name": (with_its_certificate("other.example"), ErrorClass.TLS, None),
+    "a certificate that nobody trusts": (
+        with_its_certificate("hooks.example", is_trusted=False),
+        ErrorClass.TLS,
+        None,
+    ),
+    "https at a port for http": (at(plain, scheme="https"), ErrorClass.TLS, None),
+    "an inner address": (calling("http://10.0.0.5/", policy=Policy.of()), ErrorClass.BLOCKED, None),
+    "a name that leads to one": (
+        calling("http://rebind.example/", lookup=answering("10.0.0.5"), policy=Policy.of()),
+        ErrorClass.BLOCKED,
+        None,
+    ),
+    "a proxy that refuses": (through_a_proxy_that_refuses, ErrorClass.PROXY, None),
+    "a proxy that is not there": (through_a_proxy_that_is_not_there, ErrorClass.PROXY, None),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_whatever_comes_of_an_attempt_has_one_class(name: str, certificate: Path) -> None:
+    attempt, expected, code = CASES[name]
+
+    found = attempt(certificate)
+
+    assert (found.error_class, found.status) == (expected, code)
+    assert bool(found.error) == (expected is not None)
+    assert len(found.body) <= ANSWER_MAX_BYTES
+    assert found.is_cut == (name == "an endless body")
+
+
+def test_each_class_of_failure_is_in_the_table() -> None:
+    assert {expected for _, expected, _ in CASES.values()} == {None, *ErrorClass}
+
+
+def test_of_an_endless_body_16_kib_are_kept(tmp_path: Path) -> None:
+    found = CASES["an endless body"][0](tmp_path)
+
+    assert found.body == b"x" * ANSWER_MAX_BYTES
+
+
+def test_which_tls_it_was_is_kept_also_of_an_empty_answer(certificate: Path) -> None:
+    encrypted, clear = CASES["a certificate of its name"][0](certificate), CASES["200"][0](certificate)
+
+    assert encrypted.tls is not None
+    assert encrypted.tls.startswith("TLSv1")
+    assert clear.tls is None
+
+
+def test_what_it_asks_for_is_kept() -> None:
+    assert post(saying(status(429, "Retry-After: 7"))).retry_after == "7"
 
 
 @pytest.mark.parametrize(
@@ -294,81 +311,6 @@ def test_a_name_that_is_permitted_may_have_any_address() -> None:
     assert [found.error_class for found in asyncio.run(one())] == [None, ErrorClass.BLOCKED]
 
 
-# -- TLS
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """For localhost, signed by itself, with its key in the same file."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("hooks.example")]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    plain = serialization.NoEncryption()
-    path = tmp_path_factory.mktemp("tls") / "certificate.pem"
-    path.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
-        + made.public_bytes(serialization.Encoding.PEM)
-    )
-    return path
-
-
-@pytest.mark.parametrize(
-    ("name", "trusts", "expected"),
-    [
-        ("hooks.example", True, None),
-        ("hooks.example", False, ErrorClass.TLS),
-        ("other.example", True, ErrorClass.TLS),
-    ],
-)
-def test_a_certificate_has_to_be_trusted_and_of_that_name(
-    name: str, trusts: bool, expected: ErrorClass | None, certificate: Path
-) -> None:
-    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    server.load_cert_chain(certificate)
-    trust = ssl.create_default_context(cafile=str(certificate) if trusts else None)
-
-    async def one() -> Answer:
-        async with (
-            serving(saying(status(200, "Connection: close")), trust=server) as port,
-            Sender(HERE, total_s=5.0, trust=trust, lookup=answering("127.0.0.1")) as sender,
-        ):
-            return await sender.post(f"https://{name}:{port}/", BODY, {})
-
-    assert asyncio.run(one()).error_class is expected
-
-
-def test_https_at_a_port_for_http_is_a_failure_of_tls() -> None:
-    async def one() -> Answer:
-        async with serving(saying(b"")) as port, Sender(HERE, total_s=SHORT_S) as sender:
-            return await sender.post(f"https://127.0.0.1:{port}/", BODY, {})
-
-    async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(10)
-        writer.write(status(400))
-
-    async def other() -> Answer:
-        async with serving(plain) as port, Sender(HERE, total_s=SHORT_S) as sender:
-            return await sender.post(f"https://127.0.0.1:{port}/", BODY, {})
-
-    assert asyncio.run(other()).error_class is ErrorClass.TLS
-    assert asyncio.run(one()).error_class is ErrorClass.CONNECT_TIMEOUT, "it waits for more of the handshake"
-
-
 # -- what is sent
 
 
@@ -376,12 +318,8 @@ def test_each_attempt_carries_the_same_bytes_and_id_and_a_signature_of_its_own()
     secret, got = new_secret(), list[tuple[dict[str, str], bytes]]()
     body = '{"type":"invoice.paid","text":"\u2603"}'.encode()
 
-    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while True:
-            got.append(await request_of(reader))
-            writer.write(status(500, "Set-Cookie: a=1; Path=/"))
-
     async def three() -> None:
+        handler = keeping(got, status(500, "Set-Cookie: a=1; Path=/"))
         async with serving(handler) as port, Sender(HERE, total_s=SHORT_S) as sender:
             for second in range(3):
                 at = datetime.now(UTC) - timedelta(seconds=10 * second)

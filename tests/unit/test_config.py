@@ -24,6 +24,7 @@ from workq.config import (
     check_broker_url,
     check_inflight_url,
     check_ledger_url,
+    check_proxy_url,
     masked,
 )
 from workq.errors import ConfigError
@@ -58,6 +59,7 @@ def test_without_any_setting_the_ledger_is_one_sqlite_file_and_serves_as_all_thr
     assert (settings.ledger, settings.broker, settings.inflight) == ("sqlite:///workq.db", None, None)
     assert (settings.app, settings.namespace, settings.queue_type) == (None, "workq", "quorum")
     assert settings.ladder == "binary"
+    assert settings.webhook_proxy is None
     assert settings.times == Times()
     assert settings.payload_max_bytes == 256 * 1024
     assert settings.retention_s == 7 * 86400
@@ -91,6 +93,7 @@ def test_an_argument_wins_over_the_environment_which_wins_over_the_file(tmp_path
         ("WORKQ_NAMESPACE", "namespace", "shop"),
         ("WORKQ_QUEUE_TYPE", "queue_type", "classic"),
         ("WORKQ_LADDER", "ladder", "levels:5s,10s,1m"),
+        ("WORKQ_WEBHOOK_PROXY", "webhook_proxy", "http://proxy.internal:4750"),
         ("WORKQ_RETENTION_S", "retention_s", 60.0),
         ("WORKQ_DEAD_RETENTION_S", "dead_retention_s", 90.5),
         ("WORKQ_WEBHOOK_BODY_RETENTION_S", "webhook_body_retention_s", 60.0),
@@ -140,7 +143,8 @@ def test_the_file_sets_every_setting_and_times_one_by_one(tmp_path: Path) -> Non
         'app = "shop:queue"\nnamespace = "shop"\nqueue_type = "classic"\nladder = "levels:5s,1m"\n'
         "payload_max_bytes = 1024\nretention_s = 60\ndead_retention_s = 90.5\n"
         "webhook_body_retention_s = 30\nwebhook_retention_s = 40.5\n"
-        'webhook_allow = "private"\nwebhook_ports = "443"\nwebhook_schemes = "https"\nsecret_key = "k"\n'
+        'webhook_allow = "private"\nwebhook_ports = "443"\nwebhook_schemes = "https"\n'
+        'webhook_proxy = "http://app:secret@10.0.0.7:3128"\nsecret_key = "k"\n'
         "[times]\nlease_s = 60\nbeat_s = 7.5\n"
     )
 
@@ -150,7 +154,7 @@ def test_the_file_sets_every_setting_and_times_one_by_one(tmp_path: Path) -> Non
     assert (settings.retention_s, settings.dead_retention_s) == (60.0, 90.5)
     assert (settings.webhook_body_retention_s, settings.webhook_retention_s) == (30.0, 40.5)
     assert (settings.webhook_allow, settings.webhook_ports, settings.webhook_schemes) == ("private", "443", "https")
-    assert settings.secret_key == "k"
+    assert (settings.webhook_proxy, settings.secret_key) == ("http://app:secret@10.0.0.7:3128", "k")
     assert settings.times == Times(lease_s=60.0, beat_s=7.5)
     origins = {name: origin for name, _, origin in settings.table()}
     assert origins.pop("times.sweep_s") == "default"
@@ -219,6 +223,15 @@ def test_a_secret_is_read_from_the_file_that_a_variable_names(tmp_path: Path) ->
         assert settings.broker == BROKER
         assert settings.origins == {"broker": "environment WORKQ_BROKER_URL_FILE"}
         assert settings.warnings == ()  # a newline at the end of a file is no mistake
+
+
+def test_the_proxy_of_webhooks_is_read_from_a_file_too(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text(f"http://app:{CANARY}@proxy:3128\n")
+
+    settings = load(tmp_path, {"WORKQ_WEBHOOK_PROXY_FILE": "secret"})
+
+    assert settings.webhook_proxy == f"http://app:{CANARY}@proxy:3128"
+    assert settings.origins == {"webhook_proxy": "environment WORKQ_WEBHOOK_PROXY_FILE"}
 
 
 def test_an_argument_leaves_the_secret_file_unread(tmp_path: Path) -> None:
@@ -424,6 +437,74 @@ def test_an_inflight_url_of_the_right_form_is_taken_as_it_is(url: str) -> None:
     assert check_inflight_url(url) == url
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://proxy:3128",
+        "http://proxy.internal:4750/",
+        "http://10.0.0.7:80",
+        "http://[fd00::7]:3128",
+        "http://app:s%40c%2Fr%23t@proxy:3128",
+        "http://app:se:cret@proxy:3128",
+    ],
+)
+def test_a_url_of_a_proxy_of_the_right_form_is_taken_as_it_is(url: str) -> None:
+    assert check_proxy_url(url) == url
+
+
+PROXY_FORM = "http://host:port or http://user:password@host:port"
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        (f"https://app:{CANARY}@proxy:3128", "the scheme of https://app:***@proxy:3128 is not http://"),
+        (f"socks5://app:{CANARY}@proxy:1080", "the scheme of socks5://app:***@proxy:1080 is not http://"),
+        (f"app:{CANARY}@proxy:3128", "not a URL"),
+        ("proxy:3128", "not a URL"),
+        ("http://", "no host"),
+        (f"http://app:{CANARY}@:3128", "no host"),
+        ("http://proxy", "no port in http://proxy"),
+        ("http://[fd00::7]", "no port in http://[fd00::7]"),
+        (f"http://app:{CANARY}@proxy", "no port in http://app:***@proxy"),
+        (f"http://app:{CANARY}@proxy:", "from 1 to 65535"),
+        (f"http://app:{CANARY}@proxy:0", "from 1 to 65535"),
+        (f"http://app:{CANARY}@proxy:web", "from 1 to 65535"),
+        (f"http://app:{CANARY}", "from 1 to 65535"),
+        (f"http://{CANARY}@proxy:3128", "a login is a user and a password, in http://***@proxy:3128"),
+        (f"http://:{CANARY}@proxy:3128", "a login is a user and a password"),
+        ("http://app:@proxy:3128", "a login is a user and a password"),
+        ("http://@proxy:3128", "a login is a user and a password"),
+        (f"http://app:{CANARY}@proxy:3128/out", "nothing follows the port in http://app:***@proxy:3128/out"),
+        (f"http://app:{CANARY}@proxy:3128/?a=b", "nothing follows the port"),
+        (f"http://app:{CANARY}@proxy:3128?", "nothing follows the port"),
+        (f"http://app:{CANARY}@proxy:3128#a", "write # as %23"),
+        (f"http://app:{CANARY}/x@proxy:3128", "write @ as %40"),
+        (f"http://app:x@{CANARY}@proxy:3128", "write @ as %40"),
+        (f"http://app:{CANARY} x@proxy:3128", "space or control character"),
+        (f"http://app:{CANARY}@[fe80::7%25eth0]:3128", "of one machine only"),
+        (f"http://app:{CANARY}@fd00::7:3128", "an IPv6 address needs brackets"),
+        (f"http://app:{CANARY}@one,two:3128", "not a valid host"),
+    ],
+)
+def test_a_proxy_of_another_form_is_refused_with_its_origin_and_the_right_form(
+    tmp_path: Path, url: str, said: str
+) -> None:
+    (tmp_path / "workq.toml").write_text(f"webhook_proxy = '{url}'\n")
+    (tmp_path / "empty").mkdir()
+
+    for message, origin in [
+        (refusal(tmp_path), "webhook_proxy (workq.toml): "),
+        (
+            refusal(tmp_path / "empty", {"WORKQ_WEBHOOK_PROXY": url}),
+            "webhook_proxy (environment WORKQ_WEBHOOK_PROXY): ",
+        ),
+    ]:
+        assert message.startswith(origin)
+        assert said in message
+        assert PROXY_FORM in message
+
+
 LEDGER_FORM = "postgresql://user:password@host:5432/database"
 BROKER_FORM = "amqp://user:password@host:5672/vhost"
 INFLIGHT_FORM = "redis://:password@host:6379/0"
@@ -543,6 +624,8 @@ def test_the_schemes_of_ledgers_are_those_that_have_a_driver() -> None:
         ("amqp://rabbit:5672/shop", "amqp://rabbit:5672/shop"),
         ("amqp://[::1]:5672/shop", "amqp://[::1]:5672/shop"),
         ("amqp://app@rabbit", "amqp://app@rabbit"),
+        ("http://app:c4nary@proxy:3128", "http://app:***@proxy:3128"),
+        ("http://c4nary@proxy:3128", "http://***@proxy:3128"),
         ("sqlite:////srv/a@b:c/workq.db", "sqlite:////srv/a@b:c/workq.db"),
         ("postgresql://db/shop?password=c4nary", "postgresql://db/shop?password=***"),
         ("postgresql://db/shop?a=b&sslPassword=x&c=c4nary", "postgresql://db/shop?a=b&sslPassword=***"),
@@ -679,7 +762,7 @@ def test_settings_made_by_hand_are_checked_too() -> None:
 def test_settings_show_no_password_in_their_repr_and_table(tmp_path: Path) -> None:
     settings = load(
         tmp_path,
-        {"WORKQ_INFLIGHT_URL": f"redis://:{CANARY}@redis"},
+        {"WORKQ_INFLIGHT_URL": f"redis://:{CANARY}@redis", "WORKQ_WEBHOOK_PROXY": f"http://app:{CANARY}@proxy:3128"},
         ledger=f"mysql://app:{CANARY}@db/shop",
         broker=f"amqp://app:{CANARY}@rabbit",
     )
@@ -691,6 +774,7 @@ def test_settings_show_no_password_in_their_repr_and_table(tmp_path: Path) -> No
         ("inflight", "redis://:***@redis", "environment WORKQ_INFLIGHT_URL"),
         ("app", "-", "default"),
     ]
+    assert ("webhook_proxy", "http://app:***@proxy:3128", "environment WORKQ_WEBHOOK_PROXY") in settings.table()
     assert ("times.lease_s", "30", "default") in settings.table()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any, cast
@@ -13,12 +14,12 @@ from standardwebhooks import Webhook
 
 from tests.unit.test_run import Nobody
 from workq import Cancel, Snooze, context
-from workq.delivery import EndpointOptions, Parcel
+from workq.delivery import EndpointOptions, OnGone, Parcel
 from workq.errors import LedgerUnavailable
 from workq.task import Claim, Dead, Delivered, Done, Failed
 from workq.webhooks import new_secret
 from workq.webhooks.backoff import JITTER, STEPS_S
-from workq.webhooks.carry import Carrier, Read
+from workq.webhooks.carry import NO_PROXY_S, Carrier, Read
 from workq.webhooks.post import Answer, ErrorClass
 from workq.webhooks.target import Policy
 from workq.webhooks.vault import Content, Secret, Vault
@@ -63,12 +64,18 @@ def claim_of(number: int = 1, *, failures: int = 0) -> Claim:
 
 
 def carried(
-    parcel: Parcel | None = PARCEL, answer: Answer = OK, *, failures: int = 0, read: Read | None = None
+    parcel: Parcel | None = PARCEL,
+    answer: Answer = OK,
+    *,
+    failures: int = 0,
+    read: Read | None = None,
+    **options: Any,
 ) -> tuple[Delivered, Told]:
     """One attempt."""
     told = Told(answer)
     read = read or (lambda _: {} if parcel is None else {"d1": parcel})
-    carrier = Carrier(read, vault=Vault(), policy=Policy.of(), rng=Random(1), make=cast(Any, lambda _: told))
+    make = cast(Any, lambda _: told)
+    carrier = Carrier(read, vault=Vault(), policy=Policy.of(), rng=Random(1), make=make, **options)
 
     async def run() -> Delivered:
         context.enter(claim_of(failures=failures), Nobody())
@@ -140,6 +147,35 @@ def test_who_is_gone_is_not_tried_again() -> None:
     assert delivered.sent.is_gone
 
 
+def test_where_a_410_is_to_be_confirmed_it_is_asked_once_more_an_hour_later() -> None:
+    gone = Answer(410, ErrorClass.GONE, "410 Gone", 3.0)
+    own = replace(PARCEL, options=EndpointOptions(steps_s=(2.0,), on_410=OnGone.CONFIRM))
+
+    first, _ = carried(own, gone, failures=1)
+    longer, _ = carried(own, dataclasses.replace(gone, retry_after="7200"))
+    after_another, _ = carried(replace(own, last_class="server_error"), gone)
+    second, _ = carried(replace(own, last_class="gone"), gone)
+
+    assert [one.then.delay_s for one in (first, longer, after_another) if isinstance(one.then, Failed)] == [
+        *(3600.0, 7200.0, 3600.0)
+    ]
+    assert [one.sent.is_gone for one in (first, longer, after_another)] == [False] * 3
+    assert first.sent.error_class == "gone"
+    assert isinstance(second.then, Dead)
+    assert second.sent.is_gone
+
+
+def test_how_long_who_wants_less_is_left_alone_can_be_said() -> None:
+    busy = Answer(429, ErrorClass.THROTTLED, "429", 3.0)
+    own = replace(PARCEL, options=EndpointOptions(steps_s=(2.0,)))
+
+    delivered, _ = carried(own, busy, throttled_min_s=3.0)
+
+    assert isinstance(delivered.then, Failed)
+    assert 3.0 <= delivered.then.delay_s <= 3.6
+    assert delivered.sent.rest_s == delivered.then.delay_s
+
+
 def unavailable(_: Sequence[str]) -> dict[str, Parcel]:
     raise LedgerUnavailable("away")
 
@@ -171,6 +207,18 @@ def test_what_is_young_enough_or_wanted_by_a_person_is_sent(facts: dict[str, Any
 
     assert len(told.sent) == 1
     assert delivered.then == Done()
+
+
+def test_while_our_own_proxy_is_away_nothing_has_failed(caplog: pytest.LogCaptureFixture) -> None:
+    said = "the proxy http://proxy:3128: nothing listens there"
+
+    with pytest.raises(Snooze, match=said) as caught:
+        carried(answer=Answer(None, ErrorClass.PROXY, said, 3.0, is_proxy_away=True), failures=len(STEPS_S))
+
+    assert caught.value.in_s == NO_PROXY_S
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", f"webhook.no_proxy: {said}")
+    ]
 
 
 def test_while_the_ledger_is_away_nothing_has_failed() -> None:

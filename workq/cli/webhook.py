@@ -115,13 +115,13 @@ def _counted(session: Session, count: int, *, dry_run: bool) -> int:
 def test(session: Session, endpoint: str, secret: str | None, total_s: float) -> int:
     """Send one signed `workq.ping` to URL, and tell what came of it. Nothing is recorded.
 
-    Exit 1 when it would count as a failure.
+    Exit 1 unless it was delivered.
     """
     secret = new_secret() if secret is None else check_secret(secret)
     settings = session.settings()
     from workq.webhooks.target import Policy, checked
 
-    policy = Policy.of(settings.webhook_allow, settings.webhook_ports, settings.webhook_schemes)
+    policy = Policy.of(settings.webhook_allow, settings.webhook_ports, settings.webhook_schemes, settings.webhook_proxy)
     checked(endpoint, policy)
     try:
         from workq.webhooks.ping import ping
@@ -142,6 +142,7 @@ def _document(found: Ping) -> dict[str, Any]:
         "advice": found.advice,
         "status": told.status,
         "ms": round(told.ms, 1),
+        "proxy": found.proxy,
         "addresses": ", ".join(told.addresses) or None,
         "connected_to": told.address,
         "tls": told.tls,

@@ -24,6 +24,7 @@ from workq.config.urls import (
     check_broker_url,
     check_inflight_url,
     check_ledger_url,
+    check_proxy_url,
     masked,
     node_urls,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "check_broker_url",
     "check_inflight_url",
     "check_ledger_url",
+    "check_proxy_url",
     "levels_ms",
     "masked",
     "node_urls",

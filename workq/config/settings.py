@@ -12,7 +12,7 @@ from workq.config.addresses import Allowed, Ports
 from workq.config.ladder import BINARY, levels_ms
 from workq.config.sources import RETENTIONS, SECRETS, URLS, Environment, Found, read_files
 from workq.config.times import Times
-from workq.config.urls import check_broker_url, check_inflight_url, check_ledger_url, masked
+from workq.config.urls import check_broker_url, check_inflight_url, check_ledger_url, check_proxy_url, masked
 from workq.config.values import as_float, is_number, kind_of
 from workq.errors import ConfigError
 from workq.names import check_namespace
@@ -47,6 +47,7 @@ class Settings:
         webhook_allow: to which addresses webhooks may go (see addresses.py).
         webhook_ports: to which ports; empty: 80, 443, and those above 1023 but for well-known services'.
         webhook_schemes: `http,https`, or one of them.
+        webhook_proxy: the proxy that they go through; None: none, whatever other variables of the environment say.
         secret_key: with which the secrets of endpoints are encrypted (see webhooks/vault.py); None: they are not.
         origins: where each value came from, by name: "argument", "environment WORKQ_LEDGER_URL", "workq.toml",
             "pyproject.toml [tool.workq]" or "default".
@@ -69,6 +70,7 @@ class Settings:
     webhook_allow: str = "external"
     webhook_ports: str = ""
     webhook_schemes: str = "http,https"
+    webhook_proxy: str | None = None
     secret_key: str | None = None
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
     warnings: tuple[str, ...] = field(default=(), compare=False)
@@ -76,7 +78,7 @@ class Settings:
     def __post_init__(self) -> None:
         for name, check in _CHECKS.items():
             value = getattr(self, name)
-            if value is None and name in ("broker", "inflight", "app", "secret_key"):
+            if value is None and name in ("broker", "inflight", "app", "webhook_proxy", "secret_key"):
                 continue
             try:
                 check(value)
@@ -229,5 +231,6 @@ _CHECKS: Final[Mapping[str, Callable[[Any], object]]] = {
     "webhook_allow": Allowed.of,
     "webhook_ports": Ports.of,
     "webhook_schemes": _check_schemes,
+    "webhook_proxy": check_proxy_url,
     "secret_key": _check_text,
 }

@@ -48,6 +48,7 @@ _VARIABLES: Final = {
     "webhook_allow": "WORKQ_WEBHOOK_ALLOW",
     "webhook_ports": "WORKQ_WEBHOOK_PORTS",
     "webhook_schemes": "WORKQ_WEBHOOK_SCHEMES",
+    "webhook_proxy": "WORKQ_WEBHOOK_PROXY",
     "secret_key": "WORKQ_SECRET_KEY",
 }
 _NUMBER_VARIABLES: Final = {
@@ -57,7 +58,7 @@ _NUMBER_VARIABLES: Final = {
     "webhook_retention_s": "WORKQ_WEBHOOK_RETENTION_S",
 }
 RETENTIONS: Final = tuple(_NUMBER_VARIABLES)
-URLS: Final = frozenset({"ledger", "broker", "inflight"})
+URLS: Final = frozenset({"ledger", "broker", "inflight", "webhook_proxy"})
 SECRETS: Final = frozenset({"secret_key"})
 _IN_FILES: Final = URLS | SECRETS
 

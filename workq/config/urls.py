@@ -1,4 +1,4 @@
-"""The URLs of the three stores: their right forms, and how they are shown without their password.
+"""The URLs of the three stores and of the proxy: their right forms, and how they are shown without their password.
 
 Nothing is contacted. A broken URL may have its password anywhere: no part of it goes into a message by itself.
 """
@@ -33,6 +33,7 @@ _INFLIGHT_FORMS: Final = (
     "or for a cluster redis+cluster://:password@host:6379,host:6379"
 )
 CLUSTER_SCHEMES: Final = ("redis+cluster", "rediss+cluster")
+_PROXY_FORMS: Final = "http://host:port or http://user:password@host:port"
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
 
 
@@ -98,6 +99,28 @@ def check_inflight_url(url: object) -> str:
         number = parts.path[1:] or parts.query.get("db", "0")
     if not re.fullmatch(r"[0-9]{1,5}", number):
         raise ConfigError(f"the database of Redis is a number in {masked(str(url))}; use {_INFLIGHT_FORMS}")
+    return str(url)
+
+
+def check_proxy_url(url: object) -> str:
+    """The URL of a proxy that webhooks go through, unchanged. Nothing is contacted.
+
+    Raises:
+        ConfigError: it is not one of the right form; the message shows that form, and no password.
+    """
+    parts = _parsed(url, ("http",), _PROXY_FORMS)
+    place, tail = _place_and_tail(str(url).partition("://")[2])
+    login, at, where = place.rpartition("@")
+    if at and not re.fullmatch(r"[^:]+:.+", login):
+        raise ConfigError(f"a login is a user and a password, in {masked(str(url))}; use {_PROXY_FORMS}")
+    if not parts.host:
+        raise ConfigError(f"no host in {masked(str(url))}; use {_PROXY_FORMS}")
+    if "%" in parts.host:
+        raise ConfigError(f"an address with a zone is of one machine only, in {masked(str(url))}; use {_PROXY_FORMS}")
+    if not re.search(r":[0-9]+$", where):
+        raise ConfigError(f"no port in {masked(str(url))}; use {_PROXY_FORMS}")
+    if tail not in ("", "/"):
+        raise ConfigError(f"nothing follows the port in {masked(str(url))}; use {_PROXY_FORMS}")
     return str(url)
 
 
@@ -238,4 +261,4 @@ def _without_password(scheme: str, rest: str) -> str:
     user, colon, _ = userinfo.partition(":")
     if colon:
         return f"{user}:***@{place}"
-    return f"***@{place}" if scheme.startswith("redis") else rest
+    return f"***@{place}" if scheme.startswith(("redis", "http")) else rest

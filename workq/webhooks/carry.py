@@ -4,7 +4,7 @@ It runs in the event loop of a worker process, hundreds at a time. What it needs
 whoever asks while a question is on its way shares the next one. The URL, the secrets and the schedule are those of now.
 
 An attempt is recorded with the settlement of its task. When the ledger does not answer, or the key to the secrets is
-not here, nothing was sent, and nothing has failed: it is tried again a little later.
+not here, or our own proxy is not reached, nothing was sent, and nothing has failed: it is tried again a little later.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 from msgspec.structs import replace
 
 from workq import context
-from workq.delivery import Cause, EndpointState, Parcel
+from workq.delivery import Cause, EndpointState, OnGone, Parcel
 from workq.errors import Cancel, ConfigError, Snooze, Unavailable
 from workq.task import Claim, Dead, Delivered, Done, Failed, Sent
 from workq.webhooks import backoff
@@ -33,6 +33,9 @@ log = logging.getLogger("workq.webhooks")
 
 LATER_S: Final = 2.0
 NO_KEY_S: Final = 60.0
+NO_PROXY_S: Final = 30.0
+CONFIRM_S: Final = 3600.0
+"""After a 410 that is to be confirmed."""
 DISABLED_S: Final = 60.0
 """The ledger parks what waits for a disabled endpoint; this is for what was claimed in that moment."""
 _THROTTLED: Final = TIMEOUTS | {ErrorClass.THROTTLED}
@@ -86,13 +89,15 @@ class Carrier:
         *,
         vault: Vault,
         policy: Policy,
+        throttled_min_s: float = backoff.THROTTLED_MIN_S,
         rng: Random | None = None,
         make: Callable[[Policy], Sender] = Sender,
     ) -> None:
-        """`read`: the ledger's `parcels`. `make`: for tests."""
+        """`read`: the ledger's `parcels`. `throttled_min_s`: see `backoff.wait_s`. `make`: for tests."""
         self._read = read
         self._vault = vault
         self._policy = policy
+        self._throttled_min_s = throttled_min_s
         self._rng = rng or Random()
         self._make = make
         self._in_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[Reading, Sender]] = WeakKeyDictionary()
@@ -125,6 +130,9 @@ class Carrier:
             **signed(content.signing(now), message_id=parcel.webhook_id, body=body, at=now),
         }
         answer = await sender.post(parcel.url, body, headers, connect_s=options.connect_s, total_s=options.total_s)
+        if answer.is_proxy_away:
+            log.warning("webhook.no_proxy: %s", answer.error)
+            raise Snooze(NO_PROXY_S, answer.error)
         return self.delivered(claim, parcel, answer)
 
     def delivered(self, claim: Claim, parcel: Parcel, answer: Answer) -> Delivered:
@@ -137,7 +145,7 @@ class Carrier:
             cause=parcel.cause,
             url=parcel.url,
             status=answer.status,
-            error_class=kind,
+            error_class=None if kind is None else kind.value,
             error=answer.error or None,
             duration_ms=round(answer.ms, 3),
             answer=answer.body.decode("utf-8", "replace"),
@@ -147,13 +155,17 @@ class Carrier:
         if kind is None:
             return Delivered(sent, Done())
         text = f"{kind}: {answer.error}"
+        asked_s = backoff.retry_after_s(answer.retry_after, now=datetime.now(UTC))
         if kind is ErrorClass.GONE:
+            if parcel.options.on_410 is OnGone.CONFIRM and parcel.last_class != ErrorClass.GONE:
+                return Delivered(replace(sent, is_gone=False), Failed(max(CONFIRM_S, asked_s or 0.0), text))
             return Delivered(sent, Dead("the receiver wants no more: 410 Gone", text))
         wait_s = backoff.wait_s(
             claim.failures + 1,
             steps_s=parcel.options.steps_s or backoff.STEPS_S,
-            retry_after_s=backoff.retry_after_s(answer.retry_after, now=datetime.now(UTC)),
+            retry_after_s=asked_s,
             is_throttled=kind in _THROTTLED,
+            throttled_min_s=self._throttled_min_s,
             rng=self._rng,
         )
         if wait_s is None:

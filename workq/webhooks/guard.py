@@ -3,6 +3,8 @@
 A name is looked up anew for each connection, and every address that it has then is judged: one that may not be reached
 refuses them all, because whoever answers so means no good. What was judged is what is connected to; nothing looks the
 name up again in between. The socket itself is the last to ask, also where a URL has an address in the place of a name.
+
+With a proxy it is the proxy that is connected to, and so the proxy's address is judged here, whatever its port.
 """
 
 from __future__ import annotations

@@ -28,7 +28,11 @@ _ADVICE: Final = {
     ErrorClass.THROTTLED: "the receiver wants fewer requests",
     ErrorClass.CLIENT_ERROR: "the receiver refuses the request: its path, its verification, or what it expects",
     ErrorClass.SERVER_ERROR: "the receiver has failed: look into its log",
+    ErrorClass.PROXY: "look into the proxy's log: it refuses this URL",
 }
+_PROXY_AWAY: Final = (
+    "check WORKQ_WEBHOOK_PROXY, its login too, and whether the proxy runs: deliveries wait for it, and none fails"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +42,14 @@ class Ping:
     url: str
     headers: dict[str, str]
     answer: Answer
+    proxy: str | None = None
+    """Through which it went, without its login."""
 
     @property
     def advice(self) -> str | None:
         """What to look at; None: it was a success."""
+        if self.answer.is_proxy_away:
+            return _PROXY_AWAY
         return None if self.answer.error_class is None else _ADVICE[self.answer.error_class]
 
 
@@ -51,4 +59,5 @@ async def ping(url: str, *, secret: str, policy: Policy, total_s: float) -> Ping
     body = codec.encode({"type": EVENT_TYPE, "timestamp": now.isoformat(), "data": {}}, path="body").encode()
     headers = signed([secret], message_id=f"msg_{codec.new_task_id()}", body=body, at=now)
     async with Sender(policy, total_s=total_s) as sender:
-        return Ping(url, headers, await sender.post(url, body, headers))
+        answer = await sender.post(url, body, headers)
+    return Ping(url, headers, answer, None if policy.proxy is None else policy.proxy.url)

@@ -4,6 +4,8 @@ A 2xx is a success; everything else has a class of failure that does not change 
 is a failure, and is not followed: what it points at was not checked. Of an answer, 16 KiB are read, and no more is
 waited for than that; if it stops in the middle, nobody knows what the receiver has done: that is a failure, also behind
 a 200. One deadline holds for all of it, from the lookup of the name on, however slowly the bytes drip.
+
+With a proxy (proxy.py) an attempt comes to it first. That it is not reached is the one answer that is no attempt.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from yarl import URL
 from workq import __version__
 from workq.errors import ConfigError
 from workq.webhooks.guard import Blocked, Guard, Lookup, Trace, tracing
-from workq.webhooks.target import Policy, checked
+from workq.webhooks.proxy import Proxy
+from workq.webhooks.target import Policy, Target, checked
 
 CONNECT_S: Final = 5.0
 TOTAL_S: Final = 20.0
@@ -56,6 +59,7 @@ class ErrorClass(StrEnum):
     THROTTLED = "throttled"
     CLIENT_ERROR = "client_error"
     SERVER_ERROR = "server_error"
+    PROXY = "proxy"
 
 
 TIMEOUTS: Final = frozenset({ErrorClass.CONNECT_TIMEOUT, ErrorClass.ANSWER_TIMEOUT, ErrorClass.BODY_TIMEOUT})
@@ -66,7 +70,9 @@ class Answer:
     """What came of one attempt. `error_class` None: a success.
 
     `ms`: from its begin to its end. `body`: the first 16 KiB, `is_cut`: there was more. `addresses`: those that the
-    name had, `address`: the one that was connected to; None and none where a connection was used again.
+    name had, `address`: the one that was connected to; None and none where a connection was used again. With a proxy
+    both are the proxy's. `is_proxy_away`: it was not reached, or does not know us, so nothing was sent, and the
+    receiver has failed in nothing.
     """
 
     status: int | None
@@ -79,13 +85,15 @@ class Answer:
     addresses: tuple[str, ...] = ()
     address: str | None = None
     tls: str | None = None
+    is_proxy_away: bool = False
 
 
 class _Attempt(Trace):
-    """One attempt: how far it has come, for what is said of a deadline."""
+    """One attempt: how far it has come, for what is said of a deadline. `proxy`: the one that it goes through."""
 
-    def __init__(self, host: str, connect_s: float) -> None:
-        super().__init__(host)
+    def __init__(self, host: str, connect_s: float, proxy: Proxy | None) -> None:
+        super().__init__(host if proxy is None else proxy.host)
+        self.proxy = proxy
         self.timeout = aiohttp.ClientTimeout(total=None, connect=connect_s)
         self.stage = ErrorClass.CONNECT_TIMEOUT
         self.is_reused = False
@@ -94,6 +102,25 @@ class _Attempt(Trace):
         self.body = bytearray()
         self.is_cut = False
         self.tls: str | None = None
+        self.wants_login = False
+        """The proxy does: a fault of ours, while one that refuses a receiver has answered as it should."""
+
+    def begin(self) -> None:
+        """A connection is wanted; with a proxy, the first part of the way is that to it."""
+        self.address = None
+        self.stage = ErrorClass.CONNECT_TIMEOUT if self.proxy is None else ErrorClass.PROXY
+
+    def is_of_proxy(self, error: BaseException | None = None) -> bool:
+        """Whether the proxy is at fault: it is not reached, makes no tunnel, or answers in the receiver's place."""
+        if self.proxy is None:
+            return False
+        match self.stage:
+            case ErrorClass.PROXY:
+                return True
+            case ErrorClass.CONNECT_TIMEOUT:  # what fails in the tunnel, such as TLS, is a ClientConnectorError
+                return isinstance(error, _OF_CONNECT) and not isinstance(error, aiohttp.ClientConnectorError)
+            case _:
+                return self.status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED and self.tls is None
 
 
 class Sender:
@@ -115,6 +142,7 @@ class Sender:
         self._checked = lru_cache(TARGETS_MAX)(partial(checked, policy=policy))
         self._connect_s = connect_s
         self._total_s = total_s
+        self._proxy = policy.proxy
         guard = Guard(policy.allowed, lookup=lookup)
         self._guard = guard
         self._session = aiohttp.ClientSession(
@@ -162,20 +190,24 @@ class Sender:
             target = self._checked(url)
         except ConfigError as error:  # the policy has changed since it was saved
             return Answer(None, ErrorClass.BLOCKED, _short(str(error)), 0.0)
-        attempt = _Attempt(target.host, self._connect_s if connect_s is None else connect_s)
+        attempt = _Attempt(target.host, self._connect_s if connect_s is None else connect_s, self._proxy)
         token = tracing.set(attempt)
         failure: tuple[ErrorClass, str] | None
+        is_of_proxy = False
         try:
             async with asyncio.timeout(self._total_s if total_s is None else total_s):
-                await self._deliver(URL(target.url, encoded=True), body, {**headers, **_FIXED}, attempt)
-            failure = _of_status(attempt.status or 0)
+                await self._deliver(target, body, headers, attempt)
+            failure, is_of_proxy = _of_status(attempt.status or 0), attempt.is_of_proxy()
         except TimeoutError:
-            failure = attempt.stage, _LATE[attempt.stage]
+            failure, is_of_proxy = (attempt.stage, _LATE[attempt.stage]), attempt.is_of_proxy()
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            failure = _of_error(error)
+            failure, is_of_proxy = _of_error(error), attempt.is_of_proxy(error)
+            attempt.wants_login = isinstance(error, aiohttp.ClientHttpProxyError) and _LOGIN in (error.headers or {})
         finally:
             tracing.reset(token)
         kind, text = failure or (None, "")
+        if self._proxy is not None and is_of_proxy:
+            kind, text = ErrorClass.PROXY, f"the proxy {self._proxy.url}: {text}"
         return Answer(
             attempt.status,
             kind,
@@ -187,30 +219,46 @@ class Sender:
             attempt.addresses,
             attempt.address,
             attempt.tls,
+            is_proxy_away=is_of_proxy and (attempt.stage is ErrorClass.PROXY or attempt.wants_login),
         )
 
-    async def _deliver(self, url: URL, body: bytes, headers: Mapping[str, str], attempt: _Attempt) -> None:
+    async def _deliver(self, target: Target, body: bytes, headers: Mapping[str, str], attempt: _Attempt) -> None:
         """A connection that was kept may have been closed by its other end: that is no answer, and one is made anew."""
+        url, request = URL(target.url, encoded=True), self._request(target, {**headers, **_FIXED})
         while True:
             attempt.is_reused = False
             try:
-                return await self._exchange(url, body, headers, attempt)
+                return await self._exchange(url, body, request, attempt)
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
                 if not attempt.is_reused or attempt.status is not None:
                     raise
 
-    async def _exchange(self, url: URL, body: bytes, headers: Mapping[str, str], attempt: _Attempt) -> None:
+    def _request(self, target: Target, headers: dict[str, str]) -> dict[str, Any]:
+        """What the session is asked for. The login is for the proxy alone: in a tunnel it is not said again."""
+        proxy = self._proxy
+        if proxy is None:
+            return {"headers": headers}
+        if target.scheme == "http":
+            return {"headers": headers | proxy.headers, "proxy": proxy.url}
+        return {
+            "headers": headers,
+            "proxy": proxy.url,
+            "proxy_headers": {"user-agent": _FIXED["user-agent"], **proxy.headers},
+            "server_hostname": target.host.rstrip("."),  # as without a proxy: certificates have no dot at the end
+        }
+
+    async def _exchange(self, url: URL, body: bytes, request: dict[str, Any], attempt: _Attempt) -> None:
         async with self._session.post(
             url,
             data=body,
-            headers=headers,
             allow_redirects=False,
             timeout=attempt.timeout,
+            **request,
         ) as answer:
             attempt.stage = ErrorClass.BODY_TIMEOUT
             attempt.status = answer.status
             attempt.retry_after = answer.headers.get("Retry-After")
-            attempt.tls = _tls_of(answer)
+            attempt.wants_login = _LOGIN in answer.headers
             async for part in answer.content.iter_any():
                 attempt.body += part
                 if len(attempt.body) > ANSWER_MAX_BYTES:
@@ -221,22 +269,35 @@ class Sender:
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Tells the attempt that it has a connection, and whether that was used before.
+    """Tells the attempt that it has a connection, and whether that was used before; and that it has reached the proxy.
 
-    aiohttp's own tracing tells it, too, and costs every request a tenth of its time.
+    aiohttp's own tracing tells the first two, too, and costs every request a tenth of its time.
     """
 
     async def connect(self, req: Any, traces: Any, timeout: Any) -> Any:
         attempt = tracing.get()
-        if attempt is not None:
-            attempt.address = None
+        if isinstance(attempt, _Attempt):
+            attempt.begin()
         connection = await super().connect(req, traces, timeout)
         if isinstance(attempt, _Attempt):
             attempt.stage, attempt.is_reused = ErrorClass.ANSWER_TIMEOUT, attempt.address is None
+            attempt.tls = _tls_of(connection.transport)
         return connection
 
+    async def _create_direct_connection(self, *args: Any, **more: Any) -> Any:
+        """To the receiver; or to the proxy, and then the tunnel is to be made."""
+        made = await super()._create_direct_connection(*args, **more)
+        attempt = tracing.get()
+        if isinstance(attempt, _Attempt):
+            attempt.stage = ErrorClass.CONNECT_TIMEOUT
+        return made
 
+
+_LOGIN: Final = "Proxy-Authenticate"
+_OF_CONNECT: Final = (aiohttp.ClientResponseError, aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
+"""What may come of asking a proxy for a tunnel."""
 _LATE: Final = {
+    ErrorClass.PROXY: "no connection in time",
     ErrorClass.CONNECT_TIMEOUT: "no connection in time",
     ErrorClass.ANSWER_TIMEOUT: "connected, and no answer in time",
     ErrorClass.BODY_TIMEOUT: "answered, and its answer did not end in time",
@@ -252,8 +313,7 @@ _FIXED: Final = {
 """What every webhook says; a receiver's own headers say nothing else of it."""
 
 
-def _tls_of(answer: aiohttp.ClientResponse) -> str | None:
-    transport = None if answer.connection is None else answer.connection.transport
+def _tls_of(transport: asyncio.Transport | None) -> str | None:
     wrapped = None if transport is None else transport.get_extra_info("ssl_object")
     return None if wrapped is None else wrapped.version()
 
@@ -285,6 +345,8 @@ def _of_error(error: BaseException) -> tuple[ErrorClass, str]:
     for one in causes:
         if isinstance(one, Blocked):
             return ErrorClass.BLOCKED, str(one)
+    if isinstance(error, aiohttp.ClientHttpProxyError):  # what it was asked with has the login in it
+        return ErrorClass.PROXY, f"{error.status} {error.message}"
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return ErrorClass.DNS, f"the name has no address: {_said(causes)}"
     if any(isinstance(one, ssl.SSLError | ssl.CertificateError | aiohttp.ClientSSLError) for one in causes):

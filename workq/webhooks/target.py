@@ -2,7 +2,7 @@
 
 Refused is what could mean something else to another program: another scheme, a user or a password, an address that is
 not written as one, letters outside ASCII, a port of another service. One way to write a URL is left, and so the one
-that was checked is the one that is called.
+that was checked is the one that is called. With a proxy the same is refused here, and names are judged by the proxy.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from workq.config.addresses import Allowed, Ports, is_host, is_number_like, literal
 from workq.errors import ConfigError
+from workq.webhooks.proxy import Proxy
 
 URL_MAX: Final = 2048
 SCHEMES: Final = ("http", "https")
@@ -33,16 +34,22 @@ _OURS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Where webhooks may go: addresses, ports, schemes."""
+    """Where webhooks may go: addresses, ports, schemes; and through which proxy, if there is one."""
 
     allowed: Allowed
     ports: Ports
     schemes: tuple[str, ...]
+    proxy: Proxy | None = None
 
     @staticmethod
-    def of(allow: str = "external", ports: str = "", schemes: str = "http,https") -> Policy:
+    def of(allow: str = "external", ports: str = "", schemes: str = "http,https", proxy: str | None = None) -> Policy:
         """The same, of settings that were checked."""
-        return Policy(Allowed.of(allow), Ports.of(ports), tuple(part.strip() for part in schemes.split(",")))
+        return Policy(
+            Allowed.of(allow),
+            Ports.of(ports),
+            tuple(part.strip() for part in schemes.split(",")),
+            None if proxy is None else Proxy.of(proxy),
+        )
 
 
 @dataclass(frozen=True, slots=True)
