@@ -14,7 +14,7 @@ FULL := $(VENV)/.installed-full
 
 .PHONY: help
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: setup
 setup: $(FULL) ## make .venv with workq, all extras and the tools (again only when pyproject.toml changes)
@@ -34,13 +34,18 @@ demo-full: $(FULL) servers ## the same job on private RabbitMQ, Redis and Postgr
 	@echo "demo-full: starts private servers on free ports, and ends them afterwards"
 	@$(BIN)/workq demo reindex --servers
 
+.PHONY: demo-webhooks
+demo-webhooks: $(FULL) ## 2,000 webhooks to five receivers, four of them difficult: needs Python only, no servers
+	@echo "demo-webhooks: SQLite only, no servers; works in a temporary folder"
+	@$(BIN)/workq demo webhooks
+
 .PHONY: test
 test: $(FULL) servers ## all tests, against private servers; a missing server is a failure (LEGS=both: each fault on SQLite too)
 	@echo "test: unit, contract, simulation, fault and system tests; private servers on free ports; nothing is skipped"
 	@$(BIN)/python -m compileall -q workq tests # where Python writes no bytecode by itself, each of some thousand processes would
 	@$(BIN)/pytest --require=all --numprocesses=5 --dist=worksteal $(if $(LEGS),--both-legs)
 
-LONG := $(foreach name,audit chaos dead delays jobs keys kills limits lost_hints order promises scale transaction,tests/system/test_$(name).py)
+LONG := $(foreach name,audit chaos dead delays jobs keys kills limits lost_hints order promises scale transaction webhooks,tests/system/test_$(name).py)
 
 .PHONY: long
 long: $(FULL) servers ## the figures at full size: kills, losses, audits, order, limits, memory, a deep backlog (two hours)

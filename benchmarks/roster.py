@@ -71,6 +71,15 @@ ROSTER: tuple[Contestant, ...] = (
         WORKQ,
     ),
     Contestant(
+        "workq-classic",
+        "workq",
+        None,
+        ("postgres", "rabbitmq", "redis"),
+        "PostgreSQL + RabbitMQ classic (WORKQ_QUEUE_TYPE=classic) + Redis; 2 processes x 1 thread",
+        WORKQ | {"QUEUE_TYPE": "classic"},
+        measures=("latency", "drain", "bulk", "sustained"),
+    ),
+    Contestant(
         "workq-postgres", "workq", None, ("postgres",), "PostgreSQL alone, as shipped; 2 processes x 1 thread", WORKQ
     ),
     Contestant("workq-sqlite", "workq", None, (), "one SQLite file, synchronous=FULL; 2 processes x 1 thread", WORKQ),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 from benchmarks.contestants import task
 from workq import WorkQueue
 
+os.environ["WORKQ_QUEUE_TYPE"] = task.setting("QUEUE_TYPE", "quorum")
 wq = WorkQueue()
 
 
