@@ -1,13 +1,15 @@
-"""The legs as fixtures."""
+"""The legs, and the stages of demos, as fixtures."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.system.legs import Leg
+from tests.system.stage import Stage
 from workq.config import BINARY
 
 OpenLeg = Callable[..., Leg]
@@ -60,3 +62,21 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "temporary").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     return tmp_path
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    """A place for one run of a demo."""
+    made = Stage(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def open_stage() -> Iterator[Stage]:
+    """The same where others may enter: PostgreSQL runs under another account when we are root."""
+    with tempfile.TemporaryDirectory(prefix="workq-demo-test-") as folder:
+        made = Stage(Path(folder))
+        made.folder.chmod(0o755)
+        yield made
+        made.close()

@@ -3,111 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import signal
-import subprocess
 import sys
-import tempfile
-import time
 import unicodedata
-import uuid
-from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
+from tests.system.stage import Stage, report_of
 from workq.demo.versions import NEW, OLD, UNREADABLE
 
 WHY = "its text cannot be read"
-MARK = "WORKQTEST_MARK"
-GONE_WITHIN_S = 30.0
 NAMES = sum(unicodedata.name(chr(one), None) is not None for one in range(sys.maxunicode + 1))
 SUBTASKS = -(-NAMES // 500) + 1
 """The last is of those that were mended."""
-
-
-class Stage:
-    """Runs the demo where everything that it starts or leaves behind can be seen."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.mark = uuid.uuid4().hex
-        # settings of somebody else, which the demo must not touch
-        self.environment = os.environ | {
-            MARK: self.mark,
-            "TMPDIR": str(folder),
-            "WORKQ_BROKER_URL": "amqp://127.0.0.1:1",
-            "PYTHONIOENCODING": "utf-8",
-            "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")])),
-        }
-
-    def start(self, command: Sequence[str]) -> subprocess.Popen[str]:
-        """Start Python with these arguments."""
-        return subprocess.Popen(
-            [sys.executable, *command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            encoding="utf-8",
-            env=self.environment,
-            cwd=self.folder,
-        )
-
-    def run(self, *command: str, limit_s: float = 150.0) -> subprocess.CompletedProcess[str]:
-        """Run Python with these arguments to its end."""
-        process = self.start(command)
-        try:
-            out, err = process.communicate(timeout=limit_s)
-        except subprocess.TimeoutExpired:
-            process.terminate()  # it ends its worker itself
-            out, err = process.communicate()
-            pytest.fail(f"no end within {limit_s} s:\n{out}\n{err}")
-        return subprocess.CompletedProcess(command, process.returncode, out, err)
-
-    def demo(self, *options: str) -> subprocess.CompletedProcess[str]:
-        """Run `workq demo reindex`."""
-        return self.run("-m", "workq", "demo", "reindex", *options)
-
-    def processes(self) -> list[str]:
-        """The command lines of all processes that come from here."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get(MARK) == self.mark:
-                    found.append(" ".join(process.cmdline()))
-            except psutil.Error:
-                continue
-        return found
-
-    def assert_nothing_is_left(self) -> None:
-        """No process, now or after a moment (guardians of servers leave after us), and no file."""
-        deadline = time.monotonic() + GONE_WITHIN_S
-        while (left := self.processes()) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert left == []
-        assert list(self.folder.iterdir()) == []
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    """A place for one run."""
-    made = Stage(tmp_path)
-    yield made
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(MARK) == made.mark:
-                process.kill()
-        except psutil.Error:
-            continue
-
-
-def proof(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    """The report of a run with `-o json`."""
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    report: dict[str, Any] = json.loads(done.stdout)
-    return report
 
 
 def assert_complete_after_a_kill(report: dict[str, Any], documents: int, subtasks: int) -> None:
@@ -127,7 +36,7 @@ def assert_complete_after_a_kill(report: dict[str, Any], documents: int, subtask
 
 
 def test_a_newcomer_sees_a_kill_and_a_complete_index(stage: Stage) -> None:
-    done = stage.demo()
+    done = stage.demo("reindex")
 
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert f"{NAMES:,} Unicode character names, by a job in subtasks of 500" in done.stderr.splitlines()[0]
@@ -147,25 +56,19 @@ def test_a_newcomer_sees_a_kill_and_a_complete_index(stage: Stage) -> None:
 
 
 @pytest.mark.usefixtures("rabbitmq_server", "redis_server", "postgres_server")  # they skip where one is not installed
-def test_the_same_on_servers_that_it_starts_itself() -> None:
-    # PostgreSQL runs under another account when we are root, and cannot enter pytest's own folders
-    stage = Stage(Path(tempfile.mkdtemp(prefix="workq-demo-test-")))
-    stage.folder.chmod(0o755)
-    try:
-        done = stage.demo("--servers", "-o", "json")
+def test_the_same_on_servers_that_it_starts_itself(open_stage: Stage) -> None:
+    done = open_stage.demo("reindex", "--servers", "-o", "json")
 
-        report = proof(done)
-        assert_complete_after_a_kill(report, NAMES, SUBTASKS)
-        assert [word.partition(" ")[0] for word in report["stores"].split(", ")] == ["RabbitMQ", "Redis", "PostgreSQL"]
-        stage.assert_nothing_is_left()
-    finally:
-        stage.folder.rmdir()
+    report = report_of(done)
+    assert_complete_after_a_kill(report, NAMES, SUBTASKS)
+    assert [word.partition(" ")[0] for word in report["stores"].split(", ")] == ["RabbitMQ", "Redis", "PostgreSQL"]
+    open_stage.assert_nothing_is_left()
 
 
 def test_tantivy_loses_nothing_either(stage: Stage) -> None:
     pytest.importorskip("tantivy")
 
-    report = proof(stage.demo("--engine", "tantivy", "-o", "json"))
+    report = report_of(stage.demo("reindex", "--engine", "tantivy", "-o", "json"))
 
     assert_complete_after_a_kill(report, NAMES, SUBTASKS)
     stage.assert_nothing_is_left()
@@ -177,8 +80,9 @@ from workq.cli.session import Session
 from workq.demo import tell
 from workq.demo.command import ended
 from workq.demo.play import Wishes, play
+from workq.demo.voice import Silence
 
-class Thief(tell.Quiet):
+class Thief(tell.Story):
     def begins(self, scene):
         self.folder = scene.folder
         super().begins(scene)
@@ -188,7 +92,7 @@ class Thief(tell.Quiet):
             connection.execute("DELETE FROM document WHERE number = 65")
         connection.close()
 
-sys.exit(ended(Session(), play(Wishes(kill=False), Thief())))
+sys.exit(ended(Session(), play(Wishes(kill=False), Thief(Silence()))))
 """
 
 
@@ -209,8 +113,9 @@ from workq.cli.session import Session
 from workq.demo import tell
 from workq.demo.command import ended
 from workq.demo.play import Wishes, play
+from workq.demo.voice import Silence
 
-class Freezer(tell.Quiet):
+class Freezer(tell.Story):
     is_done = False
 
     def progress(self, done, total):
@@ -219,7 +124,7 @@ class Freezer(tell.Quiet):
             for process in psutil.Process().children(recursive=True):
                 process.{act}()
 
-sys.exit(ended(Session(), play(Wishes(kill=False, stall_s=15.0), Freezer())))
+sys.exit(ended(Session(), play(Wishes(kill=False, stall_s=15.0), Freezer(Silence()))))
 """
 
 
@@ -239,24 +144,16 @@ def test_a_worker_that_does_nothing_more_ends_the_run(stage: Stage, act: str, sa
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_ends_everything(stage: Stage, number: signal.Signals, status: int) -> None:
-    process = stage.start(["-m", "workq", "demo", "reindex"])
-    assert process.stderr is not None
-    while not re.match(r" +[0-9]+% ", line := process.stderr.readline()):  # the first progress: the worker is at work
-        assert line, "it ended before it began"
-
-    process.send_signal(number)
-    process.communicate(timeout=60)
-
-    assert process.returncode == status
+    assert stage.interrupt("reindex", by=number) == status
     stage.assert_nothing_is_left()
 
 
 def test_what_is_kept_can_be_looked_at(stage: Stage) -> None:
     kept = stage.folder / "kept"
 
-    done = stage.demo("--no-kill", "--keep", str(kept), "-o", "json")
+    done = stage.demo("reindex", "--no-kill", "--keep", str(kept), "-o", "json")
 
-    assert proof(done)["killed"] is None
+    assert report_of(done)["killed"] is None
     assert f"kept in {kept}" in done.stderr
     assert {OLD, NEW, "alias", "workq.db", "worker.log", "workq.toml"} <= {one.name for one in kept.iterdir()}
     stage.environment |= {"WORKQ_CONFIG": str(kept / "workq.toml"), "WORKQ_BROKER_URL": ""}
@@ -279,7 +176,7 @@ def test_what_is_kept_can_be_looked_at(stage: Stage) -> None:
 def test_what_cannot_be_is_one_line_and_status_2(stage: Stage, options: list[str], said: str) -> None:
     (stage.folder / "occupied").touch()
 
-    done = stage.demo(*options)
+    done = stage.demo("reindex", *options)
 
     assert done.returncode == 2
     assert done.stdout == ""

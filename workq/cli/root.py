@@ -28,7 +28,7 @@ from workq.errors import (
 )
 
 _COMMANDS: Final = {
-    "demo": Lazy("workq.demo.command:demo", "watch a reindex job survive a killed worker"),
+    "demo": Lazy("workq.demo.command:demo", "watch a reindex job, or webhooks, survive a killed worker"),
     "worker": Lazy("workq.cli.worker:worker", "run tasks; `worker ls` lists who does"),
     "enqueue": Lazy("workq.cli.enqueue:enqueue", "record a task by its name"),
     "status": Lazy("workq.cli.status:status", "how many tasks are where"),

@@ -1,36 +1,40 @@
-"""`workq demo`: options, signals and the exit status. What happens is in `play.py`, how it is told in `tell.py`.
+"""`workq demo`: its commands, and the options of `workq demo reindex`.
 
-Exit 0 when every document is in the index once; 1 when anything is missing, there twice, or not finished; 2 when what
-was asked for is not there (an engine, a corpus, a server). Ctrl-C and SIGTERM end the run in order: nothing is left.
+What happens is in `play.py`, how it is told in `tell.py`. Exit 0 when every document is in the index once; 1 when
+anything is missing, there twice, or not finished; 2 when what was asked for is not there (an engine, a corpus, a
+server). Ctrl-C and SIGTERM end the run in order: nothing is left.
 """
 
 from __future__ import annotations
 
-import json
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
-from workq.cli.exits import DONE, FAILED
-from workq.cli.group import Group
+from workq.cli.group import Group, Lazy
 from workq.cli.inputs import WholeNumber
 from workq.cli.session import Session, pass_session
+from workq.cli.stopping import ended_by_signals
+from workq.demo import ending
 from workq.demo.corpus import CORPORA
+from workq.demo.ending import PROCESSES_MAX, THREADS_MAX
 from workq.demo.index import ENGINES
 
 if TYPE_CHECKING:
     from workq.demo.play import Report
 
-PROCESSES_MAX: Final = 64
-THREADS_MAX: Final = 64
 
-
-@click.group(cls=Group, examples="workq demo reindex\nworkq demo reindex --servers")
+@click.group(
+    cls=Group,
+    examples="workq demo reindex\nworkq demo webhooks\nworkq demo reindex --servers",
+    lazy={
+        "webhooks": Lazy(
+            "workq.demo.webhooks.command:webhooks",
+            "Send events to five receivers, four of them difficult, and ask them what has arrived.",
+        )
+    },
+)
 def demo() -> None:
     """See it work: real data, real processes, one of them killed."""
 
@@ -72,6 +76,7 @@ def reindex(
     """
     from workq.demo import tell
     from workq.demo.play import Wishes, play
+    from workq.demo.voice import speaking
 
     wishes = Wishes(
         engine=engine,
@@ -82,8 +87,11 @@ def reindex(
         keep=keep,
         kill=not no_kill,
     )
-    with _signals(), tell.narrator(is_quiet=session.is_quiet, is_colored=session.is_colored) as narrator:
-        report = play(wishes, narrator)
+    with (
+        ended_by_signals(),
+        speaking(is_quiet=session.is_quiet, is_colored=session.is_colored, what=tell.WHAT, styles=tell.STYLES) as voice,
+    ):
+        report = play(wishes, tell.Story(voice))
     status = ended(session, report)
     if keep is not None:
         session.note(f"kept in {report.scene.folder}: index, worker.log, and the ledger unless it was on a server")
@@ -94,20 +102,9 @@ def ended(session: Session, report: Report) -> int:
     """Print the proof, and answer the exit status that it deserves."""
     from workq.demo import tell
 
-    tell.write_page(json.dumps(tell.document(report)) if session.output == "json" else tell.page(report))
-    return DONE if report.is_proved else FAILED
-
-
-@contextmanager
-def _signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the run in order, like Ctrl-C."""
-
-    def leave(number: int, _frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return ending.ended(
+        session,
+        is_proved=report.is_proved,
+        page=lambda: tell.page(report),
+        document=lambda: tell.document(report),
+    )

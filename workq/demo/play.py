@@ -14,23 +14,18 @@ its processes, the servers and the folder are gone when `play` has returned or r
 
 from __future__ import annotations
 
-import subprocess
 import time
-from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-import psutil
-
-from workq.board import Board
 from workq.demo.corpus import DebianPackages, open_corpus, package_stanzas
 from workq.demo.index import Count, Hit, count, create_index, open_index
-from workq.demo.stage import folder_for, last_words, private_servers, working, write_settings
+from workq.demo.kill import Killed, kill_one
+from workq.demo.stage import folder_for, private_servers, working, write_settings
 from workq.demo.versions import CHUNK, NEW, OLD, UNREADABLE, alias, make_unreadable, mend, point
-from workq.errors import Unavailable
+from workq.demo.watch import STALL_S, GaveUp, Watch
 from workq.job import JOB_ENDED, SPLIT, IfRunning, JobRow, JobState
 from workq.ledger.migrate import migrate
 from workq.task import State, Task
@@ -48,11 +43,9 @@ RATE: Final = 5_000.0
 """Documents a second, when it goes on."""
 RATE_S: Final = 1.0
 """For so long."""
-STALL_S: Final = 120.0
-"""Without any progress for so long, the run is given up."""
 HITS: Final = 5
 _WHO: Final[dict[str, Any]] = {"who": "the demo", "why": "to show it"}
-_LOOK_EVERY_S: Final = 0.05
+_APP: Final = "workq.demo.reindex:wq"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,19 +74,6 @@ class Scene:
     threads: int
     kill: bool
     folder: Path
-
-
-@dataclass(frozen=True, slots=True)
-class Killed:
-    """One process of the worker that was killed.
-
-    `attempts` maps the tasks that it had claimed and not settled to their attempts; `at` is the ledger's clock.
-    """
-
-    pid: int
-    worker: str
-    attempts: Mapping[str, int]
-    at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,13 +190,9 @@ class Narrator(Protocol):
 
 
 @dataclass(slots=True)
-class _Watch:
-    """What was seen of the queue so far. `folder`: where the worker has its temporary files."""
+class _Seen:
+    """What has happened so far."""
 
-    total: int
-    folder: Path
-    done: int = 0
-    moved_at: float = field(default_factory=time.monotonic)
     ended_at: float = 0.0
     killed: Killed | None = None
     recovery: Recovery | None = None
@@ -224,10 +200,6 @@ class _Watch:
     throttled: Throttled | None = None
     failures: Failures | None = None
     mended: int = 0
-
-
-class _GaveUp(Exception):
-    """The run is given up: why, and what was seen last."""
 
 
 def play(wishes: Wishes, narrator: Narrator) -> Report:
@@ -278,13 +250,16 @@ def play(wishes: Wishes, narrator: Narrator) -> Report:
         with closing(wq.database()) as database:
             migrate(database)
         narrator.starts_worker(stores)
-        watch, began, trouble = _Watch(len(expected), folder), time.monotonic(), None
-        with working(folder, processes=wishes.processes, threads=wishes.threads) as worker:
-            run = _Run(wq, worker, watch, wishes, narrator)
+        seen, began, trouble = _Seen(), time.monotonic(), None
+        with working(
+            folder, app=_APP, queues=application.QUEUE, processes=wishes.processes, threads=wishes.threads
+        ) as worker:
+            watch = Watch(worker, folder, len(expected), "documents are done", wishes.stall_s)
+            run = _Run(wq, watch, seen, wishes, narrator)
             try:
                 run.job(application.reindex.run(version=NEW).id)
                 run.failed_ones()
-            except _GaveUp as error:
+            except GaveUp as error:
                 trouble = str(error)
         narrator.counting()
         tasks = [task for task in _all_tasks(wq, application.QUEUE) if task.name == application.reindex.name]
@@ -294,13 +269,13 @@ def play(wishes: Wishes, narrator: Narrator) -> Report:
             count=count(index, expected),
             subtasks=len(tasks),
             run_again=sum(task.attempt > 1 for task in tasks),
-            killed=watch.killed,
-            recovery=watch.recovery,
-            throttled=watch.throttled,
-            failures=watch.failures,
-            mended=watch.mended,
+            killed=seen.killed,
+            recovery=seen.recovery,
+            throttled=seen.throttled,
+            failures=seen.failures,
+            mended=seen.mended,
             alias=alias(folder),
-            seconds=(watch.ended_at or time.monotonic()) - began,
+            seconds=(seen.ended_at or time.monotonic()) - began,
             trouble=trouble,
             question=corpus.question,
             hits=tuple(index.search(corpus.question, limit=HITS)),
@@ -313,12 +288,10 @@ def play(wishes: Wishes, narrator: Narrator) -> Report:
 class _Run:
     """One run of the job, watched, and steered."""
 
-    def __init__(
-        self, wq: WorkQueue, worker: subprocess.Popen[bytes], watch: _Watch, wishes: Wishes, narrator: Narrator
-    ) -> None:
+    def __init__(self, wq: WorkQueue, watch: Watch, seen: _Seen, wishes: Wishes, narrator: Narrator) -> None:
         self._wq = wq
-        self._worker = worker
         self._watch = watch
+        self._seen = seen
         self._wishes = wishes
         self._narrator = narrator
         self._job_id = ""
@@ -327,89 +300,72 @@ class _Run:
         """Until the job has ended, with its failures.
 
         Raises:
-            _GaveUp: it does not, or otherwise.
+            GaveUp: it does not, or otherwise.
         """
         self._job_id = job_id
-        watch, ledger = self._watch, self._wq.stores.ledger
-        self._until(self._look)
-        watch.ended_at = watch.moved_at
+        watch, seen, ledger = self._watch, self._seen, self._wq.stores.ledger
+        watch.until(self._look)
+        seen.ended_at = watch.moved_at
         found = self._row()
         groups = ledger.failed_groups(job_id, limit=1)
         if found.state is not JobState.COMPLETED_WITH_FAILURES or not groups:
-            raise _GaveUp(f"the job is {found.state}: {found.error or found.why or 'no document has failed'}")
-        watch.failures = Failures(found.failed, groups[0].item, groups[0].error, alias(watch.folder))
-        self._narrator.failed(watch.failures)
+            raise GaveUp(f"the job is {found.state}: {found.error or found.why or 'no document has failed'}")
+        seen.failures = Failures(found.failed, groups[0].item, groups[0].error, alias(watch.folder))
+        self._narrator.failed(seen.failures)
 
     def failed_ones(self) -> None:
         """What has failed is mended, and run again, until the new version is searched.
 
         Raises:
-            _GaveUp: it does not come so far.
+            GaveUp: it does not come so far.
         """
         watch = self._watch
         mend(watch.folder)
-        watch.moved_at = time.monotonic()
+        watch.moved()
         self._job_id = self._wq.producer.retry_job(
             self._job_id, chunk=None, rate_max=None, if_running=IfRunning.REFUSE
         ).id
-        self._until(lambda: self._row().state in JOB_ENDED)
+        watch.until(lambda: self._row().state in JOB_ENDED)
         found = self._row()
-        watch.mended = found.succeeded
+        self._seen.mended = found.succeeded
         if found.state is not JobState.SUCCEEDED:
-            raise _GaveUp(f"the job over what had failed is {found.state}: {found.error or found.why}")
-        self._until(lambda: alias(watch.folder) == NEW or self._swap_is_dead())
+            raise GaveUp(f"the job over what had failed is {found.state}: {found.error or found.why}")
+        watch.until(lambda: alias(watch.folder) == NEW or self._swap_is_dead())
         if self._swap_is_dead():
-            raise _GaveUp("the alias was not moved: the new version is not complete")
+            raise GaveUp("the alias was not moved: the new version is not complete")
         self._narrator.mended(found.succeeded)
-
-    def _until(self, is_so: Callable[[], bool]) -> None:
-        watch = self._watch
-        while True:
-            try:
-                if is_so():
-                    return
-                seen = f"{watch.done:,} of {watch.total:,} documents are done"
-            except Unavailable as error:
-                seen = f"the ledger does not answer: {error}"
-            if self._worker.poll() is not None:
-                status = self._worker.returncode
-                raise _GaveUp(f"the worker ended by itself with status {status}; {seen}{last_words(watch.folder)}")
-            if time.monotonic() - watch.moved_at > self._wishes.stall_s:
-                raise _GaveUp(f"no progress for {self._wishes.stall_s:.0f} s; {seen}{last_words(watch.folder)}")
-            time.sleep(_LOOK_EVERY_S)
 
     def _look(self) -> bool:
         """Whether the job has ended; and what is to be done about it now."""
-        watch, wishes, narrator = self._watch, self._wishes, self._narrator
+        watch, seen, wishes, narrator = self._watch, self._seen, self._wishes, self._narrator
         found = self._row()
-        if found.done > watch.done:
-            watch.done, watch.moved_at = found.done, time.monotonic()
+        watch.saw(found.done)
         narrator.progress(watch.done, watch.total)
         part = watch.done / watch.total
-        if wishes.kill and watch.killed is None and part >= KILL_AT and found.state not in JOB_ENDED:
-            watch.killed = _kill_one(self._wq, self._worker, watch.folder)
-            if watch.killed is not None:
-                narrator.killed(watch.killed)
-        elif watch.killed is not None and watch.recovery is None:
-            watch.recovery = _recovery(self._wq, watch.killed)
-            if watch.recovery is not None:
-                narrator.recovered(watch.recovery)
-        if not watch.has_paused and part >= PAUSE_AT and found.state is JobState.RUNNING:
-            watch.has_paused = True
+        if wishes.kill and seen.killed is None and part >= KILL_AT and found.state not in JOB_ENDED:
+            seen.killed = kill_one(self._wq, watch.worker, watch.folder, counts=_is_subtask)
+            if seen.killed is not None:
+                narrator.killed(seen.killed)
+        elif seen.killed is not None and seen.recovery is None:
+            seen.recovery = _recovery(self._wq, seen.killed)
+            if seen.recovery is not None:
+                narrator.recovered(seen.recovery)
+        if not seen.has_paused and part >= PAUSE_AT and found.state is JobState.RUNNING:
+            seen.has_paused = True
             self._pause()
-        is_back = watch.killed is None or watch.recovery is not None
+        is_back = seen.killed is None or seen.recovery is not None
         return found.state in JOB_ENDED and is_back
 
     def _pause(self) -> None:
         """For a moment, in which nothing may be done."""
-        ledger = self._wq.stores.ledger
+        ledger, watch = self._wq.stores.ledger, self._watch
         ledger.pause_job(self._job_id, **_WHO)
-        self._until(lambda: self._row().state is not JobState.PAUSING)
+        watch.until(lambda: self._row().state is not JobState.PAUSING)
         before = self._row().done
         time.sleep(PAUSE_S)
         after = self._row()
         if after.state is JobState.PAUSED and after.done != before:
-            raise _GaveUp(f"while the job was paused, {after.done - before} documents were done")
+            raise GaveUp(f"while the job was paused, {after.done - before} documents were done")
         self._narrator.paused(after.done)
         self._go_on_slowly(after.done)
 
@@ -419,63 +375,27 @@ class _Run:
         offer(ledger.throttle_job(self._job_id, rate_max=RATE, **_WHO)[1])
         began = watch.moved_at = time.monotonic()
         offer(ledger.resume_job(self._job_id, **_WHO)[1])
-        self._until(lambda: time.monotonic() >= began + RATE_S)
+        watch.until(lambda: time.monotonic() >= began + RATE_S)
         found, seconds = self._row().done - before, time.monotonic() - began
         if found > RATE * seconds + 2 * CHUNK:
-            raise _GaveUp(f"while the job was throttled to {RATE:g} a second, {found} were done in {seconds:.1f} s")
+            raise GaveUp(f"while the job was throttled to {RATE:g} a second, {found} were done in {seconds:.1f} s")
         offer(ledger.throttle_job(self._job_id, rate_max=None, **_WHO)[1])
-        watch.moved_at = time.monotonic()
-        watch.throttled = Throttled(found, seconds)
-        self._narrator.throttled(watch.throttled)
+        watch.moved()
+        self._seen.throttled = Throttled(found, seconds)
+        self._narrator.throttled(self._seen.throttled)
 
     def _row(self) -> JobRow:
         found = self._wq.stores.ledger.job(self._job_id)
         if found is None:
-            raise _GaveUp(f"job {self._job_id} is gone")
+            raise GaveUp(f"job {self._job_id} is gone")
         return found
 
     def _swap_is_dead(self) -> bool:
         return bool(self._wq.stores.ledger.tasks(name="demo.swap", state=State.DEAD, limit=1))
 
 
-def _kill_one(wq: WorkQueue, worker: subprocess.Popen[bytes], folder: Path) -> Killed | None:
-    """SIGKILL to the process of our worker that has most in hand; None while none of them is caught at work.
-
-    It is stopped for the moment in which the ledger is asked what it has claimed, and its board whether it runs any of
-    it: otherwise the answers would be old by the time of the kill, or all of it done, and nothing to recover. A process
-    that is stopped and then killed never wakes in between.
-    """
-    ledger = wq.stores.ledger
-    children = {child.pid: child for child in psutil.Process(worker.pid).children(recursive=True)}
-    ours = {row.id: children[row.pid] for row in ledger.workers() if row.pid in children}
-    busy = [attempts for attempts in _running(wq).items() if attempts[0] in ours]
-    if not busy:
-        return None
-    name, _ = max(busy, key=lambda one: len(one[1]))
-    victim = ours[name]
-    victim.suspend()
-    is_killed = False
-    try:
-        attempts = _running(wq).get(name)
-        board = Board.of(name, folder=folder)
-        if not attempts or board is None or all(one.is_ended for one in board.started()):
-            return None
-        at = ledger.clock()
-        victim.kill()
-        is_killed = True
-        return Killed(victim.pid, name, attempts, at)
-    finally:
-        if not is_killed:
-            victim.resume()
-
-
-def _running(wq: WorkQueue) -> dict[str, dict[str, int]]:
-    """By worker: the subtasks that it has claimed, with the number of the attempt."""
-    found: dict[str, dict[str, int]] = {}
-    for task in wq.stores.ledger.tasks(state=State.RUNNING, limit=1000):
-        if task.worker is not None and not task.name.endswith(SPLIT):
-            found.setdefault(task.worker, {})[task.id] = task.attempt
-    return found
+def _is_subtask(task: Task) -> bool:
+    return not task.name.endswith(SPLIT)
 
 
 def _recovery(wq: WorkQueue, killed: Killed) -> Recovery | None:

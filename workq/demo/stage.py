@@ -22,6 +22,8 @@ import psutil
 
 from workq.errors import ConfigError, MissingExtra
 
+_OWNER: Final = "WORKQ_DEMO_FOLDER"
+"""The variable by which a process is known as ours."""
 _LEAVE_S: Final = 15.0
 """How long the worker may take to leave after SIGTERM."""
 _LAST_LINES: Final = 15
@@ -48,10 +50,10 @@ def folder_for(keep: Path | None) -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
-def write_settings(folder: Path, urls: Mapping[str, str]) -> Path:
+def write_settings(folder: Path, settings: Mapping[str, str]) -> Path:
     """A settings file that says where the stores are, so that none of the user's own is read."""
     file = folder / "workq.toml"
-    file.write_text("".join(f"{name} = '{url}'\n" for name, url in urls.items()), encoding="utf-8")
+    file.write_text("".join(f"{name} = '{value}'\n" for name, value in settings.items()), encoding="utf-8")
     return file
 
 
@@ -77,26 +79,25 @@ def private_servers() -> Iterator[tuple[str, dict[str, str]]]:
 
 
 @contextmanager
-def working(folder: Path, *, processes: int, threads: int) -> Iterator[subprocess.Popen[bytes]]:
-    """`workq worker` as a real process; it and its children are gone at the end. A Ctrl-C is for us alone."""
+def working(folder: Path, *, app: str, queues: str, processes: int, threads: int) -> Iterator[subprocess.Popen[bytes]]:
+    """`workq worker` as a real process; it and its children are gone at the end. A Ctrl-C is for us alone.
+
+    `app`: the demo's application, `module:name`. `queues`: those that it serves.
+    """
+    command = [sys.executable, "-m", "workq", "worker", "--app", app, "--queues", queues]
     with (folder / "worker.log").open("wb") as log:
         worker = subprocess.Popen(
-            _command(processes, threads),
+            [*command, "--processes", str(processes), "--threads", str(threads)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=os.environ | {"TMPDIR": str(folder)},
+            env=os.environ | {"TMPDIR": str(folder), _OWNER: str(folder)},
             start_new_session=True,
         )
     try:
         yield worker
     finally:
         _end(worker, folder)
-
-
-def _command(processes: int, threads: int) -> list[str]:
-    options = ["--queues", "demo", "--processes", str(processes), "--threads", str(threads)]
-    return [sys.executable, "-m", "workq", "worker", "--app", "workq.demo.reindex:wq", *options]
 
 
 def _end(worker: subprocess.Popen[bytes], folder: Path) -> None:
@@ -127,7 +128,7 @@ def _ours(folder: Path) -> Iterator[psutil.Process]:
     """The processes that were started for this folder, also those whose parent is gone."""
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            if process.pid != os.getpid() and process.environ().get("WORKQ_DEMO_FOLDER") == str(folder):
+            if process.pid != os.getpid() and process.environ().get(_OWNER) == str(folder):
                 yield process
 
 
