@@ -4,8 +4,8 @@
     python -m benchmarks.posts loop URL N       sends N signed webhooks, a hundred at a time; prints the seconds
     workq worker --app benchmarks.posts:wq      delivers
 
-The paths of the receiver: `/to/NAME` answers 200 at once; `/slow/NAME` after 20 s. The moments of arrival are those of
-this machine's clock; a webhook's body says when it was sent.
+The paths of the receiver: `/to/NAME` answers 200 at once; `/slow/S/NAME` after so many seconds. The moments of arrival
+are those of this machine's clock; a webhook's body says when it was sent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from workq.webhooks import Webhooks
 
 APP: Final = "benchmarks.posts:wq"
 AT_ONCE: Final = 100
-SLOW_S: Final = 20.0
 SECRET: Final = "whsec_" + "c2VjcmV0" * 5 + "c2U="
 DATA: Final = {"order": 1017, "total": "129.00", "currency": "EUR", "lines": [{"sku": "A-17", "count": 3}] * 5}
 """What each webhook says: some 300 bytes."""
@@ -62,7 +61,7 @@ async def receive() -> None:
 
     async def take_slowly(request: web.Request) -> web.Response:
         await request.read()
-        await asyncio.sleep(SLOW_S)
+        await asyncio.sleep(float(request.match_info["seconds"]))
         return web.Response(text="ok")
 
     async def seen(_: web.Request) -> web.Response:
@@ -72,7 +71,7 @@ async def receive() -> None:
 
     app = web.Application()
     app.router.add_post("/to/{name}", take)
-    app.router.add_post("/slow/{name}", take_slowly)
+    app.router.add_post("/slow/{seconds}/{name}", take_slowly)
     app.router.add_get("/seen", seen)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()

@@ -46,9 +46,10 @@ class Sizes:
     endpoints: int = 1_000
     rate: float = 200.0
     seconds: float = 60.0
+    slow_s: float = 20.0
 
 
-QUICK = Sizes(webhooks=300, runs=1, endpoints=20, rate=50.0, seconds=3.0)
+QUICK = Sizes(webhooks=300, runs=1, endpoints=20, rate=50.0, seconds=3.0, slow_s=4.0)
 
 
 class Receiver:
@@ -74,9 +75,9 @@ class Receiver:
         """Where it answers at once."""
         return f"http://127.0.0.1:{self._port}/to/{name}"
 
-    def slow(self, name: str) -> str:
-        """Where it answers after 20 s."""
-        return f"http://127.0.0.1:{self._port}/slow/{name}"
+    def slow(self, name: str, seconds: float) -> str:
+        """Where it answers after so many seconds."""
+        return f"http://127.0.0.1:{self._port}/slow/{seconds}/{name}"
 
     def seen(self) -> dict[str, list[tuple[str, float]]]:
         """What has come since the last question: by name, the ids, and how late each was in seconds."""
@@ -203,14 +204,14 @@ def _delivered_s(leg: Leg, count: int, processes: int) -> float:
 def slow(name: str, sizes: Sizes) -> tuple[dict[str, Any], dict[str, str]]:
     """One endpoint that sleeps, with a backlog of its own, and one that does not."""
     with _leg(name) as (leg, servers):
-        leg.outbox.endpoints.add(leg.receiver.slow("slow"), endpoint_id="slow")
+        leg.outbox.endpoints.add(leg.receiver.slow("slow", sizes.slow_s), endpoint_id="slow")
         leg.outbox.endpoints.add(leg.receiver.to("quick"), endpoint_id="quick")
         with leg.worker():
             for _ in range(100):
                 leg.outbox.send("order.paid", posts.DATA, endpoint="slow")
             sent = _send_steadily(leg, ["quick"], sizes)
             late_s = _late_s(leg, sent)
-        return {"sent": sent, "rate_per_s": sizes.rate, **_percentiles(late_s)}, servers
+        return {"slow_s": sizes.slow_s, "sent": sent, "rate_per_s": sizes.rate, **_percentiles(late_s)}, servers
 
 
 def dead(name: str, sizes: Sizes) -> tuple[dict[str, Any], dict[str, str]]:

@@ -90,6 +90,8 @@ def taken(cli: Cli) -> list[object]:
 
 
 def watched(cli: Cli, job_id: str) -> Ran:
+    """How it ended. What a slow machine did not withdraw of it at once, a sweep does, as it would from cron."""
+    assert cli("-q", "sweep").status == 0
     return cli("job", "watch", job_id, "-q")
 
 

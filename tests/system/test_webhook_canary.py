@@ -122,6 +122,7 @@ def sent_everywhere(leg: Leg, outbox: Outbox, inbox: Inbox) -> list[DeliveryRow]
     return list(outbox.deliveries())
 
 
+@pytest.mark.one_leg
 def test_nothing_that_is_said_or_stored_shows_a_secret_a_header_or_a_payload(leg: Leg) -> None:
     async def answer(letter: Letter) -> int:
         if letter.path == "slow":
@@ -141,15 +142,16 @@ def test_nothing_that_is_said_or_stored_shows_a_secret_a_header_or_a_payload(leg
     seen = {one.headers["x-token"] for one in inbox.letters if "x-token" in one.headers}
     assert seen == {HEADER}
     assert all(PAYLOAD.encode() in one.body for one in inbox.letters if "x-token" in one.headers)
-    classes = {one.error_class for one in outbox.deliveries()}
-    assert {None, "server_error", "gone", "answer_timeout", "dns"} <= classes
+    by_class = {one.error_class: one for one in outbox.deliveries()}
+    assert {None, "server_error", "gone", "answer_timeout", "dns"} <= set(by_class)
+    one_of_each = list(by_class.values())
     looks = [
         ["webhook", "endpoint", "ls"],
         ["webhook", "endpoint", "show", "ok"],
         ["webhook", "delivery", "ls"],
-        *(["webhook", "delivery", "show", one.id] for one in deliveries[:6]),
-        *(["task", "show", one.task_id] for one in deliveries[:6]),
-        *(["why", one.task_id] for one in deliveries[:2]),
+        *(["webhook", "delivery", "show", one.id] for one in one_of_each),
+        *(["task", "show", one.task_id] for one in one_of_each),
+        ["why", deliveries[0].task_id],
         *([name, "ls"] for name in ("task", "limit", "order", "worker", "dead", "handler")),
         *([name] for name in ("status", "audit", "doctor", "config", "meters")),
         *(["dead", "groups"], ["db", "status"], ["queue", "show", "webhooks"], ["handler", "show", "workq.webhook"]),
@@ -163,9 +165,11 @@ def test_nothing_that_is_said_or_stored_shows_a_secret_a_header_or_a_payload(leg
         ["webhook", "endpoint", "add", inbox.url(), "--id", "ok", "--header", f"x-a={HEADER}", "--secret", SECRET],
     ]
     for look in looks:
-        for said in (command(leg, "-v", *look), command(leg, "-v", *look, "-o", "json")):
-            assert found_in(said) == [], look
-            assert "No such command" not in said, look
+        said = command(leg, "-v", *look)
+        if "show" in look or look[-1] == "ls":
+            said += command(leg, "-v", *look, "-o", "json")
+        assert found_in(said) == [], look
+        assert "No such command" not in said, look
     assert found_in(pinged) == []
     assert [found_in(log) for log in logs] == [[]] * len(logs)
     assert found_in(in_redis(leg)) == []

@@ -473,11 +473,20 @@ def spin(until: Callable[[], bool]) -> None:
 
 
 def test_a_limit_interrupts_python_code_once() -> None:
-    limit = Limit(0.0)
-    threading.Timer(0.01, limit.exceed).start()
+    limit, has_begun = Limit(0.0), threading.Event()
+
+    def exceed() -> None:
+        has_begun.wait(10.0)
+        limit.exceed()
+
+    def begin_and_spin() -> None:
+        has_begun.set()
+        spin(lambda: False)
+
+    threading.Thread(target=exceed).start()
 
     with pytest.raises(SoftTimeLimit):
-        spin(lambda: False)
+        begin_and_spin()
 
     limit.ended()
     spin(lambda: True)
