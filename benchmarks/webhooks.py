@@ -33,8 +33,6 @@ from workq.scratch.fleet import Host
 from workq.webhooks.outbox import Outbox
 
 RUNS = 5
-DEADLINE_S = 10.0
-"""Of a request to the endpoint that is dead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +45,11 @@ class Sizes:
     rate: float = 200.0
     seconds: float = 60.0
     slow_s: float = 20.0
+    deadline_s: float = 10.0
+    """Of a request to the endpoint that is dead."""
 
 
-QUICK = Sizes(webhooks=300, runs=1, endpoints=20, rate=50.0, seconds=3.0, slow_s=4.0)
+QUICK = Sizes(webhooks=200, runs=1, endpoints=20, rate=50.0, seconds=2.0, slow_s=3.0, deadline_s=2.0)
 
 
 class Receiver:
@@ -222,7 +222,7 @@ def dead(name: str, sizes: Sizes) -> tuple[dict[str, Any], dict[str, str]]:
         hole.listen(1)  # who connects waits for an answer that nobody gives
         names = [f"e{number}" for number in range(sizes.endpoints)]
         for one in names:
-            leg.outbox.endpoints.add(leg.receiver.to(one), endpoint_id=one, total_s=DEADLINE_S)
+            leg.outbox.endpoints.add(leg.receiver.to(one), endpoint_id=one, total_s=sizes.deadline_s)
         with leg.worker():
             for is_dead in (False, True):
                 if is_dead:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any, cast
@@ -17,7 +18,7 @@ from workq import Cancel, Snooze, context
 from workq.delivery import EndpointOptions, OnGone, Parcel
 from workq.errors import LedgerUnavailable
 from workq.task import Claim, Dead, Delivered, Done, Failed
-from workq.webhooks import new_secret
+from workq.webhooks import carry, new_secret
 from workq.webhooks.backoff import JITTER, STEPS_S
 from workq.webhooks.carry import NO_PROXY_S, Carrier, Read
 from workq.webhooks.post import Answer, ErrorClass
@@ -209,7 +210,13 @@ def test_what_is_young_enough_or_wanted_by_a_person_is_sent(facts: dict[str, Any
     assert delivered.then == Done()
 
 
-def test_while_our_own_proxy_is_away_nothing_has_failed(caplog: pytest.LogCaptureFixture) -> None:
+def test_while_our_own_proxy_is_away_nothing_has_failed(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = logging.getLogger("by itself")  # workq's own leads elsewhere, once a command has run in this process
+    log.propagate = False
+    log.addHandler(caplog.handler)
+    monkeypatch.setattr(carry, "log", log)
     said = "the proxy http://proxy:3128: nothing listens there"
 
     with pytest.raises(Snooze, match=said) as caught:
