@@ -25,7 +25,12 @@ class Noticing(Recording):
     def notice(self, tx: Connection, notices: Iterable[NewNotice]) -> list[Unpublished]:
         """Record what was not told a little while ago; answers the hints. Without them, a sweep relays."""
         hints: list[Unpublished] = []
+        tried: set[str] = set()
         for one in sorted(notices, key=lambda one: (one.key or "", one.endpoint_id)):
+            if one.key is not None:
+                if one.key in tried:  # a batch may have hundreds of them
+                    continue
+                tried.add(one.key)
             task = task_of_notice(new_task_id(), one)
             try:
                 with tx.begin_nested():

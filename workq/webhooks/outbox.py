@@ -294,7 +294,7 @@ class Webhooks(Outbox):
 
         Args:
             on_notice: is called in a worker when an endpoint fails or is disabled, and when a delivery is exhausted or
-                arrives after all; again until it returns, so it may get one twice, with the same id (see notices.py).
+                arrives after all; again when it raises, so it may get one twice, with the same id (see notices.py).
             throttled_min_s: so long at least who has answered 429, or not in time, is left alone.
 
         Raises:

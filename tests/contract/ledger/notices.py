@@ -9,7 +9,7 @@ from tests.contract.ledger.webhook_steps import WebhookSteps, failed, sent
 from workq.delivery import NOTICE_NAME, Cause, DeliveryState, EndpointOptions
 from workq.incarnation import Incarnation
 from workq.ledger import Evidence, Ledger
-from workq.task import Claim, Dead, Delivered, Done, State
+from workq.task import Claim, Dead, Delivered, Done, Settlement, State
 
 DAY_S = 86_400.0
 Told = tuple[str, str, dict[str, Any]]
@@ -97,6 +97,21 @@ class NoticesContract(WebhookSteps):
         }
         assert all(by_id[facts["delivery"]].endpoint_id == endpoint for _, endpoint, facts in soon)
         assert len(self.told(ledger)) == 4
+
+    def test_of_many_that_are_exhausted_together_the_first_is_told_and_all_are_settled(
+        self, ledger: Ledger, worker: Incarnation
+    ) -> None:
+        self.endpoint(ledger, options=EndpointOptions(concurrency=30))
+        claims = self.carried(ledger, worker, [self.send(ledger)[0] for _ in range(20)])
+
+        settled = ledger.settle(
+            [Settlement(one, Delivered(sent(one, error_class="tls"), Dead("exhausted: tls", "no"))) for one in claims]
+        )
+
+        assert [one.state for one in settled] == [State.DEAD] * 20
+        [(kind, endpoint, facts)] = self.told(ledger)
+        assert (kind, endpoint) == ("delivery.exhausted", "a")
+        assert facts["delivery"] == min(one.task_id for one in claims)
 
     def test_one_that_a_person_has_sent_again_and_that_arrives_has_recovered(
         self, ledger: Ledger, worker: Incarnation
