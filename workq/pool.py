@@ -35,6 +35,7 @@ from workq.handler import Handler
 from workq.job import Bookmark, NewStep, Stepped
 from workq.ledger import Ledger
 from workq.linger import Group, Linger
+from workq.loop import new_event_loop
 from workq.run import Limit, raised, returned, run_async, run_sync
 from workq.task import Claim, HandedBack, NewSubtask, Outcome, Settlement, State
 from workq.together import Together, call, call_async
@@ -515,7 +516,7 @@ class Pool:
 
     def _event_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
-            self._loop = asyncio.new_event_loop()
+            self._loop = new_event_loop(self._ledger.give_way)
             threading.Thread(target=self._keep_looping, args=(self._loop,), name="workq-async", daemon=True).start()
         return self._loop
 

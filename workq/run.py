@@ -100,6 +100,8 @@ async def run_async(claim: Claim, handler: Handler[..., Any], arguments: Any, de
 
 
 async def _limited(handler: Handler[..., Any], arguments: Any) -> Any:
+    if handler.time_limit_s is None:
+        return await handler.function(*arguments["a"], **arguments["k"])
     try:
         async with asyncio.timeout(handler.time_limit_s) as limit:
             return await handler.function(*arguments["a"], **arguments["k"])

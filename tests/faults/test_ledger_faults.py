@@ -722,7 +722,7 @@ class TestProcesses:
     def check(url: str) -> None:
         ledger = opened(url)
         ledger.record(new(2, name="fork"))
-        with ledger.database._writer:  # another thread of the parent may be writing at that moment
+        with ledger.database.writer.turn(is_short=True):  # another thread of the parent may be writing at that moment
             child = multiprocessing.get_context("fork").Process(target=ledger.record, args=(new(3, name="fork"),))
             child.start()
             child.join(LONG_S)

@@ -424,6 +424,10 @@ class Ledger(Protocol):
         """
         ...
 
+    def give_way(self) -> None:
+        """For a loop of events, between two rounds: wait a moment for a thread that keeps all others from writing."""
+        ...
+
     def limits_to_look_at(self, *, limit: int) -> list[str]:
         """The limits whose permits may have come free without anybody's noticing; longest ago looked at first."""
         ...

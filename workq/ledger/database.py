@@ -45,6 +45,7 @@ from workq.ledger.entered import Entered
 from workq.ledger.kept import Kept, Trace, send
 from workq.ledger.sqltime import plus
 from workq.ledger.tables import Tables
+from workq.ledger.writer import NotInTurn, Writer, begin_writing, is_taken
 
 T = TypeVar("T")
 
@@ -59,8 +60,6 @@ DRIVERS = {
     "mariadb+pymysql": "mysql+pymysql",
 }
 _EXTRA = {"postgresql": "postgres", "mysql": "mysql"}
-WAIT_FOR_TURN_S = 30.0
-"""How long a thread waits for the other writers of its process, on SQLite."""
 _TRANSIENT_SQLSTATES = frozenset({"40P01", "40001", "55P03"})  # deadlock, serialization, lock timeout
 _TRANSIENT_ERRNOS = frozenset({1205, 1213, 1305, 3572})
 """Lock wait timeout, deadlock, a savepoint that is gone because a deadlock took its transaction along, NOWAIT."""
@@ -101,8 +100,8 @@ class Database:
         self.trace: Trace | None = None
         """Is told of each kept statement that is sent. None outside of tests."""
         self._statements: dict[str, Kept] = {}
-        self._writer = threading.RLock()  # so that a thread which a signal has interrupted cannot wait for itself
-        self._is_writing = False
+        self.writer = Writer()
+        """On SQLite alone it is asked for a turn."""
         self._entered: set[int] = set()
         """The threads that are inside of `transaction`."""
         self.engine = self._open()
@@ -214,7 +213,7 @@ class Database:
         while True:
             committing = False
             try:
-                with self._turn(), self._connected(engine, deadline) as connection:
+                with self._turn(is_short=True), self._connected(engine, deadline) as connection:
                     committing = engine is self._commits_itself
                     answer = change(connection)
                     committing = True
@@ -250,7 +249,7 @@ class Database:
         """
         if self.is_entered:
             raise Refused("transaction(): this thread is inside of one already; use its connection")
-        with self._turn(), ExitStack() as stack:
+        with self._turn(is_short=False), ExitStack() as stack:
             connection, theirs = self._begun(begin, stack)
             self._entered.add(threading.get_ident())
             try:
@@ -302,25 +301,20 @@ class Database:
             engine.dispose()
 
     @contextmanager
-    def _turn(self) -> Iterator[None]:
+    def _turn(self, *, is_short: bool) -> Iterator[None]:
         if self.dialect != "sqlite":
             yield
             return
-        if not self._writer.acquire(timeout=WAIT_FOR_TURN_S):
-            raise self._busy()
         try:
-            if self._is_writing:
-                raise LedgerUnavailable(
-                    f"the ledger at {self.where} is being written by this thread, which a signal has interrupted; "
-                    "nothing was recorded. Let the signal handler set a flag, and enqueue afterwards"
-                )
-            self._is_writing = True
-            try:
+            with self.writer.turn(is_short=is_short):
                 yield
-            finally:
-                self._is_writing = False
-        finally:
-            self._writer.release()
+        except NotInTurn as error:
+            if not error.is_interrupted:
+                raise self._busy() from error
+            raise LedgerUnavailable(
+                f"the ledger at {self.where} is being written by this thread, which a signal has interrupted; "
+                "nothing was recorded. Let the signal handler set a flag, and enqueue afterwards"
+            ) from error
 
     def _unavailable(self, error: DBAPIError, *, unknown: bool = False) -> Exception:
         reason = next(iter(str(error.orig).strip().splitlines()), type(error).__name__)
@@ -362,7 +356,7 @@ class Database:
 
     def _reopen(self) -> None:
         """In a forked child: the parent's connections are not ours, and its lock may be held for ever."""
-        self._writer, self._is_writing = threading.RLock(), False
+        self.writer = Writer()
         self._entered = set()
         for engine in self.engines:
             engine.dispose(close=False)
@@ -404,7 +398,7 @@ class Database:
                 f"ledger: {self.dialect}:// needs a client library; install the extra [{extra}]"
             ) from error
         if self.dialect == "sqlite":
-            _begin_immediate(engine, wait_s=self._statement_timeout_s / 2)
+            self._begin_immediate(engine, wait_s=self._statement_timeout_s / 2)
         elif self.dialect == "postgresql":
             _limit_silence(engine, self._statement_timeout_s * 1.5)
             _notice_closed(engine)
@@ -427,6 +421,21 @@ class Database:
                 "SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_TRANS_TABLES')",  # what is too long is not cut
             )
         return engine
+
+    def _begin_immediate(self, engine: Engine, *, wait_s: float) -> None:
+        @event.listens_for(engine, "connect")
+        def _connected(raw: Any, _record: Any) -> None:
+            raw.isolation_level = None  # the driver begins nothing by itself: we do, below
+            _use_wal(raw, wait_s)
+            raw.execute("PRAGMA synchronous=FULL")
+
+        @event.listens_for(engine, "begin")
+        def _began(connection: Connection) -> None:
+            if connection.get_execution_options().get("workq_read", False):
+                send(connection, "BEGIN").close()
+            else:
+                begin_writing(lambda text: send(connection, text).close(), wait_s=wait_s)
+                self.writer.begun()
 
 
 def without_values(error: IntegrityError) -> IntegrityError:
@@ -490,19 +499,6 @@ def _notice_closed(engine: Engine) -> None:
             raise DisconnectionError("this connection was closed")
 
 
-def _begin_immediate(engine: Engine, *, wait_s: float) -> None:
-    @event.listens_for(engine, "connect")
-    def _connected(raw: Any, _record: Any) -> None:
-        raw.isolation_level = None  # the driver begins nothing by itself: we do, below
-        _use_wal(raw, wait_s)
-        raw.execute("PRAGMA synchronous=FULL")
-
-    @event.listens_for(engine, "begin")
-    def _began(connection: Connection) -> None:
-        reads = connection.get_execution_options().get("workq_read", False)
-        send(connection, "BEGIN" if reads else "BEGIN IMMEDIATE").close()
-
-
 def _use_wal(raw: Any, wait_s: float) -> None:
     """Several processes may make the same new file a WAL one: SQLite then refuses some of them without waiting."""
     deadline = time.monotonic() + wait_s
@@ -510,7 +506,7 @@ def _use_wal(raw: Any, wait_s: float) -> None:
         try:
             raw.execute("PRAGMA journal_mode=WAL")
         except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > deadline:
+            if not is_taken(error) or time.monotonic() > deadline:
                 raise
             time.sleep(random.uniform(0.002, 0.03))
         else:

@@ -14,6 +14,7 @@ connection in a state that nobody knows: it is not used again.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 from sqlalchemy import BindParameter, Connection, Engine, Executable, Insert
@@ -81,7 +82,7 @@ class Kept:
             return self.write(tx, given[0])
         if self._is_merged or not self._goes_direct(tx):
             return tx.execute(self._statement, list(given), execution_options=_COUNTED).rowcount
-        return self._count(self._sent(tx, [self._bound(one) for one in given], is_many=True))
+        return self._count(self._sent(tx, self._bound_each(given), is_many=True))
 
     @staticmethod
     def _count(cursor: Any) -> int:
@@ -94,8 +95,12 @@ class Kept:
         self._text: str = str(compiled)
         is_positional = compiled.positional
         names: list[str] = compiled.positiontup if is_positional else list(compiled.params)
-        self._names: list[str] | None = None if is_positional else names
-        self._binds = [_Bind(name, compiled.binds[name], dialect) for name in names]
+        binds = {name: _Bind(compiled.binds[name], dialect) for name in names}
+        self._own = [(name, one) for name, one in binds.items() if not one.is_given]
+        self._processes = [
+            (name, one.process) for name, one in binds.items() if one.is_given and one.process is not None
+        ]
+        self._pick = _picking(names, is_positional=is_positional)
         types = [column.type for column in getattr(statement, "exported_columns", ())]
         readers = [_reader(one, dialect) for one in types]
         self._readers = [(place, reader) for place, reader in enumerate(readers) if reader is not None]
@@ -107,8 +112,18 @@ class Kept:
         return self._is_direct and is_ours and not tx.get_execution_options().get(OPTION, False)
 
     def _bound(self, given: Given) -> Any:
-        values = tuple([bind.value(given) for bind in self._binds])
-        return values if self._names is None else dict(zip(self._names, values, strict=True))
+        return self._bound_each((given,))[0]
+
+    def _bound_each(self, given: Sequence[Given]) -> list[Any]:
+        """The parameters of each, as the driver wants them. The statement's own are asked for once."""
+        own = {name: bind.own() for name, bind in self._own}
+        bound: list[Any] = []
+        for one in given:
+            row = {**own, **one}
+            for name, process in self._processes:
+                row[name] = process(row[name])
+            bound.append(self._pick(row))
+        return bound
 
     def _sent(self, tx: Connection, values: Any, *, is_many: bool = False) -> Any:
         if tx.engine is self._engine and not tx.in_transaction():
@@ -155,21 +170,29 @@ def _reader(kind: TypeEngine[Any], dialect: Dialect) -> Callable[[Any], Any] | N
     return None if isinstance(kind, Float) else kind.dialect_impl(dialect).result_processor(dialect, None)
 
 
+def _picking(names: Sequence[str], *, is_positional: bool) -> Callable[[dict[str, Any]], Any]:
+    """From all that is known of a row, what the driver wants."""
+    if not is_positional:
+        return lambda row: {name: row[name] for name in names}
+    if len(names) > 1:
+        return itemgetter(*names)
+    return lambda row: tuple(row[name] for name in names)
+
+
 class _Bind:
     """One parameter: given by the caller, or the statement's own, which may be asked for each time."""
 
-    __slots__ = ("_ask", "_fixed", "_name", "_process")
+    __slots__ = ("_ask", "_fixed", "is_given", "process")
 
-    def __init__(self, name: str, bind: BindParameter[Any], dialect: Dialect) -> None:
-        self._process = bind.type.dialect_impl(dialect).bind_processor(dialect)
-        self._name = name if bind.required else None
+    def __init__(self, bind: BindParameter[Any], dialect: Dialect) -> None:
+        self.process = bind.type.dialect_impl(dialect).bind_processor(dialect)
+        self.is_given = bind.required
         self._ask = bind.callable
         self._fixed = None if bind.required else self._processed(bind.effective_value)
 
-    def value(self, given: Given) -> Any:
-        if self._name is not None:
-            return self._processed(given[self._name])
+    def own(self) -> Any:
+        """The value of one that is not given."""
         return self._fixed if self._ask is None else self._processed(self._ask())
 
     def _processed(self, value: Any) -> Any:
-        return value if self._process is None else self._process(value)
+        return value if self.process is None else self.process(value)

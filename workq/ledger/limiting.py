@@ -42,7 +42,8 @@ class Limiting:
     def _worth(self, keys: Sequence[str]) -> list[str]:
         """Of these limits, those for which somebody waits, or that nobody has used for long.
 
-        Under the locks of all of them: who is about to park something has done so, or finds what has come free.
+        Under the locks of all of them: who is about to park something has done so, or finds what has come free. On
+        SQLite nobody is about to: whoever writes after what has come free sees it.
         """
         h, k, now = self.database.tables.throttle, self.database.tables.parked, self.database.now
         locks = (
@@ -59,7 +60,9 @@ class Limiting:
             parked = {key for (key,) in self.database.kept("limits with parked", lambda: waiting).rows(tx, given)}
             return [key for key, is_idle in found if is_idle or key in parked]
 
-        return self.database.run(look) if keys else []
+        if not keys:
+            return []
+        return self.database.ask(look) if self.database.dialect == "sqlite" else self.database.run(look)
 
     def _admit(self, key: str, *, dry_run: bool) -> list[Unpublished]:
         def give(tx: Connection) -> list[Unpublished]:

@@ -40,6 +40,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.sql.elements import ColumnElement
 
 from workq.ledger import Unpublished
 from workq.ledger.among import among, as_text, in_order
@@ -82,8 +83,8 @@ class _Limit:
     promised: frozenset[str] = frozenset()
     """To whom something was promised when we looked."""
     parks: list[str] = field(default_factory=list)
-    gives: dict[str, int] = field(default_factory=dict)
-    """Permits, to be used now: by task, for which attempt."""
+    gives: set[str] = field(default_factory=set)
+    """To whom a permit is given, to be used now."""
     new_promises: dict[str, datetime] = field(default_factory=dict)
 
     @property
@@ -115,9 +116,9 @@ class _Limit:
         since = self.now - timedelta(seconds=rate.counted_s)
         return sorted(one for one in times if one > since)
 
-    def give(self, task_id: str, attempt: int) -> None:
+    def give(self, task_id: str) -> None:
         self.promises.pop(task_id, None)
-        self.gives[task_id] = attempt
+        self.gives.add(task_id)
         self.running += 1
         self.claimed.append(self.now)
 
@@ -149,7 +150,6 @@ class _Asking(NamedTuple):
     """A task that would start but for its limit."""
 
     id: str
-    attempt: int
     limit_key: str
     limit_most: int | None
     limit_rate: str | None
@@ -158,7 +158,7 @@ class _Asking(NamedTuple):
 def _asked(database: Database) -> Select[Any]:
     t = database.tables.task
     return (
-        select(as_text(t.c.id, database.dialect), t.c.attempt, t.c.limit_key, t.c.limit_most, t.c.limit_rate)
+        select(as_text(t.c.id, database.dialect), t.c.limit_key, t.c.limit_most, t.c.limit_rate)
         .where(
             among(t.c.id, database.dialect),
             guarded(t.c.state, *CLAIMABLE),
@@ -176,7 +176,7 @@ def _decide(limit: _Limit, row: _Asking, *, has_parked: bool) -> dict[str, float
     is_promised = row.id in limit.promises and not limit.is_closed
     if is_promised or (not has_parked and limit.has_room(row.limit_most)):
         if limit.may_claim(rate) if is_promised else limit.when(rate) == limit.now:
-            limit.give(row.id, row.attempt + 1)
+            limit.give(row.id)
             return {row.id: None if rate is None else rate.spare_s}
         limit.promises.pop(row.id, None)
         at = limit.when(rate)
@@ -279,8 +279,8 @@ def _locked(tx: Connection, database: Database, key: str) -> _Limit:
     [(now,)] = database.kept("now", lambda: select(database.now())).rows(tx)  # the lock may have taken its time
     is_idle = changed_at < now - timedelta(seconds=IDLE_S)
     limit = _Limit(key, last, now, is_idle, closed_until, 0, {}, [])
-    permits = [_Permit(*row) for row in database.kept("permits", partial(_permits, database)).rows(tx, given)]
-    gone = [one.id for one in permits if not _counts(limit, one)]
+    permits = database.kept("permits", partial(_permits, database)).rows(tx, given)
+    gone = [row[0] for row in permits if not _counts(limit, _Permit(*row))]
     for start in range(0, len(gone), AT_ONCE):
         tx.execute(delete(p).where(p.c.id.in_(gone[start : start + AT_ONCE])))
     limit.promised = frozenset(limit.promises)
@@ -380,11 +380,12 @@ def _write(tx: Connection, database: Database, limit: _Limit, *, reserved_s: flo
     promised = sorted(limit.promised & {*limit.parks, *limit.gives, *limit.new_promises})
     if promised:
         tx.execute(delete(p).where(p.c.limit_key == limit.key, p.c.attempt.is_(None), p.c.task_id.in_(promised)))
-    made: list[tuple[str, int | None, datetime]] = [(one, number, limit.now) for one, number in limit.gives.items()]
-    made += [(one, None, at) for one, at in limit.new_promises.items()]
-    if made:
-        rows = [{"b_key": limit.key, "b_task": one, "b_attempt": number, "b_at": at} for one, number, at in made]
-        database.kept("permit", partial(_making, database)).write_each(tx, rows)
+    if limit.gives:
+        given = {"b_key": limit.key, "b_at": limit.now, "b_ids": in_order(limit.gives)}
+        database.kept("permit", partial(_giving, database)).write(tx, given)
+    if limit.new_promises:
+        rows = [{"b_key": limit.key, "b_task": one, "b_at": at} for one, at in limit.new_promises.items()]
+        database.kept("promise", partial(_promising, database)).write_each(tx, rows)
     for at, coming in groupby(sorted((at, task_id) for task_id, at in limit.new_promises.items()), lambda one: one[0]):
         ids = [task_id for _, task_id in coming]
         _come(tx, database, ids, at, is_ready=at <= limit.now, reserved_s=reserved_s)
@@ -397,9 +398,22 @@ def _parking(database: Database) -> Update:
     return update(t).where(among(t.c.id, database.dialect), guarded(t.c.state, *CLAIMABLE)).values(never(database))
 
 
-def _making(database: Database) -> Insert:
+def _giving(database: Database) -> Insert:
+    """For the attempts that are to begin."""
+    p, t = database.tables.permit.c, database.tables.task.c
+    values: dict[Any, ColumnElement[Any]] = {
+        p.limit_key: bindparam("b_key", type_=p.limit_key.type),
+        p.task_id: t.id,
+        p.attempt: t.attempt + 1,
+        p.at: bindparam("b_at", type_=p.at.type),
+    }
+    attempts = select(*values.values()).where(among(t.id, database.dialect))
+    return insert(p.id.table).from_select(list(values), attempts)
+
+
+def _promising(database: Database) -> Insert:
     p = database.tables.permit
-    given = {"limit_key": "b_key", "task_id": "b_task", "attempt": "b_attempt", "at": "b_at"}
+    given = {"limit_key": "b_key", "task_id": "b_task", "at": "b_at"}
     return insert(p).values({name: bindparam(bind, type_=p.c[name].type) for name, bind in given.items()})
 
 

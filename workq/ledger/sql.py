@@ -63,6 +63,10 @@ class SqlLedger(
         """As the port promises."""
         return 1 if self.database.dialect == "sqlite" else 2
 
+    def give_way(self) -> None:
+        """As the port promises."""
+        self.database.writer.give_way()
+
     def close(self) -> None:
         """Close connections. Repeatable."""
         self.database.close()

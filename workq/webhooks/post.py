@@ -94,7 +94,7 @@ class _Attempt(Trace):
     def __init__(self, host: str, connect_s: float, proxy: Proxy | None) -> None:
         super().__init__(host if proxy is None else proxy.host)
         self.proxy = proxy
-        self.timeout = aiohttp.ClientTimeout(total=None, connect=connect_s)
+        self.connect_s = connect_s
         self.stage = ErrorClass.CONNECT_TIMEOUT
         self.is_reused = False
         self.status: int | None = None
@@ -252,7 +252,7 @@ class Sender:
             url,
             data=body,
             allow_redirects=False,
-            timeout=attempt.timeout,
+            timeout=_NONE,
             **request,
         ) as answer:
             attempt.stage = ErrorClass.BODY_TIMEOUT
@@ -284,6 +284,12 @@ class _Connector(aiohttp.TCPConnector):
             attempt.tls = _tls_of(connection.transport)
         return connection
 
+    async def _create_connection(self, *args: Any, **more: Any) -> Any:
+        """To the receiver, or the tunnel to it: in time."""
+        attempt = tracing.get()
+        async with asyncio.timeout(attempt.connect_s if isinstance(attempt, _Attempt) else None):
+            return await super()._create_connection(*args, **more)
+
     async def _create_direct_connection(self, *args: Any, **more: Any) -> Any:
         """To the receiver; or to the proxy, and then the tunnel is to be made."""
         made = await super()._create_direct_connection(*args, **more)
@@ -293,6 +299,8 @@ class _Connector(aiohttp.TCPConnector):
         return made
 
 
+_NONE: Final = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None)
+"""Deadlines are kept here: aiohttp has one for the connection of each request, also where that is there already."""
 _LOGIN: Final = "Proxy-Authenticate"
 _OF_CONNECT: Final = (aiohttp.ClientResponseError, aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
 """What may come of asking a proxy for a tunnel."""

@@ -13,6 +13,7 @@ import secrets as random
 import time
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Final, Protocol
 
 from workq.errors import ConfigError, MissingExtra, VerificationFailed
@@ -22,6 +23,7 @@ SECRET_BYTES: Final = 32
 SECRET_MIN_BYTES: Final = 24
 SECRET_MAX_BYTES: Final = 64
 TOLERANCE_S: Final = 300.0
+SIGNERS_MAX: Final = 1_000
 
 
 class _Items(Protocol):
@@ -128,8 +130,14 @@ def _text(value: str | bytes) -> str:
 
 
 def _signature(secret: str, message_id: str, at: datetime, body: str) -> str:
+    signature: str = _signer(secret).sign(message_id, at, body)
+    return signature
+
+
+@lru_cache(SIGNERS_MAX)
+def _signer(secret: str) -> Any:
     try:
         from standardwebhooks import Webhook
     except ImportError:
         raise MissingExtra("webhooks need standardwebhooks: install the extra [webhooks]") from None
-    return Webhook(secret).sign(message_id, at, body)
+    return Webhook(secret)
