@@ -42,7 +42,7 @@ from sqlalchemy.types import Float
 from workq.config import check_ledger_url, masked
 from workq.errors import CommitUnknown, ConfigError, LedgerUnavailable, MissingExtra, Refused, SchemaMismatch
 from workq.ledger.entered import Entered
-from workq.ledger.kept import Kept, Trace, send
+from workq.ledger.kept import DriverOf, Kept, Trace, send
 from workq.ledger.sqltime import plus
 from workq.ledger.tables import Tables
 from workq.ledger.writer import NotInTurn, Writer, begin_writing, is_taken
@@ -434,7 +434,8 @@ class Database:
             if connection.get_execution_options().get("workq_read", False):
                 send(connection, "BEGIN").close()
             else:
-                begin_writing(lambda text: send(connection, text).close(), wait_s=wait_s)
+                with DriverOf(connection, "BEGIN IMMEDIATE") as raw:
+                    begin_writing(raw, wait_s=wait_s)
                 self.writer.begun()
 
 

@@ -138,20 +138,39 @@ def send(tx: Connection, text: str, values: Any = (), *, is_many: bool = False) 
 
     Nothing is begun. Raises as SQLAlchemy does.
     """
-    raw: Any = tx.connection.driver_connection
-    dialect = tx.dialect
-    try:
+    with DriverOf(tx, text) as raw:
         cursor = raw.cursor()
         if is_many:
             cursor.executemany(text, values)
         else:
             cursor.execute(text, values)
-    except dialect.loaded_dbapi.Error as error:
-        lost = dialect.is_disconnect(error, raw, None)
+    return cursor
+
+
+class DriverOf:
+    """The driver's own connection, for what it is asked for in `text`. What goes wrong is raised as SQLAlchemy does."""
+
+    __slots__ = ("_text", "_tx")
+
+    def __init__(self, tx: Connection, text: str) -> None:
+        self._tx = tx
+        self._text = text
+
+    def __enter__(self) -> Any:
+        return self._tx.connection.driver_connection
+
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
+        if error is None:
+            return
+        tx, dialect = self._tx, self._tx.dialect
+        if not isinstance(error, dialect.loaded_dbapi.Error):
+            tx.invalidate(error)  # cut short by whatever it was: nobody knows what the connection is in the middle of
+            return
+        lost = dialect.is_disconnect(error, tx.connection.driver_connection, None)
         if lost:
             tx.invalidate(error)
         raise DBAPIError.instance(
-            text,
+            self._text,
             None,
             error,
             dialect.loaded_dbapi.Error,
@@ -159,10 +178,6 @@ def send(tx: Connection, text: str, values: Any = (), *, is_many: bool = False) 
             connection_invalidated=lost,
             dialect=dialect,
         ) from error
-    except BaseException as error:  # cut short by whatever it was: nobody knows what the connection is in the middle of
-        tx.invalidate(error)
-        raise
-    return cursor
 
 
 def _reader(kind: TypeEngine[Any], dialect: Dialect) -> Callable[[Any], Any] | None:

@@ -26,6 +26,7 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
     Connection,
+    Delete,
     Insert,
     Select,
     Update,
@@ -271,7 +272,7 @@ def _make(tx: Connection, database: Database, key: str) -> None:
 
 def _locked(tx: Connection, database: Database, key: str) -> _Limit:
     """The limit, under its lock, without what has come free or does not count any more."""
-    p, given = database.tables.permit, {"b_key": key}
+    given = {"b_key": key}
     lock = database.kept("lock a limit", partial(_locking, database))
     while not (found := lock.rows(tx, given)):
         _make(tx, database, key)
@@ -281,10 +282,15 @@ def _locked(tx: Connection, database: Database, key: str) -> _Limit:
     limit = _Limit(key, last, now, is_idle, closed_until, 0, {}, [])
     permits = database.kept("permits", partial(_permits, database)).rows(tx, given)
     gone = [row[0] for row in permits if not _counts(limit, _Permit(*row))]
-    for start in range(0, len(gone), AT_ONCE):
-        tx.execute(delete(p).where(p.c.id.in_(gone[start : start + AT_ONCE])))
+    if gone:
+        database.kept("permits over", partial(_ending, database)).write(tx, {"b_ids": sorted(gone)})
     limit.promised = frozenset(limit.promises)
     return limit
+
+
+def _ending(database: Database) -> Delete:
+    p = database.tables.permit
+    return delete(p).where(among(p.c.id, database.dialect, item="BIGINT"))
 
 
 def _locking(database: Database) -> Select[Any]:

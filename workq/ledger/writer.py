@@ -15,7 +15,7 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -79,18 +79,19 @@ class Writer:
             self._is_free.wait(GIVE_WAY_S)
 
 
-def begin_writing(send: Callable[[str], None], *, wait_s: float) -> None:
-    """Begin a transaction that writes. `send` sends a statement.
+def begin_writing(raw: sqlite3.Connection, *, wait_s: float) -> None:
+    """Begin a transaction that writes.
 
-    Raises: what `send` does, also when the file is another's for longer than `wait_s`.
+    Raises:
+        sqlite3.OperationalError: the file is another's for longer than that, or cannot be used.
     """
     until, step_s = time.monotonic() + wait_s, STEP_S
-    send("PRAGMA busy_timeout = 0")
+    raw.execute("PRAGMA busy_timeout = 0")
     try:
         while True:
             try:
-                send("BEGIN IMMEDIATE")
-            except Exception as error:
+                raw.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
                 if not is_taken(error) or time.monotonic() > until:
                     raise
                 time.sleep(step_s * random.uniform(0.5, 1.0))
@@ -98,10 +99,9 @@ def begin_writing(send: Callable[[str], None], *, wait_s: float) -> None:
             else:
                 return
     finally:
-        send(f"PRAGMA busy_timeout = {int(wait_s * 1000)}")
+        raw.execute(f"PRAGMA busy_timeout = {int(wait_s * 1000)}")
 
 
-def is_taken(error: BaseException) -> bool:
+def is_taken(error: sqlite3.OperationalError) -> bool:
     """Whether it is another's now."""
-    cause = getattr(error, "orig", error)
-    return isinstance(cause, sqlite3.OperationalError) and "locked" in str(cause)
+    return "locked" in str(error)
