@@ -486,6 +486,22 @@ class DirectContract(OnDatabase):
         with database.read() as connection:
             assert connection.execute(select(func.count()).select_from(database.tables.hint)).scalar_one() == 0
 
+    def test_what_is_due_later_keeps_nobody_from_what_is_due_now(
+        self, database: Database, ledger: SqlLedger, worker: Incarnation
+    ) -> None:
+        broker = EmbeddedBroker(database, clock=lambda: 0.0)  # the only look at everything is the first
+        consumer = DirectConsumer(broker, ledger, ["default"], name=worker.id)
+        broker.publish([Hint("default", (new_task_id(),), delay_s=60.0)], deadline_s=LONG_S)
+        for _ in range(2):
+            assert consumer.claim(lambda _missed, _looks: (), ids_max=10, wait_s=0.0) is None
+
+        [[task_id]] = self.hinted(ledger, broker, 1)
+        taken = consumer.claim(lambda _missed, _looks: (), ids_max=10, wait_s=0.0)
+        broker.close()
+
+        assert taken is not None
+        assert self.granted(taken) == [task_id]
+
 
 class TestSQLite(OnSQLite, DirectContract):
     pass

@@ -390,7 +390,9 @@ class EmbeddedConsumer:
         hint, now = self._database.tables.hint, self._database.now
 
         def first() -> Any:
-            free = select(hint.c.due_at, now().label("now"))
+            # what is due later moves no front: others come before it
+            seen_at = case((hint.c.due_at < now(), hint.c.due_at), else_=now())
+            free = select(seen_at.label("seen_at"), hint.c.due_at, now().label("now"))
             free = free.where(hint.c.queue == bindparam("b_queue"), self._is_ahead(), _is_free(self._database))
             return free.order_by(hint.c.due_at, hint.c.id).limit(1)
 
@@ -402,7 +404,7 @@ class EmbeddedConsumer:
             self.trouble = str(error)
             return LOOK_MAX_S
         self.trouble = None
-        return min((max(0.0, (due_at - now).total_seconds()) for due_at, now in found), default=1e9)
+        return min((max(0.0, (due_at - now).total_seconds()) for _, due_at, now in found), default=1e9)
 
     def _ahead(self, queue: str, statement: Kept, connection: Connection, **given: Any) -> Rows:
         """What a statement finds in a queue, from its front on."""

@@ -17,7 +17,7 @@ All of it is in the ledger: a wiped broker or in-flight store changes nothing of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -35,20 +35,19 @@ from sqlalchemy import (
     case,
     delete,
     insert,
-    literal,
     or_,
     select,
     update,
 )
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
+from sqlalchemy.types import Float
 
 from workq.ledger import Unpublished
 from workq.ledger.among import among, as_text, in_order
 from workq.ledger.database import Database
 from workq.ledger.paused import is_paused
 from workq.ledger.positions import NEVER_S, is_behind, never
-from workq.ledger.sqltime import Instant
 from workq.ledger.states import CLAIMABLE, guarded, unexpired
 from workq.limits import Rate, rate_of
 from workq.task import State
@@ -61,6 +60,7 @@ PROMISED_S: Final = 60.0
 """For so long a promise is kept for a task whose hint nobody takes: others want it, too."""
 AT_ONCE: Final = 200
 """So many of the parked are looked at in one transaction."""
+FEW: Final = 20
 _CLOCKS_DIFFER_S: Final = 1.0
 """What was claimed later than now was claimed before the clock was set back."""
 
@@ -191,28 +191,11 @@ def _decide(limit: _Limit, row: _Asking, *, has_parked: bool) -> dict[str, float
 
 def admit(tx: Connection, database: Database, key: str, *, reserved_s: float) -> list[Unpublished]:
     """Promise what is free of a limit to the first that are parked; answers their hints, reserved for the caller."""
-    t, k = database.tables.task, database.tables.parked
     limit = _locked(tx, database, key)
-    query = (
-        select(
-            k.c.number,
-            k.c.task_id,
-            t.c.state,
-            t.c.due_at,
-            t.c.queue,
-            t.c.attempt,
-            t.c.limit_most,
-            t.c.limit_rate,
-        )
-        .outerjoin(t, t.c.id == k.c.task_id)
-        .where(k.c.limit_key == key)
-        .order_by(k.c.number)
-        .limit(AT_ONCE)
-    )
     hints: list[Unpublished] = []
     until: int | None = None
-    for row in tx.execute(query):
-        if row.state == State.WAITING and is_behind(row.due_at, limit.now):
+    for row in _first_parked(tx, database, key):
+        if row.state == State.WAITING and row.due_at is not None and is_behind(row.due_at, limit.now):
             rate = None if row.limit_rate is None else rate_of(row.limit_rate)
             at = limit.when(rate) if limit.has_room(row.limit_most) else None
             if at is None:
@@ -231,7 +214,7 @@ def admit(tx: Connection, database: Database, key: str, *, reserved_s: float) ->
         tx.execute(delete(database.tables.throttle).where(database.tables.throttle.c.id == key))
         return []
     if until is not None:
-        tx.execute(delete(k).where(k.c.limit_key == key, k.c.number <= until))
+        database.kept("not parked any more", partial(_unparking, database)).write(tx, {"b_key": key, "b_until": until})
     _write(tx, database, limit, reserved_s=reserved_s)
     return hints
 
@@ -367,6 +350,60 @@ def _has_parked(tx: Connection, database: Database, key: str) -> bool:
     return bool(database.kept("parked", partial(_parked, database)).rows(tx, {"b_key": key}))
 
 
+class _Parked(NamedTuple):
+    """What waits for a limit, and its task, if that is still there."""
+
+    number: int
+    task_id: str
+    state: str | None
+    due_at: datetime | None
+    queue: str
+    attempt: int
+    limit_most: int | None
+    limit_rate: str | None
+
+
+def _first_parked(tx: Connection, database: Database, key: str) -> Iterator[_Parked]:
+    """In the order in which they came, a few at a time: most often no more are needed."""
+    first = database.kept("first parked", partial(_firsts, database))
+    after = 0
+    for _ in range(0, AT_ONCE, FEW):
+        rows = [_Parked(*row) for row in first.rows(tx, {"b_key": key, "b_after": after})]
+        yield from rows
+        if len(rows) < FEW:
+            return
+        after = rows[-1].number
+
+
+def _firsts(database: Database) -> Select[Any]:
+    t, k = database.tables.task, database.tables.parked
+    return (
+        select(
+            k.c.number,
+            as_text(k.c.task_id, database.dialect),
+            t.c.state,
+            t.c.due_at,
+            t.c.queue,
+            t.c.attempt,
+            t.c.limit_most,
+            t.c.limit_rate,
+        )
+        .outerjoin(t, t.c.id == k.c.task_id)
+        .where(
+            k.c.limit_key == bindparam("b_key", type_=k.c.limit_key.type),
+            k.c.number > bindparam("b_after", type_=k.c.number.type),
+        )
+        .order_by(k.c.number)
+        .limit(FEW)
+    )
+
+
+def _unparking(database: Database) -> Delete:
+    k = database.tables.parked
+    is_first = k.c.number <= bindparam("b_until", type_=k.c.number.type)
+    return delete(k).where(k.c.limit_key == bindparam("b_key", type_=k.c.limit_key.type), is_first)
+
+
 def _parked(database: Database) -> Select[Any]:
     k = database.tables.parked
     return select(k.c.number).where(k.c.limit_key == bindparam("b_key", type_=k.c.limit_key.type)).limit(1)
@@ -439,15 +476,28 @@ def _come(
     reserved_s: float | None,
 ) -> None:
     """It is the turn of these tasks, then."""
+    statement = database.kept(
+        f"unpark, ready: {is_ready}, hinted by the caller: {reserved_s is not None}",
+        partial(_coming, database, is_ready=is_ready, is_reserved=reserved_s is not None),
+    )
+    given: dict[str, Any] = {"b_ids": in_order(task_ids)}
+    if not is_ready:
+        given["b_at"] = at
+    if reserved_s is not None:
+        given["b_reserved_s"] = reserved_s
+    statement.write(tx, given)
+
+
+def _coming(database: Database, *, is_ready: bool, is_reserved: bool) -> Update:
     t, now = database.tables.task, database.now
     values: dict[str, Any] = {
         "state": State.READY if is_ready else State.WAITING,
-        "due_at": now() if is_ready else literal(at, Instant()),
+        "due_at": now() if is_ready else bindparam("b_at", type_=t.c.due_at.type),
     }
-    if reserved_s is not None:
+    if is_reserved:
+        reserved_s = bindparam("b_reserved_s", type_=Float())
         values |= {"queued_at": now(), "published_at": None, "relay_until": now(reserved_s)}
-    mine = update(t).where(among(t.c.id, database.dialect), guarded(t.c.state, *CLAIMABLE))
-    tx.execute(mine.values(values), {"b_ids": in_order(task_ids)})
+    return update(t).where(among(t.c.id, database.dialect), guarded(t.c.state, *CLAIMABLE)).values(values)
 
 
 def _whole_ms(at: datetime) -> datetime:

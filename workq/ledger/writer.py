@@ -40,7 +40,10 @@ class Writer:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # so that a thread which a signal has interrupted cannot wait for itself
-        self._has_turn = self._is_short = False
+        self._door = threading.RLock()
+        """Whoever is next waits with it, so that who has just written does not come before it again."""
+        self._whose: int | None = None
+        self._is_short = False
         self._is_free = threading.Event()
         self._is_free.set()
         self._writes = self._given_way_to = 0
@@ -52,23 +55,33 @@ class Writer:
         Raises:
             NotInTurn: it did not come in time, or this thread has it already.
         """
-        if not self._lock.acquire(timeout=WAIT_FOR_TURN_S):
-            raise NotInTurn(is_interrupted=False)
+        me = threading.get_ident()
+        if self._whose == me:
+            raise NotInTurn(is_interrupted=True)
+        self._wait()
         try:
-            if self._has_turn:
-                raise NotInTurn(is_interrupted=True)
-            self._has_turn, self._is_short = True, is_short
+            self._whose, self._is_short = me, is_short
             try:
                 yield
             finally:
-                self._has_turn = False
+                self._whose = None
                 self._is_free.set()
         finally:
             self._lock.release()
 
+    def _wait(self) -> None:
+        until = time.monotonic() + WAIT_FOR_TURN_S
+        if not self._door.acquire(timeout=WAIT_FOR_TURN_S):
+            raise NotInTurn(is_interrupted=False)
+        try:
+            if not self._lock.acquire(timeout=max(0.0, until - time.monotonic())):
+                raise NotInTurn(is_interrupted=False)
+        finally:
+            self._door.release()
+
     def begun(self) -> None:
         """Whoever has the turn has the file, too: loops give way until the turn is over, if that is soon."""
-        if self._has_turn and self._is_short:
+        if self._whose is not None and self._is_short:
             self._writes += 1
             self._is_free.clear()
 
