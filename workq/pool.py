@@ -123,9 +123,13 @@ class Pool:
         on_death: Callable[[], None],
         rng: random.Random,
         may_start: Callable[[], bool] = lambda: True,
+        give_way: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`may_start`: whether the lease can still be relied on; what may not start goes back at no cost."""
+        """`may_start`: whether the lease can still be relied on; what may not start goes back at no cost.
+
+        `give_way`: what the event loop does between two rounds (see loop.py).
+        """
         self.threads = threads
         self.active = 0
         """Claimed attempts without an outcome; those of one call count as one."""
@@ -141,6 +145,7 @@ class Pool:
         self._on_death = on_death
         self._rng = rng
         self._may_start = may_start
+        self._give_way = give_way
         self._clock = clock
         self._changed = threading.Condition()
         self._lines: deque[int] = deque(range(board.lines))
@@ -516,7 +521,7 @@ class Pool:
 
     def _event_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
-            self._loop = new_event_loop(self._ledger.give_way)
+            self._loop = new_event_loop(self._give_way)
             threading.Thread(target=self._keep_looping, args=(self._loop,), name="workq-async", daemon=True).start()
         return self._loop
 

@@ -100,6 +100,7 @@ class Worker:
             on_death=_end_broken,
             rng=self._rng,
             may_start=lambda: self._heart.is_trusted,
+            give_way=self.stores.ledger.give_way,
         )
         self._settler = Settler(
             self.stores,

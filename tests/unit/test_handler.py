@@ -20,7 +20,7 @@ import pytest
 import workq
 from workq import ConfigError, LedgerUnavailable, PayloadError, Times, UnknownTask, WorkqError, WorkQueue
 from workq.handler import Handler
-from workq.ledger.database import WAIT_FOR_TURN_S
+from workq.ledger.writer import WAIT_FOR_TURN_S
 from workq.names import DELAY_MAX_S
 
 
