@@ -1,9 +1,10 @@
 """`python -m benchmarks.webhooks`: how fast webhooks are delivered, and who waits for whom, on SQLite and on servers.
 
 throughput  a worker of one process, and one of two, with a hundred deliveries at once in each to one local receiver;
-            and a plain aiohttp loop that sends as many of the same signed requests, in turn in one run. Everything is
-            in the queue before; the seconds are those from the first to the last attempt in the ledger, where each one
-            has to be.
+            and a plain aiohttp loop that sends as many of the same signed requests, before and after each of them: a
+            worker is compared with the mean of both, because machines have good and bad minutes. Everything is in the
+            queue before; the seconds are those from the first to the last attempt in the ledger, where each one has to
+            be.
 slow        two endpoints and one worker: one sleeps 20 s, the other is sent 200 a second. From sent to arrived.
 dead        a thousand endpoints and one worker: with all of them alive, and with one of them dead (nothing answers
             there until its deadline). From sent to arrived, of the others.
@@ -163,19 +164,28 @@ def main() -> int:
 
 
 def throughput(name: str, sizes: Sizes) -> tuple[dict[str, Any], dict[str, str]]:
-    """The plain loop, a worker of one process, and one of two, in turn."""
+    """The plain loop, a worker of one process, the plain loop, a worker of two, the plain loop."""
     rates: dict[str, list[float]] = {"plain": [], "worker": [], "worker_of_two": []}
+    to_plain: dict[str, list[float]] = {"worker": [], "worker_of_two": []}
     for _ in range(sizes.runs):
-        with _leg(name) as (leg, servers):
-            rates["plain"].append(sizes.webhooks / _plain_s(leg, sizes.webhooks))
+        before = _plain_per_s(name, sizes.webhooks)
+        rates["plain"].append(before)
         for who, processes in (("worker", 1), ("worker_of_two", 2)):
             with _leg(name) as (leg, servers):
                 rates[who].append(sizes.webhooks / _delivered_s(leg, sizes.webhooks, processes))
+            after = _plain_per_s(name, sizes.webhooks)
+            rates["plain"].append(after)
+            to_plain[who].append(rates[who][-1] / statistics.mean((before, after)))
+            before = after
     figures = {f"{who}_per_s": legs.spread(found) for who, found in rates.items()}
-    for who in ("worker", "worker_of_two"):
-        beside = [ours / loop for ours, loop in zip(rates[who], rates["plain"], strict=True)]
-        figures[f"{who}_to_plain"] = legs.spread(beside)
+    figures |= {f"{who}_to_plain": legs.spread(found) for who, found in to_plain.items()}
     return {"webhooks": sizes.webhooks, **figures}, servers
+
+
+def _plain_per_s(name: str, count: int) -> float:
+    """With the servers of the leg beside it, which are idle."""
+    with _leg(name) as (leg, _):
+        return count / _plain_s(leg, count)
 
 
 def _plain_s(leg: Leg, count: int) -> float:
