@@ -34,6 +34,8 @@ QUEUE: Final = "webhooks"
 CONCURRENCY: Final = 8
 FAILURES_MAX: Final = 1_000
 """Of its task: its endpoint's schedule is what ends it."""
+CRASHES_MAX: Final = 10
+"""Of its task: many are under way at once, and are there when their process dies of something else."""
 TYPE_MAX: Final = 200
 TYPES_MAX: Final = 100
 ID_MAX: Final = 100
@@ -49,6 +51,8 @@ OWN: Final = "workq."
 """How the types of workq's own events begin."""
 OWN_TOPIC: Final = "workq"
 """Its endpoints are sent what operators should know: the notices."""
+BEYOND_SUSPICION: Final = frozenset({TASK_NAME})
+"""Tasks that are not what their process has died of: they do not run alone afterwards."""
 NOTICE_FAILURES_MAX: Final = 20
 NOTICE_AGAIN_S: Final = 3600.0
 """What happens again and again at an endpoint is told once in so long."""
@@ -407,6 +411,7 @@ def task_of(
         payload=codec.encode(arguments, path="args"),
         delay_s=delay_s,
         failures_max=FAILURES_MAX,
+        crashes_max=CRASHES_MAX,
         order_key=line,
         after_death=AfterDeath.BLOCK if line is None else AfterDeath.SKIP,
         limit=Limit(limit_key(endpoint_id), options.concurrency, options.rate),

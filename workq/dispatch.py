@@ -1,7 +1,9 @@
 """Dispatch: from a claim to the pool. What may start is started; what may not goes back at no cost.
 
 A suspect (a task that ran in a process that died) runs alone: while one waits or runs, nothing else is started or
-fetched here, and it starts when all that ran before is settled. So the next death tells who it was.
+fetched here, and it starts when all that ran before is settled. So the next death tells who it was. Webhooks are
+beyond suspicion: of a hundred that were under way, each would wait for its turn alone, with all that waits behind them,
+for as long as slow receivers take.
 
 Tasks of a handler with `batch=` wait in `pool.linger` until they go together; a suspect of them is called alone. Nobody
 waits for company that cannot come: when a suspect waits, those that have come go at once.
@@ -18,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from workq.beat import Heart
+from workq.delivery import BEYOND_SUSPICION
 from workq.handler import Registry
 from workq.held import Held
 from workq.inflight import Entry
@@ -88,7 +91,7 @@ class Dispatch:
             start_by = None if claim.start_within_s is None else asked_at + claim.start_within_s
             if not self._is_ours(claim, hinted[claim.task_id]):
                 self._pool.take(claim, None, None, HandedBack())
-            elif claim.is_suspect:
+            elif claim.is_suspect and claim.name not in BEYOND_SUSPICION:
                 if not self.is_reserved:
                     self._waiting_since = self._clock()
                 self._suspects.append((claim, start_by))

@@ -36,6 +36,7 @@ from typing import Final, assert_never
 from workq.bands import queue_of
 from workq.broker import Depth
 from workq.config import Settings, Times
+from workq.delivery import BEYOND_SUSPICION
 from workq.doctor import Bounds
 from workq.errors import BrokerUnavailable, InFlightUnavailable
 from workq.incarnation import is_gone, this_machine
@@ -196,7 +197,7 @@ class _Look:
                 "wait for its handler; one that never looks at current().cancelled() goes on to its end",
                 since=task.cancel_requested_at,
             )
-        if task.is_suspect and (company := self._stores.ledger.company(task)).others:
+        if self._runs_alone and (company := self._stores.ledger.company(task)).others:
             return self._waits_alone(row, company)
         return self._why(
             Code.RUNNING,
@@ -204,6 +205,10 @@ class _Look:
             "nothing: wait for its handler",
             since=task.started_at,
         )
+
+    @property
+    def _runs_alone(self) -> bool:
+        return self._task.is_suspect and self._task.name not in BEYOND_SUSPICION
 
     def _waits_alone(self, row: WorkerRow, company: Company) -> Why:
         """A suspect that is claimed: nothing else runs in its process while it does, and others are still there."""
@@ -436,7 +441,7 @@ class _Look:
             )
         if self._is_silent(row):
             return self._silent(row, f"it is held by {on}")
-        if task.is_suspect:
+        if self._runs_alone:
             return self._why(
                 Code.SUSPECT,
                 f"it was running when a process died, and runs alone from now on: {on} holds it since {_at(since)}, "

@@ -74,6 +74,16 @@ def test_suspects_run_one_after_the_other(process: Process) -> None:
     assert process.state(ids[0]) is State.SUCCEEDED
 
 
+def test_what_is_beyond_suspicion_runs_in_company_again(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workq.dispatch.BEYOND_SUSPICION", {"work"})
+    other = running(process)
+    ids = suspects(process, 2)
+
+    process.rounds()
+
+    assert process.runs() == {other, *ids}
+
+
 def test_nothing_that_is_held_is_started_while_a_suspect_waits_or_runs_and_all_of_it_afterwards(
     process: Process,
 ) -> None:
