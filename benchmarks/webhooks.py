@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
+import signal
 import socket
 import statistics
 import subprocess
@@ -147,6 +148,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, help="of throughput")
     parser.add_argument("--output", type=Path, metavar="FILE.json")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended
     sizes = QUICK if options.quick else Sizes(runs=options.runs or RUNS)
     found: dict[str, Any] = {}
     for name in [options.leg] if options.leg else legs.LEGS:
@@ -168,12 +170,12 @@ def throughput(name: str, sizes: Sizes) -> tuple[dict[str, Any], dict[str, str]]
     rates: dict[str, list[float]] = {"plain": [], "worker": [], "worker_of_two": []}
     to_plain: dict[str, list[float]] = {"worker": [], "worker_of_two": []}
     for _ in range(sizes.runs):
-        before = _plain_per_s(name, sizes.webhooks)
+        before = _plain_per_s(sizes.webhooks)
         rates["plain"].append(before)
         for who, processes in (("worker", 1), ("worker_of_two", 2)):
             with _leg(name) as (leg, servers):
                 rates[who].append(sizes.webhooks / _delivered_s(leg, sizes.webhooks, processes))
-            after = _plain_per_s(name, sizes.webhooks)
+            after = _plain_per_s(sizes.webhooks)
             rates["plain"].append(after)
             to_plain[who].append(rates[who][-1] / statistics.mean((before, after)))
             before = after
@@ -182,19 +184,14 @@ def throughput(name: str, sizes: Sizes) -> tuple[dict[str, Any], dict[str, str]]
     return {"webhooks": sizes.webhooks, **figures}, servers
 
 
-def _plain_per_s(name: str, count: int) -> float:
-    """With the servers of the leg beside it, which are idle."""
-    with _leg(name) as (leg, _):
-        return count / _plain_s(leg, count)
-
-
-def _plain_s(leg: Leg, count: int) -> float:
-    command = [sys.executable, "-m", "benchmarks.posts", "loop", leg.receiver.to("plain"), str(count)]
-    took_s = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    arrived = len(leg.receiver.seen()["plain"])
+def _plain_per_s(count: int) -> float:
+    with Receiver() as receiver:
+        command = [sys.executable, "-m", "benchmarks.posts", "loop", receiver.to("plain"), str(count)]
+        took_s = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        arrived = len(receiver.seen()["plain"])
     if arrived != count:
         raise RuntimeError(f"of {count}, {arrived} have arrived")
-    return took_s
+    return count / took_s
 
 
 def _delivered_s(leg: Leg, count: int, processes: int) -> float:
