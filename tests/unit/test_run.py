@@ -532,12 +532,22 @@ def test_a_limit_never_leaks_out_of_the_attempt_it_was_for(switching: None) -> N
 
 
 TRACED = """
-import sys, threading
+import sys, threading, time
 from workq.errors import SoftTimeLimit
 from workq.run import Limit
 
 def handled(exceeds):
     limit = Limit(0.0)
+    is_at_end = []
+
+    def exceed():
+        while not is_at_end:
+            time.sleep(0)
+        limit.exceed()
+
+    thread = threading.Thread(target=exceed)
+    if exceeds == "at the end":  # begun here: a limit in the middle of a thread's start leaves that half done
+        thread.start()
     try:
         try:
             if exceeds == "within":
@@ -545,11 +555,12 @@ def handled(exceeds):
                 for _ in range(10):
                     pass
         finally:
-            if exceeds == "at the end":
-                threading.Thread(target=limit.exceed).start()
+            is_at_end.append(True)
             limit.ended()
     except SoftTimeLimit:
         pass
+    if thread.ident is not None:
+        thread.join()
     if exceeds == "afterwards":
         limit.exceed()
 

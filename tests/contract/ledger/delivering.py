@@ -10,7 +10,6 @@ from tests.contract.given import Clock
 from tests.contract.ledger.webhook_steps import ALL, BODY, URL, WebhookSteps, failed, sent, webhook
 from workq import codec
 from workq.delivery import (
-    CRASHES_MAX,
     Cause,
     DeliveryState,
     WhichDeliveries,
@@ -113,11 +112,7 @@ class DeliveringContract(WebhookSteps):
     ) -> None:
         self.endpoint(ledger)
         crashed, cancelled, open_one = [self.send(ledger)[0] for _ in range(3)]
-        for _ in range(CRASHES_MAX + 1):
-            for claim in self.claim_elsewhere(ledger, [crashed.delivery_id]):
-                reaper = self.task(ledger, claim.task_id).worker
-                assert reaper is not None
-                ledger.reap(reaper, Evidence("SIGSEGV", started={claim.task_id: claim.attempt}))
+        self.crash(ledger, crashed.delivery_id)
         ledger.cancel(cancelled.delivery_id, reason="not wanted")
 
         counts = [ledger.tend_deliveries(limit=9, dry_run=True), *(ledger.tend_deliveries(limit=9) for _ in range(2))]

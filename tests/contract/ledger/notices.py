@@ -160,11 +160,7 @@ class NoticesContract(WebhookSteps):
     def test_one_whose_workers_died_is_told_by_the_sweep_that_ends_it(self, ledger: Ledger) -> None:
         self.endpoint(ledger)
         [one] = self.send(ledger)
-        for _ in range(4):
-            for claim in self.claim_elsewhere(ledger, [one.delivery_id]):
-                worker = self.task(ledger, claim.task_id).worker
-                assert worker is not None
-                ledger.reap(worker, Evidence("SIGSEGV", started={claim.task_id: claim.attempt}))
+        self.crash(ledger, one.delivery_id)
 
         counts = [ledger.tend_deliveries(limit=9, dry_run=True), *(ledger.tend_deliveries(limit=9) for _ in range(2))]
 

@@ -8,6 +8,7 @@ from typing import Any
 from tests.contract.ledger.steps import Steps
 from workq import codec
 from workq.delivery import (
+    CRASHES_MAX,
     DeliveryRow,
     EndpointOptions,
     EndpointRow,
@@ -17,7 +18,7 @@ from workq.delivery import (
     WhichDeliveries,
 )
 from workq.incarnation import Incarnation
-from workq.ledger import Ledger
+from workq.ledger import Evidence, Ledger
 from workq.task import Claim, Delivered, Failed, Sent, Settlement
 
 ALL = WhichDeliveries()
@@ -70,3 +71,11 @@ class WebhookSteps(Steps):
 
     def all_fail(self, ledger: Ledger, claims: Sequence[Claim], **facts: Any) -> None:
         ledger.settle([Settlement(claim, failed(claim, **facts)) for claim in claims])
+
+    def crash(self, ledger: Ledger, delivery_id: str) -> None:
+        """Its workers die while they send it, until its task is dead."""
+        for _ in range(CRASHES_MAX + 1):
+            for claim in self.claim_elsewhere(ledger, [delivery_id]):
+                worker = self.task(ledger, claim.task_id).worker
+                assert worker is not None
+                ledger.reap(worker, Evidence("SIGSEGV", started={claim.task_id: claim.attempt}))
