@@ -23,6 +23,7 @@ WAIT_FOR_TURN_S: Final = 30.0
 """How long a thread waits for the other writers of its process."""
 GIVE_WAY_S: Final = 0.02
 """How long a loop waits for one transaction, at most."""
+LOOK_S: Final = 0.0003
 STEP_S: Final = 0.0003
 STEP_MAX_S: Final = 0.002
 
@@ -44,8 +45,8 @@ class Writer:
         """Whoever is next waits with it, so that who has just written does not come before it again."""
         self._whose: int | None = None
         self._is_short = False
-        self._is_free = threading.Event()
-        self._is_free.set()
+        self._is_written = False
+        """No event: whom a signal interrupts in the middle of setting one would wait for itself."""
         self._writes = self._given_way_to = 0
 
     @contextmanager
@@ -64,8 +65,7 @@ class Writer:
             try:
                 yield
             finally:
-                self._whose = None
-                self._is_free.set()
+                self._whose, self._is_written = None, False
         finally:
             self._lock.release()
 
@@ -83,13 +83,15 @@ class Writer:
         """Whoever has the turn has the file, too: loops give way until the turn is over, if that is soon."""
         if self._whose is not None and self._is_short:
             self._writes += 1
-            self._is_free.clear()
+            self._is_written = True
 
     def give_way(self) -> None:
         """Wait while somebody writes, once for each transaction, and not for long."""
-        if not self._is_free.is_set() and self._given_way_to != self._writes:
-            self._given_way_to = self._writes
-            self._is_free.wait(GIVE_WAY_S)
+        if self._given_way_to == self._writes:
+            return
+        self._given_way_to, until = self._writes, time.monotonic() + GIVE_WAY_S
+        while self._is_written and time.monotonic() < until:
+            time.sleep(LOOK_S)
 
 
 def begin_writing(raw: sqlite3.Connection, *, wait_s: float) -> None:
