@@ -13,6 +13,7 @@ from tests.simulation.embedded import OneLook
 from workq import State, WorkQueue
 from workq.beat import Heart
 from workq.board import Board
+from workq.delivery import TASK_NAME
 from workq.handler import Handler
 from workq.held import held_for
 from workq.incarnation import Incarnation
@@ -123,12 +124,13 @@ class Process:
 
 @contextmanager
 def opened(folder: Path, *, is_direct: bool = False) -> Iterator[Process]:
-    """A process on a new SQLite file in a folder, with a handler called work. Through custody, unless `is_direct`."""
+    """A process on a new SQLite file, with handlers for work and webhooks. Through custody, unless `is_direct`."""
     with WorkQueue(ledger=f"sqlite:///{folder / 'workq.db'}", namespace="steps") as wq:
         database = wq.database()
         migrate.migrate(database)
         database.close()
-        wq.task(name="work")(lambda number: number)
+        for name in ("work", TASK_NAME):
+            wq.task(name=name)(lambda number: number)
         process = Process(wq, is_direct=is_direct)
         try:
             yield process
@@ -137,9 +139,9 @@ def opened(folder: Path, *, is_direct: bool = False) -> Iterator[Process]:
             process.board.remove()
 
 
-def tasks(process: Process, count: int) -> list[str]:
+def tasks(process: Process, count: int, *, name: str = "work") -> list[str]:
     """New tasks, with their hints."""
-    handler: Handler[..., Any] = process.wq.handler("work")
+    handler: Handler[..., Any] = process.wq.handler(name)
     ids = [handler.enqueue(number).id for number in range(count)]
     process.wq.producer.relay.flush(timeout_s=30.0)
     return ids

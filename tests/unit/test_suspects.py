@@ -10,6 +10,7 @@ import pytest
 from tests.unit.process import Process, opened, tasks
 from workq import State
 from workq.custody import GIVE_BACK_AFTER_S
+from workq.delivery import TASK_NAME
 from workq.dispatch import SUSPECT_WAIT_MAX_S, SUSPECTS_TOGETHER_S
 from workq.incarnation import Incarnation
 from workq.ledger import Evidence
@@ -23,10 +24,10 @@ def process(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Process]
         yield process
 
 
-def suspects(process: Process, count: int) -> list[str]:
+def suspects(process: Process, count: int, *, name: str = "work") -> list[str]:
     """Tasks that ran in company when their process died; they have new hints."""
     ledger = process.stores.ledger
-    *ids, company = tasks(process, count + 1)
+    *ids, company = tasks(process, count + 1, name=name)
     gone = Incarnation("host.b007.9.9.gone", "host", 4712)
     ledger.join(gone, queues=["default"], threads=count)
     ledger.claim([*ids, company], by=gone.id)
@@ -74,10 +75,9 @@ def test_suspects_run_one_after_the_other(process: Process) -> None:
     assert process.state(ids[0]) is State.SUCCEEDED
 
 
-def test_what_is_beyond_suspicion_runs_in_company_again(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workq.dispatch.BEYOND_SUSPICION", {"work"})
+def test_webhooks_run_in_company_again(process: Process) -> None:
     other = running(process)
-    ids = suspects(process, 2)
+    ids = suspects(process, 2, name=TASK_NAME)
 
     process.rounds()
 

@@ -51,9 +51,8 @@ def is_held(lock: threading.RLock) -> bool:
 
 
 @pytest.fixture
-def writer(monkeypatch: pytest.MonkeyPatch) -> Writer:
-    monkeypatch.setattr("workq.ledger.writer.GIVE_WAY_S", LONG_S)
-    return Writer()
+def writer() -> Writer:
+    return Writer(give_way_s=LONG_S)
 
 
 def test_who_waits_comes_before_who_has_just_written(writer: Writer) -> None:
@@ -75,8 +74,8 @@ def test_a_thread_that_has_its_turn_is_told_so_instead_of_waiting_for_itself(wri
     assert caught.value.is_interrupted
 
 
-def test_one_whose_turn_does_not_come_is_told(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workq.ledger.writer.WAIT_FOR_TURN_S", 0.05)
+def test_one_whose_turn_does_not_come_is_told() -> None:
+    writer = Writer(turn_s=0.05)
     told: list[bool] = []
 
     def want() -> None:
@@ -107,12 +106,12 @@ def test_a_loop_gives_way_while_somebody_writes_and_only_then(writer: Writer) ->
     writer.give_way()
 
 
-def test_a_loop_gives_way_once_to_each_and_not_for_long(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workq.ledger.writer.GIVE_WAY_S", 0.01)
+def test_a_loop_gives_way_once_to_each_and_not_for_long(writer: Writer) -> None:
+    writer.give_way_s = 0.01
     with writer.turn(is_short=True):
         writer.begun()
         writer.give_way()
-        monkeypatch.setattr("workq.ledger.writer.GIVE_WAY_S", LONG_S)
+        writer.give_way_s = LONG_S
         writer.give_way()  # does not wait: this would take half a minute
     with writer.turn(is_short=True):
         writer.begun()

@@ -265,6 +265,10 @@ class Ledger(Protocol):
         """Whether this thread is inside of `transaction`."""
         ...
 
+    def give_way(self) -> None:
+        """For a loop of events, between two rounds: wait a moment for a thread that keeps all others from writing."""
+        ...
+
     def look(self, task_ids: Sequence[str]) -> dict[str, Look]:
         """Where these tasks stand; an id that the ledger does not know is missing in the answer."""
         ...
@@ -422,10 +426,6 @@ class Ledger(Protocol):
 
         Those are ready, or waiting for their slot, and need a hint. Repeatable.
         """
-        ...
-
-    def give_way(self) -> None:
-        """For a loop of events, between two rounds: wait a moment for a thread that keeps all others from writing."""
         ...
 
     def limits_to_look_at(self, *, limit: int) -> list[str]:

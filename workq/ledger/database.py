@@ -16,7 +16,6 @@ import math
 import os
 import random
 import select
-import sqlite3
 import threading
 import time
 import weakref
@@ -45,7 +44,7 @@ from workq.ledger.entered import Entered
 from workq.ledger.kept import DriverOf, Kept, Trace, send
 from workq.ledger.sqltime import plus
 from workq.ledger.tables import Tables
-from workq.ledger.writer import NotInTurn, Writer, begin_writing, is_taken
+from workq.ledger.writer import NotInTurn, Writer, begin_writing, when_free
 
 T = TypeVar("T")
 
@@ -426,7 +425,8 @@ class Database:
         @event.listens_for(engine, "connect")
         def _connected(raw: Any, _record: Any) -> None:
             raw.isolation_level = None  # the driver begins nothing by itself: we do, below
-            _use_wal(raw, wait_s)
+            # several processes may make the same new file a WAL one: SQLite then refuses some of them without waiting
+            when_free(lambda: raw.execute("PRAGMA journal_mode=WAL"), wait_s=wait_s)
             raw.execute("PRAGMA synchronous=FULL")
 
         @event.listens_for(engine, "begin")
@@ -498,20 +498,6 @@ def _notice_closed(engine: Engine) -> None:
             look.register(raw.fileno(), select.POLLIN)
         if not is_idle or look.poll(0):
             raise DisconnectionError("this connection was closed")
-
-
-def _use_wal(raw: Any, wait_s: float) -> None:
-    """Several processes may make the same new file a WAL one: SQLite then refuses some of them without waiting."""
-    deadline = time.monotonic() + wait_s
-    while True:
-        try:
-            raw.execute("PRAGMA journal_mode=WAL")
-        except sqlite3.OperationalError as error:
-            if not is_taken(error) or time.monotonic() > deadline:
-                raise
-            time.sleep(random.uniform(0.002, 0.03))
-        else:
-            return
 
 
 def _on_connect(engine: Engine, *statements: str) -> None:

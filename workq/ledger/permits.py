@@ -61,6 +61,7 @@ PROMISED_S: Final = 60.0
 AT_ONCE: Final = 200
 """So many of the parked are looked at in one transaction."""
 FEW: Final = 20
+"""So many of them are read at a time."""
 _CLOCKS_DIFFER_S: Final = 1.0
 """What was claimed later than now was claimed before the clock was set back."""
 

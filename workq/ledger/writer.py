@@ -6,7 +6,7 @@ steps that grow to 100 ms, in which the file lies idle; here they end at 2 ms.
 Whoever has the file keeps all others from it, so nothing should keep it waiting. An event loop in the same process
 would: it takes the interpreter lock whenever the writer waits for the disk, and gives it back milliseconds later. So a
 loop asks, between two of its rounds, whether somebody writes (`give_way`), and waits for that, once and shortly. With
-two processes of a hundred deliveries at once, that and the steps made a file hold a third less time for each.
+two processes of a hundred webhooks at once, a claim of a hundred kept the file for some 12 ms instead of 22.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -24,7 +24,9 @@ WAIT_FOR_TURN_S: Final = 30.0
 GIVE_WAY_S: Final = 0.02
 """How long a loop waits for one transaction, at most."""
 LOOK_S: Final = 0.0003
+"""After so long a loop looks again whether the transaction is over."""
 STEP_S: Final = 0.0003
+"""The first wait for a file that is another's; it grows up to `STEP_MAX_S`."""
 STEP_MAX_S: Final = 0.002
 
 
@@ -39,7 +41,9 @@ class NotInTurn(Exception):
 class Writer:
     """The turns of one process at one file. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, turn_s: float = WAIT_FOR_TURN_S, give_way_s: float = GIVE_WAY_S) -> None:
+        self.turn_s = turn_s
+        self.give_way_s = give_way_s
         self._lock = threading.RLock()  # so that a thread which a signal has interrupted cannot wait for itself
         self._door = threading.RLock()
         """Whoever is next waits with it, so that who has just written does not come before it again."""
@@ -70,8 +74,8 @@ class Writer:
             self._lock.release()
 
     def _wait(self) -> None:
-        until = time.monotonic() + WAIT_FOR_TURN_S
-        if not self._door.acquire(timeout=WAIT_FOR_TURN_S):
+        until = time.monotonic() + self.turn_s
+        if not self._door.acquire(timeout=self.turn_s):
             raise NotInTurn(is_interrupted=False)
         try:
             if not self._lock.acquire(timeout=max(0.0, until - time.monotonic())):
@@ -89,7 +93,7 @@ class Writer:
         """Wait while somebody writes, once for each transaction, and not for long."""
         if self._given_way_to == self._writes:
             return
-        self._given_way_to, until = self._writes, time.monotonic() + GIVE_WAY_S
+        self._given_way_to, until = self._writes, time.monotonic() + self.give_way_s
         while self._is_written and time.monotonic() < until:
             time.sleep(LOOK_S)
 
@@ -100,23 +104,27 @@ def begin_writing(raw: sqlite3.Connection, *, wait_s: float) -> None:
     Raises:
         sqlite3.OperationalError: the file is another's for longer than that, or cannot be used.
     """
-    until, step_s = time.monotonic() + wait_s, STEP_S
     raw.execute("PRAGMA busy_timeout = 0")
     try:
-        while True:
-            try:
-                raw.execute("BEGIN IMMEDIATE")
-            except sqlite3.OperationalError as error:
-                if not is_taken(error) or time.monotonic() > until:
-                    raise
-                time.sleep(step_s * random.uniform(0.5, 1.0))
-                step_s = min(STEP_MAX_S, 1.5 * step_s)
-            else:
-                return
+        when_free(lambda: raw.execute("BEGIN IMMEDIATE"), wait_s=wait_s)
     finally:
         raw.execute(f"PRAGMA busy_timeout = {int(wait_s * 1000)}")
 
 
-def is_taken(error: sqlite3.OperationalError) -> bool:
-    """Whether it is another's now."""
-    return "locked" in str(error)
+def when_free(act: Callable[[], object], *, wait_s: float) -> None:
+    """Do something with a file, as soon as it is nobody else's.
+
+    Raises:
+        sqlite3.OperationalError: as `begin_writing`.
+    """
+    until, step_s = time.monotonic() + wait_s, STEP_S
+    while True:
+        try:
+            act()
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > until:
+                raise
+            time.sleep(step_s * random.uniform(0.5, 1.0))
+            step_s = min(STEP_MAX_S, 1.5 * step_s)
+        else:
+            return

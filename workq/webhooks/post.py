@@ -252,7 +252,7 @@ class Sender:
             url,
             data=body,
             allow_redirects=False,
-            timeout=_NONE,
+            timeout=_NO_DEADLINE,
             **request,
         ) as answer:
             attempt.stage = ErrorClass.BODY_TIMEOUT
@@ -299,7 +299,7 @@ class _Connector(aiohttp.TCPConnector):
         return made
 
 
-_NONE: Final = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None)
+_NO_DEADLINE: Final = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None)
 """Deadlines are kept here: aiohttp has one for the connection of each request, also where that is there already."""
 _LOGIN: Final = "Proxy-Authenticate"
 _OF_CONNECT: Final = (aiohttp.ClientResponseError, aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)

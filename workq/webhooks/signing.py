@@ -24,6 +24,7 @@ SECRET_MIN_BYTES: Final = 24
 SECRET_MAX_BYTES: Final = 64
 TOLERANCE_S: Final = 300.0
 SIGNERS_MAX: Final = 1_000
+"""So many secrets are kept decoded."""
 
 
 class _Items(Protocol):
