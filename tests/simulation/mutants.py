@@ -840,6 +840,7 @@ def a_sweep_never_tends_a_job() -> Any:
 ANYWHERE = ("healthy", "losing", "any")
 KINDS = {
     "settle_without_the_fence": ("any",),
+    "settle_without_the_state": ("any",),
     "ack_before_the_hold": ("any",),
     "ack_although_the_hold_failed": ("any",),
     "claim_for_an_incarnation_that_is_not_live": ("any",),

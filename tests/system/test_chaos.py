@@ -278,8 +278,15 @@ class Sabotage(faults.Fault):
     def strike(self, stage: Stage) -> str:
         database = stage.scratch.database
         t = database.tables.task
-        settled = t.c.state == State.SUCCEEDED
-        one = database.ask(lambda tx: tx.execute(t.select().where(settled).limit(1)).one()).id
+        settled = t.select().where(t.c.state == State.SUCCEEDED).limit(1)
+
+        def ids() -> list[str]:
+            return [row.id for row in database.ask(lambda tx: tx.execute(settled).all())]
+
+        wait_until(
+            lambda: ids() != [], timeout_s=60, what="a task has succeeded, however long its worker takes to start"
+        )
+        [one] = ids()
         match self.how:
             case "a row is deleted":
                 database.run(lambda tx: tx.execute(delete(t).where(t.c.id == one)))
