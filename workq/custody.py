@@ -30,6 +30,7 @@ from workq.ledger import Look
 from workq.ledger.states import CLAIMABLE
 from workq.missed import Pages
 from workq.prefetch import Prefetch
+from workq.task import Claim
 
 log = logging.getLogger("workq.custody")
 
@@ -43,6 +44,9 @@ EARLY_S = 0.1
 """A hint that comes early by no more is kept here until its time."""
 UNHELD_MAX_S = 45.0
 """Deliveries that cannot be held for this long go back to the broker."""
+GATHER_S = 0.025
+"""After a claim of which all have to wait for their turn, so long is gathered for the next one: to have somebody wait
+costs the ledger much the same for one as for many, and it is the same ledger that lets the others start."""
 IDLE_S = 5.0
 """After so long without a delivery, few are asked for again."""
 
@@ -62,22 +66,28 @@ class Custody(Intake):
         """Held, but not granted by the ledger; their hints are to be dropped or sent again."""
         self._looks: dict[str, int] = {}
         self._full_since: float | None = None
+        self._gather_until = 0.0
+        """Nothing is fetched before."""
         self._heard_at = self._clock()
         """When something arrived last, or this process was not listening."""
         self._prefetch = Prefetch(self._pool.threads)
 
     @property
     def is_empty(self) -> bool:
-        in_hand = self._backlog or self._early or self._ungranted or self._unheld
+        in_hand = self._backlog or self._early or self._ungranted or self._unheld or self._handover.count
         return not in_hand and self._dispatch.is_empty and self._arrivals.is_empty
 
     def round(self) -> float:
         self._dispatch.start_together()
+        self._start_handed()
         if self._unheld:
             self._hold()
         self._arrivals.return_markers()
         self._ripen()
         self._claim()
+        left_s = self._gather_until - self._clock()
+        if left_s > 0.0:
+            return left_s
         room = self._room()
         if self._unheld or room <= 0 or not self._heart.is_trusted:
             self._heard_at = self._clock()  # it does not listen
@@ -101,6 +111,7 @@ class Custody(Intake):
         return 0.0 if deliveries or not self._backlog else FULL_WAIT_S
 
     def give_back(self) -> bool:
+        self._leave_handed()
         self._dispatch.leave()
         rows = [*self._backlog, *self._ungranted, *((task_id, queue) for _, task_id, queue in self._early)]
         if not rows or self._give_back(rows):
@@ -198,6 +209,9 @@ class Custody(Intake):
         for entry in new:
             heapq.heappush(self._early, (now + early[entry.task_id], entry.task_id, entry.queue))
 
+    def _receive(self, claims: Sequence[Claim]) -> None:
+        self._stores.inflight.hold([Entry(one.task_id, one.queue, one.attempt) for one in claims], by=self._me)
+
     def _early_by(self, waits: dict[str, float]) -> dict[str, float]:
         """By how many seconds these are early, by the ledger's clock, and by no more than their hints say.
 
@@ -266,6 +280,8 @@ class Custody(Intake):
     def _drop_ungranted(self) -> None:
         """Hints that were not granted: settled, somebody else's, early, or unknown to the ledger."""
         looks = self._stores.ledger.look([task_id for task_id, _ in self._ungranted])
+        if looks and all(look.is_behind for look in looks.values()) and not self._backlog:
+            self._gather_until = self._clock() + GATHER_S
         if not self._keep_early(looks):
             return
         judged = self._missed.judge(

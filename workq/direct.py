@@ -11,7 +11,7 @@ stays unknown, the next claim hands back what may have been granted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from workq.broker import Hint
 from workq.broker.direct import DirectConsumer, Taken
@@ -19,6 +19,7 @@ from workq.failpoints import reach
 from workq.intake import FETCH_WAIT_S, FULL_WAIT_S, Intake, Parts
 from workq.ledger import Look
 from workq.missed import Judged
+from workq.task import Claim
 
 
 class Direct(Intake):
@@ -32,10 +33,11 @@ class Direct(Intake):
 
     @property
     def is_empty(self) -> bool:
-        return self._dispatch.is_empty and self._arrivals.is_empty
+        return self._dispatch.is_empty and self._arrivals.is_empty and not self._handover.count
 
     def round(self) -> float:
         self._dispatch.start_together()
+        self._start_handed()
         self._arrivals.return_markers()
         room = 0 if self._dispatch.serve_suspects() else self._pool.startable()
         if room <= 0 or not self._heart.is_trusted:
@@ -52,8 +54,12 @@ class Direct(Intake):
         return 0.0
 
     def give_back(self) -> bool:
+        self._leave_handed()
         self._dispatch.leave()
         return True
+
+    def _receive(self, claims: Sequence[Claim]) -> None:
+        """A claim is the hold."""
 
     def _take(self, taken: Taken) -> None:
         self._dispatch.give(taken.claims, taken.hinted, asked_at=taken.asked_at)

@@ -25,6 +25,7 @@ POINTS = frozenset(
         "relay.before_mark",
         "worker.before_hold",
         "worker.before_ack",
+        "worker.before_takeover",
         "worker.before_claim",
         "worker.before_commit",
         "worker.before_run",

@@ -10,7 +10,7 @@ import logging
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 
 from workq.arrivals import Arrivals
@@ -19,13 +19,17 @@ from workq.beat import Heart
 from workq.broker import Consumer
 from workq.config import Settings
 from workq.dispatch import Dispatch
+from workq.failpoints import reach
 from workq.handler import Registry
+from workq.handover import Handover
 from workq.held import Held
+from workq.inflight import Entry
 from workq.logs import Seldom
 from workq.missed import Missed
 from workq.pauses import Pauses
 from workq.pool import Pool
 from workq.stores import Stores
+from workq.task import Claim, HandedBack
 
 log = logging.getLogger("workq.intake")
 
@@ -76,6 +80,7 @@ class Intake(ABC):
             seldom=self._seldom,
             wall=parts.wall,
         )
+        self._handover = Handover()
         self._pauses = Pauses(parts.stores.ledger, parts.queues, clock=parts.clock)
         self._dispatch = Dispatch(
             queues=[band for queue in parts.queues for band in all_of(queue)],
@@ -104,6 +109,54 @@ class Intake(ABC):
         Raises:
             LeaseLost: this incarnation was reaped. Unavailable: a store is away; call again a little later.
         """
+
+    def room(self) -> int:
+        """How many claims may be handed over now. May be called by any thread."""
+        if not self._handover.is_open or self._dispatch.is_reserved or not self._heart.is_trusted:
+            return 0
+        return max(0, self._pool.threads - 1 - self._pool.active - self._handover.count)
+
+    @property
+    def served(self) -> Container[str]:
+        """The queues of which something may start here. May be called by any thread."""
+        return self._pauses.open
+
+    def hand_over(self, claims: Sequence[Claim], *, asked_at: float) -> bool:
+        """Start these soon; False: this process leaves, and does not. May be called by any thread.
+
+        `asked_at`, by our clock, is before the ledger decided.
+        """
+        if not self._handover.put(claims, asked_at=asked_at):
+            return False
+        self._held.claimed([Entry(claim.task_id, claim.queue, claim.attempt) for claim in claims])
+        self._consumer.wake()
+        self._pool.wake()
+        return True
+
+    def _start_handed(self) -> None:
+        """What was handed over goes on; `_receive` says how it is held."""
+        if self._handover.count > self._pool.lines:
+            return
+        for claims, asked_at in self._handover.take():
+            reach("worker.before_takeover")
+            try:
+                self._receive(claims)
+            except BaseException:
+                for claim in claims:
+                    self._pool.take(claim, None, None, HandedBack())
+                raise
+            self._dispatch.give(claims, {claim.task_id: claim.queue for claim in claims}, asked_at=asked_at)
+
+    def _leave_handed(self) -> None:
+        """This process leaves: what was handed over and has not started goes back at no cost."""
+        self._handover.close()
+        for claims, _ in self._handover.take():
+            for claim in claims:
+                self._pool.take(claim, None, None, HandedBack())
+
+    @abstractmethod
+    def _receive(self, claims: Sequence[Claim]) -> None:
+        """Hold what was claimed before it was held."""
 
     @abstractmethod
     def give_back(self) -> bool:

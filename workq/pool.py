@@ -173,6 +173,11 @@ class Pool:
         with self._changed:
             return self.active == 0 and not self._lines_in_use
 
+    @property
+    def lines(self) -> int:
+        """How many claims can be taken at all: each has a line of the board until it is settled."""
+        return len(self._lines)
+
     def startable(self) -> int:
         """How many claims can be taken now: free slots, and what ends within a moment.
 
@@ -364,6 +369,11 @@ class Pool:
             if self._changes == self._changes_seen:
                 self._changed.wait(timeout_s)
             self._changes_seen = self._changes
+
+    def wake(self) -> None:
+        """Let whoever waits in `wait` look again."""
+        with self._changed:
+            self._tell()
 
     def relieve(self) -> None:
         """When every thread has been busy for a while, what waits behind them goes back at no cost: others may be free.

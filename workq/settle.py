@@ -17,8 +17,8 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import assert_never
+from collections.abc import Callable, Container, Sequence
+from typing import Protocol, assert_never
 
 from msgspec.structs import replace
 
@@ -28,7 +28,20 @@ from workq.held import Held
 from workq.ledger import Settled, Unpublished
 from workq.relay import Relay
 from workq.stores import Stores
-from workq.task import Cancelled, Dead, Delivered, Done, Failed, HandedBack, Outcome, Settlement, Snoozed, State, Worked
+from workq.task import (
+    Cancelled,
+    Claim,
+    Dead,
+    Delivered,
+    Done,
+    Failed,
+    HandedBack,
+    Outcome,
+    Settlement,
+    Snoozed,
+    State,
+    Worked,
+)
 
 log = logging.getLogger("workq.settle")
 
@@ -40,8 +53,28 @@ AGAIN_S = 0.1
 AGAIN_MAX_S = 2.0
 
 
+class Taker(Protocol):
+    """Who starts tasks in this process (see intake.py)."""
+
+    def room(self) -> int:
+        """How many claims it takes now."""
+        ...
+
+    @property
+    def served(self) -> Container[str]:
+        """Of which queues."""
+        ...
+
+    def hand_over(self, claims: Sequence[Claim], *, asked_at: float) -> bool:
+        """Start these; False: it leaves. `asked_at`: when the ledger was asked, by its clock."""
+        ...
+
+
 class Settler:
-    """Writes outcomes. `on_settled` is told of each, won or late, just before its hold is released."""
+    """Writes outcomes. `on_settled` is told of each, won or late, just before its hold is released.
+
+    `taker` is asked for whoever takes what is claimed `by` this incarnation when its turn comes; None: nobody yet.
+    """
 
     def __init__(
         self,
@@ -49,6 +82,8 @@ class Settler:
         relay: Relay,
         held: Held,
         *,
+        by: str,
+        taker: Callable[[], Taker | None],
         is_busy: Callable[[], bool],
         on_settled: Callable[[Sequence[Settlement]], None],
         on_death: Callable[[], None],
@@ -57,6 +92,8 @@ class Settler:
         self._stores = stores
         self._relay = relay
         self._held = held
+        self._by = by
+        self._taker = taker
         self._is_busy = is_busy
         self._on_settled = on_settled
         self._on_death = on_death
@@ -150,13 +187,28 @@ class Settler:
             self.admit(freed)
 
     def admit(self, keys: set[str]) -> None:
-        """What is free of these limits goes to those who are parked. Never fails: otherwise a sweep does it."""
+        """What is free of these limits goes to those who are parked, and starts here where there is room.
+
+        Never fails: otherwise a sweep does it.
+        """
+        taker = self._taker()
+        room = 0 if taker is None else taker.room()
+        asked_at = self._relay.clock()
         try:
-            turn = self._stores.ledger.admit(keys)
+            if taker is None or not room:
+                turn = self._stores.ledger.admit(keys)
+            else:
+                claims, turn = self._stores.ledger.admit_and_claim(keys, by=self._by, room=room, queues=taker.served)
+                self._hand_over(claims, taker, asked_at)
         except Unavailable as error:
             log.warning("settle.admit: %s", error)
         else:
             self._relay.offer(turn)
+
+    def _hand_over(self, claims: Sequence[Claim], taker: Taker, asked_at: float) -> None:
+        if claims and not taker.hand_over(claims, asked_at=asked_at):
+            for claim in claims:
+                self.put(Settlement(claim, HandedBack()))
 
     def _advance(self, keys: set[str]) -> None:
         try:

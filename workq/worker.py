@@ -90,6 +90,7 @@ class Worker:
         self._ended = threading.Event()
         self._beating = threading.Thread(target=self._keep_beating, name="workq-beat", daemon=True)
         self._held = held_for(self.stores, by=self.me.id)
+        self._intake: Intake | None = None
         self._heart = Heart(self.stores, self._held, me=self.me, times=self.times)
         self._pool = Pool(
             self.stores.ledger,
@@ -106,6 +107,8 @@ class Worker:
             self.stores,
             self.relay,
             self._held,
+            by=self.me.id,
+            taker=lambda: self._intake,
             is_busy=lambda: self._pool.started > 0,
             on_settled=self._pool.settled,
             on_death=_end_broken,
@@ -134,6 +137,7 @@ class Worker:
                 admit=self._settler.admit,
             )
         )
+        self._intake = intake
         log.info("worker.started", extra={"worker": self.me.id, "queues": self.queues})
         status = 0
         try:

@@ -387,6 +387,22 @@ class BrokerContract:
         assert consumer.fetch(ids_max=1, wait_s=LONG_S) == []
         assert time.monotonic() - began < LONG_S
 
+    def test_who_is_woken_goes_on_without_a_delivery_once(self, broker: Broker, queue: str) -> None:
+        """Whether it waits already, or comes to wait a moment later."""
+        consumer = broker.consumer([queue], name="one", prefetch=10)
+        assert consumer.fetch(ids_max=1, wait_s=0.0) == []
+        answers: list[list[Delivery]] = []
+        for _ in range(2):
+            waiting = threading.Thread(target=lambda: answers.append(consumer.fetch(ids_max=1, wait_s=10 * LONG_S)))
+            waiting.start()
+            consumer.wake()
+            waiting.join(LONG_S)
+        began = time.monotonic()
+
+        assert answers == [[], []]
+        assert consumer.fetch(ids_max=1, wait_s=QUIET_S) == []
+        assert time.monotonic() - began > 0.9 * QUIET_S
+
     def test_close_wakes_a_waiting_fetch(self, broker: Broker, queue: str) -> None:
         consumer = broker.consumer([queue], name="one", prefetch=10)
         answers: list[list[Delivery]] = []

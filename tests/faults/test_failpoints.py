@@ -43,6 +43,7 @@ Act = Literal[
     "line",
     "in_order",
     "limited",
+    "one_by_one",
     "parked",
     "reap",
     "reap_the_done",
@@ -87,6 +88,8 @@ ROWS = {
     "worker.before_hold": Row("notes", legs=("servers",)),
     "worker.before_ack": Row("notes", legs=("servers",)),
     "worker.before_claim": Row("notes"),
+    # whose turn it was is a row without a hint: the sweep relays it
+    "worker.before_takeover": Row("one_by_one", crashes=RAN, nth=2, legs=("servers",)),
     # where all is one database, the hint leaves with the claim, or neither does
     "worker.before_commit": Row("notes", legs=("sqlite",)),
     # the supervisor's evidence says what had started: only that is charged, and runs again
@@ -268,9 +271,9 @@ def play(act: Act, leg: Leg, armed: dict[str, str], once: Path) -> int:
             assert (first := leg.app.get(ids[0])) is not None
             assert first.state is State.CANCELLED
             return TASKS
-        case "limited":
-            two = leg["note"].options(limit="two", concurrency=2)
-            two.enqueue_many({"number": number, "seconds": 0.05} for number in range(TASKS))
+        case "limited" | "one_by_one":
+            some = leg["note"].options(limit="some", concurrency=2 if act == "limited" else 1)
+            some.enqueue_many({"number": number, "seconds": 0.05} for number in range(TASKS))
             finish(leg, armed)
             assert [row.parked for row in leg.app.stores.ledger.limits()] == [0]
             return TASKS

@@ -66,7 +66,7 @@ def test_a_replica_a_node_of_a_cluster_and_a_redis_that_is_nearly_full_are_findi
 ) -> None:
     ledger = f"sqlite:///{tmp_path}/none.db"
     with private(start_redis) as redis, redis_library.Redis.from_url(redis.url) as client:
-        for number in range(100):  # in small pieces: the buffer of a large one would be given back meanwhile
+        for number in range(1_000):  # in small pieces, and many: buffers that are given back meanwhile do not count
             client.set(f"theirs:{number}", "x" * 10_000)
         used = int(client.info("memory")["used_memory"])
         client.config_set("maxmemory", used + used // 20)

@@ -359,6 +359,7 @@ class SimConsumer:
 
     def __init__(self, server: Server, befall: Befall, queues: Sequence[str], *, name: str, prefetch: int) -> None:
         self.trouble: str | None = None
+        self.is_woken = False
         self._server = server
         self._befall = befall
         self.subscription = Subscription(name, list(dict.fromkeys(queues)), prefetch)
@@ -395,6 +396,10 @@ class SimConsumer:
             size += max(1, len(message.ids))
             found.append(_delivery(message))
         return found
+
+    def wake(self) -> None:
+        self.is_woken = True
+        self.subscription.on_arrival()
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
         if not deliveries:

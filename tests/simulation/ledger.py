@@ -196,6 +196,8 @@ class SimLedger(SqlLedger):
                 answer = found(*args, **kwargs)
                 if name in ("claim", "claim_hinted"):
                     world.on_claimed(answer)
+                elif name == "admit_and_claim":
+                    world.on_claimed(answer[0])
                 return answer
             finally:
                 world.op = before

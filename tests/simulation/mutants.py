@@ -813,7 +813,7 @@ def a_job_ends_with_each_settlement_after_its_end() -> Any:
 def a_claim_does_not_look_at_the_job() -> Any:
     stack = ExitStack()
     stack.enter_context(mock.patch("workq.ledger.gates.is_open", return_value=true()))
-    stack.enter_context(mock.patch("workq.ledger.gates.ask", lambda _tx, _database, ids: [(one, False) for one in ids]))
+    stack.enter_context(mock.patch("workq.ledger.gates.ask", lambda _tx, _database, rows: rows))
     return stack
 
 

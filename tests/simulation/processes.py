@@ -374,6 +374,8 @@ class Worker:
             self.stores,
             self.relay,
             self.held,
+            by=self.me.id,
+            taker=lambda: self.intake,
             is_busy=lambda: self.pool.active > 0,
             on_settled=self.pool.settled,
             on_death=process.die,

@@ -23,7 +23,8 @@ class _Waiting(broker.SimConsumer):
     def fetch(self, *, ids_max: int, wait_s: float) -> list[Delivery]:
         deadline = time.monotonic() + wait_s
         while not (found := super().fetch(ids_max=ids_max, wait_s=0.0)):
-            if time.monotonic() >= deadline or not self.subscription.is_open:
+            if time.monotonic() >= deadline or self.is_woken or not self.subscription.is_open:
+                self.is_woken = False
                 return []
             time.sleep(0.001)
         return found

@@ -14,7 +14,8 @@ from tests.unit.process import THREADS, Process, opened, tasks
 from workq import State
 from workq.broker import Delivery, Hint
 from workq.custody import GIVE_BACK_AFTER_S
-from workq.errors import LedgerUnavailable
+from workq.errors import InFlightUnavailable, LedgerUnavailable
+from workq.handler import Handler
 from workq.held import held_for
 from workq.inflight import Entry, Hold
 from workq.ledger import Look
@@ -191,6 +192,104 @@ def test_a_process_that_leaves_gives_back_what_is_early_too(process: Process) ->
     assert (had, given_back, process.intake.is_empty) == (True, True, True)
     assert process.hinted() == ids
     assert process.stores.inflight.held_by(process.me.id) == []
+
+
+# -- what was claimed by whoever settled
+
+
+def handed(process: Process, count: int = 1) -> list[str]:
+    """Tasks that were claimed for this process, and are handed over to it."""
+    handler: Handler[..., Any] = process.wq.handler("work")
+    new = [handler.new_task(handler.defaults, (number,), {}) for number in range(count)]
+    process.stores.ledger.record(new)  # without hints
+    claims = process.stores.ledger.claim([one.id for one in new], by=process.me.id)
+    assert process.intake.hand_over(claims, asked_at=process.now)
+    return [one.id for one in new]
+
+
+@pytest.fixture(params=["custody", "direct"])
+def either(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Process]:
+    """A process, through custody, and one that claims straight from the hints."""
+    with opened(tmp_path, is_direct=request.param == "direct") as process:
+        process.rounds(1)
+        yield process
+
+
+def test_what_is_handed_over_is_held_and_runs(either: Process) -> None:
+    ids = handed(either)
+    is_in_hand = not either.intake.is_empty
+
+    either.rounds(1)
+
+    assert (is_in_hand, either.runs()) == (True, set(ids))
+    assert [hold.task_id for hold in either.stores.inflight.held_by(either.me.id)] == ids
+    assert [either.held.release_strays() for _ in range(2)] == [0, 0]
+    either.end(*ids)
+    assert ([either.state(one) for one in ids], either.intake.is_empty) == ([State.SUCCEEDED], True)
+    assert either.stores.inflight.held_by(either.me.id) == []
+
+
+def test_there_is_room_for_all_but_one_slot(either: Process) -> None:
+    """Else the backlog of one limit would keep a process for itself."""
+    rooms = [either.intake.room()]
+    handed(either)
+    rooms.append(either.intake.room())
+    either.rounds(1)
+    rooms.append(either.intake.room())
+    tasks(either, THREADS)
+    either.rounds()
+
+    assert (rooms, either.intake.room()) == ([THREADS - 1, THREADS - 2, THREADS - 2], 0)
+    assert len(either.runs()) == THREADS
+
+
+def test_there_is_none_without_a_lease_nor_for_what_is_not_served(either: Process) -> None:
+    assert ("default" in either.intake.served, "other" in either.intake.served) == (True, False)
+
+    either.now += either.wq.settings.times.lease_s + 1.0
+
+    assert either.intake.room() == 0
+
+
+def test_a_process_that_leaves_hands_back_what_was_handed_over(either: Process) -> None:
+    ids = handed(either)
+
+    given_back = either.intake.give_back()
+    either.settle()
+
+    assert (given_back, either.intake.is_empty, either.intake.room()) == (True, True, 0)
+    assert [either.state(one) for one in ids] == [State.READY]
+    assert not either.intake.hand_over([], asked_at=either.now), "it takes no more"
+
+
+def test_what_cannot_be_held_when_it_is_handed_over_goes_back(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(entries: Sequence[Entry], *, by: str) -> set[str]:
+        raise InFlightUnavailable("away")
+
+    process.rounds(1)
+    ids = handed(process)
+    monkeypatch.setattr(process.stores.inflight, "hold", away)
+
+    with pytest.raises(InFlightUnavailable):
+        process.rounds(1)
+    process.settle()
+
+    assert (process.runs(), process.intake.is_empty) == (set(), True)
+    assert [process.state(one) for one in ids] == [State.READY]
+
+
+def test_what_is_handed_over_waits_for_a_line_of_the_board(either: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand outcomes wait to be settled: each has its line until then."""
+    ids = handed(either)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(either.pool), "lines", 0)
+        either.rounds(1)
+        assert (either.runs(), either.intake.is_empty) == (set(), False)
+
+    either.rounds(1)
+    assert either.runs() == set(ids)
 
 
 def test_a_hold_that_nobody_here_knows_is_dropped_at_the_second_look(process: Process) -> None:

@@ -92,7 +92,7 @@ See = Callable[[Hint], bool]
 
 
 class Consumer(Protocol):
-    """One worker's subscription to some queues. Used by one thread; `close` may be called by any."""
+    """One worker's subscription to some queues. Used by one thread; `close` and `wake` may be called by any."""
 
     @property
     def trouble(self) -> str | None:
@@ -105,8 +105,12 @@ class Consumer(Protocol):
         Queues take turns, and the bands of one queue share by their weights (see turns.py).
 
         At least one delivery is returned when any is there, even if its page alone exceeds `ids_max`.
-        Foreign messages come along, with `fault` set. Empty when nothing came, also while disconnected.
+        Foreign messages come along, with `fault` set. Empty when nothing came, also while disconnected, or when woken.
         """
+        ...
+
+    def wake(self) -> None:
+        """Let whoever waits in `fetch`, or comes there next, go on without a delivery. May be called by any thread."""
         ...
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:

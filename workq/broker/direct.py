@@ -83,13 +83,19 @@ class DirectConsumer(EmbeddedConsumer):
     def claim(self, judge: Judge, *, ids_max: int, wait_s: float) -> Taken | None:
         """Claim up to `ids_max` tasks under this consumer's name, waiting up to `wait_s` for the first; None: nothing.
 
+        Who is woken goes on with nothing taken.
+
         Raises:
             Unavailable: the ledger did not answer. Nothing was claimed; or it is handed back, by the next claim or by
                 whoever looks for claims that their worker does not know (see held.py).
         """
         if self._is_busy and not self._is_closed and (taken := self._claim(judge, ids_max)) is not None:
             return taken
-        return self._watch.until(lambda: self._look(lambda: self._claim(judge, ids_max)), wait_s)
+
+        def look() -> tuple[Taken | None, float]:
+            return (Taken(), 0.0) if self._was_woken() else self._look(lambda: self._claim(judge, ids_max))
+
+        return self._watch.until(look, wait_s)
 
     def _claim(self, judge: Judge, ids_max: int) -> Taken | None:
         self._step = _Step(judge, ids_max)

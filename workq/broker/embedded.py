@@ -278,10 +278,22 @@ class EmbeddedConsumer:
         """Ids of rows delivered and not acked, with the moment from which they may be delivered again."""
         self._is_paused = False
         self._is_closed = False
+        self._is_woken = False
         broker.joined(self)
 
     def fetch(self, *, ids_max: int, wait_s: float) -> list[Delivery]:
-        return self._watch.until(lambda: self._look(lambda: self._take(ids_max)), wait_s) or []
+        def look() -> tuple[list[Delivery] | None, float]:
+            return ([], 0.0) if self._was_woken() else self._look(lambda: self._take(ids_max))
+
+        return self._watch.until(look, wait_s) or []
+
+    def wake(self) -> None:
+        self._is_woken = True
+        self._broker.wake()
+
+    def _was_woken(self) -> bool:
+        was_woken, self._is_woken = self._is_woken, False
+        return was_woken
 
     def _look(self, take: Callable[[], T | None]) -> tuple[T | None, float]:
         """Take what is due, if anything is; and in how many seconds there is more."""

@@ -111,6 +111,7 @@ class RabbitMQConsumer:
         self._is_wanted = True
         self._served = tuple(dict.fromkeys(queues))
         self._is_closed = False
+        self._is_woken = False
         # what follows belongs to the connection's thread
         self._subscriptions: dict[str, _Subscription] = {}
         self._declarer: Declarer | None = None
@@ -130,10 +131,17 @@ class RabbitMQConsumer:
                 if self._error is not None:
                     raise self._error
                 left_s = deadline - time.monotonic()
-                if self._is_closed or left_s <= 0:
+                if self._is_closed or self._is_woken or left_s <= 0:
+                    self._is_woken = False
                     return []
                 self._arrived.wait(left_s)
+            self._is_woken = False
             return self._buffer.take(ids_max)
+
+    def wake(self) -> None:
+        with self._arrived:
+            self._is_woken = True
+            self._arrived.notify_all()
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
         life = self._life

@@ -9,7 +9,7 @@ call may be made again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, Protocol
@@ -425,6 +425,18 @@ class Ledger(Protocol):
         """Give what has come free of these limits to the first that are parked; answers whose turn has come.
 
         Those are ready, or waiting for their slot, and need a hint. Repeatable.
+        """
+        ...
+
+    def admit_and_claim(
+        self, keys: Iterable[str], *, by: str, room: int, queues: Container[str]
+    ) -> tuple[list[Claim], list[Unpublished]]:
+        """As `admit`, and those whose turn is now are claimed for `by`, of these queues as many as there is room for.
+
+        Answers the claims, and those that need a hint. Subtasks of jobs are never claimed here.
+
+        Raises:
+            As `claim` does.
         """
         ...
 

@@ -40,6 +40,10 @@ class Settled(msgspec.Struct, frozen=True):
     """Of the first of a batch: what jobs want published now that their subtasks have ended."""
 
 
+BEHIND_S: Final = 50 * 365 * 86400.0
+"""What is due so far ahead is due never: it waits for others."""
+
+
 @dataclass(frozen=True, slots=True)
 class Look:
     """Why a hint could not be claimed: the task's state, and in how many seconds it is due (0 or less: it is).
@@ -53,6 +57,11 @@ class Look:
     is_expired: bool = False
     is_paused: bool = False
     """Its queue is: nothing of it is granted meanwhile."""
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether it waits for others, of its limit, its order key or its job: due never, until its turn comes."""
+        return self.due_in_s > BEHIND_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from sqlalchemy import (
     select,
     update,
 )
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.dml import ReturningUpdate
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import Float
@@ -36,6 +37,7 @@ from workq.errors import CommitUnknown, Unavailable
 from workq.ledger import Hinted, Look, Unpublished, gates, permits
 from workq.ledger.among import as_text, in_order
 from workq.ledger.paused import is_paused
+from workq.ledger.positions import NEVER_S
 from workq.ledger.rehint import rehint
 from workq.ledger.settling import Settling, handed_back
 from workq.ledger.states import CLAIMABLE, SUSPECT, guarded, unexpired
@@ -43,7 +45,7 @@ from workq.task import Claim, State
 
 
 @dataclass(slots=True)
-class _ClaimCall:
+class ClaimCall:
     """One call of a claim, with all its tries. `doubts`: (token, ids) of earlier ones, to hand back."""
 
     token: str
@@ -53,6 +55,8 @@ class _ClaimCall:
     """It sends one statement."""
     tries: int = 0
     tried: set[str] = field(default_factory=set)
+    guarded: set[str] = field(default_factory=set)
+    """Of those: claimable, with a limit or a job."""
     left_s: dict[str, float | None] = field(default_factory=dict)
     """Of those with a permit: within how many seconds each has to start."""
 
@@ -62,6 +66,8 @@ class Claiming(Settling):
 
     _doubtful: dict[str, list[tuple[str, tuple[str, ...]]]]
     """By incarnation: (token, ids) of claims whose commit stayed unknown, to hand back."""
+    _are_guarded = False
+    """Of what was claimed last, some had limits or jobs: so will what comes next."""
 
     # -- the mark of the relay
 
@@ -96,16 +102,21 @@ class Claiming(Settling):
         task_ids = [task_id for task_id in task_ids if codec.is_task_id(task_id)]
         if not task_ids:
             return []
-        call = _ClaimCall(secrets.token_hex(16), by, list(self._doubtful.get(by, ())), is_single=True)
+        granted = self._claim_all(task_ids, by=by) if self._are_guarded else self._claim(task_ids, by=by)
+        return [granted[task_id] for task_id in dict.fromkeys(task_ids) if task_id in granted]
+
+    def _claim(self, task_ids: Sequence[str], *, by: str) -> dict[str, Claim]:
+        """In one statement what has neither limit nor job, and then what has."""
+        call = self.claim_call(by, is_single=True)
 
         def take(tx: Connection) -> Sequence[Any]:
-            self._begin_claim(tx, call)
+            self.begin_claim(tx, call)
             call.tried.update(task_ids)
             # after an unknown commit the rows are ours already: the token tells
             return self._take(tx, call, task_ids, may_stand=call.tries > 1)
 
-        rows = self._run_claim(take, call)
-        granted = {claim.task_id: claim for claim in _claims(rows, call.token)}
+        rows = self.run_claim(take, call)
+        granted = {claim.task_id: claim for claim in claims_of(rows, call.token)}
         if len(granted) < len(task_ids):
             try:
                 granted |= self._claim_guarded([task_id for task_id in task_ids if task_id not in granted], by=by)
@@ -113,50 +124,49 @@ class Claiming(Settling):
                 if not granted:
                     raise
                 # what was granted has to be told; the others are looked at as all that are missed
-        return [granted[task_id] for task_id in dict.fromkeys(task_ids) if task_id in granted]
+        return granted
 
     def claim_hinted(self, hinted: Hinted, *, by: str) -> list[Claim]:
-        call = _ClaimCall(secrets.token_hex(16), by, list(self._doubtful.get(by, ())))
+        call = self.claim_call(by)
 
         def take(tx: Connection) -> Sequence[Any]:
-            self._begin_claim(tx, call)
-            if call.tried and (stands := self._standing_claims(tx, call)):
+            self.begin_claim(tx, call)
+            if call.tried and (stands := self.standing_claims(tx, call)):
                 return stands  # all of it does: the hints are gone, too
             chosen = hinted.choose(tx)
             task_ids = [task_id for task_id in chosen if codec.is_task_id(task_id)]
             call.tried.update(task_ids)
-            rows = self._take(tx, call, task_ids) if task_ids else ()
+            rows = self._take_all(tx, call, task_ids) if task_ids else ()
             granted = {row[0] for row in rows}
             missed = [task_id for task_id in chosen if task_id not in granted]
-            if more := self._take_guarded(tx, call, [one for one in missed if codec.is_task_id(one)]):
-                rows = [*rows, *more]
-                granted = {row[0] for row in rows}
-                missed = [task_id for task_id in missed if task_id not in granted]
             looks = self._looks(tx, missed) if missed else {}
             for sent_again, delay_s in hinted.conclude(tx, granted, looks):
                 rehint(tx, self.database, sent_again, delay_s=delay_s)
             return rows
 
-        return _limited(_claims(self._run_claim(take, call), call.token), call.left_s)
+        return limited(claims_of(self.run_claim(take, call), call.token), call.left_s)
 
     def _claim_guarded(self, task_ids: Sequence[str], *, by: str) -> dict[str, Claim]:
-        """What was refused because it has a limit or a job, and now may start; what may not waits for its turn."""
+        """What was refused because it has a limit or a job, and may start all the same; what may not waits."""
         given, theirs = {"b_ids": in_order(task_ids)}, self.database.kept("guarded", self._guarded_statement)
         found = self.database.ask(lambda tx: {task_id for (task_id,) in theirs.rows(tx, given)})
+        self._are_guarded = bool(found)
         task_ids = [task_id for task_id in task_ids if task_id in found]
-        if not task_ids:
-            return {}
-        call = _ClaimCall(secrets.token_hex(16), by, [])
+        return self._claim_all(task_ids, by=by) if task_ids else {}
+
+    def _claim_all(self, task_ids: Sequence[str], *, by: str) -> dict[str, Claim]:
+        """In one transaction, what has limits and jobs and what has not."""
+        call = self.claim_call(by)
 
         def take(tx: Connection) -> Sequence[Any]:
-            self._begin_claim(tx, call)
-            if call.tried and (stands := self._standing_claims(tx, call)):
+            self.begin_claim(tx, call)
+            if call.tried and (stands := self.standing_claims(tx, call)):
                 return stands
             call.tried.update(task_ids)
-            return self._take_guarded(tx, call, task_ids)
+            return self._take_all(tx, call, task_ids)
 
-        rows = self._run_claim(take, call)
-        return {claim.task_id: claim for claim in _limited(_claims(rows, call.token), call.left_s)}
+        rows = self.run_claim(take, call)
+        return {claim.task_id: claim for claim in limited(claims_of(rows, call.token), call.left_s)}
 
     def _guarded_statement(self) -> Select[Any]:
         c = self.database.tables.task.c
@@ -165,27 +175,56 @@ class Claiming(Settling):
             self._among(c.id), is_guarded, guarded(c.state, *CLAIMABLE)
         )
 
-    def _take_guarded(self, tx: Connection, call: _ClaimCall, task_ids: Sequence[str]) -> Sequence[Any]:
+    def _take_all(self, tx: Connection, call: ClaimCall, task_ids: Sequence[str]) -> Sequence[Any]:
+        """Claim these; first what most of them are likely to be. The rows of those that are granted."""
+        if self._are_guarded:
+            rows = self._take_guarded(tx, call, task_ids)
+            others = [task_id for task_id in task_ids if task_id not in call.guarded]
+            more = self._take(tx, call, others) if others else ()
+        else:
+            rows = self._take(tx, call, task_ids)
+            granted = {row[0] for row in rows}
+            more = self._take_guarded(tx, call, [task_id for task_id in task_ids if task_id not in granted])
+        self._are_guarded = bool(call.guarded)
+        return [*rows, *more] if more else rows
+
+    def _take_guarded(self, tx: Connection, call: ClaimCall, task_ids: Sequence[str]) -> Sequence[Any]:
         """Of these, claim what has a job that lets it start, and what has a limit and gets a permit; their rows."""
-        passed = gates.ask(tx, self.database, task_ids) if task_ids else []
-        call.left_s = permits.ask(tx, self.database, [task_id for task_id, is_limited in passed if is_limited])
-        chosen = [task_id for task_id, is_limited in passed if not is_limited or task_id in call.left_s]
-        if not chosen:
+        asking = gates.look(tx, self.database, task_ids) if task_ids else []
+        call.guarded = {row.id for row in asking}
+        if not asking:
             return ()
-        parameters = {"b_ids": in_order(chosen), "b_by": call.by, "b_token": call.token}
+        passed = gates.ask(tx, self.database, asking)
+        call.left_s = permits.ask(tx, self.database, passed)
+        chosen = [row.id for row in passed if row.limit_key is None or row.id in call.left_s]
+        return self.take_permitted(tx, call, chosen) if chosen else ()
+
+    def take_permitted(
+        self, tx: Connection, call: ClaimCall, task_ids: Sequence[str], *, is_parked: bool = False
+    ) -> Sequence[Any]:
+        """Claim these, whatever limits and jobs they have; the rows of those that are granted.
+
+        `is_parked`: they were until now, and are due.
+        """
+        parameters = {"b_ids": in_order(task_ids), "b_by": call.by, "b_token": call.token}
+        name, given = f"claim with a permit{', parked' * is_parked}", {"has_permit": True, "is_parked": is_parked}
         if self.database.dialect != "mysql":
-            statement = self.database.kept("claim with a permit", partial(self._claim_returning, has_permit=True))
-            return statement.rows(tx, parameters)
-        self.database.kept("claim with a permit", partial(self._claim_statement, has_permit=True)).write(tx, parameters)
+            return self.database.kept(name, partial(self._claim_returning, **given)).rows(tx, parameters)
+        self.database.kept(name, partial(self._claim_statement, **given)).write(tx, parameters)
         return self.database.kept("claimed", self._claimed).rows(tx, parameters)
 
-    def _begin_claim(self, tx: Connection, call: _ClaimCall) -> None:
+    def claim_call(self, by: str, *, is_single: bool = False) -> ClaimCall:
+        """One call, with what earlier ones of this incarnation have left in doubt."""
+        return ClaimCall(secrets.token_hex(16), by, list(self._doubtful.get(by, ())), is_single=is_single)
+
+    def begin_claim(self, tx: Connection, call: ClaimCall) -> None:
+        """What every try begins with."""
         call.tries += 1
         for doubt in call.doubts:
             self._hand_back(tx, *doubt)
 
     def _take(
-        self, tx: Connection, call: _ClaimCall, task_ids: Sequence[str], *, may_stand: bool = False
+        self, tx: Connection, call: ClaimCall, task_ids: Sequence[str], *, may_stand: bool = False
     ) -> Sequence[Any]:
         """Claim these; the rows of those that are granted."""
         parameters = {"b_ids": in_order(task_ids), "b_by": call.by, "b_token": call.token}
@@ -194,7 +233,7 @@ class Claiming(Settling):
         self.database.kept("claim again", self._claim_statement).write(tx, parameters)
         return self.database.kept("claimed", self._claimed).rows(tx, parameters)
 
-    def _standing_claims(self, tx: Connection, call: _ClaimCall) -> Sequence[Any]:
+    def standing_claims(self, tx: Connection, call: ClaimCall) -> Sequence[Any]:
         """What an earlier try of the same call has claimed after all, although its commit was lost."""
         self._await_lost(tx, call.tried)
         parameters = {"b_ids": in_order(call.tried), "b_token": call.token}
@@ -206,9 +245,14 @@ class Claiming(Settling):
         locks = select(c.id).where(self._among(c.id)).order_by(c.id).with_for_update()
         tx.execute(locks, {"b_ids": in_order(task_ids)}).all()
 
-    def _run_claim(self, take: Callable[[Connection], Sequence[Any]], call: _ClaimCall) -> Sequence[Any]:
+    def run_claim(self, take: Callable[[Connection], Sequence[Any]], call: ClaimCall) -> Sequence[Any]:
+        """`take` in a transaction; what may be granted and nobody knows is remembered."""
+        is_single = call.is_single and not call.doubts
         try:
-            rows = self.database.run(take, is_single=call.is_single and not call.doubts)
+            try:
+                rows = self.database.run(take, is_single=is_single)
+            except IntegrityError:  # two were parked with one number: it will be another
+                rows = self.database.run(take, is_single=is_single)
         except CommitUnknown:
             if call.tried:
                 self._doubtful.setdefault(call.by, []).append((call.token, tuple(call.tried)))
@@ -218,17 +262,17 @@ class Claiming(Settling):
                 self._doubtful[call.by].remove(doubt)
         return rows
 
-    def _claim_returning(self, *, has_permit: bool = False) -> ReturningUpdate[Any]:
-        return self._claim_statement(has_permit=has_permit).returning(*self._claim_columns())
+    def _claim_returning(self, **kinds: bool) -> ReturningUpdate[Any]:
+        return self._claim_statement(**kinds).returning(*self._claim_columns())
 
-    def _claim_statement(self, *, has_permit: bool = False) -> Update:
+    def _claim_statement(self, *, has_permit: bool = False, is_parked: bool = False) -> Update:
         t, w, now = self.database.tables.task, self.database.tables.worker, self.database.now
         statement = (
             update(t)
             .where(
                 self._among(t.c.id),
                 guarded(t.c.state, *CLAIMABLE),
-                t.c.due_at <= now(),
+                t.c.due_at > now(NEVER_S / 2) if is_parked else t.c.due_at <= now(),
                 unexpired(t.c.expires_at, now()),
                 ~is_paused(t.c.queue, self.database),
                 exists(select(w.c.id).where(w.c.id == bindparam("b_by"), w.c.state == "live")),
@@ -239,6 +283,7 @@ class Claiming(Settling):
                 token=bindparam("b_token"),
                 worker=bindparam("b_by"),
                 started_at=now(),
+                **({"due_at": now()} if is_parked else {}),
             )
         )
         if has_permit:
@@ -332,7 +377,8 @@ class Claiming(Settling):
         ).where(self._among(c.id))
 
 
-def _claims(rows: Iterable[Any], token: str) -> list[Claim]:
+def claims_of(rows: Iterable[Any], token: str) -> list[Claim]:
+    """As rows tell them."""
     return [
         Claim(
             task_id,
@@ -368,7 +414,7 @@ def _claims(rows: Iterable[Any], token: str) -> list[Claim]:
     ]
 
 
-def _limited(claims: list[Claim], left_s: Mapping[str, float | None]) -> list[Claim]:
+def limited(claims: list[Claim], left_s: Mapping[str, float | None]) -> list[Claim]:
     """Claims of a limit have to start within a time. Whoever does not know it any more has missed it."""
     return [
         one if one.limit_key is None else replace(one, start_within_s=left_s.get(one.task_id, 0.0)) for one in claims

@@ -18,15 +18,16 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, Select, bindparam, literal, literal_column, or_, select, update
+from sqlalchemy import Connection, Select, and_, bindparam, literal, literal_column, or_, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from workq.job import JOB_PAUSES, JOB_STARTS, JobState
 from workq.ledger.among import among, as_text, in_order
 from workq.ledger.database import Database
+from workq.ledger.paused import is_paused
 from workq.ledger.positions import never
 from workq.ledger.sqltime import Instant
-from workq.ledger.states import CLAIMABLE, guarded
+from workq.ledger.states import CLAIMABLE, guarded, unexpired
 from workq.task import State
 
 EARLY: Final = timedelta(milliseconds=5)
@@ -42,30 +43,49 @@ def is_open(database: Database) -> ColumnElement[bool]:
     return or_(t.c.job_id.is_(None), runs.exists(), gone)
 
 
-def ask(tx: Connection, database: Database, task_ids: Sequence[str]) -> list[tuple[str, bool]]:
-    """Of these tasks, what is claimable, has a job or a limit, and no job holds back: each, and if it has a limit."""
-    t = database.tables.task
+class Asking(NamedTuple):
+    """A claimable task, its limit, its job and its part of that, as far as it has them."""
+
+    id: str
+    job_id: str
+    limit_key: str | None
+    limit_most: int | None
+    limit_rate: str | None
+    may_start: bool
+    """Neither has it expired nor is its queue paused."""
+    state: str | None
+    live_key: str | None
+    rate_max: float | None
+    items_left: int | None
+    slot_at: datetime | None
+
+
+def look(tx: Connection, database: Database, task_ids: Sequence[str]) -> list[Asking]:
+    """Of these tasks, in their order, what is claimable and has a job or a limit."""
     asked = database.kept("ask the gates", partial(_asked, database)).rows(tx, {"b_ids": in_order(task_ids)})
-    rows = {row.id: row for row in (_Asking(*one) for one in asked)}
-    passed: list[tuple[str, bool]] = []
+    rows = {row.id: row for row in (Asking(*one) for one in asked)}
+    return [rows[task_id] for task_id in dict.fromkeys(task_ids) if task_id in rows]
+
+
+def ask(tx: Connection, database: Database, rows: Sequence[Asking]) -> list[Asking]:
+    """Of these, what no job holds back."""
+    t = database.tables.task
+    passed: list[Asking] = []
     over: list[str] = []
-    held: dict[str, list[_Asking]] = {}
-    paced: dict[str, list[_Asking]] = {}
-    for task_id in task_ids:
-        row = rows.get(task_id)
-        if row is None:
-            continue
+    held: dict[str, list[Asking]] = {}
+    paced: dict[str, list[Asking]] = {}
+    for row in rows:
         state = None if row.state is None else JobState(row.state)
         if state in JOB_STARTS and row.live_key is None:  # it waits for another of its name
             held.setdefault(row.job_id, []).append(row)
         elif state is None or (state in JOB_STARTS and (row.rate_max is None or row.items_left is None)):
-            passed.append((task_id, row.limit_key is not None))
+            passed.append(row)
         elif state in JOB_STARTS:
             paced.setdefault(row.job_id, []).append(row)
         elif state in JOB_PAUSES:
             held.setdefault(row.job_id, []).append(row)
         else:
-            over.append(task_id)
+            over.append(row.id)
     if held or paced:  # tasks before jobs: so does whoever settles
         waits = (row.id for by_job in (held, paced) for rows_of_job in by_job.values() for row in rows_of_job)
         locks = select(t.c.id).where(among(t.c.id, database.dialect)).order_by(t.c.id).with_for_update()
@@ -80,19 +100,6 @@ def ask(tx: Connection, database: Database, task_ids: Sequence[str]) -> list[tup
     return passed
 
 
-class _Asking(NamedTuple):
-    """A claimable task, and its job and its part of that, if it has them."""
-
-    id: str
-    job_id: str
-    limit_key: str | None
-    state: str | None
-    live_key: str | None
-    rate_max: float | None
-    items_left: int | None
-    slot_at: datetime | None
-
-
 def _asked(database: Database) -> Select[Any]:
     t, j, s = database.tables.task, database.tables.job, database.tables.subtask
     return (
@@ -100,6 +107,9 @@ def _asked(database: Database) -> Select[Any]:
             as_text(t.c.id, database.dialect),
             as_text(t.c.job_id, database.dialect),
             t.c.limit_key,
+            t.c.limit_most,
+            t.c.limit_rate,
+            and_(unexpired(t.c.expires_at, database.now()), ~is_paused(t.c.queue, database)),
             j.c.state,
             j.c.live_key,
             j.c.rate_max,
@@ -117,7 +127,7 @@ def _asked(database: Database) -> Select[Any]:
     )
 
 
-def _held_back(tx: Connection, database: Database, job_id: str, rows: Sequence[Any]) -> list[tuple[str, bool]]:
+def _held_back(tx: Connection, database: Database, job_id: str, rows: Sequence[Asking]) -> list[Asking]:
     """Park them, if their job holds them back still; answers those that start.
 
     That is seen under its lock: whoever lets the job go on has to wait for this, and finds them parked afterwards.
@@ -131,20 +141,20 @@ def _held_back(tx: Connection, database: Database, job_id: str, rows: Sequence[A
         _set(tx, database, ids, never(database))
     else:  # a moment ago it did
         subtasks = [row for row in rows if row.items_left is not None]
-        splitters = [(row.id, row.limit_key is not None) for row in rows if row.items_left is None]
+        splitters = [row for row in rows if row.items_left is None]
         return splitters + (_paced(tx, database, job_id, subtasks) if subtasks else [])
     return []
 
 
-def _paced(tx: Connection, database: Database, job_id: str, rows: Sequence[Any]) -> list[tuple[str, bool]]:
+def _paced(tx: Connection, database: Database, job_id: str, rows: Sequence[Asking]) -> list[Asking]:
     """Those whose slot has come; the others are due then."""
     t, j, s = database.tables.task, database.tables.job, database.tables.subtask
     job = tx.execute(select(j.c.rate_max, j.c.slot_at).where(j.c.id == job_id).with_for_update()).first()
     if job is None or job.rate_max is None:  # a moment ago it had a rate
-        return [(row.id, row.limit_key is not None) for row in rows]
+        return list(rows)
     now: datetime = tx.execute(select(database.now())).scalar_one()
     next_at = max(now, job.slot_at or now)
-    passed: list[tuple[str, bool]] = []
+    passed: list[Asking] = []
     given: list[dict[str, Any]] = []
     wait: list[dict[str, Any]] = []
     for row in rows:
@@ -154,7 +164,7 @@ def _paced(tx: Connection, database: Database, job_id: str, rows: Sequence[Any])
             next_at += timedelta(seconds=row.items_left / job.rate_max)
             given.append({"b_id": row.id, "b_at": slot_at})
         if slot_at <= now + EARLY:
-            passed.append((row.id, row.limit_key is not None))
+            passed.append(row)
         else:
             wait.append({"b_id": row.id, "b_at": slot_at})
     at = bindparam("b_at", type_=Instant())

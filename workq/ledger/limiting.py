@@ -1,12 +1,13 @@
 """Limiting: what comes free of a limit goes to the first that is parked (see permits.py).
 
 Who gives it: whoever has settled a task of the limit, or claimed one that has a rate; and the sweep, for whoever died
-in between. Each under the lock of the limit's row, so that ten at once do what one does.
+in between. Each under the lock of the limit's row, so that ten at once do what one does. A worker that has room claims
+those whose turn has come in the same transaction: no hint has to go round for them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, and_, func, select, union
@@ -14,9 +15,9 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from workq.ledger import LimitRow, Unpublished, permits
 from workq.ledger.among import among
-from workq.ledger.database import Database
+from workq.ledger.claims import Claiming, claims_of, limited
 from workq.ledger.repair import RESERVED_S
-from workq.task import State
+from workq.task import Claim, State
 
 IN_USE_S = 60.0
 """A permit that is in use for longer is looked at: its worker may have died."""
@@ -30,14 +31,30 @@ class _OnlyLooked(Exception):
         self.hints = hints
 
 
-class Limiting:
+class Limiting(Claiming):
     """The part of the ledger that keeps limits."""
 
-    database: Database
     reserved_s: float = RESERVED_S
 
     def admit(self, keys: Iterable[str], *, dry_run: bool = False) -> list[Unpublished]:
-        return [hint for key in self._worth(sorted(set(keys))) for hint in self._admit(key, dry_run=dry_run)]
+        return [hint for key in self._look_at(keys) for hint in self._admit(key, dry_run=dry_run)]
+
+    def admit_and_claim(
+        self, keys: Iterable[str], *, by: str, room: int, queues: Container[str]
+    ) -> tuple[list[Claim], list[Unpublished]]:
+        claims: list[Claim] = []
+        hints: list[Unpublished] = []
+        for key in self._look_at(keys):
+            granted, more = self._admit_and_claim(key, by=by, room=room - len(claims), queues=queues)
+            claims += granted
+            hints += more
+        return claims, hints
+
+    def _look_at(self, keys: Iterable[str]) -> list[str]:
+        wanted = sorted(set(keys))
+        if len(wanted) == 1 and self.database.dialect != "sqlite":  # a look at one costs a server as much as a try
+            return wanted
+        return self._worth(wanted)
 
     def _worth(self, keys: Sequence[str]) -> list[str]:
         """Of these limits, those for which somebody waits, or that nobody has used for long.
@@ -66,7 +83,7 @@ class Limiting:
 
     def _admit(self, key: str, *, dry_run: bool) -> list[Unpublished]:
         def give(tx: Connection) -> list[Unpublished]:
-            hints = permits.admit(tx, self.database, key, reserved_s=self.reserved_s)
+            hints = permits.admit(tx, self.database, key, reserved_s=self.reserved_s).hints
             if dry_run:
                 raise _OnlyLooked(hints)
             return hints
@@ -75,6 +92,32 @@ class Limiting:
             return self.database.run(give)
         except _OnlyLooked as looked:
             return looked.hints
+
+    def _admit_and_claim(
+        self, key: str, *, by: str, room: int, queues: Container[str]
+    ) -> tuple[list[Claim], list[Unpublished]]:
+        call = self.claim_call(by)
+        turns = permits.Turns()
+
+        def take(tx: Connection) -> Sequence[Any]:
+            nonlocal turns
+            self.begin_claim(tx, call)
+            if call.tried and (stands := self.standing_claims(tx, call)):
+                return stands  # all of it does; a sweep sends the hints
+            turns = permits.admit(tx, self.database, key, reserved_s=self.reserved_s, room=room, queues=queues)
+            if not turns.takes:
+                return ()
+            call.tried.update(turns.left_s)
+            call.left_s = turns.left_s
+            rows = self.take_permitted(tx, call, [*turns.left_s], is_parked=True)
+            granted = {row[0] for row in rows}
+            if missed := [one for one in turns.takes if one.task_id not in granted]:
+                permits.come(tx, self.database, [one.task_id for one in missed], reserved_s=self.reserved_s)
+                turns.hints += missed
+            return rows
+
+        claims = limited(claims_of(self.run_claim(take, call), call.token), call.left_s)
+        return claims, turns.hints
 
     def limits_to_look_at(self, *, limit: int) -> list[str]:
         tables, now = self.database.tables, self.database.now

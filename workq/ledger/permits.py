@@ -17,7 +17,8 @@ All of it is in the ledger: a wiped broker or in-flight store changes nothing of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import secrets
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -34,6 +35,7 @@ from sqlalchemy import (
     bindparam,
     case,
     delete,
+    func,
     insert,
     or_,
     select,
@@ -46,9 +48,10 @@ from sqlalchemy.types import Float
 from workq.ledger import Unpublished
 from workq.ledger.among import among, as_text, in_order
 from workq.ledger.database import Database
+from workq.ledger.gates import Asking
 from workq.ledger.paused import is_paused
 from workq.ledger.positions import NEVER_S, is_behind, never
-from workq.ledger.states import CLAIMABLE, guarded, unexpired
+from workq.ledger.states import CLAIMABLE, guarded
 from workq.limits import Rate, rate_of
 from workq.task import State
 
@@ -56,6 +59,8 @@ AHEAD_S: Final = 2.0
 """A promise is given for a time that is so near: a hint takes a moment."""
 IDLE_S: Final = 86400.0
 """A limit that nobody has used for so long is forgotten."""
+USED_EVERY_S: Final = 60.0
+"""That a limit is used is noted so often."""
 PROMISED_S: Final = 60.0
 """For so long a promise is kept for a task whose hint nobody takes: others want it, too."""
 AT_ONCE: Final = 200
@@ -72,15 +77,17 @@ class _Limit:
 
     key: str
     last: int
-    now: datetime
-    is_idle: bool
-    """Nobody has used it for long."""
+    used_at: datetime
+    """When somebody has used it, as far as that was noted."""
     closed_until: datetime | None
-    running: int
+    now: datetime
+    has_parked: bool
+    """Somebody waits for it."""
+    running: int = 0
     """Permits in use."""
-    promises: dict[str, datetime]
+    promises: dict[str, datetime] = field(default_factory=dict)
     """By task: from when on it may be claimed."""
-    claimed: list[datetime]
+    claimed: list[datetime] = field(default_factory=list)
     """When something was claimed, of what may still count for a rate."""
     promised: frozenset[str] = frozenset()
     """To whom something was promised when we looked."""
@@ -88,6 +95,11 @@ class _Limit:
     gives: set[str] = field(default_factory=set)
     """To whom a permit is given, to be used now."""
     new_promises: dict[str, datetime] = field(default_factory=dict)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody has used it for long."""
+        return self.used_at < self.now - timedelta(seconds=IDLE_S)
 
     @property
     def is_closed(self) -> bool:
@@ -128,55 +140,65 @@ class _Limit:
         self.promises[task_id] = self.new_promises[task_id] = at
 
 
-def ask(tx: Connection, database: Database, task_ids: Sequence[str]) -> dict[str, float | None]:
+def ask(tx: Connection, database: Database, rows: Iterable[Asking]) -> dict[str, float | None]:
     """Which of these tasks, whose turn it would be but for their limits, get a permit for their next attempt.
 
-    Answers, for each of those, within how many seconds it has to start (None: at any time). Of the others, those that
-    are claimable wait for a slot of their own, or are parked.
+    Answers, for each of those, within how many seconds it has to start (None: at any time). The others wait for a slot
+    of their own, or are parked; but for those that may not start in any case.
     """
-    asked = database.kept("ask for permits", partial(_asked, database)).rows(tx, {"b_ids": in_order(task_ids)})
-    rows = [_Asking(*row) for row in asked]
-    turn = {task_id: number for number, task_id in enumerate(task_ids)}
     granted: dict[str, float | None] = {}
-    for key, found in groupby(rows, key=lambda row: row.limit_key):
+    limited: dict[str, list[Asking]] = {}
+    for row in rows:
+        if row.limit_key is not None and row.may_start:
+            limited.setdefault(row.limit_key, []).append(row)
+    for key in sorted(limited):
+        asking = limited[key] if database.dialect == "sqlite" else _not_behind(tx, database, key, limited[key])
+        if not asking:
+            continue
         limit = _locked(tx, database, key)
-        has_parked = _has_parked(tx, database, key)
-        for row in sorted(found, key=lambda row: turn[row.id]):
-            granted |= _decide(limit, row, has_parked=has_parked)
-            has_parked = has_parked or bool(limit.parks)
+        _count(tx, database, limit)
+        for row in asking:
+            granted |= _decide(limit, row)
+            limit.has_parked = limit.has_parked or bool(limit.parks)
         _write(tx, database, limit)
     return granted
 
 
-class _Asking(NamedTuple):
-    """A task that would start but for its limit."""
+def _not_behind(tx: Connection, database: Database, key: str, rows: Sequence[Asking]) -> list[Asking]:
+    """Where others wait, park these behind them, without the lock; answers those to whom it is promised, or all.
 
-    id: str
-    limit_key: str
-    limit_most: int | None
-    limit_rate: str | None
-
-
-def _asked(database: Database) -> Select[Any]:
-    t = database.tables.task
-    return (
-        select(as_text(t.c.id, database.dialect), t.c.limit_key, t.c.limit_most, t.c.limit_rate)
-        .where(
-            among(t.c.id, database.dialect),
-            guarded(t.c.state, *CLAIMABLE),
-            t.c.limit_key.is_not(None),
-            t.c.due_at <= database.now(),
-            unexpired(t.c.expires_at, database.now()),
-            ~is_paused(t.c.queue, database),
-        )
-        .order_by(t.c.limit_key)
-    )
+    So whoever lets the next one start does not wait for those who come. Should all who wait, and all who run, have
+    gone by when this is committed, the sweep finds these. On SQLite nobody else writes meanwhile.
+    """
+    given = {"b_key": key, "b_ids": in_order(row.id for row in rows)}
+    found = database.kept("who waits, and who has promises", partial(_before, database)).rows(tx, given)
+    if not found or not found[0][1]:
+        return list(rows)
+    promised = {task_id for _, _, task_id in found if task_id is not None}
+    parks = [row.id for row in rows if row.id not in promised]
+    if parks:
+        _park(tx, database, key, parks, first=_number(found[0][0]))
+    return [row for row in rows if row.id in promised]
 
 
-def _decide(limit: _Limit, row: _Asking, *, has_parked: bool) -> dict[str, float | None]:
+def _before(database: Database) -> Select[Any]:
+    h, p, k = database.tables.throttle, database.tables.permit, database.tables.parked
+    key = bindparam("b_key", type_=h.c.id.type)
+    promise = and_(p.c.limit_key == h.c.id, p.c.attempt.is_(None), among(p.c.task_id, database.dialect))
+    has_parked = select(k.c.number).where(k.c.limit_key == key).exists()
+    columns = select(database.now(), has_parked, as_text(p.c.task_id, database.dialect))
+    return columns.select_from(h).outerjoin(p, promise).where(h.c.id == key)
+
+
+def _number(now: datetime) -> int:
+    """A place in the line of those who are parked. Two that are given in one microsecond differ, nearly always."""
+    return int(now.timestamp() * 1e6) * 1000 + secrets.randbelow(1000)
+
+
+def _decide(limit: _Limit, row: Asking) -> dict[str, float | None]:
     rate = None if row.limit_rate is None else rate_of(row.limit_rate)
     is_promised = row.id in limit.promises and not limit.is_closed
-    if is_promised or (not has_parked and limit.has_room(row.limit_most)):
+    if is_promised or (not limit.has_parked and limit.has_room(row.limit_most)):
         if limit.may_claim(rate) if is_promised else limit.when(rate) == limit.now:
             limit.give(row.id)
             return {row.id: None if rate is None else rate.spare_s}
@@ -190,34 +212,59 @@ def _decide(limit: _Limit, row: _Asking, *, has_parked: bool) -> dict[str, float
     return {}
 
 
-def admit(tx: Connection, database: Database, key: str, *, reserved_s: float) -> list[Unpublished]:
-    """Promise what is free of a limit to the first that are parked; answers their hints, reserved for the caller."""
+@dataclass(slots=True)
+class Turns:
+    """Whose turn has come. `takes` have their permits already, for the attempts that begin in this transaction."""
+
+    hints: list[Unpublished] = field(default_factory=list)
+    """They have promises, and need their hints, which are reserved for the caller."""
+    takes: list[Unpublished] = field(default_factory=list)
+    """The caller claims them; those that are not granted `come`."""
+    left_s: dict[str, float | None] = field(default_factory=dict)
+    """Of each of these: within how many seconds it has to start (None: at any time)."""
+
+
+def admit(
+    tx: Connection, database: Database, key: str, *, reserved_s: float, room: int = 0, queues: Container[str] = ()
+) -> Turns:
+    """Give what is free of a limit to the first that are parked: to be used now, or later, by whoever gets the hint.
+
+    Now: as many as the caller has `room` for, of its `queues`. What is of a job has to ask that, too (see gates.py).
+    """
+    turns = Turns()
     limit = _locked(tx, database, key)
-    hints: list[Unpublished] = []
-    until: int | None = None
+    if not limit.has_parked and not limit.is_idle:
+        return turns
+    _count(tx, database, limit)
+    seen: list[int] = []
     for row in _first_parked(tx, database, key):
         if row.state == State.WAITING and row.due_at is not None and is_behind(row.due_at, limit.now):
             rate = None if row.limit_rate is None else rate_of(row.limit_rate)
             at = limit.when(rate) if limit.has_room(row.limit_most) else None
             if at is None:
                 break
-            limit.promise(row.task_id, at)
-            delay_s = max(0.0, (at - limit.now).total_seconds())
-            hints.append(Unpublished(row.task_id, row.queue, row.attempt, delay_s))
-        until = row.number
+            if len(turns.takes) < room and at == limit.now and row.queue in queues and not row.is_of_job:
+                limit.give(row.task_id)
+                turns.takes.append(Unpublished(row.task_id, row.queue, row.attempt, 0.0))
+                turns.left_s[row.task_id] = None if rate is None else rate.spare_s
+            else:
+                limit.promise(row.task_id, at)
+                delay_s = max(0.0, (at - limit.now).total_seconds())
+                turns.hints.append(Unpublished(row.task_id, row.queue, row.attempt, delay_s))
+        seen.append(row.number)
     if (
         limit.is_idle
         and limit.closed_until is None
         and not limit.running
         and not limit.promises
-        and not _has_parked(tx, database, key)
+        and not limit.has_parked
     ):
         tx.execute(delete(database.tables.throttle).where(database.tables.throttle.c.id == key))
-        return []
-    if until is not None:
-        database.kept("not parked any more", partial(_unparking, database)).write(tx, {"b_key": key, "b_until": until})
-    _write(tx, database, limit, reserved_s=reserved_s)
-    return hints
+        return turns
+    if seen:  # each by itself: meanwhile somebody may have got a place between them
+        database.kept("not parked any more", partial(_unparking, database)).write(tx, {"b_key": key, "b_ids": seen})
+    _write(tx, database, limit, reserved_s=reserved_s, is_used=True)
+    return turns
 
 
 def close(tx: Connection, database: Database, key: str, *, for_s: float) -> None:
@@ -255,21 +302,29 @@ def _make(tx: Connection, database: Database, key: str) -> None:
 
 
 def _locked(tx: Connection, database: Database, key: str) -> _Limit:
-    """The limit, under its lock, without what has come free or does not count any more."""
+    """The limit, under its lock; what is in use of it is not counted yet."""
     given = {"b_key": key}
     lock = database.kept("lock a limit", partial(_locking, database))
     while not (found := lock.rows(tx, given)):
         _make(tx, database, key)
-    [(last, changed_at, closed_until)] = found
-    [(now,)] = database.kept("now", lambda: select(database.now())).rows(tx)  # the lock may have taken its time
-    is_idle = changed_at < now - timedelta(seconds=IDLE_S)
-    limit = _Limit(key, last, now, is_idle, closed_until, 0, {}, [])
-    permits = database.kept("permits", partial(_permits, database)).rows(tx, given)
+    [(last, used_at, closed_until)] = found
+    [(now, has_parked)] = database.kept("now, and who waits", partial(_waiting, database)).rows(tx, given)
+    return _Limit(key, last, used_at, closed_until, now, bool(has_parked))  # the lock may have taken its time
+
+
+def _count(tx: Connection, database: Database, limit: _Limit) -> None:
+    """What is in use of a limit and promised; what has come free or does not count any more goes."""
+    permits = database.kept("permits", partial(_permits, database)).rows(tx, {"b_key": limit.key})
     gone = [row[0] for row in permits if not _counts(limit, _Permit(*row))]
     if gone:
         database.kept("permits over", partial(_ending, database)).write(tx, {"b_ids": sorted(gone)})
     limit.promised = frozenset(limit.promises)
-    return limit
+
+
+def _waiting(database: Database) -> Select[Any]:
+    k = database.tables.parked
+    parked = select(k.c.number).where(k.c.limit_key == bindparam("b_key", type_=k.c.limit_key.type))
+    return select(database.now(), parked.exists())
 
 
 def _ending(database: Database) -> Delete:
@@ -347,10 +402,6 @@ def _counts(limit: _Limit, permit: _Permit) -> bool:
     return is_running or is_recent
 
 
-def _has_parked(tx: Connection, database: Database, key: str) -> bool:
-    return bool(database.kept("parked", partial(_parked, database)).rows(tx, {"b_key": key}))
-
-
 class _Parked(NamedTuple):
     """What waits for a limit, and its task, if that is still there."""
 
@@ -362,6 +413,7 @@ class _Parked(NamedTuple):
     attempt: int
     limit_most: int | None
     limit_rate: str | None
+    is_of_job: bool
 
 
 def _first_parked(tx: Connection, database: Database, key: str) -> Iterator[_Parked]:
@@ -388,6 +440,7 @@ def _firsts(database: Database) -> Select[Any]:
             t.c.attempt,
             t.c.limit_most,
             t.c.limit_rate,
+            t.c.job_id.is_not(None),
         )
         .outerjoin(t, t.c.id == k.c.task_id)
         .where(
@@ -401,29 +454,26 @@ def _firsts(database: Database) -> Select[Any]:
 
 def _unparking(database: Database) -> Delete:
     k = database.tables.parked
-    is_first = k.c.number <= bindparam("b_until", type_=k.c.number.type)
-    return delete(k).where(k.c.limit_key == bindparam("b_key", type_=k.c.limit_key.type), is_first)
+    these = among(k.c.number, database.dialect, item="BIGINT")
+    return delete(k).where(k.c.limit_key == bindparam("b_key", type_=k.c.limit_key.type), these)
 
 
-def _parked(database: Database) -> Select[Any]:
-    k = database.tables.parked
-    return select(k.c.number).where(k.c.limit_key == bindparam("b_key", type_=k.c.limit_key.type)).limit(1)
+def _write(
+    tx: Connection, database: Database, limit: _Limit, *, reserved_s: float | None = None, is_used: bool = False
+) -> None:
+    """What was decided. Without `reserved_s`, who asked has the hints in hand, and sends them again in time.
 
-
-def _write(tx: Connection, database: Database, limit: _Limit, *, reserved_s: float | None = None) -> None:
-    """What was decided. Without `reserved_s`, who asked has the hints in hand, and sends them again in time."""
-    p, k = database.tables.permit, database.tables.parked
+    That it was used is noted now and then, or when `is_used`: everybody writes to this row.
+    """
+    is_used = is_used or bool(limit.parks) or limit.used_at < limit.now - timedelta(seconds=USED_EVERY_S)
     if limit.parks:
-        rows = [
-            {"limit_key": limit.key, "number": limit.last + number, "task_id": task_id}
-            for number, task_id in enumerate(limit.parks, start=1)
-        ]
-        tx.execute(insert(k), rows)
-        limit.last += len(rows)
-        database.kept("park", partial(_parking, database)).write(tx, {"b_ids": in_order(limit.parks)})
+        first = max(_number(limit.now), limit.last + 1)
+        _park(tx, database, limit.key, limit.parks, first=first)
+        limit.last = first + len(limit.parks)
     promised = sorted(limit.promised & {*limit.parks, *limit.gives, *limit.new_promises})
     if promised:
-        tx.execute(delete(p).where(p.c.limit_key == limit.key, p.c.attempt.is_(None), p.c.task_id.in_(promised)))
+        mine: dict[str, Any] = {"b_key": limit.key, "b_ids": in_order(promised)}
+        database.kept("promises over", partial(_taking_back, database)).write(tx, mine)
     if limit.gives:
         given = {"b_key": limit.key, "b_at": limit.now, "b_ids": in_order(limit.gives)}
         database.kept("permit", partial(_giving, database)).write(tx, given)
@@ -432,9 +482,36 @@ def _write(tx: Connection, database: Database, limit: _Limit, *, reserved_s: flo
         database.kept("promise", partial(_promising, database)).write_each(tx, rows)
     for at, coming in groupby(sorted((at, task_id) for task_id, at in limit.new_promises.items()), lambda one: one[0]):
         ids = [task_id for _, task_id in coming]
-        _come(tx, database, ids, at, is_ready=at <= limit.now, reserved_s=reserved_s)
-    used = database.kept("use a limit", partial(_using, database))
-    used.write(tx, {"b_key": limit.key, "b_last": limit.last})
+        _come(tx, database, ids, None if at <= limit.now else at, reserved_s=reserved_s)
+    if is_used:
+        used = database.kept("use a limit", partial(_using, database))
+        used.write(tx, {"b_key": limit.key, "b_last": limit.last})
+
+
+def _park(tx: Connection, database: Database, key: str, task_ids: Sequence[str], *, first: int) -> None:
+    """Behind those who are parked already, from this number on, in the order of their ids."""
+    ids = in_order(task_ids)
+    entering = database.kept("enter who is parked", partial(_entering, database))
+    entering.write(tx, {"b_key": key, "b_first": first, "b_ids": ids})
+    database.kept("park", partial(_parking, database)).write(tx, {"b_ids": ids})
+
+
+def _entering(database: Database) -> Insert:
+    k, t = database.tables.parked, database.tables.task
+    first = bindparam("b_first", type_=k.c.number.type)
+    values: dict[Any, ColumnElement[Any]] = {
+        k.c.limit_key: bindparam("b_key", type_=k.c.limit_key.type),
+        k.c.number: first + func.row_number().over(order_by=t.c.id) - 1,
+        k.c.task_id: t.c.id,
+    }
+    tasks = select(*values.values()).where(among(t.c.id, database.dialect), guarded(t.c.state, *CLAIMABLE))
+    return insert(k).from_select(list(values), tasks)
+
+
+def _taking_back(database: Database) -> Delete:
+    p = database.tables.permit
+    promises = delete(p).where(p.c.limit_key == bindparam("b_key", type_=p.c.limit_key.type), p.c.attempt.is_(None))
+    return promises.where(among(p.c.task_id, database.dialect))
 
 
 def _parking(database: Database) -> Update:
@@ -467,16 +544,21 @@ def _using(database: Database) -> Update:
     return mine.values(last=bindparam("b_last", type_=h.c.last.type), changed_at=database.now())
 
 
+def come(tx: Connection, database: Database, task_ids: Sequence[str], *, reserved_s: float) -> None:
+    """It is the turn of these tasks, now."""
+    _come(tx, database, task_ids, None, reserved_s=reserved_s)
+
+
 def _come(
     tx: Connection,
     database: Database,
     task_ids: Sequence[str],
-    at: datetime,
+    at: datetime | None,
     *,
-    is_ready: bool,
     reserved_s: float | None,
 ) -> None:
-    """It is the turn of these tasks, then."""
+    """It is the turn of these tasks, then; or now."""
+    is_ready = at is None
     statement = database.kept(
         f"unpark, ready: {is_ready}, hinted by the caller: {reserved_s is not None}",
         partial(_coming, database, is_ready=is_ready, is_reserved=reserved_s is not None),

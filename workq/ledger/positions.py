@@ -21,12 +21,13 @@ from sqlalchemy import Connection, bindparam, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.types import Float
 
+from workq.ledger.answers import BEHIND_S
 from workq.ledger.database import Database
 from workq.task import AfterDeath, NewTask, State
 
 NEVER_S: Final = 100 * 365 * 86400.0
 """When those are due that stand behind another."""
-BEHIND: Final = timedelta(days=50 * 365)
+BEHIND: Final = timedelta(seconds=BEHIND_S)
 """Who is due later than this stands behind another: no delay is longer than ten years."""
 
 

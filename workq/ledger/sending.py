@@ -10,16 +10,17 @@ order of the commits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, insert, select
+from sqlalchemy import Connection, Insert, Select, bindparam, insert, literal_column, select
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from workq.codec import new_task_id
 from workq.delivery import Cause, DeliveryState, NewWebhook, SentTo, task_of, wants
 from workq.errors import KeyConflict, NotFound
 from workq.ledger import HintRows, Unpublished
+from workq.ledger.among import as_text
 from workq.ledger.database import without_values
 from workq.ledger.endpoints import Keeping, options_in, types_in
 from workq.ledger.positions import NEVER_S
@@ -70,74 +71,93 @@ class Sending(Recording, Keeping):
         self, tx: Connection, webhook: NewWebhook, mine: dict[str, str], hints: HintRows | None
     ) -> tuple[list[SentTo], list[NewTask]]:
         """The deliveries, and the tasks whose turn it is."""
-        d = self.database.tables.delivery
-        order_key = self._write_webhook(tx, webhook)
-        standing = {
-            row.endpoint_id: row.id
-            for row in tx.execute(select(d.c.endpoint_id, d.c.id).where(d.c.webhook_id == webhook.id))
-        }
+        order_key, standing = self._write_webhook(tx, webhook)
         sent: list[SentTo] = []
         tasks: list[NewTask] = []
         rows: list[dict[str, Any]] = []
-        for row in self._receivers(tx, webhook):
-            known = standing.get(row.id)
+        for endpoint_id, given_options in self._receivers(tx, webhook):
+            known = standing.get(endpoint_id)
             if known is not None:
-                sent.append(SentTo(known, row.id, mine.get(row.id) == known))
+                sent.append(SentTo(known, endpoint_id, mine.get(endpoint_id) == known))
                 continue
-            delivery_id = mine.setdefault(row.id, new_task_id())
-            options = options_in(row.options)
+            delivery_id = mine.setdefault(endpoint_id, new_task_id())
+            options = options_in(given_options)
             tasks.append(
-                task_of(delivery_id, delivery_id, row.id, options, order_key=order_key, delay_s=webhook.delay_s)
+                task_of(delivery_id, delivery_id, endpoint_id, options, order_key=order_key, delay_s=webhook.delay_s)
             )
-            rows.append(
-                {
-                    "id": delivery_id,
-                    "webhook_id": webhook.id,
-                    "endpoint_id": row.id,
-                    "task_id": delivery_id,
-                    "state": DeliveryState.PENDING.value,
-                    "cause": Cause.SCHEDULED.value,
-                    "attempts": 0,
-                }
-            )
-            sent.append(SentTo(delivery_id, row.id, True))
+            rows.append({"b_id": delivery_id, "b_webhook": webhook.id, "b_endpoint": endpoint_id})
+            sent.append(SentTo(delivery_id, endpoint_id, True))
         if rows:
-            tx.execute(insert(d).values(created_at=self.database.now()), rows)
+            self.database.kept("deliver", self._delivery_statement).write_each(tx, rows)
             tasks = [task for task in self._insert(tx, tasks, hints) if task.delay_s < NEVER_S]
         return sent, tasks
 
-    def _write_webhook(self, tx: Connection, webhook: NewWebhook) -> str | None:
-        """Answers its order key: that of the one which was sent first."""
-        w = self.database.tables.webhook
-        there = tx.execute(select(w.c.type, w.c.data_hash, w.c.order_key).where(w.c.id == webhook.id)).first()
-        if there is None:
-            tx.execute(
-                insert(w).values(
-                    id=webhook.id,
-                    type=webhook.type,
-                    topic=webhook.topic,
-                    body=webhook.body,
-                    data_hash=webhook.data_hash,
-                    order_key=webhook.order_key,
-                    created_at=self.database.now(),
-                )
-            )
-            return webhook.order_key
-        if (there.type, there.data_hash) != (webhook.type, webhook.data_hash):
+    def _write_webhook(self, tx: Connection, webhook: NewWebhook) -> tuple[str | None, dict[str, str]]:
+        """Answers its order key, that of the one which was sent first; and its deliveries that stand, by endpoint."""
+        given = {"b_id": webhook.id}
+        there = self.database.kept("webhook", self._webhook_query).rows(tx, given)
+        if not there:
+            new = {
+                "b_type": webhook.type,
+                "b_topic": webhook.topic,
+                "b_body": webhook.body,
+                "b_data_hash": webhook.data_hash,
+                "b_order_key": webhook.order_key,
+            }
+            self.database.kept("send", self._webhook_statement).write(tx, given | new)
+            return webhook.order_key, {}
+        [(kind, data_hash, order_key)] = there
+        if (kind, data_hash) != (webhook.type, webhook.data_hash):
             raise KeyConflict(
-                f"event_id {webhook.id!r} was sent before, as {there.type} with other data; "
-                "another event needs another id"
+                f"event_id {webhook.id!r} was sent before, as {kind} with other data; another event needs another id"
             )
-        found: str | None = there.order_key
-        return found
+        standing = self.database.kept("deliveries of a webhook", self._standing_query).rows(tx, given)
+        return order_key, dict(standing)
 
-    def _receivers(self, tx: Connection, webhook: NewWebhook) -> Sequence[Any]:
-        e = self.database.tables.endpoint
-        query = select(e.c.id, e.c.types, e.c.options).order_by(e.c.id)
+    def _receivers(self, tx: Connection, webhook: NewWebhook) -> list[tuple[str, Any]]:
+        """Who gets it: ids, and options as they stand in their rows."""
         if webhook.endpoint_id is not None:
-            found = tx.execute(query.where(e.c.id == bindparam("b_id")), {"b_id": webhook.endpoint_id}).all()
+            one = self.database.kept("endpoint to send to", partial(self._endpoints_query, "id"))
+            found = one.rows(tx, {"b_key": webhook.endpoint_id})
             if not found:
                 raise NotFound(f"no endpoint {webhook.endpoint_id!r}; see: workq webhook endpoint ls")
-            return found
-        rows = tx.execute(query.where(e.c.topic == bindparam("b_topic")), {"b_topic": webhook.topic}).all()
-        return [row for row in rows if wants(types_in(row.types), webhook.type)]
+        else:
+            topic = self.database.kept("endpoints to send to", partial(self._endpoints_query, "topic"))
+            found = [row for row in topic.rows(tx, {"b_key": webhook.topic}) if wants(types_in(row[1]), webhook.type)]
+        return [(endpoint_id, options) for endpoint_id, _, options in found]
+
+    # -- statements
+
+    def _webhook_query(self) -> Select[Any]:
+        c = self.database.tables.webhook.c
+        return select(c.type, c.data_hash, c.order_key).where(c.id == bindparam("b_id", type_=c.id.type))
+
+    def _webhook_statement(self) -> Insert:
+        w = self.database.tables.webhook
+        given = ("id", "type", "topic", "body", "data_hash", "order_key")
+        values = {name: bindparam(f"b_{name}", type_=w.c[name].type) for name in given}
+        return insert(w).values(**values, created_at=self.database.now())
+
+    def _standing_query(self) -> Select[Any]:
+        c = self.database.tables.delivery.c
+        of = c.webhook_id == bindparam("b_id", type_=c.webhook_id.type)
+        return select(c.endpoint_id, as_text(c.id, self.database.dialect)).where(of)
+
+    def _endpoints_query(self, column: str) -> Select[Any]:
+        c = self.database.tables.endpoint.c
+        these = c[column] == bindparam("b_key", type_=c[column].type)
+        return select(c.id, c.types, c.options).where(these).order_by(c.id)
+
+    def _delivery_statement(self) -> Insert:
+        d = self.database.tables.delivery
+        delivery_id = bindparam("b_id", type_=d.c.id.type)
+        return insert(d).values(
+            id=delivery_id,
+            task_id=delivery_id,
+            webhook_id=bindparam("b_webhook", type_=d.c.webhook_id.type),
+            endpoint_id=bindparam("b_endpoint", type_=d.c.endpoint_id.type),
+            state=literal_column(f"'{DeliveryState.PENDING.value}'"),
+            cause=literal_column(f"'{Cause.SCHEDULED.value}'"),
+            attempts=literal_column("0"),
+            created_at=self.database.now(),
+        )

@@ -65,6 +65,24 @@ class LimitsContract(Steps):
         assert self.claim(ledger, worker, [ids[2]]) == [ids[2]]
         assert self.admitted(ledger) == []
 
+    def test_beside_others_what_has_no_limit_starts_too(self, ledger: Ledger, worker: Incarnation) -> None:
+        """Whichever of them were claimed before."""
+        for _ in range(2):
+            limited, plain = self.record(ledger, 3, limit=TWO), self.record(ledger, 2)
+            mixed = [limited[0], plain[0], limited[1], limited[2], plain[1]]
+
+            claims = ledger.claim(mixed, by=worker.id)
+
+            assert [claim.task_id for claim in claims] == [limited[0], plain[0], limited[1], plain[1]]
+            assert self.claim(ledger, worker, mixed) == []
+            [last] = self.record(ledger, 1)
+            assert self.claim(ledger, worker, [last]) == [last]
+            for claim in claims:
+                self.settle(ledger, claim, Done())
+            [hint] = ledger.admit(["mail"])
+            [third] = ledger.claim([hint.task_id], by=worker.id)
+            self.settle(ledger, third, Done())
+
     def test_who_is_reaped_takes_up_no_place(self, ledger: Ledger, worker: Incarnation) -> None:
         ids = self.record(ledger, 4, limit=TWO)
         ledger.claim(ids, by=worker.id)
