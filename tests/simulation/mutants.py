@@ -742,7 +742,7 @@ def a_place_comes_free_when_its_task_is_claimed_again() -> Any:
 
     def counts(limit: Any, permit: Any) -> bool:
         if permit.attempt is not None and permit.state not in (None, *SETTLED):
-            limit.running += 1
+            limit.running += int(permit.in_use) or 1
             return True
         return original(limit, permit)
 

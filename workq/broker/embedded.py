@@ -51,6 +51,7 @@ from workq.errors import BrokerUnavailable, LedgerUnavailable
 from workq.ledger.database import Database
 from workq.ledger.hinting import insert_hints
 from workq.ledger.kept import Kept
+from workq.ledger.sqltime import instant, unread
 
 T = TypeVar("T")
 
@@ -420,9 +421,12 @@ class EmbeddedConsumer:
 
     def _ahead(self, queue: str, statement: Kept, connection: Connection, **given: Any) -> Rows:
         """What a statement finds in a queue, from its front on."""
-        return self._front.look(
-            queue, lambda since: statement.rows(connection, {"b_queue": queue, "b_since": since, **given})
-        )
+
+        def ask(since: datetime) -> Rows:
+            rows = statement.rows(connection, {"b_queue": queue, "b_since": since, **given})
+            return [(instant(rows[0][0]), *rows[0][1:]), *rows[1:]] if rows else rows
+
+        return self._front.look(queue, ask)
 
     def _in_turns(
         self, line: Line, statement: Kept, connection: Connection, *, limit: int
@@ -450,7 +454,7 @@ class EmbeddedConsumer:
         hint = self._database.tables.hint
         is_due = self._is_ahead(), hint.c.due_at <= self._database.now(), _is_free(self._database)
         due = (
-            select(hint.c.due_at, *columns)
+            select(unread(hint.c.due_at), *columns)
             .where(hint.c.queue == bindparam("b_queue"), *is_due)
             .order_by(hint.c.due_at, hint.c.id)
             .limit(bindparam("b_limit", type_=Integer()))

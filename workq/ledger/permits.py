@@ -341,10 +341,12 @@ def _locking(database: Database) -> Select[Any]:
 class _Permit(NamedTuple):
     """A permit or a promise, and its task, if that is still there. `attempt` is None for a promise.
 
-    `at` is there for promises and rates; `due_at` for promises.
+    `at` is there for promises and rates; `due_at` for promises. Those that are just in use are told together, by their
+    number.
     """
 
     id: int
+    in_use: int
     task_id: str
     attempt: int | None
     at: datetime | None
@@ -356,29 +358,36 @@ class _Permit(NamedTuple):
 
 
 def _permits(database: Database) -> Select[Any]:
-    """A time is read where it counts only: a limit may have hundreds of permits, and times cost most of them."""
+    """A limit may have hundreds of permits, and most of them are just in use: those make one row."""
     p, t = database.tables.permit, database.tables.task
     is_promise = p.c.attempt.is_(None)
+    is_in_use = and_(guarded(t.c.state, State.RUNNING), t.c.attempt == p.c.attempt, t.c.limit_rate.is_(None))
+    number = case((is_in_use, 0), else_=p.c.id)
     return (
         select(
-            p.c.id,
-            as_text(p.c.task_id, database.dialect),
-            p.c.attempt,
-            case((or_(is_promise, t.c.limit_rate.is_not(None)), p.c.at)),
-            t.c.state,
-            t.c.attempt,
-            case((is_promise, t.c.due_at)),
-            t.c.limit_rate,
-            and_(is_promise, is_paused(t.c.queue, database)),
+            number,
+            func.sum(case((is_in_use, 1), else_=0)),
+            func.min(as_text(p.c.task_id, database.dialect)),
+            func.min(p.c.attempt),
+            func.min(case((or_(is_promise, t.c.limit_rate.is_not(None)), p.c.at))),
+            func.min(t.c.state),
+            func.min(t.c.attempt),
+            func.min(case((is_promise, t.c.due_at))),
+            func.min(t.c.limit_rate),
+            func.max(case((and_(is_promise, is_paused(t.c.queue, database)), 1), else_=0)),
         )
         .outerjoin(t, t.c.id == p.c.task_id)
         .where(p.c.limit_key == bindparam("b_key", type_=p.c.limit_key.type))
+        .group_by(number)
     )
 
 
 def _counts(limit: _Limit, permit: _Permit) -> bool:
     """Whether a permit or a promise still counts, and as what."""
     now, at = limit.now, permit.at
+    if permit.in_use:
+        limit.running += int(permit.in_use)
+        return True
     if permit.attempt is None:
         is_kept = (
             permit.state in CLAIMABLE

@@ -9,13 +9,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import DateTime, String, TypeDecorator
+from sqlalchemy import DateTime, String, TypeDecorator, type_coerce
 from sqlalchemy.dialects import mysql, postgresql
 from sqlalchemy.engine import Dialect
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.sql.functions import FunctionElement
-from sqlalchemy.types import TypeEngine
+from sqlalchemy.types import NullType, TypeEngine
 
 
 class Instant(TypeDecorator[datetime]):
@@ -43,12 +43,18 @@ class Instant(TypeDecorator[datetime]):
         return naive
 
     def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:  # noqa: ARG002 - SQLAlchemy's signature
-        if value is None:
-            return None
-        if isinstance(value, str):
-            value = datetime.fromisoformat(value)
-        instant: datetime = value
-        return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
+        return None if value is None else instant(value)
+
+
+def instant(value: Any) -> datetime:
+    """What a driver has read of an instant."""
+    at: datetime = datetime.fromisoformat(value) if isinstance(value, str) else value
+    return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+
+
+def unread(column: ColumnElement[Any]) -> ColumnElement[Any]:
+    """A column of instants as the driver has them, where few of many rows are looked at: see `instant`."""
+    return type_coerce(column, NullType())
 
 
 class _Plus(FunctionElement[datetime]):
