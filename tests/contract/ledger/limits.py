@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 
 from tests.contract.given import HOUR_S, OUTCOMES, Clock, at_once, new
 from tests.contract.ledger.steps import Steps
@@ -82,6 +84,114 @@ class LimitsContract(Steps):
             [hint] = ledger.admit(["mail"])
             [third] = ledger.claim([hint.task_id], by=worker.id)
             self.settle(ledger, third, Done())
+
+    # -- claimed by whoever knows that it is their turn
+
+    def test_whose_turn_comes_is_claimed_as_far_as_there_is_room_and_the_others_are_hinted(
+        self, ledger: Ledger, worker: Incarnation
+    ) -> None:
+        ids = self.record(ledger, 6, limit=Limit("mail", concurrency=3))
+        for claim in ledger.claim(ids, by=worker.id):
+            self.settle(ledger, claim, Done())
+
+        claims, hints = ledger.admit_and_claim(["mail"], by=worker.id, room=2, queues=["default"])
+
+        assert [(claim.task_id, claim.attempt, claim.start_within_s) for claim in claims] == [
+            (one, 1, None) for one in ids[3:5]
+        ]
+        assert [hint.task_id for hint in hints] == ids[5:]
+        assert [self.state(ledger, one) for one in ids[3:]] == [State.RUNNING] * 2 + [State.READY]
+        assert self.limit(ledger) == LimitRow("mail", running=2, coming=1, parked=0)
+        assert ledger.admit_and_claim(["mail"], by=worker.id, room=2, queues=["default"]) == ([], [])
+        for claim in claims:
+            assert self.settle(ledger, claim, Done()).state is State.SUCCEEDED
+        assert self.claim(ledger, worker, ids[5:]) == ids[5:]
+
+    @pytest.mark.parametrize("what", ["no room", "another queue", "not live"])
+    def test_who_cannot_be_claimed_gets_a_hint(self, ledger: Ledger, worker: Incarnation, what: str) -> None:
+        first, second = self.record(ledger, 2, limit=Limit("mail", concurrency=1))
+        [claim] = ledger.claim([first], by=worker.id)
+        assert self.claim(ledger, worker, [second]) == []
+        self.settle(ledger, claim, Done())
+        by, room, queues = worker.id, 1, ["default"]
+        if what == "no room":
+            room = 0
+        elif what == "another queue":
+            queues = ["other"]
+        else:
+            by = "host.b007.9.9.nobody"
+
+        claims, hints = ledger.admit_and_claim(["mail"], by=by, room=room, queues=queues)
+
+        assert (claims, [(hint.task_id, hint.delay_s) for hint in hints]) == ([], [(second, 0.0)])
+        assert self.state(ledger, second) is State.READY
+        assert self.claim(ledger, worker, [second]) == [second]
+
+    def test_of_a_paused_queue_nobody_is_claimed(self, ledger: Ledger, worker: Incarnation) -> None:
+        first, second = self.record(ledger, 2, limit=Limit("mail", concurrency=1))
+        [claim] = ledger.claim([first, second], by=worker.id)
+        self.settle(ledger, claim, Done())
+        ledger.pause("default", who="eve@host", why="?")
+
+        claims, hints = ledger.admit_and_claim(["mail"], by=worker.id, room=1, queues=["default"])
+
+        assert (claims, [hint.task_id for hint in hints]) == ([], [second])
+        ledger.resume("default", who="eve@host", why="?")
+        assert self.claim(ledger, worker, [second]) == [second]
+
+    def test_a_rate_holds_for_those_who_are_claimed_at_once(
+        self, ledger: Ledger, worker: Incarnation, clock: Clock
+    ) -> None:
+        ids = self.record(ledger, 14, limit=TEN_A_MINUTE)
+        assert self.claim(ledger, worker, ids) == ids[:10]
+
+        early = ledger.admit_and_claim(["mail"], by=worker.id, room=9, queues=["default"])
+        clock.forward(COUNTED_S + 0.5)
+        claims, hints = ledger.admit_and_claim(["mail"], by=worker.id, room=3, queues=["default"])
+
+        assert early == ([], [])
+        assert [claim.task_id for claim in claims] == ids[10:13]
+        assert all(0.0 < (claim.start_within_s or 0.0) <= SPARE_S for claim in claims)
+        assert [hint.task_id for hint in hints] == ids[13:]
+
+    def test_subtasks_are_left_to_a_claim_that_asks_their_job(
+        self, ledger: Ledger, worker: Incarnation, database: Database
+    ) -> None:
+        first, second = self.record(ledger, 2, limit=Limit("mail", concurrency=1))
+        [claim] = ledger.claim([first, second], by=worker.id)
+        t = database.tables.task
+        with database.engine.begin() as connection:
+            connection.execute(t.update().where(t.c.id == second).values(job_id=first))
+        self.settle(ledger, claim, Done())
+
+        claims, hints = ledger.admit_and_claim(["mail"], by=worker.id, room=1, queues=["default"])
+
+        assert (claims, [hint.task_id for hint in hints]) == ([], [second])
+
+    def test_whoever_comes_while_somebody_is_let_in_keeps_a_place(
+        self, ledger: Ledger, worker: Incarnation, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Who comes behind others does not wait for the lock, and may get a place before one that is just let in."""
+        ids = self.record(ledger, 4, limit=Limit("mail", concurrency=1))
+        [claim] = ledger.claim(ids[:3], by=worker.id)
+        self.settle(ledger, claim, Done())
+        first_parked, came = permits._first_parked, list[list[str]]()
+        coming = threading.Thread(target=lambda: came.append(self.claim(ledger, worker, ids[3:])))
+
+        def others_come(tx: Connection, database: Database, key: str) -> Iterator[Any]:
+            rows = list(first_parked(tx, database, key))
+            coming.start()
+            coming.join(timeout=1.0)  # on SQLite it waits for this transaction
+            return iter(rows)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(permits, "_first_parked", others_come)
+            patched.setattr(permits, "_number", lambda _now: 1)
+            claims, hints = ledger.admit_and_claim(["mail"], by=worker.id, room=1, queues=["default"])
+            coming.join()
+
+        assert ([claim.task_id for claim in claims], hints, came) == (ids[1:2], [], [[]])
+        assert self.limit(ledger) == LimitRow("mail", running=1, coming=0, parked=2)
 
     def test_who_is_reaped_takes_up_no_place(self, ledger: Ledger, worker: Incarnation) -> None:
         ids = self.record(ledger, 4, limit=TWO)
