@@ -897,13 +897,13 @@ class Caught:
 BROKEN = ("TypeError(", "AttributeError(", "NameError(", "KeyError(", "ImportError(")
 
 
-def hunt(name: str, *, seeds_max: int = SEEDS_MAX) -> Caught:
-    """Run seeds until one sees the mutant.
+def hunt(name: str, *, first: int = 1, seeds_max: int = SEEDS_MAX) -> Caught:
+    """Run seeds, from the first on, until one sees the mutant.
 
     Raises:
         RuntimeError: it does not run: an error of its own code is no bug of the protocol, and would be seen by anybody.
     """
-    for seed in range(1, seeds_max + 1):
+    for seed in range(first, seeds_max + 1):
         plan = Plan.of(seed)
         if plan.kind not in KINDS.get(name, ANYWHERE) or (name.startswith(DIRECTLY) and not plan.is_direct):
             continue
