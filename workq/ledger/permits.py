@@ -151,10 +151,13 @@ def ask(tx: Connection, database: Database, rows: Iterable[Asking]) -> dict[str,
     for row in rows:
         if row.limit_key is not None and row.may_start:
             limited.setdefault(row.limit_key, []).append(row)
+    crowded = {} if database.dialect == "sqlite" else _crowded(tx, database, limited)
     for key in sorted(limited):
-        asking = limited[key] if database.dialect == "sqlite" else _not_behind(tx, database, key, limited[key])
-        if not asking:
-            continue
+        asking = limited[key]
+        if key in crowded:
+            asking = _park_behind(tx, database, key, asking, now=crowded[key])
+            if not asking:
+                continue
         limit = _locked(tx, database, key)
         _count(tx, database, limit)
         for row in asking:
@@ -164,30 +167,37 @@ def ask(tx: Connection, database: Database, rows: Iterable[Asking]) -> dict[str,
     return granted
 
 
-def _not_behind(tx: Connection, database: Database, key: str, rows: Sequence[Asking]) -> list[Asking]:
-    """Where others wait, park these behind them, without the lock; answers those to whom it is promised, or all.
+def _crowded(tx: Connection, database: Database, keys: Iterable[str]) -> dict[str, datetime]:
+    """The limits for which others wait; each with what time it is."""
+    return dict(database.kept("crowded limits", partial(_with_parked, database)).rows(tx, {"b_ids": in_order(keys)}))
+
+
+def _with_parked(database: Database) -> Select[Any]:
+    k = database.tables.parked
+    return select(k.c.limit_key, database.now()).where(among(k.c.limit_key, database.dialect, item="TEXT")).distinct()
+
+
+def _park_behind(
+    tx: Connection, database: Database, key: str, rows: Sequence[Asking], *, now: datetime
+) -> list[Asking]:
+    """Park these behind others, without the lock of their limit; answers those to whom it is promised.
 
     So whoever lets the next one start does not wait for those who come. Should all who wait, and all who run, have
     gone by when this is committed, the sweep finds these. On SQLite nobody else writes meanwhile.
     """
     given = {"b_key": key, "b_ids": in_order(row.id for row in rows)}
-    found = database.kept("who waits, and who has promises", partial(_before, database)).rows(tx, given)
-    if not found or not found[0][1]:
-        return list(rows)
-    promised = {task_id for _, _, task_id in found if task_id is not None}
-    parks = [row.id for row in rows if row.id not in promised]
-    if parks:
-        _park(tx, database, key, parks, first=_number(found[0][0]))
+    promises = database.kept("promises to these", partial(_promised, database)).rows(tx, given)
+    promised = {task_id for (task_id,) in promises}
+    if parks := [row.id for row in rows if row.id not in promised]:
+        _park(tx, database, key, parks, first=_number(now))
     return [row for row in rows if row.id in promised]
 
 
-def _before(database: Database) -> Select[Any]:
-    h, p, k = database.tables.throttle, database.tables.permit, database.tables.parked
-    key = bindparam("b_key", type_=h.c.id.type)
-    promise = and_(p.c.limit_key == h.c.id, p.c.attempt.is_(None), among(p.c.task_id, database.dialect))
-    has_parked = select(k.c.number).where(k.c.limit_key == key).exists()
-    columns = select(database.now(), has_parked, as_text(p.c.task_id, database.dialect))
-    return columns.select_from(h).outerjoin(p, promise).where(h.c.id == key)
+def _promised(database: Database) -> Select[Any]:
+    p = database.tables.permit
+    of = p.c.limit_key == bindparam("b_key", type_=p.c.limit_key.type)
+    these = among(p.c.task_id, database.dialect)
+    return select(as_text(p.c.task_id, database.dialect)).where(of, p.c.attempt.is_(None), these)
 
 
 def _number(now: datetime) -> int:
