@@ -10,6 +10,7 @@ What waits here when this process dies was claimed and had not started: its reap
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Sequence
 
 from workq.task import Claim
@@ -19,7 +20,7 @@ class Handover:
     """Claims that wait for the thread that starts them. Thread-safe."""
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[list[Claim], float]] = []
+        self._waiting: deque[tuple[list[Claim], float]] = deque()
         self._changing = threading.Lock()
         self._is_closed = False
 
@@ -42,11 +43,14 @@ class Handover:
             self._waiting.append((list(claims), asked_at))
             return True
 
-    def take(self) -> list[tuple[list[Claim], float]]:
-        """All that wait, each with its `asked_at`."""
+    def take(self, most: int) -> list[tuple[list[Claim], float]]:
+        """Those that wait, each with its `asked_at`: as they were put, and not more than so many claims."""
+        taken: list[tuple[list[Claim], float]] = []
         with self._changing:
-            waiting, self._waiting = self._waiting, []
-            return waiting
+            while self._waiting and len(self._waiting[0][0]) <= most:
+                taken.append(self._waiting.popleft())
+                most -= len(taken[-1][0])
+        return taken
 
     def close(self) -> None:
         """Take no more."""

@@ -126,33 +126,38 @@ class Intake(ABC):
 
         `asked_at`, by our clock, is before the ledger decided.
         """
+        # known before anybody can start, and release them; whoever gets False hands them back, and releases them so
+        self._held.claimed([Entry(claim.task_id, claim.queue, claim.attempt) for claim in claims])
         if not self._handover.put(claims, asked_at=asked_at):
             return False
-        self._held.claimed([Entry(claim.task_id, claim.queue, claim.attempt) for claim in claims])
         self._consumer.wake()
         self._pool.wake()
         return True
 
     def _start_handed(self) -> None:
         """What was handed over goes on; `_receive` says how it is held."""
-        if self._handover.count > self._pool.lines:
+        waiting = self._handover.take(self._pool.lines)
+        if not waiting:
             return
-        for claims, asked_at in self._handover.take():
+        try:
             reach("worker.before_takeover")
-            try:
-                self._receive(claims)
-            except BaseException:
-                for claim in claims:
-                    self._pool.take(claim, None, None, HandedBack())
-                raise
+            self._receive([claim for claims, _ in waiting for claim in claims])
+        except BaseException:  # nobody else knows of them
+            for claims, _ in waiting:
+                self._hand_back(claims)
+            raise
+        for claims, asked_at in waiting:
             self._dispatch.give(claims, {claim.task_id: claim.queue for claim in claims}, asked_at=asked_at)
 
     def _leave_handed(self) -> None:
         """This process leaves: what was handed over and has not started goes back at no cost."""
         self._handover.close()
-        for claims, _ in self._handover.take():
-            for claim in claims:
-                self._pool.take(claim, None, None, HandedBack())
+        for claims, _ in self._handover.take(self._pool.lines):
+            self._hand_back(claims)
+
+    def _hand_back(self, claims: Sequence[Claim]) -> None:
+        for claim in claims:
+            self._pool.take(claim, None, None, HandedBack())
 
     @abstractmethod
     def _receive(self, claims: Sequence[Claim]) -> None:

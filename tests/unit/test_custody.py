@@ -269,7 +269,7 @@ def test_what_cannot_be_held_when_it_is_handed_over_goes_back(
         raise InFlightUnavailable("away")
 
     process.rounds(1)
-    ids = handed(process)
+    ids = [*handed(process), *handed(process)]
     monkeypatch.setattr(process.stores.inflight, "hold", away)
 
     with pytest.raises(InFlightUnavailable):
@@ -277,7 +277,7 @@ def test_what_cannot_be_held_when_it_is_handed_over_goes_back(
     process.settle()
 
     assert (process.runs(), process.intake.is_empty) == (set(), True)
-    assert [process.state(one) for one in ids] == [State.READY]
+    assert [process.state(one) for one in ids] == [State.READY] * 2
 
 
 def test_what_is_handed_over_waits_for_a_line_of_the_board(either: Process, monkeypatch: pytest.MonkeyPatch) -> None:
