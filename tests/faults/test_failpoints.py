@@ -291,7 +291,7 @@ def play(act: Act, leg: Leg, armed: dict[str, str], once: Path) -> int:
             finish(leg, armed)
             return TASKS
         case "reap":
-            leg["note"].enqueue_many({"number": number, "seconds": 0.5} for number in range(TASKS))
+            leg["note"].enqueue_many({"number": number, "seconds": 1.0} for number in range(TASKS))
             with leg.fleet(processes=1, threads=THREADS) as victim:
                 wait_until(lambda: leg.states()[State.RUNNING] >= THREADS, timeout_s=30, what="tasks run")
                 victim.kill()
