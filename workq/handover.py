@@ -4,7 +4,7 @@ Whose turn it is when a task of a limit ends is known to the process that has se
 the next one in the same transaction (see ledger/limiting.py), and that starts here, without a way through the broker.
 One slot stays free, so that what arrives does not wait behind the backlog of one limit.
 
-What waits here when this process dies was claimed and had not started: its reaping returns it, and charges nothing.
+What waits here when this process dies was claimed and had not started: its reaping returns it, as any such claim.
 """
 
 from __future__ import annotations

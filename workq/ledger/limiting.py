@@ -59,8 +59,9 @@ class Limiting(Claiming):
     def _worth(self, keys: Sequence[str]) -> list[str]:
         """Of these limits, those for which somebody waits, or that nobody has used for long.
 
-        Under the locks of all of them: who is about to park something has done so, or finds what has come free. On
-        SQLite nobody is about to: whoever writes after what has come free sees it.
+        Under the locks of all of them: who is about to park the first has done so, or finds what has come free. (Who is
+        about to park behind others may be missed, when all those go by meanwhile: a sweep finds it.) On SQLite nobody
+        is about to: whoever writes after what has come free sees it.
         """
         h, k, now = self.database.tables.throttle, self.database.tables.parked, self.database.now
         locks = (

@@ -1,5 +1,7 @@
 """Permits: which of the tasks that share a limit may run. Decided at the claim, under the lock of the limit's row.
 
+Only who comes where others wait already is parked without that lock, on a server (see `_park_behind`).
+
 A task of a limit is recorded, hinted and fetched as any other. When it is claimed, it gets a permit, and runs; or, when
 the limit is reached or others wait already, it is parked: due never, behind those who came before, so that no hint, no
 sweep and no claim minds it. It has left its worker, and costs nothing. When there is room again, the first that is
