@@ -278,6 +278,9 @@ class Supervisor:
 
     def _watch(self, child: _Child, now: float) -> None:
         """Keep the lease of a child that cannot beat by itself, and end one whose attempt exceeds its hard limit."""
+        if child.overdue or child.condemned:  # it was killed, and takes a moment to die of what was seen then
+            self._kill(child)
+            return
         overdue = [one for one in child.board.started() if 0.0 < one.hard_at < now]
         if overdue:
             child.overdue = overdue

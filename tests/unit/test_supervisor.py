@@ -1,0 +1,49 @@
+"""The supervisor's one look at one of its processes."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from workq import WorkQueue
+from workq.board import Board
+from workq.stacks import Stacks
+from workq.supervisor import Supervisor, _Child
+
+TASK = "01890000-0000-7000-8000-000000000001"
+
+
+@pytest.fixture
+def dying() -> Iterator[_Child]:
+    """A process that was killed, and that nobody has waited for yet."""
+    board = Board.create(lines=1)
+    board.introduce("host.1.2.3")
+    board.start(0, TASK, 1, started_at=time.monotonic() - 2.0, hard_at=time.monotonic() - 1.0)
+    stacks = Stacks.create()
+    with subprocess.Popen(["sleep", "60"]) as process:
+        process.kill()
+        while psutil.Process(process.pid).status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.01)
+        yield _Child(process, board, stacks, started_at=0.0, extended_at=time.monotonic())
+    board.remove()
+    stacks.remove()
+
+
+@pytest.mark.parametrize("why", ["overdue", "condemned"])
+def test_who_was_killed_is_not_asked_again_for_its_stacks_while_it_dies(
+    dying: _Child, tmp_path: Path, why: str
+) -> None:
+    """It dies of what was seen then; what comes later would say that it was stopped, and gave none."""
+    setattr(dying, why, dying.board.started())
+    with WorkQueue(ledger=f"sqlite:///{tmp_path}/ledger.db") as app:
+        supervisor = Supervisor(app, app_path="shop:wq", queues=["default"], processes=1, threads=1)
+
+        supervisor._watch(dying, time.monotonic())
+
+    assert dying.stack_note is None
+    assert (dying.overdue or dying.condemned)[0].task_id == TASK
