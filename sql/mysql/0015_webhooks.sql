@@ -83,8 +83,7 @@ CREATE TABLE IF NOT EXISTS workq_delivery_attempt (
     at                   DATETIME(6) NOT NULL,            -- when it had ended
     next_at              DATETIME(6),                     -- when it is tried again
     CONSTRAINT workq_delivery_attempt_pk PRIMARY KEY (task_id, attempt),
-    KEY workq_delivery_attempt_by_delivery (delivery_id),
-    KEY workq_delivery_attempt_by_time (at)
+    KEY workq_delivery_attempt_by_delivery (delivery_id)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
 -- Last: only now is schema 15 complete.

@@ -92,7 +92,5 @@ CREATE TABLE workq_delivery_attempt (
 
 CREATE INDEX workq_delivery_attempt_by_delivery ON workq_delivery_attempt (delivery_id);
 
-CREATE INDEX workq_delivery_attempt_by_time ON workq_delivery_attempt (at);
-
 -- Last: only now is schema 15 complete.
 UPDATE workq_meta SET value = '15' WHERE name = 'schema_version';

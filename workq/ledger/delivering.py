@@ -10,7 +10,10 @@ Locks: tasks first, then deliveries, then endpoints, each in the order of their 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
+from operator import itemgetter
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -174,9 +177,7 @@ class Delivering(Noticing):
         if not stands:
             return []
         notices = self._recoveries(tx, [outcome for outcome, _ in stands])
-        self.database.kept("delivered", self._delivered_statement).write_each(
-            tx, [_delivery(outcome, result) for outcome, result in stands]
-        )
+        self._write_deliveries(tx, stands)
         notices += self._mark_health(tx, [outcome for outcome, _ in stands])
         notices += [
             _of_delivery(NoticeKind.EXHAUSTED, outcome.sent)
@@ -201,15 +202,34 @@ class Delivering(Noticing):
             }
         )
 
-    def _delivered_statement(self) -> Update:
-        d, now = self.database.tables.delivery, self.database.now
+    def _write_deliveries(self, tx: Connection, stands: Sequence[tuple[Delivered, Settled]]) -> None:
+        """Where each of them is now. Nearly all have succeeded alike: those go in one statement."""
+        alike: defaultdict[tuple[Any, ...], list[tuple[str, str]]] = defaultdict(list)
+        for outcome, result in stands:
+            alike[_now_is(outcome, result)].append((outcome.sent.delivery_id, result.task_id))
+        single: list[dict[str, Any]] = []
+        for values, ids in alike.items():
+            given = dict(zip(_DELIVERY_COLUMNS, values, strict=True))
+            if len(ids) == 1:
+                [(delivery_id, task_id)] = ids
+                single.append(given | {"b_id": delivery_id, "b_task": task_id})
+            else:
+                given |= {"b_ids": in_order(one for one, _ in ids), "b_tasks": in_order(one for _, one in ids)}
+                self.database.kept("delivered alike", partial(self._delivered_statement, is_bulk=True)).write(tx, given)
+        if single:
+            single.sort(key=itemgetter("b_id"))
+            self.database.kept("delivered", self._delivered_statement).write_each(tx, single)
+
+    def _delivered_statement(self, *, is_bulk: bool = False) -> Update:
+        """Those that were made by these tasks: a delivery that is sent again has another one."""
+        d, now, dialect = self.database.tables.delivery, self.database.now, self.database.dialect
         next_s = bindparam("b_next_s", type_=Float())
         is_over = next_s < 0.0
+        one = d.c.id == bindparam("b_id", type_=d.c.id.type), d.c.task_id == bindparam("b_task", type_=d.c.id.type)
+        many = among(d.c.id, dialect), among(d.c.task_id, dialect, name="b_tasks")
         return (
             update(d)
-            .where(
-                d.c.id == bindparam("b_id", type_=d.c.id.type), d.c.task_id == bindparam("b_task", type_=d.c.id.type)
-            )
+            .where(*(many if is_bulk else one))
             .values(
                 state=bindparam("b_state", type_=d.c.state.type),
                 attempts=bindparam("b_attempts", type_=d.c.attempts.type),
@@ -469,17 +489,13 @@ def _lost(row: Any) -> NewNotice:
     return NewNotice(NoticeKind.EXHAUSTED, row.endpoint_id, facts)
 
 
-def _delivery(outcome: Delivered, result: Settled) -> dict[str, Any]:
+_DELIVERY_COLUMNS: Final = ("b_state", "b_attempts", "b_status", "b_error_class", "b_next_s")
+
+
+def _now_is(outcome: Delivered, result: Settled) -> tuple[Any, ...]:
+    """What is written of a delivery: the values of these columns."""
     sent = outcome.sent
-    return {
-        "b_id": sent.delivery_id,
-        "b_task": result.task_id,
-        "b_state": _state(outcome, result).value,
-        "b_attempts": sent.number,
-        "b_status": sent.status,
-        "b_error_class": sent.error_class,
-        "b_next_s": _next_s(outcome, result),
-    }
+    return _state(outcome, result).value, sent.number, sent.status, sent.error_class, _next_s(outcome, result)
 
 
 def _next_s(outcome: Delivered, result: Settled) -> float:

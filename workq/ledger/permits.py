@@ -3,9 +3,9 @@
 Only who comes where others wait already is parked without that lock, on a server (see `_park_behind`).
 
 A task of a limit is recorded, hinted and fetched as any other. When it is claimed, it gets a permit, and runs; or, when
-the limit is reached or others wait already, it is parked: due never, behind those who came before, so that no hint, no
-sweep and no claim minds it. It has left its worker, and costs nothing. When there is room again, the first that is
-parked is promised a permit for its next claim, and is hinted again (see limiting.py); a promise counts like a permit.
+the limit is reached or others wait already, it is parked behind those who came before (see parked.py). It has left its
+worker, and costs nothing. When there is room again, the first that is parked is promised a permit for its next claim,
+and is hinted again (see limiting.py); a promise counts like a permit.
 
 How many run at once: a permit is in use for as long as its attempt runs, however that ends: the ledger knows, nobody
 has to say so. How many start in a time: what was claimed within it is counted, and what comes too late from its claim
@@ -19,8 +19,7 @@ All of it is in the ledger: a wiped broker or in-flight store changes nothing of
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -47,12 +46,12 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import Float
 
-from workq.ledger import Unpublished
+from workq.ledger import Unpublished, parked
 from workq.ledger.among import among, as_text, in_order
 from workq.ledger.database import Database
 from workq.ledger.gates import Asking
 from workq.ledger.paused import is_paused
-from workq.ledger.positions import NEVER_S, is_behind, never
+from workq.ledger.positions import NEVER_S, is_behind
 from workq.ledger.states import CLAIMABLE, guarded
 from workq.limits import Rate, rate_of
 from workq.task import State
@@ -65,10 +64,6 @@ USED_EVERY_S: Final = 60.0
 """That a limit is used is noted so often."""
 PROMISED_S: Final = 60.0
 """For so long a promise is kept for a task whose hint nobody takes: others want it, too."""
-AT_ONCE: Final = 200
-"""So many of the parked are looked at in one transaction."""
-FEW: Final = 20
-"""So many of them are read at a time."""
 _CLOCKS_DIFFER_S: Final = 1.0
 """What was claimed later than now was claimed before the clock was set back."""
 
@@ -153,7 +148,7 @@ def ask(tx: Connection, database: Database, rows: Iterable[Asking]) -> dict[str,
     for row in rows:
         if row.limit_key is not None and row.may_start:
             limited.setdefault(row.limit_key, []).append(row)
-    crowded = {} if database.dialect == "sqlite" else _crowded(tx, database, limited)
+    crowded = {} if database.dialect == "sqlite" else parked.crowded(tx, database, limited)
     for key in sorted(limited):
         asking = limited[key]
         if key in crowded:
@@ -169,16 +164,6 @@ def ask(tx: Connection, database: Database, rows: Iterable[Asking]) -> dict[str,
     return granted
 
 
-def _crowded(tx: Connection, database: Database, keys: Iterable[str]) -> dict[str, datetime]:
-    """The limits for which others wait; each with what time it is."""
-    return dict(database.kept("crowded limits", partial(_with_parked, database)).rows(tx, {"b_ids": in_order(keys)}))
-
-
-def _with_parked(database: Database) -> Select[Any]:
-    k = database.tables.parked
-    return select(k.c.limit_key, database.now()).where(among(k.c.limit_key, database.dialect, item="TEXT")).distinct()
-
-
 def _park_behind(
     tx: Connection, database: Database, key: str, rows: Sequence[Asking], *, now: datetime
 ) -> list[Asking]:
@@ -191,7 +176,7 @@ def _park_behind(
     promises = database.kept("promises to these", partial(_promised, database)).rows(tx, given)
     promised = {task_id for (task_id,) in promises}
     if parks := [row.id for row in rows if row.id not in promised]:
-        _park(tx, database, key, parks, first=_number(now))
+        parked.park(tx, database, key, parks, first=parked.number(now))
     return [row for row in rows if row.id in promised]
 
 
@@ -200,11 +185,6 @@ def _promised(database: Database) -> Select[Any]:
     of = p.c.limit_key == bindparam("b_key", type_=p.c.limit_key.type)
     these = among(p.c.task_id, database.dialect)
     return select(as_text(p.c.task_id, database.dialect)).where(of, p.c.attempt.is_(None), these)
-
-
-def _number(now: datetime) -> int:
-    """A place in the line of those who are parked. Two that are given in one microsecond differ, nearly always."""
-    return int(now.timestamp() * 1e6) * 1000 + secrets.randbelow(1000)
 
 
 def _decide(limit: _Limit, row: Asking) -> dict[str, float | None]:
@@ -249,7 +229,7 @@ def admit(
         return turns
     _count(tx, database, limit)
     seen: list[int] = []
-    for row in _first_parked(tx, database, key):
+    for row in parked.first(tx, database, key):
         if row.state == State.WAITING and row.due_at is not None and is_behind(row.due_at, limit.now):
             rate = None if row.limit_rate is None else rate_of(row.limit_rate)
             at = limit.when(rate) if limit.has_room(row.limit_most) else None
@@ -273,8 +253,8 @@ def admit(
     ):
         tx.execute(delete(database.tables.throttle).where(database.tables.throttle.c.id == key))
         return turns
-    if seen:  # each by itself: meanwhile somebody may have got a place between them
-        database.kept("not parked any more", partial(_unparking, database)).write(tx, {"b_key": key, "b_ids": seen})
+    if seen:
+        parked.leave(tx, database, key, seen)
     _write(tx, database, limit, reserved_s=reserved_s, is_used=True)
     return turns
 
@@ -335,8 +315,8 @@ def _count(tx: Connection, database: Database, limit: _Limit) -> None:
 
 def _waiting(database: Database) -> Select[Any]:
     k = database.tables.parked
-    parked = select(k.c.number).where(k.c.limit_key == bindparam("b_key", type_=k.c.limit_key.type))
-    return select(database.now(), parked.exists())
+    waits = select(k.c.number).where(k.c.limit_key == bindparam("b_key", type_=k.c.limit_key.type))
+    return select(database.now(), waits.exists())
 
 
 def _ending(database: Database) -> Delete:
@@ -423,62 +403,6 @@ def _counts(limit: _Limit, permit: _Permit) -> bool:
     return is_running or is_recent
 
 
-class _Parked(NamedTuple):
-    """What waits for a limit, and its task, if that is still there."""
-
-    number: int
-    task_id: str
-    state: str | None
-    due_at: datetime | None
-    queue: str
-    attempt: int
-    limit_most: int | None
-    limit_rate: str | None
-    is_of_job: bool
-
-
-def _first_parked(tx: Connection, database: Database, key: str) -> Iterator[_Parked]:
-    """In the order in which they came, a few at a time: most often no more are needed."""
-    first = database.kept("first parked", partial(_firsts, database))
-    after = 0
-    for _ in range(0, AT_ONCE, FEW):
-        rows = [_Parked(*row) for row in first.rows(tx, {"b_key": key, "b_after": after})]
-        yield from rows
-        if len(rows) < FEW:
-            return
-        after = rows[-1].number
-
-
-def _firsts(database: Database) -> Select[Any]:
-    t, k = database.tables.task, database.tables.parked
-    return (
-        select(
-            k.c.number,
-            as_text(k.c.task_id, database.dialect),
-            t.c.state,
-            t.c.due_at,
-            t.c.queue,
-            t.c.attempt,
-            t.c.limit_most,
-            t.c.limit_rate,
-            t.c.job_id.is_not(None),
-        )
-        .outerjoin(t, t.c.id == k.c.task_id)
-        .where(
-            k.c.limit_key == bindparam("b_key", type_=k.c.limit_key.type),
-            k.c.number > bindparam("b_after", type_=k.c.number.type),
-        )
-        .order_by(k.c.number)
-        .limit(FEW)
-    )
-
-
-def _unparking(database: Database) -> Delete:
-    k = database.tables.parked
-    these = among(k.c.number, database.dialect, item="BIGINT")
-    return delete(k).where(k.c.limit_key == bindparam("b_key", type_=k.c.limit_key.type), these)
-
-
 def _write(
     tx: Connection, database: Database, limit: _Limit, *, reserved_s: float | None = None, is_used: bool = False
 ) -> None:
@@ -488,8 +412,8 @@ def _write(
     """
     is_used = is_used or bool(limit.parks) or limit.used_at < limit.now - timedelta(seconds=USED_EVERY_S)
     if limit.parks:
-        first = max(_number(limit.now), limit.last + 1)
-        _park(tx, database, limit.key, limit.parks, first=first)
+        first = max(parked.number(limit.now), limit.last + 1)
+        parked.park(tx, database, limit.key, limit.parks, first=first)
         limit.last = first + len(limit.parks)
     promised = sorted(limit.promised & {*limit.parks, *limit.gives, *limit.new_promises})
     if promised:
@@ -509,35 +433,10 @@ def _write(
         used.write(tx, {"b_key": limit.key, "b_last": limit.last})
 
 
-def _park(tx: Connection, database: Database, key: str, task_ids: Sequence[str], *, first: int) -> None:
-    """Behind those who are parked already, from this number on, in the order of their ids."""
-    ids = in_order(task_ids)
-    entering = database.kept("enter who is parked", partial(_entering, database))
-    entering.write(tx, {"b_key": key, "b_first": first, "b_ids": ids})
-    database.kept("park", partial(_parking, database)).write(tx, {"b_ids": ids})
-
-
-def _entering(database: Database) -> Insert:
-    k, t = database.tables.parked, database.tables.task
-    first = bindparam("b_first", type_=k.c.number.type)
-    values: dict[Any, ColumnElement[Any]] = {
-        k.c.limit_key: bindparam("b_key", type_=k.c.limit_key.type),
-        k.c.number: first + func.row_number().over(order_by=t.c.id) - 1,
-        k.c.task_id: t.c.id,
-    }
-    tasks = select(*values.values()).where(among(t.c.id, database.dialect), guarded(t.c.state, *CLAIMABLE))
-    return insert(k).from_select(list(values), tasks)
-
-
 def _taking_back(database: Database) -> Delete:
     p = database.tables.permit
     promises = delete(p).where(p.c.limit_key == bindparam("b_key", type_=p.c.limit_key.type), p.c.attempt.is_(None))
     return promises.where(among(p.c.task_id, database.dialect))
-
-
-def _parking(database: Database) -> Update:
-    t = database.tables.task
-    return update(t).where(among(t.c.id, database.dialect), guarded(t.c.state, *CLAIMABLE)).values(never(database))
 
 
 def _giving(database: Database) -> Insert:

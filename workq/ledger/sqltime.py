@@ -7,6 +7,7 @@ sorts as it reads. `plus(s)` is the database's clock, plus seconds; it is consta
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import DateTime, String, TypeDecorator, type_coerce
@@ -48,8 +49,16 @@ class Instant(TypeDecorator[datetime]):
 
 def instant(value: Any) -> datetime:
     """What a driver has read of an instant."""
-    at: datetime = datetime.fromisoformat(value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return _read(value)
+    at: datetime = value
     return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+
+
+@lru_cache(256)
+def _read(text: str) -> datetime:
+    """The same instant is often in many rows: the clock's in all of them."""
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
 def unread(column: ColumnElement[Any]) -> ColumnElement[Any]:

@@ -575,7 +575,6 @@ class Tables:
             Column("next_at", Instant()),
             PrimaryKeyConstraint("task_id", "attempt", name=name("delivery_attempt_pk")),
             Index(name("delivery_attempt_by_delivery"), "delivery_id"),
-            Index(name("delivery_attempt_by_time"), "at"),
             **in_innodb,
         )
         self.meta = Table(

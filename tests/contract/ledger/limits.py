@@ -14,7 +14,7 @@ from tests.contract.given import HOUR_S, OUTCOMES, Clock, at_once, new
 from tests.contract.ledger.steps import Steps
 from workq.errors import LedgerUnavailable, Refused
 from workq.incarnation import Incarnation
-from workq.ledger import Evidence, Ledger, LimitRow, permits
+from workq.ledger import Evidence, Ledger, LimitRow, parked, permits
 from workq.ledger.database import Database
 from workq.task import Done, HandedBack, Limit, State
 
@@ -175,7 +175,7 @@ class LimitsContract(Steps):
         ids = self.record(ledger, 4, limit=Limit("mail", concurrency=1))
         [claim] = ledger.claim(ids[:3], by=worker.id)
         self.settle(ledger, claim, Done())
-        first_parked, came = permits._first_parked, list[list[str]]()
+        first_parked, came = parked.first, list[list[str]]()
         coming = threading.Thread(target=lambda: came.append(self.claim(ledger, worker, ids[3:])))
 
         def others_come(tx: Connection, database: Database, key: str) -> Iterator[Any]:
@@ -185,8 +185,8 @@ class LimitsContract(Steps):
             return iter(rows)
 
         with monkeypatch.context() as patched:
-            patched.setattr(permits, "_first_parked", others_come)
-            patched.setattr(permits, "_number", lambda _now: 1)
+            patched.setattr(parked, "first", others_come)
+            patched.setattr(parked, "number", lambda _now: 1)
             claims, hints = ledger.admit_and_claim(["mail"], by=worker.id, room=1, queues=["default"])
             coming.join()
 
