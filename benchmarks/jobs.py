@@ -44,9 +44,11 @@ class Sizes:
     numbers: int = 10_000_000
     runs: int = RUNS
     kill_every_s: float = KILL_EVERY_S
+    kills: int | None = None
+    """No more of them: a machine that takes longer to start a process than the pause between two kills would never end."""
 
 
-QUICK = Sizes(packages=2_000, waits=400, numbers=20_000, runs=1, kill_every_s=1.0)
+QUICK = Sizes(packages=2_000, waits=400, numbers=20_000, runs=1, kill_every_s=1.0, kills=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,7 @@ def kills(leg: Leg, sizes: Sizes) -> dict[str, Any]:
             job = leg.jobs["wait"].run(to=sizes.waits, seconds=0.25)
             next_at = time.monotonic() + sizes.kill_every_s
             while leg.row(job).state not in JOB_ENDED:
-                if is_killed and time.monotonic() >= next_at:
+                if is_killed and time.monotonic() >= next_at and killed != sizes.kills:
                     consumers = host.consumers()
                     killed += len(kill(consumers[:1]))
                     next_at += sizes.kill_every_s

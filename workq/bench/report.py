@@ -18,7 +18,7 @@ _SHOWN: Final = {
     "first_start_s": ("workers started to first task", "s", 1.0),
     "workers_cpu_us": ("processor of the workers", "us a task", 1.0),
     "workers_memory_bytes": ("memory of the workers", "MB", 1e6),
-    "last_completion_after_kill_s": ("kill -9 of all to last of 2,000", "s", 1.0),
+    "last_completion_after_kill_s": ("kill -9 of all to last of {kill_tasks:,}", "s", 1.0),
     "started_twice_after_kill": ("started twice after it", "tasks", 1.0),
 }
 
@@ -54,7 +54,7 @@ def page(report: Report) -> str:
         f"{wishes.runs} runs: median (least - most)",
         "",
         *(
-            _line(label, figure, unit, by)
+            _line(label.format(kill_tasks=wishes.kill_tasks), figure, unit, by)
             for name, (label, unit, by) in _SHOWN.items()
             if (figure := report.figures.get(name))
         ),

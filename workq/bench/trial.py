@@ -55,6 +55,11 @@ class Wishes:
     latency_s: float = 10.0
     keep: bool = False
 
+    @property
+    def kill_tasks(self) -> int:
+        """How many tasks the test with kill -9 has: 2,000, or all where fewer are wished for."""
+        return min(KILL_TASKS, self.tasks)
+
 
 @dataclass(frozen=True, slots=True)
 class Figure:
@@ -218,23 +223,24 @@ class _Trial:
 
     def _kill(self) -> int:
         """Kill all processes of the workers at 30 %, and start them again at once; answers how many are missing."""
-        numbers = self._numbers(KILL_TASKS)
+        count = self.wishes.kill_tasks
+        numbers = self._numbers(count)
         self.sleep.enqueue_many([(number, KILL_SLEEP_S) for number in numbers])
         self._publish()
         with self._workers():
-            self._wait(lambda: self.records.ends(numbers), int(KILL_AT * KILL_TASKS))
+            self._wait(lambda: self.records.ends(numbers), int(KILL_AT * count))
             self.host.kill()
             killed_at = time.monotonic()
             self.host.start()
             with suppress(Unavailable):
-                self._wait(lambda: list({one.number: one for one in self.records.ends(numbers)}.values()), KILL_TASKS)
+                self._wait(lambda: list({one.number: one for one in self.records.ends(numbers)}.values()), count)
         first_ends: dict[int, float] = {}
         for one in self.records.ends(numbers):
             first_ends.setdefault(one.number, one.at)
         self._note("last_completion_after_kill_s", max(first_ends.values()) - killed_at)
         starts = self.records.starts(numbers)
         self._note("started_twice_after_kill", len(starts) - len({one.number for one in starts}))
-        return KILL_TASKS - len(first_ends)
+        return count - len(first_ends)
 
     def _steps(self) -> tuple[dict[str, float], dict[str, float]]:
         count = self.wishes.tasks
