@@ -45,7 +45,7 @@ class Sizes:
     runs: int = RUNS
     kill_every_s: float = KILL_EVERY_S
     kills: int | None = None
-    """No more of them: a machine that takes longer to start a process than the pause between two kills would never end."""
+    """No more of them: a machine on which a process starts more slowly than others are killed would never end."""
 
 
 QUICK = Sizes(packages=2_000, waits=400, numbers=20_000, runs=1, kill_every_s=1.0, kills=2)
