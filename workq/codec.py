@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -117,8 +116,7 @@ def storable(text: str, *, characters_max: int) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Envelope:
+class Envelope(msgspec.Struct, frozen=True):
     """A hint as it travels: version, queue, ids, and how often unknown ids were looked up already.
 
     `waits_ms`: how long its consumer waits before it looks at each id, if for any; a consumer that does not know of it

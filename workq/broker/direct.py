@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Delete, Update, bindparam, delete, update
 from workq.broker import Delivery, Hint
 from workq.broker.embedded import EmbeddedBroker, EmbeddedConsumer, as_bytes, delivery_of
 from workq.broker.turns import Line
-from workq.codec import Envelope, encode_hint
+from workq.codec import Envelope, decode_hint, encode_hint
 from workq.failpoints import reach
 from workq.ledger import Ledger, Look
 from workq.ledger.among import among
@@ -144,23 +144,25 @@ class DirectConsumer(EmbeddedConsumer):
         room = step.room - len(step.taken.hinted)
         rows_max = math.ceil(room / self._ids_each) + _ROWS_SPARE
         statement = self._database.kept("hints due", self._due_rows)
+        hinted, looks = step.taken.hinted, step.looks
         for queue, (_, row_id, body, deliveries) in self._in_turns(line, statement, tx, limit=rows_max):
-            delivery = delivery_of(queue, row_id, as_bytes(body), deliveries + 1)
-            if delivery.fault is not None or delivery.marker is not None:
-                step.taken.others.append(delivery)
+            hint = decode_hint(as_bytes(body))
+            if isinstance(hint, str) or hint.marker is not None:
+                step.taken.others.append(delivery_of(queue, row_id, as_bytes(body), deliveries + 1, hint))
                 step.others.append(row_id)
                 line.took(queue, 1)
                 continue
-            ids = delivery.task_ids
-            if len(ids) > room and step.taken.hinted:
+            ids = hint.task_ids
+            if len(ids) > room and hinted:
                 step.is_full = True  # the next page is for the next time: to cut it costs as much as to take it
                 return
             line.took(queue, min(len(ids), room))
             step.sizes.append(len(ids))
-            step.taken.hinted.update(dict.fromkeys(ids[:room], queue))
-            step.looks.update(dict.fromkeys(ids[:room], delivery.looks))
+            for task_id in ids[:room]:
+                hinted[task_id] = queue
+                looks[task_id] = hint.looks
             if len(ids) > room:  # what comes after it keeps its place, too
-                step.rests[row_id] = Envelope(queue, ids[room:], delivery.looks)
+                step.rests[row_id] = Envelope(queue, ids[room:], hint.looks)
             else:
                 step.rows.append(row_id)
             room -= len(ids)

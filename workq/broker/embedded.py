@@ -435,6 +435,10 @@ class EmbeddedConsumer:
 
         Whoever takes one tells the line. Of a transaction that is repeated both tries count: it is only about fairness.
         """
+        if (only := line.only) is not None:
+            for row in self._ahead(only, statement, connection, b_limit=limit):
+                yield only, row
+            return
         found: dict[str, deque[tuple[Any, ...]]] = {}
 
         def has(name: str) -> bool:
@@ -529,8 +533,9 @@ def _unmark(database: Database, name: str, connection: Connection) -> None:
     connection.execute(update(hint).where(hint.c.consumer == name).values(consumer=None, delivered_at=None))
 
 
-def delivery_of(queue: str, row_id: int, body: bytes, deliveries: int) -> Delivery:
-    hint = decode_hint(body)
+def delivery_of(queue: str, row_id: int, body: bytes, deliveries: int, hint: Envelope | str | None = None) -> Delivery:
+    """`hint`: what the body was decoded to, if it was already."""
+    hint = decode_hint(body) if hint is None else hint
     row, again = Row(row_id, body), deliveries > 1
     if isinstance(hint, str):
         return Delivery(row, queue, (), 0, again, hint, deliveries - 1)
