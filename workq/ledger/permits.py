@@ -8,8 +8,9 @@ worker, and costs nothing. When there is room again, the first that is parked is
 and is hinted again (see limiting.py); a promise counts like a permit.
 
 How many run at once: a permit is in use for as long as its attempt runs, however that ends: the ledger knows, nobody
-has to say so. How many start in a time: what was claimed within it is counted, and what comes too late from its claim
-to its start may not start (see limits.py). So a hint that is late costs nobody a start.
+has to say so. Which of them are over is asked where there might be no room; else they are only counted. How many start
+in a time: what was claimed within it is counted, and what comes too late from its claim to its start may not start (see
+limits.py). So a hint that is late costs nobody a start.
 
 A limit may be closed for a time, because what it stands for is out of order: nothing of it starts then, what is claimed
 is parked, and afterwards one at a time starts, until somebody opens it (see delivering.py).
@@ -64,6 +65,8 @@ USED_EVERY_S: Final = 60.0
 """That a limit is used is noted so often."""
 PROMISED_S: Final = 60.0
 """For so long a promise is kept for a task whose hint nobody takes: others want it, too."""
+PLENTY: Final = 1_000
+"""So many permits of a limit may be over and stay: they are looked at when there might be no room for others."""
 _CLOCKS_DIFFER_S: Final = 1.0
 """What was claimed later than now was claimed before the clock was set back."""
 
@@ -80,6 +83,9 @@ class _Limit:
     now: datetime
     has_parked: bool
     """Somebody waits for it."""
+    in_use_max: int
+    """So many permits and promises there are, with those that are over."""
+    has_promises: bool
     running: int = 0
     """Permits in use."""
     promises: dict[str, datetime] = field(default_factory=dict)
@@ -102,6 +108,15 @@ class _Limit:
     def is_closed(self) -> bool:
         """Whether nothing may start."""
         return self.closed_until is not None and self.closed_until > self.now
+
+    def has_plenty(self, rows: Sequence[Asking]) -> bool:
+        """Whether all of these may run, however many of the permits are in use."""
+        if self.closed_until is not None or self.has_parked or self.has_promises:
+            return False
+        if any(row.limit_rate is not None for row in rows):
+            return False
+        most = min(PLENTY if row.limit_most is None else row.limit_most for row in rows)
+        return self.in_use_max + len(rows) <= min(most, PLENTY)
 
     def has_room(self, most: int | None) -> bool:
         """Whether one more may run, with all to whom it is promised."""
@@ -156,7 +171,10 @@ def ask(tx: Connection, database: Database, rows: Iterable[Asking]) -> dict[str,
             if not asking:
                 continue
         limit = _locked(tx, database, key)
-        _count(tx, database, limit)
+        if limit.has_plenty(asking):
+            limit.running = limit.in_use_max
+        else:
+            _count(tx, database, limit)
         for row in asking:
             granted |= _decide(limit, row)
             limit.has_parked = limit.has_parked or bool(limit.parks)
@@ -300,8 +318,9 @@ def _locked(tx: Connection, database: Database, key: str) -> _Limit:
     while not (found := lock.rows(tx, given)):
         _make(tx, database, key)
     [(last, used_at, closed_until)] = found
-    [(now, has_parked)] = database.kept("now, and who waits", partial(_waiting, database)).rows(tx, given)
-    return _Limit(key, last, used_at, closed_until, now, bool(has_parked))  # the lock may have taken its time
+    waiting = database.kept("now, and who waits", partial(_waiting, database))
+    [(now, has_parked, count, permits)] = waiting.rows(tx, given)  # the lock may have taken its time
+    return _Limit(key, last, used_at, closed_until, now, bool(has_parked), count, count > permits)
 
 
 def _count(tx: Connection, database: Database, limit: _Limit) -> None:
@@ -314,9 +333,10 @@ def _count(tx: Connection, database: Database, limit: _Limit) -> None:
 
 
 def _waiting(database: Database) -> Select[Any]:
-    k = database.tables.parked
+    k, p = database.tables.parked, database.tables.permit
     waits = select(k.c.number).where(k.c.limit_key == bindparam("b_key", type_=k.c.limit_key.type))
-    return select(database.now(), waits.exists())
+    mine = p.c.limit_key == bindparam("b_key", type_=p.c.limit_key.type)
+    return select(database.now(), waits.exists(), func.count(), func.count(p.c.attempt)).select_from(p).where(mine)
 
 
 def _ending(database: Database) -> Delete:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, select
 
 from tests.contract.given import HOUR_S, OUTCOMES, Clock, at_once, new
 from tests.contract.ledger.steps import Steps
@@ -84,6 +84,22 @@ class LimitsContract(Steps):
             [hint] = ledger.admit(["mail"])
             [third] = ledger.claim([hint.task_id], by=worker.id)
             self.settle(ledger, third, Done())
+
+    def test_permits_that_are_over_are_only_counted_while_there_is_plenty_of_room(
+        self, ledger: Ledger, worker: Incarnation, database: Database
+    ) -> None:
+        """However many are kept, no more run than may."""
+        permit = database.tables.permit
+        ids = self.record(ledger, 9, limit=Limit("mail", concurrency=5))
+        for claim in ledger.claim(ids[:2], by=worker.id):
+            self.settle(ledger, claim, Done())
+
+        assert self.claim(ledger, worker, ids[2:4]) == ids[2:4]
+        assert database.ask(lambda tx: tx.execute(select(func.count()).select_from(permit)).scalar()) == 4
+        assert self.limit(ledger) == LimitRow("mail", running=2, coming=0, parked=0)
+        assert self.claim(ledger, worker, ids[4:8]) == ids[4:7], "four and four more are more than five"
+        assert database.ask(lambda tx: tx.execute(select(func.count()).select_from(permit)).scalar()) == 5
+        assert self.limit(ledger) == LimitRow("mail", running=5, coming=0, parked=1)
 
     # -- claimed by whoever knows that it is their turn
 
