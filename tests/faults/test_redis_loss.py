@@ -144,7 +144,7 @@ def test_a_wipe_and_a_death_in_the_same_moment_cost_only_what_the_dead_ran(leg: 
 
 def test_a_redis_that_was_killed_and_came_back_with_its_file_costs_nothing(leg: Leg, server: Redis) -> None:
     """F48."""
-    notes(leg, 60, 0.3)
+    notes(leg, 60, 0.6)
     with leg.fleet(processes=2, threads=4) as fleet:
         wait_running(leg, 8)
         server.kill()

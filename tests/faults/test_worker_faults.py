@@ -80,7 +80,7 @@ def test_consumers_killed_at_random_lose_nothing(fast_leg: Leg) -> None:
 
 def test_a_consumer_stopped_for_less_than_its_lease_is_not_noticed(fast_leg: Leg) -> None:
     """F9."""
-    ids = notes(fast_leg, 6, 0.5)
+    ids = notes(fast_leg, 6, 1.5)
     with fast_leg.fleet(processes=1, threads=2) as fleet:
         wait_running(fast_leg, 2)
         (child,) = wait_children(fleet, 1)
@@ -150,7 +150,7 @@ def test_a_drained_queue_ends_a_worker_that_was_asked_to_drain_it(fast_leg: Leg)
 
 def test_a_fleet_killed_in_the_middle_of_its_drain_loses_nothing(fast_leg: Leg) -> None:
     """F13."""
-    ids = notes(fast_leg, 4, 1.0)
+    ids = notes(fast_leg, 4, 2.0)
     with fast_leg.fleet(processes=1, threads=2) as fleet:
         wait_running(fast_leg, 2)
         fleet.terminate()
@@ -253,7 +253,7 @@ def test_a_process_whose_beat_thread_dies_leaves_and_is_replaced(fast_leg: Leg, 
 
 def test_everything_killed_and_started_again_goes_on(fast_leg: Leg) -> None:
     """F22. Nobody is left to reap at once: within a lease, two sweeps and two beats another fleet has it."""
-    ids = notes(fast_leg, 24, 0.4)
+    ids = notes(fast_leg, 24, 1.0)
     with fast_leg.fleet(processes=2, threads=2) as first:
         wait_running(fast_leg, 4)
         first.kill()
@@ -271,7 +271,7 @@ def test_everything_killed_and_started_again_goes_on(fast_leg: Leg) -> None:
 
 
 def test_children_whose_supervisor_is_killed_drain_by_themselves(fast_leg: Leg) -> None:
-    ids = notes(fast_leg, 16, 0.4)
+    ids = notes(fast_leg, 16, 1.0)
     with fast_leg.fleet(processes=2, threads=2) as fleet:
         wait_running(fast_leg, 4)
         children = wait_children(fleet, 2)
