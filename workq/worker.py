@@ -59,7 +59,7 @@ LAST_BEAT_S = 10.0
 """How long to wait for the last beat before leaving."""
 GARBAGE_EVERY = 10_000
 """After so many new objects that stay, cycles among them are looked for. Python's own 700 costs a process that is busy
-with webhooks some 7 % of its time: each of them is many objects that stay until its answer comes."""
+with webhooks some 8 % of its time: each of them is many objects that stay until its answer comes."""
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):

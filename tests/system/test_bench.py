@@ -41,15 +41,15 @@ def check(found: dict[str, Any]) -> None:
     assert all(spent > 0 for spent in found["steps_cpu_us"].values())
 
 
-def test_what_it_keeps_of_the_embedded_queue_can_be_removed_later(place: Path) -> None:
-    """The page for people, and that nothing is left otherwise: see docs/how-to/measure.md, which is executed, too."""
-    ran = run_workq(place, "bench", "--tasks", "100", "--runs", "1", "--seconds", "1", "--keep", "-o", "json")
+def test_the_page_names_the_figures_of_the_embedded_queue_and_a_kept_run_can_be_removed_later(place: Path) -> None:
+    ran = run_workq(place, *ONCE, "--keep")
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    check(json.loads(ran.stdout))
     [database] = (place / "here").glob("bench_*.db")
 
     removed = run_workq(place, "bench", "--remove", database.stem)
 
+    assert "run, enqueued in bulk" in ran.stdout
+    assert "missing after it" in ran.stdout
     assert removed.returncode == 0, removed.stderr
     assert list((place / "here").iterdir()) == []
 
@@ -75,6 +75,14 @@ def test_what_it_keeps_on_servers_certify_removes_whole_and_what_is_somebody_els
     assert {"fetch", "hold", "release"} <= set(found["steps_cpu_us"])
     assert removed.returncode == 0, removed.stderr
     assert left_on(urls, rabbitmq_server, found["namespace"]) == []
+
+
+def test_without_servers_nothing_is_left_either(place: Path) -> None:
+    ran = run_workq(place, "bench", "--tasks", "100", "--runs", "1", "--seconds", "1", "-o", "json")
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    check(json.loads(ran.stdout))
+    assert what_is_left(place) == []
 
 
 @pytest.mark.parametrize("name", ["workq", "bench_", "bench_0a1b2c3d_task", "shop"])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from workq import WorkQueue
@@ -27,8 +27,7 @@ def dying() -> Iterator[_Child]:
     stacks = Stacks.create()
     with subprocess.Popen(["sleep", "60"]) as process:
         process.kill()
-        while psutil.Process(process.pid).status() != psutil.STATUS_ZOMBIE:
-            time.sleep(0.01)
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         yield _Child(process, board, stacks, started_at=0.0, extended_at=time.monotonic())
     board.remove()
     stacks.remove()

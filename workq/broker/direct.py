@@ -146,9 +146,10 @@ class DirectConsumer(EmbeddedConsumer):
         statement = self._database.kept("hints due", self._due_rows)
         hinted, looks = step.taken.hinted, step.looks
         for queue, (_, row_id, body, deliveries) in self._in_turns(line, statement, tx, limit=rows_max):
-            hint = decode_hint(as_bytes(body))
+            content = as_bytes(body)
+            hint = decode_hint(content)
             if isinstance(hint, str) or hint.marker is not None:
-                step.taken.others.append(delivery_of(queue, row_id, as_bytes(body), deliveries + 1, hint))
+                step.taken.others.append(delivery_of(hint, queue, row_id, content, deliveries + 1))
                 step.others.append(row_id)
                 line.took(queue, 1)
                 continue

@@ -435,10 +435,6 @@ class EmbeddedConsumer:
 
         Whoever takes one tells the line. Of a transaction that is repeated both tries count: it is only about fairness.
         """
-        if (only := line.only) is not None:
-            for row in self._ahead(only, statement, connection, b_limit=limit):
-                yield only, row
-            return
         found: dict[str, deque[tuple[Any, ...]]] = {}
 
         def has(name: str) -> bool:
@@ -493,7 +489,7 @@ class EmbeddedConsumer:
                 select(hint.c.id, self._broker.body(), hint.c.deliveries).where(hint.c.id.in_(chosen_ids))
             )
         }
-        return [delivery_of(queue, row_id, *found[row_id]) for queue, row_id in chosen]
+        return [_delivery_of(queue, row_id, *found[row_id]) for queue, row_id in chosen]
 
     def _make_ours(self, row_ids: Sequence[int], connection: Connection) -> None:
         hint = self._database.tables.hint
@@ -533,9 +529,12 @@ def _unmark(database: Database, name: str, connection: Connection) -> None:
     connection.execute(update(hint).where(hint.c.consumer == name).values(consumer=None, delivered_at=None))
 
 
-def delivery_of(queue: str, row_id: int, body: bytes, deliveries: int, hint: Envelope | str | None = None) -> Delivery:
-    """`hint`: what the body was decoded to, if it was already."""
-    hint = decode_hint(body) if hint is None else hint
+def _delivery_of(queue: str, row_id: int, body: bytes, deliveries: int) -> Delivery:
+    return delivery_of(decode_hint(body), queue, row_id, body, deliveries)
+
+
+def delivery_of(hint: Envelope | str, queue: str, row_id: int, body: bytes, deliveries: int) -> Delivery:
+    """A delivery of a row whose body was decoded to `hint`."""
     row, again = Row(row_id, body), deliveries > 1
     if isinstance(hint, str):
         return Delivery(row, queue, (), 0, again, hint, deliveries - 1)

@@ -63,11 +63,6 @@ class Line:
         had = {band.name: band for band in self._bands}
         self._bands = [had.get(name) or _Band(name, self._now) for name in names]
 
-    @property
-    def only(self) -> str | None:
-        """The one band, where there is one."""
-        return self._bands[0].name if len(self._bands) == 1 else None
-
     def next(self, has: Has) -> str | None:
         """The band that is next among those which have something; the same when asked again, until `took`."""
         bands = self._bands

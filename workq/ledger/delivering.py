@@ -5,7 +5,8 @@ that comes late is recorded too, because the receiver has had it; but it decides
 
 What operators should know of it is recorded there, too (see noticing.py).
 
-Locks: tasks first, then deliveries, then endpoints, each in the order of their ids, then notices.
+Locks: tasks first, then deliveries, then endpoints, each in the order of their ids, then notices. Deliveries that ended
+alike go together: whoever else writes an open one has its task before, so that two do not meet there.
 """
 
 from __future__ import annotations
@@ -206,7 +207,7 @@ class Delivering(Noticing):
         """Where each of them is now. Nearly all have succeeded alike: those go in one statement."""
         alike: defaultdict[tuple[Any, ...], list[tuple[str, str]]] = defaultdict(list)
         for outcome, result in stands:
-            alike[_now_is(outcome, result)].append((outcome.sent.delivery_id, result.task_id))
+            alike[_values(outcome, result)].append((outcome.sent.delivery_id, result.task_id))
         single: list[dict[str, Any]] = []
         for values, ids in alike.items():
             given = dict(zip(_DELIVERY_COLUMNS, values, strict=True))
@@ -492,7 +493,7 @@ def _lost(row: Any) -> NewNotice:
 _DELIVERY_COLUMNS: Final = ("b_state", "b_attempts", "b_status", "b_error_class", "b_next_s")
 
 
-def _now_is(outcome: Delivered, result: Settled) -> tuple[Any, ...]:
+def _values(outcome: Delivered, result: Settled) -> tuple[Any, ...]:
     """What is written of a delivery: the values of these columns."""
     sent = outcome.sent
     return _state(outcome, result).value, sent.number, sent.status, sent.error_class, _next_s(outcome, result)

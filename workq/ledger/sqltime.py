@@ -49,16 +49,17 @@ class Instant(TypeDecorator[datetime]):
 
 def instant(value: Any) -> datetime:
     """What a driver has read of an instant."""
-    if isinstance(value, str):
-        return _read(value)
-    at: datetime = value
-    return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    return _read(value) if isinstance(value, str) else _in_utc(value)
 
 
 @lru_cache(256)
 def _read(text: str) -> datetime:
     """The same instant is often in many rows: the clock's in all of them."""
-    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+    return _in_utc(datetime.fromisoformat(text))
+
+
+def _in_utc(at: datetime) -> datetime:
+    return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
 
 
 def unread(column: ColumnElement[Any]) -> ColumnElement[Any]:
