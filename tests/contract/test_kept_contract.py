@@ -20,12 +20,17 @@ from sqlalchemy import (
     insert,
     literal_column,
     select,
+    text,
     update,
 )
 from sqlalchemy.exc import IntegrityError
 
 from tests.contract.databases import OnDatabase, OnMariaDB, OnPostgreSQL, OnSQLite
+from workq import codec
+from workq.ledger.among import among, in_order
 from workq.ledger.database import Database
+from workq.ledger.sql import SqlLedger
+from workq.task import NewTask
 
 
 class TooLongError(Exception):
@@ -159,3 +164,23 @@ class TestPostgreSQL(OnPostgreSQL, KeptContract):
             signal.signal(signal.SIGUSR1, old)
 
         assert database.run(pid, is_single=is_single) != before
+
+    def test_what_names_one_row_is_planned_for_once_and_finds_what_names_many(
+        self, database: Database, ledger: SqlLedger
+    ) -> None:
+        column = database.tables.task.c.id
+        seek = database.kept("seek", lambda: select(column).where(among(column, database.dialect)))
+        plans = text("SELECT generic_plans, custom_plans FROM pg_prepared_statements WHERE statement LIKE '%[1]%'")
+        new = [NewTask(codec.new_task_id(), "n", "q", '{"a":[],"k":{}}') for _ in range(3)]
+        ids = in_order(one.id for one in ledger.record(new))
+
+        def seek_each(tx: Connection) -> tuple[list[Any], Any]:
+            rows = [seek.rows(tx, {"b_ids": [task_id]}) for task_id in ids * 10]
+            return rows, tx.execute(plans).one()
+
+        rows, (kept_plans, other_plans) = database.run(seek_each)
+
+        assert rows == [[(task_id,)] for task_id in ids * 10]
+        assert other_plans == 5  # PostgreSQL looks at so many before it decides
+        assert kept_plans >= 10
+        assert sorted(database.ask(lambda tx: seek.rows(tx, {"b_ids": ids}))) == [(task_id,) for task_id in ids]

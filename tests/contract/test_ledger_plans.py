@@ -114,13 +114,16 @@ def of_the_past(database: Database) -> Stage:
 OTHERS: list[Outcome] = [Failed(9.0, "x"), Dead("r", "x"), HandedBack(), Done()]
 CALLS: dict[str, Callable[[Stage], object]] = {
     "claim": lambda stage: stage.ledger.claim(stage.ready[:100], by=WORKER),
+    "claim one": lambda stage: stage.ledger.claim(stage.ready[310:311], by=WORKER),
     "settle_done": lambda stage: stage.ledger.settle([Settlement(claim, Done()) for claim in stage.running[:50]]),
+    "settle one": lambda stage: stage.ledger.settle([Settlement(stage.running[150], Done())]),
     "settle_others": lambda stage: stage.ledger.settle(
         [Settlement(claim, outcome) for claim, outcome in zip(stage.running[50:150], OTHERS * 25, strict=True)]
     ),
     "mark_published": lambda stage: stage.ledger.mark_published(
         [Unpublished(task_id, "q", 0, 0.0) for task_id in stage.ready[100:200]]
     ),
+    "mark one published": lambda stage: stage.ledger.mark_published([Unpublished(stage.ready[320], "q", 0, 0.0)]),
     "open_tasks": lambda stage: _first_pages(stage.ledger, is_running=False),
     "open_tasks that run": lambda stage: _first_pages(stage.ledger, is_running=True),
     "open_among": lambda stage: stage.ledger.open_among(stage.ready[:100]),
@@ -139,7 +142,10 @@ CALLS: dict[str, Callable[[Stage], object]] = {
     "history": lambda stage: stage.ledger.history(stage.ready[0]),
     "reap": lambda stage: stage.ledger.reap(WORKER, Evidence("SIGKILL")),  # the last: it ends the worker
 }
-BY_ID = {"claim", "settle_done", "settle_others", "mark_published", "unhint", "look", "cancel"}
+BY_ID = {
+    *("claim", "settle_done", "settle_others", "mark_published", "unhint", "look", "cancel"),
+    *("claim one", "settle one", "mark one published"),
+}
 """What knows its tasks must find them by their primary key, whatever the statistics say."""
 
 

@@ -2,7 +2,8 @@
 
 SQLAlchemy's way from a statement to its rows costs some 200 us of processor time a call, more than the drivers' own and
 as much as a page of ids costs the server. What stays SQLAlchemy's: the text, the connection and its transaction, and
-how errors are told. A kept statement has the same text for every call.
+how errors are told. A kept statement has the same text for every call, except that PostgreSQL
+gets another one where it names a single row (see among.py).
 
 MySQL's lists of ids have another text for each length (see among.py): there, everything goes through SQLAlchemy. So
 does what is sent on a connection of the caller's, or inside of a handler's transaction (see entered.py).
@@ -22,6 +23,7 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import Float, TypeEngine
 
+from workq.ledger.among import IDS, OF_ONE
 from workq.ledger.entered import OPTION
 
 Given = Mapping[str, Any]
@@ -57,7 +59,7 @@ class Kept:
         """Send it; what it answers, in the order of its columns."""
         if not self._goes_direct(tx):
             return tx.execute(self._statement, given).all()
-        cursor: Any = self._sent(tx, self._bound(given))
+        cursor: Any = self._sent(tx, self._text_for(given), self._bound(given))
         try:
             found: list[tuple[Any, ...]] = cursor.fetchall()
         finally:
@@ -74,7 +76,7 @@ class Kept:
         """Send it; how many rows it wrote."""
         if not self._goes_direct(tx):
             return tx.execute(self._statement, given, execution_options=_COUNTED).rowcount
-        return self._count(self._sent(tx, self._bound(given)))
+        return self._count(self._sent(tx, self._text_for(given), self._bound(given)))
 
     def write_each(self, tx: Connection, given: Sequence[Given]) -> int:
         """Send it once for each; how many rows that wrote."""
@@ -82,7 +84,7 @@ class Kept:
             return self.write(tx, given[0])
         if self._is_merged or not self._goes_direct(tx):
             return tx.execute(self._statement, list(given), execution_options=_COUNTED).rowcount
-        return self._count(self._sent(tx, self._bound_each(given), is_many=True))
+        return self._count(self._sent(tx, self._text, self._bound_each(given), is_many=True))
 
     @staticmethod
     def _count(cursor: Any) -> int:
@@ -93,6 +95,9 @@ class Kept:
     def _compile(self, statement: Executable, dialect: Dialect) -> None:
         compiled: Any = statement.compile(dialect=dialect)  # type: ignore[attr-defined]  # every statement of ours has it
         self._text: str = str(compiled)
+        self._text_of_one = self._text
+        if dialect.name == "postgresql" and IDS in compiled.params:
+            self._text_of_one = str(statement.compile(dialect=dialect, compile_kwargs=OF_ONE))  # type: ignore[attr-defined]
         is_positional = compiled.positional
         names: list[str] = compiled.positiontup if is_positional else list(compiled.params)
         binds = {name: _Bind(compiled.binds[name], dialect) for name in names}
@@ -105,6 +110,9 @@ class Kept:
         readers = [_reader(one, dialect) for one in types]
         self._readers = [(place, reader) for place, reader in enumerate(readers) if reader is not None]
         """What the driver's values of these columns are read with."""
+
+    def _text_for(self, given: Given) -> str:
+        return self._text_of_one if len(given.get(IDS, ())) == 1 else self._text
 
     def _goes_direct(self, tx: Connection) -> bool:
         """A caller's connection may have another driver, or one that it has told to answer in another way."""
@@ -125,12 +133,12 @@ class Kept:
             bound.append(self._pick(row))
         return bound
 
-    def _sent(self, tx: Connection, values: Any, *, is_many: bool = False) -> Any:
+    def _sent(self, tx: Connection, text: str, values: Any, *, is_many: bool = False) -> Any:
         if tx.engine is self._engine and not tx.in_transaction():
             tx.begin()  # as SQLAlchemy would
         if (trace := self._trace()) is not None:
-            trace(self._text, values[0] if is_many else values)
-        return send(tx, self._text, values, is_many=is_many)
+            trace(text, values[0] if is_many else values)
+        return send(tx, text, values, is_many=is_many)
 
 
 def send(tx: Connection, text: str, values: Any = (), *, is_many: bool = False) -> Any:
