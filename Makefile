@@ -81,7 +81,8 @@ webhooks: $(FULL) servers ## webhooks beside a plain loop of requests, beside a 
 .PHONY: growth
 growth: $(FULL) servers ## claims against backlog, kept rows, workers, payloads, queues, a pinned horizon (HORIZON=1: that alone)
 	@echo "growth: private servers on free ports; about a quarter of an hour, and four times ten minutes for the horizon"
-	@$(BIN)/python -m benchmarks.growth --output docs/growth.json --plot docs/growth.png $(if $(QUICK),--quick) $(if $(HORIZON),--horizon)
+	@$(BIN)/python -m benchmarks.growth --output docs/growth.json --plot docs/growth.png $(if $(QUICK),--quick) \
+	  $(if $(HORIZON),--horizon) $(if $(ONLY),--only $(ONLY))
 
 .PHONY: steps
 steps: $(FULL) servers ## one enqueue and the way of one task, step by step: where the time goes, and where the wall is

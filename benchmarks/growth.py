@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import itertools
 import json
 import multiprocessing
 import os
@@ -107,14 +108,18 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a few small points: to try it, not to quote")
     parser.add_argument("--minutes", type=int, default=10, help="how long the horizon is pinned; 0: not at all")
     parser.add_argument("--horizon", action="store_true", help="that alone: the points stay as --output has them")
+    parser.add_argument("--only", choices=PINNED, help="the horizon of one contestant [both]")
     parser.add_argument("--output", type=Path, metavar="FILE.json")
     parser.add_argument("--plot", type=Path, metavar="FILE.png", help="a picture of them")
     options = parser.parse_args()
     found: dict[str, Any] = {"points": []}
     if options.horizon and options.output is not None and options.output.exists():
         found |= json.loads(options.output.read_text())
+    names = PINNED if options.only is None else (options.only,)
     found["horizon"] = []
-    for line in _figures(found, minutes=options.minutes, is_quick=options.quick, is_horizon_alone=options.horizon):
+    points = () if options.horizon else _points(found, is_quick=options.quick)
+    minutes = _minutes(found, names, options.minutes, is_quick=options.quick)
+    for line in itertools.chain(points, minutes):
         print(line, file=sys.stderr, flush=True)
         if options.output is not None:  # after each: the last ones take long, and may fail
             options.output.write_text(json.dumps(found, indent=1) + "\n")
@@ -124,12 +129,10 @@ def main() -> int:
     return 0
 
 
-def _figures(found: dict[str, Any], *, minutes: int, is_quick: bool, is_horizon_alone: bool) -> Iterator[str]:
-    """Add one figure after the other; answers a line about each."""
-    if not is_horizon_alone:
-        yield from _points(found, is_quick=is_quick)
+def _minutes(found: dict[str, Any], names: Sequence[str], count: int, *, is_quick: bool) -> Iterator[str]:
+    """Add one minute after the other; answers a line about each."""
     found["horizon_machine"] = _machine()
-    names, count, minute_s = (PINNED[-1:], 2, 3.0) if is_quick else (PINNED, minutes, 60.0)
+    names, count, minute_s = (PINNED[-1:], 2, 3.0) if is_quick else (names, count, 60.0)
     for contestant in [one for one in ROSTER if one.name in names]:
         for is_pinned in (False, True):
             for minute in horizon.minutes(contestant, count, is_pinned=is_pinned, minute_s=minute_s):
@@ -143,6 +146,7 @@ def _machine() -> dict[str, Any]:
 
 
 def _points(found: dict[str, Any], *, is_quick: bool) -> Iterator[str]:
+    """Add one point after the other; answers a line about each."""
     with start_postgres(options=POSTGRES_OPTIONS) as server:
         found["machine"] = _machine()
         for axis, scenes in axes(is_quick=is_quick).items():

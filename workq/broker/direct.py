@@ -23,7 +23,7 @@ from workq.broker.turns import Line
 from workq.codec import Envelope, decode_hint, encode_hint
 from workq.failpoints import reach
 from workq.ledger import Ledger, Look
-from workq.ledger.among import among
+from workq.ledger.among import IDS, among
 from workq.task import Claim
 
 _ROWS_SPARE = 2
@@ -131,7 +131,7 @@ class DirectConsumer(EmbeddedConsumer):
         again = step.judge(missed, looks) if missed else ()
         self._broker.insert(again, tx)
         if step.rows:
-            self._database.kept("take hints", self._take_statement).write(tx, {"b_rows": sorted(step.rows)})
+            self._database.kept("take hints", self._take_statement).write(tx, {IDS: sorted(step.rows)})
         for row_id, rest in step.rests.items():
             cut = {"b_row": row_id, "b_body": encode_hint(rest).decode("ascii"), "b_size": len(rest.task_ids)}
             self._database.kept("cut a hint", self._cut_statement).write(tx, cut)
@@ -182,7 +182,7 @@ class DirectConsumer(EmbeddedConsumer):
 
     def _take_statement(self) -> Delete:
         hint = self._database.tables.hint
-        return delete(hint).where(among(hint.c.id, self._database.dialect, name="b_rows", item="BIGINT"))
+        return delete(hint).where(among(hint.c.id, self._database.dialect, item="BIGINT"))
 
 
 def _as_chosen(claims: Sequence[Claim], hinted: Iterable[str]) -> list[Claim]:
