@@ -2,8 +2,8 @@
 
 SQLAlchemy's way from a statement to its rows costs some 200 us of processor time a call, more than the drivers' own and
 as much as a page of ids costs the server. What stays SQLAlchemy's: the text, the connection and its transaction, and
-how errors are told. A kept statement has the same text for every call, except that PostgreSQL
-gets another one where it names a single row (see among.py).
+how errors are told. A kept statement has the same text for every call, except that PostgreSQL gets another one where it
+names a single row (see among.py).
 
 MySQL's lists of ids have another text for each length (see among.py): there, everything goes through SQLAlchemy. So
 does what is sent on a connection of the caller's, or inside of a handler's transaction (see entered.py).
