@@ -5,7 +5,7 @@ PostgreSQL prepares nothing. Here the ids are one value: an array to PostgreSQL,
 an index of ASCII text, and gets its list.
 
 PostgreSQL takes an array whose length it does not know for ten rows, and so it plans anew for each call with one id,
-which costs it twice as much as the claim of that task. Where there is one, it is told so (`OF_ONE`).
+which costs it twice as much as carrying out the claim of that task. Where there is one, it is told so (`OF_ONE`).
 """
 
 from __future__ import annotations

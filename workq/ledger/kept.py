@@ -15,6 +15,7 @@ connection in a state that nobody knows: it is not used again.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Any, Final
 
@@ -93,11 +94,12 @@ class Kept:
         return count
 
     def _compile(self, statement: Executable, dialect: Dialect) -> None:
-        compiled: Any = statement.compile(dialect=dialect)  # type: ignore[attr-defined]  # every statement of ours has it
+        compile_it: Any = partial(statement.compile, dialect=dialect)  # type: ignore[attr-defined]  # all of ours have it
+        compiled = compile_it()
         self._text: str = str(compiled)
         self._text_of_one = self._text
         if dialect.name == "postgresql" and IDS in compiled.params:
-            self._text_of_one = str(statement.compile(dialect=dialect, compile_kwargs=OF_ONE))  # type: ignore[attr-defined]
+            self._text_of_one = str(compile_it(compile_kwargs=OF_ONE))
         is_positional = compiled.positional
         names: list[str] = compiled.positiontup if is_positional else list(compiled.params)
         binds = {name: _Bind(compiled.binds[name], dialect) for name in names}
