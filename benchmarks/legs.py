@@ -53,13 +53,13 @@ def opened(
         yield app, folder, servers
 
 
-def until(holds: Callable[[], bool], what: str) -> None:
-    """Wait for it, and for half an hour at most."""
+def until(holds: Callable[[], bool], what: str, *, every_s: float = 0.1) -> None:
+    """Wait for it, and for half an hour at most. Who looks takes time of those who are measured: see `every_s`."""
     deadline = time.monotonic() + LONG_S
     while not holds():
         if time.monotonic() > deadline:
             raise TimeoutError(f"not in {LONG_S:.0f} s: {what}")
-        time.sleep(0.1)
+        time.sleep(every_s)
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:

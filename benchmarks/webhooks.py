@@ -22,7 +22,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from sqlalchemy import create_engine, func, select
 
 from benchmarks import legs, machine, posts
 from workq import WorkQueue
+from workq.ledger.database import Database
 from workq.scratch.fleet import Host
 from workq.webhooks.outbox import Outbox
 
@@ -97,6 +98,7 @@ class Leg:
 
     name: str
     app: WorkQueue
+    database: Database
     outbox: Outbox
     receiver: Receiver
     folder: Path
@@ -116,9 +118,7 @@ class Leg:
 
     def send_at_once(self, count: int, endpoint: str) -> None:
         """Send so many, some hundred in a transaction."""
-        database = self.app.database()
-        engine = create_engine(database.url)  # as an application does
-        database.close()
+        engine = create_engine(self.database.url)  # as an application does
         for start in range(0, count, 500):
             with engine.begin() as connection:
                 for _ in range(start, min(count, start + 500)):
@@ -128,11 +128,9 @@ class Leg:
 
     def attempts(self) -> tuple[int, float]:
         """How many attempts are recorded, and the seconds from the first one's begin to the last one's end."""
-        database = self.app.database()
-        a = database.tables.delivery_attempt
+        a = self.database.tables.delivery_attempt
         query = select(func.count(), func.min(a.c.at), func.max(a.c.at))
-        count, first, last = database.ask(lambda tx: tuple(tx.execute(query).one()))
-        database.close()
+        count, first, last = self.database.ask(lambda tx: tuple(tx.execute(query).one()))
         return count, 0.0 if first is None else (last - first).total_seconds()
 
 
@@ -200,7 +198,7 @@ def _delivered_s(leg: Leg, count: int, processes: int) -> float:
     )
     leg.send_at_once(count, "queued")
     with leg.worker(processes=processes):
-        legs.until(lambda: leg.attempts()[0] >= count, "all are delivered")
+        legs.until(lambda: leg.attempts()[0] >= count, "all are delivered", every_s=0.5)
     recorded, took_s = leg.attempts()
     arrived = len(leg.receiver.seen()["queued"])
     if (recorded, arrived) != (count, count):
@@ -277,8 +275,12 @@ def _percentiles(late_s: list[float]) -> dict[str, float]:
 
 @contextmanager
 def _leg(name: str) -> Iterator[tuple[Leg, dict[str, str]]]:
-    with legs.opened(name, WORKQ_WEBHOOK_ALLOW="loopback") as (app, folder, servers), Receiver() as receiver:
-        yield Leg(name, app, Outbox(app), receiver, folder), servers
+    with (
+        legs.opened(name, WORKQ_WEBHOOK_ALLOW="loopback") as (app, folder, servers),
+        closing(app.database()) as database,
+        Receiver() as receiver,
+    ):
+        yield Leg(name, app, database, Outbox(app), receiver, folder), servers
 
 
 if __name__ == "__main__":
