@@ -169,7 +169,7 @@ def test_every_state_is_in_its_reference_with_what_may_follow() -> None:
 
 def test_every_table_and_column_is_in_its_reference() -> None:
     text = text_of("docs/reference/sql.md")
-    tables = Tables("workq")
+    tables = Tables("workq", "sqlite")
     for table in tables.metadata.sorted_tables:
         assert f"| `{table.name}` |" in text, table.name
     for column in tables.task.columns:

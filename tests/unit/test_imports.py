@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -30,3 +31,23 @@ print(' '.join(sorted(sys.modules)))
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
     assert not loaded & HEAVY, loaded & HEAVY
+
+
+def test_a_worker_on_one_file_loads_nothing_of_the_other_databases(tmp_path: Path) -> None:
+    code = """
+import sys
+import workq.worker
+from workq import WorkQueue
+from workq.ledger import migrate
+with WorkQueue(ledger=sys.argv[1]) as wq:
+    database = wq.database()
+    migrate.migrate(database)
+    database.close()
+    wq.stores.ledger.workers()
+print(' '.join(name for name in sys.modules if name.startswith("sqlalchemy.dialects.")))
+"""
+    command = [sys.executable, "-c", code, f"sqlite:///{tmp_path}/workq.db"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    loaded = {name.split(".")[2] for name in done.stdout.split()}
+    assert "sqlite" in loaded
+    assert not loaded & {"postgresql", "mysql"}

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from importlib import import_module
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection, Table, and_, any_, case, delete, func, select, update
-from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.sql.elements import ColumnElement
 
@@ -44,6 +44,8 @@ class EmbeddedInFlight:
         self._hold = database.tables.hold
         self._lease = database.tables.lease
         self._meta = database.tables.meta
+        self._insert: Any = import_module(f"sqlalchemy.dialects.{database.dialect}").insert
+        """This database's own: see `_Text` in workq/ledger/tables.py."""
 
     def join(self, worker: str, *, lease_s: float) -> None:
         """See the port. An incarnation that was reaped never comes back: LeaseLost."""
@@ -210,12 +212,12 @@ class EmbeddedInFlight:
             return set()
         match self._database.dialect:
             case "sqlite":
-                if tx.execute(self._upsert(sqlite.insert(self._hold), exact=exact), rows).rowcount == len(rows):
+                if tx.execute(self._upsert(self._insert(self._hold), exact=exact), rows).rowcount == len(rows):
                     return set(wanted)
                 return set(self._attempts(tx, list(wanted), of=by))
             case "postgresql":
                 # RETURNING also makes SQLAlchemy send the rows by the thousand; without it they go one by one
-                upsert = self._upsert(postgresql.insert(self._hold), exact=exact).returning(self._hold.c.task_id)
+                upsert = self._upsert(self._insert(self._hold), exact=exact).returning(self._hold.c.task_id)
                 return set(tx.execute(upsert, rows).scalars().all())
             case _:
                 return self._take_in_steps(tx, rows, by=by, exact=exact)
@@ -289,13 +291,11 @@ class EmbeddedInFlight:
         The rows are plain values without expressions: then PyMySQL sends all in one statement.
         """
         match self._database.dialect:
-            case "sqlite":
-                tx.execute(sqlite.insert(table).on_conflict_do_nothing(), rows)
-            case "postgresql":
-                tx.execute(postgresql.insert(table).on_conflict_do_nothing(), rows)
+            case "sqlite" | "postgresql":
+                tx.execute(self._insert(table).on_conflict_do_nothing(), rows)
             case _:
                 key = table.primary_key.columns.values()[0]
-                tx.execute(mysql.insert(table).on_duplicate_key_update({key.name: key}), rows)
+                tx.execute(self._insert(table).on_duplicate_key_update({key.name: key}), rows)
 
     def _clock(self, tx: Connection, plus_s: float = 0.0) -> datetime:
         """The database's clock as a value."""

@@ -92,7 +92,7 @@ class Database:
         self.url = ledger_url(url)
         self.namespace = namespace
         self.dialect = self.url.get_backend_name()
-        self.tables = Tables(namespace)
+        self.tables = Tables(namespace, self.dialect)
         self.clock_offset_s = 0.0
         """Added to the database's clock in every statement. Always 0 outside of tests, which move it."""
         self._statement_timeout_s = statement_timeout_s

@@ -10,8 +10,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import DateTime, String, TypeDecorator, type_coerce
-from sqlalchemy.dialects import mysql, postgresql
+from sqlalchemy import TIMESTAMP, DateTime, String, TypeDecorator, type_coerce
 from sqlalchemy.engine import Dialect
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.elements import ColumnElement
@@ -27,8 +26,10 @@ class Instant(TypeDecorator[datetime]):
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         if dialect.name == "postgresql":
-            return dialect.type_descriptor(postgresql.TIMESTAMP(timezone=True))
+            return dialect.type_descriptor(TIMESTAMP(timezone=True))
         if dialect.name in ("mysql", "mariadb"):
+            from sqlalchemy.dialects import mysql  # with MySQL only: see `_Text` in tables.py
+
             return dialect.type_descriptor(mysql.DATETIME(fsp=6))
         return dialect.type_descriptor(String(23))
 
