@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, and_, func, select, union
+from sqlalchemy import Connection, Select, and_, func, select, union
 from sqlalchemy.sql.elements import ColumnElement
 
 from workq.ledger import LimitRow, Unpublished, permits
@@ -63,24 +63,30 @@ class Limiting(Claiming):
         about to park behind others may be missed, when all those go by meanwhile: a sweep finds it.) On SQLite nobody
         is about to: whoever writes after what has come free sees it.
         """
-        h, k, now = self.database.tables.throttle, self.database.tables.parked, self.database.now
-        locks = (
-            select(h.c.id, (h.c.changed_at < now(-permits.IDLE_S)).label("is_idle"))
-            .where(among(h.c.id, self.database.dialect, item="TEXT"))
-            .order_by(h.c.id)
-            .with_for_update()
-        )
-        waiting = select(k.c.limit_key).where(among(k.c.limit_key, self.database.dialect, item="TEXT")).distinct()
 
         def look(tx: Connection) -> list[str]:
             given = {"b_ids": list(keys)}
-            found = self.database.kept("lock limits", lambda: locks).rows(tx, given)
-            parked = {key for (key,) in self.database.kept("limits with parked", lambda: waiting).rows(tx, given)}
+            found = self.database.kept("lock limits", self._locks_statement).rows(tx, given)
+            waiting = self.database.kept("limits with parked", self._parked_statement).rows(tx, given)
+            parked = {key for (key,) in waiting}
             return [key for key, is_idle in found if is_idle or key in parked]
 
         if not keys:
             return []
         return self.database.ask(look) if self.database.dialect == "sqlite" else self.database.run(look)
+
+    def _locks_statement(self) -> Select[Any]:
+        h, now = self.database.tables.throttle, self.database.now
+        return (
+            select(h.c.id, (h.c.changed_at < now(-permits.IDLE_S)).label("is_idle"))
+            .where(among(h.c.id, self.database.dialect, item="TEXT"))
+            .order_by(h.c.id)
+            .with_for_update()
+        )
+
+    def _parked_statement(self) -> Select[Any]:
+        k = self.database.tables.parked
+        return select(k.c.limit_key).where(among(k.c.limit_key, self.database.dialect, item="TEXT")).distinct()
 
     def _admit(self, key: str, *, dry_run: bool) -> list[Unpublished]:
         def give(tx: Connection) -> list[Unpublished]:
