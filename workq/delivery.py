@@ -133,6 +133,8 @@ class EndpointOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     total_s: float | None = None
     ordered: Ordered = Ordered.NO
     on_410: OnGone = OnGone.DISABLE
+    header_alias: str | None = None
+    """What the three headers of every webhook are called, too: `svix` says `svix-id` beside `webhook-id`."""
 
 
 class NewEndpoint(msgspec.Struct, frozen=True):

@@ -47,11 +47,15 @@ def test_an_endpoint_is_added_shown_changed_and_removed(cli: Cli) -> None:
         "3",
         "--max-age",
         "3d",
+        "--header-alias",
+        "Svix",
     ]
     edited = cli.here("webhook", "endpoint", "edit", "acme", "--to", f"{URL}/v2", "--topic", "other", *options)
     shown, listed = cli.look("webhook", "endpoint", "show", "acme"), cli.look("webhook", "endpoint", "ls")
     grows = cli.here("webhook", "endpoint", "edit", "acme", "--retry-schedule", "5s..1m*5", "-o", "json").json()
-    back = cli.here(*["webhook", "endpoint", "edit", "acme", "--retry-schedule", "spec", "--rate", "none"])
+    back = cli.here(
+        *["webhook", "endpoint", "edit", "acme", "--retry-schedule", "spec", "--rate", "none", "--header-alias", "none"]
+    )
     again = cli.look("webhook", "endpoint", "show", "acme")
     removed, missing = (cli.here("webhook", "endpoint", "rm", "acme") for _ in range(2))
 
@@ -64,6 +68,7 @@ def test_an_endpoint_is_added_shown_changed_and_removed(cli: Cli) -> None:
     assert (shown["retry_schedule"], shown["rate"], shown["concurrency"]) == ([5.0, 60.0], "10/s", 2)
     assert (shown["total_s"], shown["max_age_s"], shown["headers"]) == (3.0, 259_200.0, ["x-token"])
     assert (made["on_410"], shown["on_410"]) == ("disable", "confirm")
+    assert (made["header_alias"], shown["header_alias"], again["header_alias"]) == (None, "svix", None)
     assert grows["retry_schedule"] == [5.0, 10.0, 20.0, 40.0, 60.0]
     assert (again["retry_schedule"], again["rate"], again["concurrency"]) == (None, None, 2)
     assert "no endpoint 'acme'" in missing.err

@@ -89,6 +89,17 @@ def carried(
     return asyncio.run(run()), told
 
 
+def test_an_alias_says_its_headers_again_whatever_the_endpoints_own_ones_say() -> None:
+    sealed = Vault().seal(Content((Secret(SECRET),), {"svix-id": "mine"}))
+
+    _, told = carried(replace(PARCEL, sealed=sealed, options=EndpointOptions(header_alias="svix")))
+
+    [(_, body, headers, _)] = told.sent
+    theirs = {f"webhook-{part}": headers[f"svix-{part}"] for part in ("id", "timestamp", "signature")}
+    assert theirs.items() <= headers.items()
+    assert Webhook(SECRET).verify(body, theirs)["type"] == "invoice.paid"
+
+
 def test_it_is_sent_as_it_was_written_and_signed_for_this_very_attempt() -> None:
     delivered, told = carried()
 

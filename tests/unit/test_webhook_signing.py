@@ -58,6 +58,18 @@ def test_we_accept_what_the_independent_library_signs() -> None:
     assert verify(theirs, BODY, SECRET) == "msg_9"
 
 
+def test_under_an_alias_the_same_is_said_again() -> None:
+    now = datetime.now(UTC)
+
+    both = signed((SECRET, OTHER), message_id="msg_1", body=BODY, at=now, alias="svix")
+
+    assert both == {
+        **signed((SECRET, OTHER), message_id="msg_1", body=BODY, at=now),
+        **{f"svix-{part}": both[f"webhook-{part}"] for part in ("id", "timestamp", "signature")},
+    }
+    assert len(both) == 6
+
+
 def test_headers_are_taken_as_frameworks_have_them() -> None:
     told = headers()
     message = Message()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from ipaddress import ip_address
+from typing import Any
 
 import pytest
 
 from workq.config.addresses import Allowed, Ports, is_external
 from workq.errors import ConfigError
-from workq.webhooks.target import URL_MAX, Policy, check_headers, checked
+from workq.webhooks.target import URL_MAX, Policy, check_header_alias, check_headers, checked
 
 EXTERNAL = [
     *("1.1.1.1", "8.8.8.8", "9.255.255.255", "11.0.0.0", "93.184.216.34", "100.63.255.255", "100.128.0.0"),
@@ -209,3 +210,15 @@ def test_headers_of_a_receiver_are_kept_in_lower_case() -> None:
 def test_headers_that_are_ours_or_that_http_cannot_carry_are_refused(headers: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=r"^header"):
         check_headers(headers)
+
+
+def test_an_alias_is_a_name_in_lower_case() -> None:
+    assert [check_header_alias(one) for one in ("svix", "X-Shop")] == ["svix", "x-shop"]
+
+
+@pytest.mark.parametrize(
+    "alias", ["", "svix-", "two words", "a\r\nb", "wébhook", "webhook", "Webhook", "a" * 41, None, 7]
+)
+def test_an_alias_that_http_cannot_carry_or_that_is_ours_is_refused(alias: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^header"):
+        check_header_alias(alias)

@@ -60,6 +60,11 @@ def _options(command: Any) -> Any:
                 type=click.Choice([one.value for one in OnGone]),
                 help="what a 410 leads to; confirm: asked once more, an hour later",
             ),
+            click.option(
+                "--header-alias",
+                metavar="NAME",
+                help="svix: its headers are there as svix-id, svix-timestamp and svix-signature, too; `none`",
+            ),
         )
     ):
         command = option(command)
@@ -260,8 +265,9 @@ def _given(given: dict[str, Any]) -> dict[str, Any]:
     schedule = found.get("retry_schedule")
     if schedule is not None:
         found["retry_schedule"] = None if schedule == "spec" else _schedule(schedule)
-    if found.get("rate") == "none":
-        found["rate"] = None
+    for name in ("rate", "header_alias"):
+        if found.get(name) == "none":
+            found[name] = None
     return found
 
 

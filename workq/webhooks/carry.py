@@ -125,10 +125,9 @@ class Carrier:
             log.warning("webhook.no_key: %s", error)
             raise Snooze(NO_KEY_S, str(error)) from error
         options, body, now = parcel.options, parcel.body.encode(), datetime.now(UTC)
-        headers = {
-            **content.headers,
-            **signed(content.signing(now), message_id=parcel.webhook_id, body=body, at=now),
-        }
+        headers = content.headers | signed(
+            content.signing(now), message_id=parcel.webhook_id, body=body, at=now, alias=options.header_alias
+        )
         answer = await sender.post(parcel.url, body, headers, connect_s=options.connect_s, total_s=options.total_s)
         if answer.is_proxy_away:
             log.warning("webhook.no_proxy: %s", answer.error)

@@ -33,7 +33,7 @@ from workq.limits import check_concurrency, check_rate
 from workq.names import check_delay_s
 from workq.webhooks.backoff import check_steps
 from workq.webhooks.signing import check_secret, new_secret
-from workq.webhooks.target import Policy, check_headers, checked
+from workq.webhooks.target import Policy, check_header_alias, check_headers, checked
 from workq.webhooks.vault import SECRETS_MAX, Content, Secret, Vault
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ class Endpoint:
     max_age_s: float | None
     ordered: Ordered
     on_410: OnGone
+    header_alias: str | None
     headers: tuple[str, ...]
     old_secrets: tuple[datetime, ...]
     failures: int
@@ -110,7 +111,8 @@ class Endpoints:
             options: `retry_schedule` (the waits behind the first attempt, the second, ... in seconds; or `growing()`),
                 `concurrency` (requests at once), `rate` (`"10/s"`), `connect_s` and `total_s` (deadlines), `max_age_s`,
                 `ordered` (`endpoint` or `key`: one after the other, in the order in which they were sent), `on_410`
-                (`disable` it at once, or `confirm`: only if an hour later it answers so again).
+                (`disable` it at once, or `confirm`: only if an hour later it answers so again), `header_alias`
+                (`"svix"`: the headers of every webhook are there as `svix-id` and its like, too).
 
         Raises:
             ConfigError: something of it is wrong; nothing was stored. Refused: there is one of that id.
@@ -294,6 +296,7 @@ class Endpoints:
             max_age_s=row.options.max_age_s,
             ordered=row.options.ordered,
             on_410=row.options.on_410,
+            header_alias=row.options.header_alias,
             headers=tuple(sorted(content.headers)),
             old_secrets=tuple(one.until for one in content.secrets if one.until is not None and one.until > now),
             failures=row.failures,
@@ -324,6 +327,8 @@ def _options(before: EndpointOptions, given: Mapping[str, Any]) -> EndpointOptio
                 options = replace(options, ordered=Ordered.NO if value is None else check_ordered(value))
             case "on_410":
                 options = replace(options, on_410=OnGone.DISABLE if value is None else check_on_410(value))
+            case "header_alias":
+                options = replace(options, header_alias=None if value is None else check_header_alias(value))
             case _:
                 raise TypeError(f"unexpected option {name!r}")
     return options

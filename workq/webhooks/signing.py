@@ -58,18 +58,19 @@ def check_secret(secret: object) -> str:
     return text
 
 
-def signed(secrets: Sequence[str], *, message_id: str, body: bytes, at: datetime) -> dict[str, str]:
+def signed(
+    secrets: Sequence[str], *, message_id: str, body: bytes, at: datetime, alias: str | None = None
+) -> dict[str, str]:
     """The three headers of one attempt: signed with each of these secrets, the first one's signature first.
 
-    `at`: the instant of this attempt, aware.
+    `at`: the instant of this attempt, aware. `alias`: they are there under this name, too, for receivers that verify
+    what another system used to send.
     """
     at = at.astimezone(UTC)
     signatures = (_signature(secret, message_id, at, body.decode()) for secret in secrets)
-    return {
-        "webhook-id": message_id,
-        "webhook-timestamp": str(int(at.timestamp())),
-        "webhook-signature": " ".join(signatures),
-    }
+    parts = {"id": message_id, "timestamp": str(int(at.timestamp())), "signature": " ".join(signatures)}
+    names = ("webhook",) if alias is None else (alias, "webhook")
+    return {f"{name}-{part}": text for name in names for part, text in parts.items()}
 
 
 def verify(

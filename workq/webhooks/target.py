@@ -22,6 +22,7 @@ SCHEMES: Final = ("http", "https")
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 HEADERS_MAX: Final = 50
 HEADER_VALUE_MAX: Final = 4096
+ALIAS_MAX: Final = 40
 _TOKEN: Final = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _OURS: Final = frozenset(
     {
@@ -119,6 +120,20 @@ def _check_host(host: str, netloc: str, policy: Policy) -> None:
 
 def _and(text: str, port: int) -> str:
     return f"{text},{port}" if text else f"80,443,{port}"
+
+
+def check_header_alias(alias: object) -> str:
+    """Another name for the headers of every webhook, in lower case: `svix` stands for `svix-id` and its like.
+
+    Raises:
+        ConfigError: none that HTTP can carry, or one that is ours to say already.
+    """
+    if not isinstance(alias, str) or not 0 < len(alias) <= ALIAS_MAX or not set(alias) <= _TOKEN or alias[-1] == "-":
+        raise ConfigError(
+            f"header_alias: need letters, digits and - such as 'svix', at most {ALIAS_MAX}, not {alias!r}"
+        )
+    check_headers({f"{alias}-{part}": "" for part in ("id", "timestamp", "signature")})
+    return alias.lower()
 
 
 def check_headers(headers: Mapping[str, object]) -> dict[str, str]:
