@@ -22,11 +22,13 @@ _BEFORE_ITS_SUPERVISOR: Final = 200
 _SCORE_MAX: Final = 1000
 
 
-def offer_as_victim(score: Path = Path("/proc/self/oom_score_adj")) -> None:
-    """Let the kernel choose this process, which runs user code, before the supervisor, which tells how it died.
+def offer_as_victim(pid: int, proc: Path = Path("/proc")) -> None:
+    """Let the kernel choose this process, which runs user code, before its supervisor, which tells how it died.
 
     Seen in a small control group: the second victim, a few milliseconds after the first, whose memory was not free yet.
+    The supervisor offers it as soon as it is there: it has little memory while it starts, and looked the smaller one.
     """
+    score = proc / str(pid) / "oom_score_adj"
     with suppress(OSError, ValueError):
         score.write_text(str(min(_SCORE_MAX, int(score.read_text()) + _BEFORE_ITS_SUPERVISOR)))
 

@@ -34,7 +34,7 @@ from workq.errors import Unavailable
 from workq.evidence import EXIT_BROKEN, EXIT_LEASE_LOST, Facts, Kind, OutOfMemory, how_it_ended, signal_of
 from workq.failpoints import reach
 from workq.ledger import Evidence, Reaped
-from workq.oom import Group, Kills
+from workq.oom import Group, Kills, offer_as_victim
 from workq.schedule import Ticker
 from workq.stacks import WAIT_S, Found, Stacks
 from workq.sweep import Swept, finish_reaping, settle_in_its_place, sweep
@@ -263,6 +263,7 @@ class Supervisor:
                 process = subprocess.Popen([sys.executable, "-m", "workq.worker"], stdin=subprocess.PIPE, bufsize=0)
             finally:
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+            offer_as_victim(process.pid)
         except OSError:  # tried again and again: nothing may pile up
             board.remove()
             if stacks is not None:

@@ -43,7 +43,6 @@ from workq.held import held_for
 from workq.incarnation import Incarnation
 from workq.intake import Intake, Parts
 from workq.logs import configure
-from workq.oom import offer_as_victim
 from workq.pool import Pool
 from workq.prefetch import Prefetch
 from workq.settle import Settler
@@ -264,7 +263,6 @@ def main() -> int:
     board, stacks = Board(Path(spec.board)), Stacks(Path(spec.stacks))
     stacks.path.unlink(missing_ok=True)  # both sides have it open: nothing is left behind, whoever dies first
     stacks.listen()
-    offer_as_victim()
     try:
         app = load_app(spec.app)
         app.registry.freeze()

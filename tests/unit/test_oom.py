@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -151,13 +152,24 @@ def test_no_limit_is_none(machine: Machine, text: str) -> None:
 def test_a_worker_process_is_offered_to_the_kernel_before_its_supervisor(
     tmp_path: Path, before: str, after: str
 ) -> None:
-    score = tmp_path / "oom_score_adj"
+    score = tmp_path / "7" / "oom_score_adj"
+    score.parent.mkdir()
     score.write_text(before)
 
-    offer_as_victim(score)
-    offer_as_victim(tmp_path / "missing" / "file")
+    offer_as_victim(7, tmp_path)
+    offer_as_victim(8, tmp_path)
 
     assert score.read_text() == after
+
+
+def test_a_child_can_be_offered_as_soon_as_it_is_there() -> None:
+    mine = int(Path("/proc/self/oom_score_adj").read_text())
+    with subprocess.Popen(["sleep", "60"]) as child:
+        offer_as_victim(child.pid)
+        its = int(Path(f"/proc/{child.pid}/oom_score_adj").read_text())
+        child.kill()
+
+    assert its == min(1000, mine + 200)
 
 
 def proc(folder: Path, cgroup: str, mounts: list[str]) -> Path:
