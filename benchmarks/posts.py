@@ -52,7 +52,7 @@ def main() -> int:
     return 0
 
 
-class Receiver(asyncio.Protocol):
+class Connection(asyncio.Protocol):
     """One connection to the receiver. Of HTTP it knows as much as the requests here need.
 
     It shares the processors with those who send: what it costs is taken from both, but more from who needs both cores.
@@ -103,7 +103,7 @@ class Receiver(asyncio.Protocol):
 
 async def receive() -> None:
     """Until the other end of our standard input is closed."""
-    server = await asyncio.get_running_loop().create_server(Receiver, "127.0.0.1", 0)
+    server = await asyncio.get_running_loop().create_server(Connection, "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     await asyncio.to_thread(sys.stdin.read)
     server.close()

@@ -46,3 +46,15 @@ def test_who_was_killed_is_not_asked_again_for_its_stacks_while_it_dies(
 
     assert dying.stack_note is None
     assert (dying.overdue or dying.condemned)[0].task_id == TASK
+
+
+def test_a_child_is_offered_to_the_kernel_before_its_supervisor_from_its_begin_on(tmp_path: Path) -> None:
+    with WorkQueue(ledger=f"sqlite:///{tmp_path}/ledger.db") as app:
+        child = Supervisor(app, app_path="shop:wq", queues=["default"], processes=1, threads=1)._spawn()
+        with child.process as process:
+            its = int(Path(f"/proc/{process.pid}/oom_score_adj").read_text())
+            process.kill()
+        child.board.remove()
+        child.stacks.remove()
+
+    assert its == min(1000, int(Path("/proc/self/oom_score_adj").read_text()) + 200)

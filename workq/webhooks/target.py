@@ -130,7 +130,7 @@ def check_header_alias(alias: object) -> str:
     """
     if not isinstance(alias, str) or not 0 < len(alias) <= ALIAS_MAX or not set(alias) <= _TOKEN or alias[-1] == "-":
         raise ConfigError(
-            f"header_alias: need letters, digits and - such as 'svix', at most {ALIAS_MAX}, not {alias!r}"
+            f"header_alias: need letters, digits and - such as 'svix', at most {ALIAS_MAX}, not {alias!r:.60}"
         )
     check_headers({f"{alias}-{part}": "" for part in ("id", "timestamp", "signature")})
     return alias.lower()
