@@ -161,7 +161,8 @@ class Pool:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._coming: deque[Attempt] = deque()
         """For the event loop, which is told once of many."""
-        self._coroutines: set[asyncio.Task[None]] = set()
+        self._coroutines: dict[int, asyncio.Task[None]] = {}
+        """By line: a loop does not keep its tasks alive."""
         self._ended = threading.Event()
         self._is_leaving = False
 
@@ -522,12 +523,17 @@ class Pool:
 
     def _start_coming(self) -> None:
         """In the event loop."""
+        loop = asyncio.get_running_loop()
         while self._coming:
             attempt = self._coming.popleft()
-            run = self._run_async if attempt.others is None else self._run_together_async
-            task = asyncio.get_running_loop().create_task(run(attempt))
-            self._coroutines.add(task)  # a loop does not keep its tasks alive
-            task.add_done_callback(self._coroutines.discard)
+            self._coroutines[attempt.line] = loop.create_task(self._run_in_loop(attempt))
+
+    async def _run_in_loop(self, attempt: Attempt) -> None:
+        """A callback at a task's end would cost as much as all else that is done here for a coroutine."""
+        try:
+            await (self._run_async(attempt) if attempt.others is None else self._run_together_async(attempt))
+        finally:
+            self._coroutines.pop(attempt.line, None)
 
     def _event_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
