@@ -6,10 +6,9 @@ and is settled by whoever buries the process.
 Several tasks may share one call (`batch=`): it takes one thread, each of them has its own line and outcome, and the
 first stands for all of them on their way. What still waits for such company is in linger.py.
 
-Plain handlers run in up to `threads` threads, and up to as many coroutines in one event loop; `limits` raises
-SoftTimeLimit in what runs too long. Every attempt has a line on the board from its start until it is settled. A thread
-here that dies of anything but its handler's exception ends the process (`on_death`): else its attempt would never be
-settled.
+Plain handlers run in up to `threads` threads, coroutines in one event loop; `limits` raises SoftTimeLimit in what runs
+too long. Every attempt has a line on the board from its start until it is settled. A thread here that dies of anything
+but its handler's exception ends the process (`on_death`): its attempt would never be settled.
 
 `begin` and `finish` are the two ends of one attempt, and may be called from anywhere; `dispatch` alone decides who
 calls them, and is what a simulation replaces.
@@ -234,7 +233,7 @@ class Pool:
         handler = attempt.handler
         if handler is not None and handler.is_async:
             self._coming.append(attempt)
-            if len(self._coming) == 1:  # else somebody is on the way to all of them, or all who may run do
+            if len(self._coming) == 1:  # else somebody is on the way to all of them
                 self._event_loop().call_soon_threadsafe(self._start_coming)
             return
         self._inbox.put(attempt)
@@ -393,23 +392,16 @@ class Pool:
         self.hand_back_unstarted()
 
     def hand_back_unstarted(self) -> None:
-        """What waits for a thread, or in the event loop, goes back at no cost."""
-        while (attempt := self._unstarted()) is not None:
+        """What waits for a thread goes back at no cost."""
+        while True:
+            try:
+                attempt = self._inbox.get_nowait()
+            except queue.Empty:
+                return
             if attempt.others is not None:
                 self.hand_back_together(attempt.company)
             else:
                 self.finish(attempt, HandedBack())
-
-    def _unstarted(self) -> Attempt | None:
-        """The next of those who wait, if any."""
-        try:
-            return self._inbox.get_nowait()
-        except queue.Empty:
-            pass
-        try:
-            return self._coming.popleft()
-        except IndexError:
-            return None
 
     def wait_until_idle(self, timeout_s: float) -> bool:
         """Wait for what runs; False when the time is up before."""
@@ -469,7 +461,7 @@ class Pool:
         handler = attempt.handler
         if handler is None:
             raise RuntimeError(f"{attempt.claim.task_id} was queued without a handler")
-        if self._is_leaving or not self._may_start() or self._is_late(attempt):
+        if not self._may_start() or self._is_late(attempt):
             self.finish(attempt, HandedBack())
             return
         began = self.begin(attempt)
@@ -530,13 +522,10 @@ class Pool:
         return on_time
 
     def _start_coming(self) -> None:
-        """In the event loop: as many at once as there may be threads. Each that ends starts the next."""
+        """In the event loop."""
         loop = asyncio.get_running_loop()
-        while len(self._coroutines) < self.threads:
-            try:
-                attempt = self._coming.popleft()
-            except IndexError:  # others take from it, to hand back
-                return
+        while self._coming:
+            attempt = self._coming.popleft()
             self._coroutines[attempt.line] = loop.create_task(self._run_in_loop(attempt))
 
     async def _run_in_loop(self, attempt: Attempt) -> None:
@@ -545,7 +534,6 @@ class Pool:
             await (self._run_async(attempt) if attempt.others is None else self._run_together_async(attempt))
         finally:
             self._coroutines.pop(attempt.line, None)
-            self._start_coming()
 
     def _event_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
