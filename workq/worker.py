@@ -56,11 +56,10 @@ log = logging.getLogger("workq.worker")
 EXIT_GRACE_EXCEEDED = 1
 LAST_BEAT_S = 10.0
 """How long to wait for the last beat before leaving."""
-GARBAGE_EVERY = 50_000
-"""After so many new objects that stay, cycles among them are looked for: with some hundred bytes each, a few MiB.
-
-A process that is busy with webhooks has many that stay until an answer comes, and hardly a cycle: of 20,000 webhooks,
-113 objects were found in 112 looks. Python's own 700 cost it some 8 % of its time, and 10,000 still 5 %."""
+GARBAGE_EVERY = 10_000
+"""After so many new objects that stay, cycles among them are looked for. Python's own 700 costs a process that is busy
+with webhooks some 8 % of its time: each of them is many objects that stay until its answer comes. 50,000 would save
+another 5 %; but what handlers leave in cycles, and all that hangs on it, would stay five times as long."""
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):
