@@ -194,7 +194,7 @@ def _plain_per_s(count: int) -> float:
 
 def _delivered_s(leg: Leg, count: int, processes: int) -> float:
     leg.outbox.endpoints.add(
-        leg.receiver.to("queued"), endpoint_id="queued", secret=posts.SECRET, concurrency=10 * posts.AT_ONCE
+        leg.receiver.to("queued"), endpoint_id="queued", secret=posts.SECRET, concurrency=100 * posts.AT_ONCE
     )
     leg.send_at_once(count, "queued")
     with leg.worker(processes=processes):

@@ -18,17 +18,19 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from workq.beat import Heart
 from workq.delivery import BEYOND_SUSPICION
-from workq.handler import Registry
+from workq.handler import Handler, Registry
 from workq.held import Held
 from workq.inflight import Entry
 from workq.linger import Group, Member
 from workq.logs import Seldom
 from workq.pool import Pool
 from workq.run import prepare
-from workq.task import Claim, HandedBack
+from workq.task import Claim, HandedBack, Outcome
 
 SUSPECTS_TOGETHER_S = 5.0
 """Suspects wait here for each other as long as each takes no longer: handed back, they would go behind the backlog."""
@@ -87,6 +89,7 @@ class Dispatch:
         """
         slots = {claim.limit_key for claim in claims if claim.limit_key and claim.start_within_s is not None}
         self._held.claimed([Entry(claim.task_id, claim.queue, claim.attempt) for claim in claims])
+        starting: list[tuple[Claim, float | None]] = []
         for claim in claims:
             start_by = None if claim.start_within_s is None else asked_at + claim.start_within_s
             if not self._is_ours(claim, hinted[claim.task_id]):
@@ -96,7 +99,8 @@ class Dispatch:
                     self._waiting_since = self._clock()
                 self._suspects.append((claim, start_by))
             else:
-                self._start(claim, start_by)
+                starting.append((claim, start_by))
+        self._start(starting)
         if self._linger.is_used:
             self._linger.came(len(claims))
             self.start_together()
@@ -120,7 +124,7 @@ class Dispatch:
             if self._suspects and self._heart.is_trusted:
                 self._is_alone = True
                 self._waiting_since = self._clock()  # they go one after the other, as long as each is quick
-                self._start(*self._suspects.popleft(), is_alone=True)
+                self._start([self._suspects.popleft()], is_alone=True)
         return self.is_reserved
 
     def relieve(self) -> None:
@@ -152,17 +156,48 @@ class Dispatch:
         self._held.claimed([Entry(claim.task_id, claim.queue, claim.attempt)])
         return claim.queue in self._queues
 
-    def _start(self, claim: Claim, start_by: float | None, *, is_alone: bool = False) -> None:
-        handler = self._registry.get(claim.name)
-        arguments, ended = prepare(claim, handler, rng=self._rng)
-        if ended is None and not self._heart.is_trusted:  # this process was stopped while it claimed: too late to start
-            ended = HandedBack()
-        if ended is None and handler is not None and handler.batch is not None:
-            self._pool.pace.weigh(len(claim.payload))
-            member = Member(claim, arguments["a"][0], start_by)
-            if is_alone:
-                self._pool.take_together(Group(handler, [member], self._clock()))
+    def _start(self, claims: Sequence[tuple[Claim, float | None]], *, is_alone: bool = False) -> None:
+        """Start these, each until its moment."""
+        prepared = [
+            _Prepared(claim, start_by, handler, *prepare(claim, handler, rng=self._rng))
+            for claim, start_by in claims
+            for handler in [self._registry.get(claim.name)]
+        ]
+        _look_ahead(prepared)
+        for one in prepared:
+            # this process was stopped while it claimed: too late to start
+            ended = HandedBack() if one.ended is None and not self._heart.is_trusted else one.ended
+            claim, handler = one.claim, one.handler
+            if ended is None and handler is not None and handler.batch is not None:
+                self._pool.pace.weigh(len(claim.payload))
+                member = Member(claim, one.arguments["a"][0], one.start_by)
+                if is_alone:
+                    self._pool.take_together(Group(handler, [member], self._clock()))
+                else:
+                    self._linger.add(handler.batch, handler, member)
             else:
-                self._linger.add(handler.batch, handler, member)
-            return
-        self._pool.take(claim, handler, arguments, ended, start_by=start_by)
+                self._pool.take(claim, handler, one.arguments, ended, start_by=one.start_by)
+
+
+@dataclass(slots=True)
+class _Prepared:
+    """What is about to start, or has ended before its start."""
+
+    claim: Claim
+    start_by: float | None
+    handler: Handler[..., Any] | None
+    arguments: Any
+    ended: Outcome | None
+
+
+def _look_ahead(prepared: Sequence[_Prepared]) -> None:
+    """Let each handler that can read what it needs for many tasks at once."""
+    able: dict[str, list[_Prepared]] = {}
+    for one in prepared:
+        if one.handler is not None and one.handler.ahead is not None and one.ended is None:
+            able.setdefault(one.handler.name, []).append(one)
+    for of_one in able.values():
+        handler = of_one[0].handler
+        if handler is not None and handler.ahead is not None:
+            for one, arguments in zip(of_one, handler.ahead([one.arguments for one in of_one]), strict=True):
+                one.arguments = arguments

@@ -9,7 +9,7 @@ import asyncio
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial, update_wrapper
@@ -198,6 +198,8 @@ class Handler(Generic[P, R]):
         self.retries = retries
         self.time_limit_s = time_limit_s
         self.batch: Batch | None = None
+        self.ahead: Callable[[Sequence[Any]], Sequence[Any]] | None = None
+        """Gets the arguments of what was claimed together, and answers them, with what it has read for all at once."""
         self.is_async = inspect.iscoroutinefunction(inspect.unwrap(_innermost(function)))
         self.producer = producer
         self._payload_max_bytes = payload_max_bytes

@@ -6,9 +6,9 @@ and is settled by whoever buries the process.
 Several tasks may share one call (`batch=`): it takes one thread, each of them has its own line and outcome, and the
 first stands for all of them on their way. What still waits for such company is in linger.py.
 
-Plain handlers run in up to `threads` threads, coroutines in one event loop; `limits` raises SoftTimeLimit in what runs
-too long. Every attempt has a line on the board from its start until it is settled. A thread here that dies of anything
-but its handler's exception ends the process (`on_death`): its attempt would never be settled.
+Plain handlers run in up to `threads` threads, and up to as many coroutines in one event loop; `limits` raises
+SoftTimeLimit in what runs too long. Every attempt has a line on the board from its start until it is settled. A thread
+here that dies of anything but its handler's exception ends the process (`on_death`): its attempt would stay unsettled.
 
 `begin` and `finish` are the two ends of one attempt, and may be called from anywhere; `dispatch` alone decides who
 calls them, and is what a simulation replaces.
@@ -17,6 +17,7 @@ calls them, and is what a simulation replaces.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import queue
 import random
@@ -233,7 +234,7 @@ class Pool:
         handler = attempt.handler
         if handler is not None and handler.is_async:
             self._coming.append(attempt)
-            if len(self._coming) == 1:  # else somebody is on the way to all of them
+            if len(self._coming) == 1:  # else somebody is on the way to all of them, or all who may run do
                 self._event_loop().call_soon_threadsafe(self._start_coming)
             return
         self._inbox.put(attempt)
@@ -392,16 +393,20 @@ class Pool:
         self.hand_back_unstarted()
 
     def hand_back_unstarted(self) -> None:
-        """What waits for a thread goes back at no cost."""
-        while True:
-            try:
-                attempt = self._inbox.get_nowait()
-            except queue.Empty:
-                return
+        """What waits for a thread, or for its turn in the event loop, goes back at no cost."""
+        while (attempt := self._unstarted()) is not None:
             if attempt.others is not None:
                 self.hand_back_together(attempt.company)
             else:
                 self.finish(attempt, HandedBack())
+
+    def _unstarted(self) -> Attempt | None:
+        """The next of those who wait, if any."""
+        with contextlib.suppress(queue.Empty):
+            return self._inbox.get_nowait()
+        with contextlib.suppress(IndexError):
+            return self._coming.popleft()
+        return None
 
     def wait_until_idle(self, timeout_s: float) -> bool:
         """Wait for what runs; False when the time is up before."""
@@ -461,7 +466,7 @@ class Pool:
         handler = attempt.handler
         if handler is None:
             raise RuntimeError(f"{attempt.claim.task_id} was queued without a handler")
-        if not self._may_start() or self._is_late(attempt):
+        if self._is_leaving or not self._may_start() or self._is_late(attempt):
             self.finish(attempt, HandedBack())
             return
         began = self.begin(attempt)
@@ -522,10 +527,13 @@ class Pool:
         return on_time
 
     def _start_coming(self) -> None:
-        """In the event loop."""
-        loop = asyncio.get_running_loop()
-        while self._coming:
-            attempt = self._coming.popleft()
+        """In the event loop: as many at once as there may be threads. Each that ends starts the next."""
+        loop = self._event_loop()
+        while len(self._coroutines) < self.threads:
+            try:
+                attempt = self._coming.popleft()
+            except IndexError:  # others take from it, too: to hand back
+                return
             self._coroutines[attempt.line] = loop.create_task(self._run_in_loop(attempt))
 
     async def _run_in_loop(self, attempt: Attempt) -> None:
@@ -534,6 +542,7 @@ class Pool:
             await (self._run_async(attempt) if attempt.others is None else self._run_together_async(attempt))
         finally:
             self._coroutines.pop(attempt.line, None)
+            self._start_coming()
 
     def _event_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:

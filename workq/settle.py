@@ -47,7 +47,9 @@ log = logging.getLogger("workq.settle")
 
 BATCH = 600
 LINGER_S = 0.005
-"""How long a settlement may wait for others while more attempts are running."""
+"""How long a settlement waits for others while more attempts are running: so long at least, and twice as long as the
+batch before took to be written, so that a busy ledger gets fewer and fuller ones; but not longer than `LINGER_MAX_S`."""
+LINGER_MAX_S = 0.02
 AGAIN_S = 0.1
 """The first pause while the ledger is away; it doubles up to `AGAIN_MAX_S`."""
 AGAIN_MAX_S = 2.0
@@ -103,6 +105,7 @@ class Settler:
         self._in_hand: deque[list[Settlement]] = deque()
         """Batches that were begun: one, or the parts of one that the ledger refused."""
         self._again_s = AGAIN_S
+        self._took_s = 0.0
         self._is_closing = False
         self._thread = threading.Thread(target=self._live, name="workq-settle", daemon=True)
 
@@ -233,8 +236,10 @@ class Settler:
                     if not self._waiting:
                         return
                 if len(self._waiting) < BATCH and self._is_busy() and not self._is_closing:
-                    time.sleep(LINGER_S)
+                    time.sleep(min(LINGER_MAX_S, max(LINGER_S, 2.0 * self._took_s)))
+            began = time.monotonic()
             pause_s = self.settle_once()
+            self._took_s = time.monotonic() - began
             if pause_s > 0.0:
                 time.sleep(pause_s)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
 from collections.abc import Iterator
@@ -28,13 +29,13 @@ def claim(payload: str = "") -> Claim:
 class Stage:
     """A pool whose attempts say that they have begun, and end when they are let go."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_async: bool) -> None:
         self.began = threading.Semaphore(0)
         self.let_go = threading.Event()
         self.finished: list[Settlement] = []
         self.another_finished = threading.Semaphore(0)
         self.app = WorkQueue(ledger="sqlite:///never-opened.db")
-        self.handler: Handler[..., Any] = self.app.task(name="wait")(self.wait)
+        self.handler: Handler[..., Any] = self.app.task(name="wait")(self.await_it if is_async else self.wait)
         self.board = Board.create(lines=THREADS + 8)
         self.skipped_s = 0.0
         self.pool = Pool(
@@ -52,6 +53,12 @@ class Stage:
         self.began.release()
         self.let_go.wait(LONG_S)
 
+    async def await_it(self) -> None:
+        self.began.release()
+        async with asyncio.timeout(LONG_S):
+            while not self.let_go.is_set():
+                await asyncio.sleep(0.002)
+
     def finish(self, settlement: Settlement) -> None:
         self.finished.append(settlement)
         self.another_finished.release()
@@ -63,9 +70,9 @@ class Stage:
         return self.began.acquire(timeout=LONG_S)
 
 
-@pytest.fixture
-def stage() -> Iterator[Stage]:
-    stage = Stage()
+@pytest.fixture(params=["threads", "coroutines"])
+def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
+    stage = Stage(is_async=request.param == "coroutines")
     yield stage
     stage.let_go.set()
     stage.pool.wait_until_idle(LONG_S)

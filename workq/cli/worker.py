@@ -30,7 +30,13 @@ workq worker show web-7.d93f29b9.29304
 @click.group(cls=Group, invoke_without_command=True, examples=_EXAMPLES, subcommand_metavar="[ls | show]")
 @click.option("--queues", type=QueueNames(), metavar="A,B", help="which queues  [default: those of the app's tasks]")
 @click.option("--processes", type=WholeNumber(1, 64), default=1, show_default=True, help="consumer processes, 1 to 64")
-@click.option("--threads", type=WholeNumber(1, 1000), default=4, show_default=True, help="threads of each, 1 to 1000")
+@click.option(
+    "--threads",
+    type=WholeNumber(1, 1000),
+    default=4,
+    show_default=True,
+    help="threads of each, and coroutines at once: 1 to 1000",
+)
 @click.option("--drain", is_flag=True, help="leave when nothing is due")
 @click.pass_context
 def worker(ctx: click.Context, queues: list[str] | None, processes: int, threads: int, drain: bool) -> int | None:

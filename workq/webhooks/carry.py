@@ -1,7 +1,8 @@
 """Carry: the handler of deliveries. One attempt each, and what that means for the delivery.
 
 It runs in the event loop of a worker process, hundreds at a time. What it needs of the ledger is read for many at once:
-whoever asks while a question is on its way shares the next one. The URL, the secrets and the schedule are those of now.
+for all that were claimed together, before they start; and who starts so late that this may have changed asks again, and
+shares the question with whoever asks meanwhile. The URL, the secrets and the schedule are those of now.
 
 An attempt is recorded with the settlement of its task. When the ledger does not answer, or the key to the secrets is
 not here, or our own proxy is not reached, nothing was sent, and nothing has failed: it is tried again a little later.
@@ -11,11 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from random import Random
-from typing import Final
-from weakref import WeakKeyDictionary
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -38,6 +41,8 @@ CONFIRM_S: Final = 3600.0
 """After a 410 that is to be confirmed."""
 DISABLED_S: Final = 60.0
 """The ledger parks what waits for a disabled endpoint; this is for what was claimed in that moment."""
+AHEAD_S: Final = 0.2
+"""What was read ahead is asked again after so long: the endpoint may have been changed or disabled since."""
 _THROTTLED: Final = TIMEOUTS | {ErrorClass.THROTTLED}
 Read = Callable[[Sequence[str]], dict[str, Parcel]]
 
@@ -80,6 +85,31 @@ def _waiting(wanted: dict[str, list[asyncio.Future[Parcel | None]]]) -> list[asy
     return [future for futures in wanted.values() for future in futures if not future.done()]
 
 
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """A parcel that was read before its delivery starts, and when, by the monotonic clock."""
+
+    parcel: Parcel
+    at: float
+
+
+def _id_of(call: Any) -> str | None:
+    """Of which delivery a task is; None: of none that can be."""
+    match call:
+        case {"a": (str() as delivery_id,)}:
+            return delivery_id
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _OfLoop:
+    """What belongs to one event loop."""
+
+    loop: asyncio.AbstractEventLoop
+    reading: Reading
+    sender: Sender
+
+
 class Carrier:
     """Sends deliveries in one process. Each event loop has its own connections."""
 
@@ -100,16 +130,33 @@ class Carrier:
         self._throttled_min_s = throttled_min_s
         self._rng = rng or Random()
         self._make = make
-        self._in_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[Reading, Sender]] = WeakKeyDictionary()
+        self._here = threading.local()
 
-    async def carry(self, delivery_id: str) -> Delivered:
-        """Send a delivery once, for the task that runs."""
-        reading, sender = self._mine()
-        claim = context.running()
+    def ahead(self, calls: Sequence[Any]) -> list[Any]:
+        """Read what these are about to send: their arguments, with what was found. Called by the thread that claims."""
+        ids, at = [_id_of(call) for call in calls], time.monotonic()
         try:
-            parcel = await reading.get(delivery_id)
-        except Unavailable as error:
-            raise Snooze(LATER_S, "the ledger did not answer") from error
+            found = self._read(list(filter(None, ids)))
+        except Exception as error:  # whatever it is, each of them meets it again, and says what it means
+            log.debug("webhook.not_read_ahead: %s", error)
+            return list(calls)
+        return [
+            {"a": call["a"], "k": {"ahead": Ahead(found[one], at)}} if one in found else call
+            for one, call in zip(ids, calls, strict=True)
+        ]
+
+    async def carry(self, delivery_id: str, *, ahead: Ahead | None = None) -> Delivered:
+        """Send a delivery once, for the task that runs. `ahead`: what was read for it."""
+        mine = self._mine()
+        claim = context.running()
+        parcel: Parcel | None
+        if isinstance(ahead, Ahead) and time.monotonic() - ahead.at < AHEAD_S:
+            parcel = ahead.parcel
+        else:
+            try:
+                parcel = await mine.reading.get(delivery_id)
+            except Unavailable as error:
+                raise Snooze(LATER_S, "the ledger did not answer") from error
         if parcel is None or parcel.body is None:
             raise Cancel("its endpoint was removed, or what was to be sent is kept no longer")
         if parcel.task_id != claim.task_id:
@@ -128,7 +175,7 @@ class Carrier:
         headers = content.headers | signed(
             content.signing(now), message_id=parcel.webhook_id, body=body, at=now, alias=options.header_alias
         )
-        answer = await sender.post(parcel.url, body, headers, connect_s=options.connect_s, total_s=options.total_s)
+        answer = await mine.sender.post(parcel.url, body, headers, connect_s=options.connect_s, total_s=options.total_s)
         if answer.is_proxy_away:
             log.warning("webhook.no_proxy: %s", answer.error)
             raise Snooze(NO_PROXY_S, answer.error)
@@ -173,15 +220,16 @@ class Carrier:
             sent = replace(sent, rest_s=wait_s)
         return Delivered(sent, Failed(wait_s, text))
 
-    def _mine(self) -> tuple[Reading, Sender]:
-        loop = asyncio.get_running_loop()
-        found = self._in_loop.get(loop)
-        if found is None:
-            found = self._in_loop[loop] = (Reading(self._read), self._make(self._policy))
+    def _mine(self) -> _OfLoop:
+        """What belongs to the event loop that runs in this thread: asking which one that is takes a system call."""
+        found: _OfLoop | None = getattr(self._here, "found", None)
+        if found is None or not found.loop.is_running():
+            loop = asyncio.get_running_loop()
+            found = self._here.found = _OfLoop(loop, Reading(self._read), self._make(self._policy))
         return found
 
     async def close(self) -> None:
         """Close the connections of this event loop. Repeatable."""
-        found = self._in_loop.pop(asyncio.get_running_loop(), None)
+        found: _OfLoop | None = self._here.__dict__.pop("found", None)
         if found is not None:
-            await found[1].close()
+            await found.sender.close()

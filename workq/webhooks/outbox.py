@@ -313,6 +313,7 @@ class Webhooks(Outbox):
             throttled_min_s=check_delay_s(throttled_min_s, "throttled_min_s"),
         )
         self.handler = app.task(name=TASK_NAME, queue=QUEUE, failures_max=FAILURES_MAX)(self.carrier.carry)
+        self.handler.ahead = self.carrier.ahead
         self.herald = Herald(lambda: app.stores.ledger, hook=on_notice, forward=self._forward)
         app.task(name=NOTICE_NAME, queue=QUEUE, failures_max=NOTICE_FAILURES_MAX)(self.herald.tell)
 
