@@ -47,8 +47,8 @@ log = logging.getLogger("workq.settle")
 
 BATCH = 600
 LINGER_S = 0.005
-"""How long a settlement waits for others while more attempts are running: so long at least, and twice as long as the
-batch before took to be written, so that a busy ledger gets fewer and fuller ones; but not longer than `LINGER_MAX_S`."""
+"""How long a settlement waits for others while more attempts are running: so long at least, and as long as the batch
+before took to be written, so that a busy ledger gets fewer and fuller ones; but not longer than `LINGER_MAX_S`."""
 LINGER_MAX_S = 0.02
 AGAIN_S = 0.1
 """The first pause while the ledger is away; it doubles up to `AGAIN_MAX_S`."""
@@ -236,12 +236,17 @@ class Settler:
                     if not self._waiting:
                         return
                 if len(self._waiting) < BATCH and self._is_busy() and not self._is_closing:
-                    time.sleep(min(LINGER_MAX_S, max(LINGER_S, 2.0 * self._took_s)))
+                    time.sleep(linger_s(self._took_s))
             began = time.monotonic()
             pause_s = self.settle_once()
             self._took_s = time.monotonic() - began
             if pause_s > 0.0:
                 time.sleep(pause_s)
+
+
+def linger_s(took_s: float) -> float:
+    """How long to wait for others, when the batch before took so long to be written."""
+    return min(LINGER_MAX_S, max(LINGER_S, took_s))
 
 
 def retries_of(batch: Sequence[Settlement], settled: Sequence[Settled]) -> list[Unpublished]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 from random import Random
@@ -164,7 +163,7 @@ def test_where_a_410_is_to_be_confirmed_it_is_asked_once_more_an_hour_later() ->
     own = replace(PARCEL, options=EndpointOptions(steps_s=(2.0,), on_410=OnGone.CONFIRM))
 
     first, _ = carried(own, gone, failures=1)
-    longer, _ = carried(own, dataclasses.replace(gone, retry_after="7200"))
+    longer, _ = carried(own, replace(gone, retry_after="7200"))
     after_another, _ = carried(replace(own, last_class="server_error"), gone)
     second, _ = carried(replace(own, last_class="gone"), gone)
 
@@ -272,3 +271,79 @@ def test_many_at_once_share_questions_to_the_ledger_and_an_error_is_everybodys()
     assert [one.sent.delivery_id for one in done] == [f"d{number}" for number in range(50)]
     assert len(asked) <= 4
     assert sum(isinstance(one, Snooze) for one in failed) == sum(len(ids) for ids in asked if "d99" in ids)
+
+
+class Ledger:
+    """In the place of a ledger that knows deliveries from 0 to 9, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = []
+
+    def read(self, ids: Sequence[str]) -> dict[str, Parcel]:
+        self.asked.append(list(ids))
+        return {one: replace(PARCEL, delivery_id=one, task_id=f"t{one[1:]}") for one in ids if len(one) == 2}
+
+
+def carried_ahead(read: Read, calls: list[Any]) -> list[Any]:
+    """What becomes of calls that were claimed together."""
+    carrier = Carrier(read, vault=Vault(), policy=Policy.of(), make=cast(Any, lambda _: Told(OK)))
+
+    async def one(number: int, call: Any) -> Any:
+        context.enter(claim_of(number), Nobody())
+        return await carrier.carry(*call["a"], **call["k"])
+
+    async def run() -> list[Any]:
+        tasks = [asyncio.create_task(one(number, call)) for number, call in enumerate(carrier.ahead(calls))]
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        await carrier.close()
+        return ended
+
+    return asyncio.run(run())
+
+
+def call_of(*args: Any) -> dict[str, Any]:
+    return {"a": args, "k": {}}
+
+
+def test_what_was_claimed_together_is_read_in_one_question_before_it_starts() -> None:
+    ledger = Ledger()
+
+    done = carried_ahead(ledger.read, [call_of(f"d{number}") for number in range(10)])
+
+    assert [one.sent.delivery_id for one in done] == [f"d{number}" for number in range(10)]
+    assert ledger.asked == [[f"d{number}" for number in range(10)]]
+
+
+def test_what_was_read_ahead_and_starts_late_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(carry, "AHEAD_S", 0.0)
+    ledger = Ledger()
+
+    done = carried_ahead(ledger.read, [call_of("d0"), call_of("d1")])
+
+    assert [one.then for one in done] == [Done(), Done()]
+    assert ledger.asked == [["d0", "d1"], ["d0", "d1"]]
+
+
+def test_what_cannot_be_read_ahead_says_so_when_it_starts() -> None:
+    ledger = Ledger()
+
+    known, removed = carried_ahead(ledger.read, [call_of("d0"), call_of("d11")])
+
+    assert known.then == Done()
+    assert isinstance(removed, Cancel)
+    assert ledger.asked == [["d0", "d11"], ["d11"]]
+
+
+def test_what_is_no_delivery_is_not_read_ahead() -> None:
+    ledger = Ledger()
+    carrier = Carrier(ledger.read, vault=Vault(), policy=Policy.of())
+    strange = [call_of(), call_of(17), call_of(["d0"]), {"a": ("d0", "d1"), "k": {}}]
+
+    assert carrier.ahead([*strange, call_of("d0")])[:-1] == strange
+    assert ledger.asked == [["d0"]]
+
+
+def test_while_the_ledger_is_away_nothing_is_read_ahead_and_each_of_them_says_so() -> None:
+    ended = carried_ahead(unavailable, [call_of("d0"), call_of("d1")])
+
+    assert [type(one) for one in ended] == [Snooze, Snooze]

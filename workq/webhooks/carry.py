@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from random import Random
 from typing import Any, Final
 
+import msgspec
 from msgspec.structs import replace
 
 from workq import context
@@ -85,8 +86,7 @@ def _waiting(wanted: dict[str, list[asyncio.Future[Parcel | None]]]) -> list[asy
     return [future for futures in wanted.values() for future in futures if not future.done()]
 
 
-@dataclass(frozen=True, slots=True)
-class Ahead:
+class Ahead(msgspec.Struct, frozen=True):
     """A parcel that was read before its delivery starts, and when, by the monotonic clock."""
 
     parcel: Parcel

@@ -16,18 +16,19 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache, partial
 from http import HTTPStatus
 from typing import Any, Final
 
 import aiohttp
+import msgspec
 from multidict import CIMultiDict
 from yarl import URL
 
 from workq import __version__
 from workq.errors import ConfigError
+from workq.webhooks.deadline import Deadline
 from workq.webhooks.guard import Blocked, Guard, Lookup, Trace, tracing
 from workq.webhooks.proxy import Proxy
 from workq.webhooks.target import Policy, Target, checked
@@ -66,8 +67,7 @@ class ErrorClass(StrEnum):
 TIMEOUTS: Final = frozenset({ErrorClass.CONNECT_TIMEOUT, ErrorClass.ANSWER_TIMEOUT, ErrorClass.BODY_TIMEOUT})
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """What came of one attempt. `error_class` None: a success.
 
     `ms`: from its begin to its end. `body`: the first 16 KiB, `is_cut`: there was more. `addresses`: those that the
@@ -190,7 +190,7 @@ class Sender:
         failure: tuple[ErrorClass, str] | None
         is_of_proxy = False
         try:
-            with _Deadline(self._loop, self._total_s if total_s is None else total_s):
+            with Deadline(self._loop, self._total_s if total_s is None else total_s):
                 await self._deliver(target, body, headers, attempt)
             failure, is_of_proxy = _of_status(attempt.status or 0), attempt.is_of_proxy()
         except TimeoutError:
@@ -259,35 +259,6 @@ class Sender:
         finally:
             answer.release()
             await answer.wait_for_close()
-
-
-class _Deadline:
-    """What runs in it is cancelled after so many seconds, which is a TimeoutError outside: as `asyncio.timeout`.
-
-    That one asks three times which loop it is in: up to Python 3.11 three system calls, a tenth of a request's time.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
-        self._loop = loop
-        self._seconds = seconds
-        self._is_over = False
-
-    def __enter__(self) -> None:
-        task = asyncio.current_task(self._loop)
-        if task is None:
-            raise RuntimeError("a deadline is for what runs in a task")
-        self._task, self._cancelled_before = task, task.cancelling()
-        self._timer = self._loop.call_later(self._seconds, self._end)
-
-    def _end(self) -> None:
-        self._is_over = True
-        self._task.cancel()
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        self._timer.cancel()
-        is_ours = self._is_over and self._task.uncancel() <= self._cancelled_before  # nobody else has cancelled it, too
-        if is_ours and isinstance(error, asyncio.CancelledError):
-            raise TimeoutError from error
 
 
 class _Connector(aiohttp.TCPConnector):

@@ -66,11 +66,13 @@ def signed(
     `at`: the instant of this attempt, aware. `alias`: they are there under this name, too, for receivers that verify
     what another system used to send.
     """
-    at = at.astimezone(UTC)
-    signatures = (_signature(secret, message_id, at, body.decode()) for secret in secrets)
-    parts = {"id": message_id, "timestamp": str(int(at.timestamp())), "signature": " ".join(signatures)}
-    names = ("webhook",) if alias is None else (alias, "webhook")
-    return {f"{name}-{part}": text for name in names for part, text in parts.items()}
+    at, text = at.astimezone(UTC), body.decode()
+    signature = " ".join([_signature(secret, message_id, at, text) for secret in secrets])
+    stamp = str(int(at.timestamp()))
+    found = {"webhook-id": message_id, "webhook-timestamp": stamp, "webhook-signature": signature}
+    if alias is not None:
+        found = {name.replace("webhook", alias, 1): said for name, said in found.items()} | found
+    return found
 
 
 def verify(
