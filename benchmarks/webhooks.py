@@ -42,7 +42,7 @@ RUNS = 5
 class Sizes:
     """How much is done."""
 
-    webhooks: int = 20_000
+    webhooks: int = 40_000
     runs: int = RUNS
     endpoints: int = 1_000
     rate: float = 200.0

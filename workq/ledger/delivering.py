@@ -56,7 +56,7 @@ from workq.ledger.among import among, as_text, in_order
 from workq.ledger.endpoints import options_in
 from workq.ledger.noticing import Noticing
 from workq.ledger.positions import NEVER_S
-from workq.ledger.sqltime import Instant
+from workq.ledger.sqltime import Instant, instant, unread
 from workq.ledger.states import guarded
 from workq.task import Delivered, Failed, Sent, Settlement, State
 
@@ -104,7 +104,7 @@ class Delivering(Noticing):
                 sealed,
                 options_in(options),
                 state,
-                (now - sent_at).total_seconds(),
+                (instant(now) - instant(sent_at)).total_seconds(),
                 last_class,
             )
             for (
@@ -141,8 +141,8 @@ class Delivering(Noticing):
                 e.c.sealed,
                 e.c.options,
                 e.c.state,
-                self.database.now(),
-                w.c.created_at,
+                unread(self.database.now()),
+                unread(w.c.created_at),
                 d.c.error_class,
             )
             .join(w, w.c.id == d.c.webhook_id)

@@ -7,6 +7,7 @@ for what was sent before it: the URL, the secrets and the schedule are read for 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -197,6 +198,7 @@ def endpoint_of(row: Row[Any]) -> EndpointRow:
     )
 
 
+@lru_cache(1_000)
 def options_in(text: str) -> EndpointOptions:
     """What `encoded_options` has written; what a newer version has added is not known here."""
     return _decoder.decode(text)
