@@ -47,9 +47,11 @@ log = logging.getLogger("workq.settle")
 
 BATCH = 600
 LINGER_S = 0.005
-"""How long a settlement waits for others while more attempts are running: so long at least, and as long as the batch
-before took to be written, so that a busy ledger gets fewer and fuller ones; but not longer than `LINGER_MAX_S`."""
+"""How long a settlement waits for others while more attempts are running."""
 LINGER_MAX_S = 0.02
+"""It waits for up to so long, and as long as the batch before took to be written, where that was of `MANY` and started
+none who waited for their turn: so a busy ledger gets fewer and fuller batches."""
+MANY = 50
 AGAIN_S = 0.1
 """The first pause while the ledger is away; it doubles up to `AGAIN_MAX_S`."""
 AGAIN_MAX_S = 2.0
@@ -105,7 +107,9 @@ class Settler:
         self._in_hand: deque[list[Settlement]] = deque()
         """Batches that were begun: one, or the parts of one that the ledger refused."""
         self._again_s = AGAIN_S
-        self._took_s = 0.0
+        self._linger_s = LINGER_S
+        self._are_awaited = False
+        """With what was settled last, the turn of others has come."""
         self._is_closing = False
         self._thread = threading.Thread(target=self._live, name="workq-settle", daemon=True)
 
@@ -174,7 +178,9 @@ class Settler:
 
     def _finish(self, batch: list[Settlement], settled: list[Settled], began: float) -> None:
         """After the ledger has decided: release, then the hints of retries, whose waits began meanwhile."""
-        hints = retries_of(batch, settled) + [hint for one in settled for hint in one.follows]
+        follows = [hint for one in settled for hint in one.follows]
+        hints = retries_of(batch, settled) + follows
+        self._are_awaited = bool(follows)
         ended = ended_of(batch, settled)
         self._on_settled(batch)
         reach("settle.before_release")
@@ -203,10 +209,11 @@ class Settler:
             else:
                 claims, turn = self._stores.ledger.admit_and_claim(keys, by=self._by, room=room, queues=taker.served)
                 self._hand_over(claims, taker, asked_at)
+                self._are_awaited = self._are_awaited or bool(claims)
         except Unavailable as error:
             log.warning("settle.admit: %s", error)
         else:
-            self._relay.offer(turn)
+            self._come(turn)
 
     def _hand_over(self, claims: Sequence[Claim], taker: Taker, asked_at: float) -> None:
         if claims and not taker.hand_over(claims, asked_at=asked_at):
@@ -219,7 +226,12 @@ class Settler:
         except Unavailable as error:  # a sweep does it
             log.warning("settle.advance: %s", error)
         else:
-            self._relay.offer(turn)
+            self._come(turn)
+
+    def _come(self, turn: Sequence[Unpublished]) -> None:
+        """The turn of these has come."""
+        self._are_awaited = self._are_awaited or bool(turn)
+        self._relay.offer(turn)
 
     def _live(self) -> None:
         try:
@@ -236,17 +248,17 @@ class Settler:
                     if not self._waiting:
                         return
                 if len(self._waiting) < BATCH and self._is_busy() and not self._is_closing:
-                    time.sleep(linger_s(self._took_s))
-            began = time.monotonic()
+                    time.sleep(self._linger_s)
+            count, began = len(self._waiting), time.monotonic()
             pause_s = self.settle_once()
-            self._took_s = time.monotonic() - began
+            self._linger_s = linger_s(count, time.monotonic() - began, are_awaited=self._are_awaited)
             if pause_s > 0.0:
                 time.sleep(pause_s)
 
 
-def linger_s(took_s: float) -> float:
-    """How long to wait for others, when the batch before took so long to be written."""
-    return min(LINGER_MAX_S, max(LINGER_S, took_s))
+def linger_s(count: int, took_s: float, *, are_awaited: bool) -> float:
+    """How long to wait for others, when so many took so long to be written. `are_awaited`: by those behind them."""
+    return LINGER_S if are_awaited or count < MANY else min(LINGER_MAX_S, max(LINGER_S, took_s))
 
 
 def retries_of(batch: Sequence[Settlement], settled: Sequence[Settled]) -> list[Unpublished]:

@@ -58,8 +58,8 @@ LAST_BEAT_S = 10.0
 """How long to wait for the last beat before leaving."""
 GARBAGE_EVERY = 10_000
 """After so many new objects that stay, cycles among them are looked for. Python's own 700 costs a process that is busy
-with webhooks some 8 % of its time: each of them is many objects that stay until its answer comes. 50,000 would save
-another 5 %; but what handlers leave in cycles, and all that hangs on it, would stay five times as long."""
+with webhooks some 8 % of its time: each of them is many objects that stay until its answer comes. More would save no
+more, and what handlers leave in cycles, and all that hangs on it, would stay longer."""
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):
