@@ -273,7 +273,7 @@ class _Connector(aiohttp.TCPConnector):
         """Send a request, and wait for the begin of its answer.
 
         A session would do the same, but for cookies, redirects, logins and traces: things that webhooks have not, and
-        that it looks for in each request, for a fifth of the request's time.
+        that it looks for in each request, for a quarter of the request's time.
 
         Raises:
             aiohttp.ClientError, TimeoutError: as a session.
