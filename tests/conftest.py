@@ -14,13 +14,15 @@ from __future__ import annotations
 import platform
 import signal
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import pytest
 from hypothesis import settings
 
+from tests.standstill import Pulse
 from workq.testing.servers import (
     MariaDB,
     PostgreSQL,
@@ -39,6 +41,7 @@ settings.load_profile("workq")
 
 SERVERS = ("rabbitmq", "redis", "postgres", "mysql")
 _used = pytest.StashKey[list[str]]()
+_pulse = pytest.StashKey[Pulse]()
 
 AnyServer = TypeVar("AnyServer", bound=Server)
 
@@ -81,6 +84,20 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.stash[_used] = []
     config.pluginmanager.register(UsedElsewhere(config.stash[_used]))
+    config.stash[_pulse] = Pulse()
+    config.stash[_pulse].start()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failure says how the machine was meanwhile."""
+    report = yield
+    if report.failed:
+        since = time.monotonic() - call.duration
+        report.sections.append(("the machine meanwhile", item.config.stash[_pulse].told(since)))
+    return report
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -119,6 +136,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     used = config.stash[_used]
     private = sorted(set(used)) if used else ["no private servers"]
     terminalreporter.write_line(f"used: {', '.join(here + private)}")
+    terminalreporter.write_line(f"the machine: {config.stash[_pulse].told()}")
 
 
 class Private:

@@ -519,7 +519,8 @@ class WorkQueue:
         except BaseException:
             database.close()
             raise
-        return stores, Producer(stores, confirm_s=self.settings.times.confirm_s)
+        times = self.settings.times
+        return stores, Producer(stores, confirm_s=times.confirm_s, grace_s=times.unpublished_grace_s)
 
     def _open_in_one(self, ledger: SqlLedger, database: Database) -> Stores:
         """Hints and leases are rows beside the ledger, and a claim is the hold."""

@@ -70,6 +70,8 @@ class Dispatch:
         """Since when the first of them has been waiting for its turn."""
         self._is_alone = False
         """A suspect runs, or is not settled yet."""
+        self._ahead: dict[str, _Ahead] = {}
+        """By the names of their tasks. Empty but within one call."""
 
     @property
     def is_empty(self) -> bool:
@@ -89,7 +91,6 @@ class Dispatch:
         """
         slots = {claim.limit_key for claim in claims if claim.limit_key and claim.start_within_s is not None}
         self._held.claimed([Entry(claim.task_id, claim.queue, claim.attempt) for claim in claims])
-        starting: list[tuple[Claim, float | None]] = []
         for claim in claims:
             start_by = None if claim.start_within_s is None else asked_at + claim.start_within_s
             if not self._is_ours(claim, hinted[claim.task_id]):
@@ -99,8 +100,8 @@ class Dispatch:
                     self._waiting_since = self._clock()
                 self._suspects.append((claim, start_by))
             else:
-                starting.append((claim, start_by))
-        self._start(starting)
+                self._start(claim, start_by)
+        self._start_ahead()
         if self._linger.is_used:
             self._linger.came(len(claims))
             self.start_together()
@@ -124,7 +125,8 @@ class Dispatch:
             if self._suspects and self._heart.is_trusted:
                 self._is_alone = True
                 self._waiting_since = self._clock()  # they go one after the other, as long as each is quick
-                self._start([self._suspects.popleft()], is_alone=True)
+                self._start(*self._suspects.popleft(), is_alone=True)
+                self._start_ahead()
         return self.is_reserved
 
     def relieve(self) -> None:
@@ -156,48 +158,61 @@ class Dispatch:
         self._held.claimed([Entry(claim.task_id, claim.queue, claim.attempt)])
         return claim.queue in self._queues
 
-    def _start(self, claims: Sequence[tuple[Claim, float | None]], *, is_alone: bool = False) -> None:
-        """Start these, each until its moment."""
-        prepared = [
-            _Prepared(claim, start_by, handler, *prepare(claim, handler, rng=self._rng))
-            for claim, start_by in claims
-            for handler in [self._registry.get(claim.name)]
-        ]
-        _look_ahead(prepared)
-        for one in prepared:
-            # this process was stopped while it claimed: too late to start
-            ended = HandedBack() if one.ended is None and not self._heart.is_trusted else one.ended
-            claim, handler = one.claim, one.handler
-            if ended is None and handler is not None and handler.batch is not None:
-                self._pool.pace.weigh(len(claim.payload))
-                member = Member(claim, one.arguments["a"][0], one.start_by)
-                if is_alone:
-                    self._pool.take_together(Group(handler, [member], self._clock()))
-                else:
-                    self._linger.add(handler.batch, handler, member)
+    def _start(self, claim: Claim, start_by: float | None, *, is_alone: bool = False) -> None:
+        """Start it, or let it wait for `_start_ahead` where its handler reads what it needs for many at once."""
+        handler = self._registry.get(claim.name)
+        arguments, ended = prepare(claim, handler, rng=self._rng)
+        if ended is None and handler is not None and handler.ahead is not None:
+            waiting = self._ahead.setdefault(handler.name, _Ahead(handler, handler.ahead, []))
+            waiting.tasks.append(_Prepared(claim, start_by, arguments, is_alone))
+        else:
+            self._enter(claim, start_by, handler, arguments, ended, is_alone)
+
+    def _start_ahead(self) -> None:
+        """Start those for whom their handler reads ahead, when it has."""
+        while self._ahead:
+            _, waiting = self._ahead.popitem()
+            read = waiting.read([one.arguments for one in waiting.tasks])
+            for one, arguments in zip(waiting.tasks, read, strict=True):
+                self._enter(one.claim, one.start_by, waiting.handler, arguments, None, one.is_alone)
+
+    def _enter(
+        self,
+        claim: Claim,
+        start_by: float | None,
+        handler: Handler[..., Any] | None,
+        arguments: Any,
+        ended: Outcome | None,
+        is_alone: bool,
+    ) -> None:
+        """Into the pool, each until its moment; or among those that start together."""
+        if ended is None and not self._heart.is_trusted:  # this process was stopped while it claimed: too late to start
+            ended = HandedBack()
+        if ended is None and handler is not None and handler.batch is not None:
+            self._pool.pace.weigh(len(claim.payload))
+            member = Member(claim, arguments["a"][0], start_by)
+            if is_alone:
+                self._pool.take_together(Group(handler, [member], self._clock()))
             else:
-                self._pool.take(claim, handler, one.arguments, ended, start_by=one.start_by)
+                self._linger.add(handler.batch, handler, member)
+        else:
+            self._pool.take(claim, handler, arguments, ended, start_by=start_by)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Prepared:
-    """What is about to start, or has ended before its start."""
+    """What is to start when its handler has read ahead."""
 
     claim: Claim
     start_by: float | None
-    handler: Handler[..., Any] | None
     arguments: Any
-    ended: Outcome | None
+    is_alone: bool
 
 
-def _look_ahead(prepared: Sequence[_Prepared]) -> None:
-    """Let each handler that can read what it needs for many tasks at once."""
-    able: dict[str, list[_Prepared]] = {}
-    for one in prepared:
-        if one.handler is not None and one.handler.ahead is not None and one.ended is None:
-            able.setdefault(one.handler.name, []).append(one)
-    for of_one in able.values():
-        handler = of_one[0].handler
-        if handler is not None and handler.ahead is not None:
-            for one, arguments in zip(of_one, handler.ahead([one.arguments for one in of_one]), strict=True):
-                one.arguments = arguments
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """Who wait for one handler to read ahead for all of them."""
+
+    handler: Handler[..., Any]
+    read: Callable[[Sequence[Any]], Sequence[Any]]
+    tasks: list[_Prepared]

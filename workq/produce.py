@@ -7,6 +7,7 @@ published before it commits: the relay asks the ledger whether the rows are visi
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -49,11 +50,12 @@ class Producer:
         stores: Stores,
         *,
         confirm_s: float,
+        grace_s: float = math.inf,
         relay: Relay | None = None,
         follow: Callable[[list[Unpublished]], None] | None = None,
     ) -> None:
         self._stores = stores
-        self.relay = relay if relay is not None else Relay(stores, confirm_s=confirm_s)
+        self.relay = relay if relay is not None else Relay(stores, confirm_s=confirm_s, grace_s=grace_s)
         self._follow = follow if follow is not None else self._follow_in_thread
         self._gather = Gather(self._record_now, writers=stores.ledger.writers)
 

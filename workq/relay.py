@@ -35,9 +35,11 @@ SENT_MAX = 10_000
 LINGER_S = 0.003
 """How long the first of a batch may wait for others, while rows come faster than they are published."""
 MARK_AFTER_S = 0.5
-"""How long a confirmed hint may be unmarked: less than the sweep's grace. A crash meanwhile costs a second hint."""
-MARK_WITH_S = 0.25
-"""What was confirmed so long ago is marked along with what is due."""
+"""How long a confirmed hint may be unmarked. A crash meanwhile costs a second hint."""
+MARK_IN = 0.25
+"""The same as a part of the sweep's grace, where that is less: the sweep would hint again what was only unmarked."""
+MARK_WITH = 0.5
+"""What was confirmed for this part of that time is marked along with what is due."""
 
 
 def hints_of(rows: Iterable[Unpublished], *, unit_s: float) -> list[tuple[Hint, list[Unpublished]]]:
@@ -119,7 +121,8 @@ class Relay:
     The marks of confirmed hints are gathered for longer than the hints: what a worker has claimed meanwhile needs none,
     and a mark writes the whole row anew.
 
-    Without a thread (`has_thread=False`), whoever made it calls `relay_once`.
+    `grace_s` is the sweep's, which hints again what is unmarked for longer. Without a thread (`has_thread=False`),
+    whoever made it calls `relay_once`.
     """
 
     def __init__(
@@ -127,12 +130,14 @@ class Relay:
         stores: Stores,
         *,
         confirm_s: float,
+        grace_s: float = math.inf,
         has_thread: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.clock = clock
         self._stores = stores
         self._confirm_s = confirm_s
+        self._mark_after_s = min(MARK_AFTER_S, MARK_IN * grace_s)
         self._has_thread = has_thread
         self._changed = threading.Condition()
         self._waiting: deque[tuple[float, Unpublished]] = deque()
@@ -247,7 +252,7 @@ class Relay:
             return None
         if self._is_urgent or self._is_closing:
             return 0.0
-        return max(0.0, self._unmarked[0][0] + MARK_AFTER_S - time.monotonic())
+        return max(0.0, self._unmarked[0][0] + self._mark_after_s - time.monotonic())
 
     def _run(self) -> None:
         while True:
@@ -265,6 +270,7 @@ class Relay:
                 self._send_once()
             if self._mark_in_s() == 0.0:
                 is_hasty = self._is_urgent or self._is_closing
-                self._mark_once(confirmed_before=math.inf if is_hasty else time.monotonic() - MARK_WITH_S)
+                with_s = MARK_WITH * self._mark_after_s
+                self._mark_once(confirmed_before=math.inf if is_hasty else time.monotonic() - with_s)
             if self._is_closing and not self._unmarked:
                 return

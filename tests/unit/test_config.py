@@ -705,6 +705,7 @@ def test_divided_times_keep_their_proportions_and_the_floors_of_servers() -> Non
 
     assert (times.beat_s, times.lease_s, times.sweep_s, times.grace_s) == (0.5, 3.0, 0.5, 3.0)
     assert (times.amqp_heartbeat_s, times.confirm_s, times.redis_socket_s, times.statement_s) == (2.0, 2.0, 1.0, 5.0)
+    assert times.unpublished_grace_s == 1.0
     assert Times().divided_by(1) == Times()
     assert Times().divided_by(0.5).lease_s == 60.0
 

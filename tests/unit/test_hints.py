@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -98,6 +99,25 @@ def test_however_many_are_sent_together_all_are_marked(tmp_path: Path, monkeypat
 
     assert sum(marked) == SENT_MAX + BATCH // 2
     assert max(marked) <= BATCH
+
+
+def test_what_is_confirmed_is_marked_well_within_the_grace_of_the_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unmarked for longer, whatever waits in a queue would be hinted twice."""
+    marked = threading.Event()
+    monkeypatch.setattr("workq.relay.MARK_AFTER_S", 3600.0)
+    with WorkQueue(ledger=f"sqlite:///{tmp_path / 'workq.db'}") as wq:
+        database = wq.database()
+        migrate.migrate(database)
+        database.close()
+        monkeypatch.setattr(wq.stores.broker, "publish", lambda hints, **_: [True] * len(hints))
+        monkeypatch.setattr(wq.stores.ledger, "mark_published", lambda _: marked.set())
+        relay = Relay(wq.stores, confirm_s=1.0, grace_s=0.2)
+        relay.offer(rows([0.0]))
+
+        assert marked.wait(30)
+        relay.close()
 
 
 def test_a_delay_goes_on_while_its_row_waits_for_the_relay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

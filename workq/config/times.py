@@ -65,7 +65,8 @@ class Times:
         """The same proportions, `n` times faster: the profile of the tests.
 
         The AMQP heartbeat stays a whole number of at least 2 seconds. The deadlines of servers keep a floor (confirm
-        2 s, Redis 1 s, SQL 5 s), or a busy machine would look like a broken one. No floor raises what was lower.
+        2 s, Redis 1 s, SQL 5 s), and so does the grace of what is unpublished (1 s), or a busy machine would look like
+        a broken one, and a slow producer like a dead one. No floor raises what was lower.
 
         Raises:
             ConfigError: `n` is not a positive finite number.
@@ -79,7 +80,13 @@ class Times:
         return Times(**faster)
 
 
-_FLOORS_S: Final = {"amqp_heartbeat_s": 2.0, "confirm_s": 2.0, "redis_socket_s": 1.0, "statement_s": 5.0}
+_FLOORS_S: Final = {
+    "unpublished_grace_s": 1.0,
+    "amqp_heartbeat_s": 2.0,
+    "confirm_s": 2.0,
+    "redis_socket_s": 1.0,
+    "statement_s": 5.0,
+}
 _MAY_BE_ZERO: Final = frozenset({"grace_s", "hard_limit_grace_s"})
 
 
