@@ -115,6 +115,31 @@ def test_a_secret_is_rotated_and_for_some_time_both_count(cli: Cli) -> None:
     assert "seven days" in wrong.err
 
 
+def test_no_two_share_a_secret_because_a_receivers_is_in_the_environment(cli: Cli) -> None:
+    receivers = {"WORKQ_WEBHOOK_SECRET": SECRET}
+    made = [cli("webhook", "endpoint", "add", URL, "--id", one, "-o", "json", env=receivers).json() for one in "ab"]
+    rotated = cli("webhook", "endpoint", "rotate", "a", "-o", "json", env=receivers).json()
+    given = cli("webhook", "endpoint", "rotate", "a", "-o", "json", env={"WORKQ_WEBHOOK_NEW_SECRET": SECRET}).json()
+
+    assert len({one["secret"] for one in (*made, rotated, given)}) == 4
+    assert given["secret"] == SECRET
+
+
+def test_what_signs_already_is_no_new_secret_and_no_more_than_five_old_ones_sign(cli: Cli) -> None:
+    add(cli, "--id", "acme", "--secret", SECRET)
+    same = cli.here("webhook", "endpoint", "rotate", "acme", "--secret", SECRET)
+    rotated = [cli.here("webhook", "endpoint", "rotate", "acme", "-o", "json") for _ in range(6)]
+    ended = cli.here("webhook", "endpoint", "rotate", "acme", "--grace", "0s", "-o", "json")
+
+    assert (same.status, same.out) == (2, "")
+    assert "signs with this one already" in same.err
+    assert SECRET not in same.err
+    assert [one.status for one in rotated] == [0, 0, 0, 0, 0, 2]
+    assert [len(one.json()["old_secrets"]) for one in rotated[:5]] == [1, 2, 3, 4, 5]
+    assert "5 old secrets of 'acme' still sign; rotate with a shorter grace" in rotated[5].err
+    assert ended.json()["old_secrets"] == []
+
+
 def test_with_a_key_nothing_secret_is_in_the_ledger(cli: Cli) -> None:
     key = {"WORKQ_SECRET_KEY": Fernet.generate_key().decode()}
     made = add(cli, "--id", "acme", "--header", f"X-Token={CANARY}")
@@ -275,7 +300,12 @@ def test_what_has_failed_is_recovered_and_what_was_sent_is_replayed_with_a_count
     assert [(ran.status, ran.out) for ran in foreseen] == [(3, "it would be tried again\n")] * 2
     assert still == (causes[0], causes[2])
     assert later.out == "it is tried again\n"
+    assert state(cli, waits) == ("pending", "manual"), "whatever its endpoint says of its age"
     tried(cli, lost, error_class="server_error")
+    shown = cli.here("webhook", "delivery", "show", lost)
+    assert f"1 scheduled  {URL}  500 server_error: -  5 ms" in shown.out
+    assert f"2 manual  {URL}  500 server_error: -  5 ms" in shown.out
+    assert f"{URL}  200 delivered  5 ms" in cli.here("webhook", "delivery", "show", arrived).out
     assert state(cli, lost)[0] == "exhausted"
     ended = cli.here("webhook", "delivery", "retry", lost, "--dry-run")
     assert (ended.status, ended.out) == (3, "it would be tried again\n")
@@ -284,6 +314,21 @@ def test_what_has_failed_is_recovered_and_what_was_sent_is_replayed_with_a_count
     assert state(cli, lost) == ("pending", "manual")
     unknown = cli.here("webhook", "recover", "nobody", "--since", "1h")
     assert (unknown.status, "no endpoint 'nobody'" in unknown.err) == (1, True)
+
+
+def test_as_many_are_replayed_as_were_counted_between_two_moments(cli: Cli) -> None:
+    add(cli, "--id", "acme")
+    for name in ("first", "second", "third"):
+        tried(cli, sent(cli, name), error_class=None if name == "third" else "server_error")
+    replay = ["webhook", "replay", "--endpoint", "acme", "--since", "1h"]
+
+    before = cli.here(*replay, "--until", "30m", "-o", "json")
+    foreseen = cli.here(*replay, "--dry-run", "-o", "json")
+    replayed = cli.here(*replay, "-o", "json")
+
+    assert before.json() == {"count": 0, "dry_run": False}
+    assert foreseen.json() == {"count": 3, "dry_run": True}
+    assert replayed.json() == {"count": 3, "dry_run": False}
 
 
 def test_an_endpoint_keeps_the_order_and_says_for_whom_one_waits(cli: Cli) -> None:

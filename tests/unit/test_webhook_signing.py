@@ -40,6 +40,12 @@ def test_what_is_no_secret_is_refused_without_being_shown(secret: Any) -> None:
     assert "QUJD" not in str(raised.value)
 
 
+@pytest.mark.parametrize("secret", [None, [], [None], b"whsec_", "whsec_", 7])
+def test_who_verifies_without_a_secret_is_told_so(secret: Any) -> None:
+    with pytest.raises(ConfigError, match="secret: need whsec_"):
+        verify(headers(), BODY, secret)
+
+
 @pytest.mark.parametrize("hours", [0, 5, -8])
 def test_the_independent_library_accepts_what_we_sign_wherever_our_clock_is(hours: int) -> None:
     at = datetime.now(timezone(timedelta(hours=hours)))

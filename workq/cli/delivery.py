@@ -117,7 +117,9 @@ def retry(session: Session, delivery_id: str, dry_run: bool) -> int:
 
 
 def _line(one: AttemptRow) -> str:
+    status = "" if one.status is None else f"{one.status} "
     result = "delivered" if one.error_class is None else f"{one.error_class}: {one.error or '-'}"
     again = "" if one.next_at is None else f", again at {text_of(one.next_at)}"
     answered = f"  {one.answer[:200]!r}" if one.answer else ""
-    return f"{text_of(one.at)}  {one.number} {one.cause}  {result}  {one.duration_ms:.0f} ms{again}{answered}"
+    tried = f"{text_of(one.at)}  {one.number} {one.cause}  {one.url}"
+    return f"{tried}  {status}{result}  {one.duration_ms:.0f} ms{again}{answered}"

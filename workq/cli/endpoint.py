@@ -78,7 +78,9 @@ def _options(command: Any) -> Any:
 )
 @click.argument("target", metavar="URL")
 @click.option("--id", "endpoint_id", metavar="ID", help="its name; made up without one")
-@click.option("--secret", envvar="WORKQ_WEBHOOK_SECRET", help="whsec_..., or WORKQ_WEBHOOK_SECRET; made without one")
+@click.option(
+    "--secret", envvar="WORKQ_WEBHOOK_NEW_SECRET", help="whsec_..., or WORKQ_WEBHOOK_NEW_SECRET; made without one"
+)
 @_options
 @pass_session
 def add(session: Session, /, target: str, endpoint_id: str | None, secret: str | None, **given: Any) -> None:
@@ -150,7 +152,9 @@ def edit(session: Session, /, endpoint_id: str, target: str | None, **given: Any
     "rotate", examples="workq webhook endpoint rotate acme\nworkq webhook endpoint rotate acme --grace 2d"
 )
 @click.argument("endpoint_id", metavar="ID")
-@click.option("--secret", envvar="WORKQ_WEBHOOK_SECRET", help="whsec_..., or WORKQ_WEBHOOK_SECRET; made without one")
+@click.option(
+    "--secret", envvar="WORKQ_WEBHOOK_NEW_SECRET", help="whsec_..., or WORKQ_WEBHOOK_NEW_SECRET; made without one"
+)
 @click.option(
     "--grace", metavar="1d", default=f"{GRACE_S / 86_400:.0f}d", show_default=True, help="signed with both; 0s: no"
 )

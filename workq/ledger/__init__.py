@@ -810,6 +810,10 @@ class Ledger(Protocol):
         """Give up what is held of an endpoint, a page at a time; answers how many that were. NotFound."""
         ...
 
+    def want_delivery(self, delivery_id: str) -> None:
+        """A person wants a delivery that is open, however old it is. Repeatable."""
+        ...
+
     def resendable(self, which: WhichDeliveries, *, limit: int = 500, after: str | None = None) -> list[str]:
         """Deliveries that have ended and can be sent again, from the oldest, a page at a time."""
         ...

@@ -11,7 +11,7 @@ alike go together: whoever else writes an open one has its task before, so that 
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import partial
 from operator import itemgetter
@@ -259,22 +259,29 @@ class Delivering(Noticing):
     def _mark_health(self, tx: Connection, outcomes: Sequence[Delivered]) -> list[NewNotice]:
         """How many attempts have failed in a row at an endpoint, and since when. One that has arrived ends that.
 
-        Where many have failed, nothing is sent for a while, and then one at a time until one arrives.
+        Where many have failed, nothing is sent for a while, and then one at a time until one arrives. The same where a
+        receiver has asked for it, whatever arrives of what was under way then.
         """
         notices: list[NewNotice] = []
         arrived = {one.sent.endpoint_id for one in outcomes if one.sent.error_class is None}
-        failed: dict[str, int] = {}
+        failed: Counter[str] = Counter()
+        asked_s: dict[str, float] = {}
         for one in outcomes:
             if one.sent.endpoint_id not in arrived or one.sent.is_gone:
-                failed[one.sent.endpoint_id] = failed.get(one.sent.endpoint_id, 0) + 1
+                failed[one.sent.endpoint_id] += 1
+            if one.sent.rest_s > 0.0:
+                asked_s[one.sent.endpoint_id] = max(one.sent.rest_s, asked_s.get(one.sent.endpoint_id, 0.0))
         if arrived:
             recovered = self.database.kept("recovered", self._recovered_statement)
             recovered.write(tx, {"b_ids": in_order(arrived)})
             permits.reopen(tx, self.database, [limit_key(one) for one in arrived])
-        for endpoint_id in sorted(failed):
-            gone = any(one.sent.is_gone for one in outcomes if one.sent.endpoint_id == endpoint_id)
-            rest_s = max(one.sent.rest_s for one in outcomes if one.sent.endpoint_id == endpoint_id)
-            notices += self._mark_failing(tx, endpoint_id, failed[endpoint_id], rest_s=rest_s, is_gone=gone)
+        for endpoint_id in sorted(failed.keys() | asked_s.keys()):
+            rest_s = asked_s.get(endpoint_id, 0.0)
+            if endpoint_id in failed:
+                gone = any(one.sent.is_gone for one in outcomes if one.sent.endpoint_id == endpoint_id)
+                notices += self._mark_failing(tx, endpoint_id, failed[endpoint_id], rest_s=rest_s, is_gone=gone)
+            else:
+                permits.close(tx, self.database, limit_key(endpoint_id), for_s=rest_s)
         return notices
 
     def _recovered_statement(self) -> Update:

@@ -171,7 +171,7 @@ class Keeping(Banding):
                 return True
             tx.execute(delete(e).where(e.c.id == endpoint_id))
             # another of this name begins anew
-            permits.reopen(tx, self.database, [limit_key(endpoint_id)], also_for_good=True)
+            permits.reopen(tx, self.database, [limit_key(endpoint_id)], at_once=True)
             return False
 
         while self.database.run(forget):

@@ -91,7 +91,7 @@ class Holding(Delivering):
             mine = update(e).where(e.c.id == endpoint_id, e.c.state == EndpointState.DISABLED.value)
             if not tx.execute(mine.values(values)).rowcount:
                 self._require(tx, endpoint_id)
-            permits.reopen(tx, self.database, [limit_key(endpoint_id)], also_for_good=True)
+            permits.reopen(tx, self.database, [limit_key(endpoint_id)], at_once=True)
             count: int = tx.execute(held).scalar_one()
             return count
 
@@ -196,7 +196,8 @@ class Holding(Delivering):
                 "relay_until": now(self.reserved_s),
             }
             tx.execute(mine.values(values), tasks)
-            self._set(tx, [row.id for row in rows], {"state": DeliveryState.PENDING.value})
+            wanted = {"state": DeliveryState.PENDING.value, "cause": Cause.MANUAL.value}
+            self._set(tx, [row.id for row in rows], wanted)
             ready = select(t.c.id, t.c.queue, t.c.attempt).where(
                 among(t.c.id, self.database.dialect), guarded(t.c.state, State.READY)
             )
@@ -224,6 +225,12 @@ class Holding(Delivering):
             return len(rows)
 
         return self.database.run(discard)
+
+    def want_delivery(self, delivery_id: str) -> None:
+        """A person wants a delivery that is open, however old it is. Repeatable; nothing when it has ended."""
+        d = self.database.tables.delivery
+        mine = update(d).where(d.c.id == delivery_id, d.c.state == DeliveryState.PENDING.value)
+        self.database.run(lambda tx: tx.execute(mine.values(cause=Cause.MANUAL.value)))
 
     def resend(
         self, delivery_ids: Sequence[str], *, cause: Cause, hints: HintRows | None = None

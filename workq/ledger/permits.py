@@ -52,7 +52,7 @@ from workq.ledger.among import among, as_text, in_order
 from workq.ledger.database import Database
 from workq.ledger.gates import Asking
 from workq.ledger.paused import is_paused
-from workq.ledger.positions import NEVER_S, is_behind
+from workq.ledger.positions import is_behind
 from workq.ledger.states import CLAIMABLE, guarded
 from workq.limits import Rate, rate_of
 from workq.task import State
@@ -285,18 +285,22 @@ def close(tx: Connection, database: Database, key: str, *, for_s: float) -> None
     tx.execute(update(h).where(h.c.id == key, shorter).values(closed_until=now(for_s), changed_at=now()))
 
 
-def reopen(tx: Connection, database: Database, keys: Iterable[str], *, also_for_good: bool = False) -> None:
-    """Let these limits be as they were before they were closed for a time; `also_for_good`: or for ever. Repeatable."""
-    what = "reopen limits for good" if also_for_good else "reopen limits"
-    statement = database.kept(what, partial(_reopening, database, also_for_good=also_for_good))
+def reopen(tx: Connection, database: Database, keys: Iterable[str], *, at_once: bool = False) -> None:
+    """Let these limits be as they were before they were closed: not one at a time any more. Repeatable.
+
+    One that is closed still stays so until its time is over, whatever was under way when it was closed: only with
+    `at_once` it does not.
+    """
+    what = "reopen limits at once" if at_once else "reopen limits"
+    statement = database.kept(what, partial(_reopening, database, at_once=at_once))
     statement.write(tx, {"b_ids": in_order(keys)})
 
 
-def _reopening(database: Database, *, also_for_good: bool) -> Update:
+def _reopening(database: Database, *, at_once: bool) -> Update:
     h = database.tables.throttle
     closed = update(h).where(among(h.c.id, database.dialect, item="TEXT"), h.c.closed_until.is_not(None))
-    if not also_for_good:
-        closed = closed.where(h.c.closed_until < database.now(NEVER_S / 2))
+    if not at_once:
+        closed = closed.where(h.c.closed_until <= database.now())
     return closed.values(closed_until=None)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, Insert, Select, bindparam, insert, literal_column, select
+from sqlalchemy import Connection, Insert, Select, Update, bindparam, insert, literal_column, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from workq.codec import new_task_id
@@ -71,7 +71,7 @@ class Sending(Recording, Keeping):
         self, tx: Connection, webhook: NewWebhook, mine: dict[str, str], hints: HintRows | None
     ) -> tuple[list[SentTo], list[NewTask]]:
         """The deliveries, and the tasks whose turn it is."""
-        order_key, standing = self._write_webhook(tx, webhook)
+        order_key, standing, has_body = self._write_webhook(tx, webhook)
         sent: list[SentTo] = []
         tasks: list[NewTask] = []
         rows: list[dict[str, Any]] = []
@@ -88,12 +88,16 @@ class Sending(Recording, Keeping):
             rows.append({"b_id": delivery_id, "b_webhook": webhook.id, "b_endpoint": endpoint_id})
             sent.append(SentTo(delivery_id, endpoint_id, True))
         if rows:
+            if not has_body:  # for those who have come since it was pruned
+                again = self.database.kept("webhook again", self._again_statement)
+                again.write(tx, {"b_id": webhook.id, "b_body": webhook.body})
             self.database.kept("deliver", self._delivery_statement).write_each(tx, rows)
             tasks = [task for task in self._insert(tx, tasks, hints) if task.delay_s < NEVER_S]
         return sent, tasks
 
-    def _write_webhook(self, tx: Connection, webhook: NewWebhook) -> tuple[str | None, dict[str, str]]:
-        """Answers its order key, that of the one which was sent first; and its deliveries that stand, by endpoint."""
+    def _write_webhook(self, tx: Connection, webhook: NewWebhook) -> tuple[str | None, dict[str, str], bool]:
+        """Answers its order key, that of the one which was sent first; its deliveries that stand, by endpoint; and
+        whether its body is still kept."""
         given = {"b_id": webhook.id}
         there = self.database.kept("webhook", self._webhook_query).rows(tx, given)
         if not there:
@@ -105,14 +109,14 @@ class Sending(Recording, Keeping):
                 "b_order_key": webhook.order_key,
             }
             self.database.kept("send", self._webhook_statement).write(tx, given | new)
-            return webhook.order_key, {}
-        [(kind, data_hash, order_key)] = there
+            return webhook.order_key, {}, True
+        [(kind, data_hash, order_key, has_body)] = there
         if (kind, data_hash) != (webhook.type, webhook.data_hash):
             raise KeyConflict(
                 f"event_id {webhook.id!r} was sent before, as {kind} with other data; another event needs another id"
             )
         standing = self.database.kept("deliveries of a webhook", self._standing_query).rows(tx, given)
-        return order_key, dict(standing)
+        return order_key, dict(standing), bool(has_body)
 
     def _receivers(self, tx: Connection, webhook: NewWebhook) -> list[tuple[str, Any]]:
         """Who gets it: ids, and options as they stand in their rows."""
@@ -130,13 +134,21 @@ class Sending(Recording, Keeping):
 
     def _webhook_query(self) -> Select[Any]:
         c = self.database.tables.webhook.c
-        return select(c.type, c.data_hash, c.order_key).where(c.id == bindparam("b_id", type_=c.id.type))
+        return select(c.type, c.data_hash, c.order_key, c.body.is_not(None)).where(
+            c.id == bindparam("b_id", type_=c.id.type)
+        )
 
     def _webhook_statement(self) -> Insert:
         w = self.database.tables.webhook
         given = ("id", "type", "topic", "body", "data_hash", "order_key")
         values = {name: bindparam(f"b_{name}", type_=w.c[name].type) for name in given}
         return insert(w).values(**values, created_at=self.database.now())
+
+    def _again_statement(self) -> Update:
+        w = self.database.tables.webhook
+        pruned = w.c.id == bindparam("b_id", type_=w.c.id.type), w.c.body.is_(None)
+        values = {"body": bindparam("b_body", type_=w.c.body.type), "created_at": self.database.now()}
+        return update(w).where(*pruned).values(values)
 
     def _standing_query(self) -> Select[Any]:
         c = self.database.tables.delivery.c

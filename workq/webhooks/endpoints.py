@@ -187,7 +187,7 @@ class Endpoints:
         """Give an endpoint another secret, which is in the answer. For `grace_s` requests are signed with both.
 
         Raises:
-            ConfigError: no secret, or no grace up to seven days; or too many old ones still sign.
+            ConfigError: no secret, or the one that it has; no grace up to seven days; or too many old ones still sign.
             NotFound: there is none of that id. Refused: somebody else has changed it in this moment.
         """
         made = new_secret() if secret is None else check_secret(secret)
@@ -195,11 +195,14 @@ class Endpoints:
             raise ConfigError(f"grace_s: need 0 to {GRACE_MAX_S:.0f} seconds (seven days), got {grace_s!r}")
         row = self._row(endpoint_id)
         content, now = self.vault.open(row.sealed), datetime.now(UTC)
+        if made == content.secrets[0].text:
+            raise ConfigError(f"secret: {endpoint_id!r} signs with this one already; give another, or none to make one")
         until = now + timedelta(seconds=grace_s)
         old = [Secret(one.text, until if one.until is None else min(one.until, until)) for one in content.secrets]
         kept = tuple(one for one in old if one.until is not None and one.until > now and one.text != made)
         if len(kept) >= SECRETS_MAX:
-            raise ConfigError(f"{len(kept)} old secrets of {endpoint_id!r} still sign; rotate with a shorter grace")
+            signing = SECRETS_MAX - 1
+            raise ConfigError(f"{signing} old secrets of {endpoint_id!r} still sign; rotate with a shorter grace")
         sealed = self.vault.seal(Content((Secret(made), *kept), content.headers))
         self._app.stores.ledger.change_endpoint(endpoint_id, EndpointChange(sealed=sealed), sealed_before=row.sealed)
         return self._told(self._row(endpoint_id), secret=made)

@@ -191,6 +191,7 @@ class Outbox:
         """Let what waits for its next attempt be due now; False: it runs."""
         ledger = self._app.stores.ledger
         if not dry_run:
+            ledger.want_delivery(found.id)  # first: it may be sent as soon as it is due
             try:
                 hint = ledger.reschedule(found.task_id, delay_s=0.0, why="retried by a person")
             except Refused:

@@ -92,7 +92,8 @@ def verify(
         VerificationFailed: it is not; answer it with 400 or 401. Nothing else is raised for anything in the request.
         ConfigError: the secret is none.
     """
-    known = [check_secret(one) for one in ([secret] if isinstance(secret, str) else secret)]
+    given: list[Any] = [secret] if isinstance(secret, str) or not isinstance(secret, Iterable) else list(secret)
+    known = [check_secret(one) for one in given or [None]]
     try:
         return _verified(headers, body, known, tolerance_s, time.time() if now is None else now)
     except (VerificationFailed, MissingExtra):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -17,6 +18,11 @@ from workq.delivery import (
 from workq.incarnation import Incarnation
 from workq.ledger import Evidence, Ledger
 from workq.task import Dead, Delivered, Done, Settlement, State
+from workq.webhooks.backoff import JITTER, STEPS_S
+from workq.webhooks.carry import Carrier
+from workq.webhooks.post import Answer, ErrorClass
+from workq.webhooks.target import Policy
+from workq.webhooks.vault import Vault
 
 
 class DeliveringContract(WebhookSteps):
@@ -69,6 +75,34 @@ class DeliveringContract(WebhookSteps):
             (URL, Cause.SCHEDULED, 12.5, False),
             (URL, Cause.SCHEDULED, 12.5, True),
         ]
+
+    def test_each_attempt_of_the_schedule_is_due_at_its_time_and_none_before(
+        self, ledger: Ledger, worker: Incarnation, clock: Clock
+    ) -> None:
+        self.endpoint(ledger)
+        [one] = self.send(ledger)
+        carrier = Carrier(ledger.parcels, vault=Vault(), policy=Policy.of(), rng=Random(7))
+        answer = Answer(500, ErrorClass.SERVER_ERROR, "500", 3.0)
+
+        def fail() -> Any:
+            [claim] = self.carried(ledger, worker, [one])
+            parcel = ledger.parcels([one.delivery_id])[one.delivery_id]
+            self.settle(ledger, claim, carrier.delivered(claim, parcel, answer))
+            return self.delivery(ledger, one.delivery_id)
+
+        waited = []
+        for step_s in STEPS_S:
+            row = fail()
+            assert row.next_at is not None
+            assert row.attempted_at is not None
+            waited.append((row.next_at - row.attempted_at).total_seconds() / step_s)
+            clock.forward(step_s / 3)
+            assert self.carried(ledger, worker, [one]) == []
+            clock.forward(step_s)
+        last = fail()
+
+        assert all(1.0 <= part <= 1.0 + JITTER for part in waited), waited
+        assert (last.state, last.attempts, last.next_at) == (DeliveryState.EXHAUSTED, len(STEPS_S) + 1, None)
 
     @pytest.mark.parametrize(
         ("facts", "state"),

@@ -162,6 +162,28 @@ class EndpointsContract(WebhookSteps):
         clock.forward(2.0)
         assert [hint.task_id for hint in ledger.admit([limit_key("a")])] == [others[0].delivery_id]
 
+    @pytest.mark.parametrize("is_together", [True, False])
+    def test_who_asks_for_less_is_left_alone_whatever_arrives_of_what_was_under_way(
+        self, ledger: Ledger, worker: Incarnation, clock: Clock, is_together: bool
+    ) -> None:
+        self.endpoint(ledger)
+        asking, arriving = self.carried(ledger, worker, [self.send(ledger)[0] for _ in range(2)])
+        asked = Settlement(asking, failed(asking, rest_s=60.0, status=429, error_class="throttled"))
+        arrived = Settlement(arriving, Delivered(sent(arriving), Done()))
+        for group in [[asked, arrived]] if is_together else [[asked], [arrived]]:
+            ledger.settle(group)
+        others = [self.send(ledger)[0] for _ in range(2)]
+
+        assert self.carried(ledger, worker, others) == []
+        clock.forward(59.0)
+        assert ledger.admit([limit_key("a")]) == []
+        clock.forward(2.0)
+        [probe] = ledger.admit([limit_key("a")])
+        [claim] = ledger.claim([probe.task_id], by=worker.id)
+        self.settle(ledger, claim, Delivered(sent(claim), Done()))
+        [limit] = ledger.limits(key=limit_key("a"))
+        assert limit.closed_until is None
+
     def test_who_is_gone_is_disabled_at_once(self, ledger: Ledger, worker: Incarnation) -> None:
         self.endpoint(ledger)
         sent_to = [self.send(ledger)[0] for _ in range(2)]
@@ -190,3 +212,18 @@ class EndpointsContract(WebhookSteps):
 
         assert states == [(1, "enabled"), (18, "enabled"), (19, "enabled"), (20, "disabled")]
         assert "nothing has arrived for 12" in whys[-1]
+
+    def test_many_failures_within_days_disable_nobody_yet(
+        self, ledger: Ledger, worker: Incarnation, clock: Clock
+    ) -> None:
+        self.endpoint(ledger, options=EndpointOptions(concurrency=40))
+        claims = self.carried(ledger, worker, [self.send(ledger)[0] for _ in range(32)])
+        states = []
+        for days, count in ((0.0, 1), (4.9, 30), (0.2, 1)):
+            clock.forward(days * 86_400.0)
+            self.all_fail(ledger, [claims.pop() for _ in range(count)])
+            row = ledger.endpoint("a")
+            assert row is not None
+            states.append((row.failures, row.state.value))
+
+        assert states == [(1, "enabled"), (31, "enabled"), (32, "disabled")]

@@ -50,6 +50,8 @@ class HoldingContract(WebhookSteps):
         assert (released, [hint.task_id for hint in hints]) == (2, [one.delivery_id for one in before[1:]])
         assert [ledger.discard_held("a", why="old", limit=1) for _ in range(2)] == [1, 0]
         assert ledger.release_held("a") == (0, [])
+        wanted = [self.delivery(ledger, one.delivery_id).cause for one in [*before[1:], *after]]
+        assert wanted == [Cause.MANUAL, Cause.MANUAL, Cause.SCHEDULED], "whatever the age of what a person releases"
         assert len(self.carried(ledger, worker, before[1:])) == 2
         gone = self.delivery(ledger, during[0].delivery_id)
         assert (gone.state, gone.ended_at is None) == (DeliveryState.CANCELLED, False)
@@ -70,6 +72,18 @@ class HoldingContract(WebhookSteps):
 
         assert ledger.enable_endpoint("a", who="eve", why="moved") == 1
         assert self.delivery(ledger, sent_to[0].delivery_id).state is DeliveryState.HELD
+
+    def test_a_person_may_want_what_is_open_and_nothing_else(self, ledger: Ledger, worker: Incarnation) -> None:
+        self.endpoint(ledger)
+        ended, open_one, other = (self.send(ledger)[0] for _ in range(3))
+        [claim] = self.carried(ledger, worker, [ended])
+        self.settle(ledger, claim, Delivered(sent(claim), Done()))
+
+        for one in (ended, open_one, open_one):
+            ledger.want_delivery(one.delivery_id)
+
+        causes = [self.delivery(ledger, one.delivery_id).cause for one in (ended, open_one, other)]
+        assert causes == [Cause.SCHEDULED, Cause.MANUAL, Cause.SCHEDULED]
 
     def test_what_has_ended_is_sent_again_by_a_task_of_its_own_and_goes_on_counting(
         self, ledger: Ledger, worker: Incarnation

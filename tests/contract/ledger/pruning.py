@@ -56,6 +56,29 @@ class PruningContract(WebhookSteps):
         assert self.delivery(ledger, open_one.delivery_id).state is DeliveryState.PENDING
         assert ledger.webhook_body("open") == BODY
 
+    def test_one_that_is_sent_anew_when_its_body_is_gone_has_it_again_for_who_has_come_since(
+        self, ledger: Ledger, worker: Incarnation, clock: Clock
+    ) -> None:
+        self.endpoint(ledger)
+        self.arrive(ledger, worker, "ended")
+        clock.forward(2 * HOUR_S)
+        self.prune_by(ledger, 24.0)
+        later = BODY.replace("12:00", "14:00")
+        standing = self.send(ledger, id="ended", body=later)
+        nothing_new = ledger.webhook_body("ended")
+        self.endpoint(ledger, "b")
+
+        sent_to = self.send(ledger, id="ended", body=later)
+
+        assert [one.created for one in standing] == [False]
+        assert nothing_new is None
+        assert [(one.endpoint_id, one.created) for one in sent_to] == [("a", False), ("b", True)]
+        parcel = ledger.parcels([sent_to[1].delivery_id])[sent_to[1].delivery_id]
+        assert parcel.body == later
+        assert parcel.age_s < HOUR_S, "it is sent now, as far as its endpoint's max_age_s is asked"
+        assert self.prune_by(ledger, 24.0) == NOTHING
+        assert ledger.webhook_body("ended") == later
+
     def test_one_that_is_sent_once_more_is_open_again_and_stays(
         self, ledger: Ledger, worker: Incarnation, clock: Clock
     ) -> None:
