@@ -58,6 +58,8 @@ def test_a_ping_arrives_signed_and_both_ends_tell_of_it(cli: Cli) -> None:
     assert (ended, told["result"], told["status"]) == (0, "delivered", 200)
     assert told["webhook_id"] == got["webhook_id"]
     assert told["webhook_signature"].startswith("v1,")
+    assert (told["connected_to"], told["tls"]) == ("127.0.0.1", None)
+    assert told["ms"] > 0.0
     assert (got["event_type"], got["verified"], got["problem"]) == ("workq.ping", "verified", None)
     assert SECRET not in ran.out + ran.err
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import time
 from collections import Counter, defaultdict
 from functools import partial
 
@@ -113,6 +114,27 @@ def test_a_receiver_that_does_not_answer_holds_nobody_else_up(leg: Leg, outbox: 
 
     assert hung == {"stuck": 3, "quick": 60}
     assert all(count == 1 for count in inbox.counts().values())
+
+
+def test_no_more_are_sent_in_a_time_than_an_endpoint_takes(leg: Leg, outbox: Outbox) -> None:
+    came: defaultdict[str, list[float]] = defaultdict(list)
+
+    async def answer(letter: Letter) -> int:
+        came[letter.path].append(time.monotonic())
+        return 200
+
+    with Inbox(answer) as inbox:
+        outbox.endpoints.add(inbox.url("limited"), endpoint_id="limited", rate="10/s", concurrency=30)
+        outbox.endpoints.add(inbox.url("free"), endpoint_id="free")
+        for number in range(30):
+            outbox.send("invoice.paid", {"number": number})
+        with leg.fleet(processes=1, threads=16, app=APP) as fleet:
+            wait_delivered(leg, 60)
+            fleet.terminate()
+            assert fleet.wait(30) == 0, fleet.text()
+
+    assert {path: len(at) for path, at in came.items()} == {"limited": 30, "free": 30}
+    assert came["limited"][-1] - came["limited"][0] > 1.5, "thirty at ten a second take two; some room for what is late"
 
 
 def test_while_workers_are_killed_nothing_is_lost_and_a_repetition_has_the_same_id(
