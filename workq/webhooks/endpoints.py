@@ -186,8 +186,10 @@ class Endpoints:
     def rotate(self, endpoint_id: str, *, secret: str | None = None, grace_s: float = GRACE_S) -> Endpoint:
         """Give an endpoint another secret, which is in the answer. For `grace_s` requests are signed with both.
 
+        The secret that it has and no grace: its old ones no longer sign.
+
         Raises:
-            ConfigError: no secret, or the one that it has; no grace up to seven days; or too many old ones still sign.
+            ConfigError: no secret, or no grace up to seven days; or too many old ones still sign.
             NotFound: there is none of that id. Refused: somebody else has changed it in this moment.
         """
         made = new_secret() if secret is None else check_secret(secret)
@@ -195,8 +197,6 @@ class Endpoints:
             raise ConfigError(f"grace_s: need 0 to {GRACE_MAX_S:.0f} seconds (seven days), got {grace_s!r}")
         row = self._row(endpoint_id)
         content, now = self.vault.open(row.sealed), datetime.now(UTC)
-        if made == content.secrets[0].text:
-            raise ConfigError(f"secret: {endpoint_id!r} signs with this one already; give another, or none to make one")
         until = now + timedelta(seconds=grace_s)
         old = [Secret(one.text, until if one.until is None else min(one.until, until)) for one in content.secrets]
         kept = tuple(one for one in old if one.until is not None and one.until > now and one.text != made)
