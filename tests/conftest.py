@@ -22,7 +22,7 @@ from typing import Any, ClassVar, TypeVar
 import pytest
 from hypothesis import settings
 
-from tests.standstill import Pulse
+from tests.standstill import Standstill
 from workq.testing.servers import (
     MariaDB,
     PostgreSQL,
@@ -41,7 +41,7 @@ settings.load_profile("workq")
 
 SERVERS = ("rabbitmq", "redis", "postgres", "mysql")
 _used = pytest.StashKey[list[str]]()
-_pulse = pytest.StashKey[Pulse]()
+_machine = pytest.StashKey[Standstill]()
 
 AnyServer = TypeVar("AnyServer", bound=Server)
 
@@ -84,8 +84,8 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.stash[_used] = []
     config.pluginmanager.register(UsedElsewhere(config.stash[_used]))
-    config.stash[_pulse] = Pulse()
-    config.stash[_pulse].start()
+    config.stash[_machine] = Standstill()
+    config.stash[_machine].start()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -96,7 +96,7 @@ def pytest_runtest_makereport(
     report = yield
     if report.failed:
         since = time.monotonic() - call.duration
-        report.sections.append(("the machine meanwhile", item.config.stash[_pulse].told(since)))
+        report.sections.append(("the machine meanwhile", item.config.stash[_machine].told(since)))
     return report
 
 
@@ -136,7 +136,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     used = config.stash[_used]
     private = sorted(set(used)) if used else ["no private servers"]
     terminalreporter.write_line(f"used: {', '.join(here + private)}")
-    terminalreporter.write_line(f"the machine: {config.stash[_pulse].told()}")
+    terminalreporter.write_line(f"the machine: {config.stash[_machine].told()}")
 
 
 class Private:

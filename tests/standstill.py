@@ -20,34 +20,47 @@ EVERY_S = 0.5
 def write_through() -> None:
     """A few bytes, to the disk."""
     with suppress(OSError), tempfile.TemporaryFile() as file:
-        file.write(b"pulse")
+        file.write(b"standstill")
         file.flush()
         os.fsync(file.fileno())
 
 
+@dataclass(frozen=True)
+class Span:
+    """One nap and one write: when both were over, how late the nap ended, and how long the write took."""
+
+    ended_at: float
+    late_s: float
+    write_s: float
+
+
 @dataclass
-class Pulse:
-    """Beats in a thread of its own, and remembers each beat: when it began, how late, how long its write took."""
+class Standstill:
+    """Naps and writes in a thread of its own, and remembers how long each took."""
 
     write: Callable[[], None] = write_through
     every_s: float = EVERY_S
-    beats: list[tuple[float, float, float]] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
 
     def start(self) -> None:
-        """Beat until the process ends."""
-        threading.Thread(target=self._beat, name="pulse", daemon=True).start()
+        """Go on until the process ends."""
+        threading.Thread(target=self._run, name="standstill", daemon=True).start()
 
-    def _beat(self) -> None:
+    def _run(self) -> None:
+        never = threading.Event()
         while True:
             began = time.monotonic()
-            time.sleep(self.every_s)
+            never.wait(self.every_s)
             awake = time.monotonic()
             self.write()
-            self.beats.append((began, awake - began - self.every_s, time.monotonic() - awake))
+            now = time.monotonic()
+            self.spans.append(Span(now, awake - began - self.every_s, now - awake))
 
     def told(self, since: float = 0.0) -> str:
-        """The worst of what ended after `since`, by the monotonic clock."""
-        beats = [one for one in list(self.beats) if sum(one) + self.every_s >= since]
-        late_s = max((one[1] for one in beats), default=0.0)
-        write_s = max((one[2] for one in beats), default=0.0)
-        return f"at most {late_s:.1f} s late to wake up, {write_s:.1f} s to write to the disk"
+        """The worst of what ended after `since`, by the monotonic clock, and for how long nothing has ended now."""
+        spans = list(self.spans)
+        late_s = max((one.late_s for one in spans if one.ended_at >= since), default=0.0)
+        write_s = max((one.write_s for one in spans if one.ended_at >= since), default=0.0)
+        still_s = time.monotonic() - spans[-1].ended_at - self.every_s if spans else 0.0
+        now = f", and now it stands still for {still_s:.1f} s" if still_s > self.every_s else ""
+        return f"at most {late_s:.1f} s late to wake up, {write_s:.1f} s to write to the disk{now}"

@@ -36,9 +36,9 @@ LINGER_S = 0.003
 """How long the first of a batch may wait for others, while rows come faster than they are published."""
 MARK_AFTER_S = 0.5
 """How long a confirmed hint may be unmarked. A crash meanwhile costs a second hint."""
-MARK_IN = 0.25
+MARK_AFTER_PART = 0.25
 """The same as a part of the sweep's grace, where that is less: the sweep would hint again what was only unmarked."""
-MARK_WITH = 0.5
+MARK_WITH_PART = 0.5
 """What was confirmed for this part of that time is marked along with what is due."""
 
 
@@ -137,7 +137,7 @@ class Relay:
         self.clock = clock
         self._stores = stores
         self._confirm_s = confirm_s
-        self._mark_after_s = min(MARK_AFTER_S, MARK_IN * grace_s)
+        self._mark_after_s = min(MARK_AFTER_S, MARK_AFTER_PART * grace_s)
         self._has_thread = has_thread
         self._changed = threading.Condition()
         self._waiting: deque[tuple[float, Unpublished]] = deque()
@@ -270,7 +270,7 @@ class Relay:
                 self._send_once()
             if self._mark_in_s() == 0.0:
                 is_hasty = self._is_urgent or self._is_closing
-                with_s = MARK_WITH * self._mark_after_s
+                with_s = MARK_WITH_PART * self._mark_after_s
                 self._mark_once(confirmed_before=math.inf if is_hasty else time.monotonic() - with_s)
             if self._is_closing and not self._unmarked:
                 return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,11 +11,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from tests.system.fleet import wait_until
 from workq import WorkQueue
 from workq.broker import PAGE, Hint, ladder
 from workq.codec import new_task_id
 from workq.ledger import Unpublished, migrate
 from workq.relay import BATCH, SENT_MAX, Relay, hints_of
+from workq.task import NewTask
 
 UNIT_S = 0.1
 
@@ -105,18 +106,24 @@ def test_what_is_confirmed_is_marked_well_within_the_grace_of_the_sweep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unmarked for longer, whatever waits in a queue would be hinted twice."""
-    marked = threading.Event()
     monkeypatch.setattr("workq.relay.MARK_AFTER_S", 3600.0)
     with WorkQueue(ledger=f"sqlite:///{tmp_path / 'workq.db'}") as wq:
         database = wq.database()
         migrate.migrate(database)
         database.close()
-        monkeypatch.setattr(wq.stores.broker, "publish", lambda hints, **_: [True] * len(hints))
-        monkeypatch.setattr(wq.stores.ledger, "mark_published", lambda _: marked.set())
-        relay = Relay(wq.stores, confirm_s=1.0, grace_s=0.2)
-        relay.offer(rows([0.0]))
+        ledger = wq.stores.ledger
+        task = NewTask(new_task_id(), "mail.send", "mail", '{"a":[],"k":{}}')
+        ledger.record([task])
 
-        assert marked.wait(30)
+        def unmarked() -> list[str]:
+            return [row.task_id for row in ledger.take_unpublished(limit=9, grace_s=0.0, horizon_s=0.0, dry_run=True)]
+
+        before = unmarked()
+        relay = Relay(wq.stores, confirm_s=1.0, grace_s=0.2)
+        relay.offer([Unpublished(task.id, task.queue, 0, 0.0)])
+
+        assert before == [task.id]
+        wait_until(lambda: unmarked() == [], timeout_s=30, what="it is marked")
         relay.close()
 
 

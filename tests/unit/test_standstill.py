@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import threading
-import time
 
-from tests.standstill import Pulse
+from tests.standstill import Span, Standstill
+from tests.system.fleet import wait_until
 
 
-def test_the_slowest_write_since_then_is_told() -> None:
-    slow, twice = threading.Event(), threading.Event()
+def test_the_worst_since_then_is_told() -> None:
+    machine = Standstill(spans=[Span(10.0, 7.5, 0.1), Span(20.0, 0.2, 3.4), Span(30.0, 0.3, 0.5)])
+
+    told = [machine.told(since) for since in (0.0, 15.0, 25.0, 35.0)]
+
+    assert [one.split(", and now")[0] for one in told] == [
+        "at most 7.5 s late to wake up, 3.4 s to write to the disk",
+        "at most 0.3 s late to wake up, 3.4 s to write to the disk",
+        "at most 0.3 s late to wake up, 0.5 s to write to the disk",
+        "at most 0.0 s late to wake up, 0.0 s to write to the disk",
+    ]
+
+
+def test_a_write_that_does_not_end_is_told_too() -> None:
+    hangs, ends = threading.Event(), threading.Event()
 
     def write() -> None:
-        if slow.is_set():
-            twice.set()
-            threading.Event().wait()
-        slow.set()
-        time.sleep(0.3)
+        if machine.spans:
+            hangs.set()
+            ends.wait()
 
-    pulse = Pulse(write, every_s=0.01)
-    pulse.start()
-    assert twice.wait(30)
+    machine = Standstill(write, every_s=0.01)
+    machine.start()
+    assert hangs.wait(30)
 
-    [(began, late_s, write_s)] = pulse.beats
-    assert write_s >= 0.3
-    assert f"{write_s:.1f} s to write" in pulse.told()
-    assert "0.0 s to write" in pulse.told(since=began + late_s + write_s + 10.0)
+    wait_until(lambda: "and now it stands still for" in machine.told(), timeout_s=30, what="it is told")
+    assert len(machine.spans) == 1
+    ends.set()
