@@ -112,8 +112,9 @@ class Heart:
             log.warning("beat.failed: %s", error)
 
     def release_strays(self) -> None:
-        """Drop holds under our name that we do not know of (see held.py)."""
+        """Drop holds under our name that we do not know of (see held.py), and claims of which nobody knows."""
         try:
+            self._stores.ledger.return_doubtful(by=self._me.id)
             dropped = self._held.release_strays()
         except Unavailable as error:
             log.warning("beat.failed: %s", error)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from workq.bands import queue_of
 from workq.errors import ConfigError, NotInTask, Unavailable
 from workq.job import Bookmark, NewStep, Stepped
+from workq.soft import apart, whole
 from workq.task import Claim, NewSubtask
 
 if TYPE_CHECKING:
@@ -147,9 +148,10 @@ class Current:
         _check_thread("transaction()")
         self.has_begun_transaction = True
         added = (lambda: ()) if self.additions is None else self.additions.all
-        with self._desk.transaction(self._claim, added=added) as connection:
-            yield connection
-        self.has_succeeded = True
+        with whole():
+            with self._desk.transaction(self._claim, added=added) as connection, apart():
+                yield connection
+            self.has_succeeded = True
 
     @contextmanager
     def step(self, *, cursor: Any, items: int = 0) -> Iterator[Connection]:
@@ -170,9 +172,10 @@ class Current:
         if self.steps is None:
             raise ConfigError("step() is for the handler of a job with partitioned=True")
         _check_thread("step()")
-        with self.steps.step(cursor=cursor, items=items) as connection:
-            yield connection
-        self.has_succeeded = self.has_succeeded or self.steps.has_ended
+        with whole():
+            with self.steps.step(cursor=cursor, items=items) as connection, apart():
+                yield connection
+            self.has_succeeded = self.has_succeeded or self.steps.has_ended
 
     def add(self, items: Iterable[Any]) -> int:
         """Add items to the job whose subtask this is; answers how many they are.

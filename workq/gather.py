@@ -107,9 +107,11 @@ class Gather:
 
     def _write(self) -> None:
         """Write what waits."""
-        with self._lock:
-            calls = [self._waiting.popleft() for _ in range(min(TOGETHER_MAX, len(self._waiting)))]
+        calls: list[_Call] = []
         try:
+            with self._lock:
+                while self._waiting and len(calls) < TOGETHER_MAX:
+                    calls.append(self._waiting.popleft())
             if calls:
                 self._settle(calls)
         finally:

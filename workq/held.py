@@ -20,6 +20,7 @@ from workq.inflight import Beat, Entry, InFlight
 from workq.ledger import Ledger
 from workq.rarely import Rarely
 from workq.stores import Stores
+from workq.task import Claim
 
 log = logging.getLogger("workq.held")
 
@@ -76,6 +77,16 @@ class Held:
                 del self._unreleased[:-UNRELEASED_MAX]  # leaving, or being reaped, drops the others
             else:
                 self._unreleased.clear()
+
+    def settled(self, claims: Sequence[Claim]) -> None:
+        """These attempts have ended: drop their holds. Not that of a later attempt, which has begun here meanwhile."""
+        with self._changing:
+            kept = {one.task_id for one in claims if self._is_later(one)}
+        self.release([(one.task_id, one.queue) for one in claims if one.task_id not in kept])
+
+    def _is_later(self, claim: Claim) -> bool:
+        entry = self._entries.get(claim.task_id)
+        return entry is not None and entry.attempt is not None and entry.attempt > claim.attempt
 
     def release_strays(self) -> int:
         """Drop what was unknown here at the last look too; answers how many. Raises as the in-flight store does."""

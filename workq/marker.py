@@ -72,13 +72,16 @@ def mark(
     times: Times,
     *,
     limit: int,
+    confirm_s: float | None = None,
     dry_run: bool = False,
     until: Callable[[], bool] = lambda: False,
 ) -> Marked:
     """Repair what returned markers prove, then send those that are wanted.
 
-    `until` ends a long repair between batches. A broker that is away is no error: the answer says `is_blind`.
+    `confirm_s`: how long a confirm is waited for, by default as `times` says. `until` ends a long repair between
+    batches. A broker that is away is no error: the answer says `is_blind`.
     """
+    confirm_s = times.confirm_s if confirm_s is None else confirm_s
     done = Marked()
     by_line: dict[tuple[str, int], list[Marker]] = {}
     for marker in stores.ledger.markers():
@@ -89,7 +92,9 @@ def mark(
             done.is_blind = True
         else:
             for proof in proven:
-                done.lost += _repair(stores, times, proof, limit=limit, dry_run=dry_run, until=until)
+                done.lost += _repair(
+                    stores, proof, times, limit=limit, confirm_s=confirm_s, dry_run=dry_run, until=until
+                )
     queues = stores.ledger.lines(slack_s=slack_s(times))
     if not queues:
         return done
@@ -101,22 +106,27 @@ def mark(
         log.info("marker.blind: %s", error)
         done.is_blind = True
         return done
-    for queue in queues:
-        if _is_wanted(by_line.get((queue, 0), ()), depths[queue], times):
-            done.sent += dry_run or send(stores, times, queue, depths[queue], by_line.get((queue, 0), ()))
+    wanted = [queue for queue in queues if _is_wanted(by_line.get((queue, 0), ()), depths[queue], times)]
+    if dry_run:
+        done.sent = len(wanted)
+        return done
+    noted = (_noted(stores, times, queue, depths[queue], by_line.get((queue, 0), ())) for queue in wanted)
+    hints = [hint for hint in noted if hint is not None]
+    if hints:
+        reach("sweep.before_marker")
+        # unconfirmed: it may be on its way all the same, and if it is not, the line looks as if it were lost
+        stores.broker.publish(hints, deadline_s=confirm_s)  # all at once: one deadline, where none is confirmed
+    done.sent = len(hints)
     return done
 
 
-def send(stores: Stores, times: Times, queue: str, depth: Depth, markers: Sequence[Marker]) -> bool:
-    """Send a marker through one line, unless another sweep has just done so."""
+def _noted(stores: Stores, times: Times, queue: str, depth: Depth, markers: Sequence[Marker]) -> Hint | None:
+    """The marker to send through one line, which the ledger knows now; None: another sweep has just sent one."""
     marker_id = new_task_id()
     spacing_s = _spacing_s(markers, depth, times)
     if not stores.ledger.marker_sent(queue, 0, marker_id, spacing_s=spacing_s, depth=depth.ready):
-        return False
-    reach("sweep.before_marker")
-    # unconfirmed: it may be on its way all the same, and if it is not, the line looks as if it were lost
-    stores.broker.publish([Hint(queue, (), marker=marker_id)], deadline_s=times.confirm_s)
-    return True
+        return None
+    return Hint(queue, (), marker=marker_id)
 
 
 def proofs(lines: Iterable[Iterable[Marker]], times: Times) -> list[Marker]:
@@ -155,7 +165,14 @@ def _spacing_s(markers: Sequence[Marker], depth: Depth, times: Times) -> float:
 
 
 def _repair(
-    stores: Stores, times: Times, proof: Marker, *, limit: int, dry_run: bool, until: Callable[[], bool]
+    stores: Stores,
+    proof: Marker,
+    times: Times,
+    *,
+    limit: int,
+    confirm_s: float,
+    dry_run: bool,
+    until: Callable[[], bool],
 ) -> int:
     """Publish again what a marker proves lost, in bounded batches, and close it."""
     repaired = 0
@@ -169,7 +186,7 @@ def _repair(
         if rows:
             log.warning("marker.hints_lost", extra={"queue": proof.queue, "tasks": len(rows)})
             reach("sweep.before_repair")
-            publish(stores, rows, deadline_s=times.confirm_s)
+            publish(stores, rows, deadline_s=confirm_s)
         if len(rows) < limit:
             stores.ledger.marker_closed(proof)
             return repaired

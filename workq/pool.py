@@ -37,7 +37,8 @@ from workq.job import Bookmark, NewStep, Stepped
 from workq.ledger import Ledger
 from workq.linger import Group, Linger
 from workq.loop import new_event_loop
-from workq.run import Limit, raised, returned, run_async, run_sync
+from workq.run import raised, returned, run_async, run_sync
+from workq.soft import Limit
 from workq.task import Claim, HandedBack, NewSubtask, Outcome, Settlement, State
 from workq.together import Together, call, call_async
 
@@ -150,7 +151,8 @@ class Pool:
         self._clock = clock
         self._changed = threading.Condition()
         self._lines: deque[int] = deque(range(board.lines))
-        self._lines_in_use: dict[str, int] = {}
+        self._lines_in_use: dict[tuple[str, int], int] = {}
+        """By task and attempt: the line of what has ended and is not settled."""
         self._limited: dict[int, Attempt] = {}
         self._inbox: queue.SimpleQueue[Attempt] = queue.SimpleQueue()
         self._moved_at = clock()
@@ -265,7 +267,7 @@ class Pool:
         with self._changed:
             self.active -= 1
             self.started -= attempt.is_started
-            self._lines_in_use[attempt.claim.task_id] = attempt.line
+            self._lines_in_use[_of(attempt.claim)] = attempt.line
             if run_s is not None:
                 self.pace.add(run_s)
                 self._moved_at = self._clock()
@@ -297,7 +299,7 @@ class Pool:
         with self._changed:
             self.active -= 1
             self.started -= 1
-            self._lines_in_use.update((one.claim.task_id, one.line) for one in company)
+            self._lines_in_use.update((_of(one.claim), one.line) for one in company)
             self.pace.add(self._clock() - began)
             self._moved_at = self._clock()
             if self.active <= self._low:
@@ -309,7 +311,7 @@ class Pool:
         """What would have shared a call goes back at no cost. `is_rest`: the others are called."""
         with self._changed:
             self.active -= not is_rest
-            self._lines_in_use.update((one.claim.task_id, one.line) for one in company)
+            self._lines_in_use.update((_of(one.claim), one.line) for one in company)
             if self.active <= self._low:
                 self._tell()
         for one in company:
@@ -319,7 +321,7 @@ class Pool:
         """Told by the settler: the board's lines are free again."""
         with self._changed:
             for one in batch:
-                line = self._lines_in_use.pop(one.claim.task_id, None)
+                line = self._lines_in_use.pop(_of(one.claim), None)
                 if line is not None:
                     self._board.clear(line)
                     self._lines.append(line)
@@ -567,3 +569,8 @@ class Pool:
         except BaseException:  # without it nothing would ever be limited
             log.critical("limits.died", exc_info=True)
             self._on_death()
+
+
+def _of(claim: Claim) -> tuple[str, int]:
+    """Which attempt of which task: a late answer about one must not be taken for the next."""
+    return claim.task_id, claim.attempt

@@ -7,26 +7,31 @@ published before it commits: the relay asks the ledger whether the rows are visi
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 from sqlalchemy import Connection, event
 
 from workq.broker import Broker, HintRow
 from workq.delivery import Cause, NewWebhook, SentTo
-from workq.errors import Refused
+from workq.errors import Refused, Unavailable
 from workq.failpoints import reach
 from workq.gather import Gather
 from workq.job import Begun, IfRunning, NewJob
 from workq.ledger import HintRows, Unpublished
-from workq.relay import Relay, hints_of
+from workq.relay import BEHIND_MAX, Relay, hints_of
+from workq.soft import whole
 from workq.stores import Stores
 from workq.task import Enqueued, NewTask
+
+log = logging.getLogger("workq.relay")
 
 CHUNK = 500
 _VISIBLE_AFTER_S = (0.0, 0.02, 0.1, 0.5)
@@ -58,6 +63,9 @@ class Producer:
         self.relay = relay if relay is not None else Relay(stores, confirm_s=confirm_s, grace_s=grace_s)
         self._follow = follow if follow is not None else self._follow_in_thread
         self._gather = Gather(self._record_now, writers=stores.ledger.writers)
+        self._lock = threading.RLock()  # a signal handler may enqueue, too
+        self._uncommitted: WeakKeyDictionary[Connection, list[Unpublished]] = WeakKeyDictionary()
+        """What was recorded in the transactions of callers, by their connections; what is more is left to the sweep."""
 
     def record(self, tasks: Sequence[NewTask], *, connection: Any = None) -> list[Enqueued]:
         """Record tasks in one transaction, ours or the caller's, and see to their hints."""
@@ -66,9 +74,10 @@ class Producer:
                 "this handler is inside of its transaction(), which may still be rolled back: "
                 "enqueue in it, with .options(connection=connection), or after it"
             )
-        if connection is None and len(tasks) == 1 and tasks[0].key is None:
-            return [self._gather.record(tasks[0])]
-        return self._record_now(tasks, connection=connection)
+        with whole():
+            if connection is None and len(tasks) == 1 and tasks[0].key is None:
+                return [self._gather.record(tasks[0])]
+            return self._record_now(tasks, connection=connection)
 
     def _record_now(self, tasks: Sequence[NewTask], *, connection: Any = None) -> list[Enqueued]:
         hints = self._hint_rows()
@@ -154,21 +163,29 @@ class Producer:
 
     def _offer_after_commit(self, given: Any, rows: list[Unpublished]) -> None:
         connection = given.connection() if callable(getattr(given, "connection", None)) else given
-        done = threading.Event()
+        with whole(), self._lock:
+            waiting = self._uncommitted.get(connection)
+            if waiting is None:  # one pair of listeners, however often it is used
+                waiting = self._uncommitted[connection] = []
+                event.listen(connection, "commit", self._committing)
+                event.listen(connection, "rollback", self._ended)
+            waiting += rows[: max(0, BEHIND_MAX - len(waiting))]
 
-        def committing(_: Connection) -> None:
-            if not done.is_set():
-                done.set()
-                self._follow(rows)
+    def _committing(self, connection: Connection) -> None:
+        if rows := self._ended(connection):
+            self._follow(rows)
 
-        def rolled_back(_: Connection) -> None:
-            done.set()
-
-        event.listen(connection, "commit", committing, once=True)
-        event.listen(connection, "rollback", rolled_back, once=True)
+    def _ended(self, connection: Connection) -> list[Unpublished]:
+        """The transaction of a caller's connection ends; answers what was recorded in it."""
+        with whole(), self._lock:
+            waiting = self._uncommitted.get(connection)
+            rows = list(waiting or ())
+            if waiting:
+                waiting.clear()
+            return rows
 
     def offer_visible(self, rows: list[Unpublished]) -> list[Unpublished]:
-        """One look: offer those rows that other transactions can see; answers the others."""
+        """One look, at the first of these: offer those that other transactions can see; answers the others."""
         left = {row.task_id: row for row in rows}
         seen = self._stores.ledger.look(list(left)[:CHUNK])
         self.relay.offer(
@@ -177,13 +194,20 @@ class Producer:
         return list(left.values())
 
     def _follow_in_thread(self, rows: list[Unpublished]) -> None:
-        threading.Thread(target=self._offer_when_visible, args=(rows,), name="workq-commit", daemon=True).start()
+        try:
+            threading.Thread(target=self._offer_when_visible, args=(rows,), name="workq-commit", daemon=True).start()
+        except RuntimeError as error:  # no more threads here: that must not keep the caller from its commit
+            log.warning("relay.failed: %s", error)
 
     def _offer_when_visible(self, rows: list[Unpublished]) -> None:
         """The event comes just before the COMMIT itself: publish only what other transactions can see."""
         pause = threading.Event()
-        for wait_s in _VISIBLE_AFTER_S:
-            pause.wait(wait_s)
-            rows = self.offer_visible(rows)
-            if not rows:
-                return
+        try:
+            for wait_s in _VISIBLE_AFTER_S:
+                pause.wait(wait_s)
+                while rows and len(left := self.offer_visible(rows)) < len(rows):
+                    rows = left
+                if not rows:
+                    return
+        except Unavailable as error:
+            log.warning("relay.failed: %s", error)

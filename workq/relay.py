@@ -21,6 +21,7 @@ from workq.broker import PAGE, Broker, Hint, arrives_in_s
 from workq.errors import Unavailable
 from workq.failpoints import reach
 from workq.ledger import Unpublished
+from workq.soft import whole
 from workq.stores import Stores
 
 log = logging.getLogger("workq.relay")
@@ -157,7 +158,7 @@ class Relay:
 
         `since`: when their delays began, at the earliest, by our `clock`; now, by default.
         """
-        with self._changed:
+        with whole(), self._changed:
             if self._is_closing:
                 return
             was_waiting = bool(self._waiting)
@@ -167,10 +168,18 @@ class Relay:
                     break
                 self._waiting.append((since, row))
             if self._thread is None and self._has_thread:
-                self._thread = threading.Thread(target=self._run, name="workq-relay", daemon=True)
-                self._thread.start()
+                self._begin()
             if not was_waiting:  # else it is awake
                 self._changed.notify_all()
+
+    def _begin(self) -> None:
+        thread = threading.Thread(target=self._run, name="workq-relay", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # no more threads here, or the interpreter ends: what waits, a sweep relays
+            log.warning("relay.failed: %s", error)
+        else:
+            self._thread = thread
 
     def flush(self, *, timeout_s: float) -> bool:
         """Wait until everything offered so far was tried and marked; False when the time is up before."""

@@ -7,9 +7,7 @@ JSON cannot carry does not undo the work that was done: the task has succeeded, 
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import logging
-import threading
 import traceback
 from random import Random
 from typing import Any
@@ -32,45 +30,6 @@ REASON_MAX = 200
 TRACEBACK_MAX = 8_000
 MEMBERS_MAX = 1_000
 """How many exceptions may hang together, as causes or in groups, for a traceback to be kept."""
-
-
-class Limit:
-    """The soft time limit of one attempt in a thread: SoftTimeLimit is raised inside of the handler, once, or never.
-
-    The lock decides between the limit and the end of the handler: after `ended` nothing is raised any more, and what
-    was raised but had not arrived yet ends there. It is not taken back by raising nothing: CPython 3.11 does not forget
-    that something was raised until it arrives, and from then on whoever traces calls (a debugger, coverage) would hang.
-    """
-
-    __slots__ = ("_is_over", "_is_raised", "_lock", "_thread_id", "at")
-
-    def __init__(self, at: float) -> None:
-        self.at = at
-        self._lock = threading.Lock()
-        self._is_over = self._is_raised = False
-        self._thread_id = threading.get_ident()
-
-    def exceed(self) -> None:
-        """Raise it now, unless the handler has ended."""
-        with self._lock:
-            if not self._is_over:
-                self._is_over = self._is_raised = True
-                _raise_in(self._thread_id, SoftTimeLimit)
-
-    def ended(self) -> None:
-        """The handler has returned."""
-        with self._lock:
-            self._is_over = True
-        if self._is_raised:
-            try:
-                for _ in range(2):  # it arrives at a jump back, at the latest
-                    pass
-            except SoftTimeLimit:
-                return
-
-
-def _raise_in(thread_id: int, error: type[BaseException]) -> None:
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), ctypes.py_object(error))
 
 
 def run_sync(claim: Claim, handler: Handler[..., Any], arguments: Any, desk: Desk) -> Any:

@@ -184,7 +184,7 @@ class Settler:
         ended = ended_of(batch, settled)
         self._on_settled(batch)
         reach("settle.before_release")
-        self._held.release([(one.claim.task_id, one.claim.queue) for one in batch])
+        self._held.settled([one.claim for one in batch])
         reach("settle.before_retry_hint")
         if hints:
             self._relay.offer(hints, since=began)

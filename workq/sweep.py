@@ -58,6 +58,8 @@ RECOVERY = frozenset(STEPS) - {"tick", "expire", "prune"}
 """A pass with all of these counts as a sweep: whoever asks when the last one was means that nothing stays lost."""
 TWO_LOOKS = 0.8
 """The second look comes this many beats after the first at the earliest, so that the next pass is the one."""
+PATIENCE_S = 1.0
+"""How long a confirm is waited for after a step to which the broker confirmed nothing."""
 BRAKE = 1.0
 """When more than half of the fleet looks dead at once, so many beats more."""
 
@@ -103,6 +105,8 @@ class Swept:
     """More than half of the fleet looks dead at once: one more look, a beat later, before anybody is reaped."""
     is_blind: bool = field(default=False)
     """The broker is away, or the in-flight store too young: no marker was sent, or no loss proved."""
+    patience_s: float | None = field(default=None)
+    """How long the steps to come wait for a confirm, where the broker gave none; 0: it is away, and nothing is sent."""
     away: list[str] = field(default_factory=list)
     """The stores that did not answer, in their own words: the steps that need them wait for another pass."""
 
@@ -150,7 +154,7 @@ def sweep(
         LedgerUnavailable: what was done stands, the rest waits for the next pass.
     """
     chosen = set(only)
-    done = Swept()
+    done = Swept(patience_s=0.0 if broker_is_away else None)
     if "tick" in chosen:
         done.ticked = tick(stores, settings, limit=limit, dry_run=dry_run, broker_is_away=broker_is_away)
     if "expire" in chosen:
@@ -163,8 +167,8 @@ def sweep(
     if "orphans" in chosen:
         lost = stores.ledger.orphans(limit=limit, dry_run=dry_run)
         done.orphans = len(lost)
-        if lost and not dry_run and not broker_is_away:
-            publish(stores, lost, deadline_s=settings.times.confirm_s)
+        if not dry_run:
+            _publish(stores, settings, lost, done)
     if "advance" in chosen:
         keys = stores.ledger.ended_heads(limit=limit)
         done.advanced = len(keys)
@@ -172,23 +176,21 @@ def sweep(
             reach("sweep.before_advance")
             turn = stores.ledger.advance(keys)
             done.advanced = len(turn)
-            if turn and not broker_is_away:
-                publish(stores, turn, deadline_s=settings.times.confirm_s)
+            _publish(stores, settings, turn, done)
     if "admit" in chosen:
         limits = stores.ledger.limits_to_look_at(limit=limit)
         if limits:
             reach("sweep.before_admit")
             turn = stores.ledger.admit(limits, dry_run=dry_run)
             done.admitted = len(turn)
-            if turn and not dry_run and not broker_is_away:
-                publish(stores, turn, deadline_s=settings.times.confirm_s)
+            if not dry_run:
+                _publish(stores, settings, turn, done)
     if "tend" in chosen:
         reach("sweep.before_tend")
         for job_id in stores.ledger.open_jobs(limit=limit):
             tended = stores.ledger.tend_job(job_id, dry_run=dry_run)
             done.tended += tended.counted
-            if tended.hints and not broker_is_away:
-                publish(stores, tended.hints, deadline_s=settings.times.confirm_s)
+            _publish(stores, settings, tended.hints, done)
         done.tended += stores.ledger.tend_deliveries(limit=limit, dry_run=dry_run)
         done.tended += stores.ledger.hold_deliveries(limit=limit, dry_run=dry_run)
     if "promote" in chosen:
@@ -246,13 +248,38 @@ def _relay(stores: Stores, settings: Settings, done: Swept, *, limit: int, dry_r
     if dry_run or not rows:
         done.relayed = len(rows)
         return
-    done.relayed = publish(stores, rows, deadline_s=settings.times.confirm_s)
+    done.relayed = _publish(stores, settings, rows, done)
     done.unconfirmed = len(rows) - done.relayed
+
+
+def _publish(stores: Stores, settings: Settings, rows: Sequence[Unpublished], done: Swept) -> int:
+    """Publish hints for rows; answers how many the broker has confirmed.
+
+    A broker that blocks its publishers (an alarm) costs a deadline each time. So once it has confirmed nothing, the
+    other steps of the pass are less patient: what is not confirmed stays unpublished, and another pass relays it.
+    """
+    if not rows or done.patience_s == 0.0:
+        return 0
+    count = publish(stores, rows, deadline_s=_patience_s(settings, done))
+    if any(row.delay_s <= stores.broker.horizon_s for row in rows):
+        done.patience_s = None if count else PATIENCE_S
+    return count
+
+
+def _patience_s(settings: Settings, done: Swept) -> float:
+    return min(settings.times.confirm_s, done.patience_s or settings.times.confirm_s)
 
 
 def _mark(stores: Stores, settings: Settings, done: Swept, *, limit: int, dry_run: bool) -> None:
     ends = time.monotonic() + settings.times.sweep_s
-    marked = mark(stores, settings.times, limit=limit, dry_run=dry_run, until=lambda: time.monotonic() > ends)
+    marked = mark(
+        stores,
+        settings.times,
+        limit=limit,
+        confirm_s=_patience_s(settings, done),
+        dry_run=dry_run,
+        until=lambda: time.monotonic() > ends,
+    )
     done.markers, done.lost, done.is_blind = marked.sent, marked.lost, marked.is_blind
 
 
@@ -407,7 +434,7 @@ def finish_reaping(
         stores.inflight.forget(reaped.worker)
         reach("sweep.before_hints")
         stores.broker.forget_consumer(reaped.worker)
-        publish(stores, [*reaped.hints, *unclaimed, *retries], deadline_s=settings.times.confirm_s)
+        _publish(stores, settings, [*reaped.hints, *unclaimed, *retries], done)
     done.reaped_workers += 1
     done.returned += reaped.returned
     done.dead += reaped.dead

@@ -18,6 +18,7 @@ from typing import Final
 
 from workq.codec import new_task_id
 from workq.config import Settings
+from workq.errors import ConfigError
 from workq.failpoints import reach
 from workq.ledger import HintRows, ScheduleRow, Unpublished
 from workq.produce import hint_rows
@@ -46,15 +47,19 @@ def tick(stores: Stores, settings: Settings, *, limit: int, dry_run: bool = Fals
     made = 0
     for row in stores.ledger.schedules_due(ahead_s=ahead_s, limit=limit):
         while row.next_at is not None:
-            found = due(
-                row.timetable,
-                row.missed,
-                row.next_at,
-                now=row.now,
-                ahead_s=ahead_s,
-                late_s=LATE_S,
-                limit=AT_ONCE,
-            )
+            try:
+                found = due(
+                    row.timetable,
+                    row.missed,
+                    row.next_at,
+                    now=row.now,
+                    ahead_s=ahead_s,
+                    late_s=LATE_S,
+                    limit=AT_ONCE,
+                )
+            except ConfigError as error:  # another host may be able to
+                log.warning("schedule.unreadable", extra={"schedule": row.name, "reason": str(error)})
+                break
             if not found.ticks and found.next_at == row.next_at:
                 break
             made += len(found.ticks)
@@ -65,8 +70,8 @@ def tick(stores: Stores, settings: Settings, *, limit: int, dry_run: bool = Fals
             if not _record(stores, row, tasks, found.next_at):
                 made -= len(found.ticks)
                 break  # somebody else was faster
-            if not broker_is_away:
-                _hint(stores, tasks, confirm_s=settings.times.confirm_s)
+            if tasks and not broker_is_away:  # one that blocks its publishers costs a deadline, once
+                broker_is_away = not _hint(stores, tasks, confirm_s=settings.times.confirm_s)
             if len(found.ticks) < AT_ONCE:
                 break
             row = replace(row, next_at=found.next_at)
@@ -92,13 +97,16 @@ def _hints(stores: Stores) -> HintRows | None:
     return partial(hint_rows, stores.broker) if stores.broker.is_transactional else None
 
 
-def _hint(stores: Stores, tasks: list[tuple[datetime, NewTask]], *, confirm_s: float) -> None:
-    """Where hints are no rows beside the tasks, they are published now; whatever goes wrong, the sweep relays."""
+def _hint(stores: Stores, tasks: list[tuple[datetime, NewTask]], *, confirm_s: float) -> bool:
+    """Where hints are no rows beside the tasks, they are published now; whatever goes wrong, the sweep relays.
+
+    Answers whether the broker took any.
+    """
     if stores.broker.is_transactional:
         stores.broker.wake()
-        return
+        return True
     rows = [Unpublished(task.id, task.queue, 0, task.delay_s) for _, task in tasks]
-    publish(stores, rows, deadline_s=confirm_s)
+    return publish(stores, rows, deadline_s=confirm_s) > 0
 
 
 def _task(row: ScheduleRow, at: datetime) -> NewTask:

@@ -10,6 +10,7 @@ Ticks are instants in UTC. What was missed is decided by a policy: nothing of it
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -48,7 +49,11 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Timetable:
-    """When a schedule ticks. `text` is cron text, seconds, or an instant in RFC 3339."""
+    """When a schedule ticks. `text` is cron text, seconds, or an instant in RFC 3339.
+
+    One that stands in a ledger may be of another host, which knows more time zones, or of another version: what asks
+    when it ticks raises ConfigError where this host cannot tell.
+    """
 
     rule: Rule
     text: str
@@ -74,10 +79,11 @@ class Timetable:
             raise ConfigError(f"cron: need cron text such as '0 3 * * *', got {text!r}")
         made = Timetable(Rule.CRON, " ".join(text.split()), zone)
         try:
-            if made.after(datetime.now(UTC)) is None:
-                raise ConfigError(f"cron: {text!r} never comes")
+            CronSim(made.text, datetime.now(UTC))
         except CronSimError as error:
             raise ConfigError(f"cron: {text!r}: {error}; five fields, such as '0 3 * * *'") from error
+        if made.after(datetime.now(UTC)) is None:
+            raise ConfigError(f"cron: {text!r} never comes")
         return made
 
     @staticmethod
@@ -108,18 +114,20 @@ class Timetable:
 
     def first(self, now: datetime) -> datetime | None:
         """The first tick of a schedule that becomes known now; an instant that is past ticks all the same."""
-        return datetime.fromisoformat(self.text) if self.rule is Rule.AT else self.after(now)
+        with self._reading():
+            return datetime.fromisoformat(self.text) if self.rule is Rule.AT else self.after(now)
 
     def after(self, tick: datetime) -> datetime | None:
         """The next tick after one; None when there is none."""
-        match self.rule:
-            case Rule.AT:
-                at = datetime.fromisoformat(self.text)
-                return at if at > tick else None
-            case Rule.EVERY:
-                return tick + timedelta(seconds=float(self.text))
-            case Rule.CRON:
-                return next(self._cron_after(tick), None)
+        with self._reading():
+            match self.rule:
+                case Rule.AT:
+                    at = datetime.fromisoformat(self.text)
+                    return at if at > tick else None
+                case Rule.EVERY:
+                    return tick + timedelta(seconds=float(self.text))
+                case Rule.CRON:
+                    return next(self._cron_after(tick), None)
 
     def _cron_after(self, tick: datetime) -> Iterator[datetime]:
         for local in CronSim(self.text, tick.astimezone(ZoneInfo(self.zone))):
@@ -127,23 +135,35 @@ class Timetable:
 
     def newest(self, tick: datetime, until: datetime) -> datetime:
         """The last tick that is not after `until`, of those from `tick` on, which is one itself and not after it."""
-        match self.rule:
-            case Rule.AT:
-                return tick
-            case Rule.EVERY:
-                every = timedelta(seconds=float(self.text))
-                return tick + (until - tick) // every * every
-            case Rule.CRON:
-                beyond = (until + timedelta(seconds=1)).replace(microsecond=0).astimezone(ZoneInfo(self.zone))
-                for local in islice(CronSim(self.text, beyond, reverse=True), 3):
-                    found = local.astimezone(UTC)
-                    if found <= until:
-                        return max(found, tick)
-                return tick
+        with self._reading():
+            match self.rule:
+                case Rule.AT:
+                    return tick
+                case Rule.EVERY:
+                    every = timedelta(seconds=float(self.text))
+                    return tick + (until - tick) // every * every
+                case Rule.CRON:
+                    beyond = (until + timedelta(seconds=1)).replace(microsecond=0).astimezone(ZoneInfo(self.zone))
+                    for local in islice(CronSim(self.text, beyond, reverse=True), 3):
+                        found = local.astimezone(UTC)
+                        if found <= until:
+                            return max(found, tick)
+                    return tick
 
     def local(self, at: datetime) -> str:
         """A tick, as the clock on the wall shows it there."""
-        return at.astimezone(ZoneInfo(self.zone)).isoformat(timespec="seconds")
+        with self._reading():
+            return at.astimezone(ZoneInfo(self.zone)).isoformat(timespec="seconds")
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except (ZoneInfoNotFoundError, CronSimError, ValueError, OSError) as error:
+            raise ConfigError(
+                f"this host cannot read the timetable {self.text!r} ({self.zone}): {error}; install the package tzdata "
+                "where it is the time zone that nobody knows, or declare the schedule anew"
+            ) from error
 
     def shown(self) -> str:
         """For people."""
@@ -151,7 +171,7 @@ class Timetable:
             case Rule.CRON:
                 return f"{self.text} ({self.zone})"
             case Rule.EVERY:
-                return f"every {float(self.text):g} s"
+                return f"every {self.text.removesuffix('.0')} s"
             case Rule.AT:
                 return f"once, at {self.text}"
 

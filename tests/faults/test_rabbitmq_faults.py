@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pika
@@ -21,6 +22,7 @@ import pytest
 from tests.conftest import Private
 from tests.contract.broker import LONG_S, collect, hints, ids, until
 from tests.faults.rabbitmq import ask
+from tests.system.conftest import OpenLeg
 from tests.system.fleet import REPOSITORY, ROOM_S
 from workq.broker import Hint
 from workq.broker.amqp import Address, Link
@@ -28,6 +30,7 @@ from workq.broker.rabbitmq import RabbitMQBroker
 from workq.codec import new_task_id
 from workq.config import QueueType
 from workq.errors import BrokerUnavailable, ConfigError
+from workq.sweep import sweep
 from workq.testing.servers import RabbitMQ, start_rabbitmq
 
 CANARY = "canary-81d0"
@@ -243,6 +246,81 @@ def test_a_memory_alarm_stops_publishing_but_not_consuming(server: RabbitMQ, bro
     assert depth >= 4
     assert ids(found) == ids(sent)
     publish_until_confirmed(broker, hints("mail", 1))
+
+
+WITHOUT_SOCKETS = """
+import os, resource, sys, time
+from workq.broker import Hint
+from workq.broker.rabbitmq import RabbitMQBroker
+from workq.codec import new_task_id
+from workq.errors import BrokerUnavailable
+
+def until(is_so):
+    deadline = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+def sent():
+    return broker.publish([Hint("mail", (new_task_id(),))], deadline_s=2.0) == [True]
+
+broker = RabbitMQBroker(sys.argv[1], namespace=sys.argv[2], heartbeat_s=1, confirm_s=1)
+consumer = broker.consumer(["mail"], name="one", prefetch=50)
+until(sent)
+until(lambda: consumer.fetch(ids_max=50, wait_s=0.1))
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+links = [broker._publisher.link, consumer.link]
+for link in links:
+    link.call(lambda link=link: link.recycle("as if the server had closed it"))
+until(lambda: all("Too many open files" in (link.trouble or "") for link in links))
+try:
+    broker.check()
+except BrokerUnavailable as error:
+    print("unavailable:", error)
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+until(sent)
+until(lambda: consumer.fetch(ids_max=50, wait_s=0.1))
+broker.close()
+print("works again")
+"""
+
+
+def test_a_process_without_sockets_connects_again_once_it_has_some(server: RabbitMQ, namespace: str) -> None:
+    command = [sys.executable, "-c", WITHOUT_SOCKETS, server.url, namespace]
+    ran = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False)
+
+    assert (ran.returncode, ran.stdout.splitlines()[-1:]) == (0, ["works again"]), f"{ran.stdout}\n{ran.stderr}"
+    assert "unavailable: broker: the connection to RabbitMQ at " in ran.stdout
+    assert "Too many open files" in ran.stdout
+
+
+def test_while_publishers_are_blocked_a_pass_of_the_sweep_waits_for_one_deadline_not_for_one_a_line(
+    server: RabbitMQ, open_leg: OpenLeg
+) -> None:
+    """An alarm: whoever asks gets an answer, and whoever publishes none."""
+    lines, confirm_s = 12, 5.0
+    leg = open_leg("servers", broker=server.url)
+    stores, times = leg.app.stores, leg.app.settings.times
+    settings = replace(leg.app.settings, times=replace(times, confirm_s=confirm_s, unpublished_grace_s=1.0))
+    for number in range(lines):
+        leg["note"].options(queue=f"line{number}").enqueue(number)
+    leg.app.producer.relay.flush(timeout_s=LONG_S)
+
+    server.ctl("set_vm_memory_high_watermark", "0.0001")
+    try:
+        until(lambda: not all(stores.broker.publish(hints("mail", 1), deadline_s=1.0)), "it is blocked")
+        leg["note"].enqueue(99)
+        time.sleep(1.5)  # the grace
+        began = time.monotonic()
+        swept = sweep(stores, settings)
+        took_s = time.monotonic() - began
+    finally:
+        server.ctl("set_vm_memory_high_watermark", "0.6")
+
+    assert (swept.markers, swept.unconfirmed) == (lines, 1), "each would have cost a deadline"
+    assert took_s < lines / 2 * confirm_s
+    until(lambda: sweep(stores, settings).unconfirmed == 0, "the next passes make up for it")
 
 
 def test_a_queue_without_a_leader_is_told_and_stops_no_other_queue(

@@ -12,7 +12,7 @@ import pytest
 from tests.system.conftest import OpenLeg
 from tests.system.fleet import wait_until
 from tests.system.legs import Leg
-from workq import State
+from workq import ConfigError, State
 from workq.sweep import sweep
 from workq.ticks import tick
 
@@ -106,3 +106,28 @@ def test_a_dry_run_counts_and_makes_nothing(fast_leg: Leg) -> None:
 
     assert done.ticked >= 1
     assert sum(leg.states().values()) == 0
+
+
+def test_a_timetable_that_this_host_cannot_read_stops_nobody_else(open_leg: OpenLeg) -> None:
+    """One of another application, whose host knows more time zones."""
+    leg = open_leg("sqlite", divide=10.0)
+    ledger, settings = leg.app.stores.ledger, leg.app.settings
+    scheduled(leg, "theirs", every_s=1.0)
+    scheduled(leg, "ours", every_s=1.0)
+    database = leg.app.database()
+    s = database.tables.schedule
+    with database.engine.begin() as connection:
+        known = {"rule": "cron", "text": "0 3 * * *", "zone": "Mars/Olympus_Mons"}
+        connection.execute(s.update().where(s.c.name == "theirs").values(known))
+    database.close()
+
+    wait_until(lambda: tick(leg.app.stores, settings, limit=9) > 0, timeout_s=30, what="ours ticks")
+    swept = sweep(leg.app.stores, settings)
+
+    assert ledger.ticks("theirs", limit=9) == []
+    assert len(ledger.ticks("ours", limit=9)) >= 1
+    assert swept.away == []
+    [theirs] = [row for row in ledger.schedules() if row.name == "theirs"]
+    with pytest.raises(ConfigError, match="cannot read the timetable '0 3 ") as caught:
+        theirs.timetable.after(theirs.now)
+    assert "Mars/Olympus_Mons" in str(caught.value)

@@ -104,7 +104,7 @@ class Process:
         if batch:
             self.stores.ledger.settle(batch)
             self.pool.settled(batch)
-            self.held.release([(one.claim.task_id, one.claim.queue) for one in batch])
+            self.held.settled([one.claim for one in batch])
 
     def runs(self) -> set[str]:
         return set(self.pool.taken)

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from random import Random
@@ -23,7 +19,7 @@ from workq import Cancel, Retry, Snooze, SoftTimeLimit, WorkQueue
 from workq.errors import ConfigError, NotInTask
 from workq.handler import Handler
 from workq.retry import Exponential
-from workq.run import RESULT_MAX_BYTES, TRACEBACK_MAX, Limit, describe, prepare, raised, returned, run_async, run_sync
+from workq.run import RESULT_MAX_BYTES, TRACEBACK_MAX, describe, prepare, raised, returned, run_async, run_sync
 from workq.task import Cancelled, Claim, Dead, Done, Failed, Snoozed
 
 RNG = Random(3)
@@ -461,142 +457,3 @@ def test_the_idempotency_key_is_the_same_in_every_attempt(wq: WorkQueue) -> None
 
     assert len(keys) == 1
     assert run_sync(replace(claim(), task_id="1" * 36), handler, NOTHING, Nobody()) not in keys
-
-
-# The soft limit of a thread.
-
-
-def spin(until: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not until():
-        assert time.monotonic() < deadline
-
-
-def test_a_limit_interrupts_python_code_once() -> None:
-    limit, has_begun = Limit(0.0), threading.Event()
-
-    def exceed() -> None:
-        has_begun.wait(10.0)
-        limit.exceed()
-
-    def begin_and_spin() -> None:
-        has_begun.set()
-        spin(lambda: False)
-
-    threading.Thread(target=exceed).start()
-
-    with pytest.raises(SoftTimeLimit):
-        begin_and_spin()
-
-    limit.ended()
-    spin(lambda: True)
-
-
-def test_a_limit_that_comes_after_the_end_raises_nothing() -> None:
-    limit = Limit(0.0)
-    limit.ended()
-
-    limit.exceed()
-
-    for _ in range(10_000):
-        sys.intern("x")
-
-
-def test_a_limit_never_leaks_out_of_the_attempt_it_was_for(switching: None) -> None:
-    """Exceeded at every possible moment around the end of the handler: inside it arrives, afterwards it never does."""
-    arrived = leaked = 0
-    rng = Random(11)
-    for _ in range(400):
-        limit, go = Limit(0.0), threading.Event()
-        hitter = threading.Thread(target=hit, args=(limit, go, rng.uniform(0.0, 0.002)))
-        hitter.start()
-        try:
-            try:
-                go.set()
-                until = time.perf_counter() + 0.001
-                while time.perf_counter() < until:
-                    pass
-            finally:
-                limit.ended()
-        except SoftTimeLimit:
-            arrived += 1
-        try:
-            hitter.join()
-            for _ in range(50):
-                sys.intern("y")
-        except SoftTimeLimit:
-            leaked += 1
-
-    assert leaked == 0
-    assert arrived > 0
-
-
-TRACED = """
-import sys, threading, time
-from workq.errors import SoftTimeLimit
-from workq.run import Limit
-
-def handled(exceeds):
-    limit = Limit(0.0)
-    is_at_end = []
-
-    def exceed():
-        while not is_at_end:
-            time.sleep(0)
-        limit.exceed()
-
-    thread = threading.Thread(target=exceed)
-    if exceeds == "at the end":  # begun here: a limit in the middle of a thread's start leaves that half done
-        thread.start()
-    try:
-        try:
-            if exceeds == "within":
-                limit.exceed()
-                for _ in range(10):
-                    pass
-        finally:
-            is_at_end.append(True)
-            limit.ended()
-    except SoftTimeLimit:
-        pass
-    if thread.ident is not None:
-        thread.join()
-    if exceeds == "afterwards":
-        limit.exceed()
-
-def called():
-    return 7
-
-for _ in range(20):
-    handled(sys.argv[1])
-sys.settrace(lambda frame, event, arg: None)
-answer = called()
-sys.settrace(None)
-print(answer)
-"""
-
-
-@pytest.mark.parametrize("exceeded", ["never", "within", "at the end", "afterwards"])
-def test_after_a_limit_calls_can_be_traced(exceeded: str) -> None:
-    """A debugger or coverage in a process that had one: CPython 3.11 hung for ever where it was taken back."""
-    command = [sys.executable, "-c", TRACED, exceeded]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-
-    assert (ran.stdout, ran.stderr) == ("7\n", "")
-
-
-@pytest.fixture
-def switching() -> Iterator[None]:
-    """Threads take turns a thousand times as often as usual."""
-    usual_s = sys.getswitchinterval()
-    sys.setswitchinterval(5e-6)
-    yield
-    sys.setswitchinterval(usual_s)
-
-
-def hit(limit: Limit, go: threading.Event, after_s: float) -> None:
-    go.wait()
-    until = time.perf_counter() + after_s
-    while time.perf_counter() < until:
-        pass
-    limit.exceed()

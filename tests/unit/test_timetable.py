@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workq.errors import ConfigError
-from workq.timetable import Due, Missed, Timetable, due
+from workq.timetable import Due, Missed, Rule, Timetable, due
 
 BERLIN = "Europe/Berlin"
 
@@ -169,3 +170,22 @@ class TestMissed:
         assert next_at > now + timedelta(seconds=10)
         if missed is Missed.ALL:
             assert all(timetable.after(one) == later for one, later in pairwise([*seen, next_at]))
+
+
+@pytest.mark.parametrize(
+    "timetable",
+    [
+        Timetable(Rule.CRON, "0 3 * * *", "Mars/Olympus_Mons"),
+        Timetable(Rule.CRON, "at noon", BERLIN),
+        Timetable(Rule.EVERY, "often"),
+        Timetable(Rule.AT, "tomorrow"),
+    ],
+    ids=lambda one: one.text,
+)
+def test_one_that_this_host_cannot_read_says_so_in_a_line_and_is_shown_all_the_same(timetable: Timetable) -> None:
+    now = utc("2026-11-26T12:00:00+01:00")
+
+    for ask in (timetable.after, timetable.first):
+        with pytest.raises(ConfigError, match=f"this host cannot read the timetable '{re.escape(timetable.text)}'"):
+            ask(now)
+    assert timetable.text in timetable.shown()

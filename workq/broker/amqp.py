@@ -11,7 +11,8 @@ What happens on each failure:
 - a stopped broker (half-open connection): heartbeats find it; `close` and `recycle` do not wait for it, but cut the
   connection after their bound. pika has no public way to cut one, so the socket is shut down below it: pika then sees
   the end of the stream, and cleans up as after any loss;
-- an exception in a callback: the connection is cut and opened again; the exception's text is kept in `trouble`.
+- an exception in a callback: the connection is cut and opened again; the exception's text is kept in `trouble`;
+- no sockets left to this process, not even for an event loop: as if the broker were away, until there are some.
 
 Passwords never leave this module: messages show `Address`, which masks them.
 """
@@ -182,7 +183,11 @@ class Session:
         self._connection: SelectConnection | None = None
 
     def run(self) -> None:
-        """Connect, serve until the connection ends, and free everything. `error` tells why it ended."""
+        """Connect, serve until the connection ends, and free everything. `error` tells why it ended.
+
+        Where the event loop could not even start, for want of sockets, pika does not let it be closed: then what it has
+        goes with it.
+        """
         try:
             self._connection = SelectConnection(
                 self._parameters,
@@ -200,7 +205,8 @@ class Session:
         finally:
             with self._lock:
                 self._is_over = True
-            self._loop.close()
+            with contextlib.suppress(AssertionError):
+                self._loop.close()
 
     def call(self, function: Callable[[], None]) -> bool:
         """Run a function on the session's thread, soon. False: the session is over. Any thread may ask."""
@@ -283,8 +289,9 @@ class Link:
         """Begin to connect. Repeatable."""
         with self._lock:
             if self._thread is None and not self._closing.is_set():
-                self._thread = threading.Thread(target=self._run, name="workq-amqp", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="workq-amqp", daemon=True)
+                thread.start()
+                self._thread = thread
 
     def call(self, function: Callable[[], None]) -> bool:
         """Run a function on the link's thread. False: there is no connection, nor an attempt at one, just now."""
@@ -314,21 +321,36 @@ class Link:
 
     def _run(self) -> None:
         failures = 0
-        while True:
-            with self._lock:
-                if self._closing.is_set():
-                    return
-                self._session = session = Session(self._parameters, self._duty.opened)
+        while not self._closing.is_set():
             began = time.monotonic()
-            session.run()
-            with self._lock:
-                self._session = None
-            self.trouble = str(unavailable(session.error, self._address))
-            self._duty.lost(was_open=session.was_open)
-            failures = 0 if session.was_open and time.monotonic() - began > STABLE_S else failures + 1
+            was_open, error = self._connect_once()
+            self.trouble = str(unavailable(error, self._address))
+            self._duty.lost(was_open=was_open)
+            failures = 0 if was_open and time.monotonic() - began > STABLE_S else failures + 1
             bound_s = min(BACKOFF_MAX_S, BACKOFF_MIN_S * 2.0 ** min(failures, 16))
             if self._closing.wait(random.uniform(bound_s / 2, bound_s)):
                 return
+
+    def _connect_once(self) -> tuple[bool, BaseException | None]:
+        """One connection, to its end; answers whether it was open, and why it ended.
+
+        Even its event loop takes sockets: a process that has none left now may have some in a moment.
+        """
+        session: Session | None = None
+        try:
+            with self._lock:
+                if self._closing.is_set():
+                    return False, None
+                self._session = session = Session(self._parameters, self._duty.opened)
+            session.run()
+            return session.was_open, session.error
+        except Exception as error:
+            if session is None:
+                return False, error
+            return session.was_open, session.error or error
+        finally:
+            with self._lock:
+                self._session = None
 
 
 def converse(
@@ -356,7 +378,10 @@ def converse(
         session.error = session.error or TimeoutError("no answer in time")
         session.cut()
 
-    session = Session(parameters, lambda connection: talk(connection, answer))
+    try:
+        session = Session(parameters, lambda connection: talk(connection, answer))
+    except OSError as error:  # not even an event loop: no sockets are left to this process
+        raise unavailable(error, address) from None
     session.later(deadline_s, give_up)
     session.run()
     if not answers:

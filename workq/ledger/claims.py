@@ -257,9 +257,7 @@ class Claiming(Settling):
             if call.tried:
                 self._doubtful.setdefault(call.by, []).append((call.token, tuple(call.tried)))
             raise
-        for doubt in call.doubts:
-            with suppress(ValueError):  # another thread was faster
-                self._doubtful[call.by].remove(doubt)
+        self._are_clear(call.by, call.doubts)
         return rows
 
     def _claim_returning(self, **kinds: bool) -> ReturningUpdate[Any]:
@@ -314,12 +312,29 @@ class Claiming(Settling):
             self._among(c.id), c.token == bindparam("b_token"), guarded(c.state, State.RUNNING)
         )
 
-    def _hand_back(self, tx: Connection, token: str, task_ids: Sequence[str]) -> None:
+    def _hand_back(self, tx: Connection, token: str, task_ids: Sequence[str]) -> int:
         t, now = self.database.tables.task, self.database.now
         self._await_lost(tx, task_ids)
         ours = [t.c.id.in_(task_ids), t.c.token == token, guarded(t.c.state, State.RUNNING)]
         asked = t.c.cancel_requested_at.is_not(None)
-        tx.execute(update(t).where(*ours).values(handed_back(t, now, asked)))
+        return tx.execute(update(t).where(*ours).values(handed_back(t, now, asked))).rowcount
+
+    def return_doubtful(self, *, by: str) -> int:
+        doubts = list(self._doubtful.get(by, ()))
+        if not doubts:
+            return 0
+
+        def change(tx: Connection) -> int:
+            return sum(self._hand_back(tx, *doubt) for doubt in doubts)
+
+        returned = self.database.run(change)
+        self._are_clear(by, doubts)
+        return returned
+
+    def _are_clear(self, by: str, doubts: Sequence[tuple[str, tuple[str, ...]]]) -> None:
+        for doubt in doubts:
+            with suppress(ValueError):  # another thread was faster
+                self._doubtful[by].remove(doubt)
 
     def return_forgotten(self, held: Mapping[str, int], *, by: str) -> int:
         t, now = self.database.tables.task, self.database.now

@@ -40,11 +40,13 @@ from sqlalchemy.types import Float
 
 from workq.config import check_ledger_url, masked
 from workq.errors import CommitUnknown, ConfigError, LedgerUnavailable, MissingExtra, Refused, SchemaMismatch
+from workq.ledger.cures import cure_of
 from workq.ledger.entered import Entered
 from workq.ledger.kept import DriverOf, Kept, Trace, send
 from workq.ledger.sqltime import plus
 from workq.ledger.tables import Tables
 from workq.ledger.writer import NotInTurn, Writer, begin_writing, when_free
+from workq.soft import whole
 
 T = TypeVar("T")
 
@@ -147,7 +149,7 @@ class Database:
         """
         deadline = time.monotonic() + self._statement_timeout_s
         try:
-            with self._connected(self._commits_itself or self.engine, deadline) as connection:
+            with whole(), self._connected(self._commits_itself or self.engine, deadline) as connection:
                 yield connection.execution_options(workq_read=True)
         except DBAPIError as error:
             raise self._unavailable(error) from error
@@ -170,7 +172,7 @@ class Database:
         while True:
             try:
                 engine = self._commits_itself or self.engine
-                with self._connected(engine, deadline) as connection, self._planned(connection, sorts=sorts):
+                with whole(), self._connected(engine, deadline) as connection, self._planned(connection, sorts=sorts):
                     return question(connection.execution_options(workq_read=True))
             except DBAPIError as error:
                 if error.connection_invalidated and not lost_before and time.monotonic() < deadline:
@@ -212,7 +214,7 @@ class Database:
         while True:
             committing = False
             try:
-                with self._turn(is_short=True), self._connected(engine, deadline) as connection:
+                with whole(), self._turn(is_short=True), self._connected(engine, deadline) as connection:
                     committing = engine is self._commits_itself
                     answer = change(connection)
                     committing = True
@@ -248,7 +250,7 @@ class Database:
         """
         if self.is_entered:
             raise Refused("transaction(): this thread is inside of one already; use its connection")
-        with self._turn(is_short=False), ExitStack() as stack:
+        with whole(), self._turn(is_short=False), ExitStack() as stack:
             connection, theirs = self._begun(begin, stack)
             self._entered.add(threading.get_ident())
             try:
@@ -327,7 +329,7 @@ class Database:
             )
         if isinstance(error.orig, Exception) and type(error).__name__ in ("IntegrityError", "DataError"):
             return error
-        cure = "Is it running?" if self.dialect != "sqlite" else "Does its folder exist, and may this user write there?"
+        cure = cure_of(self.dialect, error.orig)
         return LedgerUnavailable(f"cannot use the ledger at {self.where} ({reason}). {cure} Try: workq doctor")
 
     def _connected(self, engine: Engine, deadline: float) -> Connection:
