@@ -19,14 +19,16 @@ import pytest
 from sqlalchemy import bindparam, insert
 from sqlalchemy.types import Float
 
+from tests.contract.given import chunks, new_job
 from tests.contract.sent import listen
 from workq import codec
 from workq.incarnation import Incarnation
+from workq.job import JobOptions
 from workq.ledger import Evidence, Ledger, Unpublished
 from workq.ledger.database import Database
 from workq.ledger.floor import Floor
 from workq.ledger.sql import SqlLedger
-from workq.task import Claim, Dead, Done, Failed, HandedBack, NewTask, Outcome, Settlement
+from workq.task import Claim, Dead, Done, Failed, HandedBack, Limit, NewTask, Outcome, Settlement
 from workq.testing.servers import PostgreSQL
 
 SETTLED, OPEN = 20_000, 2_000
@@ -41,9 +43,11 @@ class Stage:
     database: Database
     ready: list[str]
     running: list[Claim]
+    job: str = ""
     sent: list[tuple[str, Any]] = field(default_factory=list)
 
 
+ONE = Limit("mail", concurrency=1)
 STATISTICS = ["of now", "of an idle hour"]
 
 
@@ -86,12 +90,26 @@ def fill(database: Database, statistics: str) -> Stage:
         connection.exec_driver_sql("ANALYZE")
         connection.execute(in_all, rows[SETTLED:])
     ledger.unhint(stage.ready[:100])
+    other = SqlLedger(database)  # one that has claimed such tasks asks about limits and jobs the next time, too
+    stage.job = begin_job(other)
+    limited = other.record([NewTask(codec.new_task_id(), "n", "q", '{"a":[],"k":{}}', limit=ONE) for _ in range(30)])
+    other.claim([one.id for one in limited], by=WORKER)
     if statistics == "of now":
         with database.engine.begin() as connection:
             connection.exec_driver_sql("ANALYZE")
 
     listen(database, lambda statement, parameters: stage.sent.append((statement, parameters)))
     return stage
+
+
+def begin_job(ledger: Ledger) -> str:
+    """A job that runs, with subtasks of which one has begun."""
+    job = new_job(JobOptions(queue="q", window=50))
+    ledger.begin_job(job)
+    page = chunks(20)
+    ledger.split_job(job.id, page, after=0, cursor=200, is_last=False)
+    ledger.claim([page[0].task_id], by=WORKER)
+    return job.id
 
 
 def of_the_past(database: Database) -> Stage:
@@ -139,6 +157,14 @@ CALLS: dict[str, Callable[[Stage], object]] = {
     "prune": lambda stage: stage.ledger.prune(limit=50, retention_s=60.0, dead_retention_s=60.0),
     "cancel": lambda stage: stage.ledger.cancel(stage.ready[300], reason="?"),
     "running": lambda stage: stage.ledger.running(WORKER),
+    "tend_job": lambda stage: stage.ledger.tend_job(stage.job),
+    "pause and resume_job": lambda stage: (
+        stage.ledger.pause_job(stage.job, who="eve", why="?"),
+        stage.ledger.resume_job(stage.job, who="eve", why="?"),
+    ),
+    "admit": lambda stage: stage.ledger.admit(["mail"]),
+    "tend_deliveries": lambda stage: stage.ledger.tend_deliveries(limit=50),
+    "hold_deliveries": lambda stage: stage.ledger.hold_deliveries(limit=50),
     "history": lambda stage: stage.ledger.history(stage.ready[0]),
     "reap": lambda stage: stage.ledger.reap(WORKER, Evidence("SIGKILL")),  # the last: it ends the worker
 }
@@ -147,6 +173,8 @@ BY_ID = {
     *("claim one", "settle one", "mark one published"),
 }
 """What knows its tasks must find them by their primary key, whatever the statistics say."""
+OF_FEW = {"tend_job", "pause and resume_job", "admit", "tend_deliveries", "hold_deliveries"}
+"""What begins at a job, a limit or a delivery finds its tasks from there."""
 
 
 def _first_pages(ledger: Ledger, *, is_running: bool) -> None:
@@ -271,6 +299,9 @@ class TestPostgreSQL:
                 text = f"{statement}\n{json.dumps(plan, indent=1)}"
                 whole = [node for node in nodes if node["Node Type"] == "Seq Scan"]
                 assert not [node for node in whole if node["Relation Name"] in ("workq_task", "workq_event")], text
+                if call in BY_ID | OF_FEW:
+                    by_id = [node for node in nodes if node.get("Index Name") == "workq_task_pk"]
+                    assert all("Index Cond" in node for node in by_id), f"all tasks, in the order of their ids: {text}"
                 if call in BY_ID:
                     indexes = {node["Index Name"] for node in nodes if "Index Name" in node}
                     # few workers are live: finding one of them among these is as good as by its name

@@ -283,7 +283,8 @@ class Counting(Recording, Appending):
     def _judge(self, tx: Connection, row: JobLock) -> bool:
         """Move it into the state that follows; answers whether all that it waits for is jobs that are nested in it."""
         options = row.options
-        if row.state not in (JobState.CANCELLING, JobState.FAILING) and (why := too_many(row, options)):
+        is_decided = row.state in JOB_UNWANTED or row.state in JOB_ENDED
+        if not is_decided and (why := too_many(row, options)):
             row.error = why
             row.move(JobState.FAILING)
         if row.state is JobState.PAUSING and not self.running_subtasks(tx, row.id):

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 from msgspec.structs import replace
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection, and_, func, insert, or_, select
 from sqlalchemy.exc import IntegrityError
 
 from workq import codec
@@ -63,6 +63,8 @@ class Running(Tending, Showing):
             if job.parent_id is not None:
                 self._check_outer(tx, job.parent_id)
             other = self._live(tx, job)
+            if other is not None and job.if_running is IfRunning.REPLACE:
+                self.locked_job(tx, other)  # of two that replace it at once, one comes first
             if other is not None and job.if_running is IfRunning.REFUSE:
                 raise Refused(
                     f"job {job.name!r}: {other} has not ended; see: workq job show {other}; "
@@ -97,11 +99,16 @@ class Running(Tending, Showing):
         return found
 
     def _before(self, job: NewJob) -> list[str]:
-        """The jobs of the same name and key that have not ended, but for this one."""
+        """The jobs of the same name and key that were begun before this one, and have not ended.
+
+        Of several that replace each other at once, so the last one stays.
+        """
         j = self.database.tables.job
         alike = j.c.job_key.is_(None) if job.key is None else j.c.job_key == job.key
+        began = select(j.c.created_at).where(j.c.id == job.id).scalar_subquery()
+        is_older = or_(j.c.created_at < began, and_(j.c.created_at == began, j.c.id < job.id))
         query = select(j.c.id).where(
-            j.c.name == job.name, alike, j.c.id != job.id, j.c.state.not_in([state.value for state in JOB_ENDED])
+            j.c.name == job.name, alike, is_older, j.c.state.not_in([state.value for state in JOB_ENDED])
         )
         return self.database.ask(lambda tx: list(tx.execute(query).scalars()))
 

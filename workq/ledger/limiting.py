@@ -7,17 +7,21 @@ those whose turn has come in the same transaction: no hint has to go round for t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Select, and_, func, select, union
 from sqlalchemy.sql.elements import ColumnElement
 
-from workq.ledger import LimitRow, Unpublished, permits
+from workq.errors import Unavailable
+from workq.ledger import LimitRow, Unpublished, parked, permits
 from workq.ledger.among import among
 from workq.ledger.claims import Claiming, claims_of, limited
 from workq.ledger.repair import RESERVED_S
 from workq.task import Claim, State
+
+log = logging.getLogger("workq.ledger")
 
 IN_USE_S = 60.0
 """A permit that is in use for longer is looked at: its worker may have died."""
@@ -45,9 +49,18 @@ class Limiting(Claiming):
         claims: list[Claim] = []
         hints: list[Unpublished] = []
         for key in self._look_at(keys):
-            granted, more = self._admit_and_claim(key, by=by, room=room - len(claims), queues=queues)
+            try:
+                while True:
+                    granted, turns = self._admit_and_claim(key, by=by, room=room - len(claims), queues=queues)
+                    if not turns.is_cut:
+                        break
+            except Unavailable as error:
+                if not (claims or hints):
+                    raise
+                log.warning("settle.admit: %s", error)
+                break  # what was claimed has to be told; a sweep does the rest
             claims += granted
-            hints += more
+            hints += turns.hints
         return claims, hints
 
     def _look_at(self, keys: Iterable[str]) -> list[str]:
@@ -68,8 +81,8 @@ class Limiting(Claiming):
             given = {"b_ids": list(keys)}
             found = self.database.kept("lock limits", self._locks_statement).rows(tx, given)
             waiting = self.database.kept("limits with parked", self._parked_statement).rows(tx, given)
-            parked = {key for (key,) in waiting}
-            return [key for key, is_idle in found if is_idle or key in parked]
+            waited_for = {key for (key,) in waiting}
+            return [key for key, is_idle in found if is_idle or key in waited_for]
 
         if not keys:
             return []
@@ -85,24 +98,27 @@ class Limiting(Claiming):
         )
 
     def _parked_statement(self) -> Select[Any]:
-        k = self.database.tables.parked
-        return select(k.c.limit_key).where(among(k.c.limit_key, self.database.dialect, item="TEXT")).distinct()
+        h = self.database.tables.throttle
+        these = among(h.c.id, self.database.dialect, item="TEXT")
+        return select(h.c.id).where(these, parked.is_waited_for(self.database))
 
     def _admit(self, key: str, *, dry_run: bool) -> list[Unpublished]:
-        def give(tx: Connection) -> list[Unpublished]:
-            hints = permits.admit(tx, self.database, key, reserved_s=self.reserved_s).hints
+        def give(tx: Connection) -> permits.Turns:
+            turns = permits.admit(tx, self.database, key, reserved_s=self.reserved_s)
             if dry_run:
-                raise _OnlyLooked(hints)
-            return hints
+                raise _OnlyLooked(turns.hints)
+            return turns
 
         try:
-            return self.database.run(give)
+            while (turns := self.database.run(give)).is_cut:
+                continue
         except _OnlyLooked as looked:
             return looked.hints
+        return turns.hints
 
     def _admit_and_claim(
         self, key: str, *, by: str, room: int, queues: Container[str]
-    ) -> tuple[list[Claim], list[Unpublished]]:
+    ) -> tuple[list[Claim], permits.Turns]:
         call = self.claim_call(by)
         turns = permits.Turns()
 
@@ -124,7 +140,7 @@ class Limiting(Claiming):
             return rows
 
         claims = limited(claims_of(self.run_claim(take, call), call.token), call.left_s)
-        return claims, turns.hints
+        return claims, turns
 
     def limits_to_look_at(self, *, limit: int) -> list[str]:
         tables, now = self.database.tables, self.database.now

@@ -17,11 +17,14 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from workq.ledger.among import among, as_text, in_order
 from workq.ledger.database import Database
-from workq.ledger.positions import never
+from workq.ledger.positions import NEVER_S, never
 from workq.ledger.states import CLAIMABLE, guarded
+from workq.task import State
 
 AT_ONCE: Final = 200
 """So many of the parked are looked at in one transaction."""
+GONE_AT_ONCE: Final = 5_000
+"""So many of them are looked at by the statement that forgets those who do not wait any more."""
 FEW: Final = 20
 """So many of them are read at a time."""
 
@@ -87,8 +90,39 @@ def crowded(tx: Connection, database: Database, keys: Iterable[str]) -> dict[str
 
 
 def _with_parked(database: Database) -> Select[Any]:
+    h = database.tables.throttle
+    return select(h.c.id, database.now()).where(among(h.c.id, database.dialect, item="TEXT"), is_waited_for(database))
+
+
+def is_waited_for(database: Database) -> ColumnElement[bool]:
+    """Whether somebody is parked for a limit: one look, however many they are."""
+    h, k = database.tables.throttle, database.tables.parked
+    return select(k.c.number).where(k.c.limit_key == h.c.id).correlate(h).exists()
+
+
+def forget(tx: Connection, database: Database, key: str, task_id: str) -> None:
+    """A task that was cancelled where it was parked has another place, if any, when it is sent back."""
     k = database.tables.parked
-    return select(k.c.limit_key, database.now()).where(among(k.c.limit_key, database.dialect, item="TEXT")).distinct()
+    tx.execute(delete(k).where(k.c.limit_key == key, k.c.task_id == task_id))
+
+
+def leave_gone(tx: Connection, database: Database, key: str) -> None:
+    """Forget those of the first `GONE_AT_ONCE` places whose tasks do not wait any more, whatever became of them.
+
+    Each by what its task is now: meanwhile somebody may have got a place between them.
+    """
+    database.kept("gone while parked", partial(_going, database)).write(tx, {"b_key": key})
+
+
+def _going(database: Database) -> Delete:
+    k, t = database.tables.parked, database.tables.task
+    mine = k.c.limit_key == bindparam("b_key", type_=k.c.limit_key.type)
+    firsts = select(k.c.number).where(mine).order_by(k.c.number).limit(GONE_AT_ONCE).subquery()
+    until = select(func.max(firsts.c.number)).scalar_subquery()
+    waits = select(t.c.id).where(
+        t.c.id == k.c.task_id, guarded(t.c.state, State.WAITING), t.c.due_at > database.now(NEVER_S / 2)
+    )
+    return delete(k).where(mine, k.c.number <= until, ~waits.correlate(k).exists())
 
 
 def leave(tx: Connection, database: Database, key: str, numbers: Sequence[int]) -> None:

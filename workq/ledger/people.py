@@ -14,7 +14,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from workq import codec
 from workq.errors import NotFound, Refused
-from workq.ledger import CancelAnswer, Unpublished, positions
+from workq.ledger import CancelAnswer, Unpublished, parked, positions
 from workq.ledger.database import Database
 from workq.ledger.events import Appending
 from workq.ledger.repair import RESERVED_S
@@ -149,7 +149,15 @@ class Deciding(Appending):
             tries += 1
             row = tx.execute(
                 select(
-                    t.c.state, t.c.name, t.c.queue, t.c.attempt, t.c.task_key, t.c.order_key, t.c.job_id, of_a_job
+                    t.c.state,
+                    t.c.name,
+                    t.c.queue,
+                    t.c.attempt,
+                    t.c.task_key,
+                    t.c.order_key,
+                    t.c.limit_key,
+                    t.c.job_id,
+                    of_a_job,
                 ).where(t.c.id == task_id)
             ).first()
             if row is None:
@@ -166,6 +174,8 @@ class Deciding(Appending):
                     return Unpublished(task_id, row.queue, row.attempt, 0.0)
                 raise Refused(f"task {task_id} is {row.state}; only {' and '.join(states)} tasks are revived")
             self.append(tx, "revived", {"why": _kept(why)}, task_ids=[task_id])
+            if row.limit_key is not None:
+                parked.forget(tx, self.database, row.limit_key, task_id)
             return Unpublished(task_id, row.queue, row.attempt, self.in_line(tx, task_id, row.order_key))
 
         try:

@@ -232,6 +232,8 @@ class Turns:
     """The caller claims them; those that are not granted `come`."""
     left_s: dict[str, float | None] = field(default_factory=dict)
     """Of each of these: within how many seconds it has to start (None: at any time)."""
+    is_cut: bool = False
+    """None of those who were looked at waits any more, and there are others behind them: call again."""
 
 
 def admit(
@@ -273,6 +275,9 @@ def admit(
         return turns
     if seen:
         parked.leave(tx, database, key, seen)
+    if len(seen) >= parked.AT_ONCE and not turns.hints and not turns.takes:
+        parked.leave_gone(tx, database, key)
+        turns.is_cut = True
     _write(tx, database, limit, reserved_s=reserved_s, is_used=True)
     return turns
 

@@ -28,6 +28,7 @@ from sqlalchemy import (
     or_,
     select,
     true,
+    union_all,
     update,
 )
 from sqlalchemy.exc import IntegrityError
@@ -148,19 +149,21 @@ class Tending(Withdrawing, Settling):
     def _let_go(self, job_id: str, where: ColumnElement[bool], of_slots: ColumnElement[bool]) -> list[Unpublished]:
         tables = self.database.tables
         t, s, j, k = tables.task, tables.subtask, tables.job, tables.parked
-        now = self.database.now
-        subtasks = select(s.c.task_id).where(s.c.job_id == job_id, s.c.ended_at.is_(None))
-        paced = subtasks.where(s.c.slot_at == t.c.due_at, of_slots).correlate(t)
-        splitter = select(j.c.split_task).where(j.c.id == job_id, j.c.live_key.is_not(None))
-        parked = (
+        is_in_no_line = or_(t.c.limit_key.is_(None), t.c.id.not_in(select(k.c.task_id)))
+        waits = and_(where, guarded(t.c.state, State.WAITING))
+        is_never, is_paced = t.c.due_at > self.database.now(NEVER_S / 2), and_(s.c.slot_at == t.c.due_at, of_slots)
+        # from the few of the job to their tasks: for all in one condition, a planner would go through the whole table
+        subtasks = (
+            select(t.c.id)
+            .join(s, s.c.task_id == t.c.id)
+            .where(s.c.job_id == job_id, s.c.ended_at.is_(None), waits, or_(is_never, is_paced))
+        )
+        splitter = select(j.c.split_task).where(j.c.id == job_id, j.c.live_key.is_not(None)).scalar_subquery()
+        parked = union_all(subtasks, select(t.c.id).where(t.c.id == splitter, waits, is_never))
+        is_of_slot = select(s.c.task_id).where(s.c.task_id == t.c.id, is_paced).correlate(t).exists()
+        still_parked = (
             select(t.c.id, t.c.queue, t.c.attempt)
-            .where(
-                where,
-                or_(t.c.id.in_(subtasks), t.c.id.in_(splitter)),
-                guarded(t.c.state, State.WAITING),
-                or_(t.c.due_at > now(NEVER_S / 2), t.c.id.in_(paced)),
-                t.c.id.not_in(select(k.c.task_id)),
-            )
+            .where(among(t.c.id, self.database.dialect), waits, or_(is_never, is_of_slot), is_in_no_line)
             .order_by(t.c.id)
             .with_for_update()
         )
@@ -169,14 +172,17 @@ class Tending(Withdrawing, Settling):
         come = waiting.values(self._due())
 
         def change(tx: Connection) -> list[Unpublished]:
-            rows = tx.execute(parked).all()
-            for start in range(0, len(rows), AT_ONCE):
-                ids = {"b_ids": in_order(row.id for row in rows[start : start + AT_ONCE])}
+            come_now: list[Unpublished] = []
+            for start in range(0, len(found), AT_ONCE):
+                rows = tx.execute(still_parked, {"b_ids": found[start : start + AT_ONCE]}).all()
+                ids = {"b_ids": [row.id for row in rows]}
                 tx.execute(come, ids)
                 tx.execute(slots, ids)
-            return [Unpublished(row.id, row.queue, row.attempt, 0.0) for row in rows]
+                come_now += [Unpublished(row.id, row.queue, row.attempt, 0.0) for row in rows]
+            return come_now
 
-        return self.database.run(change)
+        found = in_order(self.database.ask(lambda tx: list(tx.execute(parked).scalars())))
+        return self.database.run(change) if found else []
 
     def wake(self, task_ids: Sequence[str]) -> list[Unpublished]:
         """Splitters that wait for room have some: they are due now. Answers their hints, reserved. Repeatable."""

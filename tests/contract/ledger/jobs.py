@@ -463,6 +463,18 @@ class JobsContract(JobSteps):
         assert f"replaced by job {other.id}" in (self.stands(ledger, job).why or "")
         assert len(ledger.claim([other.splitter.id], by=worker.id)) == 1
 
+    def test_of_several_that_replace_each_other_at_once_the_last_one_stays(self, ledger: Ledger, job: NewJob) -> None:
+        others = [job_of(if_running=IfRunning.REPLACE) for _ in range(8)]
+
+        begun = at_once(8, lambda number: ledger.begin_job(others[number]))
+        again = [ledger.begin_job(one) for one in others]  # as after a commit whose answer was lost
+
+        assert all(one.created for one in (*begun, *again))
+        open_jobs = [row for row in ledger.jobs() if row.state is not JobState.CANCELLED]
+        assert [row.state for row in open_jobs] == [JobState.PLANNING]
+        assert open_jobs[0].created_at == max(row.created_at for row in ledger.jobs())
+        assert self.stands(ledger, job).state is JobState.CANCELLED
+
     def test_one_that_was_cancelled_before_its_turn_leaves_no_task_behind(self, ledger: Ledger, job: NewJob) -> None:
         queued = job_of(if_running=IfRunning.QUEUE)
         ledger.begin_job(queued)
@@ -655,6 +667,30 @@ class JobsContract(JobSteps):
         assert (waits, cancelled.state, cancelled.cancelled) == (JobState.CANCELLING, JobState.CANCELLED, 20)
         assert late.state is State.SUCCEEDED, "the task is its own"
         assert self.stands(ledger, job).succeeded == 0
+
+    @pytest.mark.parametrize("fails_first", [True, False], ids=["failing", "cancelling"])
+    def test_one_that_is_cancelled_stays_so_though_more_has_failed_than_may(
+        self, ledger: Ledger, worker: Incarnation, fails_first: bool
+    ) -> None:
+        job = job_of(JobOptions(queue="default", window=4, failed_max=0, callbacks=CALLBACKS))
+        ledger.begin_job(job)
+        first, second = self.running(ledger, worker, job, 2)
+        if fails_first:
+            self.settle(ledger, first, Worked(9, 0, (BAD,)))
+            ledger.cancel_job(job.id, **WHO, is_forced=True)
+        else:
+            ledger.cancel_job(job.id, **WHO)
+            self.settle(ledger, first, Worked(9, 0, (BAD,)))
+        self.settle(ledger, second, Done())
+        ledger.tend_job(job.id)
+
+        row = self.stands(ledger, job)
+        assert (row.state, row.error, row.failed) == (
+            JobState.CANCELLED,
+            "1 items have failed, and max_failures is 0" if fails_first else None,
+            1,
+        )
+        assert self.followers(ledger) == ["on.cancel", "on.complete"]
 
     def test_the_parked_of_a_job_that_was_removed_run_when_a_person_says_so(
         self, ledger: Ledger, worker: Incarnation, job: NewJob, database: Database

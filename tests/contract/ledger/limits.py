@@ -283,6 +283,84 @@ class LimitsContract(Steps):
         assert self.claim(ledger, worker, [ids[3]]) == []  # it stands in line again
         assert self.limit(ledger).parked == 1
 
+    @pytest.mark.parametrize("has_room", [False, True], ids=["hinted", "claimed"])
+    def test_who_waits_behind_many_that_were_cancelled_comes_at_once(
+        self, ledger: Ledger, worker: Incarnation, has_room: bool
+    ) -> None:
+        count = 2 * parked.AT_ONCE + 3
+        ids = self.record(ledger, count, limit=TWO)
+        first, _ = ledger.claim(ids, by=worker.id)
+        ledger.cancel_all(ids[3:-1], states=[State.WAITING], reason="no need")
+        ledger.cancel(ids[2], reason="no need")
+        self.settle(ledger, first, Done())
+
+        claims, hints = ledger.admit_and_claim(["mail"], by=worker.id, room=int(has_room), queues=["default"])
+
+        assert [one.task_id for one in claims] + [one.task_id for one in hints] == ids[-1:]
+        assert bool(claims) is has_room
+        assert self.limit(ledger) == LimitRow("mail", running=1 + has_room, coming=1 - has_room, parked=0)
+
+    def test_whoever_waits_between_those_that_were_cancelled_keeps_its_place(
+        self, ledger: Ledger, worker: Incarnation
+    ) -> None:
+        ids = self.record(ledger, 2 * parked.AT_ONCE + 4, limit=Limit("mail", concurrency=1))
+        [first] = ledger.claim(ids, by=worker.id)
+        stay = [ids[parked.AT_ONCE + 50], ids[-1]]
+        ledger.cancel_all([one for one in ids[1:] if one not in stay], states=[State.WAITING], reason="no need")
+        self.settle(ledger, first, Done())
+
+        assert self.admitted(ledger) == stay[:1]
+        assert self.limit(ledger) == LimitRow("mail", running=0, coming=1, parked=1)
+        [second] = ledger.claim(stay[:1], by=worker.id)
+        self.settle(ledger, second, Done())
+        assert self.admitted(ledger) == stay[1:]
+
+    def test_who_was_cancelled_in_the_line_and_is_sent_back_stands_at_its_end(
+        self, ledger: Ledger, worker: Incarnation
+    ) -> None:
+        """Also in the line of its order, which nobody overtakes."""
+        [running] = ledger.claim(self.record(ledger, 1, limit=Limit("mail", concurrency=1)), by=worker.id)
+        ids = [self.record(ledger, 1, limit=Limit("mail", concurrency=1), order_key="key")[0] for _ in range(2)]
+        assert self.claim(ledger, worker, ids[:1]) == []
+        ledger.cancel(ids[0], reason="no need")
+        [turn] = ledger.advance(["key"])
+        assert (turn.task_id, self.claim(ledger, worker, ids[1:])) == (ids[1], [])
+
+        ledger.revive(ids[0], why="after all")
+        self.settle(ledger, running, Done())
+
+        assert self.admitted(ledger) == ids[1:]
+        [second] = ledger.claim(ids[1:], by=worker.id)
+        self.settle(ledger, second, Done())
+        assert [hint.task_id for hint in ledger.advance(["key"])] == ids[:1]
+        assert self.claim(ledger, worker, ids[:1]) == ids[:1]
+
+    def test_what_was_claimed_of_one_limit_is_told_though_another_cannot_be_looked_at(
+        self, ledger: Ledger, worker: Incarnation, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lines = {key: self.record(ledger, 2, limit=Limit(key, concurrency=1)) for key in ("a", "b")}
+        for claim in ledger.claim([one for line in lines.values() for one in line], by=worker.id):
+            self.settle(ledger, claim, Done())
+        admit = permits.admit
+
+        def but_for(gone: str) -> Any:
+            def admitted(tx: Connection, database: Database, key: str, **more: Any) -> permits.Turns:
+                if key == gone:
+                    raise LedgerUnavailable("it went away")
+                return admit(tx, database, key, **more)
+
+            return admitted
+
+        with monkeypatch.context() as patched:
+            patched.setattr(permits, "admit", but_for("a"))
+            with pytest.raises(LedgerUnavailable):
+                ledger.admit_and_claim(["a", "b"], by=worker.id, room=9, queues=["default"])
+            patched.setattr(permits, "admit", but_for("b"))
+            claims, hints = ledger.admit_and_claim(["a", "b"], by=worker.id, room=9, queues=["default"])
+
+        assert ([one.task_id for one in claims], hints) == (lines["a"][1:], [])
+        assert self.admitted(ledger, "b") == lines["b"][1:]
+
     def test_limits_are_apart_and_tasks_without_one_are_not_slowed(self, ledger: Ledger, worker: Incarnation) -> None:
         one = self.record(ledger, 2, limit=Limit("a", concurrency=1))
         other = self.record(ledger, 2, limit=Limit("b", concurrency=1))
