@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -237,6 +238,55 @@ class TestSurroundings:
 
         assert ran.status in (2, 4)
         assert "workq.db" in one_line(ran.err)
+
+    def test_a_file_that_nobody_may_look_at_is_a_clear_error_and_doctor_says_so_too(self, cli: Cli) -> None:
+        """Here by a name that no file can have: as root, who runs tests, one may look anywhere."""
+        url = f"sqlite:///{'long' * 100}.db"
+
+        for args in (("status",), ("db", "status"), ("db", "migrate"), ("sweep",), ("enqueue", "shop.add", "a=1")):
+            ran = cli(*args, app=True, env={"WORKQ_LEDGER_URL": url})
+            assert ran.status == 2
+            assert "ledger: cannot look at " in one_line(ran.err)
+            assert "(File name too long); let this user into its folder, or set WORKQ_LEDGER_URL" in ran.err
+        doctor = cli("doctor", "-o", "json", env={"WORKQ_LEDGER_URL": url})
+        plan = cli("sweep", "--plan", "long" * 100)
+
+        assert doctor.status == 3
+        told = [check["message"] for check in doctor.json()["checks"] if check["area"] == "ledger"]
+        assert [text.partition("long")[0] for text in told] == ["ledger: cannot look at "]
+        assert (plan.status, "File name too long" in one_line(plan.err)) == (2, True)
+
+    def test_an_answer_that_cannot_be_written_is_told_and_what_was_done_stands(self, cli: Cli) -> None:
+        (task_id,) = cli.record("shop.add", 1)
+
+        with open("/dev/full", "wb") as full:
+            ran = self.cancelled(cli, [sys.executable, "-m", "workq", "task", "cancel", task_id], stdout=full)
+
+        assert ran.returncode == 1
+        assert "standard output cannot be written (No space left on device)" in one_line(ran.stderr)
+        assert cli.look("task", "show", task_id)["state"] == "cancelled"
+
+    def test_a_closed_standard_output_is_nobody_who_reads(self, cli: Cli) -> None:
+        (task_id,) = cli.record("shop.add", 1)
+
+        command = f"exec {sys.executable} -m workq task cancel {task_id} >&-"
+        ran = self.cancelled(cli, ["/bin/sh", "-c", command])
+
+        assert (ran.returncode, ran.stderr) == (0, "")
+        assert cli.look("task", "show", task_id)["state"] == "cancelled"
+
+    @staticmethod
+    def cancelled(cli: Cli, command: list[str], stdout: Any = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command,
+            cwd=cli.folder,
+            env=cli.env,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=BOUND_S,
+            check=False,
+        )
 
     def test_a_missing_folder_is_named(self, shared_cli: Cli) -> None:
         for args in (("status",), ("db", "migrate"), ("enqueue", "shop.add", "a=1")):

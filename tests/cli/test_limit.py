@@ -24,8 +24,8 @@ def test_limits_are_listed_with_who_runs_and_who_waits(cli: Cli) -> None:
     assert shown.status == 0
     assert [line.split() for line in shown.out.splitlines()[1:]] == [["api", "1", "0", "1"], ["mail", "2", "0", "3"]]
     assert found == [
-        {"key": "api", "running": 1, "coming": 0, "parked": 1},
-        {"key": "mail", "running": 2, "coming": 0, "parked": 3},
+        {"key": "api", "running": 1, "coming": 0, "parked": 1, "closed_until": None},
+        {"key": "mail", "running": 2, "coming": 0, "parked": 3, "closed_until": None},
     ]
 
 

@@ -247,7 +247,8 @@ def test_what_waits_for_a_disabled_endpoint_is_held_and_a_person_decides(cli: Cl
     too_early = cli.here("webhook", "endpoint", "release", "acme")
     shown = cli.look("webhook", "endpoint", "show", "acme")
     second = sent(cli, "second")
-    refused = cli.here("webhook", "endpoint", "rm", "acme")
+    unasked = cli.here("webhook", "endpoint", "rm", "acme")
+    refused = cli.here("webhook", "endpoint", "rm", "acme", "--yes")
     enabled = cli.here("webhook", "endpoint", "enable", "acme")
     held = [state(cli, one)[0] for one in (first, second)]
     retry = cli.here("webhook", "delivery", "retry", first)
@@ -259,6 +260,8 @@ def test_what_waits_for_a_disabled_endpoint_is_held_and_a_person_decides(cli: Cl
     assert why.status == 0, why
     assert (too_early.status, "is disabled; first" in too_early.err) == (1, True)
     assert (shown["state"], shown["why"]) == ("disabled", "they are moving")
+    assert unasked.status == 6
+    assert "acme and its 2 deliveries would be forgotten; refused without --yes" in unasked.err
     assert (refused.status, "2 deliveries to 'acme' are open" in refused.err) == (1, True)
     assert (enabled.status, enabled.out, held) == (0, "enabled; 2 held\n", ["held", "held"])
     assert (retry.status, "is held: workq webhook endpoint release acme" in retry.err) == (1, True)
@@ -267,10 +270,13 @@ def test_what_waits_for_a_disabled_endpoint_is_held_and_a_person_decides(cli: Cl
     assert [state(cli, one)[0] for one in (first, second)] == ["pending", "pending"]
     cli.here("webhook", "endpoint", "disable", "acme", "--why", "again")
     cli.here("webhook", "endpoint", "enable", "acme")
-    discarded = cli.here("webhook", "endpoint", "discard", "acme", "-o", "json")
+    unasked = cli.here("webhook", "endpoint", "discard", "acme")
+    assert (unasked.status, "2 deliveries would be discarded; refused without --yes" in unasked.err) == (6, True)
+    assert state(cli, first)[0] == "held"
+    discarded = cli.here("webhook", "endpoint", "discard", "acme", "--yes", "-o", "json")
     assert discarded.json() == {"id": "acme", "discarded": 2, "dry_run": False}
     assert state(cli, first)[0] == "cancelled"
-    assert cli.here("webhook", "endpoint", "rm", "acme").status == 0
+    assert cli.here("webhook", "endpoint", "rm", "acme", "--yes").status == 0
 
 
 def test_what_has_failed_is_recovered_and_what_was_sent_is_replayed_with_a_count_before(cli: Cli) -> None:

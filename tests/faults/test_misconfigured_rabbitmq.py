@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -260,6 +261,55 @@ def test_without_the_management_api_the_answer_says_what_was_not_checked(
     assert "Connection refused" in unchecked
     assert "rabbitmqctl list_policies" in unchecked
     assert findings(checks, "broker") == [], "what cannot be seen is no finding"
+
+
+def test_where_something_else_answers_for_the_management_api_the_other_checks_are_told(
+    managed: Managed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its URL has a port like that of RabbitMQ itself, which answers in its own tongue."""
+    fresh = managed.fresh()
+
+    def answer(listening: socket.socket) -> None:
+        connection, _ = listening.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(b"AMQP\x00\x00\x09\x01")
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = threading.Thread(target=answer, args=(listening,), daemon=True)
+        server.start()
+        monkeypatch.setenv("WORKQ_BROKER_MANAGEMENT_URL", f"http://127.0.0.1:{listening.getsockname()[1]}")
+        checks = fresh.look()
+        server.join(30.0)
+
+    (unchecked,) = told(checks, "broker", Level.UNCHECKED)
+    assert "does not speak HTTP" in unchecked
+    assert told(checks, "broker", Level.OK), "RabbitMQ itself was looked at"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ann:canary-pw@rabbit:15672",
+        "http://ann:canary-pw@rabbit:port",
+        "http://[ann:canary-pw@rabbit",
+        "ftp://ann:canary-pw@rabbit:15672",
+        "http://",
+        "http:///canary-pw",
+    ],
+)
+def test_a_url_of_the_management_api_that_is_none_is_told_and_nothing_of_it_is_repeated(
+    managed: Managed, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    fresh = managed.fresh()
+    monkeypatch.setenv("WORKQ_BROKER_MANAGEMENT_URL", url)
+
+    checks = fresh.look()
+
+    (unchecked,) = told(checks, "broker", Level.UNCHECKED)
+    assert "WORKQ_BROKER_MANAGEMENT_URL is not of the form http://user:password@host:15672" in unchecked
+    assert "canary-pw" not in str(checks)
+    assert told(checks, "broker", Level.OK), "RabbitMQ itself was looked at"
 
 
 def test_a_user_without_the_right_is_told_which_one_and_the_password_is_not(

@@ -63,7 +63,7 @@ def decide(
     would_be = f"{count} {decision.tasks} would be {decision.done}"
     if options["dry_run"]:
         answer(session, {"dry_run": True, "tasks": count, "sample": sample()}, lambda: write(would_be))
-        return exits.DONE
+        return exits.FINDINGS if count else exits.DONE
     if count and not options["yes"] and not is_confirmed(session, would_be):
         return exits.REFUSED
     tally = Tally()

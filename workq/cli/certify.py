@@ -9,9 +9,10 @@ import click
 from workq.cli import exits
 from workq.cli.group import Command
 from workq.cli.inputs import Decimal, WholeNumber
-from workq.cli.session import Session, check_folder
+from workq.cli.session import Session
 from workq.cli.show import answer, clean, write
 from workq.cli.stopping import ended_by_signals
+from workq.config.sqlite import check_folder
 
 _MINUTES_MAX: Final = 1440.0
 _EXAMPLES = """

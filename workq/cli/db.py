@@ -11,10 +11,11 @@ import click
 from workq.cli import exits
 from workq.cli.group import Group
 from workq.cli.inputs import Duration
-from workq.cli.session import Session, check_folder, pass_session, sqlite_file
+from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, record, table, write
 from workq.cli.stopping import ended_by_signals
 from workq.config import masked
+from workq.config.sqlite import check_folder, is_there, sqlite_file
 from workq.incarnation import this_person
 from workq.ledger import flow
 from workq.ledger import migrate as schema
@@ -46,7 +47,7 @@ def status(session: Session) -> int:
     """Which version the ledger has, and what is missing; exit 3 when it is not the one that this code needs."""
     url = session.settings().ledger
     file = sqlite_file(url)
-    if file is not None and not file.exists():  # looking must not create it
+    if file is not None and not is_there(file):  # looking must not create it
         session.say_default(session.settings())
         found = schema.Status(0, SCHEMA_VERSION, ())
     else:

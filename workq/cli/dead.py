@@ -121,7 +121,7 @@ def groups(session: Session, /, limit: int, **options: Any) -> None:
 )
 @click.option("--canary-wait", "wait_s", type=Duration(), default="60s", show_default=True, help="for the canaries")
 @click.option("--yes", is_flag=True, help="do not ask")
-@click.option("--dry-run", is_flag=True, help="only print how many")
+@click.option("--dry-run", is_flag=True, help="only print how many; exit 3 when there are any")
 @click.option("--why", default="retried by an operator", show_default=True, help="stored in the history")
 @click.pass_context
 def retry(ctx: click.Context, /, task_ids: tuple[str, ...], is_all: bool, why: str, **options: Any) -> int:
@@ -156,7 +156,7 @@ def retry(ctx: click.Context, /, task_ids: tuple[str, ...], is_all: bool, why: s
 @click.option("--all", "is_all", is_flag=True, help="all that the filters leave")
 @_filters
 @click.option("--yes", is_flag=True, help="do not ask")
-@click.option("--dry-run", is_flag=True, help="only print how many")
+@click.option("--dry-run", is_flag=True, help="only print how many; exit 3 when there are any")
 @click.option("--why", default="discarded by an operator", show_default=True, help="stored with the tasks")
 @click.pass_context
 def discard(ctx: click.Context, /, task_ids: tuple[str, ...], is_all: bool, why: str, **options: Any) -> int:
@@ -252,4 +252,4 @@ def _counted_only(session: Session, task_ids: list[str]) -> int:
     found = [ledger.get(one) for one in task_ids]
     count = sum(one is not None and one.state is State.DEAD for one in found)
     answer(session, {"dry_run": True, "tasks": count}, lambda: write(f"{count} of them are dead"))
-    return exits.DONE
+    return exits.FINDINGS if count else exits.DONE

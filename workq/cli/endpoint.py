@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from workq.cli import exits
+from workq.cli.bulk import is_confirmed
 from workq.cli.group import Group
 from workq.cli.inputs import Decimal, Duration, WholeNumber
 from workq.cli.session import Session, pass_session
@@ -210,15 +211,21 @@ def release(session: Session, endpoint_id: str, dry_run: bool) -> int:
 
 
 @endpoint.command(
-    "discard", examples="workq webhook endpoint discard acme --dry-run\nworkq webhook endpoint discard acme"
+    "discard", examples="workq webhook endpoint discard acme --dry-run\nworkq webhook endpoint discard acme --yes"
 )
 @click.argument("endpoint_id", metavar="ID")
 @click.option("--dry-run", is_flag=True, help="only count; exit 3 when there are any")
+@click.option("--yes", is_flag=True, help="do not ask; needed where nobody can answer")
 @pass_session
-def discard(session: Session, endpoint_id: str, dry_run: bool) -> int:
+def discard(session: Session, endpoint_id: str, dry_run: bool, yes: bool) -> int:
     """Give up what is held of an endpoint: it is cancelled, and may still be sent again one by one."""
     session.stores()
     endpoints = Endpoints(session.queue())
+    if not (dry_run or yes):
+        endpoints.get(endpoint_id)
+        held = endpoints.held(endpoint_id)
+        if held and not is_confirmed(session, f"{held} deliveries would be discarded"):
+            return exits.REFUSED
     return _counted(session, endpoints, endpoint_id, endpoints.discard, "discarded", dry_run=dry_run)
 
 
@@ -239,14 +246,22 @@ def _counted(
     return exits.FINDINGS if dry_run and count else exits.DONE
 
 
-@endpoint.command("rm", examples="workq webhook endpoint rm acme")
+@endpoint.command("rm", examples="workq webhook endpoint rm acme\nworkq webhook endpoint rm acme --yes")
 @click.argument("endpoint_id", metavar="ID")
+@click.option("--yes", is_flag=True, help="do not ask; needed where nobody can answer")
 @pass_session
-def rm(session: Session, endpoint_id: str) -> None:
+def rm(session: Session, endpoint_id: str, yes: bool) -> int:
     """Forget an endpoint with its deliveries. Refused while something is on its way to it."""
     session.stores()
-    Endpoints(session.queue()).remove(endpoint_id)
+    endpoints = Endpoints(session.queue())
+    endpoints.get(endpoint_id)
+    if not yes:
+        known = endpoints.known(endpoint_id)
+        if known and not is_confirmed(session, f"{endpoint_id} and its {known} deliveries would be forgotten"):
+            return exits.REFUSED
+    endpoints.remove(endpoint_id)
     answer(session, {"id": endpoint_id, "removed": True}, lambda: write("removed"))
+    return exits.DONE
 
 
 @endpoint.command("seal", examples="workq webhook endpoint seal")

@@ -8,8 +8,9 @@ import click
 
 from workq.cli.group import Command, nearest
 from workq.cli.inputs import Duration, Instant, QueueName, arguments, document
-from workq.cli.session import Session, check_folder
+from workq.cli.session import Session
 from workq.cli.show import answer, write
+from workq.config.sqlite import check_folder
 from workq.errors import UnknownTask
 from workq.task import Priority
 

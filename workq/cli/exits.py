@@ -18,10 +18,10 @@ TABLE: Final = """\
   0    done
   1    the operation failed, or found nothing
   2    usage or configuration: nothing was changed
-  3    finished, with failures or findings (doctor, audit, db status, job watch, sweep --apply, a --dry-run)
+  3    finished, with failures or findings (doctor, audit, meters, db status, job watch, sweep --apply, a --dry-run)
   4    a server is unreachable
-  5    timed out (task show --wait; job watch --timeout; audit with tasks that could not be proved in time)
-  6    refused: a confirmation is missing, a plan is not for this ledger, or the job runs already
+  5    timed out (task show --wait; job watch --timeout; queue drain; audit with tasks that could not be proved in time)
+  6    refused: a confirmation is missing, a plan is not for this ledger, the job runs already or has nothing to retry
   130  interrupted (Ctrl-C)
   143  terminated (SIGTERM)
 """

@@ -13,9 +13,10 @@ from workq import codec
 from workq.cli import exits
 from workq.cli.group import Group, nearest
 from workq.cli.inputs import Duration, Rate, TaskId, WholeNumber, arguments
-from workq.cli.session import Session, check_folder, pass_session
+from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, clean, line, record, table, text_of, write
 from workq.cli.watch import watch as watch_it
+from workq.config.sqlite import check_folder
 from workq.errors import NotFound, Refused, UnknownTask
 from workq.incarnation import this_person
 from workq.job import CHUNK_MAX, JOB_ENDED, Begun, Collect, IfRunning, JobRow, JobState

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
 
 import click
 
@@ -24,7 +23,7 @@ def limit() -> None:
 @pass_session
 def ls(session: Session, most: int) -> None:
     """Each limit that is in use: how many of its tasks run, are about to start, and wait for their turn."""
-    found = [_document(one) for one in session.stores().ledger.limits(limit=most)]
+    found = [asdict(one) for one in session.stores().ledger.limits(limit=most)]
     columns = [
         Column("key", is_whole=True),
         *(Column(name, is_number=True) for name in ("running", "coming", "parked")),
@@ -44,12 +43,5 @@ def show(session: Session, key: str) -> None:
     found = next(iter(session.stores().ledger.limits(key=key)), None)
     if found is None:
         raise NotFound(f"no limit {key[:100]!r} is in use; list those that are with: workq limit ls")
-    about = _document(found)
-    answer(session, about, lambda: record(list(about.items())))
-
-
-def _document(one: Any) -> dict[str, Any]:
-    found: dict[str, Any] = asdict(one)
-    if found["closed_until"] is None:
-        del found["closed_until"]
-    return found
+    about = asdict(found)
+    answer(session, about, lambda: record([(name, one) for name, one in about.items() if one is not None]))

@@ -147,7 +147,7 @@ def drain(session: Session, name: str, why: str, for_s: float | None, wait_s: fl
 )
 @click.argument("name", type=BandName(), metavar="QUEUE")
 @click.option("--yes", is_flag=True, help="do not ask")
-@click.option("--dry-run", is_flag=True, help="only print how many")
+@click.option("--dry-run", is_flag=True, help="only print how many; exit 3 when there are any")
 @click.option("--reason", default="purged by an operator", show_default=True, help="stored with the tasks")
 @pass_session
 def purge(session: Session, /, name: str, reason: str, **options: bool) -> int:

@@ -28,7 +28,7 @@ workq rebuild --yes -o json
 @click.command(cls=Command, examples=_EXAMPLES)
 @click.option("--queue", type=BandName(), help="only this one")
 @click.option("--yes", is_flag=True, help="do not ask")
-@click.option("--dry-run", is_flag=True, help="only print how many")
+@click.option("--dry-run", is_flag=True, help="only print how many; exit 3 when there are any")
 @click.pass_context
 def rebuild(ctx: click.Context, queue: str | None, yes: bool, dry_run: bool) -> int:
     """Send every hint again: for a broker that came back empty, or a new one.
@@ -56,7 +56,7 @@ def rebuild(ctx: click.Context, queue: str | None, yes: bool, dry_run: bool) -> 
             {"dry_run": True, "tasks": tasks, "queues": counts},
             lambda: table(session, columns, rows, empty="no task waits"),
         )
-        return exits.DONE
+        return exits.FINDINGS if tasks else exits.DONE
     stores.broker.check()
     if tasks and not yes and not _is_confirmed(session, tasks):
         return exits.REFUSED

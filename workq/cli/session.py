@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
 from workq.clock import implausible
 from workq.config import Settings, check_ledger_url
+from workq.config.sqlite import check_folder
 from workq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -140,29 +140,6 @@ class Session:
         """Close what was opened; what is behind is published within a bound. Repeatable."""
         if self._app is not None:
             self._app.close()
-
-
-def sqlite_file(url: str) -> Path | None:
-    """The file of a SQLite ledger; None for the others."""
-    if not url.startswith("sqlite:///"):
-        return None
-    return Path(url.removeprefix("sqlite:///").partition("?")[0])
-
-
-def check_folder(url: str) -> None:
-    """A SQLite file that does not exist yet needs a folder that takes it.
-
-    Raises:
-        ConfigError: the folder is missing, or may not be written to.
-    """
-    file = sqlite_file(url)
-    if file is None or file.exists():
-        return
-    folder = file.absolute().parent
-    if not folder.is_dir():
-        raise ConfigError(f"ledger: the folder {folder} does not exist; create it, or set WORKQ_LEDGER_URL")
-    if not os.access(folder, os.W_OK):
-        raise ConfigError(f"ledger: cannot create {file.name} in {folder} (not writable); set WORKQ_LEDGER_URL")
 
 
 def global_options() -> list[click.Parameter]:

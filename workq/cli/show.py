@@ -21,6 +21,7 @@ from typing import Any, Final
 import click
 
 from workq.cli.session import Session
+from workq.errors import WorkqError
 
 _FOLD_AT: Final = 12
 """A column of text may be folded down to this width before a table becomes lines."""
@@ -78,19 +79,33 @@ def instant(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+class Unwritten(WorkqError):
+    """The answer could not be written."""
+
+
 def write(text: str) -> None:
-    """Put text on standard output. A reader that has gone away (`| head`) has seen enough: leave in silence."""
+    """Put text on standard output. A reader that has gone away (`| head`) has seen enough: leave in silence.
+
+    Raises:
+        Unwritten: it cannot be written, as on a full disk. What the command has done stands.
+    """
+    if sys.stdout is None:  # closed by whoever started us (`>&-`): nobody wants to read it
+        return
     try:
         sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
         sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise click.exceptions.Exit(0) from None
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python tries once more as it ends
+        if isinstance(error, BrokenPipeError):
+            raise click.exceptions.Exit(0) from None
+        raise Unwritten(
+            f"standard output cannot be written ({error.strerror}): make room, and ask again; what was done stands"
+        ) from None
 
 
 def is_plain() -> bool:
     """Whether to keep to ASCII without colors: no terminal, or one that says no better."""
-    if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+    if sys.stdout is None or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
         return True
     ctype = os.environ.get("LC_CTYPE", "")
     if ctype.startswith("C."):  # Python itself writes C.UTF-8 there when the locale is C (PEP 538)

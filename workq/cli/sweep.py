@@ -171,7 +171,7 @@ def _plan(session: Session, target: str, steps: list[str], limit: int) -> int:
     from workq.plan import counts, encode, make, rows_of
 
     path = None if target == "-" else Path(target)
-    if path is not None and path.exists():
+    if path is not None and _is_taken(path):
         raise click.UsageError(f"--plan: {path} exists; a plan is written to a new file")
     plan = make(session.stores(), session.settings(), only=steps, limit=limit)
     body = encode(plan)
@@ -199,6 +199,14 @@ def _plan(session: Session, target: str, steps: list[str], limit: int) -> int:
     for one in plan.away:
         session.warn(f"{one.rstrip('.')}; what needs it is not in the plan")
     return exits.UNREACHABLE if plan.away else exits.DONE
+
+
+def _is_taken(path: Path) -> bool:
+    try:
+        path.lstat()
+    except OSError:  # not there; or it cannot be written either, and `_save` says why
+        return False
+    return True
 
 
 def _save(path: Path, body: bytes) -> None:

@@ -198,7 +198,7 @@ def _in_short(value: Any) -> str:
 @click.option("--rate", "per_s", type=Rate(), metavar="RATE", help="at most 100/s, 60/m, ...")
 @click.option("--kill", is_flag=True, help="of what runs, end the process; its neighbours run again")
 @click.option("--yes", is_flag=True, help="do not ask")
-@click.option("--dry-run", is_flag=True, help="only print how many")
+@click.option("--dry-run", is_flag=True, help="only print how many; exit 3 when there are any")
 @click.option("--reason", default="cancelled by an operator", show_default=True, help="stored with the task")
 @click.pass_context
 def cancel(

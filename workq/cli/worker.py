@@ -12,8 +12,9 @@ from workq.cli.documents import certificate, worker_in_full
 from workq.cli.documents import worker as document
 from workq.cli.group import Group, nearest
 from workq.cli.inputs import QueueNames, WholeNumber
-from workq.cli.session import Session, check_folder, pass_session
+from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, clean, record, table, text_of, write
+from workq.config.sqlite import check_folder
 from workq.errors import ConfigError, NotFound
 from workq.ledger import WorkerRow
 from workq.task import Task

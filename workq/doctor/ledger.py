@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import Connection, select
 
 from workq.config import Settings, masked
+from workq.config.sqlite import is_there, sqlite_file
 from workq.doctor import Check, Level, line
 from workq.doctor import mysql as mysql_checks
 from workq.doctor import postgresql as postgresql_checks
@@ -29,10 +29,10 @@ def look(settings: Settings) -> Iterator[Check]:
     """
     url = settings.ledger
     scheme = url.partition("://")[0].partition("+")[0]
-    if scheme == "sqlite":
-        file = Path(url.removeprefix("sqlite:///").partition("?")[0])
+    file = sqlite_file(url)
+    if file is not None:
         yield from sqlite_checks.place(url, file)
-        if not file.exists():
+        if not is_there(file):
             return
     else:
         require("postgresql" if scheme.startswith("postgres") else "mysql", url)

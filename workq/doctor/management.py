@@ -10,6 +10,7 @@ the same user. Where it does not answer, the checks are reported as not done, wi
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import math
 import os
@@ -58,13 +59,23 @@ class Api:
 
     @staticmethod
     def of(address: Address) -> Api:
-        """The one that the environment names, or the usual one of this broker."""
+        """The one that the environment names, or the usual one of this broker.
+
+        Raises:
+            Unanswered: the environment names none of the right form; the text repeats nothing of it.
+        """
         named = os.environ.get(VARIABLE, "").strip().rstrip("/")
         if not named:
             host = f"[{address.host}]" if ":" in address.host else address.host
             base = f"https://{host}:15671" if address.is_tls else f"http://{host}:15672"
             return Api(base, address.user, address.password, address.ca_file)
-        parts = urlsplit(named)
+        try:
+            parts = urlsplit(named)
+            is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:  # a port that is none, a bracket that is not closed
+            is_url = False
+        if not is_url:
+            raise Unanswered(f"{VARIABLE} is not of the form http://user:password@host:15672 (or https://)")
         base = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
         if parts.username is None:
             return Api(base, address.user, address.password, address.ca_file)
@@ -76,16 +87,14 @@ class Api:
         Raises:
             Unanswered: there was none; the text says why.
         """
-        if urlsplit(self.base).scheme not in ("http", "https"):
-            raise Unanswered("its URL must begin with http:// or https://")
         login = base64.b64encode(f"{self.user}:{self.password}".encode()).decode("ascii")
-        request = urllib.request.Request(  # noqa: S310 - the scheme is checked above
+        request = urllib.request.Request(  # noqa: S310 - `of` has checked the scheme
             f"{self.base}/api/{path}", headers={"Authorization": f"Basic {login}", "Accept": "application/json"}
         )
         handlers: list[Any] = [urllib.request.ProxyHandler({}), _NoRedirect()]
-        if self.base.startswith("https:"):
-            handlers.append(urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=self.ca_file)))
         try:
+            if self.base.startswith("https:"):
+                handlers.append(urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=self.ca_file)))
             with urllib.request.build_opener(*handlers).open(request, timeout=ANSWER_S) as answer:
                 return json.loads(answer.read(ANSWER_MAX_BYTES))
         except urllib.error.HTTPError as error:
@@ -97,6 +106,8 @@ class Api:
         except urllib.error.URLError as error:
             reason = error.reason
             raise Unanswered(str(getattr(reason, "strerror", None) or reason)) from None
+        except http.client.HTTPException:
+            raise Unanswered("what listens there does not speak HTTP: is that the port, and http or https?") from None
         except (OSError, ValueError) as error:
             raise Unanswered(f"{type(error).__name__}: {error}") from None
 
@@ -117,11 +128,13 @@ def _refused(code: int, user: str) -> str:
 
 def look(topology: Topology, address: Address, queues: Sequence[str]) -> Iterator[Check]:
     """What only the API tells. `queues` are those of the application; those that exist besides are looked at too."""
-    api = Api.of(address)
+    place = "the management API"
     vhost = quote(address.vhost, safe="")
     ours = f"^{re.escape(topology.namespace)}[.](q[.]|quarantine$|delay[.]|level[.])"
     page = urlencode({"page": 1, "page_size": QUEUES_MAX, "name": ours, "use_regex": "true", "columns": _COLUMNS})
     try:
+        api = Api.of(address)
+        place += f" at {masked(api.base)}"
         found = api.get(f"queues/{vhost}?{page}")["items"]
         policies = api.get(f"policies/{vhost}")
         operator_policies = api.get(f"operator-policies/{vhost}")
@@ -131,8 +144,8 @@ def look(topology: Topology, address: Address, queues: Sequence[str]) -> Iterato
         yield Check(
             "broker",
             Level.UNCHECKED,
-            f"policies, alarms and members of queues were not checked: the management API at {masked(api.base)} is out "
-            f"of reach ({error}). Enable the plugin rabbitmq_management or set {VARIABLE}; by hand: rabbitmqctl "
+            f"policies, alarms and members of queues were not checked: {place} is out of reach "
+            f"({error}). Enable the plugin rabbitmq_management or set {VARIABLE}; by hand: rabbitmqctl "
             "list_policies, rabbitmqctl list_queues name policy state, rabbitmqctl status",
         )
         return

@@ -12,6 +12,7 @@ import psutil
 from sqlalchemy import Connection
 
 from workq.config import masked
+from workq.config.sqlite import is_there
 from workq.doctor import Check, Level
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _NETWORK_FILESYSTEMS: Final = frozenset(
 def place(url: str, file: Path) -> Iterator[Check]:
     """Whether the file can be made or written there, and whether that is a good place."""
     folder = file.absolute().parent
-    if not file.exists():
+    if not is_there(file):
         if folder.is_dir() and os.access(folder, os.W_OK):
             yield Check("ledger", Level.OK, f"{masked(url)}: no such file yet; the first use creates it")
         else:

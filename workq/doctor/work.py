@@ -8,11 +8,11 @@ A queue that is merely long is no finding: who sees that it grows decides (`work
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from workq.bands import queue_of
 from workq.config import Settings
+from workq.config.sqlite import is_there, sqlite_file
 from workq.doctor import Bounds, Check, Level
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ def look(settings: Settings) -> Iterator[Check]:
     from workq.ledger.database import Database
     from workq.ledger.sql import SqlLedger
 
-    file = settings.ledger.removeprefix("sqlite:///").partition("?")[0]
-    if settings.ledger.startswith("sqlite:") and not Path(file).exists():
+    file = sqlite_file(settings.ledger)
+    if file is not None and not is_there(file):
         return
     database = Database(settings.ledger, namespace=settings.namespace, statement_timeout_s=settings.times.statement_s)
     try:

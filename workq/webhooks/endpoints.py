@@ -239,6 +239,11 @@ class Endpoints:
         which = WhichDeliveries(endpoint_id=check_endpoint_id(endpoint_id), state=DeliveryState.HELD)
         return self._app.stores.ledger.delivery_counts(which).get(DeliveryState.HELD, 0)
 
+    def known(self, endpoint_id: str) -> int:
+        """How many deliveries are kept, whatever has become of them."""
+        which = WhichDeliveries(endpoint_id=check_endpoint_id(endpoint_id))
+        return sum(self._app.stores.ledger.delivery_counts(which).values())
+
     def release(self, endpoint_id: str) -> int:
         """Send what is held, the oldest first, or in its order; answers how many deliveries that are.
 
