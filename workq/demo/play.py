@@ -78,9 +78,14 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What became of a killed process's subtasks. `seconds`: from the kill until others had settled the last one."""
+    """What became of a killed process's subtasks.
+
+    `subtasks`: others ran so many again. `had_ended`: the kill came too late for so many, they were only to be settled.
+    `seconds`: from the kill until others had settled the last one.
+    """
 
     subtasks: int
+    had_ended: int
     seconds: float | None
 
 
@@ -412,7 +417,8 @@ def _recovery(wq: WorkQueue, killed: Killed) -> Recovery | None:
         if task.attempt > attempt:
             again.append(task)
     settled = [task.settled_at for task in again if task.settled_at is not None]
-    return Recovery(len(again), (max(settled) - killed.at).total_seconds() if settled else None)
+    seconds = (max(settled) - killed.at).total_seconds() if settled else None
+    return Recovery(len(again), len(killed.attempts) - len(again), seconds)
 
 
 def _all_tasks(wq: WorkQueue, queue: str) -> list[Task]:

@@ -7,6 +7,7 @@ from ending what it has started, also what has lost its parent.
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import shutil
 import signal
@@ -53,7 +54,8 @@ def folder_for(keep: Path | None) -> Iterator[Path]:
 def write_settings(folder: Path, settings: Mapping[str, str]) -> Path:
     """A settings file that says where the stores are, so that none of the user's own is read."""
     file = folder / "workq.toml"
-    file.write_text("".join(f"{name} = '{value}'\n" for name, value in settings.items()), encoding="utf-8")
+    lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in settings.items()]
+    file.write_text("".join(lines), encoding="utf-8")
     return file
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any, Final
 
 from workq.demo.kill import Killed
@@ -65,7 +66,7 @@ class Story:
     def killed(self, killed: Killed) -> None:
         """The event of the evening."""
         self._voice.say(
-            f"  SIGKILL   process {killed.pid}, which had {counted(len(killed.attempts), 'subtask')} in its hands"
+            f"  SIGKILL   process {killed.pid}, which had {len(killed.attempts):,} of the subtasks in its hands"
         )
 
     def recovered(self, recovery: Recovery) -> None:
@@ -76,8 +77,8 @@ class Story:
             )
         else:
             self._voice.say(
-                f"  back      {counted(recovery.subtasks, 'subtask')} of the dead process run again by others: "
-                f"all done {recovery.seconds:.2f} s after the kill"
+                f"  back      of the dead process's subtasks {recovery.subtasks:,} run again by others, "
+                f"{recovery.had_ended:,} had ended: all done {recovery.seconds:.2f} s after the kill"
             )
 
     def paused(self, done: int) -> None:
@@ -122,8 +123,7 @@ def page(report: Report) -> str:
     if found.foreign:
         lines.append(f"  foreign   {_numbers(found.foreign)}")
     if recovery is not None and recovery.seconds is not None:
-        again = counted(recovery.subtasks, "subtask")
-        lines.append(f"  recovered {again} of the killed process, in {recovery.seconds:.2f} s")
+        lines.append(f"  recovered {recovery.subtasks:,} of the killed process's subtasks, in {recovery.seconds:.2f} s")
     elif report.killed is None and report.scene.kill:
         lines.append("  recovered nothing: all was done before a process could be killed")
     lines += [
@@ -174,7 +174,7 @@ def document(report: Report) -> dict[str, Any]:
         "mended": report.mended,
         "searched": {"before": None if failures is None else failures.alias, "after": report.alias},
         "killed": None if killed is None else {"pid": killed.pid, "subtasks": len(killed.attempts)},
-        "recovered": None if recovery is None else {"subtasks": recovery.subtasks, "seconds": recovery.seconds},
+        "recovered": None if recovery is None else asdict(recovery),
         "seconds": round(report.seconds, 3),
         "documents_per_s": round(report.documents_per_s),
         "trouble": report.trouble,

@@ -96,7 +96,7 @@ def write_settings(file: Path, settings: Settings, urls: dict[Store, str]) -> Pa
     file.touch(mode=0o600)
     texts = {**{store.value: url for store, url in urls.items()}, "namespace": settings.namespace}
     texts |= {"queue_type": settings.queue_type, "ladder": settings.ladder}
-    lines = [f"{name} = {json.dumps(value)}" for name, value in texts.items()]
+    lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in texts.items()]
     lines += ["[times]", *(f"{one.name} = {float(getattr(settings.times, one.name))!r}" for one in fields(Times))]
     file.write_text("\n".join([*lines, ""]), encoding="utf-8")
     return file
