@@ -395,7 +395,7 @@ class Recorder:
                 self.world.violated("I6", f"{where}, though no handler of that attempt has returned")
             if new.state == "waiting" and isinstance(outcome, Failed | Snoozed):
                 self._not_before[new.id] = instant(self.world.now + outcome.delay_s)
-        elif op in ("claim", "return_forgotten"):  # an incarnation hands back what was granted to it unknowingly
+        elif op in ("claim", "return_doubtful", "return_forgotten"):  # its own, granted to it unknowingly
             process = self.world.acting.process if self.world.acting is not None else None
             owner = self.processes.get(old.worker or "")
             if process is not owner or key in self.started or new.state not in self.HANDED_BACK:
