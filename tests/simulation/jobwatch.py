@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from tests.simulation.jobs import NAME, NAMES, SPLIT, Run
 from tests.simulation.ledger import instant
-from tests.simulation.recorder import CLAIMABLE, TERMINAL, Recorder, Row
+from tests.simulation.recorder import CLAIMABLE, CLAIMS, TERMINAL, Recorder, Row
 from workq import codec
 from workq.job import JOB_ENDED, JOB_STARTS, JOB_UNWANTED, Ending, JobState
 from workq.task import Done, Worked
@@ -92,14 +92,14 @@ class JobRecorder(Recorder):
             self._unpublished_since[new.id] = self.world.now
             self._take_items(new, where)
             return
-        if new.attempt < old.attempt or (new.attempt > old.attempt and op != "claim"):
+        if new.attempt < old.attempt or (new.attempt > old.attempt and op not in CLAIMS):
             self.world.violated("I9", f"{where}: attempt {old.attempt} became {new.attempt}")
         if old.state in TERMINAL and op != "revive":
             if (old.state, old.attempt, old.settled_at) != (new.state, new.attempt, new.settled_at):
                 self.world.violated("I1", f"{where}: {old.state} became {new.state}, though terminal is final")
         elif old.state == new.state == "running":
             if (old.token, old.worker, old.attempt) != (new.token, new.worker, new.attempt) and (
-                op != "claim" or old.worker != new.worker or (old.id, old.attempt) in self.started
+                op not in CLAIMS or old.worker != new.worker or (old.id, old.attempt) in self.started
             ):
                 self.world.violated("I3", f"{where}: claimed while it was running")
         elif old.state == "running":

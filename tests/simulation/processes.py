@@ -921,15 +921,16 @@ class Nemesis:
         open_tasks = [row.id for row in self.setting.recorder.rows.values() if row.state in ("ready", "waiting")]
         if not working or not open_tasks:
             return
-        world = self.setting.world
+        world, ledger = self.setting.world, self.person.stores.ledger
         before, world.acting = world.acting, self.person.relay.strand
         try:
-            claims = self.person.stores.ledger.claim([rng.choice(open_tasks)], by=rng.choice(working).me.id)
+            claims = ledger.claim([rng.choice(open_tasks)], by=rng.choice(working).me.id)
             world.note(f"claimed unknowingly: {' '.join(one.task_id[-6:] for one in claims)}")
         except Unavailable:
             return
         finally:
             world.acting = before
+            ledger._doubtful.clear()  # type: ignore[attr-defined]  # what that machine knew is gone with it
 
     def _forge(self, rng: Random) -> None:
         """Somebody writes hints that are not true: of an unknown task, or in the wrong queue."""

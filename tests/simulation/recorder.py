@@ -31,6 +31,7 @@ TERMINAL = frozenset({"succeeded", "dead", "cancelled"})
 AT_ONCE = 2
 """Of those that share the limit."""
 CLAIMABLE = frozenset({"ready", "waiting"})
+CLAIMS = ("claim", "admit_and_claim")
 HOLD_OPS = frozenset({"release", "leave", "forget", "hold", "beat"})
 
 
@@ -270,14 +271,14 @@ class Recorder:
             if new.order_key is not None:
                 self._take_position(new)
             return
-        if new.attempt < old.attempt or (new.attempt > old.attempt and op != "claim"):
+        if new.attempt < old.attempt or (new.attempt > old.attempt and op not in CLAIMS):
             self.world.violated("I9", f"{short}: attempt {old.attempt} became {new.attempt}")
         if op == "settle" and old.state != "running":
             self.world.violated("I3", f"{short}: a settlement changed what was {old.state}")
         if old.state != new.state:
             self._judge_state(old, new, op, args)
         elif old.state == "running" and (old.token, old.worker, old.attempt) != (new.token, new.worker, new.attempt):
-            if op != "claim" or old.worker != new.worker or (old.id, old.attempt) in self.started:
+            if op not in CLAIMS or old.worker != new.worker or (old.id, old.attempt) in self.started:
                 self.world.violated("I3", f"{short}: claimed while it was running")
         elif old.state in TERMINAL and (old.attempt, old.settled_at) != (new.attempt, new.settled_at):
             self.world.violated("I1", f"{short}: terminal, and changed")
@@ -302,10 +303,10 @@ class Recorder:
                 self._judge_claim(old, new, op, where)
             case "ready" | "waiting" if op == "reschedule":
                 pass  # `_judge_due` looks at when it is due
-            case "waiting" if op == "claim" and new.limit_key is not None:
+            case "waiting" if op in CLAIMS and new.limit_key is not None:
                 pass  # it waits for its turn
             case "ready":
-                if op not in ("promote", "advance", "admit") or new.due_at > instant(self.world.now):
+                if op not in ("promote", "advance", "admit", "admit_and_claim") or new.due_at > instant(self.world.now):
                     self.world.violated("I7", f"{where}, due at {new.due_at}")
             case "cancelled":
                 is_expired = op == "expire" and new.expires_at is not None and new.expires_at <= instant(self.world.now)
@@ -315,7 +316,7 @@ class Recorder:
                 self.world.violated("I1", where)
 
     def _judge_claim(self, old: Row, new: Row, op: str, where: str) -> None:
-        if op != "claim":
+        if op not in CLAIMS:
             self.world.violated("I3", where)
             return
         if new.attempt != old.attempt + 1:
@@ -325,7 +326,8 @@ class Recorder:
         now = instant(self.world.now)
         if old.expires_at is not None and old.expires_at <= now:
             self.world.violated("I7", f"{where} at {now}, expired at {old.expires_at}")
-        if max(old.due_at, self._not_before[new.id]) > now:
+        is_parked = op == "admit_and_claim"  # due never: it was due when it was parked
+        if max("" if is_parked else old.due_at, self._not_before[new.id]) > now:
             self.world.violated("I7", f"{where} at {now}, due at {old.due_at}, promised {self._not_before[new.id]}")
         if new.id in self.cancelled:
             self.world.violated("I8", f"{where}, though its cancel was answered")
@@ -395,7 +397,7 @@ class Recorder:
                 self.world.violated("I6", f"{where}, though no handler of that attempt has returned")
             if new.state == "waiting" and isinstance(outcome, Failed | Snoozed):
                 self._not_before[new.id] = instant(self.world.now + outcome.delay_s)
-        elif op in ("claim", "return_doubtful", "return_forgotten"):  # its own, granted to it unknowingly
+        elif op in (*CLAIMS, "return_doubtful", "return_forgotten"):  # its own, granted to it unknowingly
             process = self.world.acting.process if self.world.acting is not None else None
             owner = self.processes.get(old.worker or "")
             if process is not owner or key in self.started or new.state not in self.HANDED_BACK:

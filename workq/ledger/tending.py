@@ -282,11 +282,15 @@ class Tending(Withdrawing, Settling):
         )
 
     def open_jobs(self, *, limit: int) -> list[str]:
-        """The jobs that have not ended, those that have not moved for longest first."""
-        j = self.database.tables.job
+        """The jobs that have not ended, or that nobody wants and whose splitter is open, the longest unmoved first."""
+        j, t = self.database.tables.job, self.database.tables.task
+        is_left = select(t.c.id).where(t.c.id == j.c.split_task, guarded(t.c.state, *CLAIMABLE)).correlate(j).exists()
+        is_open = j.c.state.in_([state.value for state in JobState if state not in JOB_ENDED])
         query = (
             select(j.c.id)
-            .where(j.c.state.in_([state.value for state in JobState if state not in JOB_ENDED]))
+            .where(
+                or_(is_open, and_(j.c.state.in_(sorted(state.value for state in JOB_ENDED & JOB_UNWANTED)), is_left))
+            )
             .order_by(j.c.rated_at, j.c.id)
             .limit(limit)
         )
@@ -302,9 +306,11 @@ class Tending(Withdrawing, Settling):
         if dry_run:
             uncounted = self._uncounted(job_id).limit(AT_ONCE)
             return Tended(len(self.database.ask(lambda tx: tx.execute(uncounted).all())))
+        j = self.database.tables.job
         counted, wishes = self.tally(job_id)
         hints = self.fulfil(wishes, limit=10 * AT_ONCE) + self.fulfil(self._judged(job_id), limit=10 * AT_ONCE)
-        j = self.database.tables.job
+        if self.database.ask(lambda tx: tx.execute(select(j.c.ended_at).where(j.c.id == job_id)).scalar()) is not None:
+            hints += self.withdraw_job(job_id, limit=10 * AT_ONCE)  # whoever ended it could not do so any more
         waiting = select(j.c.name, j.c.job_key).where(
             j.c.id == job_id, j.c.live_key.is_(None), j.c.state == JobState.PLANNING.value
         )

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tests.contract.given import Clock, at_once, chunks
 from tests.contract.ledger.job_steps import BAD, CALLBACKS, OPTIONS, WHO, JobSteps, job_of
 from workq import codec
-from workq.errors import NotFound, Refused
+from workq.errors import LedgerUnavailable, NotFound, Refused
 from workq.incarnation import Incarnation
 from workq.job import Begun, Collect, IfRunning, JobOptions, JobState, NewJob
 from workq.ledger import Evidence, Ledger, gates
@@ -667,6 +667,26 @@ class JobsContract(JobSteps):
         assert (waits, cancelled.state, cancelled.cancelled) == (JobState.CANCELLING, JobState.CANCELLED, 20)
         assert late.state is State.SUCCEEDED, "the task is its own"
         assert self.stands(ledger, job).succeeded == 0
+
+    def test_the_parked_splitter_of_a_job_that_has_ended_is_cancelled_by_a_sweep_at_the_latest(
+        self, ledger: Ledger, worker: Incarnation, job: NewJob, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The ledger went away between the end of the job and that."""
+        ledger.pause_job(job.id, **WHO)
+        assert ledger.claim([job.splitter.id], by=worker.id) == []
+
+        def away(*_: object, **__: object) -> None:
+            raise LedgerUnavailable("it went away")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(type(ledger), "withdraw_job", away)
+            ledger.cancel_job(job.id, **WHO)
+        left = (self.stands(ledger, job).state, self.state(ledger, job.splitter.id), ledger.open_jobs(limit=9))
+        ledger.tend_job(job.id)
+
+        assert left == (JobState.CANCELLED, State.WAITING, [job.id])
+        assert self.state(ledger, job.splitter.id) is State.CANCELLED
+        assert ledger.open_jobs(limit=9) == []
 
     @pytest.mark.parametrize("fails_first", [True, False], ids=["failing", "cancelling"])
     def test_one_that_is_cancelled_stays_so_though_more_has_failed_than_may(

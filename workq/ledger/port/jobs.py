@@ -121,7 +121,7 @@ class Jobs(Protocol):
         ...
 
     def open_jobs(self, *, limit: int) -> list[str]:
-        """The jobs that have not ended."""
+        """The jobs that have not ended, or have left something to be cancelled."""
         ...
 
     def tend_job(self, job_id: str, *, dry_run: bool = False) -> Tended:
