@@ -22,7 +22,7 @@ from typing import Any, ClassVar, TypeVar
 import pytest
 from hypothesis import settings
 
-from tests.standstill import Standstill
+from tests.standstill import Standstill, ToDisk
 from workq.testing.servers import (
     MariaDB,
     PostgreSQL,
@@ -84,7 +84,7 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.stash[_used] = []
     config.pluginmanager.register(UsedElsewhere(config.stash[_used]))
-    config.stash[_machine] = Standstill()
+    config.stash[_machine] = Standstill(ToDisk())
     config.stash[_machine].start()
 
 

@@ -17,12 +17,17 @@ from dataclasses import dataclass, field
 EVERY_S = 0.5
 
 
-def write_through() -> None:
-    """A few bytes, to the disk."""
-    with suppress(OSError), tempfile.TemporaryFile() as file:
-        file.write(b"standstill")
-        file.flush()
-        os.fsync(file.fileno())
+class ToDisk:
+    """Writes a few bytes through to the disk, each time. Its file stays open: some tests count descriptors."""
+
+    def __init__(self) -> None:
+        self._file, path = tempfile.mkstemp(prefix="workq-standstill-")
+        os.unlink(path)
+
+    def __call__(self) -> None:
+        with suppress(OSError):
+            os.pwrite(self._file, b"standstill", 0)
+            os.fsync(self._file)
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,7 @@ class Span:
 class Standstill:
     """Naps and writes in a thread of its own, and remembers how long each took."""
 
-    write: Callable[[], None] = write_through
+    write: Callable[[], None]
     every_s: float = EVERY_S
     spans: list[Span] = field(default_factory=list)
 

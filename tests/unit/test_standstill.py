@@ -9,7 +9,7 @@ from tests.system.fleet import wait_until
 
 
 def test_the_worst_since_then_is_told() -> None:
-    machine = Standstill(spans=[Span(10.0, 7.5, 0.1), Span(20.0, 0.2, 3.4), Span(30.0, 0.3, 0.5)])
+    machine = Standstill(lambda: None, spans=[Span(10.0, 7.5, 0.1), Span(20.0, 0.2, 3.4), Span(30.0, 0.3, 0.5)])
 
     told = [machine.told(since) for since in (0.0, 15.0, 25.0, 35.0)]
 
