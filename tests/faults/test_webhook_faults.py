@@ -34,7 +34,8 @@ from tests.faults.receivers import (
     unknown,
 )
 from workq.webhooks import new_secret
-from workq.webhooks.post import ANSWER_MAX_BYTES, Answer, ErrorClass, Sender
+from workq.webhooks.answer_limits import ANSWER_MAX_BYTES
+from workq.webhooks.post import Answer, ErrorClass, Sender
 from workq.webhooks.signing import signed
 from workq.webhooks.target import Policy
 

@@ -3,7 +3,8 @@
 A 2xx is a success; everything else has a class of failure that does not change from one version to the next. A redirect
 is a failure, and is not followed: what it points at was not checked. Of an answer, 16 KiB are read, and no more is
 waited for than that; if it stops in the middle, nobody knows what the receiver has done: that is a failure, also behind
-a 200. One deadline holds for all of it, from the lookup of the name on, however slowly the bytes drip.
+a 200. What surrounds the body has its own limits (answer_limits.py). One deadline holds for all of it, from the lookup
+of the name on, however slowly the bytes drip.
 
 With a proxy (proxy.py) an attempt comes to it first. That it is not reached is the one answer that is no attempt.
 """
@@ -15,7 +16,7 @@ import errno
 import socket
 import ssl
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from functools import lru_cache, partial
 from http import HTTPStatus
@@ -23,11 +24,13 @@ from typing import Any, Final
 
 import aiohttp
 import msgspec
+from aiohttp.client_proto import ResponseHandler
 from multidict import CIMultiDict
 from yarl import URL
 
 from workq import __version__
 from workq.errors import ConfigError
+from workq.webhooks.answer_limits import ANSWER_MAX_BYTES, LimitedAnswers, TooMuch
 from workq.webhooks.deadline import Deadline
 from workq.webhooks.guard import Blocked, Guard, Lookup, Trace, tracing
 from workq.webhooks.proxy import Proxy
@@ -35,7 +38,6 @@ from workq.webhooks.target import Policy, Target, checked
 
 CONNECT_S: Final = 5.0
 TOTAL_S: Final = 20.0
-ANSWER_MAX_BYTES: Final = 16 * 1024
 HEADER_LINE_MAX: Final = 8190
 ERROR_MAX: Final = 500
 KEEPALIVE_S: Final = 15.0
@@ -267,6 +269,11 @@ class _Connector(aiohttp.TCPConnector):
     aiohttp's own tracing tells the first two, too, and costs every request a tenth of its time.
     """
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        make: Callable[..., ResponseHandler] = LimitedAnswers
+        self._factory = partial(make, loop=self._loop)
+
     async def ask(
         self, url: URL, body: bytes, request: dict[str, Any], *, loop: asyncio.AbstractEventLoop
     ) -> aiohttp.ClientResponse:
@@ -334,7 +341,7 @@ class _Connector(aiohttp.TCPConnector):
 _NO_DEADLINE: Final = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None)
 """Deadlines are kept here: aiohttp has one for the connection of each request, also where that is there already."""
 _LOGIN: Final = "Proxy-Authenticate"
-_OF_CONNECT: Final = (aiohttp.ClientResponseError, aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
+_OF_CONNECT: Final = (aiohttp.ClientResponseError, aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, TooMuch)
 """What may come of asking a proxy for a tunnel."""
 _LATE: Final = {
     ErrorClass.PROXY: "no connection in time",
@@ -385,6 +392,8 @@ def _of_error(error: BaseException) -> tuple[ErrorClass, str]:
     for one in causes:
         if isinstance(one, Blocked):
             return ErrorClass.BLOCKED, str(one)
+        if isinstance(one, TooMuch):
+            return ErrorClass.PROTOCOL, str(one)
     if isinstance(error, aiohttp.ClientHttpProxyError):  # what it was asked with has the login in it
         return ErrorClass.PROXY, f"{error.status} {error.message}"
     if isinstance(error, aiohttp.ClientConnectorDNSError):
