@@ -14,6 +14,7 @@ Used by one thread.
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections import deque
@@ -38,6 +39,12 @@ SUSPECT_WAIT_MAX_S = 600.0
 """A suspect that could not start for this long is handed back: behind a handler that hangs, the others would starve."""
 
 
+UNKNOWN_EVERY_S = 60.0
+"""How often the log tells of tasks whose name this process does not know, for each name."""
+
+log = logging.getLogger("workq.dispatch")
+
+
 class Dispatch:
     """What one incarnation has claimed and not yet given to its pool."""
 
@@ -51,6 +58,7 @@ class Dispatch:
         pool: Pool,
         rng: random.Random,
         seldom: Seldom,
+        no_handler_wait_s: float,
         admit: Callable[[set[str]], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -62,8 +70,11 @@ class Dispatch:
         self._linger = pool.linger
         self._rng = rng
         self._seldom = seldom
+        self._no_handler_wait_s = no_handler_wait_s
         self._admit = admit
         self._clock = clock
+        self._unknown = Seldom(log, every_s=UNKNOWN_EVERY_S)
+        """Names that are not in our registry."""
         self._suspects: deque[tuple[Claim, float | None]] = deque()
         """Claimed, and waiting to run alone; until when each has to start."""
         self._waiting_since = 0.0
@@ -72,6 +83,10 @@ class Dispatch:
         """A suspect runs, or is not settled yet."""
         self._ahead: dict[str, _Ahead] = {}
         """By the names of their tasks. Empty but within one call."""
+
+    def flush_log(self) -> None:
+        """Tell what was counted and not told yet."""
+        self._unknown.flush()
 
     @property
     def is_empty(self) -> bool:
@@ -161,7 +176,9 @@ class Dispatch:
     def _start(self, claim: Claim, start_by: float | None, *, is_alone: bool = False) -> None:
         """Start it, or let it wait for `_start_ahead` where its handler reads what it needs for many at once."""
         handler = self._registry.get(claim.name)
-        arguments, ended = prepare(claim, handler, rng=self._rng)
+        arguments, ended = prepare(claim, handler, rng=self._rng, no_handler_wait_s=self._no_handler_wait_s)
+        if handler is None:
+            self._unknown.warning("task.no_handler", reason=claim.name, task=claim.task_id, queue=claim.queue)
         if ended is None and handler is not None and handler.ahead is not None:
             waiting = self._ahead.setdefault(handler.name, _Ahead(handler, handler.ahead, []))
             waiting.tasks.append(_Prepared(claim, start_by, arguments, is_alone))

@@ -90,6 +90,7 @@ class Intake(ABC):
             pool=parts.pool,
             rng=parts.rng,
             seldom=self._seldom,
+            no_handler_wait_s=self._times.no_handler_wait_s,
             admit=parts.admit,
             clock=parts.clock,
         )
@@ -182,3 +183,4 @@ class Intake(ABC):
     def flush_log(self) -> None:
         """Tell what was counted and not told yet."""
         self._seldom.flush()
+        self._dispatch.flush_log()

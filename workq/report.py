@@ -27,7 +27,7 @@ answer here is what the reason says then, and it holds for the workers as far as
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -44,10 +44,10 @@ from workq.inflight import Hold, Lease
 from workq.job import JobState
 from workq.ledger import Company, Marker, Pause, Standing, WorkerRow
 from workq.ledger.positions import is_behind
+from workq.ledger.unhandled import NO_HANDLER, looks
 from workq.marker import slack_s
-from workq.run import NO_HANDLER
 from workq.stores import Stores
-from workq.task import State
+from workq.task import Event, State
 
 LOOKS_MAX: Final = 5
 """How often a task that changes under our eyes is looked at again."""
@@ -397,15 +397,8 @@ class _Look:
 
     def _is_early(self) -> Why:
         task = self._task
-        if task.failures and task.error is not None and task.error.startswith(NO_HANDLER):
-            return self._why(
-                Code.NO_HANDLER,
-                f"the worker that claimed it knows no handler named {task.name!r}: that counts as failure "
-                f"{task.failures} of {task.failures_max}, and it is tried again at {_at(task.due_at)}",
-                f"start workers of the application that registers {task.name!r}; after "
-                f"{_counted(task.failures_max, 'failure')} it is dead as no_handler",
-                until=task.due_at,
-            )
+        if task.reason == NO_HANDLER and (seen := looks(self._stores.ledger.history(task.task_id))):
+            return self._has_no_handler(seen)
         if task.failures:
             text = (
                 f"attempt {task.attempt} failed ({task.failures} of {task.failures_max}), and the next one is due at "
@@ -415,6 +408,19 @@ class _Look:
         else:
             text = "it is not due until "
         return self._why(Code.NOT_DUE, f"{text}{_at(task.due_at)}", "nothing: it starts then", until=task.due_at)
+
+    def _has_no_handler(self, looks: Sequence[Event]) -> Why:
+        task, since, wait_s = self._task, looks[0].at, self._times.no_handler_wait_s
+        return self._why(
+            Code.NO_HANDLER,
+            f"no worker that has looked since {_at(since)} knows a handler named {task.name!r} "
+            f"({', '.join(str(one.worker) for one in looks)}); a look costs it nothing, and the next is at "
+            f"{_at(task.due_at)}",
+            f"start workers of the application that registers {task.name!r}; {wait_s:g} s after the first look "
+            "(times.no_handler_wait_s) it is dead as no_handler",
+            since=since,
+            until=since + timedelta(seconds=wait_s),
+        )
 
     def _is_paused(self, pause: Pause) -> Why:
         until = "until somebody resumes it" if pause.ends_at is None else f"until {_at(pause.ends_at)}"

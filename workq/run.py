@@ -18,14 +18,15 @@ from workq.errors import Cancel, PayloadError, Retry, Snooze, SoftTimeLimit
 from workq.handler import Handler
 from workq.names import check_delay_s
 from workq.retry import Exponential
-from workq.task import Cancelled, Claim, Dead, Delivered, Done, Failed, Outcome, Snoozed, Worked
+from workq.task import Cancelled, Claim, Dead, Delivered, Done, Failed, Outcome, Snoozed, Unhandled, Worked
 
 log = logging.getLogger("workq.run")
 
 RESULT_MAX_BYTES = 64 * 1024
 NO_HANDLER = "no handler is registered under the name"
-"""How the error of an attempt begins that found no handler in its worker."""
-NO_HANDLER_RETRY_S = 30.0
+"""How the error of a task begins that found no handler in its worker."""
+NO_HANDLER_LOOK_S = 30.0
+"""How often a worker looks at it, at most; half as long at least."""
 REASON_MAX = 200
 TRACEBACK_MAX = 8_000
 MEMBERS_MAX = 1_000
@@ -75,13 +76,16 @@ def _raised_late(claim: Claim, error: BaseException) -> None:
     log.warning("task.raised_after_success", exc_info=error, extra={"task": claim.task_id, "attempt": claim.attempt})
 
 
-def prepare(claim: Claim, handler: Handler[..., Any] | None, *, rng: Random) -> tuple[Any, Outcome | None]:
-    """The decoded arguments, or the outcome when the attempt cannot start."""
+def prepare(
+    claim: Claim, handler: Handler[..., Any] | None, *, rng: Random, no_handler_wait_s: float
+) -> tuple[Any, Outcome | None]:
+    """The decoded arguments, or the outcome when the attempt cannot start.
+
+    Without a handler the task waits for a worker that has one, for `no_handler_wait_s` seconds from the first look.
+    """
     if handler is None:
-        error = f"{NO_HANDLER} {claim.name!r} in this worker's application"
-        if claim.failures + 1 >= claim.failures_max:
-            return None, Dead("no_handler", error)
-        return None, Failed(NO_HANDLER_RETRY_S * rng.uniform(0.5, 1.0), error)
+        look_s = NO_HANDLER_LOOK_S * rng.uniform(0.5, 1.0)
+        return None, Unhandled(look_s, no_handler_wait_s, f"{NO_HANDLER} {claim.name!r}")
     try:
         arguments = codec.decode(claim.payload)
         args, kwargs = tuple(arguments["a"]), dict(arguments["k"])

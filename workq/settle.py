@@ -40,6 +40,7 @@ from workq.task import (
     Settlement,
     Snoozed,
     State,
+    Unhandled,
     Worked,
 )
 
@@ -315,7 +316,7 @@ def _plain(outcome: Outcome) -> Outcome:
         case Worked():
             items = tuple(replace(one, error=refused) for one in outcome.failed)
             return replace(outcome, failed=items, error=refused, results=())
-        case HandedBack():
+        case Unhandled() | HandedBack():
             return outcome
         case _:
             assert_never(outcome)

@@ -3,7 +3,7 @@
     ready, waiting -> running                claimed (waiting: only when due)
     running -> succeeded                     settled by its handler
     running -> waiting | dead                failed, with failures left or used up
-    running -> waiting                       snoozed by its handler
+    running -> waiting                       snoozed by its handler, or this worker does not know its name
     running -> ready                         reaped, or handed back unstarted
     running -> dead                          crashed once too often
     running -> cancelled                     cancelled by its handler, or asked for and then failed or reaped
@@ -185,6 +185,17 @@ class Snoozed(msgspec.Struct, frozen=True, array_like=True, tag=True):
     reason: str = ""
 
 
+class Unhandled(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The worker's application knows no handler of the task's name: another looks in `delay_s` seconds, at no cost.
+
+    `wait_s` seconds after the first such look the task is dead as `no_handler`.
+    """
+
+    delay_s: float
+    wait_s: float
+    error: str
+
+
 class FailedItem(msgspec.Struct, frozen=True, array_like=True):
     """One item of a job that has failed for good. `item` is JSON; so many calls with it have failed.
 
@@ -268,7 +279,7 @@ class HandedBack(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Claimed but never started: back to ready, at no cost."""
 
 
-Outcome = Done | Failed | Dead | Cancelled | Snoozed | Worked | Delivered | HandedBack
+Outcome = Done | Failed | Dead | Cancelled | Snoozed | Unhandled | Worked | Delivered | HandedBack
 
 
 class Settlement(msgspec.Struct, frozen=True, array_like=True):
@@ -315,7 +326,8 @@ class Task:
 class Event:
     """One line of a task's history.
 
-    Its kind is failed, snoozed, reaped, late_result, cancelled, rescheduled, revived, quarantined or manual.
+    Its kind is failed, snoozed, no_handler, reaped, late_result, cancelled, rescheduled, revived, quarantined or
+    manual.
     """
 
     at: datetime

@@ -16,7 +16,8 @@ from tests.cli.conftest import BOUND_S, Cli
 from tests.system.fleet import wait_until
 from workq.cli.inputs import arguments
 from workq.codec import new_task_id
-from workq.task import Done
+from workq.incarnation import Incarnation
+from workq.task import Done, NewTask, Settlement, Unhandled
 
 UNKNOWN = "01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f"
 STATES = ("ready", "waiting", "running", "succeeded", "dead", "cancelled")
@@ -173,10 +174,27 @@ class TestDrain:
             "states": {state: 20 if state == "succeeded" else 0 for state in STATES},
             "oldest_ready_s": None,
             "workers": 0,
+            "no_handler": [],
         }
         left = cli.look("worker", "ls", "--all")["workers"]
         assert [(one["state"], one["queues"], one["threads"]) for one in left] == [("left", ["default", "sums"], 4)]
         assert cli.look("worker", "ls") == {"workers": []}
+
+    def test_status_and_doctor_name_what_no_worker_knows_with_how_many_tasks_wait(self, cli: Cli) -> None:
+        with cli.queue() as wq:
+            ledger, me = wq.stores.ledger, Incarnation("old.release", "host", 1)
+            ledger.join(me, queues=["sums"], threads=1)
+            tasks = [NewTask(new_task_id(), "shop.new", "sums", '{"a":[],"k":{}}') for _ in range(2)]
+            claims = ledger.claim([one.id for one in ledger.record(tasks)], by=me.id)
+            ledger.settle([Settlement(one, Unhandled(20.0, 3600.0, "no handler")) for one in claims])
+
+        told, table, doctor = cli.look("status"), cli.here("status"), cli.here("doctor")
+
+        [name] = told["no_handler"]
+        assert (name["name"], name["tasks"], name["since"][-1]) == ("shop.new", 2, "Z")
+        assert re.search(r"shop\.new +2 +20", table.out), table
+        assert "shop.new (2 of them, since 20" in doctor.out
+        assert doctor.status == 3
 
     def test_a_worker_of_some_queues_leaves_the_others_alone(self, cli: Cli) -> None:
         (mine,), (other,) = cli.record("shop.add", 1), cli.record("shop.fail")

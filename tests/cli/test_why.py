@@ -245,24 +245,22 @@ def test_a_task_that_has_expired_says_that_the_sweep_cancels_it(scene: Scene) ->
 
 
 def test_a_task_whose_handler_is_unknown_to_its_worker_says_so_and_what_becomes_of_it(scene: Scene) -> None:
-    task_id = scene.record(failures_max=2)
-    claim = scene.claim(task_id)
-    _, outcome = prepare(claim, None, rng=Random(1))
+    task_id = scene.record(failures_max=1)
+    _, outcome = prepare(scene_claim := scene.claim(task_id), None, rng=Random(1), no_handler_wait_s=100.0)
     assert outcome is not None
-    scene.ledger.settle([Settlement(claim, outcome)])
+    scene.ledger.settle([Settlement(scene_claim, outcome)])
 
     waits = scene.why(task_id)
-    scene.forward(60.0)
-    claim = scene.claim(task_id)
-    _, outcome = prepare(claim, None, rng=Random(1))
-    assert outcome is not None
-    scene.ledger.settle([Settlement(claim, outcome)])
+    scene.forward(101.0)
+    scene.settle(task_id, outcome)
     dead = scene.why(task_id)
 
     assert waits.code is Code.NO_HANDLER
     assert "'shop.add'" in waits.reason
-    assert "failure 1 of 2" in waits.reason
+    assert scene.me.id in waits.reason
+    assert "costs it nothing" in waits.reason
     assert "dead as no_handler" in waits.do
+    assert near(waits.since, scene.now() - timedelta(seconds=101.0))
     assert dead.code is Code.SETTLED
     assert "no_handler" in dead.reason
 

@@ -12,7 +12,19 @@ from workq import codec
 from workq.incarnation import Incarnation
 from workq.job import Bookmark, JobOptions, NewJob, NewStep, Stepped, splitter
 from workq.ledger.database import Database
-from workq.task import Cancelled, Claim, Dead, Done, Failed, HandedBack, NewSubtask, NewTask, Outcome, Snoozed
+from workq.task import (
+    Cancelled,
+    Claim,
+    Dead,
+    Done,
+    Failed,
+    HandedBack,
+    NewSubtask,
+    NewTask,
+    Outcome,
+    Snoozed,
+    Unhandled,
+)
 
 T = TypeVar("T")
 
@@ -24,6 +36,7 @@ OUTCOMES: dict[str, Outcome] = {
     "done": Done('{"rows":7}'),
     "failed": Failed(5.0, "boom"),
     "snoozed": Snoozed(5.0, "too early"),
+    "unhandled": Unhandled(5.0, 3600.0, "no handler is registered under the name 'index'"),
     "dead": Dead("failures_max reached", "boom"),
     "cancelled": Cancelled("not needed any more"),
     "handed_back": HandedBack(),

@@ -18,6 +18,7 @@ from tests.system.fleet import Fleet, wait_until
 from tests.system.legs import Leg
 from workq import State, WorkQueue
 from workq.codec import new_task_id
+from workq.doctor.work import examine
 from workq.errors import ConfigError
 from workq.task import NewTask, Task
 
@@ -208,34 +209,44 @@ def test_a_row_that_no_handler_can_take_is_dead_at_once(payload: str, reason: st
     assert (row.reason, row.attempt, row.crashes) == (reason, 1, 0)
 
 
-def test_a_name_without_a_handler_waits_and_is_dead_in_the_end(leg: Leg) -> None:
+def test_a_name_without_a_handler_waits_visibly_at_no_cost_and_is_dead_in_the_end(serving: Served, leg: Leg) -> None:
     ledger: Any = leg.app.stores.ledger
-    task_id = record(leg, name="os.system", failures_max=2)
+    task_id = record(leg, name="os.system", failures_max=1)
     wait_until(lambda: found(leg, task_id).state is State.WAITING, timeout_s=30, what="it waits for a handler")
     waiting = found(leg, task_id)
-    assert waiting.failures == 1
+    assert (waiting.failures, waiting.crashes, waiting.reason) == (0, 0, "no_handler")
     assert waiting.error is not None
     assert "no handler is registered under the name 'os.system'" in waiting.error
+    [unknown] = ledger.counts().unknown
+    assert (unknown.name, unknown.tasks) == ("os.system", 1)
+    [finding] = [one.message for one in examine(ledger, leg.app.settings) if "knows their names" in one.message]
+    assert "os.system (1 of them, since" in finding
+    wait_until(lambda: "task.no_handler" in serving.fleet.text(), timeout_s=20, what="the log tells")
+    assert "reason=os.system" in serving.fleet.text()
 
-    table = ledger.database.tables.task
+    table, event = ledger.database.tables.task, ledger.database.tables.event
 
     def is_hinted() -> bool:
         with ledger.database.read() as tx:
             return tx.execute(select(table.c.published_at).where(table.c.id == task_id)).scalar() is not None
 
-    wait_until(is_hinted, timeout_s=20, what="its retry is hinted")
-    ledger.database.run(
-        lambda tx: tx.execute(
-            update(table)
-            .where(table.c.id == task_id)
-            .values(
-                due_at=ledger.database.now(), queued_at=ledger.database.now(-60), published_at=None, relay_until=None
-            )
+    def move(tx: Any) -> None:
+        """Its next look is now, and the first one was long ago."""
+        now = ledger.database.now
+        tx.execute(
+            update(event).where(event.c.task_id == task_id).values(at=now(-leg.app.settings.times.no_handler_wait_s))
         )
-    )
+        values = {"due_at": now(), "queued_at": now(-60), "published_at": None, "relay_until": None}
+        tx.execute(update(table).where(table.c.id == task_id).values(values))
+
+    wait_until(is_hinted, timeout_s=20, what="its next look is hinted")
+    ledger.database.run(move)
 
     task = settled(leg, task_id)
-    assert (task.state, task.reason, task.attempt) == (State.DEAD, "no_handler", 2)
+    assert (task.state, task.reason, task.attempt, task.failures) == (State.DEAD, "no_handler", 2, 0)
+    assert task.error is not None
+    assert f"looked: {task.worker}" in task.error
+    assert ledger.counts().unknown == []
 
 
 # What can be registered (B63, B64). No server is needed.

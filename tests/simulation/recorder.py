@@ -25,7 +25,20 @@ from tests.simulation import broker, inflight
 from tests.simulation.ledger import BEGAN, SimDatabase, instant
 from tests.simulation.world import Process, World
 from workq.broker import Hint
-from workq.task import Cancelled, Claim, Dead, Delivered, Done, Failed, HandedBack, Outcome, Settlement, Snoozed, Worked
+from workq.task import (
+    Cancelled,
+    Claim,
+    Dead,
+    Delivered,
+    Done,
+    Failed,
+    HandedBack,
+    Outcome,
+    Settlement,
+    Snoozed,
+    Unhandled,
+    Worked,
+)
 
 TERMINAL = frozenset({"succeeded", "dead", "cancelled"})
 AT_ONCE = 2
@@ -593,5 +606,7 @@ def _led_to(outcome: Outcome) -> tuple[str, ...]:
             return ("cancelled",)
         case Snoozed():
             return ("waiting", "cancelled")
+        case Unhandled():
+            return ("waiting", "dead", "cancelled")
         case HandedBack():
             return ("ready", "cancelled")

@@ -20,7 +20,7 @@ from workq.errors import ConfigError, NotInTask
 from workq.handler import Handler
 from workq.retry import Exponential
 from workq.run import RESULT_MAX_BYTES, TRACEBACK_MAX, describe, prepare, raised, returned, run_async, run_sync
-from workq.task import Cancelled, Claim, Dead, Done, Failed, Snoozed
+from workq.task import Cancelled, Claim, Dead, Done, Failed, Snoozed, Unhandled
 
 RNG = Random(3)
 NOTHING: dict[str, Any] = {"a": (), "k": {}}
@@ -65,7 +65,10 @@ def storable(text: str) -> bool:
 
 
 def test_a_recorded_payload_becomes_the_arguments(handler: Handler[..., Any]) -> None:
-    assert prepare(claim('{"a":[7],"k":{"note":"x"}}'), handler, rng=RNG) == ({"a": (7,), "k": {"note": "x"}}, None)
+    assert prepare(claim('{"a":[7],"k":{"note":"x"}}'), handler, rng=RNG, no_handler_wait_s=60.0) == (
+        {"a": (7,), "k": {"note": "x"}},
+        None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -74,7 +77,7 @@ def test_a_recorded_payload_becomes_the_arguments(handler: Handler[..., Any]) ->
      "\ufeff{}", '{"a":[1', '{"a":' + "[" * 100_000 + "]" * 100_000 + ',"k":{}}'],
 )  # fmt: skip
 def test_a_payload_that_is_not_ours_is_dead_at_once(payload: str, handler: Handler[..., Any]) -> None:
-    _, ended = prepare(claim(payload), handler, rng=RNG)
+    _, ended = prepare(claim(payload), handler, rng=RNG, no_handler_wait_s=60.0)
 
     assert isinstance(ended, Dead)
     assert ended.reason in ("bad_payload", "bad_arguments")
@@ -85,7 +88,7 @@ def test_a_payload_that_is_not_ours_is_dead_at_once(payload: str, handler: Handl
 @given(st.text())
 def test_no_payload_at_all_raises(payload: str) -> None:
     with WorkQueue(ledger="sqlite:///never-opened.db") as wq:
-        _, ended = prepare(claim(payload), registered(wq, lambda number: number), rng=RNG)
+        _, ended = prepare(claim(payload), registered(wq, lambda number: number), rng=RNG, no_handler_wait_s=60.0)
 
     assert isinstance(ended, Dead)
 
@@ -94,21 +97,20 @@ def test_no_payload_at_all_raises(payload: str) -> None:
     "payload", ['{"a":[],"k":{}}', '{"a":[1,2],"k":{}}', '{"a":[1],"k":{"nope":1}}', '{"a":[1],"k":{"\\ud800":1}}']
 )
 def test_wrong_arguments_are_dead_at_once(payload: str, handler: Handler[..., Any]) -> None:
-    _, ended = prepare(claim(payload), handler, rng=RNG)
+    _, ended = prepare(claim(payload), handler, rng=RNG, no_handler_wait_s=60.0)
 
     assert isinstance(ended, Dead)
     assert ended.reason in ("bad_arguments", "bad_payload")
     assert storable(ended.error)
 
 
-def test_a_name_without_a_handler_waits_for_one_and_is_dead_in_the_end() -> None:
-    _, first = prepare(claim(failures=0, failures_max=2), None, rng=RNG)
-    _, last = prepare(claim(failures=1, failures_max=2), None, rng=RNG)
+def test_a_name_without_a_handler_is_looked_at_again_and_no_look_is_a_failure() -> None:
+    _, first = prepare(claim(failures=1, failures_max=2), None, rng=RNG, no_handler_wait_s=60.0)
 
-    assert isinstance(first, Failed)
-    assert 10.0 <= first.delay_s <= 60.0
-    assert isinstance(last, Dead)
-    assert last.reason == "no_handler"
+    assert isinstance(first, Unhandled)
+    assert 15.0 <= first.delay_s <= 30.0
+    assert first.wait_s == 60.0
+    assert "no handler is registered under the name" in first.error
 
 
 # What a handler returns.

@@ -24,6 +24,7 @@ def status(session: Session) -> None:
         "states": {state.value: number for state, number in counts.states.items()},
         "oldest_ready_s": None if counts.oldest_ready_s is None else round(counts.oldest_ready_s, 3),
         "workers": counts.workers,
+        "no_handler": [asdict(one) for one in counts.unknown],
     }
 
     def show() -> None:
@@ -39,5 +40,10 @@ def status(session: Session) -> None:
                 ("workers", counts.workers),
             ]
         )
+        if counts.unknown:
+            write("")
+            write("Names that no worker knows: these tasks wait for one that does")
+            columns = [Column("name", is_whole=True), Column("tasks", is_number=True), Column("since")]
+            table(session, columns, [(one.name, one.tasks, one.since) for one in counts.unknown], empty="")
 
     answer(session, document, show)

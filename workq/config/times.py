@@ -47,6 +47,9 @@ class Times:
     hard_limit_grace_s: float = 5.0
     """How long after its time limit a handler is killed. 0: at once."""
 
+    no_handler_wait_s: float = 3600.0
+    """How long a task waits for a worker that knows its name, from the first look of one that does not."""
+
     def __post_init__(self) -> None:
         for one in fields(self):
             _check_time(one.name, getattr(self, one.name))

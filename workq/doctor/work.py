@@ -81,6 +81,16 @@ def examine(ledger: Ledger, settings: Settings) -> Iterator[Check]:
             "with --queues, or see why none runs: workq worker ls",
         )
 
+    if counts.unknown:
+        named = _named(
+            f"{one.name} ({one.tasks:,} of them, since {one.since:%Y-%m-%dT%H:%M:%SZ})" for one in counts.unknown
+        )
+        yield Check(
+            "tasks",
+            Level.WARNING,
+            f"tasks wait for a worker that knows their names, {named}: start workers of the application that registers "
+            f"them; each is dead as no_handler {times.no_handler_wait_s:g} s after the first look",
+        )
     yield from _meters(ledger, settings)
 
 

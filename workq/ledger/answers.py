@@ -244,6 +244,15 @@ class QueueCount:
 
 
 @dataclass(frozen=True, slots=True)
+class Unknown:
+    """So many tasks of this name wait for a worker that knows it, the first of them since then."""
+
+    name: str
+    tasks: int
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Counts:
     """The answer to `workq status`. `oldest_ready_s` is None when nothing is ready."""
 
@@ -251,6 +260,7 @@ class Counts:
     states: Mapping[State, int]
     oldest_ready_s: float | None
     workers: int
+    unknown: Sequence[Unknown] = ()
 
 
 @dataclass(frozen=True, slots=True)

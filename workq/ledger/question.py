@@ -12,7 +12,7 @@ from workq import codec
 from workq.bands import meant, split
 from workq.errors import ConfigError
 from workq.evidence import certificate_in, sentence_in
-from workq.ledger import Counts, QueueCount, WorkerRow
+from workq.ledger import Counts, QueueCount, WorkerRow, unhandled
 from workq.ledger.database import Database
 from workq.ledger.paused import is_paused
 from workq.ledger.record import limit_of
@@ -88,12 +88,13 @@ class Asking:
             found(t.c.state, *CLAIMABLE), t.c.due_at <= now()
         )
         live = select(func.count()).select_from(w).where(w.c.state == "live")
-        places, states, oldest, workers = self.database.ask(
+        places, states, oldest, workers, unknown = self.database.ask(
             lambda tx: (
                 tx.execute(open_by_place).all(),
                 tx.execute(by_state).all(),
                 tx.execute(oldest_due).one(),
                 tx.execute(live).scalar_one(),
+                unhandled.waiting(tx, self.database),
             )
         )
         queues: dict[str, dict[str, int]] = {}
@@ -106,6 +107,7 @@ class Asking:
             states={state: by_name.get(state, 0) for state in State},
             oldest_ready_s=age_s,
             workers=workers,
+            unknown=unknown,
         )
 
     def has_due(self, queues: Sequence[str]) -> bool:

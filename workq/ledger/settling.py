@@ -13,19 +13,31 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, assert_never
 
-from sqlalchemy import Connection, Row, Table, Update, bindparam, case, insert, null, select, update
+from sqlalchemy import Connection, Row, Table, Update, and_, bindparam, case, insert, not_, null, or_, select, update
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import Float
 
 from workq import codec
 from workq.fingerprint import fingerprint
-from workq.ledger import Settled
+from workq.ledger import Settled, unhandled
 from workq.ledger.among import among, in_order
 from workq.ledger.counting import Change, Counting, Rest, Wishes, by_job
 from workq.ledger.delivering import Delivering
 from workq.ledger.kept import Kept
 from workq.ledger.states import CLAIMABLE, guarded
-from workq.task import Cancelled, Dead, Delivered, Done, Failed, HandedBack, Settlement, Snoozed, State, Worked
+from workq.task import (
+    Cancelled,
+    Dead,
+    Delivered,
+    Done,
+    Failed,
+    HandedBack,
+    Settlement,
+    Snoozed,
+    State,
+    Unhandled,
+    Worked,
+)
 
 ERROR_MAX = 20_000
 """How many characters of an error are kept."""
@@ -51,6 +63,13 @@ class Settling(Counting, Delivering):
             if others:
                 states = self._led_to(tx, others)
                 self._write_events(tx, others, states)
+                looks = [
+                    (one.claim, one.outcome, state)
+                    for one, state in zip(others, states, strict=True)
+                    if isinstance(one.outcome, Unhandled) and state is not None
+                ]
+                if looks:
+                    unhandled.note(tx, self.database, looks)
                 led_to = iter(states)
             settled = [
                 Settled(one.claim.task_id, State.SUCCEEDED) if number in succeeded else _settled(one, next(led_to))
@@ -169,10 +188,26 @@ class Settling(Counting, Delivering):
         if kind is Snoozed:
             later = handed_back(t, now, is_cancel_asked) | {
                 "state": case((is_cancel_asked, State.CANCELLED), else_=State.WAITING),
+                "reason": case((is_cancel_asked, t.c.reason), else_=null()),
                 "due_at": now(bindparam("b_delay_s", type_=Float())),
             }
             del later["token"]  # it stays after settling: so a settlement can be repeated
             return fenced.values(later)
+        if kind is Unhandled:
+            is_over = unhandled.since(self.database, t.c.id) <= now(-bindparam("b_wait_s", type_=Float()))
+            has_ended = or_(is_cancel_asked, is_over)
+            return fenced.values(
+                state=case((is_cancel_asked, State.CANCELLED), (is_over, State.DEAD), else_=State.WAITING),
+                settled_at=case((has_ended, now()), else_=null()),
+                live_key=case((has_ended, null()), else_=t.c.live_key),
+                reason=case((is_cancel_asked, t.c.reason), else_=unhandled.NO_HANDLER),
+                due_at=now(bindparam("b_delay_s", type_=Float())),
+                queued_at=now(),
+                published_at=None,
+                relay_until=None,
+                error=bindparam("b_error"),
+                fingerprint=case((and_(is_over, not_(is_cancel_asked)), bindparam("b_fingerprint")), else_=null()),
+            )
         if kind is Dead:
             return fenced.values(
                 state=case((is_cancel_asked, State.CANCELLED), else_=State.DEAD),
@@ -254,6 +289,7 @@ _COLUMNS: Final[dict[type, tuple[str, ...]]] = {
     Done: ("b_result", "b_reason"),
     Failed: ("b_delay_s", "b_error"),
     Snoozed: ("b_delay_s",),
+    Unhandled: ("b_delay_s", "b_wait_s", "b_error", "b_fingerprint"),
     Dead: ("b_reason", "b_error", "b_failed", "b_fingerprint"),
     Cancelled: ("b_reason",),
     HandedBack: (),
@@ -269,6 +305,9 @@ def _values(one: Settlement) -> tuple[Any, ...]:
             return delay_s, _error(error)
         case Snoozed(delay_s=delay_s):
             return (delay_s,)
+        case Unhandled(delay_s=delay_s, wait_s=wait_s, error=error):
+            error = _error(error)
+            return delay_s, wait_s, error, fingerprint(one.claim.name, unhandled.NO_HANDLER, error)
         case Dead(reason=reason, error=error, failed=failed):
             reason, error = _reason(reason), _error(error)
             return reason, error, int(failed), fingerprint(one.claim.name, reason, error)
@@ -301,7 +340,9 @@ def _led_to(one: Settlement, row: Row[Any] | None) -> State | None:
 
 
 def _settled(one: Settlement, state: State | None) -> Settled:
-    delay_s = one.outcome.delay_s if isinstance(one.outcome, Failed | Snoozed) and state is State.WAITING else 0.0
+    delay_s = (
+        one.outcome.delay_s if isinstance(one.outcome, Failed | Snoozed | Unhandled) and state is State.WAITING else 0.0
+    )
     return Settled(one.claim.task_id, state, delay_s)
 
 
@@ -309,7 +350,11 @@ def _event(one: Settlement, state: State | None) -> tuple[str, dict[str, Any]] |
     """What history keeps of a settlement: the happy path lives in the task's own row."""
     outcome = one.outcome
     if state is None:
-        return None if isinstance(outcome, HandedBack) else ("late_result", {"outcome": type(outcome).__name__.lower()})
+        return (
+            None
+            if isinstance(outcome, HandedBack | Unhandled)
+            else ("late_result", {"outcome": type(outcome).__name__.lower()})
+        )
     match outcome:
         case Failed(error=error) if state is State.CANCELLED:
             return "failed", {"error": _error(error), "cancelled": True}
@@ -324,7 +369,7 @@ def _event(one: Settlement, state: State | None) -> tuple[str, dict[str, Any]] |
             return "failed", {"error": _error(error), "dead": _reason(reason)}
         case Cancelled(reason=reason):
             return "cancelled", {"reason": _reason(reason), "by": "handler"}
-        case Done() | HandedBack() | Worked() | Delivered():
+        case Done() | Unhandled() | HandedBack() | Worked() | Delivered():  # of looks, see unhandled.py
             return None
         case _:
             assert_never(outcome)
@@ -382,4 +427,4 @@ def _change(one: Settlement, state: State | None) -> Change | None:
             if isinstance(one.outcome, HandedBack):
                 return None
             # a snooze changes no count; but its job may be pausing, and wait for this one
-            return replace(change, is_retried=not isinstance(one.outcome, Snoozed))
+            return replace(change, is_retried=not isinstance(one.outcome, Snoozed | Unhandled))

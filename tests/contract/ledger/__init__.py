@@ -37,6 +37,7 @@ from tests.contract.ledger.settle import SettleContract
 from tests.contract.ledger.sweep import SweepContract
 from tests.contract.ledger.text import TextContract
 from tests.contract.ledger.transaction import TransactionContract
+from tests.contract.ledger.unhandled import UnhandledContract
 from tests.contract.ledger.webhook_order import WebhookOrderContract
 from tests.contract.ledger.withdraw import WithdrawContract
 from tests.contract.ledger.workers import WorkersContract
@@ -48,6 +49,7 @@ class LedgerContract(
     HintsContract,
     ClaimContract,
     SettleContract,
+    UnhandledContract,
     PartitionsContract,
     TransactionContract,
     WorkersContract,

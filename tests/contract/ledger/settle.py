@@ -109,7 +109,15 @@ class SettleContract(Steps):
         settled = ledger.settle([Settlement(*pair) for pair in zip(claims, outcomes, strict=True)])
 
         assert [one.task_id for one in settled] == [claim.task_id for claim in claims]
-        states = [State.SUCCEEDED, State.WAITING, State.WAITING, State.DEAD, State.CANCELLED, State.READY]
+        states = [
+            State.SUCCEEDED,
+            State.WAITING,
+            State.WAITING,
+            State.WAITING,
+            State.DEAD,
+            State.CANCELLED,
+            State.READY,
+        ]
         assert [one.state for one in settled] == states * 2
         assert [self.state(ledger, claim.task_id) for claim in claims] == states * 2
 
