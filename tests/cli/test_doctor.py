@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.fernet import Fernet
 
 from tests.cli.conftest import Cli
 from tests.conftest import Private
@@ -15,6 +16,7 @@ from workq.broker import Hint
 from workq.config import Settings, Times
 from workq.doctor import Bounds, Check, Level, examine
 from workq.doctor.host import skew
+from workq.ledger import migrate
 from workq.ledger.database import Database
 from workq.testing.servers import MariaDB, PostgreSQL, RabbitMQ, Redis, start_redis
 
@@ -160,3 +162,48 @@ class TestServers:
 
         assert any("guest" in check.message for check in checks if check.level is Level.WARNING)
         assert any(check.level is Level.UNREACHABLE for check in checks)
+
+
+class TestExposed:
+    def test_files_that_every_user_of_the_machine_can_open_are_findings(self, tmp_path: Path) -> None:
+        (tmp_path / "workq.toml").write_text('broker = "amqp://shop:pass@127.0.0.1:1/shop"\n[times]\nbeat_s = 5\n')
+        (tmp_path / "key").write_text("key")
+        database = Database(f"sqlite:///{tmp_path}/shop.db")
+        migrate.ensure(database)
+
+        def exposed() -> list[str]:
+            variables = {"WORKQ_LEDGER_URL": f"sqlite:///{tmp_path}/shop.db", "WORKQ_SECRET_KEY_FILE": "key"}
+            loaded = Settings.load(folder=tmp_path, environ=variables)
+            return [check.message for check in examine(loaded) if "can open" in check.message]
+
+        files = [tmp_path / name for name in ("key", "workq.toml", "shop.db", "shop.db-wal", "shop.db-shm")]
+        for file in files:
+            file.chmod(0o644)
+        opened = exposed()
+        for file in files:
+            file.chmod(0o640)  # a group that was chosen may read them
+        closed = exposed()
+        database.close()
+
+        assert [message.partition(" (mode 0644)")[0].rpartition("can open ")[2] for message in opened] == [
+            *map(str, files)
+        ]
+        assert all(f"run: chmod o-rwx {file}" in message for file, message in zip(files, opened, strict=True))
+        assert closed == []
+
+    def test_a_settings_file_without_a_secret_may_be_read_by_all(self, tmp_path: Path) -> None:
+        (tmp_path / "workq.toml").write_text(f'ledger = "sqlite:///{tmp_path}/shop.db"\nnamespace = "shop"\n')
+        (tmp_path / "workq.toml").chmod(0o644)
+
+        assert findings(examine(Settings.load(folder=tmp_path, environ={}))) == []
+
+    def test_secrets_of_webhooks_that_are_not_encrypted_are_a_finding_until_they_are(self, cli: Cli) -> None:
+        cli.here("webhook", "endpoint", "add", "https://example.org/hooks")
+        in_clear = cli.here("doctor")
+        cli.env["WORKQ_SECRET_KEY"] = Fernet.generate_key().decode()
+        key_alone = cli("doctor")
+        assert cli("webhook", "endpoint", "seal").status == 0
+        sealed = cli("doctor")
+
+        assert [in_clear.status, key_alone.status, sealed.status] == [3, 3, 0]
+        assert "1 webhook endpoint has secrets that are not encrypted" in key_alone.out

@@ -157,6 +157,7 @@ def test_what_is_kept_can_be_looked_at(stage: Stage) -> None:
     assert report_of(done)["killed"] is None
     assert f"kept in {kept}" in done.stderr
     assert {OLD, NEW, "alias", "workq.db", "worker.log", "workq.toml"} <= {one.name for one in kept.iterdir()}
+    assert [one for one in [kept, *kept.rglob("*")] if one.stat().st_mode & 0o077] == []
     stage.environment |= {"WORKQ_CONFIG": str(kept / "workq.toml"), "WORKQ_BROKER_URL": ""}
     jobs = stage.run("-m", "workq", "job", "ls", "-o", "json")
     assert [(one["state"], one["succeeded"]) for one in json.loads(jobs.stdout)["jobs"]] == [

@@ -9,6 +9,7 @@ import click
 from workq.cli import exits
 from workq.cli.group import Command
 from workq.cli.inputs import Decimal, WholeNumber
+from workq.cli.private import private_files
 from workq.cli.session import Session
 from workq.cli.show import answer, clean, write
 from workq.cli.stopping import ended_by_signals
@@ -62,7 +63,7 @@ def bench(
     if remove is not None:
         return remove_namespace(session, remove)
     wishes = trial.Wishes(tasks=tasks, runs=runs, processes=processes, threads=threads, latency_s=seconds, keep=keep)
-    with ended_by_signals():
+    with private_files(), ended_by_signals():
         report = trial.run(settings, wishes, tell=session.note)
     answer(session, told.document(report), lambda: write("\n".join(map(clean, told.page(report).split("\n")))))
     if report.kept is not None:

@@ -9,6 +9,7 @@ import click
 from workq.cli import exits
 from workq.cli.group import Command
 from workq.cli.inputs import Decimal, WholeNumber
+from workq.cli.private import private_files
 from workq.cli.session import Session
 from workq.cli.show import answer, clean, write
 from workq.cli.stopping import ended_by_signals
@@ -76,7 +77,7 @@ def certify(
         only=frozenset(filter(None, (only or "").split(","))),
         keep=keep,
     )
-    with ended_by_signals():
+    with private_files(), ended_by_signals():
         report = trial.run(settings, wishes, tell=session.note)
     answer(session, told.document(report), lambda: write("\n".join(map(clean, told.page(report).split("\n")))))
     if report.kept is not None:

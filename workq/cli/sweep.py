@@ -213,7 +213,7 @@ def _save(path: Path, body: bytes) -> None:
     """All of it or nothing: whoever applies it must not read a half."""
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with partial.open("xb") as file:
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(body)
             file.flush()
             os.fsync(file.fileno())

@@ -52,6 +52,7 @@ class Settings:
         origins: where each value came from, by name: "argument", "environment WORKQ_LEDGER_URL", "workq.toml",
             "pyproject.toml [tool.workq]" or "default".
         warnings: what was accepted but should be put right; for stderr, or a log.
+        secret_files: the files that were read and hold a secret, or a URL with a password.
     """
 
     ledger: str = DEFAULT_LEDGER
@@ -74,6 +75,7 @@ class Settings:
     secret_key: str | None = None
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
     warnings: tuple[str, ...] = field(default=(), compare=False)
+    secret_files: tuple[Path, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         for name, check in _CHECKS.items():
@@ -174,7 +176,13 @@ def _made_of(found: Found) -> Settings:
     for name in RETENTIONS:
         if name in values:
             values[name] = as_float(values[name])
-    return Settings(**values, times=times, origins=dict(found.origins), warnings=tuple(found.warnings))
+    return Settings(
+        **values,
+        times=times,
+        origins=dict(found.origins),
+        warnings=tuple(found.warnings),
+        secret_files=tuple(found.secret_files),
+    )
 
 
 def _shown(name: str, value: Any) -> str:

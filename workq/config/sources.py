@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from workq.config.times import Times
+from workq.config.urls import masked
 from workq.config.values import is_number, kind_of, one_line
 from workq.errors import ConfigError
 
@@ -28,6 +29,8 @@ class Found:
         self.values: dict[str, Any] = {}
         self.origins: dict[str, str] = {}
         self.warnings: list[str] = []
+        self.secret_files: list[Path] = []
+        """Files that hold a secret, or a URL with a password."""
 
     def add(self, name: str, value: Any, origin: str) -> None:
         if name not in self.values:
@@ -81,6 +84,7 @@ class Environment:
                 continue
             if path is not None:
                 found.add(name, self._secret(f"{variable}_FILE", path, folder), f"environment {variable}_FILE")
+                found.secret_files.append(Path(path) if folder is None else folder / path)
             elif value is not None:
                 found.add(name, value, f"environment {variable}")
         for name, variable in _NUMBER_VARIABLES.items():
@@ -137,28 +141,30 @@ def read_files(found: Found, folder: Path | None, named: str | os.PathLike[str] 
         if document is None:
             raise ConfigError(f"{one_line(str(named))}: this settings file does not exist")
         if path.name == "pyproject.toml":
-            _add_tool_table(found, document, one_line(str(named)))
+            _add_tool_table(found, document, one_line(str(named)), path)
         else:
-            _add_table(found, document, one_line(str(named)))
+            _add_table(found, document, one_line(str(named)), path)
         return
     document = _toml(here / "workq.toml", "workq.toml")
     if document is not None:
-        _add_table(found, document, "workq.toml")
+        _add_table(found, document, "workq.toml", here / "workq.toml")
         return
     document = _toml(here / "pyproject.toml", "pyproject.toml")
     if document is not None:
-        _add_tool_table(found, document, "pyproject.toml")
+        _add_tool_table(found, document, "pyproject.toml", here / "pyproject.toml")
 
 
-def _add_tool_table(found: Found, document: dict[str, Any], file: str) -> None:
+def _add_tool_table(found: Found, document: dict[str, Any], file: str, path: Path) -> None:
     tools = document.get("tool", {})
     table = tools.get("workq", {}) if isinstance(tools, dict) else {}
     if not isinstance(table, dict):
         raise ConfigError(f"{file}: tool.workq must be a table, not {kind_of(table)}")
-    _add_table(found, table, f"{file} [tool.workq]")
+    _add_table(found, table, f"{file} [tool.workq]", path)
 
 
-def _add_table(found: Found, table: dict[str, Any], origin: str) -> None:
+def _add_table(found: Found, table: dict[str, Any], origin: str, path: Path) -> None:
+    if any(key in SECRETS or (key in URLS and masked(str(value)) != value) for key, value in table.items()):
+        found.secret_files.append(path)
     for key, value in table.items():
         if key == "times":
             if not isinstance(value, dict):

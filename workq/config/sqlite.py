@@ -1,8 +1,9 @@
-"""The file of a SQLite ledger: where it is, and whether this user may look at it and make it. Nothing is written."""
+"""The file of a SQLite ledger: where it is, whether this user may look at it and make it, and who may read it then."""
 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from workq.errors import ConfigError
@@ -31,6 +32,16 @@ def is_there(file: Path) -> bool:
             f"ledger: cannot look at {file} ({why}); let this user into its folder, or set WORKQ_LEDGER_URL"
         ) from None
     return True
+
+
+def make_private(file: Path) -> None:
+    """Make the file of a new ledger, empty, so that this user alone may read it, whatever the umask is.
+
+    SQLite gives the same mode to the files that it makes beside it. A file that is there keeps its mode. What is wrong
+    with the place is left to SQLite, which meets it next.
+    """
+    with suppress(OSError):
+        os.close(os.open(os.path.realpath(file), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def check_folder(url: str) -> None:

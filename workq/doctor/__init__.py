@@ -4,6 +4,7 @@ Reads only; no store is created or changed, and a SQLite file that does not exis
 itself, so that one which is away does not hide what is wrong with another. Passwords never appear: URLs are masked.
 
     host.py                                 this installation, and clocks
+    exposed.py                              who else can read payloads and secrets
     ledger.py, sqlite.py, postgresql.py, mysql.py
     rabbitmq.py, management.py              what AMQP tells, and what only the management API does
     redis.py
@@ -99,11 +100,12 @@ class Bounds:
 
 def examine(settings: Settings, *, queues: tuple[str, ...] = ()) -> list[Check]:
     """Look at everything, one store after the other. `queues` are looked for in the broker."""
-    from workq.doctor import host, ledger, rabbitmq, redis, work
+    from workq.doctor import exposed, host, ledger, rabbitmq, redis, work
 
     checks: list[Check] = []
     checks += host.versions()
     checks += [Check("settings", Level.WARNING, warning) for warning in settings.warnings]
+    checks += exposed.settings_files(settings)
     looks: list[tuple[str, Callable[[], Iterator[Check]]]] = [
         ("ledger", lambda: ledger.look(settings)),
         ("broker", lambda: rabbitmq.look(settings, queues)),

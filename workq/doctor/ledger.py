@@ -10,7 +10,7 @@ from sqlalchemy import Connection, select
 
 from workq.config import Settings, masked
 from workq.config.sqlite import is_there, sqlite_file
-from workq.doctor import Check, Level, line
+from workq.doctor import Check, Level, exposed, line
 from workq.doctor import mysql as mysql_checks
 from workq.doctor import postgresql as postgresql_checks
 from workq.doctor import sqlite as sqlite_checks
@@ -52,6 +52,7 @@ def look(settings: Settings) -> Iterator[Check]:
             migrate.require_current(database)
             version = migrate.status(database).version
             yield Check("ledger", Level.OK, f"schema version {version}, namespace {settings.namespace!r}")
+            yield from exposed.ledger(database)
         except SchemaMismatch as error:
             yield Check("ledger", Level.ERROR, line(error))
     finally:

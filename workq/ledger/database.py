@@ -21,6 +21,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection, Engine, Executable, bindparam, create_engine, event
@@ -39,6 +40,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import Float
 
 from workq.config import check_ledger_url, masked
+from workq.config.sqlite import make_private
 from workq.errors import CommitUnknown, ConfigError, LedgerUnavailable, MissingExtra, Refused, SchemaMismatch
 from workq.ledger.cures import cure_of
 from workq.ledger.entered import Entered
@@ -424,6 +426,12 @@ class Database:
         return engine
 
     def _begin_immediate(self, engine: Engine, *, wait_s: float) -> None:
+        file = Path(self.url.database or "")
+
+        @event.listens_for(engine, "do_connect")
+        def _connect(_dialect: Any, _record: Any, _args: list[Any], _parameters: dict[str, Any]) -> None:
+            make_private(file)
+
         @event.listens_for(engine, "connect")
         def _connected(raw: Any, _record: Any) -> None:
             raw.isolation_level = None  # the driver begins nothing by itself: we do, below

@@ -14,6 +14,7 @@ import click
 
 from workq.cli.group import Command
 from workq.cli.inputs import WholeNumber
+from workq.cli.private import private_files
 from workq.cli.session import Session, pass_session
 from workq.cli.stopping import ended_by_signals
 from workq.demo import ending
@@ -60,6 +61,7 @@ def webhooks(
 
     wishes = Wishes(events=events, servers=servers, processes=processes, threads=threads, keep=keep, kill=not no_kill)
     with (
+        private_files(),
         ended_by_signals(),
         speaking(is_quiet=session.is_quiet, is_colored=session.is_colored, what=tell.WHAT, styles=tell.STYLES) as voice,
     ):
