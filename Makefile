@@ -21,7 +21,7 @@ setup: $(FULL) ## make .venv with workq, all extras and the tools (again only wh
 	@echo "setup: $(VENV) is ready"
 
 .PHONY: servers
-servers: ## install RabbitMQ, Redis, PostgreSQL and MariaDB from Debian, only what is missing, starting no service
+servers: ## install RabbitMQ, Redis, PostgreSQL, PgBouncer and MariaDB from Debian, only what is missing, starting no service
 	@scripts/install-servers-debian.sh
 
 .PHONY: demo
@@ -49,7 +49,8 @@ LONG := $(foreach name,audit chaos dead delays jobs keys kills limits lost_hints
 
 .PHONY: long
 long: $(FULL) servers ## the figures at full size: kills, losses, audits, order, limits, memory, a deep backlog (two hours)
-	@echo "long: the system tests at full size; prints what it measured"
+	@echo "long: the contracts on PostgreSQL through PgBouncer; the system tests at full size; prints what it measured"
+	@$(BIN)/pytest --require=all --pooled --numprocesses=2 tests/contract -k PostgreSQL
 	@$(BIN)/pytest --require=all --long --timeout=1800 -rP -p no:randomly $(LONG)
 
 .PHONY: simulate

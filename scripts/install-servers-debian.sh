@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Install the servers that the tests and the full demo start privately: RabbitMQ, Redis, PostgreSQL, MariaDB; and two small
-# tools of the tests. For Debian and its descendants. Installs only what is missing, starts no service, and does nothing, fast, when all are there.
+# Install the servers that the tests and the full demo start privately: RabbitMQ, Redis, PostgreSQL, PgBouncer, MariaDB; and
+# two small tools of the tests. For Debian and its descendants. Installs only what is missing, starts no service, and does nothing, fast, when all are there.
 set -euo pipefail
 
 fail() {
@@ -16,6 +16,7 @@ missing=()
 [ -x /usr/lib/rabbitmq/bin/rabbitmq-server ] || missing+=(rabbitmq-server)
 have redis-server || missing+=(redis-server)
 compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || missing+=(postgresql)
+have pgbouncer || missing+=(pgbouncer)
 have mariadbd || missing+=(mariadb-server)
 have openssl || missing+=(openssl) # throw-away certificates
 have faketime || missing+=(faketime) # a host whose clock is wrong

@@ -1,9 +1,10 @@
 """Private servers for the tests that need them: started on first use, one of each for the whole run, ended with it.
 
 A server that is not installed skips the tests that ask for it. `--require=all`, or some of `rabbitmq,redis,postgres,
-mysql`, makes that a failure: CI must not pass by skipping. The end of the report lists which servers were really used.
+mysql,pgbouncer`, makes that a failure: CI must not pass by skipping. The end of the report lists which servers were
+really used.
 
-The four `..._server` fixtures are shared. A test that kills, pauses or wipes a server starts one of its own:
+The `..._server` fixtures are shared. A test that kills, pauses or wipes a server starts one of its own:
 
     def test_...(private: Private) -> None:
         with private(start_redis) as redis: ...
@@ -25,12 +26,14 @@ from hypothesis import settings
 from tests.standstill import Standstill, ToDisk
 from workq.testing.servers import (
     MariaDB,
+    PgBouncer,
     PostgreSQL,
     RabbitMQ,
     Redis,
     Server,
     ServerMissing,
     start_mariadb,
+    start_pgbouncer,
     start_postgres,
     start_rabbitmq,
     start_redis,
@@ -39,7 +42,7 @@ from workq.testing.servers import (
 settings.register_profile("workq", deadline=None)  # a machine that is busy elsewhere breaks no promise
 settings.load_profile("workq")
 
-SERVERS = ("rabbitmq", "redis", "postgres", "mysql")
+SERVERS = ("rabbitmq", "redis", "postgres", "mysql", "pgbouncer")
 _used = pytest.StashKey[list[str]]()
 _machine = pytest.StashKey[Standstill]()
 
@@ -55,6 +58,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help=f"servers whose absence is a failure, not a skip: 'all', or some of {','.join(SERVERS)}",
     )
     parser.addoption("--long", action="store_true", help="the full sizes and durations: see `make long`")
+    parser.addoption(
+        "--pooled", action="store_true", help="reach the run's PostgreSQL through PgBouncer: see `make long`"
+    )
     parser.addoption("--both-legs", action="store_true", help="also what is marked one_leg on SQLite: see `make test`")
 
 
@@ -147,6 +153,7 @@ class Private:
         start_redis: "redis",
         start_postgres: "postgres",
         start_mariadb: "mysql",
+        start_pgbouncer: "pgbouncer",
     }
 
     def __init__(self, config: pytest.Config) -> None:
@@ -154,11 +161,11 @@ class Private:
         self.used = config.stash[_used]
 
     def __call__(
-        self, start: Callable[..., AnyServer], folder: Path | None = None, *, options: Sequence[str] = ()
+        self, start: Callable[..., AnyServer], folder: Path | None = None, *, options: Sequence[str] = (), **given: Any
     ) -> AnyServer:
         """Start one. It is the caller's to stop, best in a `with` block."""
         try:
-            server = start(folder, options=options)
+            server = start(folder, options=options, **given)
         except ServerMissing as missing:
             name = self.names[start]
             if name in self.required:
@@ -189,10 +196,14 @@ def redis_server(private: Private) -> Iterator[Redis]:
 
 
 @pytest.fixture(scope="session")
-def postgres_server(private: Private) -> Iterator[PostgreSQL]:
+def postgres_server(private: Private, pytestconfig: pytest.Config) -> Iterator[PostgreSQL | PgBouncer]:
     """The run's PostgreSQL. `create_database` gives a database of your own."""
     with private(start_postgres) as server:
-        yield server
+        if not pytestconfig.getoption("--pooled"):
+            yield server
+            return
+        with private(start_pgbouncer, server=server) as pooler:
+            yield pooler
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import NullPool, create_engine, func, select
 
 from tests.contract.databases import OnDatabase, OnMariaDB, OnPostgreSQL, OnSQLite
 from tests.contract.given import LONG_S, Clock, at_once, incarnation, new
@@ -525,8 +525,9 @@ class TestPostgreSQL(OnPostgreSQL, DirectContract):
                 plan = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {text}", given)
                 return int(plan.scalar_one()[0]["Plan"]["Shared Hit Blocks"])
 
-        with database.engine.connect() as idle:
-            idle.execution_options(isolation_level="REPEATABLE READ").execute(select(func.now()))
+        theirs = create_engine(database.url, isolation_level="REPEATABLE READ", poolclass=NullPool)
+        with theirs.connect() as idle:
+            idle.execute(select(func.now()))
             ids = flat(self.hinted(ledger, broker, *[1] * 1000))
             while ids:
                 taken = consumer.claim(lambda _missed, _looks: (), ids_max=100, wait_s=0.0)

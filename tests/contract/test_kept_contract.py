@@ -178,6 +178,8 @@ class TestPostgreSQL(OnPostgreSQL, KeptContract):
             rows = [seek.rows(tx, {"b_ids": [task_id]}) for task_id in ids * 10]
             return rows, tx.execute(plans).one()
 
+        if database.is_pooled:
+            pytest.skip("nothing is prepared behind a pooler")
         rows, (kept_plans, other_plans) = database.run(seek_each)
 
         assert rows == [[(task_id,)] for task_id in ids * 10]

@@ -16,7 +16,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from sqlalchemy import bindparam, insert
+from sqlalchemy import NullPool, bindparam, create_engine, insert
 from sqlalchemy.types import Float
 
 from tests.contract.given import chunks, new_job
@@ -123,7 +123,7 @@ def of_the_past(database: Database) -> Stage:
         ids = [one.id for one in ledger.record(tasks)]
         ledger.settle([Settlement(claim, Done()) for claim in ledger.claim(ids, by=WORKER)])
     ledger.leave("left.worker")
-    with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+    with create_engine(database.url, isolation_level="AUTOCOMMIT", poolclass=NullPool).connect() as connection:
         connection.exec_driver_sql("VACUUM ANALYZE")
     listen(database, lambda statement, parameters: stage.sent.append((statement, parameters)))
     return stage
@@ -281,6 +281,7 @@ class TestPostgreSQL:
                     continue
                 explained = connection.exec_driver_sql(f"EXPLAIN (FORMAT JSON) {statement}", parameters)
                 nodes = self.nodes(explained.scalar_one()[0]["Plan"])
+                connection.commit()  # what was set for one transaction ends with it
                 found += [(node["Index Name"], node.get("Index Cond", "")) for node in nodes if "Index Name" in node]
         return found
 

@@ -34,8 +34,14 @@ def server(tx: Connection) -> str:
     return f"PostgreSQL {_show(tx, 'server_version')}"
 
 
-def checks(tx: Connection, _database: Database) -> Iterator[Check]:
+def checks(tx: Connection, database: Database) -> Iterator[Check]:
     """What its settings and its sessions say."""
+    if database.is_pooled:
+        yield Check(
+            "ledger",
+            Level.OK,
+            "reached through a pooler, such as PgBouncer: nothing is prepared, and limits are set for each transaction",
+        )
     if tx.exec_driver_sql("SELECT pg_is_in_recovery()").scalar():
         yield Check("ledger", Level.ERROR, "this server is a read-only standby; the URL must name the primary")
     elif _show(tx, "default_transaction_read_only") == "on":

@@ -31,14 +31,17 @@ _POSTGRESQL: Final = {
     "55P03": _LOCKED,
     "25006": _READ_ONLY,
 }
-_AT_LOGIN: Final = {
+_SAID: Final = {
     "password authentication failed": _NO_LOGIN,
     "no password supplied": _NO_LOGIN,
     "no pg_hba.conf entry": "Its pg_hba.conf lets nobody in as this user from here: add a line there.",
     "too many clients": _CROWDED,
     "remaining connection slots": _CROWDED,
+    "server_login_retry": "The pooler answers, and the server behind it does not: is that running?",
+    "query_wait_timeout": "The pooler has no connection to the server left: allow more (default_pool_size).",
+    "statement pooling mode": "workq needs transactions: set pool_mode to transaction, or to session.",
 }
-"""psycopg tells no code of what the server said before anybody was logged in."""
+"""psycopg tells no code of what the server said before the login, and poolers have one code for all."""
 _MYSQL: Final = {
     1044: _NO_RIGHT,
     1045: _NO_LOGIN,
@@ -65,7 +68,7 @@ def cure_of(dialect: str, error: Any) -> str:
             return found or "Does its folder exist, and may this user write there?"
         case "postgresql":
             found = _POSTGRESQL.get(getattr(error, "sqlstate", None) or "")
-            found = found or next((cure for said, cure in _AT_LOGIN.items() if said in text), None)
+            found = found or next((cure for said, cure in _SAID.items() if said in text), None)
             if found is None and "does not exist" in text:
                 found = _NO_DATABASE if 'database "' in text else _NO_LOGIN if 'role "' in text else None
         case _:

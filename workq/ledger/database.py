@@ -64,6 +64,7 @@ DRIVERS = {
 }
 _EXTRA = {"postgresql": "postgres", "mysql": "mysql"}
 _TRANSIENT_SQLSTATES = frozenset({"40P01", "40001", "55P03"})  # deadlock, serialization, lock timeout
+_ENDING_SQLSTATES = frozenset({"57P01", "57P02", "57P03"})  # shut down, crashed, starting; 08...: a pooler's
 _TRANSIENT_ERRNOS = frozenset({1205, 1213, 1305, 3572})
 """Lock wait timeout, deadlock, a savepoint that is gone because a deadlock took its transaction along, NOWAIT."""
 _MISSING_SQLSTATES = frozenset({"42P01", "42703"})  # undefined table, undefined column
@@ -107,6 +108,8 @@ class Database:
         """On SQLite alone it is asked for a turn."""
         self._entered: set[int] = set()
         """The threads that are inside of `transaction`."""
+        self.is_pooled = False
+        """A pooler answered on one of its connections: every statement is in a transaction (see postgresql.py)."""
         self.engine = self._open()
         self._commits_itself = self._open(commits_itself=True) if self.dialect == "postgresql" else None
         """For single statements, on PostgreSQL: without the round trips of BEGIN and COMMIT."""
@@ -177,7 +180,7 @@ class Database:
                 with whole(), self._connected(engine, deadline) as connection, self._planned(connection, sorts=sorts):
                     return question(connection.execution_options(workq_read=True))
             except DBAPIError as error:
-                if error.connection_invalidated and not lost_before and time.monotonic() < deadline:
+                if _is_lost(error) and not lost_before and time.monotonic() < deadline:
                     lost_before = True
                     continue
                 if _is_transient(error) and time.monotonic() < deadline:
@@ -190,6 +193,10 @@ class Database:
     @contextmanager
     def _planned(self, connection: Connection, *, sorts: bool) -> Iterator[None]:
         if sorts or self.dialect != "postgresql":
+            yield
+            return
+        if connection.engine is self.engine:
+            connection.exec_driver_sql("SET LOCAL enable_sort = off")
             yield
             return
         connection.exec_driver_sql("SET enable_sort = off")
@@ -217,7 +224,7 @@ class Database:
             committing = False
             try:
                 with whole(), self._turn(is_short=True), self._connected(engine, deadline) as connection:
-                    committing = engine is self._commits_itself
+                    committing = connection.engine is self._commits_itself
                     answer = change(connection)
                     committing = True
                     connection.commit()
@@ -225,7 +232,7 @@ class Database:
             except IntegrityError as error:
                 raise without_values(error) from None
             except DBAPIError as error:
-                lost = error.connection_invalidated
+                lost = _is_lost(error)
                 unknown = unknown or (committing and lost)
                 if lost and not lost_before and time.monotonic() < deadline:
                     lost_before = True
@@ -266,7 +273,7 @@ class Database:
                 committing = True
                 connection.commit()
             except DBAPIError as error:
-                raise self._unavailable(error, unknown=committing and error.connection_invalidated) from error
+                raise self._unavailable(error, unknown=committing and _is_lost(error)) from error
 
     @property
     def is_entered(self) -> bool:
@@ -285,7 +292,7 @@ class Database:
                     stack.enter_context(tried.pop_all())
                     return connection, theirs
             except DBAPIError as error:
-                lost = error.connection_invalidated
+                lost = _is_lost(error)
                 if time.monotonic() < deadline and (_is_transient(error) or (lost and not lost_before)):
                     lost_before = lost_before or lost
                     time.sleep(random.uniform(0.002, 0.03))
@@ -337,11 +344,14 @@ class Database:
     def _connected(self, engine: Engine, deadline: float) -> Connection:
         """A connection that the server has not closed; where it closes one after the other, others until the deadline.
 
-        Nothing was sent on them: nothing is repeated by it.
+        Nothing was sent on them: nothing is repeated by it. Behind a pooler no statement commits itself.
         """
         while True:
             try:
-                return engine.connect()
+                connection = (self.engine if self.is_pooled else engine).connect()
+                if connection.engine is self.engine or not self.is_pooled:
+                    return connection
+                connection.close()  # opening it has told of a pooler
             except InvalidRequestError as error:  # the pool's word for two of them in a row, the second of them new
                 if time.monotonic() >= deadline:
                     raise DisconnectionError("the server closes each connection at once") from error
@@ -405,16 +415,7 @@ class Database:
         elif self.dialect == "postgresql":
             _limit_silence(engine, self._statement_timeout_s * 1.5)
             _notice_closed(engine)
-            _on_connect(
-                engine,
-                f"SET statement_timeout = {int(self._statement_timeout_s * 1000)}",
-                f"SET lock_timeout = {int(self._statement_timeout_s * 500)}",
-                # a plan made while a table was small would read all of it later on: everything has its index here
-                "SET enable_seqscan = off",
-                "SET jit = off",  # else what must read all of a small table, at the price of that, is compiled first
-                # a process that is stopped inside a transaction must not keep its rows from those who reap it
-                f"SET idle_in_transaction_session_timeout = {int(self._statement_timeout_s * 1000)}",
-            )
+            self._keep_set(engine)
         else:
             _on_connect(
                 engine,
@@ -424,6 +425,24 @@ class Database:
                 "SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_TRANS_TABLES')",  # what is too long is not cut
             )
         return engine
+
+    def _keep_set(self, engine: Engine) -> None:
+        from workq.ledger.postgresql import keep_set
+
+        settings: dict[str, str | int] = {
+            "statement_timeout": int(self._statement_timeout_s * 1000),
+            "lock_timeout": int(self._statement_timeout_s * 500),
+            # a plan made while a table was small would read all of it later on: everything has its index here
+            "enable_seqscan": "off",
+            "jit": "off",  # else what must read all of a small table, at the price of that, is compiled first
+            # a process that is stopped inside a transaction must not keep its rows from those who reap it
+            "idle_in_transaction_session_timeout": int(self._statement_timeout_s * 1000),
+        }
+
+        def found_pooler() -> None:
+            self.is_pooled = True
+
+        keep_set(engine, settings, on_pooled=found_pooler)
 
     def _begin_immediate(self, engine: Engine, *, wait_s: float) -> None:
         file = Path(self.url.database or "")
@@ -463,6 +482,12 @@ def _is_transient(error: DBAPIError) -> bool:
     if args and isinstance(args[0], int):
         return args[0] in _TRANSIENT_ERRNOS
     return bool(args) and isinstance(args[0], str) and ("locked" in args[0] or "busy" in args[0])
+
+
+def _is_lost(error: DBAPIError) -> bool:
+    """The connection has ended, or the server's last word was that it ends it: that may come before the end itself."""
+    sqlstate = getattr(error.orig, "sqlstate", None) or ""
+    return error.connection_invalidated or sqlstate.startswith("08") or sqlstate in _ENDING_SQLSTATES
 
 
 def _is_missing_table(error: DBAPIError) -> bool:

@@ -27,9 +27,13 @@ class Steps(OnDatabase):
         return Clock(database)
 
     @pytest.fixture
-    def theirs(self, url: str) -> Iterator[Engine]:
-        """The caller's own engine to the same database, as SQLAlchemy makes it by default."""
-        engine = create_engine(Database(url).url)
+    def theirs(self, url: str, pytestconfig: pytest.Config) -> Iterator[Engine]:
+        """The caller's own engine to the same database, as SQLAlchemy makes it by default; behind a pooler, as it must.
+
+        What the caller's driver prepares on the caller's connection is the caller's.
+        """
+        is_pooled = pytestconfig.getoption("--pooled") and url.startswith("postgresql")
+        engine = create_engine(Database(url).url, connect_args={"prepare_threshold": None} if is_pooled else {})
         yield engine
         engine.dispose()
 

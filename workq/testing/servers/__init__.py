@@ -1,4 +1,4 @@
-"""Private RabbitMQ, Redis, PostgreSQL and MariaDB for tests: started here, seen by nobody else, gone afterwards.
+"""Private RabbitMQ, Redis, PostgreSQL, PgBouncer and MariaDB for tests: started here, and gone afterwards.
 
     with start_redis() as redis:
         client = connect(redis.url)
@@ -25,6 +25,7 @@ of the machine is not simulated: the page cache survives.
 from __future__ import annotations
 
 from workq.testing.servers.mariadb import MariaDB, start_mariadb
+from workq.testing.servers.pgbouncer import PgBouncer, start_pgbouncer
 from workq.testing.servers.postgresql import PostgreSQL, start_postgres
 from workq.testing.servers.rabbitmq import RabbitMQ, start_rabbitmq
 from workq.testing.servers.redis import Redis, start_redis
@@ -32,6 +33,7 @@ from workq.testing.servers.server import Server, ServerFailed, ServerMissing
 
 __all__ = [
     "MariaDB",
+    "PgBouncer",
     "PostgreSQL",
     "RabbitMQ",
     "Redis",
@@ -39,6 +41,7 @@ __all__ = [
     "ServerFailed",
     "ServerMissing",
     "start_mariadb",
+    "start_pgbouncer",
     "start_postgres",
     "start_rabbitmq",
     "start_redis",
