@@ -614,12 +614,12 @@ def test_the_schemes_of_ledgers_are_those_that_have_a_driver() -> None:
 @pytest.mark.parametrize(
     ("url", "shown"),
     [
-        ("postgresql://app:c4nary@db:5432/shop?sslmode=require", "postgresql://app:***@db:5432/shop?sslmode=require"),
+        ("postgresql://app:c4nary@db:5432/shop?sslmode=require", "postgresql://app:***@db:5432/shop?***"),
         ("redis://:c4nary@redis:6379/0", "redis://:***@redis:6379/0"),
         ("redis://c4nary@redis:6379/0", "redis://***@redis:6379/0"),
         ("redis+cluster://:c4nary@one:7000,two:7000", "redis+cluster://:***@one:7000,two:7000"),
         ("redis+cluster://c4nary@one,two", "redis+cluster://***@one,two"),
-        ("redis+cluster://one:7000,two:7000/0?protocol=2", "redis+cluster://one:7000,two:7000/0?protocol=2"),
+        ("redis+cluster://one:7000,two:7000/0?protocol=2", "redis+cluster://one:7000,two:7000/0?***"),
         ("redis+cluster://app:7000,c4nary", "redis+cluster://app:***"),
         ("amqp://rabbit:5672/shop", "amqp://rabbit:5672/shop"),
         ("amqp://[::1]:5672/shop", "amqp://[::1]:5672/shop"),
@@ -627,8 +627,12 @@ def test_the_schemes_of_ledgers_are_those_that_have_a_driver() -> None:
         ("http://app:c4nary@proxy:3128", "http://app:***@proxy:3128"),
         ("http://c4nary@proxy:3128", "http://***@proxy:3128"),
         ("sqlite:////srv/a@b:c/workq.db", "sqlite:////srv/a@b:c/workq.db"),
-        ("postgresql://db/shop?password=c4nary", "postgresql://db/shop?password=***"),
-        ("postgresql://db/shop?a=b&sslPassword=x&c=c4nary", "postgresql://db/shop?a=b&sslPassword=***"),
+        ("postgresql://db/shop?password=c4nary", "postgresql://db/shop?***"),
+        ("postgresql://db/shop?a=b&sslPassword=x&c=c4nary", "postgresql://db/shop?***"),
+        ("mysql://db/shop?ssl_key=c4nary", "mysql://db/shop?***"),
+        ("sqlite:///shop.db?c4nary", "sqlite:///shop.db?***"),
+        ("unix:///run/redis.sock?db=0&x=c4nary", "unix:///run/redis.sock?***"),
+        ("db/shop?x=c4nary", "db/shop?***"),
         # broken ones
         ("", ""),
         ("app:c4nary@db/shop", "app:***@db/shop"),
@@ -644,7 +648,7 @@ def test_the_schemes_of_ledgers_are_those_that_have_a_driver() -> None:
         ("a\x1b[31mb", "a?[31mb"),
     ],
 )
-def test_a_masked_url_shows_everything_but_the_password(url: str, shown: str) -> None:
+def test_a_masked_url_shows_everything_but_the_password_and_the_query(url: str, shown: str) -> None:
     assert masked(url) == shown
     assert masked(masked(url)) == shown
 

@@ -15,6 +15,7 @@ EXTERNAL = [
     *("1.1.1.1", "8.8.8.8", "9.255.255.255", "11.0.0.0", "93.184.216.34", "100.63.255.255", "100.128.0.0"),
     *("126.255.255.255", "128.0.0.0", "169.253.255.255", "169.255.0.0", "172.15.255.255", "172.32.0.0"),
     *("192.0.1.0", "192.88.98.255", "192.88.100.0", "192.167.255.255", "192.169.0.0", "198.17.255.255"),
+    *("168.63.129.15", "168.63.129.17", "166.7.255.255", "166.12.0.0", "199.36.153.3", "199.36.153.12"),
     *("198.20.0.0", "198.51.99.255", "203.0.112.255", "203.0.114.0", "223.255.255.255"),
     *("2001:4860:4860::8888", "2606:4700:4700::1111", "2a00:1450::1", "2003::1", "::ffff:8.8.8.8"),
 ]
@@ -27,6 +28,8 @@ SPECIAL = [
     *("255.255.255.255", "::", "::1", "::127.0.0.1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::ffff:169.254.169.254"),
     *("::ffff:0:127.0.0.1", "64:ff9b::a00:1", "64:ff9b::7f00:1", "64:ff9b:1::1", "100::1", "2001::1", "2001:10::1"),
     *("2001:20::1", "2001:db8::1", "2002:7f00:1::", "2002:a00:1::1", "3fff::1", "5f00::1", "fc00::1", "fd00:ec2::254"),
+    *("168.63.129.16", "::ffff:168.63.129.16", "161.26.0.7", "166.11.255.255", "192.80.8.124", "199.36.153.11"),
+    *("100.100.100.200", "192.0.0.192", "fd20:ce::254", "fd00:42::42"),  # more services of clouds
     *("fe80::1", "febf::1", "fec0::1", "ff00::1", "ff02::1", "ff0e::1"),
 ]
 PUBLIC = Policy.of()
@@ -65,6 +68,16 @@ def test_presets_networks_and_addresses_permit_what_they_name(
 
     assert [address for address in permitted if not allowed.permits(ip_address(address))] == []
     assert [address for address in refused if allowed.permits(ip_address(address))] == []
+
+
+@pytest.mark.parametrize("name", ["metadata.google.internal", "Metadata.Google.Internal.", "instance-data", "metadata"])
+def test_the_name_of_a_clouds_own_service_is_refused_also_where_a_proxy_would_look_it_up(name: str) -> None:
+    url = f"http://{name}/computeMetadata/v1/"
+
+    for policy in (PUBLIC, Policy.of("external,private", proxy="http://proxy.example:3128")):
+        with pytest.raises(ConfigError, match=r"blocked name .* \(set WORKQ_WEBHOOK_ALLOW=external.* to permit\)"):
+            checked(url, policy)
+    assert [checked(url, Policy.of(allow)).url for allow in ("*", f"external,{name.rstrip('.')}")] == [url, url]
 
 
 def test_a_host_is_permitted_by_its_very_name() -> None:

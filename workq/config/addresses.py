@@ -2,7 +2,8 @@
 
 Whoever chooses the URL of a webhook chooses what a worker connects to, and a worker stands inside your network. So by
 default only public addresses may be reached: what `external` means is the list of IANA's special-purpose registries,
-written out here, because `ipaddress.is_global` answers otherwise from one version of Python to the next.
+written out here, because `ipaddress.is_global` answers otherwise from one version of Python to the next. Left out are
+public addresses and names at which clouds serve their own machines: metadata, credentials, inner services.
 
     external      every public address
     private       10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16, fc00::/7
@@ -47,6 +48,26 @@ _SPECIAL_4: Final = tuple(
         "240.0.0.0/4",  # reserved, and broadcast
     )
 )
+_OF_CLOUDS: Final = tuple(
+    IPv4Network(text)
+    for text in (
+        "161.26.0.0/16",  # IBM Cloud: services of its infrastructure
+        "166.8.0.0/14",  # IBM Cloud: private service endpoints
+        "168.63.129.16/32",  # Azure: WireServer, which hands out certificates and extensions' settings
+        "192.80.8.124/32",  # Equinix Metal: metadata
+        "199.36.153.4/30",  # Google Cloud: restricted.googleapis.com
+        "199.36.153.8/30",  # Google Cloud: private.googleapis.com
+    )
+)
+"""Public addresses that lead to a cloud's own services from inside of that cloud. All that is link-local is above."""
+_HOSTS_OF_CLOUDS: Final = frozenset(
+    {
+        *("metadata", "metadata.google.internal", "metadata.goog", "instance-data", "instance-data.ec2.internal"),
+        *("metadata.azure.internal", "metadata.tencentyun.com", "metadata.packet.net", "metadata.platformequinix.com"),
+        *("api.metadata.cloud.ibm.com", "api.service.softlayer.com"),
+    }
+)
+"""Names of the same: behind a proxy nothing of ours sees their addresses."""
 _GLOBAL_6: Final = IPv6Network("2000::/3")
 _SPECIAL_6: Final = tuple(
     IPv6Network(text)
@@ -86,7 +107,7 @@ def is_external(address: Address) -> bool:
     """Whether it is an address of the public internet."""
     address = unwrapped(address)
     if isinstance(address, IPv4Address):
-        return address.is_global and not any(address in network for network in _SPECIAL_4)
+        return address.is_global and not any(address in network for network in _SPECIAL_4 + _OF_CLOUDS)
     return address in _GLOBAL_6 and not any(address in network for network in _SPECIAL_6)
 
 
@@ -136,10 +157,17 @@ class Allowed:
         """Whether this very name is permitted, whatever it resolves to."""
         return host.lower().rstrip(".") in self.hosts
 
-    def refusal(self, address: Address) -> str:
-        """What to say of an address that is not permitted; it names the setting."""
-        address = unwrapped(address)
-        return f"blocked address {address} (set WORKQ_WEBHOOK_ALLOW={self.text},{address} to permit)"
+    def forbids_host(self, host: str) -> bool:
+        """Whether this is the name of a cloud's own service, which is no external one whatever it resolves to."""
+        is_everything = any(network.prefixlen == 0 for network in self.networks)
+        return host.lower().rstrip(".") in _HOSTS_OF_CLOUDS and not is_everything and not self.permits_host(host)
+
+    def refusal(self, target: Address | str) -> str:
+        """What to say of an address, or of a name, that is not permitted; it names the setting."""
+        if isinstance(target, str):
+            return f"blocked name {target} (set WORKQ_WEBHOOK_ALLOW={self.text},{target} to permit)"
+        target = unwrapped(target)
+        return f"blocked address {target} (set WORKQ_WEBHOOK_ALLOW={self.text},{target} to permit)"
 
 
 @dataclass(frozen=True)

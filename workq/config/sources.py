@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from workq.config.times import Times
-from workq.config.urls import masked
+from workq.config.urls import has_password
 from workq.config.values import is_number, kind_of, one_line
 from workq.errors import ConfigError
 
@@ -163,7 +163,7 @@ def _add_tool_table(found: Found, document: dict[str, Any], file: str, path: Pat
 
 
 def _add_table(found: Found, table: dict[str, Any], origin: str, path: Path) -> None:
-    if any(key in SECRETS or (key in URLS and masked(str(value)) != value) for key, value in table.items()):
+    if any(key in SECRETS or (key in URLS and has_password(str(value))) for key, value in table.items()):
         found.secret_files.append(path)
     for key, value in table.items():
         if key == "times":

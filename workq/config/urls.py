@@ -232,22 +232,31 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _HOST_AND_PORT = re.compile(r"([^:/?#\[\]]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{0,5})?([/?#].*)?")
 _HOSTS_AND_PORTS = re.compile(r"[^:/?#\[\],]+:[0-9]{1,5}(,[^:/?#\[\],]+:[0-9]{1,5})+([/?#].*)?")
 """The nodes of a cluster, each with its port: what has none may be a part of a password."""
-_SECRET_OPTION = re.compile(r"([?&;][^=&;]*(?:pass|pwd|secret|token)[^=&;]*=).*", re.IGNORECASE)
+_QUERY = re.compile(r"\?.+", re.DOTALL)
+_QUERY_OF_A_PART = re.compile(r"\?.*=.*", re.DOTALL)
+"""Without a scheme a question mark may be all that is left of a character that could not be shown."""
+_SECRET_OPTION = re.compile(r"[?&;][^=&;]*(?:pass|pwd|secret|token)[^=&;]*=", re.IGNORECASE)
 
 
 def masked(url: str) -> str:
-    """The URL in one line, without its password, for messages.
+    """The URL in one line, without its password and its query, for messages.
 
     Made for broken URLs too, so it hides too much rather than too little: everything from the first colon after the
-    scheme to the last @, what stands in the place of a port and is none, and all from an option named like a password.
+    scheme to the last @, what stands in the place of a port and is none, and all that follows a question mark: drivers
+    take passwords, keys and tokens there, by names of their own.
     """
-    url = one_line(url)
     found = _SCHEME.match(url)
     scheme = found[0] if found else ""
     rest = url[len(scheme) :]
     if scheme.lower() not in ("sqlite://", "unix://") or "@" in rest.partition("/")[0]:
         rest = _without_password(scheme.lower(), rest)
-    return scheme + _SECRET_OPTION.sub(r"\1***", rest)
+    return one_line(scheme + (_QUERY if scheme else _QUERY_OF_A_PART).sub("?***", rest))
+
+
+def has_password(url: str) -> bool:
+    """Whether there is a password in it, as far as one can be told by its place or its name."""
+    place = url.partition("?")[0]
+    return masked(place) != place or _SECRET_OPTION.search(url) is not None
 
 
 def _without_password(scheme: str, rest: str) -> str:

@@ -117,9 +117,8 @@ class Database:
 
     @property
     def where(self) -> str:
-        """The URL for messages: without its password."""
-        secret = [name for name in self.url.query if "pass" in name.lower()]
-        return self.url.difference_update_query(secret).render_as_string(hide_password=True)
+        """The URL for messages: without its password and its query."""
+        return masked(self.url.render_as_string(hide_password=True))
 
     @property
     def engines(self) -> list[Engine]:

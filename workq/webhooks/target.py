@@ -112,6 +112,8 @@ def _check_host(host: str, netloc: str, policy: Policy) -> None:
             raise ConfigError(f"URL: {host!r} is a number to some programs and an address to others; write a.b.c.d")
         if not is_host(host):
             raise ConfigError("URL: its host is no name and no address")
+        if policy.allowed.forbids_host(host):
+            raise ConfigError(f"URL: {policy.allowed.refusal(host)}")
     elif "%" in host:
         raise ConfigError("URL: an address with a zone is of this machine only")
     elif not policy.allowed.permits(address):
