@@ -16,6 +16,9 @@ from pathlib import Path
 
 import psutil
 
+ID_MAX = 120
+"""Characters of the id of an incarnation."""
+
 
 @cache
 def _boot_id() -> str:
@@ -54,7 +57,7 @@ def is_gone(pid: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """One life of one worker process. `id` is unique for ever and at most 120 characters long.
+    """One life of one worker process. `id` is unique for ever and at most `ID_MAX` characters long.
 
     `machine` and `parent` (the pid of its supervisor) let others on the same machine see that it is gone.
     """

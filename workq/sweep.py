@@ -41,7 +41,7 @@ from workq.config import Settings
 from workq.errors import BrokerUnavailable, InFlightUnavailable, Unavailable
 from workq.evidence import Kind
 from workq.failpoints import reach
-from workq.incarnation import is_gone, this_machine
+from workq.incarnation import ID_MAX, is_gone, this_machine
 from workq.inflight import Lease
 from workq.ledger import Evidence, Reaped, Unpublished, WorkerRow
 from workq.marker import mark
@@ -443,5 +443,10 @@ def finish_reaping(
         return
     log.warning(
         "sweep.reaped",
-        extra={"worker": reaped.worker, "returned": reaped.returned, "dead": reaped.dead, "rehinted": len(unclaimed)},
+        extra={
+            "worker": reaped.worker[:ID_MAX],  # a lease may be another's, with a name of any length
+            "returned": reaped.returned,
+            "dead": reaped.dead,
+            "rehinted": len(unclaimed),
+        },
     )

@@ -14,6 +14,7 @@ from tests.contract.given import incarnation
 from workq import WorkQueue
 from workq.task import Dead, Delivered, Done, Sent, Settlement
 from workq.webhooks import new_secret
+from workq.webhooks.vault import Vault
 
 URL = "https://example.org/hooks"
 CANARY = "swordfish-4711"
@@ -30,6 +31,39 @@ def add(cli: Cli, *more: str) -> Any:
     ran = cli.here("webhook", "endpoint", "add", URL, "-o", "json", *more)
     assert ran.status == 0, ran
     return ran.json()
+
+
+def test_headers_come_from_a_file_or_from_standard_input_and_are_never_shown(cli: Cli) -> None:
+    (cli.folder / "headers").write_text(f"Authorization=Bearer {CANARY}\r\n\nX-Eq=a=b\n")
+    (cli.folder / "wrong").write_text(f"Authorization: {CANARY}\n")
+    (cli.folder / "binary").write_bytes(b"X=\xff")
+    (cli.folder / "empty").write_text("\n")
+    (cli.folder / "huge").write_text("x" * 65_537)
+
+    made = add(cli, "--id", "acme", "--header-file", "headers", "--header", "X-Plain=1")
+    edited = cli("webhook", "endpoint", "edit", "acme", "--header-file", "-", "-o", "json", stdin=f"X-Key={CANARY}2\n")
+    with cli.queue() as wq:
+        endpoint = wq.stores.ledger.endpoint("acme")
+    refused = {
+        name: cli.here("webhook", "endpoint", "edit", "acme", "--header-file", name)
+        for name in ("wrong", "binary", "empty", "huge", "missing", ".")
+    }
+    twice = cli.here("webhook", "endpoint", "edit", "acme", "--header-file", "headers", "--header", "authorization=1")
+
+    assert made["headers"] == ["authorization", "x-eq", "x-plain"]
+    assert edited.json()["headers"] == ["x-key"]
+    assert endpoint is not None
+    assert Vault().open(endpoint.sealed).headers == {"x-key": f"{CANARY}2"}
+    assert {name: ran.status for name, ran in refused.items()} == dict.fromkeys(refused, 2)
+    said = {name: ran.err for name, ran in refused.items()}
+    assert "write NAME=VALUE" in said["wrong"]
+    assert "UTF-8" in said["binary"]
+    assert "nothing in" in said["empty"]
+    assert "64 KiB" in said["huge"]
+    assert "No such file" in said["missing"]
+    assert "directory" in said["."]
+    assert twice.status == 2
+    assert CANARY not in "".join([*said.values(), edited.out, edited.err, twice.err])
 
 
 def test_an_endpoint_is_added_shown_changed_and_removed(cli: Cli) -> None:

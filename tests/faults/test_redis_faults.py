@@ -28,9 +28,13 @@ from tests.conftest import Private
 from tests.contract.inflight import LONG_S, claimed, ids, pairs, until
 from tests.contract.test_inflight_contract import disagreements
 from tests.faults import silence
+from workq import WorkQueue
 from workq.errors import ConfigError, InFlightUnavailable, LeaseLost
+from workq.incarnation import ID_MAX
 from workq.inflight import Entry
 from workq.inflight.redis import RedisInFlight
+from workq.ledger import Reaped
+from workq.sweep import Swept, finish_reaping, look_for_the_dead
 from workq.testing.servers import Redis, start_redis
 
 SOCKET_S = 0.3
@@ -607,3 +611,21 @@ except MissingExtra as error:
     )
 
     assert done.stdout.strip() == "in-flight: redis:// needs a client library; install the extra [redis]"
+
+
+def test_the_log_cuts_a_name_that_a_stranger_has_written_into_redis(
+    tmp_path: Path, server: Redis, admin: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = "x" * 50_000
+    with WorkQueue(ledger=f"sqlite:///{tmp_path}/shop.db", broker=None, inflight=server.url, namespace=NAMESPACE) as wq:
+        admin.set(f"{{{NAMESPACE}}}:epoch", 1)
+        admin.zadd(f"{{{NAMESPACE}}}:leases", {name: 1})
+        with caplog.at_level("WARNING", logger="workq"):
+            look = look_for_the_dead(wq.stores, wq.settings)
+            done = Swept()
+            for worker in look.half_reaped:
+                finish_reaping(wq.stores, wq.settings, Reaped(worker, 0, 0, ()), done)
+
+    assert done.reaped_workers == 1
+    assert [record.__dict__["worker"] for record in caplog.records] == [name[:ID_MAX]]
+    assert admin.zcard(f"{{{NAMESPACE}}}:leases") == 0

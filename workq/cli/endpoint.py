@@ -11,7 +11,7 @@ import click
 from workq.cli import exits
 from workq.cli.bulk import is_confirmed
 from workq.cli.group import Group
-from workq.cli.inputs import Decimal, Duration, WholeNumber
+from workq.cli.inputs import Decimal, Duration, WholeNumber, lines_of
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, record, table, write
 from workq.delivery import EndpointState, OnGone, Ordered
@@ -40,6 +40,11 @@ def _options(command: Any) -> Any:
             ),
             click.option(
                 "--header", "headers", multiple=True, metavar="NAME=VALUE", help="said in each request; repeat it"
+            ),
+            click.option(
+                "--header-file",
+                metavar="FILE | -",
+                help="headers with secrets: NAME=VALUE, one a line, from a file or from standard input",
             ),
             click.option(
                 "--retry-schedule",
@@ -139,7 +144,7 @@ def show(session: Session, endpoint_id: str) -> None:
 @_options
 @pass_session
 def edit(session: Session, /, endpoint_id: str, target: str | None, **given: Any) -> None:
-    """Change an endpoint: what is given, and from the next attempt on. `--header` replaces all of its headers."""
+    """Change an endpoint: what is given, and from the next attempt on. `--header` and its file replace all headers."""
     options = _given(given)
     if target is None and not options:
         raise click.UsageError("nothing to change; see: workq webhook endpoint edit --help")
@@ -279,6 +284,9 @@ def seal(session: Session) -> None:
 def _given(given: dict[str, Any]) -> dict[str, Any]:
     """What was given of the options, as `Endpoints` takes it."""
     found = {name: value for name, value in given.items() if value not in (None, ())}
+    file = found.pop("header_file", None)
+    if file is not None:
+        found["headers"] = (*found.get("headers", ()), *lines_of(file, "--header-file"))
     if "headers" in found:
         found["headers"] = _headers(found["headers"])
     schedule = found.get("retry_schedule")
@@ -295,7 +303,7 @@ def _headers(pairs: tuple[str, ...]) -> dict[str, str]:
     for pair in pairs:
         name, separator, value = pair.partition("=")
         if not separator:
-            raise click.UsageError("--header: write NAME=VALUE")
+            raise click.UsageError("--header: write NAME=VALUE")  # what was written may be a secret
         if name.lower() in found:
             raise click.UsageError(f"--header: {name[:60]!a} is there twice")
         found[name.lower()] = value

@@ -22,6 +22,7 @@ _WHOLE: Final = re.compile(r"-?[0-9]{1,18}")
 _RATE: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)/([smh])")
 _FINGERPRINT: Final = re.compile(r"[0-9a-f]{16}|-")
 _LINE_MAX: Final = 200
+_FILE_MAX_BYTES: Final = 64 * 1024
 
 
 class Duration(click.ParamType[float]):
@@ -221,6 +222,33 @@ def ids_of(given: tuple[str, ...]) -> Iterator[str]:
         if found and found not in seen:
             seen.add(found)
             yield found
+
+
+def lines_of(source: str, option: str) -> list[str]:
+    """The lines of a file, or (`-`) of standard input, without empty ones. None of them goes into a message.
+
+    Raises:
+        click.UsageError: it cannot be read, is not UTF-8, has more than 64 KiB or no line.
+    """
+    try:
+        if source == "-":
+            body = sys.stdin.buffer.read(_FILE_MAX_BYTES + 1)
+        else:
+            with open(source, "rb") as file:
+                body = file.read(_FILE_MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not a path"
+        raise click.UsageError(f"{option}: cannot read {_shown(source)}: {why}") from None
+    if len(body) > _FILE_MAX_BYTES:
+        raise click.UsageError(f"{option}: {_shown(source)} has more than {_FILE_MAX_BYTES >> 10} KiB")
+    try:
+        lines = [line.strip() for line in body.decode("utf-8-sig").split("\n")]
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"{option}: {_shown(source)} is not UTF-8 (byte {error.start})") from None
+    found = [line for line in lines if line]
+    if not found:
+        raise click.UsageError(f"{option}: there is nothing in {_shown(source)}")
+    return found
 
 
 # -- arguments of tasks

@@ -57,6 +57,7 @@ _OPTION: Final = re.compile(
 )
 """What the URL's query may say. Timeouts are a setting; retries are refused: redis-py would repeat what timed out."""
 _SCRIPTS: Final = ("beat", "extend", "hold", "holds", "leases", "leave", "release")
+_REASON_MAX: Final = 500
 _encoder: Final = msgspec.json.Encoder()
 T = TypeVar("T")
 
@@ -230,7 +231,7 @@ class RedisInFlight:
     def _reason(self, error: Exception, where: str) -> str:
         """One line: what, why, and what to do next."""
         links = list(_chain(error))
-        text = " ".join(str(error).split()) or type(error).__name__
+        text = " ".join(str(error).split())[:_REASON_MAX] or type(error).__name__
         at = f"Redis at {where}"
 
         def caused_by(*kinds: type[BaseException]) -> bool:
