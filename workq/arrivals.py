@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from workq.broker import Consumer, Delivery
 from workq.failpoints import reach
 from workq.ledger import Ledger
-from workq.logs import Seldom
+from workq.logs.seldom import Seldom
 
 RETURNS_MAX = 5
 """How often a hint of a newer version waits a beat for a worker that can read it."""

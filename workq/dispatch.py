@@ -28,7 +28,7 @@ from workq.handler import Handler, Registry
 from workq.held import Held
 from workq.inflight import Entry
 from workq.linger import Group, Member
-from workq.logs import Seldom
+from workq.logs.seldom import Seldom
 from workq.pool import Pool
 from workq.run import prepare
 from workq.task import Claim, HandedBack, Outcome

@@ -24,7 +24,7 @@ from workq.handler import Registry
 from workq.handover import Handover
 from workq.held import Held
 from workq.inflight import Entry
-from workq.logs import Seldom
+from workq.logs.seldom import Seldom
 from workq.missed import Missed
 from workq.pauses import Pauses
 from workq.pool import Pool

@@ -15,7 +15,7 @@ from workq.broker import PAGE, Hint
 from workq.errors import LeaseLost
 from workq.ledger import Ledger, Look
 from workq.ledger.states import CLAIMABLE
-from workq.logs import Seldom
+from workq.logs.seldom import Seldom
 
 LOOKS_MAX = 3
 """An id that the ledger does not know is looked up so often, one beat apart."""

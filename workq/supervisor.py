@@ -285,15 +285,15 @@ class Supervisor:
         overdue = [one for one in child.board.started() if 0.0 < one.hard_at < now]
         if overdue:
             child.overdue = overdue
-            log.error("task.hard_limit", extra={"pid": child.process.pid, "tasks": [one.task_id for one in overdue]})
             self._ask_for_stacks([child])
             self._kill(child)
+            log.error("task.hard_limit", extra={"pid": child.process.pid, "tasks": [one.task_id for one in overdue]})
             return
         condemned = [one for one in child.board.started() if self._is_condemned(one)] if self._condemned else []
         if condemned:
             child.condemned = condemned
-            log.error("task.killed", extra={"pid": child.process.pid, "tasks": [one.task_id for one in condemned]})
             self._kill(child)
+            log.error("task.killed", extra={"pid": child.process.pid, "tasks": [one.task_id for one in condemned]})
             return
         try:
             if now - child.memory_at >= MEMORY_EVERY_S:

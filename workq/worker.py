@@ -42,7 +42,7 @@ from workq.evidence import EXIT_BROKEN, EXIT_LEASE_LOST
 from workq.held import held_for
 from workq.incarnation import Incarnation
 from workq.intake import Intake, Parts
-from workq.logs import configure
+from workq.logs import configure, flush, shut_down
 from workq.pool import Pool
 from workq.prefetch import Prefetch
 from workq.settle import Settler
@@ -250,6 +250,7 @@ def take_in(parts: Parts) -> tuple[Consumer, Intake]:
 
 def _end_broken() -> None:
     """End this process at once: the supervisor ends its claims and starts another."""
+    flush()
     os._exit(EXIT_BROKEN)
 
 
@@ -260,12 +261,14 @@ def main() -> int:
     spec = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerSpec)
     from workq.app import load_app
 
-    configure(spec.log_level)
     board, stacks = Board(Path(spec.board)), Stacks(Path(spec.stacks))
     stacks.path.unlink(missing_ok=True)  # both sides have it open: nothing is left behind, whoever dies first
     stacks.listen()
     try:
-        app = load_app(spec.app)
+        try:
+            app = load_app(spec.app)
+        finally:  # by now the application has configured logging, or has not
+            configure(spec.log_level)
         app.registry.freeze()
         worker = Worker(app, queues=spec.queues, threads=spec.threads, is_drain=spec.is_drain, board=board)
     except (ConfigError, Unavailable) as error:
@@ -293,6 +296,6 @@ def main() -> int:
 
 if __name__ == "__main__":
     code = main()
-    logging.shutdown()
+    shut_down()
     sys.stdout.flush()
     os._exit(code)  # a handler thread that never ends must not keep the process: what it ran was handed on

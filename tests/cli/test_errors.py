@@ -319,6 +319,18 @@ class TestSurroundings:
             assert CANARY not in ran.out + ran.err
             assert "ann:***@" in ran.out + ran.err
 
+    def test_what_an_error_quotes_moves_no_cursor_and_begins_no_line(self, cli: Cli) -> None:
+        evil = "a\x1b[2J\u202eb\nworkq: error: forged"
+
+        task = cli("enqueue", evil, app=True)
+        (cli.folder / "evil.py").write_text(f"raise RuntimeError({evil!r})")
+        app = cli("worker", "--app", "evil:wq", "-v")
+
+        for ran in (task, app):
+            assert ran.status == 2
+            assert r"a\x1b[2J\u202eb" in one_line(ran.err)
+            assert all(line.isprintable() for line in ran.err.splitlines()), ran.err
+
     def test_a_defect_is_one_line_that_says_how_to_see_more(self, cli: Cli) -> None:
         with sqlite3.connect(cli.folder / "shop.db") as file:
             pass

@@ -27,7 +27,7 @@ from workq.inflight.claims import ClaimsInFlight
 from workq.ledger import Evidence
 from workq.ledger.database import Database
 from workq.ledger.sql import SqlLedger
-from workq.logs import Seldom
+from workq.logs.seldom import Seldom
 from workq.missed import LOOKS_MAX, REFUSED_AGAIN_S, Missed
 from workq.task import Done, Settlement, State
 

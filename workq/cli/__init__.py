@@ -20,6 +20,7 @@ Commands are loaded when they are used: `workq --help` imports neither SQLAlchem
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import NoReturn
 
@@ -30,4 +31,8 @@ def main() -> NoReturn:
     """Run the command that `sys.argv` names, and end the process with its exit status."""
     from workq.cli.root import run
 
-    sys.exit(run(sys.argv[1:]))
+    status = run(sys.argv[1:])
+    logs = sys.modules.get("workq.logs")
+    if logs is not None and not logs.flush():
+        os._exit(status)  # nobody takes what was logged, and Python's own end would wait for it
+    sys.exit(status)

@@ -25,4 +25,4 @@ def completion(ctx: click.Context, shell: str) -> None:
         raise click.UsageError(f"this version of click has no completion for {shell}", ctx)
     script = kind(ctx.find_root().command, {}, "workq", "_WORKQ_COMPLETE")
     # not source(): for bash it would run bash to ask its version
-    write(script.source_template % script.source_vars())
+    write(script.source_template % script.source_vars(), is_raw=True)

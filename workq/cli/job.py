@@ -14,7 +14,7 @@ from workq.cli import exits
 from workq.cli.group import Group, nearest
 from workq.cli.inputs import Duration, Rate, TaskId, WholeNumber, arguments
 from workq.cli.session import Session, pass_session
-from workq.cli.show import Column, answer, clean, line, record, table, text_of, write
+from workq.cli.show import Column, answer, cell, clean, line, record, table, text_of, write
 from workq.cli.watch import watch as watch_it
 from workq.config.sqlite import check_folder
 from workq.errors import NotFound, Refused, UnknownTask
@@ -504,5 +504,5 @@ def _csv(values: list[Any]) -> str:
     import io
 
     out = io.StringIO()
-    csv.writer(out, lineterminator="").writerow(values)
+    csv.writer(out, lineterminator="").writerow([cell(one) for one in values])
     return out.getvalue()

@@ -26,6 +26,7 @@ from workq.errors import (
     UnknownTask,
     WorkqError,
 )
+from workq.logs.escapes import escaped, in_one_line
 
 _COMMANDS: Final = {
     "demo": Lazy("workq.demo.command:demo", "watch a reindex job, or webhooks, survive a killed worker"),
@@ -145,20 +146,20 @@ def _report(error: Exception, args: list[str], *, is_verbose: bool) -> None:
                 text += f"; did you mean {' or '.join(error.possibilities)}?"
         else:
             text = error.format_message()
-        text = " ".join(text.split())
+        text = in_one_line(text)
         text = text[:1].lower() + text[1:]
         context = getattr(error, "ctx", None)
         if context is not None:
             text = f"{text.rstrip('.')} (see: {context.command_path} --help)"
     elif isinstance(error, WorkqError):
-        text = " ".join(str(error).split())
+        text = in_one_line(str(error))
     else:
-        text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        text = f"{type(error).__name__}: {in_one_line(str(error))}"
         if not is_verbose:
             text += " (this is a defect of workq; -v shows where)"
     if is_verbose:
-        lines = "".join(traceback.format_exception(error))
-        click.echo(_ascii(_scrubbed(lines, args)), err=True, nl=False)
+        lines = "".join(traceback.format_exception(error)).rstrip("\n").split("\n")
+        click.echo(_ascii(_scrubbed("\n".join(f"  {escaped(one)}" for one in lines), args)), err=True)
     click.echo(_ascii(f"workq: error: {_scrubbed(text, args)}"), err=True)
 
 

@@ -16,6 +16,7 @@ from workq.clock import implausible
 from workq.config import Settings, check_ledger_url
 from workq.config.sqlite import check_folder
 from workq.errors import ConfigError
+from workq.logs.escapes import escaped
 
 if TYPE_CHECKING:
     from workq.app import WorkQueue
@@ -172,7 +173,9 @@ pass_session = click.make_pass_decorator(Session, ensure=True)
 
 
 def _say(text: str) -> None:
-    line = text.encode("ascii", "backslashreplace").decode() if not _is_utf8(sys.stderr) else text
+    line = escaped(text)
+    if not _is_utf8(sys.stderr):
+        line = line.encode("ascii", "backslashreplace").decode()
     click.echo(line, err=True)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -22,10 +23,12 @@ import click
 
 from workq.cli.session import Session
 from workq.errors import WorkqError
+from workq.logs.escapes import escaped
 
 _FOLD_AT: Final = 12
 """A column of text may be folded down to this width before a table becomes lines."""
 _UNLIMITED: Final = 10_000
+_NUMBER: Final = re.compile(r"[+-]?[0-9]+([.][0-9]+)?([eE][+-]?[0-9]+)?")
 _STYLES: Final = {
     "dead": "red",
     "reaped": "red",
@@ -83,14 +86,18 @@ class Unwritten(WorkqError):
     """The answer could not be written."""
 
 
-def write(text: str) -> None:
-    """Put text on standard output. A reader that has gone away (`| head`) has seen enough: leave in silence.
+def write(text: str, *, is_raw: bool = False) -> None:
+    """Put lines on standard output; control characters in them are escaped, unless they are `raw`.
+
+    A reader that has gone away (`| head`) has seen enough: leave in silence.
 
     Raises:
         Unwritten: it cannot be written, as on a full disk. What the command has done stands.
     """
     if sys.stdout is None:  # closed by whoever started us (`>&-`): nobody wants to read it
         return
+    if not is_raw:
+        text = "\n".join(map(escaped, text.split("\n")))
     try:
         sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
         sys.stdout.flush()
@@ -116,7 +123,7 @@ def is_plain() -> bool:
 
 def clean(text: str, *, is_ascii: bool | None = None) -> str:
     """One line without control characters; in ASCII where that is all there is."""
-    text = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    text = escaped(text)
     if is_plain() if is_ascii is None else is_ascii:
         return text.encode("ascii", "backslashreplace").decode()
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
@@ -137,6 +144,17 @@ def text_of(value: Any) -> str:
     if isinstance(value, dict | list | tuple):
         return json.dumps(in_json(value), ensure_ascii=False)
     return str(value)
+
+
+def cell(value: object) -> object:
+    """A value in CSV. A spreadsheet takes text that begins with = + - or @ for a formula; an apostrophe prevents that.
+
+    Numbers stay numbers.
+    """
+    if not isinstance(value, str):
+        return value
+    is_formula = value.startswith(("=", "+", "-", "@", "\t", "\r")) and not _NUMBER.fullmatch(value)
+    return escaped(f"'{value}" if is_formula else value)
 
 
 def width() -> int:
@@ -205,4 +223,5 @@ def _rich_table(session: Session, columns: Sequence[Column], cells: Sequence[Seq
         legacy_windows=False,
     )
     console.print(grid)
-    write("\n".join(one.rstrip() for one in page.getvalue().rstrip("\n").split("\n")))
+    # the cells are clean; what is left are colors
+    write("\n".join(one.rstrip() for one in page.getvalue().rstrip("\n").split("\n")), is_raw=is_colored)

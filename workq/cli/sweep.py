@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import secrets
@@ -20,10 +21,10 @@ from workq.cli import exits
 from workq.cli.group import Command
 from workq.cli.inputs import Choices, Duration, WholeNumber
 from workq.cli.session import Session
-from workq.cli.show import Column, answer, instant, line, table, write
+from workq.cli.show import Column, answer, in_json, instant, line, table, write
 from workq.config import Settings
 from workq.errors import BrokerUnavailable, ConfigError, Refused, Unavailable
-from workq.logs import configure
+from workq.logs import configure, printer
 from workq.stores import Stores
 from workq.sweep import STEPS, Swept
 from workq.sweep import sweep as one_pass
@@ -176,7 +177,7 @@ def _plan(session: Session, target: str, steps: list[str], limit: int) -> int:
     plan = make(session.stores(), session.settings(), only=steps, limit=limit)
     body = encode(plan)
     if path is None:
-        write(body.decode())
+        write(body.decode(), is_raw=True)
     else:
         _save(path, body)
         rows = [(kind, task_id, row.why) for row in plan.rows for kind, task_id in rows_of(row)]
@@ -299,8 +300,14 @@ def _is_confirmed(session: Session, planned: dict[str, int], *, is_readable: boo
 
 
 def _run_on(session: Session, every_s: float, steps: list[str], limit: int) -> int:
-    """Until SIGTERM or SIGINT. A store that is away is one line when it goes and one when it is back."""
+    """Until SIGTERM or SIGINT. A store that is away is one line when it goes and one when it is back.
+
+    No pass waits for a reader: what is not taken in time is dropped, and counted.
+    """
     from workq.schedule import run_every
+
+    is_json = session.output == "json"
+    out, err = printer(1, is_json=is_json), printer(2, is_json=False)
 
     stop = threading.Event()
     for one in (signal.SIGTERM, signal.SIGINT):
@@ -332,14 +339,16 @@ def _run_on(session: Session, every_s: float, steps: list[str], limit: int) -> i
             stop.set()
             return
         if missing and not away:
-            session.warn(f"sweep waits: {missing[0]}")
-        elif away and not missing:
-            session.note("workq: sweep goes on")
+            err.say(f"workq: warning: sweep waits: {missing[0]}")
+        elif away and not missing and not session.is_quiet:
+            err.say("workq: sweep goes on")
         away[:] = missing
         if done is not None and done.changes:
             document = {"at": datetime.now(UTC), **_counts(done)}
             counts = " ".join(f"{name}={getattr(done, name)}" for name in _COUNTS if getattr(done, name))
-            line(session, document, f"{instant(datetime.now(UTC))} {counts}")
+            out.say(json.dumps(in_json(document)) if is_json else f"{instant(datetime.now(UTC))} {counts}")
+        if not out.has_reader:  # it has seen enough
+            stop.set()
 
     run_every(tick, every_s=every_s, until=stop)
     if failures:
