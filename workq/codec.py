@@ -109,7 +109,7 @@ def storable(text: str, *, characters_max: int) -> str:
     For what people and exceptions say, which must never keep an outcome from being written.
     """
     return (
-        text[:characters_max]
+        str.__str__(text)[:characters_max]
         .replace("\x00", "\\x00")
         .encode("utf-8", "backslashreplace")
         .decode("utf-8")[:characters_max]

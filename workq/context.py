@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -43,6 +43,10 @@ class Desk(Protocol):
         self, claim: Claim, new: NewStep, *, on_stood: Callable[[Stepped], None]
     ) -> AbstractContextManager[Connection]:
         """See `Current.step`."""
+        ...
+
+    def wait_for(self, awaitable: Awaitable[Any]) -> Any:
+        """Await this in the event loop, and wait for it in this thread; what comes of it."""
         ...
 
     def is_leaving(self) -> bool:

@@ -16,7 +16,7 @@ from functools import partial, update_wrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-from workq import codec
+from workq import answer, codec
 from workq.bands import check_priority, physical
 from workq.errors import ConfigError, PayloadError
 from workq.limits import LimitRule
@@ -200,7 +200,7 @@ class Handler(Generic[P, R]):
         self.batch: Batch | None = None
         self.ahead: Callable[[Sequence[Any]], Sequence[Any]] | None = None
         """Gets the arguments of what was claimed together, and answers them, with what it has read for all at once."""
-        self.is_async = inspect.iscoroutinefunction(inspect.unwrap(_innermost(function)))
+        self.is_async = answer.is_coroutine_function(function)
         self.producer = producer
         self._payload_max_bytes = payload_max_bytes
         self._kept_s = kept_s
@@ -529,10 +529,10 @@ def check_function(function: Callable[..., Any]) -> None:
     Raises:
         ConfigError: it is a class, a generator, or not callable.
     """
-    inner = inspect.unwrap(_innermost(function))
+    inner = _innermost(function)
     if inspect.isclass(inner) or not callable(inner):
         raise ConfigError(f"{function!r}: a task is a function, not {type(inner).__name__}")
-    if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
+    if answer.is_generator_function(inner):
         raise ConfigError(f"{_place(inner)}: a generator cannot be a task; nobody would consume it")
 
 

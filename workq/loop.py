@@ -2,13 +2,24 @@
 
 Between two rounds, before it looks at what has come, it may be held up for a moment by `give_way` (see
 ledger/writer.py): what has come is still there afterwards.
+
+A thread may wait for something that is awaited here, as for what a plain handler has answered.
 """
 
 from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Callable
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from workq import answer
+from workq.errors import SoftTimeLimit
+from workq.soft import whole
+
+LOOK_EVERY_S: Final = 0.1
+"""How often a thread that waits looks whether its time is up."""
 
 
 def new_event_loop(give_way: Callable[[], None]) -> asyncio.AbstractEventLoop:
@@ -30,3 +41,42 @@ class _Giving(selectors.DefaultSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         self._give_way()
         return super().select(timeout)
+
+
+def wait_for(awaitable: Awaitable[Any], loop: asyncio.AbstractEventLoop) -> Any:
+    """Await something in a loop that runs in another thread, in a copy of this thread's context; what comes of it.
+
+    When the time limit of this thread comes meanwhile, what is awaited is cancelled, and this waits for its end.
+    """
+    begun: list[asyncio.Task[tuple[Any, BaseException | None]]] = []
+    may_look = threading.Lock()
+    may_look.acquire()
+
+    def begin() -> None:
+        task = loop.create_task(answer.outcome(lambda: awaitable))
+        begun.append(task)
+        task.add_done_callback(lambda _: may_look.release())
+
+    def look_until_it_ends() -> None:
+        while not (begun and begun[0].done()):
+            may_look.acquire(timeout=LOOK_EVERY_S)
+
+    with whole():
+        loop.call_soon_threadsafe(begin)
+    limit: SoftTimeLimit | None = None
+    try:
+        look_until_it_ends()
+    except SoftTimeLimit as error:  # it comes once
+        limit = error
+        loop.call_soon_threadsafe(lambda: begun[0].cancel())
+        look_until_it_ends()
+    try:
+        value, raised = begun[0].result()
+    except asyncio.CancelledError as error:  # before it began
+        answer.discard(awaitable)
+        value, raised = None, error
+    if raised is None:
+        return value
+    if limit is not None and type(raised) is asyncio.CancelledError:
+        raise limit
+    raise raised

@@ -24,7 +24,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -36,9 +36,9 @@ from workq.handler import Handler
 from workq.job import Bookmark, NewStep, Stepped
 from workq.ledger import Ledger
 from workq.linger import Group, Linger
-from workq.loop import new_event_loop
-from workq.run import raised, returned, run_async, run_sync
-from workq.soft import Limit
+from workq.loop import new_event_loop, wait_for
+from workq.run import describe, raised, returned, run_async, run_sync, tell
+from workq.soft import Limit, whole
 from workq.task import Claim, HandedBack, NewSubtask, Outcome, Settlement, State
 from workq.together import Together, call, call_async
 
@@ -164,7 +164,7 @@ class Pool:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._coming: deque[Attempt] = deque()
         """For the event loop, which is told once of many."""
-        self._coroutines: dict[int, asyncio.Task[None]] = {}
+        self._coroutines: dict[int, tuple[asyncio.Task[None], Attempt]] = {}
         """By line: a loop does not keep its tasks alive."""
         self._ended = threading.Event()
         self._is_leaving = False
@@ -354,6 +354,10 @@ class Pool:
         """The ledger's, for the handler of a claim."""
         return self._ledger.step(claim, new, on_stood=on_stood)
 
+    def wait_for(self, awaitable: Awaitable[Any]) -> Any:
+        """What a plain handler has answered is awaited in the event loop, and its thread waits."""
+        return wait_for(awaitable, self._event_loop())
+
     def is_leaving(self) -> bool:
         """Whether nothing starts here any more."""
         return self._is_leaving
@@ -397,10 +401,13 @@ class Pool:
     def hand_back_unstarted(self) -> None:
         """What waits for a thread, or for its turn in the event loop, goes back at no cost."""
         while (attempt := self._unstarted()) is not None:
-            if attempt.others is not None:
-                self.hand_back_together(attempt.company)
-            else:
-                self.finish(attempt, HandedBack())
+            self._hand_back(attempt)
+
+    def _hand_back(self, attempt: Attempt) -> None:
+        if attempt.others is not None:
+            self.hand_back_together(attempt.company)
+        else:
+            self.finish(attempt, HandedBack())
 
     def _unstarted(self) -> Attempt | None:
         """The next of those who wait, if any."""
@@ -430,9 +437,15 @@ class Pool:
                     self._run_sync(attempt)
                 else:
                     self._run_together(attempt)
-            except BaseException:  # not the handler's: its attempt would never be settled
-                log.critical("worker.thread_died", exc_info=True)
-                self._on_death()
+            except BaseException as error:  # not the handler's: its attempt would never be settled
+                self._die("worker.thread_died", error)
+
+    def _die(self, event: str, error: BaseException) -> None:
+        """End this process, whatever becomes of the line in its log."""
+        try:
+            log.critical("%s: %s", event, describe(error))
+        finally:
+            self._on_death()
 
     def _run_sync(self, attempt: Attempt) -> None:
         claim, handler = attempt.claim, attempt.handler
@@ -453,10 +466,9 @@ class Pool:
             finally:
                 if limit is not None:
                     limit.ended()
+            outcome = returned(result)
         except BaseException as error:  # SystemExit and KeyboardInterrupt too: data never kills a worker
             outcome = raised(claim, handler, error, rng=self._rng)
-        else:
-            outcome = returned(result)
         self._limited.pop(attempt.line, None)
         self.finish(attempt, outcome, run_s=self._clock() - began)
 
@@ -474,11 +486,9 @@ class Pool:
         began = self.begin(attempt)
         outcome: Outcome
         try:
-            result = await run_async(attempt.claim, handler, attempt.arguments, self)
+            outcome = returned(await run_async(attempt.claim, handler, attempt.arguments, self))
         except BaseException as error:  # CancelledError and SystemExit too: the loop serves other tasks
             outcome = raised(attempt.claim, handler, error, rng=self._rng)
-        else:
-            outcome = returned(result)
         self.finish(attempt, outcome, run_s=self._clock() - began)
 
     def _run_together(self, first: Attempt) -> None:
@@ -493,7 +503,8 @@ class Pool:
                 first.limit = limit
                 self._limited[first.line] = first
             try:
-                call(together, handler, until=float("inf") if limit is None else limit.at, clock=self._clock)
+                until = float("inf") if limit is None else limit.at
+                call(together, handler, until=until, clock=self._clock, wait=self.wait_for)
             finally:
                 if limit is not None:
                     limit.ended()
@@ -536,28 +547,32 @@ class Pool:
                 attempt = self._coming.popleft()
             except IndexError:  # others take from it, too: to hand back
                 return
-            self._coroutines[attempt.line] = loop.create_task(self._run_in_loop(attempt))
+            self._coroutines[attempt.line] = loop.create_task(self._run_in_loop(attempt)), attempt
 
     async def _run_in_loop(self, attempt: Attempt) -> None:
         """One attempt. That it forgets itself saves a round of the loop, which a callback at its end would take."""
         try:
             await (self._run_async(attempt) if attempt.others is None else self._run_together_async(attempt))
+        except BaseException as error:  # not the handler's: its attempt would never be settled
+            self._die("worker.coroutine_died", error)
         finally:
             self._coroutines.pop(attempt.line, None)
             self._start_coming()
 
     def _event_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
-            self._loop = new_event_loop(self._give_way)
-            threading.Thread(target=self._keep_looping, args=(self._loop,), name="workq-async", daemon=True).start()
+            with whole(), self._changed:  # pool threads ask for it too
+                if self._loop is None:
+                    loop = self._loop = new_event_loop(self._give_way)
+                    threading.Thread(target=self._keep_looping, args=(loop,), name="workq-async", daemon=True).start()
         return self._loop
 
     def _keep_looping(self, loop: asyncio.AbstractEventLoop) -> None:
         while not self._ended.is_set():
             try:
                 loop.run_forever()
-            except BaseException:  # SystemExit in a task that a handler started: the other handlers go on
-                log.exception("worker.event_loop")
+            except BaseException as error:  # SystemExit in a task that a handler started: the other handlers go on
+                tell(log, "worker.event_loop", error)
 
     def _keep_limits(self) -> None:
         try:
@@ -566,9 +581,16 @@ class Pool:
                 for attempt in list(self._limited.values()):
                     if attempt.limit is not None and now > attempt.limit.at:
                         attempt.limit.exceed()
-        except BaseException:  # without it nothing would ever be limited
-            log.critical("limits.died", exc_info=True)
-            self._on_death()
+                self._hand_back_cancelled()
+        except BaseException as error:  # without it nothing would ever be limited
+            self._die("limits.died", error)
+
+    def _hand_back_cancelled(self) -> None:
+        """A handler may cancel all tasks of its loop: one that has not begun cannot say that it has ended."""
+        for task, attempt in list(self._coroutines.values()):
+            if task.done() and self._coroutines.pop(attempt.line, None) is not None:
+                self._hand_back(attempt)
+                self._event_loop().call_soon_threadsafe(self._start_coming)
 
 
 def _of(claim: Claim) -> tuple[str, int]:

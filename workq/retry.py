@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol
 
+from workq.answer import is_coroutine_function
 from workq.errors import ConfigError
 from workq.names import DELAY_MAX_S, check_delay_s
+from workq.opaque import is_a
 
 
 class Policy(Protocol):
@@ -125,7 +127,7 @@ class Retries:
 
     def gives_up(self, error: BaseException) -> bool:
         """Whether the task is dead by this error, whatever is left of its budget."""
-        return isinstance(error, self.give_up_on) or (self.on is not None and not isinstance(error, self.on))
+        return _is_one_of(error, self.give_up_on) or (self.on is not None and not _is_one_of(error, self.on))
 
     def delay_s(self, failures: int, error: BaseException, *, rng: Random) -> float:
         """Seconds to wait after the `failures`-th failure. What a function of the user raises is the caller's.
@@ -136,6 +138,13 @@ class Retries:
         if not callable(self.policy):
             return self.policy.delay_s(failures, rng=rng)
         return check_delay_s(self.policy(failures, error), "the retry function answered no delay")
+
+
+def _is_one_of(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:
+    try:
+        return isinstance(error, kinds)
+    except BaseException:  # its class, or theirs, may do anything when it is asked
+        return any(is_a(error, kind) for kind in kinds)
 
 
 def retries(retry: object, retry_on: object, give_up_on: object) -> Retries:
@@ -150,6 +159,8 @@ def retries(retry: object, retry_on: object, give_up_on: object) -> Retries:
             "retry: need Exponential(), Fixed(), Schedule() or a function of the number of failures and the error, "
             f"got {retry!r}"
         )
+    if is_coroutine_function(policy):
+        raise ConfigError(f"retry: its function is called in a thread: no async def, got {retry!r}")
     on = None if retry_on is None else _errors(retry_on, "retry_on")
     return Retries(policy, on, () if give_up_on is None else _errors(give_up_on, "give_up_on"))
 

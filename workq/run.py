@@ -9,14 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
+from contextlib import suppress
+from contextvars import copy_context
 from random import Random
 from typing import Any
 
-from workq import codec, context
+from workq import answer, codec, context
 from workq.context import Desk
 from workq.errors import Cancel, PayloadError, Retry, Snooze, SoftTimeLimit
 from workq.handler import Handler
 from workq.names import check_delay_s
+from workq.opaque import is_a, kind_of
 from workq.retry import Exponential
 from workq.task import Cancelled, Claim, Dead, Delivered, Done, Failed, Outcome, Snoozed, Unhandled, Worked
 
@@ -32,12 +35,18 @@ TRACEBACK_MAX = 8_000
 MEMBERS_MAX = 1_000
 """How many exceptions may hang together, as causes or in groups, for a traceback to be kept."""
 
+_TRACEBACK = BaseException.__dict__["__traceback__"].__get__
+
 
 def run_sync(claim: Claim, handler: Handler[..., Any], arguments: Any, desk: Desk) -> Any:
-    """Call a plain function in this thread; what it returns or raises is the caller's."""
+    """Call a plain function in this thread, in a context of its own; what it returns or raises is the caller's."""
+    return copy_context().run(_run_sync, claim, handler, arguments, desk)
+
+
+def _run_sync(claim: Claim, handler: Handler[..., Any], arguments: Any, desk: Desk) -> Any:
     entered = context.enter(claim, desk)
     try:
-        return handler.function(*arguments["a"], **arguments["k"])
+        return answer.finished(handler.function(*arguments["a"], **arguments["k"]), desk.wait_for)
     except BaseException as error:
         if not entered.has_succeeded:
             raise
@@ -61,10 +70,10 @@ async def run_async(claim: Claim, handler: Handler[..., Any], arguments: Any, de
 
 async def _limited(handler: Handler[..., Any], arguments: Any) -> Any:
     if handler.time_limit_s is None:
-        return await handler.function(*arguments["a"], **arguments["k"])
+        return await answer.finished_async(await handler.function(*arguments["a"], **arguments["k"]))
     try:
         async with asyncio.timeout(handler.time_limit_s) as limit:
-            return await handler.function(*arguments["a"], **arguments["k"])
+            return await answer.finished_async(await handler.function(*arguments["a"], **arguments["k"]))
     except TimeoutError as error:
         if limit.expired():
             raise SoftTimeLimit(f"ran longer than time_limit_s={handler.time_limit_s}") from error
@@ -73,7 +82,16 @@ async def _limited(handler: Handler[..., Any], arguments: Any) -> Any:
 
 def _raised_late(claim: Claim, error: BaseException) -> None:
     """A handler whose `transaction()` stands has raised: its task has succeeded all the same."""
-    log.warning("task.raised_after_success", exc_info=error, extra={"task": claim.task_id, "attempt": claim.attempt})
+    tell(log, "task.raised_after_success", error, task=claim.task_id, attempt=claim.attempt)
+
+
+def tell(to: logging.Logger, event: str, error: BaseException, **fields: object) -> None:
+    """Log what the application has raised, where that is no outcome. Its class may do anything when it is looked at."""
+    try:
+        to.warning(event, exc_info=error, extra=fields)
+    except BaseException:
+        with suppress(BaseException):
+            to.warning("%s: %s", event, describe(error), extra=fields)
 
 
 def prepare(
@@ -90,7 +108,7 @@ def prepare(
         arguments = codec.decode(claim.payload)
         args, kwargs = tuple(arguments["a"]), dict(arguments["k"])
     except Exception as error:  # whatever stands there: too deep for the parser, not JSON, another shape
-        return None, Dead("bad_payload", f"the recorded payload is not ours: {_text_of(error)}", failed=True)
+        return None, Dead("bad_payload", f"the recorded payload is not ours: {_line_of(error)}", failed=True)
     mismatch = handler.fits(args, kwargs)
     if mismatch is not None:
         return None, Dead(
@@ -100,17 +118,30 @@ def prepare(
 
 
 def returned(result: Any) -> Done | Worked | Delivered:
-    """The outcome of a handler that returned."""
+    """The outcome of a handler that returned.
+
+    Raises:
+        NotRun: it has answered with work that it has only created.
+    """
     if result is None:
         return Done()
-    if isinstance(result, Worked | Delivered):  # a job's handler has told of each item, or that of webhooks how it went
-        return result
+    if is_a(result, Worked) or is_a(result, Delivered):
+        return result  # a job's handler has told of each item, or that of webhooks how it went
+    text, trouble = encoded(result)
+    if trouble is not None:
+        answer.check(result)
+    return Done(text, trouble)
+
+
+def encoded(result: object) -> tuple[str | None, str | None]:
+    """A result as JSON; or a note why it cannot be, which does not undo the work that was done."""
     try:
-        return Done(codec.encode(result, path="result", max_bytes=RESULT_MAX_BYTES))
+        return codec.encode(result, path="result", max_bytes=RESULT_MAX_BYTES), None
     except PayloadError as error:
-        return Done(None, codec.storable(f"result_error: {error}", characters_max=REASON_MAX))
+        trouble = str(error)
     except BaseException as error:  # it is the user's object: its own methods may do anything
-        return Done(None, f"result_error: {type(error).__name__}")
+        trouble = kind_of(error)
+    return None, codec.storable(f"result_error: {trouble}", characters_max=REASON_MAX)
 
 
 def raised(
@@ -120,23 +151,31 @@ def raised(
 
     `is_shared`: other tasks were in its call, so that this may be the error of another (see together.py).
     """
-    if isinstance(error, Cancel):
+    try:
+        return _raised(claim, handler, error, rng=rng, is_shared=is_shared)
+    except BaseException:  # its class may do anything when it is looked at: a failure without any question to it
+        failures = claim.failures + 1
+        if failures >= claim.failures_max:
+            return Dead(f"failures_max reached: {_kind(error)}", describe(error))
+        return Failed(Exponential().delay_s(failures, rng=rng), describe(error))
+
+
+def _raised(claim: Claim, handler: Handler[..., Any], error: BaseException, *, rng: Random, is_shared: bool) -> Outcome:
+    if is_a(error, Cancel):
         reason: object = error.reason  # whatever the handler passed
-        return Cancelled(
-            codec.storable(reason, characters_max=REASON_MAX) if isinstance(reason, str) else "cancelled by its handler"
-        )
-    if isinstance(error, Snooze):
+        return Cancelled(_short(reason) if is_a(reason, str) else "cancelled by its handler")
+    if is_a(error, Snooze):
         try:
             return Snoozed(check_delay_s(error.in_s, "Snooze"), _short(error.reason))
         except BaseException as wrong:  # whatever the handler passed: a failure, like any other mistake of its own
             wrong.__cause__ = error
             error = wrong
     text = describe(error)
-    if isinstance(error, SoftTimeLimit) and not error.args:
+    if is_a(error, SoftTimeLimit) and not error.args:
         text = f"SoftTimeLimit: ran longer than time_limit_s={handler.time_limit_s}\n{text}"
     failures = claim.failures + 1
-    kind = "time_limit" if isinstance(error, SoftTimeLimit) else type(error).__name__
-    if not isinstance(error, Retry) and not is_shared and handler.retries.gives_up(error):
+    kind = "time_limit" if is_a(error, SoftTimeLimit) else _kind(error)
+    if not is_a(error, Retry) and not is_shared and handler.retries.gives_up(error):
         return Dead(f"not retried: {kind}", text)
     if failures >= claim.failures_max:
         return Dead(f"failures_max reached: {kind}", text)
@@ -146,10 +185,7 @@ def raised(
 
 def told(claim: Claim, handler: Handler[..., Any], said: object, *, rng: Random) -> Outcome:
     """The outcome of a task of which its handler has said, in its own words, that it has failed."""
-    try:
-        text = codec.storable(said if isinstance(said, str) else repr(said), characters_max=TRACEBACK_MAX)
-    except BaseException:  # it is the user's object
-        text = type(said).__name__
+    text = codec.storable(text_of(said), characters_max=TRACEBACK_MAX)
     failures = claim.failures + 1
     if failures >= claim.failures_max:
         return Dead("failures_max reached: its handler's verdict", text)
@@ -160,28 +196,33 @@ def told(claim: Claim, handler: Handler[..., Any], said: object, *, rng: Random)
 def _delay_s(handler: Handler[..., Any], failures: int, error: BaseException, rng: Random) -> tuple[float, str | None]:
     """Seconds until the next attempt; and what was wrong with what the handler's own code says of it, if anything."""
     try:
-        if isinstance(error, Retry) and error.in_s is not None:
+        if is_a(error, Retry) and error.in_s is not None:
             return check_delay_s(error.in_s, "Retry"), None
         return handler.retries.delay_s(failures, error, rng=rng), None
     except BaseException as wrong:  # it is the user's function: it may raise anything, and the task goes on
-        trouble = f"(the default delay was taken: {_text_of(wrong)})"
+        trouble = f"(the default delay was taken: {_line_of(wrong)})"
         return Exponential().delay_s(failures, rng=rng), codec.storable(trouble, characters_max=REASON_MAX)
 
 
 def _short(reason: object) -> str:
     """A reason of a handler's, which may have passed anything."""
-    return codec.storable(reason, characters_max=REASON_MAX) if isinstance(reason, str) else ""
+    return codec.storable(reason, characters_max=REASON_MAX) if is_a(reason, str) else ""
+
+
+def _kind(error: BaseException) -> str:
+    return codec.storable(kind_of(error), characters_max=REASON_MAX // 2)
 
 
 def describe(error: BaseException) -> str:
     """The error with the end of its traceback, never longer than a few kilobytes, and always valid text."""
     try:
         if _is_bushy(error):  # formatting visits every member of a group, and groups may contain groups
-            text = f"{type(error).__name__}: {error}\n(of more than {MEMBERS_MAX} exceptions: not shown)"
+            text = f"{kind_of(error)}: {error}\n(of more than {MEMBERS_MAX} exceptions: not shown)"
         else:
             text = "".join(traceback.format_exception(error, limit=-20, chain=True)).rstrip()
     except BaseException as broken:  # an exception whose own __str__ raises is still a failure to record
-        text = f"{type(error).__name__} (its text cannot be shown: {type(broken).__name__})"
+        begin = "".join(traceback.format_tb(_TRACEBACK(error), limit=-20))
+        text = f"{begin}{_kind(error)} (its text cannot be shown: {_kind(broken)})"
     last = text.rsplit("\n", 1)[-1][:1000]
     shown = f"{last}\n\n{text[-TRACEBACK_MAX:]}" if "\n" in text else text
     return codec.storable(shown, characters_max=2 * TRACEBACK_MAX)
@@ -196,13 +237,23 @@ def _is_bushy(error: BaseException) -> bool:
         one = found[visited]
         if one is not None:
             found += [one.__cause__, one.__context__]
-            if isinstance(one, BaseExceptionGroup):
+            if is_a(one, BaseExceptionGroup):
                 found += one.exceptions
     return True
 
 
-def _text_of(error: BaseException) -> str:
+def text_of(said: object) -> str:
+    """What a handler says of an item, in whatever form."""
+    if is_a(said, BaseException):
+        return describe(said)
     try:
-        return codec.storable(f"{type(error).__name__}: {error}", characters_max=1000)
+        return str.__str__(said) if is_a(said, str) else repr(said)
+    except BaseException:  # it is the user's object
+        return kind_of(said)
+
+
+def _line_of(error: BaseException) -> str:
+    try:
+        return codec.storable(f"{kind_of(error)}: {error}", characters_max=1000)
     except BaseException:  # it is the user's class: its text may raise anything
-        return type(error).__name__
+        return _kind(error)

@@ -21,10 +21,12 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, Final
 
-from workq import context
+from workq import answer, context
+from workq.answer import NotRun
 from workq.errors import Cancel, Retry, Snooze, SoftTimeLimit
 from workq.handler import Handler
 from workq.jobs.verdict import Answered, Raised, Steps, Worked, WrongVerdict, bisected, read
+from workq.opaque import is_a
 from workq.run import describe, raised, returned, told
 from workq.task import Claim, Dead, Done, Outcome
 
@@ -61,12 +63,7 @@ class Together:
         part = self._part or range(0)
         try:
             told_now = read(self._items, part, value)
-        except Exception as error:  # of what the handler has made: its own methods may raise anything
-            wrong = (
-                error
-                if isinstance(error, WrongVerdict)
-                else WrongVerdict(f"its answer cannot be read: {type(error).__name__}")
-            )
+        except WrongVerdict as wrong:
             self._said.update(dict.fromkeys(part, wrong))
         else:
             self._told.failed.update(told_now.failed)
@@ -76,7 +73,7 @@ class Together:
 
     def raised(self, error: BaseException) -> None:
         """The handler has raised this."""
-        if isinstance(error, Cancel | Snooze | Retry):
+        if any(is_a(error, kind) for kind in (Cancel, Snooze, Retry)):
             self._said.update(dict.fromkeys(self._part or (), error))
             self._go_on(Answered(None))
         else:
@@ -98,7 +95,13 @@ class Together:
 
     def outcomes(self, rng: Random) -> list[Outcome]:
         """What is settled, in the order of the claims."""
-        return [self._outcome(place, claim, rng) for place, claim in enumerate(self._claims)]
+        found = []
+        for place, claim in enumerate(self._claims):
+            try:
+                found.append(self._outcome(place, claim, rng))
+            except NotRun as error:
+                found.append(raised(claim, self._handler, error, rng=rng))
+        return found
 
     def _begun(self) -> Steps:
         last = {place for place, claim in enumerate(self._claims) if claim.failures + 1 >= claim.failures_max}
@@ -114,7 +117,7 @@ class Together:
 
     def _outcome(self, place: int, claim: Claim, rng: Random) -> Outcome:
         wrong = self._said.get(place)
-        if isinstance(wrong, WrongVerdict):
+        if is_a(wrong, WrongVerdict):
             return Dead("not retried: WrongVerdict", describe(wrong))
         if wrong is not None:
             return raised(claim, self._handler, wrong, rng=rng)
@@ -123,7 +126,7 @@ class Together:
         failed = self._told.failed.get(place) or self._found.failed.get(place)
         if failed is not None:
             error, _ = failed
-            if isinstance(error, BaseException):
+            if is_a(error, BaseException):
                 return raised(claim, self._handler, error, rng=rng)
             return told(claim, self._handler, error, rng=rng)
         if place in self._told.skipped:
@@ -131,7 +134,9 @@ class Together:
         return returned(self._told.results.get(place))
 
 
-def call(together: Together, handler: Handler[..., Any], *, until: float, clock: Callable[[], float]) -> None:
+def call(
+    together: Together, handler: Handler[..., Any], *, until: float, clock: Callable[[], float], wait: answer.Wait
+) -> None:
     """Call a plain function, as often as it takes, in this thread. What it raises for all is the caller's to tell.
 
     `until`: by this clock, when the time of the attempt is up; no further call begins then.
@@ -142,13 +147,13 @@ def call(together: Together, handler: Handler[..., Any], *, until: float, clock:
             if clock() > until:
                 raise SoftTimeLimit
             try:
-                answer = handler.function(items)
+                value = answer.call(handler.function, wait, items)
             except SoftTimeLimit:
                 raise
             except BaseException as error:  # SystemExit and KeyboardInterrupt too: data never kills a worker
                 together.raised(error)
             else:
-                together.answered(answer)
+                together.answered(value)
     finally:
         context.leave_together()
 
@@ -162,13 +167,13 @@ async def call_async(together: Together, handler: Handler[..., Any]) -> None:
                 if limit.expired():  # the handler has made something else of it
                     raise SoftTimeLimit
                 try:
-                    answer = await handler.function(items)
+                    value = await answer.call_async(handler.function, items)
                 except (SoftTimeLimit, asyncio.CancelledError, GeneratorExit):
                     raise
                 except BaseException as error:  # SystemExit too: the loop serves other tasks
                     together.raised(error)
                 else:
-                    together.answered(answer)
+                    together.answered(value)
     except TimeoutError as error:  # the handler's own were told
         raise SoftTimeLimit(f"ran longer than time_limit_s={handler.time_limit_s}") from error
     finally:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -66,8 +67,20 @@ def incarnation(name: str = "worker") -> Incarnation:
     return Incarnation(f"{name}.{secrets.token_hex(8)}", "host", 4711)
 
 
+def awaited(awaitable: Awaitable[T]) -> T:
+    """Await something in an event loop of its own."""
+
+    async def wait() -> T:
+        return await awaitable
+
+    return asyncio.run(wait())
+
+
 class NoPartition:
-    """What only a partition asks of a desk."""
+    """What only a partition asks of a desk; what is awaitable has a loop of its own."""
+
+    def wait_for(self, awaitable: Awaitable[Any]) -> Any:
+        return awaited(awaitable)
 
     def bookmark(self, claim: Claim) -> Bookmark:
         raise AssertionError(f"{claim.name} is no partition")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
 import pytest
 from sqlalchemy import Connection
 
+from tests.contract.given import awaited
 from workq import WorkQueue, context
 from workq.errors import Cancel, ConfigError, PayloadError, Refused, Retry, Snooze, SoftTimeLimit
 from workq.job import Bookmark, JobState, NewStep, Stepped
@@ -35,6 +36,9 @@ class Steps:
 
     def is_cancelled(self, claim: Claim) -> bool:
         return self.asked
+
+    def wait_for(self, awaitable: Awaitable[Any]) -> Any:
+        return awaited(awaitable)
 
     def transaction(self, claim: Claim, *, added: Any = tuple) -> Any:
         raise AssertionError("no handler here does that")

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import workq
+from tests.contract.given import awaited
 from workq import WorkQueue
 from workq.context import current
 from workq.errors import Cancel, ConfigError, NotInTask, Retry, Snooze, SoftTimeLimit
@@ -52,7 +53,7 @@ def outcomes(
         asyncio.run(ended(together, call_async(together, handler)))
     else:
         try:
-            call(together, handler, until=until, clock=clock)
+            call(together, handler, until=until, clock=clock, wait=awaited)
         except BaseException as error:
             together.end(error)
     return together.outcomes(Random(1))

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from workq import codec, context
+from workq import answer, codec, context
 from workq.context import Additions
 from workq.errors import ConfigError, NotFound, Refused
 from workq.fingerprint import fingerprint
@@ -107,11 +107,15 @@ class Job:
         beginning). With a parameter `cursor` it is a generator that begins behind it (None: from the beginning) and
         yields pairs: an item, and the cursor behind it.
         """
+        if answer.is_coroutine_function(function):
+            raise ConfigError(f"the source of job {self.name!r} is read in a thread: no async def")
         self._source = function
         return function
 
     def taken(self, source: Callable[..., Any] | Source | Iterable[Any] | None) -> Job:
         """The same, with a source that was given beside the function."""
+        if answer.is_coroutine_function(source):
+            raise ConfigError(f"the source of job {self.name!r} is read in a thread: no async def")
         self._source = source
         return self
 
@@ -285,9 +289,9 @@ class Job:
 
         def call(part: list[Any]) -> object:
             additions.begin()
-            answer = self.function(part, **params)
+            found = answer.call(self.function, context.desk().wait_for, part, **params)
             additions.keep()
-            return answer
+            return found
 
         try:
             work(
@@ -306,9 +310,9 @@ class Job:
 
         async def call(part: list[Any]) -> object:
             additions.begin()
-            answer = await self.function(part, **params)
+            found = await answer.call_async(self.function, part, **params)
             additions.keep()
-            return answer
+            return found
 
         try:
             await work_async(
@@ -323,15 +327,13 @@ class Job:
 
     def iterate(self, partition: Any, _beginning: None, **params: Any) -> None:
         """The handler of its subtasks, of a plain function of partitions."""
-        iterate(lambda cursor: self.function(partition, cursor, **params), self._partition(), context.current())
+        call = partial(answer.call, self.function, context.desk().wait_for, partition, **params)
+        iterate(call, self._partition(), context.current())
 
     async def iterate_async(self, partition: Any, _beginning: None, **params: Any) -> None:
         """The handler of its subtasks, of a coroutine function of partitions."""
-        call = partial(self._call_async, partition, params)
+        call = partial(answer.call_async, self.function, partition, **params)
         await iterate_async(call, self._partition(), context.current())
-
-    async def _call_async(self, partition: Any, params: Mapping[str, Any], cursor: Any) -> object:
-        return await self.function(partition, cursor, **params)
 
     def _partition(self) -> Partition:
         limit_s = self.handler.time_limit_s

@@ -23,12 +23,14 @@ from contextlib import contextmanager
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from workq import codec
+from workq import answer, codec
 from workq.context import Current, Desk
 from workq.errors import Cancel, ConfigError, Retry, Snooze
 from workq.job import JOB_STARTS, JOB_UNWANTED, NewStep, Stepped
 from workq.names import check_delay_s
+from workq.opaque import is_a, kind_of
 from workq.retry import Exponential, Retries
+from workq.run import tell
 from workq.task import Claim
 
 if TYPE_CHECKING:
@@ -117,19 +119,19 @@ class Partition:
         """What becomes of an attempt whose handler has raised this, if it is no failure."""
         if not self._has_progressed or self.has_ended or self._gives_up(error):
             return None
-        log.warning("job.partition_raised", exc_info=error, extra={"task": self._claim.task_id, "steps": self._steps})
-        return Snooze(self._delay_s(error), f"it raised after {self._steps} steps: {type(error).__name__}")
+        tell(log, "job.partition_raised", error, task=self._claim.task_id, steps=self._steps)
+        return Snooze(self._delay_s(error), f"it raised after {self._steps} steps: {kind_of(error)}")
 
     def _gives_up(self, error: Exception) -> bool:
-        return not isinstance(error, Retry) and self._retries.gives_up(error)
+        return not is_a(error, Retry) and self._retries.gives_up(error)
 
     def _delay_s(self, error: Exception) -> float:
         rng = Random()
         try:
-            if isinstance(error, Retry) and error.in_s is not None:
+            if is_a(error, Retry) and error.in_s is not None:
                 return check_delay_s(error.in_s, "Retry")
             return self._retries.delay_s(1, error, rng=rng)
-        except Exception:  # the user's function may raise anything
+        except BaseException:  # the user's function may raise anything
             return Exponential().delay_s(1, rng=rng)
 
 
@@ -146,7 +148,7 @@ def iterate(call: Callable[[Any], object], partition: Partition, here: Current) 
     """
     while True:
         try:
-            call(partition.cursor)
+            answer.check(call(partition.cursor))
             if not partition.goes_on(here):
                 return
             if partition.wait_s > 0.0:
@@ -163,7 +165,7 @@ async def iterate_async(call: Callable[[Any], Awaitable[object]], partition: Par
     """`iterate` in this event loop."""
     while True:
         try:
-            await call(partition.cursor)
+            answer.check(await call(partition.cursor))
             if not partition.goes_on(here):
                 return
             if partition.wait_s > 0.0:

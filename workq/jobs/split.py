@@ -27,7 +27,9 @@ from workq.job import JOB_ENDED, JOB_PAUSES, JOB_UNWANTED, JobRow
 from workq.jobs.chunks import Unfit, chunks, partition
 from workq.jobs.sources import Page, Source
 from workq.ledger import Ledger, Unpublished
+from workq.opaque import kind_of
 from workq.produce import Producer, hint_rows
+from workq.run import tell
 from workq.stores import Stores
 from workq.task import FailedItem, NewSubtask
 
@@ -143,8 +145,8 @@ class Splitting:
             if self._subtasks and not self._record(total=None, is_last=False):
                 return None
             if self._has_progressed and self._waits is None:
-                log.warning("job.source_raised", exc_info=error, extra={"job": self._job.id, "items": self._made})
-                raise Snooze(AGAIN_S, f"its source raised: {type(error).__name__}") from error
+                tell(log, "job.source_raised", error, job=self._job.id, items=self._made)
+                raise Snooze(AGAIN_S, f"its source raised: {kind_of(error)}") from error
             raise
         return found
 

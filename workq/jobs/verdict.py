@@ -17,8 +17,9 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from workq import codec
-from workq.errors import PayloadError
+from workq import answer, codec
+from workq.errors import PayloadError, SoftTimeLimit
+from workq.opaque import is_a, kind_of
 
 TEXT_MAX: Final = 1000
 """Characters of what a handler says of one item."""
@@ -134,11 +135,25 @@ def _take(worked: Worked, items: Sequence[Any], part: range, value: object) -> N
     """What a handler has answered for a part of the items."""
     if value is None:
         return
+    found = Worked()
+    try:
+        _look_through(found, items, part, value)
+    except (WrongVerdict, SoftTimeLimit):
+        raise
+    except BaseException as error:  # of what the handler has made: its own methods may raise anything
+        raise WrongVerdict(f"its answer cannot be read: {kind_of(error)}") from None
+    worked.failed.update(found.failed)
+    worked.skipped.update(found.skipped)
+    worked.results.update(found.results)
+
+
+def _look_through(worked: Worked, items: Sequence[Any], part: range, value: object) -> None:
     verdict = Verdict(value) if isinstance(value, Mapping) else value
-    if not isinstance(verdict, Verdict):
+    if not is_a(verdict, Verdict):
+        _check_run(value)
         raise WrongVerdict(
             f"a handler of a list answers None, a mapping of failed items to errors, or a workq.Verdict; "
-            f"it answered {type(value).__name__}"
+            f"it answered {kind_of(value)}"
         )
     places: dict[str, list[int]] = {}
     for place in part:
@@ -149,7 +164,15 @@ def _take(worked: Worked, items: Sequence[Any], part: range, value: object) -> N
     for item in verdict.skipped:
         worked.skipped.update(place for place in _places(places, item) if place not in worked.failed)
     for item, result in _pairs(verdict.results):
+        _check_run(result)
         worked.results.update((place, result) for place in _places(places, item) if place not in worked.failed)
+
+
+def _check_run(value: object) -> None:
+    try:
+        answer.check(value)
+    except answer.NotRun as error:
+        raise WrongVerdict(str(error)) from None
 
 
 def _pairs(given: Mapping[Any, object] | Iterable[tuple[Any, object]]) -> Iterable[tuple[Any, object]]:

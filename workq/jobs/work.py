@@ -23,8 +23,9 @@ from workq.errors import Cancel, PayloadError, Retry, Snooze, SoftTimeLimit
 from workq.fingerprint import fingerprint
 from workq.job import SAMPLE_RESULTS, Collect
 from workq.jobs.verdict import Answered, Raised, Steps, Worked, bisected
+from workq.opaque import is_a
 from workq.retry import Exponential, Retries
-from workq.run import REASON_MAX, RESULT_MAX_BYTES, describe
+from workq.run import encoded, text_of
 from workq.task import Claim, FailedItem, Result
 from workq.task import Worked as Outcome
 
@@ -91,7 +92,7 @@ class Chunk:
         failed = tuple(self._failed(place, *worked.failed[place]) for place in final)
         succeeded = len(self._items) - len(worked.skipped) - len(again) - len(failed)
         last = self._last_error(worked)
-        text = "" if last is None else _text(last)
+        text = "" if last is None else text_of(last)
         outcome = Outcome(succeeded, len(worked.skipped), failed, error=text, **self._results(worked))
         if not again:
             return outcome
@@ -111,12 +112,12 @@ class Chunk:
 
     def _is_tried_again(self, worked: Worked, place: int) -> bool:
         error, calls = worked.failed[place]
-        if isinstance(error, BaseException) and self._retries.gives_up(error):
+        if is_a(error, BaseException) and self._retries.gives_up(error):
             return False
         return self._claim.failures + calls < self._claim.failures_max
 
     def _failed(self, place: int, error: object, calls: int) -> FailedItem:
-        text = codec.storable(_text(error), characters_max=ERROR_MAX)
+        text = codec.storable(text_of(error), characters_max=ERROR_MAX)
         return FailedItem(
             as_json(self._items[place]), self._claim.failures + calls, text, fingerprint(self._claim.name, "", text)
         )
@@ -127,10 +128,10 @@ class Chunk:
 
     def _delay_s(self, error: object, rng: Random) -> float:
         failures = self._claim.failures + 1
-        if isinstance(error, BaseException):
+        if is_a(error, BaseException):
             try:
                 return self._retries.delay_s(failures, error, rng=rng)
-            except Exception:  # the user's function may raise anything
+            except BaseException:  # the user's function may raise anything
                 return Exponential().delay_s(failures, rng=rng)
         return Exponential().delay_s(failures, rng=rng)
 
@@ -184,18 +185,9 @@ def _go_on(chunk: Chunk, answer: Answered | Raised, stops: Callable[[], bool]) -
         raise Cancel("it was cancelled while a bad item was looked for")
 
 
-def _text(error: object) -> str:
-    if isinstance(error, BaseException):
-        return describe(error)
-    return error if isinstance(error, str) else repr(error)
-
-
 def _result(item: object, value: object) -> Result:
     """A result that JSON cannot carry does not undo the work that was done."""
-    try:
-        return Result(as_json(item), codec.encode(value, path="result", max_bytes=RESULT_MAX_BYTES))
-    except PayloadError as error:
-        return Result(as_json(item), None, codec.storable(f"result_error: {error}", characters_max=REASON_MAX))
+    return Result(as_json(item), *encoded(value))
 
 
 def as_json(item: object) -> str:

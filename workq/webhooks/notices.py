@@ -15,12 +15,11 @@ concerns such an endpoint itself is told to the function alone: nobody would lea
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from workq import context
+from workq import answer, context
 from workq.delivery import OWN_TOPIC, NoticeKind
 from workq.errors import ConfigError
 from workq.ledger import Ledger
@@ -77,8 +76,10 @@ class Herald:
         Raises:
             ConfigError: the hook is no plain function.
         """
-        if hook is not None and (not callable(hook) or inspect.iscoroutinefunction(hook)):
+        if hook is not None and (not callable(hook) or answer.is_coroutine_function(hook)):
             raise ConfigError("on_notice: need a function of one Notice, which is called in a thread: no async def")
+        if answer.is_generator_function(hook):
+            raise ConfigError("on_notice: need a function of one Notice; a generator is called, and never run")
         self._ledger = ledger
         self._hook = hook
         self._forward = forward
@@ -100,4 +101,4 @@ class Herald:
         if notice.topic != OWN_TOPIC and ledger.endpoints(topic=OWN_TOPIC, limit=1):
             self._forward(notice)
         if self._hook is not None:
-            self._hook(notice)
+            answer.check(answer.call(self._hook, context.desk().wait_for, notice))
