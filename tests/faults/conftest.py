@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -17,16 +18,39 @@ __all__ = ["certificate", "fast_leg", "intruder", "leg", "open_leg", "server", "
 
 @pytest.fixture(scope="session")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a throw-away authority (ca.pem) and a certificate for 127.0.0.1 only (server.pem, server.key)."""
+    """A folder with a throw-away authority and certificates, each for 127.0.0.1 only and with the key server.key.
+
+    ca.pem: the authority; server.pem: signed by it; expired.pem: signed by it, and over since yesterday; other.pem: an
+    authority of that name, too, with another key.
+    """
     folder = tmp_path_factory.mktemp("tls")
 
     def openssl(*words: str) -> None:
         subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
 
     key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=authority", "-days", "2")
+    for name in ("ca", "other"):
+        of = ("-keyout", f"{name}.key", "-out", f"{name}.pem", "-subj", "/CN=authority")
+        openssl("req", "-x509", *key, *of, "-days", "2")
     openssl("req", *key, "-keyout", "server.key", "-out", "server.csr", "-subj", "/CN=server")
-    (folder / "names").write_text("subjectAltName=IP:127.0.0.1\n")
+    (folder / "names").write_text("subjectAltName=IP:127.0.0.1\nauthorityKeyIdentifier=keyid\n")
     sign = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "names", "-days", "2")
     openssl("x509", "-req", "-in", "server.csr", "-out", "server.pem", *sign)
+    _expire(folder)
     return folder
+
+
+def _expire(folder: Path) -> None:
+    """server.pem once more, with a time that is over: openssl 3.0 makes none."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+
+    authority = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
+    server = x509.load_pem_x509_certificate((folder / "server.pem").read_bytes())
+    now = datetime.now(UTC)
+    made = x509.CertificateBuilder(server.issuer, server.subject, server.public_key(), x509.random_serial_number())
+    made = made.not_valid_before(now - timedelta(days=3)).not_valid_after(now - timedelta(days=1))
+    for extension in server.extensions:
+        made = made.add_extension(extension.value, extension.critical)
+    signed = made.sign(authority, hashes.SHA256())  # type: ignore[arg-type]  # it is one that signs
+    (folder / "expired.pem").write_bytes(signed.public_bytes(serialization.Encoding.PEM))

@@ -20,6 +20,11 @@ _CROWDED: Final = "It has no connection left: allow more of them, or run fewer p
 _SLOW: Final = "It took longer than statement_s allows: see what keeps the server busy."
 _LOCKED: Final = "Somebody else holds its rows for too long: see who has a transaction open."
 _READ_ONLY: Final = "It takes no writes: is it a standby? Name the primary by WORKQ_LEDGER_URL."
+_UNVERIFIED: Final = (
+    "TLS could not verify it: name its authority in the URL (sslrootcert= on PostgreSQL, ssl_ca= on MySQL), and the "
+    "host as its certificate does; renew a certificate that has expired."
+)
+_NO_TLS: Final = "It does not offer TLS, which the URL requires: set it up there; nothing was sent in the clear."
 _POSTGRESQL: Final = {
     "28000": _NO_LOGIN,
     "28P01": _NO_LOGIN,
@@ -32,6 +37,11 @@ _POSTGRESQL: Final = {
     "25006": _READ_ONLY,
 }
 _SAID: Final = {
+    "certificate verify failed": _UNVERIFIED,
+    "does not match host name": _UNVERIFIED,
+    "root certificate file": _UNVERIFIED,
+    "server does not support SSL": _NO_TLS,
+    "SSL is required": _NO_TLS,
     "password authentication failed": _NO_LOGIN,
     "no password supplied": _NO_LOGIN,
     "no pg_hba.conf entry": "Its pg_hba.conf lets nobody in as this user from here: add a line there.",
@@ -41,7 +51,7 @@ _SAID: Final = {
     "query_wait_timeout": "The pooler has no connection to the server left: allow more (default_pool_size).",
     "statement pooling mode": "workq needs transactions: set pool_mode to transaction, or to session.",
 }
-"""psycopg tells no code of what the server said before the login, and poolers have one code for all."""
+"""psycopg tells no code of what the server said before the login, PyMySQL none of TLS, and poolers one code for all."""
 _MYSQL: Final = {
     1044: _NO_RIGHT,
     1045: _NO_LOGIN,
@@ -67,11 +77,15 @@ def cure_of(dialect: str, error: Any) -> str:
             found = next((cure for name, cure in _SQLITE.items() if kind.startswith(name)), None)
             return found or "Does its folder exist, and may this user write there?"
         case "postgresql":
-            found = _POSTGRESQL.get(getattr(error, "sqlstate", None) or "")
-            found = found or next((cure for said, cure in _SAID.items() if said in text), None)
+            found = _POSTGRESQL.get(getattr(error, "sqlstate", None) or "") or _said(text)
             if found is None and "does not exist" in text:
                 found = _NO_DATABASE if 'database "' in text else _NO_LOGIN if 'role "' in text else None
         case _:
             arguments = getattr(error, "args", ())
             found = _MYSQL.get(arguments[0]) if arguments and isinstance(arguments[0], int) else None
+            found = found or _said(text)
     return found or "Is it running?"
+
+
+def _said(text: str) -> str | None:
+    return next((cure for said, cure in _SAID.items() if said in text), None)

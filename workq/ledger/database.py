@@ -45,6 +45,7 @@ from workq.errors import CommitUnknown, ConfigError, LedgerUnavailable, MissingE
 from workq.ledger.cures import cure_of
 from workq.ledger.entered import Entered
 from workq.ledger.kept import DriverOf, Kept, Trace, send
+from workq.ledger.mysql import with_tls
 from workq.ledger.sqltime import plus
 from workq.ledger.tables import Tables
 from workq.ledger.writer import NotInTurn, Writer, begin_writing, when_free
@@ -374,7 +375,7 @@ class Database:
             engine.dispose(close=False)
 
     def _open(self, *, commits_itself: bool = False) -> Engine:
-        options: dict[str, Any] = {}
+        url, options = self.url, dict[str, Any]()
         if self.dialect == "sqlite":
             options["connect_args"] = {"check_same_thread": False, "timeout": self._statement_timeout_s / 2}
             options["pool_size"] = 8
@@ -400,10 +401,13 @@ class Database:
                 "charset": "utf8mb4",
             }
             options["isolation_level"] = "READ COMMITTED"
+            url, tls = with_tls(url)
+            if tls is not None:
+                options["connect_args"]["ssl"] = tls
         if self.dialect != "sqlite":
             options |= {"pool_size": 4, "max_overflow": 28, "pool_recycle": 1800, "pool_timeout": 10}
         try:
-            engine = create_engine(self.url, hide_parameters=True, **options)
+            engine = create_engine(url, hide_parameters=True, **options)
         except (ModuleNotFoundError, NoSuchModuleError) as error:
             extra = _EXTRA.get(self.dialect, self.dialect)
             raise MissingExtra(

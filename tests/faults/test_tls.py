@@ -1,0 +1,211 @@
+"""TLS of every store: another authority, another name, a time that is over, no TLS at all: an error, and no way around.
+
+The right authority and name are accepted, by the real servers. amqps and rediss with them: see the faults of each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import ssl
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from sqlalchemy import text
+
+from tests.conftest import Private
+from workq.broker.rabbitmq import RabbitMQBroker
+from workq.errors import BrokerUnavailable, ConfigError, InFlightUnavailable, LedgerUnavailable
+from workq.inflight.redis import RedisInFlight
+from workq.ledger.database import Database
+from workq.testing.servers import MariaDB, PostgreSQL, start_mariadb, start_postgres
+
+CANARY = "c4nary-8d"
+FAULTS = {
+    "another authority": ("127.0.0.1", "other.pem", "server.pem"),
+    "another name": ("localhost", "ca.pem", "server.pem"),
+    "a time that is over": ("127.0.0.1", "ca.pem", "expired.pem"),
+}
+"""The host that is asked for, the authority that is trusted, and the certificate that is shown."""
+
+
+def is_encrypted(url: str) -> bool:
+    """Whether the ledger's own connection is, as the server says."""
+    database = Database(url)
+    try:
+        with database.read() as tx:
+            if database.dialect == "postgresql":
+                return bool(tx.execute(text("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()")).scalar())
+            return bool(tx.execute(text("SHOW STATUS LIKE 'Ssl_cipher'")).one()[1])
+    finally:
+        database.close()
+
+
+class Secured:
+    """A database with TLS. `url`: as its user, with what verifies the server; `show`: another certificate."""
+
+    def __init__(self, url: Callable[[str, Path], str], show: Callable[[str], None], authority: Path) -> None:
+        self._url, self.show, self.authority = url, show, authority
+
+    def url(self, host: str = "127.0.0.1", trusted: str = "ca.pem") -> str:
+        return self._url(host, self.authority / trusted)
+
+
+@pytest.fixture(scope="module")
+def readable(authority: Path) -> Iterator[Path]:
+    """A folder that the accounts of the servers may read, for their key and what they show."""
+    folder = Path(tempfile.mkdtemp(prefix="workq-tls-"))
+    folder.chmod(0o755)
+    for name in ("server.pem", "server.key"):
+        shutil.copy(authority / name, folder / name)
+        (folder / name).chmod(0o644)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def postgresql(request: pytest.FixtureRequest, authority: Path) -> Iterator[Secured]:
+    with Private(request.config)(start_postgres) as server:
+
+        def tell(*statements: str) -> None:
+            with psycopg.connect(server.url, autocommit=True) as admin:
+                for statement in statements:
+                    admin.execute(statement)
+
+        def show(name: str) -> None:
+            for source, target in ((name, "shown.pem"), ("server.key", "shown.key")):
+                shutil.copy(authority / source, server.folder / target)
+                (server.folder / target).chmod(0o600)
+                owner = server.folder.stat()
+                shutil.chown(server.folder / target, owner.st_uid, owner.st_gid)
+            tell("SELECT pg_reload_conf()")
+
+        show("server.pem")
+        tell(
+            f"ALTER SYSTEM SET ssl_cert_file = '{server.folder}/shown.pem'",
+            f"ALTER SYSTEM SET ssl_key_file = '{server.folder}/shown.key'",
+            "ALTER SYSTEM SET ssl = on",
+            "SELECT pg_reload_conf()",
+        )
+
+        def url(host: str, trusted: Path) -> str:
+            return f"postgresql://workq:{CANARY}@{host}:{server.port}/workq?sslmode=verify-full&sslrootcert={trusted}"
+
+        yield Secured(url, show, authority)
+
+
+@pytest.fixture(scope="module")
+def mysql(request: pytest.FixtureRequest, authority: Path, readable: Path) -> Iterator[Secured]:
+    options = [f"--ssl-cert={readable / 'server.pem'}", f"--ssl-key={readable / 'server.key'}"]
+    with Private(request.config)(start_mariadb, options=options) as server:
+
+        def show(name: str) -> None:
+            shutil.copy(authority / name, readable / "server.pem")
+            admin = Database(server.url)
+            with admin.engine.begin() as tx:
+                tx.exec_driver_sql("FLUSH SSL")
+            admin.close()
+
+        def url(host: str, trusted: Path) -> str:
+            return f"mysql://workq:workq@{host}:{server.port}/workq?ssl_ca={trusted}&ssl_verify_identity=true"
+
+        yield Secured(url, show, authority)
+
+
+@pytest.mark.parametrize("store", ["postgresql", "mysql"])
+def test_a_database_is_verified_by_its_authority_its_name_and_its_time(
+    request: pytest.FixtureRequest, store: str
+) -> None:
+    secured: Secured = request.getfixturevalue(store)
+
+    assert is_encrypted(secured.url())
+    for host, trusted, shown in FAULTS.values():
+        secured.show(shown)
+        with pytest.raises(LedgerUnavailable, match="TLS could not verify it") as failed:
+            is_encrypted(secured.url(host, trusted))
+        secured.show("server.pem")
+        assert CANARY not in str(failed.value)
+    with pytest.raises((LedgerUnavailable, ConfigError), match=r"(?i)no such file|does not exist"):
+        is_encrypted(secured.url(trusted="missing.pem"))
+
+
+def test_a_database_without_tls_is_refused_where_the_url_requires_it(
+    postgres_server: PostgreSQL, mariadb_server: MariaDB, authority: Path
+) -> None:
+    for url in (
+        f"{postgres_server.url}?sslmode=verify-full&sslrootcert={authority / 'ca.pem'}",
+        f"{postgres_server.url}?sslmode=require",
+        f"{mariadb_server.url}?ssl_ca={authority / 'ca.pem'}",
+        f"{mariadb_server.url}?ssl_verify_cert=true",
+    ):
+        with pytest.raises(LedgerUnavailable, match="does not offer TLS"):
+            is_encrypted(url)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "ssl_ca={other}",
+        "ssl_verify_identity=true",
+        "ssl_verify_cert=true",
+        "ssl_check_hostname=true",
+        "ssl_cert={server}&ssl_key={key}",
+        "ssl_ca={other}&ssl_verify_cert=true&ssl_check_hostname=false",
+    ],
+)
+def test_no_combination_of_mysqls_options_verifies_less_than_it_says(
+    mysql: Secured, authority: Path, query: str
+) -> None:
+    """Its certificate is signed by an authority that neither the system nor `other` knows."""
+    named = query.format(other=authority / "other.pem", server=authority / "server.pem", key=authority / "server.key")
+
+    with pytest.raises(LedgerUnavailable, match="TLS could not verify it"):
+        is_encrypted(f"{mysql.url().partition('?')[0]}?{named}")
+
+
+def test_what_mysql_is_told_not_to_verify_is_encrypted_still(mysql: Secured, authority: Path) -> None:
+    place = mysql.url("localhost").partition("?")[0]
+
+    assert is_encrypted(f"{place}?ssl_verify_cert=false")
+    assert is_encrypted(f"{place}?ssl_ca={authority / 'ca.pem'}&ssl_check_hostname=false")
+    assert is_encrypted(f"{place}?ssl_ca={authority / 'ca.pem'}&ssl_verify_identity=false")
+    with pytest.raises(ConfigError, match="ssl_verify_cert in the URL is true or false"):
+        Database(f"{place}?ssl_verify_cert=maybe")
+
+
+@pytest.fixture
+def over(authority: Path) -> Iterator[int]:
+    """The port of a server with a certificate whose time is over. It speaks TLS alone: nobody comes further."""
+    trust = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    trust.load_cert_chain(authority / "expired.pem", authority / "server.key")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):  # closed, at the end
+                while True:
+                    accepted, _ = listener.accept()
+                    with contextlib.suppress(OSError), accepted, trust.wrap_socket(accepted, server_side=True) as one:
+                        one.recv(1)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(10)
+
+
+def test_a_certificate_whose_time_is_over_is_refused_by_amqps_and_rediss(authority: Path, over: int) -> None:
+    broker = RabbitMQBroker(f"amqps://u:{CANARY}@127.0.0.1:{over}/?cacertfile={authority / 'ca.pem'}")
+    inflight = RedisInFlight(f"rediss://:{CANARY}@127.0.0.1:{over}/0?ssl_ca_certs={authority / 'ca.pem'}")
+
+    with pytest.raises(BrokerUnavailable, match=r"could not be verified by TLS.*expired"):
+        broker.check()
+    with pytest.raises(InFlightUnavailable, match=r"certificate that is not trusted.*expired"):
+        inflight.check()
+    broker.close()
+    inflight.close()

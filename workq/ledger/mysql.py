@@ -1,0 +1,57 @@
+"""What only MySQL and MariaDB need: TLS by the options of the URL, verified as a whole or not at all.
+
+PyMySQL and SQLAlchemy share the options between them, so that some of them cancel others: with an authority, a request
+to verify the host loses it; without one, the host is not verified even where that is asked for. So they are read here.
+"""
+
+from __future__ import annotations
+
+import ssl
+from typing import Final
+
+from sqlalchemy.engine import URL
+
+from workq.errors import ConfigError
+
+_FILES: Final = ("ssl_ca", "ssl_capath", "ssl_cert", "ssl_key", "ssl_key_password", "ssl_cipher")
+_SWITCHES: Final = ("ssl_verify_cert", "ssl_verify_identity", "ssl_check_hostname")
+_WORDS: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+def with_tls(url: URL) -> tuple[URL, ssl.SSLContext | None]:
+    """The URL without its options of TLS, and what they ask for; None: they ask for nothing.
+
+    With any of them TLS is required, the certificate is verified (by `ssl_ca`, or by the authorities that the system
+    trusts) and so is the host, unless an option says false.
+
+    Raises:
+        ConfigError: a file cannot be used, or a switch is neither true nor false.
+    """
+    given = {name: str(url.query[name]) for name in (*_FILES, *_SWITCHES) if name in url.query}
+    if not given:
+        return url, None
+    switches = {name: _switch(name, given[name]) for name in _SWITCHES if name in given}
+    try:
+        context = ssl.create_default_context(cafile=given.get("ssl_ca"), capath=given.get("ssl_capath"))
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # what MySQL makes for itself does not pass that
+        if "ssl_cert" in given:
+            context.load_cert_chain(given["ssl_cert"], given.get("ssl_key"), given.get("ssl_key_password"))
+        if "ssl_cipher" in given:
+            context.set_ciphers(given["ssl_cipher"])
+    except OSError as error:  # also of ssl
+        raise ConfigError(
+            f"ledger: the files of ssl_ca, ssl_cert and ssl_key in the URL cannot be used ({error.strerror or error})"
+        ) from None
+    if not switches.get("ssl_verify_identity", switches.get("ssl_check_hostname", True)):
+        context.check_hostname = False
+    if not switches.get("ssl_verify_cert", True):
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return url.difference_update_query(list(given)), context
+
+
+def _switch(name: str, text: str) -> bool:
+    found = _WORDS.get(text.lower())
+    if found is None:
+        raise ConfigError(f"ledger: {name} in the URL is true or false")
+    return found
