@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, assert_never
 
 from workq.config import Settings
@@ -25,8 +25,9 @@ from workq.ledger import Applied, Evidence, Fence, Marker, Prunable, Unpublished
 from workq.marker import proofs
 from workq.plan import Expire, Lost, Orphan, Plan, Promote, Prune, Reap, Rehint, Relay, name_of
 from workq.relay import publish
+from workq.remains import remains_of
 from workq.stores import Stores
-from workq.sweep import Look, gone_from_here, look_for_the_dead, of_absence, of_silence
+from workq.sweep import Look, gone_from_here, look_for_the_dead, of_absence, of_silence, settle_in_its_place
 from workq.task import State
 
 
@@ -172,22 +173,24 @@ class _Work:
         if why is None:
             known = {one.id: one for one in self.stores.ledger.workers()}
             by = {**self._by, "row": "reap"}
-            if (facts := known.get(worker)) is None:
-                reaped = None
-            elif row.how == "gone":
-                reaped = self.stores.ledger.reap(worker, of_absence(facts), planned=row.foresight, by=by)
-            else:
+            if (facts := known.get(worker)) is not None:
+                is_gone = row.how == "gone"
+                absence = of_absence(facts) if is_gone else of_silence(facts, has_lease=worker in look.leases)
+                left = remains_of(facts, absence)
+                retries = settle_in_its_place(self.stores, left.outcomes)
+                settled = {one.claim.task_id for one in left.outcomes}
+                claims = tuple(one for one in row.foresight.claims if one.fence.task_id not in settled)
                 reaped = self.stores.ledger.reap(
                     worker,
-                    of_silence(facts, has_lease=worker in look.leases),
-                    suspected_for_s=look.suspected_for_s,
-                    lease_s=self.settings.times.lease_s,
-                    planned=row.foresight,
+                    left.evidence,
+                    suspected_for_s=None if is_gone else look.suspected_for_s,
+                    lease_s=0.0 if is_gone else self.settings.times.lease_s,
+                    planned=replace(row.foresight, claims=claims),
                     by=by,
                 )
-            if reaped is not None:
-                self.done.applied["reap"] += 1
-                return reaped.hints
+                if reaped is not None:
+                    self.done.applied["reap"] += 1
+                    return [*reaped.hints, *retries]
             why = self._why_moved(row) or "somebody was faster, or it beat in this very moment"
         self.done.refused.append(("reap", worker, why))
         return ()

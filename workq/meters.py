@@ -4,8 +4,10 @@ Everything is computed at the moment of asking from the ledger's rows and events
 counter can disagree with what happened.
 
 A duplicate start is an attempt that had started and did not settle its task, whose task then started again: a task that
-failed and is tried again is none, nor is what was fetched and never begun. When it is not known whether an attempt had
-started, it counts as started, so that the meter never flatters.
+failed and is tried again is none, nor is what was claimed and never begun. Where nobody can say whether an attempt had
+started (its host is lost, or its process was paused), it counts as started, so that the meter never flatters, and the
+answer says how many those are (`assumed`). A result that came late from there proves that it had. What runs now counts
+as started from its claim on.
 
 A recovery is the time from a worker's last beat in the ledger to the end of its claims. It died between that beat and
 the next one, so the true time may be shorter by a beat (`Times.worker_beat_s`); a bound counts as exceeded only when
@@ -25,11 +27,14 @@ from typing import Final
 
 from workq.config import Times
 from workq.doctor import Bounds
+from workq.evidence import STARTED_UNKNOWN
 from workq.ledger import Ledger, Standing
 from workq.task import Event, State
 
 EVENTS_MAX: Final = 100_000
 """How many events are read at most; when there are more, the newest are, and the answer says so."""
+_NEVER_STARTED: Final = ("bad_payload", "bad_arguments", "no_handler")
+"""Of these a task died before any handler was called."""
 _KINDS: Final = ("reaped", "failed", "snoozed", "late_result", "cancelled", "revived", "hints_lost")
 
 
@@ -102,6 +107,8 @@ class Meters:
     is_complete: bool
     starts: int
     duplicates: Mapping[Cause, int]
+    assumed: int
+    """Of the duplicates, those of which nobody saw whether the first attempt had started."""
     late_results: int
     hints_lost: int
     losses: int
@@ -145,9 +152,12 @@ def measure(ledger: Ledger, times: Times, *, within_s: float) -> Meters:
         [event.task_id for event in (*interrupted, *by_kind["revived"]) if event.task_id is not None] + named
     )
     duplicates: Counter[Cause] = Counter()
+    assumed = 0
+    came_late = {(event.task_id, event.attempt) for event in by_kind["late_result"]}
     for event in interrupted:
         if _started_again(event, tasks, ends):
             duplicates[_cause(event.detail.get("kind"))] += 1
+            assumed += _is_assumed(event) and (event.task_id, event.attempt) not in came_late
     for event in by_kind["revived"]:
         if _replayed(event, tasks, ends):
             duplicates[Cause.REPLAY] += 1
@@ -156,6 +166,7 @@ def measure(ledger: Ledger, times: Times, *, within_s: float) -> Meters:
         is_complete=len(events) < EVENTS_MAX,
         starts=ledger.begun(within_s=within_s) + sum(map(len, ends.values())),
         duplicates={cause: duplicates[cause] for cause in Cause if duplicates[cause]},
+        assumed=assumed,
         late_results=len(by_kind["late_result"]),
         hints_lost=sum(int(event.detail.get("tasks", 0)) for event in losses),
         losses=len(losses),
@@ -172,6 +183,11 @@ def had_started(event: Event) -> bool:
     return "started" not in detail and detail.get("charged") != "nothing"
 
 
+def _is_assumed(event: Event) -> bool:
+    """Whether nobody saw if the attempt that a `reaped` event ended had started."""
+    return "started" not in event.detail or STARTED_UNKNOWN in event.detail.get("unknown", ())
+
+
 # -- duplicate starts
 
 
@@ -181,7 +197,8 @@ def _ends(events: Iterable[Event]) -> dict[str, dict[int, datetime]]:
     for event in events:
         if event.task_id is None or event.attempt is None:
             continue
-        is_end = event.kind in ("failed", "snoozed", "cancelled") or (event.kind == "reaped" and had_started(event))
+        is_end = event.kind in ("failed", "snoozed", "cancelled") and event.detail.get("dead") not in _NEVER_STARTED
+        is_end = is_end or (event.kind == "reaped" and had_started(event))
         if is_end:
             ends[event.task_id].setdefault(event.attempt, event.at)
     return ends

@@ -25,6 +25,7 @@ from workq.errors import ConfigError, InFlightUnavailable, Refused
 from workq.incarnation import this_person
 from workq.ledger import Fence, Foreseen, Foresight, Marker, Prunable
 from workq.marker import proofs, slack_s
+from workq.remains import remains_of
 from workq.stores import Stores
 from workq.sweep import STEPS, Look, gone_from_here, look_for_the_dead, of_absence, of_silence
 from workq.task import State
@@ -263,12 +264,13 @@ class _Draft:
 
     def reap(self) -> None:
         for row in gone_from_here(self.stores):
-            evidence = of_absence(row)
+            evidence = remains_of(row, of_absence(row)).evidence
             if (foresight := self.stores.ledger.foresee(row.id, evidence)) is not None:
                 self._reap(foresight, "gone", evidence.cause)
         self.look = look_for_the_dead(self.stores, self.settings, dry_run=True)
         for worker in self.look.confirmed:
-            evidence = of_silence(self.look.live[worker], has_lease=worker in self.look.leases)
+            row = self.look.live[worker]
+            evidence = remains_of(row, of_silence(row, has_lease=worker in self.look.leases)).evidence
             foresight = self.stores.ledger.foresee(worker, evidence) if worker not in self.reaped else None
             if foresight is not None and foresight.suspected_at is not None:
                 since = f"suspected {self._ago(foresight.suspected_at)}"

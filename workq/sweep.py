@@ -18,8 +18,8 @@ suspicion: it is noted in the worker's row, and acted on by a later pass, at lea
 neither the lease nor the worker's own heartbeat in the ledger came back. A young in-flight store (it was wiped) is
 given three beats to fill again. When more than half of the fleet, and more than one, looks dead at once, it is more
 likely that we see badly: that is an alarm, and a third look a beat later decides. Only what this machine's kernel says
-is no suspicion: a process of this machine that is gone, with its supervisor gone too, is dead at once; and what it had
-done and not settled stands on its board (board.py), and is settled in its place.
+is no suspicion: a process of this machine that is gone, with its supervisor gone too, is dead at once. What a process
+of this machine had done and not settled is settled in its place, before its claims end (see remains.py).
 
 What a crash leaves at each step, the next pass finishes: claims end first, then what was held is marked unpublished,
 then the entries are dropped, then the hints follow: a hint that arrives while the dead still seem to hold its task
@@ -36,7 +36,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from workq.board import Board
 from workq.config import Settings
 from workq.errors import BrokerUnavailable, InFlightUnavailable, Unavailable
 from workq.evidence import Kind
@@ -46,6 +45,7 @@ from workq.inflight import Lease
 from workq.ledger import Evidence, Reaped, Unpublished, WorkerRow
 from workq.marker import mark
 from workq.relay import publish
+from workq.remains import remains_of
 from workq.settle import ended_of, freed_of, retries_of
 from workq.stores import Stores
 from workq.task import Settlement
@@ -288,16 +288,18 @@ def _reap(stores: Stores, settings: Settings, done: Swept, *, limit: int, dry_ru
     look = look_for_the_dead(stores, settings, dry_run=dry_run)
     done.is_quiet, done.is_braked, done.suspected_workers = look.is_quiet, look.is_braked, len(look.missing)
     for worker in look.confirmed[:limit]:
+        left = remains_of(look.live[worker], of_silence(look.live[worker], has_lease=worker in look.leases))
+        retries = [] if dry_run else settle_in_its_place(stores, left.outcomes)
         reach("sweep.before_reap")
         reaped = stores.ledger.reap(
             worker,
-            of_silence(look.live[worker], has_lease=worker in look.leases),
+            left.evidence,
             suspected_for_s=look.suspected_for_s,
             lease_s=settings.times.lease_s,
             dry_run=dry_run,
         )
         if reaped is not None:
-            finish_reaping(stores, settings, reaped, done, dry_run=dry_run)
+            finish_reaping(stores, settings, reaped, done, retries=retries, dry_run=dry_run)
     for worker in look.half_reaped:
         finish_reaping(stores, settings, Reaped(worker, 0, 0, ()), done, dry_run=dry_run)
 
@@ -369,15 +371,15 @@ def _reap_the_gone(stores: Stores, settings: Settings, done: Swept, *, limit: in
     While the supervisor lives, it reaps them itself, and knows more about how they died.
     """
     for row in gone_from_here(stores)[:limit]:
-        board = None if dry_run else Board.of(row.id)
-        retries = [] if board is None else settle_in_its_place(stores, board.outcomes())
+        left = remains_of(row, of_absence(row))
+        retries = [] if dry_run else settle_in_its_place(stores, left.outcomes)
         reach("sweep.before_reap")
-        reaped = stores.ledger.reap(row.id, of_absence(row), dry_run=dry_run)
+        reaped = stores.ledger.reap(row.id, left.evidence, dry_run=dry_run)
         if reaped is not None:
             with as_far_as_possible(done):
                 finish_reaping(stores, settings, reaped, done, retries=retries, dry_run=dry_run)
-        if board is not None:
-            board.remove()
+        if left.board is not None and not dry_run:
+            left.board.remove()
 
 
 def settle_in_its_place(stores: Stores, outcomes: Sequence[Settlement]) -> list[Unpublished]:

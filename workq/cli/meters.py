@@ -43,6 +43,7 @@ def document(found: Meters) -> dict[str, Any]:
             "total": sum(found.duplicates.values()),
             "per_million": found.duplicates_per_million,
             "causes": found.duplicates,
+            "assumed": found.assumed,
         },
         "late_results": found.late_results,
         "hints_lost": {"tasks": found.hints_lost, "proofs": found.losses, "started": asdict(found.hints_lost_started)},
@@ -62,10 +63,13 @@ def document(found: Meters) -> dict[str, Any]:
 def _show(session: Session, found: Meters) -> None:
     causes = ", ".join(f"{count} {cause}" for cause, count in found.duplicates.items())
     total, share = sum(found.duplicates.values()), found.duplicates_per_million
+    twice = f"{total} ({causes}): {share:,.0f} of a million starts" if causes else f"{total}"
+    if found.assumed:
+        twice += f"; of {found.assumed} nobody saw whether the first attempt had begun"
     record(
         [
             ("starts", found.starts),
-            ("started twice", total if not causes else f"{total} ({causes}): {share:,.0f} of a million starts"),
+            ("started twice", twice),
             ("late results", found.late_results),
             ("hints lost", f"{found.hints_lost} (proved by {found.losses} markers)" if found.losses else 0),
         ]

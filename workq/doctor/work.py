@@ -108,6 +108,7 @@ def _meters(ledger: Ledger, settings: Settings) -> Iterator[Check]:
             Level.OK,
             f"in the last {METERS_S / 3600:.0f} hours: starts {found.starts}, started twice {twice}"
             + (f" ({causes})" if causes else "")
+            + (f", of {found.assumed} nobody saw whether the first attempt had begun" if found.assumed else "")
             + f", late results {found.late_results}, hints lost and sent again {found.hints_lost}",
         )
 

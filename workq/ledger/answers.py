@@ -173,7 +173,7 @@ class Evidence:
     outcome was not settled. `failed` maps those that were killed for exceeding their hard limit to (error, seconds
     until the next attempt); the others were not at fault and are not charged when it is non-empty. `is_bystander`: it
     was killed for want of memory beside a process that had used more, and nothing in it is charged. `kind` says how its
-    end is known, `facts` what a supervisor saw.
+    end is known, `facts` what a supervisor saw. `is_seen`: somebody saw it die, so that what ran then is charged.
     """
 
     cause: str
@@ -183,6 +183,7 @@ class Evidence:
     facts: Facts = NO_FACTS
     ended: frozenset[str] = frozenset()
     is_bystander: bool = False
+    is_seen: bool = True
 
 
 @dataclass(frozen=True, slots=True)

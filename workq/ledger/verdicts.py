@@ -106,7 +106,8 @@ def _has_started(row: Row[Any], evidence: Evidence) -> bool:
 
 def _is_running(row: Row[Any], evidence: Evidence) -> bool:
     """Whether its process was seen to die while this attempt's handler ran."""
-    return evidence.started is not None and _has_started(row, evidence) and row.id not in evidence.ended
+    is_known = evidence.is_seen and evidence.started is not None
+    return is_known and _has_started(row, evidence) and row.id not in evidence.ended
 
 
 def _verdict(row: Row[Any], evidence: Evidence, *, is_alone: bool) -> Verdict:
