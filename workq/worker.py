@@ -18,6 +18,7 @@ expects. Then the process leaves without a goodbye, and its supervisor ends its 
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
@@ -295,7 +296,13 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    code = main()
-    shut_down()
-    sys.stdout.flush()
+    code = 1
+    try:
+        code = main()
+    except BaseException:
+        log.critical("worker.broken", exc_info=True)
+    with contextlib.suppress(BaseException):
+        shut_down()
+    with contextlib.suppress(BaseException):  # a handler may have closed or replaced it
+        sys.stdout.flush()
     os._exit(code)  # a handler thread that never ends must not keep the process: what it ran was handed on

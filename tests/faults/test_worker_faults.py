@@ -148,6 +148,20 @@ def test_a_drained_queue_ends_a_worker_that_was_asked_to_drain_it(fast_leg: Leg)
     check_settled_once(fast_leg, ids)
 
 
+@pytest.mark.parametrize("how", [["close_stdout", "close_stderr"], ["replace_streams"]], ids="-".join)
+def test_a_handler_that_takes_away_the_streams_of_its_process_costs_the_drain_nothing(
+    how: list[str], fast_leg: Leg
+) -> None:
+    ids = [fast_leg["misbehave"].enqueue(one).id for one in [*how, "memory"]] + [fast_leg["note"].enqueue(1).id]
+    with fast_leg.fleet(processes=1, threads=1, drain=True) as fleet:
+        assert fleet.wait(60) == 0
+
+    states = [found(fast_leg, task_id).state for task_id in ids]
+    assert states == [*[State.SUCCEEDED] * len(how), State.DEAD, State.SUCCEEDED]
+    assert "child_died" not in fleet.text()
+    assert "Fatal Python error" not in fleet.text()
+
+
 def test_a_fleet_killed_in_the_middle_of_its_drain_loses_nothing(fast_leg: Leg) -> None:
     """F13."""
     ids = notes(fast_leg, 4, 2.0)

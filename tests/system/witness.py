@@ -15,7 +15,7 @@ from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import text
 
@@ -145,6 +145,19 @@ def misbehave(how: str) -> None:
             ctypes.string_at(0)
         case "surrogate":
             raise ValueError("lone \ud800 and NUL \x00")
+        case "close_stdout":
+            sys.stdout.close()
+        case "close_stderr":
+            sys.stderr.close()
+        case "replace_streams":
+            sys.stdout = sys.stderr = cast(Any, BadStream())
+
+
+class BadStream:
+    """Nothing can be written to it, nor asked of it."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise SystemExit(name)
 
 
 @wq.task(name="witness.amisbehave", queue="witness", failures_max=1, crashes_max=2)
