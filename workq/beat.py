@@ -21,6 +21,7 @@ from workq.errors import LeaseLost, Unavailable
 from workq.failpoints import reach
 from workq.held import Held
 from workq.incarnation import Incarnation
+from workq.ledger import Unpublished
 from workq.stores import Stores
 
 log = logging.getLogger("workq.beat")
@@ -39,12 +40,15 @@ class Heart:
         *,
         me: Incarnation,
         times: Times,
+        offer: Callable[[Sequence[Unpublished]], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`offer` publishes hints soon, without waiting for it."""
         self._stores = stores
         self._held = held
         self._me = me
         self._times = times
+        self._offer = offer
         self._clock = clock
         self._trust_until = float("-inf")
         self._ledger_at = 0.0
@@ -75,7 +79,7 @@ class Heart:
         if self._clock() >= self._ledger_at:
             self._ledger_at = self._clock() + self._times.worker_beat_s
             self.beat_in_ledger()
-            self.release_strays()
+            self.return_strays()
 
     def make_sure(self) -> None:
         """Something was refused for want of a live lease: beat at once, which tells whether it was reaped.
@@ -111,10 +115,13 @@ class Heart:
         except Unavailable as error:
             log.warning("beat.failed: %s", error)
 
-    def release_strays(self) -> None:
-        """Drop holds under our name that we do not know of (see held.py), and claims of which nobody knows."""
+    def return_strays(self) -> None:
+        """Return claims under our name that we do not know of, and drop such holds (see held.py)."""
         try:
             self._stores.ledger.return_doubtful(by=self._me.id)
+            if hints := self._held.return_forgotten():
+                reach("beat.before_hints")
+                self._offer(hints)
             dropped = self._held.release_strays()
         except Unavailable as error:
             log.warning("beat.failed: %s", error)

@@ -262,13 +262,14 @@ class Custody(Intake):
             return
         reach("worker.before_claim")
         asked_at = self._clock()
-        claims = self._stores.ledger.claim([task_id for task_id, _ in chosen], by=self._me)
-        for _ in chosen:
-            self._backlog.popleft()
-        granted = {claim.task_id for claim in claims}
-        # beside those whose hints the broker has not taken yet
-        self._ungranted += [one for one in chosen if one[0] not in granted]
-        self._dispatch.give(claims, dict(chosen), asked_at=asked_at)
+        with self._held.claiming():
+            claims = self._stores.ledger.claim([task_id for task_id, _ in chosen], by=self._me)
+            for _ in chosen:
+                self._backlog.popleft()
+            granted = {claim.task_id for claim in claims}
+            # beside those whose hints the broker has not taken yet
+            self._ungranted += [one for one in chosen if one[0] not in granted]
+            self._dispatch.give(claims, dict(chosen), asked_at=asked_at)
         if self._ungranted:
             self._drop_ungranted()
 

@@ -46,11 +46,12 @@ class Direct(Intake):
         reach("worker.before_claim")
         self._judged = None
         self._fetch_what_is_open()
-        taken = self._claimer.claim(self._judge, ids_max=room, wait_s=self._dispatch.wait_s(FETCH_WAIT_S))
+        with self._held.claiming():
+            taken = self._claimer.claim(self._judge, ids_max=room, wait_s=self._dispatch.wait_s(FETCH_WAIT_S))
+            if taken is not None:
+                self._take(taken)
         if self._claimer.trouble is not None:
             self._seldom.warning("worker.nothing_arrives", reason=self._claimer.trouble)
-        if taken is not None:
-            self._take(taken)
         return 0.0
 
     def give_back(self) -> bool:

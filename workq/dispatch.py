@@ -26,7 +26,6 @@ from workq.beat import Heart
 from workq.delivery import BEYOND_SUSPICION
 from workq.handler import Handler, Registry
 from workq.held import Held
-from workq.inflight import Entry
 from workq.linger import Group, Member
 from workq.logs.seldom import Seldom
 from workq.pool import Pool
@@ -105,7 +104,7 @@ class Dispatch:
         decided: from then on counts within which time a slot of a limit has to be used.
         """
         slots = {claim.limit_key for claim in claims if claim.limit_key and claim.start_within_s is not None}
-        self._held.claimed([Entry(claim.task_id, claim.queue, claim.attempt) for claim in claims])
+        self._held.claimed(claims)
         for claim in claims:
             start_by = None if claim.start_within_s is None else asked_at + claim.start_within_s
             if not self._is_ours(claim, hinted[claim.task_id]):
@@ -170,7 +169,7 @@ class Dispatch:
             return True
         self._seldom.warning("hint.of_another_queue", reason=hinted, queue=claim.queue, task=claim.task_id)
         self._held.release([(claim.task_id, hinted)])
-        self._held.claimed([Entry(claim.task_id, claim.queue, claim.attempt)])
+        self._held.claimed([claim])
         return claim.queue in self._queues
 
     def _start(self, claim: Claim, start_by: float | None, *, is_alone: bool = False) -> None:

@@ -53,6 +53,8 @@ class Kind(StrEnum):
     """The in-flight store lost its lease, and it did not come back to assert it."""
     ORPHAN = "orphan"
     """A claim was left over under an incarnation that had ended before."""
+    FORGOTTEN = "forgotten"
+    """A claim stood under an incarnation that lives and does not have it: the ledger was restored from a backup."""
 
 
 class Charge(StrEnum):
@@ -162,6 +164,8 @@ def unknown_of(kind: Kind) -> tuple[str, ...]:
             return ("whether it died before or after the loss: nobody saw it",)
         case Kind.ORPHAN:
             return ("how its worker ended: see the certificate of that one, if it has one",)
+        case Kind.FORGOTTEN:
+            return ("whether it had ended, in what the ledger or its worker has forgotten",)
         case _:
             assert_never(kind)
 

@@ -46,6 +46,8 @@ POINTS = frozenset(
         "step.before_commit",
         "step.after_commit",
         "beat.before_write",
+        "beat.before_return",
+        "beat.before_hints",
         "sweep.before_relay",
         "sweep.before_settle",
         "sweep.before_reap",

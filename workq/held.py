@@ -1,4 +1,6 @@
-"""Held: what this process holds in the in-flight store. Custody takes it, the beat asserts it, a release drops it.
+"""Held: what this process holds in the in-flight store, and which claims are its own until they are settled.
+
+Custody takes a hold, the beat asserts it, a release drops it.
 
 Nothing is released while a beat is being written, or the beat would write again what was just released. A release
 that failed is made up for by the next one, or by the next beat; if this process dies before, its reaping does it.
@@ -6,6 +8,13 @@ that failed is made up for by the next one, or by the next beat; if this process
 The store may also know of holds that this process does not: it was started again from an older copy of itself, or a
 hint named a task in a queue that is not its own. Nobody would ever release them, and while this process lives they
 would keep others from the task. So they are dropped after two looks; a hold that is just being taken is known by then.
+
+The same with claims: a ledger that was restored from a backup says that tasks run here which were settled since, a
+process that was restored has forgotten what it claimed, an answer was lost. Such a task would stay `running` for as
+long as this process lives. It is returned after two looks, under the fence of that very claim (`return_forgotten`).
+A claim whose answer is still on its way is never taken for forgotten: calls that claim stand in `claiming`, and
+nothing is returned while one that had begun before the first look has not ended. A look that takes long is made more
+rarely (see rarely.py).
 """
 
 from __future__ import annotations
@@ -13,11 +22,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from workq.errors import Unavailable
+from workq.failpoints import reach
 from workq.inflight import Beat, Entry, InFlight
-from workq.ledger import Ledger
+from workq.ledger import Ledger, Unpublished
 from workq.rarely import Rarely
 from workq.stores import Stores
 from workq.task import Claim
@@ -30,10 +41,21 @@ UNRELEASED_MAX = 10_000
 class Held:
     """The entries of one incarnation. Thread-safe."""
 
-    def __init__(self, inflight: InFlight, *, by: str) -> None:
+    def __init__(self, inflight: InFlight, ledger: Ledger, *, by: str, clock: Callable[[], float]) -> None:
         self._inflight = inflight
+        self._ledger = ledger
         self._by = by
+        self._clock = clock
         self._entries: dict[str, Entry] = {}
+        self._tokens: dict[str, str] = {}
+        """By task: the token of its newest claim by this process, from the ledger's answer to its settlement."""
+        self._calls: set[object] = set()
+        """Claims that the ledger has been asked for, and has not answered yet."""
+        self._rarely = Rarely(clock)
+        self._forgotten: frozenset[tuple[str, str]] = frozenset()
+        """(task id, token) that runs here by the ledger, and that was unknown at the last look."""
+        self._calls_then: frozenset[object] = frozenset()
+        """The calls that had not ended at the last look."""
         self._changing = threading.Lock()
         self._strays: set[tuple[str, str]] = set()
         self._unreleased: list[tuple[str, str]] = []
@@ -49,10 +71,24 @@ class Held:
                     new.append(entry)
         return new
 
-    def claimed(self, entries: Sequence[Entry]) -> None:
-        """Tasks that are held were claimed: their attempts and the ledger's queues are known."""
+    @contextmanager
+    def claiming(self) -> Iterator[None]:
+        """Around each call that claims, up to `claimed` with its answer."""
+        call = object()
         with self._changing:
-            self._entries.update((entry.task_id, entry) for entry in entries)
+            self._calls.add(call)
+        try:
+            yield
+        finally:
+            with self._changing:
+                self._calls.discard(call)
+
+    def claimed(self, claims: Sequence[Claim]) -> None:
+        """The ledger has granted these to this process; of what is held, attempts and queues are known now."""
+        with self._changing:
+            for one in claims:
+                self._tokens[one.task_id] = one.token
+                self._entries[one.task_id] = Entry(one.task_id, one.queue, one.attempt)
 
     def beat(self, *, lease_s: float) -> Beat:
         """Extend the lease and assert every entry. Raises as the in-flight store does."""
@@ -79,14 +115,36 @@ class Held:
                 self._unreleased.clear()
 
     def settled(self, claims: Sequence[Claim]) -> None:
-        """These attempts have ended: drop their holds. Not that of a later attempt, which has begun here meanwhile."""
+        """These attempts have ended: drop their holds. Not that of another claim, which was made here meanwhile."""
         with self._changing:
-            kept = {one.task_id for one in claims if self._is_later(one)}
-        self.release([(one.task_id, one.queue) for one in claims if one.task_id not in kept])
+            ended = [one for one in claims if self._tokens.get(one.task_id, one.token) == one.token]
+            for one in ended:
+                self._tokens.pop(one.task_id, None)
+        self.release([(one.task_id, one.queue) for one in ended])
 
-    def _is_later(self, claim: Claim) -> bool:
-        entry = self._entries.get(claim.task_id)
-        return entry is not None and entry.attempt is not None and entry.attempt > claim.attempt
+    def return_forgotten(self) -> list[Unpublished]:
+        """Return the tasks that run here by the ledger and were unknown here at the last look too; answers their hints.
+
+        Raises:
+            Unavailable: the ledger did not answer; the next look goes on.
+        """
+        if not self._rarely.is_due():
+            return []
+        began = self._clock()
+        running = self._ledger.claimed_by(self._by)
+        self._rarely.took(self._clock() - began)
+        with self._changing:  # after the ledger was asked: what it has granted by then is known, or being answered
+            unknown = frozenset(one for one in running.items() if self._tokens.get(one[0]) != one[1])
+            calls = frozenset(self._calls)
+        is_answered = calls.isdisjoint(self._calls_then)
+        forgotten = dict(sorted(unknown & self._forgotten)) if is_answered else {}
+        self._forgotten = unknown if is_answered else unknown & self._forgotten
+        self._calls_then = calls if is_answered else calls & self._calls_then
+        if not forgotten:
+            return []
+        reach("beat.before_return")
+        log.warning("worker.forgotten", extra={"worker": self._by, "tasks": list(forgotten)})
+        return self._ledger.return_forgotten(forgotten, by=self._by)
 
     def release_strays(self) -> int:
         """Drop what was unknown here at the last look too; answers how many. Raises as the in-flight store does."""
@@ -100,47 +158,26 @@ class Held:
 
 
 class ClaimsHeld(Held):
-    """Of a process that claims straight from the hints (see direct.py): a claim is the hold, and ends by itself.
+    """Of a process that claims straight from the hints (see direct.py): a claim is the hold, and ends by itself."""
 
-    A claim that the process does not know (it was started again from an older copy of itself) is handed back, as a
-    stray hold is released: after two looks. Where a look takes long (see rarely.py), they are made more rarely.
-    """
-
-    def __init__(self, inflight: InFlight, ledger: Ledger, *, by: str, clock: Callable[[], float]) -> None:
-        super().__init__(inflight, by=by)
-        self._ledger = ledger
-        self._clock = clock
-        self._rarely = Rarely(clock)
-        self._forgotten: set[tuple[str, int]] = set()
-        """(task id, attempt) that runs here by the ledger, and that was unknown at the last look."""
+    def claimed(self, claims: Sequence[Claim]) -> None:
+        """The ledger has granted these to this process."""
+        with self._changing:
+            self._tokens.update((one.task_id, one.token) for one in claims)
 
     def beat(self, *, lease_s: float) -> Beat:
         """Extend the lease, which is all there is."""
         return self._inflight.beat(self._by, lease_s=lease_s, entries=())
 
     def release(self, holds: Sequence[tuple[str, str]] = ()) -> None:
-        """Forget what is settled: it runs no more."""
-        with self._changing:
-            for task_id, _ in holds:
-                self._entries.pop(task_id, None)
+        """Nothing: there is no entry."""
 
     def release_strays(self) -> int:
-        """Hand back what was unknown here at the last look too; answers how many. Raises Unavailable."""
-        if not self._rarely.is_due():
-            return 0
-        began = self._clock()
-        found = {(hold.task_id, hold.attempt) for hold in self._inflight.held_by(self._by) if hold.attempt is not None}
-        self._rarely.took(self._clock() - began)
-        with self._changing:
-            known = {(entry.task_id, entry.attempt) for entry in self._entries.values()}
-        unknown = found - known
-        forgotten = dict(sorted(unknown & self._forgotten))
-        self._forgotten = unknown
-        return self._ledger.return_forgotten(forgotten, by=self._by) if forgotten else 0
+        """None: what no claim tells of is not held."""
+        return 0
 
 
 def held_for(stores: Stores, *, by: str, clock: Callable[[], float] = time.monotonic) -> Held:
     """What an incarnation holds, as its stores tell it."""
-    if stores.direct is not None:
-        return ClaimsHeld(stores.inflight, stores.ledger, by=by, clock=clock)
-    return Held(stores.inflight, by=by)
+    kind = Held if stores.direct is None else ClaimsHeld
+    return kind(stores.inflight, stores.ledger, by=by, clock=clock)

@@ -23,7 +23,6 @@ from workq.failpoints import reach
 from workq.handler import Registry
 from workq.handover import Handover
 from workq.held import Held
-from workq.inflight import Entry
 from workq.logs.seldom import Seldom
 from workq.missed import Missed
 from workq.pauses import Pauses
@@ -128,7 +127,7 @@ class Intake(ABC):
         `asked_at`, by our clock, is before the ledger decided.
         """
         # known before anybody can start, and release them; whoever gets False hands them back, and releases them so
-        self._held.claimed([Entry(claim.task_id, claim.queue, claim.attempt) for claim in claims])
+        self._held.claimed(claims)
         if not self._handover.put(claims, asked_at=asked_at):
             return False
         self._consumer.wake()

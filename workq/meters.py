@@ -57,6 +57,8 @@ class Cause(StrEnum):
     """The in-flight store lost its lease, and it did not come back."""
     ORPHAN = "orphan"
     """It was left over under a worker that had ended before."""
+    FORGOTTEN = "forgotten"
+    """Its worker lived and did not have it: the ledger was restored from a backup."""
     REPLAY = "replay"
     """A person revived it."""
     UNKNOWN = "unknown"
@@ -281,5 +283,7 @@ def _promised_s(cause: Cause, bounds: Bounds) -> float:
             return bounds.local_crash_s
         case Cause.REDIS_LOSS:
             return bounds.inflight_wiped_s
+        case Cause.FORGOTTEN:
+            return bounds.forgotten_s
         case Cause.GONE | Cause.LEASE | Cause.ORPHAN | Cause.REPLAY | Cause.UNKNOWN:
             return bounds.dead_host_s

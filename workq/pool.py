@@ -151,8 +151,8 @@ class Pool:
         self._clock = clock
         self._changed = threading.Condition()
         self._lines: deque[int] = deque(range(board.lines))
-        self._lines_in_use: dict[tuple[str, int], int] = {}
-        """By task and attempt: the line of what has ended and is not settled."""
+        self._lines_in_use: dict[tuple[str, str], int] = {}
+        """By task and token: the line of what has ended and is not settled."""
         self._limited: dict[int, Attempt] = {}
         self._inbox: queue.SimpleQueue[Attempt] = queue.SimpleQueue()
         self._moved_at = clock()
@@ -593,6 +593,9 @@ class Pool:
                 self._event_loop().call_soon_threadsafe(self._start_coming)
 
 
-def _of(claim: Claim) -> tuple[str, int]:
-    """Which attempt of which task: a late answer about one must not be taken for the next."""
-    return claim.task_id, claim.attempt
+def _of(claim: Claim) -> tuple[str, str]:
+    """Which claim of which task: a late answer about one must not be taken for the next.
+
+    By its token: a ledger that was restored from a backup counts the same attempts again.
+    """
+    return claim.task_id, claim.token

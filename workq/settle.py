@@ -208,8 +208,11 @@ class Settler:
             if taker is None or not room:
                 turn = self._stores.ledger.admit(keys)
             else:
-                claims, turn = self._stores.ledger.admit_and_claim(keys, by=self._by, room=room, queues=taker.served)
-                self._hand_over(claims, taker, asked_at)
+                with self._held.claiming():
+                    claims, turn = self._stores.ledger.admit_and_claim(
+                        keys, by=self._by, room=room, queues=taker.served
+                    )
+                    self._hand_over(claims, taker, asked_at)
                 self._are_awaited = self._are_awaited or bool(claims)
         except Unavailable as error:
             log.warning("settle.admit: %s", error)

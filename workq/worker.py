@@ -95,7 +95,7 @@ class Worker:
         self._beating = threading.Thread(target=self._keep_beating, name="workq-beat", daemon=True)
         self._held = held_for(self.stores, by=self.me.id)
         self._intake: Intake | None = None
-        self._heart = Heart(self.stores, self._held, me=self.me, times=self.times)
+        self._heart = Heart(self.stores, self._held, me=self.me, times=self.times, offer=self.relay.offer)
         self._pool = Pool(
             self.stores.ledger,
             board,

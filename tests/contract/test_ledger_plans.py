@@ -157,6 +157,8 @@ CALLS: dict[str, Callable[[Stage], object]] = {
     "prune": lambda stage: stage.ledger.prune(limit=50, retention_s=60.0, dead_retention_s=60.0),
     "cancel": lambda stage: stage.ledger.cancel(stage.ready[300], reason="?"),
     "running": lambda stage: stage.ledger.running(WORKER),
+    "claimed_by": lambda stage: stage.ledger.claimed_by(WORKER),
+    "return_forgotten": lambda stage: stage.ledger.return_forgotten(dict.fromkeys(stage.ready[:50], "?"), by=WORKER),
     "tend_job": lambda stage: stage.ledger.tend_job(stage.job),
     "pause and resume_job": lambda stage: (
         stage.ledger.pause_job(stage.job, who="eve", why="?"),
@@ -170,7 +172,7 @@ CALLS: dict[str, Callable[[Stage], object]] = {
 }
 BY_ID = {
     *("claim", "settle_done", "settle_others", "mark_published", "unhint", "look", "cancel"),
-    *("claim one", "settle one", "mark one published"),
+    *("claim one", "settle one", "mark one published", "return_forgotten"),
 }
 """What knows its tasks must find them by their primary key, whatever the statistics say."""
 OF_FEW = {"tend_job", "pause and resume_job", "admit", "tend_deliveries", "hold_deliveries"}

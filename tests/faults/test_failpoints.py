@@ -50,6 +50,7 @@ Act = Literal[
     "child_dies",
     "delayed",
     "lost",
+    "forgotten",
     "transfers",
 ]
 
@@ -105,6 +106,9 @@ ROWS = {
     # here its task has succeeded: whoever died is buried, and nothing runs again
     "transaction.after_commit": Row("transfers", crashes=RAN, nth=3),
     "beat.before_write": Row("notes", crashes=RAN),
+    # what its worker does not have, whoever buries it returns, or a sweep sends its hint
+    "beat.before_return": Row("forgotten", legs=("servers",)),
+    "beat.before_hints": Row("forgotten", legs=("servers",)),
     # whoever sweeps dies; where it was the supervisor, its children drain and another fleet goes on
     "sweep.before_tick": Row("ticks"),
     "sweep.after_tick": Row("ticks"),
@@ -290,6 +294,14 @@ def play(act: Act, leg: Leg, armed: dict[str, str], once: Path) -> int:
             assert leg.lose_hints() == 1
             finish(leg, armed)
             return TASKS
+        case "forgotten":  # as in a ledger that was restored: by its rows, a worker runs what it does not have
+            ledger = leg.app.stores.ledger
+            with leg.fleet(processes=1, threads=THREADS, environ=armed) as fleet:
+                wait_until(lambda: bool(ledger.workers()), timeout_s=30, what="a worker has joined")
+                [worker] = ledger.workers()
+                assert len(ledger.claim(unhinted(leg, delay_s=0.0), by=worker.id)) == TASKS
+                leg_wait(leg, fleet, armed)
+            return TASKS
         case "reap":
             leg["note"].enqueue_many({"number": number, "seconds": 1.0} for number in range(TASKS))
             with leg.fleet(processes=1, threads=THREADS) as victim:
@@ -358,11 +370,11 @@ def enqueue_elsewhere(leg: Leg, armed: dict[str, str]) -> int:
     ).returncode
 
 
-def unhinted(leg: Leg, *, delay_s: float) -> None:
+def unhinted(leg: Leg, *, delay_s: float) -> list[str]:
     """Tasks whose hints were never sent: as after a producer that died behind its commit."""
     handler = leg["note"]
     tasks = [handler.new_task(handler.options(delay_s=delay_s)._options, (number,), {}) for number in range(TASKS)]
-    leg.app.stores.ledger.record(tasks)
+    return [one.id for one in leg.app.stores.ledger.record(tasks)]
 
 
 def park(leg: Leg) -> None:

@@ -99,7 +99,7 @@ class JobRecorder(Recorder):
                 self.world.violated("I1", f"{where}: {old.state} became {new.state}, though terminal is final")
         elif old.state == new.state == "running":
             if (old.token, old.worker, old.attempt) != (new.token, new.worker, new.attempt) and (
-                op not in CLAIMS or old.worker != new.worker or (old.id, old.attempt) in self.started
+                op not in CLAIMS or old.worker != new.worker or (old.id, old.token) in self.started
             ):
                 self.world.violated("I3", f"{where}: claimed while it was running")
         elif old.state == "running":
@@ -171,7 +171,7 @@ class JobRecorder(Recorder):
         for job_id in self.run.begun - set(jobs):
             self.world.violated("I1", f"job {job_id} was begun, and is not there")
         for row in self.rows.values():
-            if row.state == "succeeded" and not isinstance(self.outcomes.get((row.id, row.attempt)), Done | Worked):
+            if row.state == "succeeded" and not isinstance(self.outcomes.get((row.id, row.token)), Done | Worked):
                 self.world.violated("I3", f"{row.id} succeeded by attempt {row.attempt}, which has not")
         for job in jobs.values():
             self._judge_ended(job)

@@ -74,6 +74,21 @@ class SimDatabase(Database):
             self.raw.execute(statement)
         self.raw.execute("COMMIT")
 
+    def copy(self) -> sqlite3.Connection | None:
+        """All rows as they are now; None in the middle of a transaction."""
+        if self.raw.in_transaction:
+            return None
+        backup = sqlite3.connect(":memory:", check_same_thread=False)
+        self.raw.backup(backup)
+        return backup
+
+    def roll_back(self, backup: sqlite3.Connection) -> bool:
+        """All rows as they were then; False in the middle of a transaction."""
+        if self.raw.in_transaction:
+            return False
+        backup.backup(self.raw)
+        return True
+
     def now(self, plus_s: ColumnElement[Any] | float = 0.0) -> ColumnElement[Any]:
         if isinstance(plus_s, ColumnElement):
             return _Now(plus_s)
@@ -109,6 +124,8 @@ class SimDatabase(Database):
             self._apply(change, stands=False)
             return self._apply(change)
         answer = self._apply(change)
+        if self.world.op is not None:
+            self.world.answer(self.world.op[0])
         match act:
             case Act.FAIL_AFTER:
                 raise CommitUnknown("the simulated ledger broke off in COMMIT")

@@ -3,9 +3,8 @@
 A mutant is put into the production code (or into its SQL, or into what a client sends), then seeds are run until one
 of them violates an invariant. A mutant that survives would mean that the harness is blind there.
 
-Not in the list, because nothing can see them as long as the ledger keeps its rows: a settlement without the token alone
-(an attempt's number is never used twice, so the attempt tells as much; the token is for a ledger restored from a
-backup), and a hint published by a settlement that came late (a second hint is worth nothing). Nor yet was seen: a hint
+Not in the list, because nothing can see it: a hint published by a settlement that came late (a second hint is worth
+nothing). Nor yet was seen: a hint
 that is dropped without a look because another holds its task (`Custody._held_elsewhere`); 600 seeds did not show it.
 Nor what becomes of a splitter that loses its page to an older attempt (its attempt is one step here, and whoever waits
 in the middle of a step waits for those that began after it), nor the attempt by which a repeated settlement counts
@@ -20,7 +19,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -40,6 +39,7 @@ from workq.arrivals import Arrivals
 from workq.broker.direct import DirectConsumer
 from workq.custody import Custody
 from workq.errors import InFlightUnavailable
+from workq.held import Held
 from workq.job import JOB_ENDED
 from workq.ledger import Unpublished, people, permits, positions
 from workq.ledger.claims import Claiming
@@ -155,6 +155,17 @@ def settle_without_the_fence() -> Any:
 
     def statement(self: Any, kind: type, *, is_bulk: bool = False) -> Any:
         return without(original(self, kind, is_bulk=is_bulk), "b_token", "b_attempt")
+
+    return replaced(Claiming, "_settle_statement", statement)
+
+
+@mutant
+def settle_without_the_token() -> Any:
+    """The attempt alone: a ledger that was restored from a backup uses its numbers again."""
+    original = Claiming._settle_statement
+
+    def statement(self: Any, kind: type, *, is_bulk: bool = False) -> Any:
+        return without(original(self, kind, is_bulk=is_bulk), "b_token")
 
     return replaced(Claiming, "_settle_statement", statement)
 
@@ -406,12 +417,45 @@ def directly_hints_stay_although_their_tasks_were_claimed() -> Any:
 
 @mutant
 def directly_a_claim_is_repeated_without_looking_whether_it_stands() -> Any:
-    return replaced(Claiming, "_standing_claims", lambda self, tx, attempt: ())
+    return replaced(Claiming, "standing_claims", lambda self, tx, call: ())
 
 
 @mutant
-def directly_what_is_claimed_and_unknown_is_never_handed_back() -> Any:
-    return replaced(Claiming, "return_forgotten", lambda self, held, *, by: 0)
+def what_is_claimed_and_unknown_is_never_returned() -> Any:
+    return replaced(Repairing, "return_forgotten", lambda self, tokens, *, by: [])
+
+
+@mutant
+def what_is_being_claimed_is_taken_for_forgotten() -> Any:
+    """Two looks alone: the answer to a claim may take longer."""
+    return replaced(Held, "claiming", nullcontext)
+
+
+@mutant
+def what_was_unknown_once_is_forgotten() -> Any:
+    """The first look decides."""
+    original = Held.return_forgotten
+
+    def return_forgotten(self: Any) -> Any:
+        self._calls_then = frozenset()
+        self._forgotten = frozenset(self._ledger.claimed_by(self._by).items())
+        return original(self)
+
+    return replaced(Held, "return_forgotten", return_forgotten)
+
+
+@mutant
+def a_process_knows_its_claims_by_their_tasks() -> Any:
+    """Without the token: what is settled late makes it forget a later claim of the same task, which runs."""
+
+    original = Held.settled
+
+    def settled(self: Any, claims: Any) -> None:
+        for one in claims:
+            self._tokens.pop(one.task_id, None)
+        original(self, claims)
+
+    return replaced(Held, "settled", settled)
 
 
 @mutant
@@ -840,6 +884,11 @@ def a_sweep_never_tends_a_job() -> Any:
 ANYWHERE = ("healthy", "losing", "any")
 KINDS = {
     "settle_without_the_fence": ("any",),
+    "settle_without_the_token": ("any",),
+    "what_is_claimed_and_unknown_is_never_returned": ("any",),
+    "what_is_being_claimed_is_taken_for_forgotten": ("any",),
+    "what_was_unknown_once_is_forgotten": ("any",),
+    "a_process_knows_its_claims_by_their_tasks": ("any",),
     "settle_without_the_state": ("any",),
     "ack_before_the_hold": ("any",),
     "ack_although_the_hold_failed": ("any",),

@@ -7,6 +7,7 @@ only the loops around them, and the handlers.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
@@ -357,7 +358,7 @@ class Worker:
         self.board = SimBoard(LINES)
         self.relay = SteppedRelay(setting, process, self.stores)
         self.held = held_for(self.stores, by=self.me.id, clock=lambda: 0.0)
-        self.heart = Heart(self.stores, self.held, me=self.me, times=times, clock=process.clock)
+        self.heart = Heart(self.stores, self.held, me=self.me, times=times, offer=self.relay.offer, clock=process.clock)
         self.pool = SteppedPool(
             self.stores.ledger,
             self.board,
@@ -834,6 +835,7 @@ class Nemesis:
         self.strand = self.process.strand("strike", self._strike)
         self.ticking = Strand(self.process, "ladder", self._tick)
         self.backup: tuple[broker.Backup, inflight.State] | None = None
+        self.dump: sqlite3.Connection | None = None
         setting.messages.on_delay = lambda due_at: self.ticking.wake(due_at - setting.world.now)
         if setting.world.plan.nemeses:
             self.strand.wake(setting.world.plan.nemesis_s)
@@ -881,6 +883,8 @@ class Nemesis:
                 held.wipe()
             case "redis_back" | "broker_back":
                 self._roll_back(which)
+            case "ledger_back":
+                self._roll_back_the_ledger()
             case "stop":
                 if working := [one for one in self.setting.workers if not one.process.is_dead]:
                     rng.choice(working).process.is_stopping = True
@@ -942,6 +946,15 @@ class Nemesis:
 
         queue = rng.choice(QUEUES)
         self.setting.messages.put(queue, encode_hint(Envelope(queue, (task_id,))), delay_s=rng.choice([0.0, 1.0]))
+
+    def _roll_back_the_ledger(self) -> None:
+        """It is copied, and restored from the copy the next time, while everybody lives on."""
+        database = self.setting.database
+        if self.dump is None:
+            self.dump = database.copy()
+        elif database.roll_back(self.dump):
+            self.dump = None
+            self.setting.recorder.lose_what_came_after()
 
     def _roll_back(self, which: str) -> None:
         messages, held = self.setting.messages, self.setting.held

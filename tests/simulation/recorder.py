@@ -83,6 +83,7 @@ class Start:
 
     task_id: str
     attempt: int
+    token: str
     process: Process
 
 
@@ -112,9 +113,17 @@ class Recorder:
         self.snoozes: Counter[str] = Counter()
         self._relayed: set[str] = set()
         """What the sweep has sent in the place of a producer."""
-        self.started: dict[tuple[str, int], Start] = {}
-        self.running: dict[tuple[str, int], Start] = {}
-        self.outcomes: dict[tuple[str, int], Outcome] = {}
+        self.started: dict[tuple[str, str | None], Start] = {}
+        """By task and token: a ledger that became older counts the same attempts again."""
+        self.running: dict[tuple[str, str | None], Start] = {}
+        self.outcomes: dict[tuple[str, str | None], Outcome] = {}
+        self._settled: set[tuple[str, str | None]] = set()
+        self._returned: set[tuple[str, str | None]] = set()
+        """What its worker has given back because it knew nothing of it."""
+        self._undone: set[str] = set()
+        """Tokens of claims that the ledger has forgotten with all that came after it was copied."""
+        self._gone: set[str] = set()
+        """Tasks that it has forgotten so."""
         self.destroyed: Counter[str] = Counter()
         """How often a fault has destroyed a hint, or a hold, of an id."""
         self._repairs: Counter[str] = Counter()
@@ -157,18 +166,21 @@ class Recorder:
 
     def begins(self, claim: Claim, process: Process) -> None:
         """A handler is entered."""
-        key = (claim.task_id, claim.attempt)
+        key = (claim.task_id, claim.token)
         row = self.rows.get(claim.task_id)
         if row is None:
-            self.world.violated("I6", f"{claim.task_id} runs without a row")
+            if claim.task_id not in self._gone:
+                self.world.violated("I6", f"{claim.task_id} runs without a row")
             return
+        if key in self._returned:
+            self.world.violated("I3", f"attempt {claim.attempt} of {claim.task_id} starts, and was given back before")
         if key in self.started:
             self.world.violated("I3", f"attempt {claim.attempt} of {claim.task_id} was started twice")
         for other in self.running.values():
             if other.task_id == claim.task_id and not other.process.is_dead:
                 self._overlaps(other, claim, process)
         self.starts[claim.task_id] += 1
-        start = Start(claim.task_id, claim.attempt, process)
+        start = Start(claim.task_id, claim.attempt, claim.token, process)
         self.started[key] = self.running[key] = start
         charged = self.starts[claim.task_id] - self.snoozes[claim.task_id]
         if charged > (row.failures_max + row.crashes_max + 1) * (1 + self.revived[claim.task_id]):
@@ -176,8 +188,8 @@ class Recorder:
 
     def ends(self, claim: Claim, outcome: Outcome) -> None:
         """A handler has ended."""
-        self.running.pop((claim.task_id, claim.attempt), None)
-        self.outcomes[claim.task_id, claim.attempt] = outcome
+        self.running.pop((claim.task_id, claim.token), None)
+        self.outcomes[claim.task_id, claim.token] = outcome
         if isinstance(outcome, Snoozed):
             self.snoozes[claim.task_id] += 1
 
@@ -207,7 +219,7 @@ class Recorder:
         row = self.rows.get(task_id)
         if row is None or row.state != "running":
             return
-        outcome = self.outcomes.get((task_id, row.attempt))
+        outcome = self.outcomes.get((task_id, row.token))
         if isinstance(outcome, Failed) and outcome.delay_s > 0.0 and abs(outcome.delay_s - delay_s) < 0.01:
             self.world.violated("I10", f"the hint of a retry of {task_id} was sent before the ledger knew of it")
 
@@ -232,15 +244,45 @@ class Recorder:
         self.lose([where[1] for where in self._held.state.holds])
         self._rolled_back_at = self.world.now
 
+    def lose_what_came_after(self) -> None:
+        """The ledger has become older: what it says now is where everything begins again."""
+        self.lose_holds()
+        known = set(self.rows)
+        running = {row.id: row.token for row in self._read() if row.state == "running"}
+        self._undone = {token for token in self._tokens if token not in running.values()}
+        self._undone |= {one.token for one in self.running.values() if running.get(one.task_id) != one.token}
+        self.rows = {row.id: row for row in self._read()}
+        self.workers = self._read_workers()
+        self._seen = self._database.raw.total_changes
+        self._tokens.update(row.token for row in self.rows.values() if row.token is not None)
+        self._gone |= known - set(self.rows)
+        self.forged |= self._gone  # their hints go on coming
+        self.tasks[:] = [one for one in self.tasks if one in self.rows]
+        self.cancelled = {one for one in self.cancelled if one in self.rows and self.rows[one].state == "cancelled"}
+        self.paused.clear()
+        self._granted.clear()
+        self.lose(list(self.rows))
+        for task_id in self.rows:
+            self.revived[task_id] += 1
+            self._not_before[task_id] = ""
+            self._unpublished_since[task_id] = 0.0
+        self._forgotten = set(self._held.state.lost)
+
     # -- the ledger's rows
+
+    def _read(self) -> list[Row]:
+        return [Row(*row) for row in self._database.raw.execute(self._select)]
+
+    def _read_workers(self) -> dict[str, WorkerRow]:
+        return {row[0]: WorkerRow(*row) for row in self._database.raw.execute(self._select_workers)}
 
     def look(self) -> None:
         """Read what changed, and judge it by the call that changed it."""
         if self._database.raw.total_changes == self._seen:
             return
         self._seen = self._database.raw.total_changes
-        workers = {row[0]: WorkerRow(*row) for row in self._database.raw.execute(self._select_workers)}
-        rows = {row[0]: Row(*row) for row in self._database.raw.execute(self._select)}
+        workers = self._read_workers()
+        rows = {row.id: row for row in self._read()}
         for worker, now in workers.items():
             before = self.workers.get(worker)
             if before is not None and before.state != now.state:
@@ -291,7 +333,7 @@ class Recorder:
         if old.state != new.state:
             self._judge_state(old, new, op, args)
         elif old.state == "running" and (old.token, old.worker, old.attempt) != (new.token, new.worker, new.attempt):
-            if op not in CLAIMS or old.worker != new.worker or (old.id, old.attempt) in self.started:
+            if op not in CLAIMS or old.worker != new.worker or (old.id, old.token) in self.started:
                 self.world.violated("I3", f"{short}: claimed while it was running")
         elif old.state in TERMINAL and (old.attempt, old.settled_at) != (new.attempt, new.settled_at):
             self.world.violated("I1", f"{short}: terminal, and changed")
@@ -396,7 +438,7 @@ class Recorder:
         self._granted = [one for one in self._granted if one[0] is not self.world.op]
 
     def _judge_end(self, old: Row, new: Row, op: str, args: tuple[Any, ...], where: str) -> None:
-        key = (old.id, old.attempt)
+        key = (old.id, old.token)
         if op == "settle":
             mine: list[Settlement] = [one for one in args[0] if one.claim.task_id == old.id]
             fits = [one for one in mine if (one.claim.attempt, one.claim.token) == (old.attempt, old.token)]
@@ -404,6 +446,7 @@ class Recorder:
                 self.world.violated("I3", f"{where} by a settlement whose fence is not {old.attempt}, {old.token}")
                 return
             outcome = fits[0].outcome
+            self._settled.add(key)
             if new.state not in _led_to(outcome):
                 self.world.violated("I3", f"{where} by {outcome}")
             if isinstance(outcome, Done) and not isinstance(self.outcomes.get(key), Done):
@@ -413,8 +456,11 @@ class Recorder:
         elif op in (*CLAIMS, "return_doubtful", "return_forgotten"):  # its own, granted to it unknowingly
             process = self.world.acting.process if self.world.acting is not None else None
             owner = self.processes.get(old.worker or "")
-            if process is not owner or key in self.started or new.state not in self.HANDED_BACK:
+            # what has started and was settled, the ledger has forgotten, and its worker cannot settle again
+            is_in_hand = key in self.started and (op != "return_forgotten" or key not in self._settled)
+            if process is not owner or is_in_hand or new.state not in self.HANDED_BACK:
                 self.world.violated("I3", where)
+            self._returned.add(key)
         elif op in ("reap", "orphans"):
             worker = self.workers.get(old.worker or "")
             if worker is not None and worker.state == "live":
@@ -428,7 +474,9 @@ class Recorder:
 
     def _judge_hint(self, old: Row, new: Row, op: str) -> None:
         if old.published_at is None and new.published_at is not None:
-            if self._confirmed_at.get(new.id, -1.0) < self._unpublished_since.get(new.id, 0.0):
+            # attempts are counted again in a ledger that became older: a mark may be late by a whole life there
+            is_early = self._confirmed_at.get(new.id, -1.0) < self._unpublished_since.get(new.id, 0.0)
+            if is_early and not self._undone:
                 self.world.violated("I10", f"{new.id} was marked as published in {op} without a confirm")
         elif new.published_at is None and (
             old.published_at is not None or (old.state != new.state and old.state not in CLAIMABLE)
@@ -478,6 +526,8 @@ class Recorder:
     def _overlaps(self, other: Start, claim: Claim, process: Process) -> None:
         """Whoever has the older attempt must have lost its lease, be it in the handler or just before it."""
         self.duplicate_starts += 1
+        if {other.token, claim.token} & self._undone:
+            return  # the ledger does not know of it any more
         owner = other.process if other.attempt < claim.attempt else process
         incarnation = next((name for name, one in self.processes.items() if one is owner), "")
         row = self.workers.get(incarnation)
@@ -559,13 +609,13 @@ class Recorder:
     def check_end(self) -> None:
         """After the faults have stopped and everything is quiet."""
         for task_id in self.acknowledged:
-            if task_id not in self.rows:
+            if task_id not in self.rows and task_id not in self._gone:
                 self.world.violated("I1", f"{task_id} was acknowledged, and has no row")
         for task_id in self.rolled_back:
             if task_id in self.rows:
                 self.world.violated("I1", f"{task_id} was rolled back, and has a row")
         for row in self.rows.values():
-            if row.state == "succeeded" and not isinstance(self.outcomes.get((row.id, row.attempt)), Done):
+            if row.state == "succeeded" and not isinstance(self.outcomes.get((row.id, row.token)), Done):
                 self.world.violated("I3", f"{row.id} succeeded by attempt {row.attempt}, which has not")
         if self.world.plan.every_s is not None:
             self._check_ticks(self.world.plan.every_s)

@@ -20,6 +20,7 @@ from workq.config import BINARY, Times
 from workq.task import Claim
 
 DEPTH_MAX = 3
+CLAIMS = frozenset({"claim", "claim_hinted", "admit_and_claim"})
 WITHIN = frozenset({"worker.before_commit"})
 """Points inside of a transaction: the others see nothing of it, so nobody may act there meanwhile."""
 """How many steps may wait in the middle at once."""
@@ -96,6 +97,8 @@ class Plan:
     """Of one handler, up to three tasks share a call, and wait for each other."""
     is_job: bool = False
     """In the place of single tasks, there is a job of many items."""
+    is_answered_late: bool = False
+    """What a claim has granted comes to its worker after some beats, now and then."""
 
     @staticmethod
     def of(seed: int, *, loses_hints: bool = True) -> Plan:
@@ -133,6 +136,11 @@ class Plan:
             marker_grace_s=beat_s * (rng.choice([1.5, 6.0]) if not is_marked else 6.0),
         )
         is_job = Random(seed * 122_949_823 + 23).random() < 0.15
+        older = Random(seed * 141_650_939 + 31)
+        if kind == "any" and not is_direct and older.random() < 0.15:
+            chosen = [*chosen, "unknown_claim"]
+        if kind == "any" and loses_hints and not is_job and older.random() < 0.2:
+            chosen = [*chosen, "ledger_back", "ledger_back"]
         return Plan(
             kind=kind,
             workers=rng.choice([1, 2, 2, 3]) if not is_marked else 3,
@@ -155,6 +163,7 @@ class Plan:
             every_s=beat_s * ticking.choice([1.0, 3.0]) if ticking.random() < 0.15 and not is_job else None,
             is_gathered=not is_job and Random(seed * 104_395_301 + 19).random() < 0.2,
             is_job=is_job,
+            is_answered_late=kind == "any" and older.random() < 0.2,
         )
 
 
@@ -213,6 +222,7 @@ class World:
         self.seed = seed
         self.plan = plan
         self.rng = Random(seed)
+        self.late = Random(seed * 160_481_183 + 37)
         self.now = 0.0
         self.is_faulty = True
         self.steps = 0
@@ -373,6 +383,15 @@ class World:
         if kind == "fail_after" and call in ("claim", "claim_hinted") and self.rng.random() < 0.5:
             strand.process.is_stopping = True  # it leaves before it can know what it was granted
         return Act[kind.upper()]
+
+    def answer(self, call: str) -> None:
+        """The answer of a store is on its way: that of a claim may take longer than two looks of its process."""
+        if not (self.is_faulty and self.plan.is_answered_late and call in CLAIMS) or self.late.random() >= 0.15:
+            return
+        seconds = self.plan.times.worker_beat_s * self.late.uniform(0.3, 4.0)
+        self.faults["late_answer"] += 1
+        self.note(f"ledger.{call}: answered {seconds:.2f} s late")
+        self.meanwhile(seconds, is_whole_process=False)
 
     def reach(self, point: str) -> None:
         """A failpoint was reached: a crash, a pause or a slow moment may happen there."""

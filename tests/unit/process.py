@@ -52,7 +52,14 @@ class Process:
         self.me = Incarnation("host.b007.1.2.steps", "host", 4711)
         self.board = Board.create(lines=64)
         self.held = held_for(self.stores, by=self.me.id)
-        self.heart = Heart(self.stores, self.held, me=self.me, times=wq.settings.times, clock=self.clock)
+        self.heart = Heart(
+            self.stores,
+            self.held,
+            me=self.me,
+            times=wq.settings.times,
+            offer=wq.producer.relay.offer,
+            clock=self.clock,
+        )
         self.pool = ByHand(
             self.stores.ledger,
             self.board,

@@ -17,7 +17,7 @@ from workq.custody import GIVE_BACK_AFTER_S
 from workq.errors import InFlightUnavailable, LedgerUnavailable
 from workq.handler import Handler
 from workq.held import held_for
-from workq.inflight import Entry, Hold
+from workq.inflight import Entry
 from workq.ledger import Look
 from workq.pauses import LOOK_EVERY_S
 from workq.rarely import PACE, QUICK_S
@@ -315,21 +315,20 @@ def test_a_hold_that_was_being_taken_at_the_first_look_is_kept(process: Process)
     assert process.stores.inflight.held_by(process.me.id) == []
 
 
-def test_a_claim_that_a_direct_process_does_not_know_goes_back_at_the_second_look(tmp_path: Path) -> None:
+def test_a_claim_that_a_process_does_not_know_goes_back_at_the_second_look(either: Process) -> None:
     """It was started again from an older copy of itself: nobody else would ever end those claims while it lives."""
-    with opened(tmp_path, is_direct=True) as process:
-        [forgotten, known] = tasks(process, 2)
-        process.stores.ledger.claim([forgotten], by=process.me.id)
-        process.rounds()
-        assert process.runs() == {known}
+    [forgotten, known] = tasks(either, 2)
+    either.stores.ledger.claim([forgotten], by=either.me.id)
+    either.rounds()
+    assert either.runs() == {known}
 
-        assert process.held.release_strays() == 0, "it may just be being claimed"
-        assert process.held.release_strays() == 1
-        assert process.held.release_strays() == 0
-        assert [process.state(one) for one in (forgotten, known)] == [State.READY, State.RUNNING]
-        task = process.stores.ledger.get(forgotten)
-        assert task is not None
-        assert (task.failures, task.crashes) == (0, 0)
+    assert either.held.return_forgotten() == [], "it may just be being claimed"
+    assert [hint.task_id for hint in either.held.return_forgotten()] == [forgotten]
+    assert either.held.return_forgotten() == []
+    assert [either.state(one) for one in (forgotten, known)] == [State.READY, State.RUNNING]
+    task = either.stores.ledger.get(forgotten)
+    assert task is not None
+    assert (task.failures, task.crashes) == (0, 0)
 
 
 def test_a_look_at_its_claims_that_takes_long_is_made_more_rarely(
@@ -338,18 +337,18 @@ def test_a_look_at_its_claims_that_takes_long_is_made_more_rarely(
     """Where a transaction stays open, PostgreSQL keeps a version of each task that ever ran here."""
     at, looks = 0.0, []
 
-    def look(worker: str) -> list[Hold]:
+    def look(worker: str) -> dict[str, str]:
         nonlocal at
         looks.append(worker)
         at += 2 * QUICK_S
-        return []
+        return {}
 
     with opened(tmp_path, is_direct=True) as process:
-        monkeypatch.setattr(process.stores.inflight, "held_by", look)
+        monkeypatch.setattr(process.stores.ledger, "claimed_by", look)
         held = held_for(process.stores, by=process.me.id, clock=lambda: at)
         for _ in range(4):
-            held.release_strays()
+            held.return_forgotten()
         assert len(looks) == 2
         at += PACE * 2 * QUICK_S
-        held.release_strays()
+        held.return_forgotten()
         assert len(looks) == 3

@@ -15,17 +15,13 @@ from sqlalchemy import Connection, Row, Select, delete, or_, select
 from sqlalchemy.sql.elements import ColumnElement
 
 from workq import codec
-from workq.evidence import Kind
-from workq.ledger import Applied, Evidence, Fence, OpenTask, Unpublished
+from workq.ledger import Applied, Fence, OpenTask, Unpublished
 from workq.ledger.fences import fence_of, moved
 from workq.ledger.plans import Planning
-from workq.ledger.repair import queues_where
+from workq.ledger.repair import FORGOTTEN, queues_where
 from workq.ledger.states import CLAIMABLE, found, guarded
 from workq.ledger.verdicts import certificate_of, verdicts_of
 from workq.task import State
-
-UNHELD = Evidence("nobody held it, though its worker lived", started={}, kind=Kind.ORPHAN)
-"""Nothing has started, as far as anybody knows, and nobody died: nobody is charged."""
 
 
 class Auditing(Planning):
@@ -104,8 +100,8 @@ class Auditing(Planning):
         def change(tx: Connection, rows: Sequence[Row[Any]]) -> list[Unpublished]:
             hints: list[Unpublished] = []
             for worker in dict.fromkeys(row.worker for row in rows):
-                verdicts = verdicts_of([row for row in rows if row.worker == worker], UNHELD, is_all=False)
-                hints.extend(self._reclaim(tx, verdicts, worker, certificate_of(None, UNHELD, verdicts)).hints)
+                verdicts = verdicts_of([row for row in rows if row.worker == worker], FORGOTTEN, is_all=False)
+                hints.extend(self._reclaim(tx, verdicts, worker, certificate_of(None, FORGOTTEN, verdicts)).hints)
             return hints
 
         return self._decide(self._claims(), fences, why_not, change, by)

@@ -336,28 +336,6 @@ class Claiming(Settling):
             with suppress(ValueError):  # another thread was faster
                 self._doubtful[by].remove(doubt)
 
-    def return_forgotten(self, held: Mapping[str, int], *, by: str) -> int:
-        t, now = self.database.tables.task, self.database.now
-        asked = t.c.cancel_requested_at.is_not(None)
-        by_attempt: defaultdict[int, list[str]] = defaultdict(list)
-        for task_id, attempt in held.items():
-            by_attempt[attempt].append(task_id)
-
-        def change(tx: Connection) -> int:
-            returned = 0
-            for attempt, ids in by_attempt.items():
-                ours = [
-                    self._among(t.c.id),
-                    t.c.worker == by,
-                    t.c.attempt == attempt,
-                    guarded(t.c.state, State.RUNNING),
-                ]
-                statement = update(t).where(*ours).values(handed_back(t, now, asked))
-                returned += tx.execute(statement, {"b_ids": in_order(ids)}).rowcount
-            return returned
-
-        return self.database.run(change)
-
     # -- look
 
     def look(self, task_ids: Sequence[str]) -> dict[str, Look]:

@@ -53,6 +53,8 @@ RESERVED_S = 15.0
 """How long a relay may take before another sweep may publish the same rows."""
 EVENTS_KEPT_S = 30 * 86400.0
 WORKERS_KEPT_S = 86400.0
+FORGOTTEN = Evidence("its worker lives and does not have it", kind=Kind.FORGOTTEN, is_bystander=True)
+"""The ledger was restored, the process was, or an answer was lost: it may have begun, and no process died."""
 
 
 EXPIRED = "expired"
@@ -311,6 +313,27 @@ class Repairing(Appending):
                 verdicts = verdicts_of([row for row in rows if row.worker == worker], evidence, is_all=False)
                 hints.extend(self._reclaim(tx, verdicts, worker, certificate_of(None, evidence, verdicts)).hints)
             return hints
+
+        return self.database.run(reclaim)
+
+    def claimed_by(self, worker: str) -> dict[str, str]:
+        c = self.database.tables.task.c
+        query = select(c.id, c.token).where(found(c.state, State.RUNNING), c.worker == worker)
+        return self.database.ask(lambda tx: {row.id: row.token for row in tx.execute(query)})
+
+    def return_forgotten(self, tokens: Mapping[str, str], *, by: str) -> list[Unpublished]:
+        c = self.database.tables.task.c
+        locked = (
+            self._running()
+            .where(c.id.in_(sorted(tokens)), c.worker == by, guarded(c.state, State.RUNNING))
+            .order_by(c.id)
+            .with_for_update()
+        )
+
+        def reclaim(tx: Connection) -> list[Unpublished]:
+            rows = [row for row in tx.execute(locked).all() if row.token == tokens[row.id]]
+            verdicts = verdicts_of(rows, FORGOTTEN, is_all=False)
+            return list(self._reclaim(tx, verdicts, by, certificate_of(None, FORGOTTEN, verdicts)).hints)
 
         return self.database.run(reclaim)
 

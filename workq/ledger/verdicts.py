@@ -18,6 +18,7 @@ from workq.evidence import (
     STARTED_UNKNOWN,
     Certificate,
     Charge,
+    Kind,
     Ran,
     fields_of,
     kept,
@@ -116,7 +117,12 @@ def _verdict(row: Row[Any], evidence: Evidence, *, is_alone: bool) -> Verdict:
     has_started = _has_started(row, evidence)
     # whoever was at fault, and also where nothing is charged (at shutdown): nobody knows what it has done
     if row.on_crash == OnCrash.ASK and (has_started or row.id in evidence.facts.ran_s):
-        error = f"its worker process died while it ran, and on_crash is 'ask': {evidence.cause}"
+        how = (
+            "nothing is known of its attempt"
+            if evidence.kind is Kind.FORGOTTEN
+            else "its worker process died while it ran"
+        )
+        error = f"{how}, and on_crash is 'ask': {evidence.cause}"
         return Verdict(row, evidence, State.DEAD, Charge.CRASH, reason="worker_lost: a person decides", error=error)
     if evidence.failed or evidence.is_bystander or not has_started:
         return Verdict(row, evidence, State.READY, Charge.NOTHING)

@@ -6,10 +6,52 @@ from tests.contract.given import LONG_S, incarnation
 from tests.contract.ledger.steps import Steps
 from workq.incarnation import Incarnation
 from workq.ledger import Evidence, Ledger, Reaped
-from workq.task import Claim, HandedBack, State
+from workq.task import Claim, Done, HandedBack, OnCrash, State
 
 
 class ChargesContract(Steps):
+    def test_what_a_living_worker_does_not_have_is_returned_under_the_fence_of_that_claim_at_no_cost(
+        self, ledger: Ledger, worker: Incarnation
+    ) -> None:
+        """It may say so late: what was settled, or claimed again, meanwhile stays as it is."""
+        lost, again, done, cancelled = (self.run_one(ledger, worker) for _ in range(4))
+        other = incarnation("elsewhere")
+        ledger.join(other, queues=["default"], threads=1)
+        theirs = self.run_one(ledger, other)
+        word = ledger.claimed_by(worker.id)
+        self.settle(ledger, done, Done(None))
+        self.settle(ledger, again, HandedBack())
+        [second] = ledger.claim([again.task_id], by=worker.id)
+        ledger.cancel(cancelled.task_id, reason="no need")
+
+        hints = ledger.return_forgotten({**word, theirs.task_id: theirs.token}, by=worker.id)
+        repeated = ledger.return_forgotten(word, by=worker.id)
+
+        assert word == {one.task_id: one.token for one in (lost, again, done, cancelled)}
+        assert ([hint.task_id for hint in hints], repeated) == ([lost.task_id], [])
+        task = self.task(ledger, lost.task_id)
+        assert (task.state, task.attempt, task.failures, task.crashes) == (State.READY, 1, 0, 0)
+        assert (self.charges(ledger, lost.task_id), task.error) == (["nothing"], None)
+        [event] = ledger.history(lost.task_id)
+        assert (event.worker, event.detail["kind"], event.detail["started"]) == (worker.id, "forgotten", True)
+        assert self.state(ledger, cancelled.task_id) is State.CANCELLED
+        assert ledger.claimed_by(worker.id) == {second.task_id: second.token}
+        assert ledger.claimed_by(other.id) == {theirs.task_id: theirs.token}
+        assert self.settle(ledger, lost, Done(None)).state is None, "it ran all the same: its result is late"
+
+    def test_a_person_is_asked_about_what_a_living_worker_does_not_have_where_a_crash_is_a_persons_question(
+        self, ledger: Ledger, worker: Incarnation
+    ) -> None:
+        asks = self.run_one(ledger, worker, on_crash=OnCrash.ASK)
+        fails = self.run_one(ledger, worker, on_crash=OnCrash.FAIL)
+
+        hints = ledger.return_forgotten(ledger.claimed_by(worker.id), by=worker.id)
+
+        assert [hint.task_id for hint in hints] == [fails.task_id], "no process died: it has not failed"
+        task = self.task(ledger, asks.task_id)
+        assert (task.state, task.reason) == (State.DEAD, "worker_lost: a person decides")
+        assert "its worker lives and does not have it" in (task.error or "")
+
     def test_reaping_charges_nothing_to_what_had_not_started(self, ledger: Ledger, worker: Incarnation) -> None:
         started, waiting = (self.run_one(ledger, worker, crashes_max=1) for _ in range(2))
 

@@ -127,10 +127,16 @@ class Life(Protocol):
         """
         ...
 
-    def return_forgotten(self, held: Mapping[str, int], *, by: str) -> int:
-        """Attempts, by task, that run under `by`, which knows nothing of them: back to ready at no cost.
+    def claimed_by(self, worker: str) -> dict[str, str]:
+        """What runs under an incarnation: the tokens of its claims, by task."""
+        ...
 
-        Answers how many did. If one runs all the same, its result comes late. Repeatable.
+    def return_forgotten(self, tokens: Mapping[str, str], *, by: str) -> list[Unpublished]:
+        """Claims that stand under `by`, which lives and does not have them: their tasks are reaped, charged nothing.
+
+        Each only if it runs under that very token. Answers the hints that are to be published; they are reserved as by
+        `take_unpublished`. A task whose crash is a person's question (`OnCrash.ASK`) is dead: it may have begun. If one
+        runs all the same, its result comes late. Repeatable.
         """
         ...
 
