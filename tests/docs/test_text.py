@@ -199,6 +199,7 @@ def test_the_bounds_on_the_pages_are_those_of_the_default_times() -> None:
         bounds.dead_fleet_s,
         bounds.unpublished_s,
         bounds.inflight_wiped_s,
+        bounds.forgotten_s,
         bounds.purge_s,
         bounds.everything_s,
     ]
