@@ -20,6 +20,7 @@ from functools import partial
 from types import AsyncGeneratorType, BuiltinFunctionType, CoroutineType, FunctionType, GeneratorType, MethodType
 from typing import Any, Final
 
+from workq.forks import handlers_code
 from workq.opaque import has, is_a, kind_of
 
 AWAITED_MAX: Final = 10
@@ -84,7 +85,9 @@ def call(function: Callable[..., Any], wait: Wait, *args: Any, **kwargs: Any) ->
 
 
 def _call(function: Callable[..., Any], wait: Wait, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return finished(function(*args, **kwargs), wait)
+    with handlers_code:
+        value = function(*args, **kwargs)
+    return finished(value, wait)
 
 
 def finished(value: Any, wait: Wait) -> Any:
@@ -103,7 +106,8 @@ async def call_async(function: Callable[..., Any], *args: Any, **kwargs: Any) ->
 async def outcome(function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
     """What comes of a call, or what it raises: a task of asyncio's that raised a SystemExit would end its loop."""
     try:
-        return await finished_async(function()), None
+        with handlers_code:
+            return await finished_async(function()), None
     except BaseException as error:
         return None, error
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from workq.bands import queue_of
 from workq.errors import ConfigError, NotInTask, Unavailable
+from workq.forks import handlers_code, is_child
 from workq.job import Bookmark, NewStep, Stepped
 from workq.soft import apart, whole
 from workq.task import Claim, NewSubtask
@@ -120,6 +121,7 @@ class Current:
 
         Asks the ledger at most twice a second, so it may be called in every loop. False while the ledger is away.
         """
+        _check_process("cancelled()")
         now = time.monotonic()
         if not self._answer and now - self._looked_at >= _LOOK_EVERY_S:
             self._looked_at = now
@@ -149,11 +151,12 @@ class Current:
             LedgerUnavailable: the ledger did not answer; nothing stands, or as CommitUnknown perhaps all.
             ConfigError: in a coroutine, which would stop all others; use `asyncio.to_thread`.
         """
+        _check_process("transaction()")
         _check_thread("transaction()")
         self.has_begun_transaction = True
         added = (lambda: ()) if self.additions is None else self.additions.all
         with whole():
-            with self._desk.transaction(self._claim, added=added) as connection, apart():
+            with self._desk.transaction(self._claim, added=added) as connection, apart(), handlers_code:
                 yield connection
             self.has_succeeded = True
 
@@ -175,9 +178,10 @@ class Current:
         """
         if self.steps is None:
             raise ConfigError("step() is for the handler of a job with partitioned=True")
+        _check_process("step()")
         _check_thread("step()")
         with whole():
-            with self.steps.step(cursor=cursor, items=items) as connection, apart():
+            with self.steps.step(cursor=cursor, items=items) as connection, apart(), handlers_code:
                 yield connection
             self.has_succeeded = self.has_succeeded or self.steps.has_ended
 
@@ -200,6 +204,14 @@ class Current:
         if self.has_succeeded:
             raise ConfigError("current().add(): this chunk has succeeded already; add before its transaction() ends")
         return self.additions.add(items)
+
+
+def _check_process(what: str) -> None:
+    if is_child():
+        raise NotInTask(
+            f"{what} uses the connections of the worker that runs the task, and this process was forked off it: "
+            "call it in the handler itself"
+        )
 
 
 def _check_thread(what: str) -> None:

@@ -12,9 +12,10 @@ import asyncio
 import selectors
 import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
-from workq import answer
+from workq import answer, forks
 from workq.errors import SoftTimeLimit
 from workq.soft import whole
 
@@ -25,20 +26,23 @@ LOOK_EVERY_S: Final = 0.1
 def new_event_loop(give_way: Callable[[], None]) -> asyncio.AbstractEventLoop:
     """A loop; one of another kind than asyncio's own, which an application has asked for, stays as it is."""
     loop = asyncio.new_event_loop()
-    if type(loop) is not asyncio.SelectorEventLoop:
-        return loop
-    loop.close()
-    return asyncio.SelectorEventLoop(_Giving(give_way))
+    if type(loop) is asyncio.SelectorEventLoop:
+        loop.close()
+        loop = asyncio.SelectorEventLoop(_Giving(give_way))
+    loop.set_default_executor(_Threads(thread_name_prefix="asyncio"))
+    forks.keep(loop)
+    return loop
 
 
 class _Giving(selectors.DefaultSelector):
-    """Gives way before it looks."""
+    """Gives way before it looks; in a child that a handler has forked it ends."""
 
     def __init__(self, give_way: Callable[[], None]) -> None:
         super().__init__()
         self._give_way = give_way
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        forks.end_loop_if_child()
         self._give_way()
         return super().select(timeout)
 
@@ -80,3 +84,15 @@ def wait_for(awaitable: Awaitable[Any], loop: asyncio.AbstractEventLoop) -> Any:
     if limit is not None and type(raised) is asyncio.CancelledError:
         raise limit
     raise raised
+
+
+class _Threads(ThreadPoolExecutor):
+    """For `asyncio.to_thread` in handlers: a child that is forked there does not take up what waits for the thread."""
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        return super().submit(_called, function, args, kwargs)
+
+
+def _called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    with forks.handlers_code:
+        return function(*args, **kwargs)

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 from workq.board import Board
 from workq.config import Times
 from workq.failpoints import reach
+from workq.forks import end_if_child
 from workq.handler import Handler
 from workq.job import Bookmark, NewStep, Stepped
 from workq.ledger import Ledger
@@ -260,6 +261,7 @@ class Pool:
 
     def finish(self, attempt: Attempt, outcome: Outcome, *, run_s: float | None = None) -> None:
         """The attempt has an outcome: free its slot and let it be settled."""
+        end_if_child()
         settlement = Settlement(attempt.claim, outcome)
         if attempt.is_started:
             reach("worker.after_run")
@@ -292,6 +294,7 @@ class Pool:
 
     def finish_together(self, company: Sequence[Attempt], outcomes: Sequence[Outcome], *, began: float) -> None:
         """`finish` of all that have shared a call: each is settled by itself."""
+        end_if_child()
         settlements = [Settlement(one.claim, outcome) for one, outcome in zip(company, outcomes, strict=True)]
         reach("worker.after_run")
         for one, settlement in zip(company, settlements, strict=True):

@@ -17,6 +17,7 @@ from typing import Any
 from workq import answer, codec, context
 from workq.context import Desk
 from workq.errors import Cancel, PayloadError, Retry, Snooze, SoftTimeLimit
+from workq.forks import handlers_code
 from workq.handler import Handler
 from workq.names import check_delay_s
 from workq.opaque import is_a, kind_of
@@ -46,7 +47,9 @@ def run_sync(claim: Claim, handler: Handler[..., Any], arguments: Any, desk: Des
 def _run_sync(claim: Claim, handler: Handler[..., Any], arguments: Any, desk: Desk) -> Any:
     entered = context.enter(claim, desk)
     try:
-        return answer.finished(handler.function(*arguments["a"], **arguments["k"]), desk.wait_for)
+        with handlers_code:
+            value = handler.function(*arguments["a"], **arguments["k"])
+        return answer.finished(value, desk.wait_for)
     except BaseException as error:
         if not entered.has_succeeded:
             raise
@@ -70,10 +73,12 @@ async def run_async(claim: Claim, handler: Handler[..., Any], arguments: Any, de
 
 async def _limited(handler: Handler[..., Any], arguments: Any) -> Any:
     if handler.time_limit_s is None:
-        return await answer.finished_async(await handler.function(*arguments["a"], **arguments["k"]))
+        with handlers_code:
+            return await answer.finished_async(await handler.function(*arguments["a"], **arguments["k"]))
     try:
         async with asyncio.timeout(handler.time_limit_s) as limit:
-            return await answer.finished_async(await handler.function(*arguments["a"], **arguments["k"]))
+            with handlers_code:
+                return await answer.finished_async(await handler.function(*arguments["a"], **arguments["k"]))
     except TimeoutError as error:
         if limit.expired():
             raise SoftTimeLimit(f"ran longer than time_limit_s={handler.time_limit_s}") from error

@@ -46,6 +46,7 @@ class Stacks:
         self.path = path
         self._file: IO[bytes] = path.open("r+b", buffering=0)
         self._asked_at = 0
+        self._catches_faults = False
 
     @staticmethod
     def create() -> Stacks:
@@ -60,7 +61,14 @@ class Stacks:
         """From now on this process answers the signal. Its owner's own fault handler is left in place."""
         faulthandler.register(SIGNAL, file=self._file, all_threads=True)
         if not faulthandler.is_enabled():
+            self._catches_faults = True
             faulthandler.enable(file=self._file, all_threads=True)
+
+    def leave(self) -> None:
+        """In a child: it writes nothing here, whatever becomes of it."""
+        faulthandler.unregister(SIGNAL)
+        if self._catches_faults:
+            faulthandler.disable()
 
     def dump(self) -> None:
         """Write them now: this process is about to leave although something runs."""

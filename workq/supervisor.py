@@ -6,6 +6,10 @@ ended there is settled in its place. The supervisor never runs user code, so it 
 handler holds the interpreter lock, as long as the operating system says that the child is not stopped; and it kills the
 child whose attempt exceeds its hard limit.
 
+Each child leads a session of its own: at a hard limit, a forced cancel, the end of the grace, and when it has died by
+itself, its whole process group is killed before its tasks go to others. What has left the group (setsid) is killed with
+it where it still descends from the child; behind a child that died by itself it goes on.
+
 Signals: the first SIGTERM or SIGINT lets the children drain within the grace; what is left then is killed and
 handed back at no cost. The second one kills at once. The supervisor itself dying is no loss: the children see their
 standard input end and drain; if they died too, any other sweep reaps them when their leases have ended.
@@ -84,14 +88,36 @@ class _Child:
     """Why it gave no stacks when it was asked."""
 
     def status(self, *, options: int = os.WNOHANG) -> int | None:
-        """Its exit status as `subprocess` has it; None while it lives."""
+        """Its exit status as `subprocess` has it; None while it lives.
+
+        What its handlers had started ends with it, unless it has left in order: nothing goes on beside a next attempt.
+        """
         if self.process.returncode is None:
             with contextlib.suppress(ChildProcessError):  # somebody else has waited for it: `poll` says what is known
-                pid, status, usage = os.wait4(self.process.pid, options)
-                if pid:
-                    self.process.returncode = os.waitstatus_to_exitcode(status)
-                    self.peak_bytes = usage.ru_maxrss * _MAXRSS_UNIT
+                if os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT | options) is None:
+                    return None
+                if not self.board.has_left():
+                    self.kill()  # until it is waited for, no other group can have its number
+                _, status, usage = os.wait4(self.process.pid, 0)
+                self.process.returncode = os.waitstatus_to_exitcode(status)
+                self.peak_bytes = usage.ru_maxrss * _MAXRSS_UNIT
         return self.process.poll()
+
+    def kill(self) -> None:
+        """Kill it with all that its handlers have started, but for what has left its process group."""
+        if self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+
+    def kill_family(self) -> None:
+        """Kill it with all that its handlers have started: what has left its group, too, unless its parent is gone."""
+        family: list[psutil.Process] = []
+        with contextlib.suppress(psutil.Error):
+            family = psutil.Process(self.process.pid).children(recursive=True)
+        self.kill()
+        for one in family:
+            with contextlib.suppress(psutil.Error):
+                one.kill()
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +214,7 @@ class Supervisor:
         finally:
             for slot in self._slots:
                 if slot.child is not None:
-                    self._kill(slot.child)
+                    slot.child.kill_family()
                     self._bury(slot, _Ending(Kind.SHUTDOWN, "killed because its supervisor ended", is_ours=True))
             ticker.close()
             self._end_claims(is_last=True)
@@ -228,7 +254,7 @@ class Supervisor:
         for slot in slots:
             if slot.child is not None:
                 log.warning("supervisor.grace_exceeded", extra={"pid": slot.child.process.pid})
-                self._kill(slot.child)
+                slot.child.kill_family()
                 text = "killed because it did not end within the grace at shutdown"
                 self._bury(slot, _Ending(Kind.SHUTDOWN, text, is_ours=True) if self._signals == 1 else None)
         self._is_failed = True
@@ -257,12 +283,10 @@ class Supervisor:
         stacks = None
         try:
             stacks = Stacks.create()
-            # a terminal's Ctrl-C reaches the child too: it rests there until the child has said that it ignores it
-            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-            try:
-                process = subprocess.Popen([sys.executable, "-m", "workq.worker"], stdin=subprocess.PIPE, bufsize=0)
-            finally:
-                signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+            # a session of its own: its group can be killed, and it has no terminal that could stop it
+            process = subprocess.Popen(
+                [sys.executable, "-m", "workq.worker"], stdin=subprocess.PIPE, bufsize=0, start_new_session=True
+            )
             offer_as_victim(process.pid)
         except OSError:  # tried again and again: nothing may pile up
             board.remove()
@@ -280,19 +304,19 @@ class Supervisor:
     def _watch(self, child: _Child, now: float) -> None:
         """Keep the lease of a child that cannot beat by itself, and end one whose attempt exceeds its hard limit."""
         if child.overdue or child.condemned:  # it was killed, and takes a moment to die of what was seen then
-            self._kill(child)
+            child.kill()
             return
         overdue = [one for one in child.board.started() if 0.0 < one.hard_at < now]
         if overdue:
             child.overdue = overdue
             self._ask_for_stacks([child])
-            self._kill(child)
+            child.kill_family()
             log.error("task.hard_limit", extra={"pid": child.process.pid, "tasks": [one.task_id for one in overdue]})
             return
         condemned = [one for one in child.board.started() if self._is_condemned(one)] if self._condemned else []
         if condemned:
             child.condemned = condemned
-            self._kill(child)
+            child.kill_family()
             log.error("task.killed", extra={"pid": child.process.pid, "tasks": [one.task_id for one in condemned]})
             return
         try:
@@ -495,10 +519,6 @@ class Supervisor:
 
     # -- ends
 
-    def _kill(self, child: _Child) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            child.process.kill()
-
     def _tell(self, child: _Child) -> None:
         """Let a child drain, once."""
         if not child.is_told:
@@ -519,7 +539,7 @@ class Supervisor:
                     if self._signals == 1:
                         self._tell(slot.child)
                     else:
-                        os.kill(slot.child.process.pid, signal.SIGKILL)
+                        slot.child.kill()
 
 
 def _judged(death: _Death, victims: Sequence[_Death]) -> Evidence:

@@ -29,10 +29,12 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Final, NoReturn
 
 import msgspec
+import psutil
 
+from workq import forks
 from workq.bands import all_of
 from workq.beat import Heart
 from workq.board import Board
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("workq.worker")
 
 EXIT_GRACE_EXCEEDED = 1
+_SUPERVISOR: Final = os.getppid()
 LAST_BEAT_S = 10.0
 """How long to wait for the last beat before leaving."""
 GARBAGE_EVERY = 10_000
@@ -252,14 +255,27 @@ def take_in(parts: Parts) -> tuple[Consumer, Intake]:
 def _end_broken() -> None:
     """End this process at once: the supervisor ends its claims and starts another."""
     flush()
-    os._exit(EXIT_BROKEN)
+    _exit(EXIT_BROKEN)
+
+
+def _exit(status: int) -> NoReturn:
+    """End at once; unless in order, with all that handlers have started and that still descends from this process."""
+    if status != 0:
+        with contextlib.suppress(Exception):  # a handler may have left nothing to look with
+            for one in psutil.Process().children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    one.kill()
+        if os.getppid() != _SUPERVISOR and os.getpgrp() == os.getpid():  # else the supervisor kills the group
+            os.killpg(0, signal.SIGKILL)
+    os._exit(status)
 
 
 def main() -> int:
     """The consumer process: reads its WorkerSpec from standard input, which ends when the supervisor does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C reaches the supervisor, which decides
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-    spec = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerSpec)
+    # the supervisor decides when to leave; what ignores a signal would hand that on to the programs that it starts
+    forks.handle(signal.SIGINT, lambda *_: None)
+    supervisor = _take_standard_input()
+    spec = msgspec.json.decode(supervisor.readline(), type=WorkerSpec)
     from workq.app import load_app
 
     board, stacks = Board(Path(spec.board)), Stacks(Path(spec.stacks))
@@ -281,11 +297,13 @@ def main() -> int:
     gc.collect()
     gc.freeze()  # what is there now stays: to look through it again and again costs a tenth of a busy process
     gc.set_threshold(GARBAGE_EVERY)
-    signal.signal(signal.SIGTERM, lambda *_: worker.stop.set())
+    forks.handle(signal.SIGTERM, lambda *_: worker.stop.set())
+    forks.arm(stacks.leave)
 
     def leave_with_supervisor() -> None:
-        sys.stdin.buffer.read()  # nothing more is ever sent: this ends when the supervisor does
-        worker.stop.set()
+        with contextlib.suppress(OSError):
+            supervisor.read()  # nothing more is ever sent: this ends when the supervisor does
+            worker.stop.set()
 
     threading.Thread(target=leave_with_supervisor, name="workq-parent", daemon=True).start()
     status = worker.run()
@@ -293,6 +311,14 @@ def main() -> int:
         stacks.dump()
     app.close()
     return status
+
+
+def _take_standard_input() -> IO[bytes]:
+    """What the supervisor sends, and where its end is seen. What handlers start finds nothing to read instead of it."""
+    taken = os.fdopen(os.dup(0), "rb")
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    return taken
 
 
 if __name__ == "__main__":
@@ -305,4 +331,4 @@ if __name__ == "__main__":
         shut_down()
     with contextlib.suppress(BaseException):  # a handler may have closed or replaced it
         sys.stdout.flush()
-    os._exit(code)  # a handler thread that never ends must not keep the process: what it ran was handed on
+    _exit(code)  # a handler thread that never ends must not keep the process: what it ran was handed on

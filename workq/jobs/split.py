@@ -23,6 +23,7 @@ from workq import codec
 from workq.errors import ConfigError, PayloadError, Snooze
 from workq.failpoints import reach
 from workq.fingerprint import fingerprint
+from workq.forks import handlers_code
 from workq.job import JOB_ENDED, JOB_PAUSES, JOB_UNWANTED, JobRow
 from workq.jobs.chunks import Unfit, chunks, partition
 from workq.jobs.sources import Page, Source
@@ -140,7 +141,8 @@ class Splitting:
 
     def _next(self, pages: Any) -> Page | None:
         try:
-            found: Page | None = next(pages, None)
+            with handlers_code:
+                found: Page | None = next(pages, None)
         except Exception as error:
             if self._subtasks and not self._record(total=None, is_last=False):
                 return None
