@@ -7,9 +7,7 @@ the child opens its own connections.
 from __future__ import annotations
 
 import atexit
-import importlib
 import os
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -379,7 +377,7 @@ class WorkQueue:
 
     def get(self, task_id: str) -> Task | None:
         """One task as the ledger knows it, or None."""
-        return self.stores.ledger.get(str(task_id))
+        return self.existing.ledger.get(str(task_id))
 
     # -- decisions of a person
 
@@ -391,7 +389,7 @@ class WorkQueue:
         Raises:
             NotFound: no such task.
         """
-        return self.stores.ledger.cancel(str(task_id), reason=reason, kills=kill)
+        return self.existing.ledger.cancel(str(task_id), reason=reason, kills=kill)
 
     def pause_queue(self, name: str, *, why: str, for_s: float | None = None) -> Pause:
         """Start nothing of a queue any more, for `for_s` seconds or until it is resumed. What runs goes on.
@@ -405,7 +403,7 @@ class WorkQueue:
             ConfigError: no name of a queue or band, or `for_s` is no number from 0 to ten years.
         """
         queue, ends_in_s = check_band(name), None if for_s is None else check_delay_s(for_s, "for_s")
-        return self.stores.ledger.pause(queue, who=this_person(), why=why, for_s=ends_in_s)
+        return self.existing.ledger.pause(queue, who=this_person(), why=why, for_s=ends_in_s)
 
     def resume_queue(self, name: str, *, why: str = "resumed by a person") -> bool:
         """Let a paused queue go on, with all of its bands, or one band of it; False when it was not paused.
@@ -414,7 +412,7 @@ class WorkQueue:
             ConfigError: no name of a queue or band.
         """
         queue = check_band(name)
-        return self.stores.ledger.resume(queue, who=this_person(), why=why)
+        return self.existing.ledger.resume(queue, who=this_person(), why=why)
 
     def reschedule(
         self,
@@ -433,7 +431,8 @@ class WorkQueue:
         if (delay_s is None) == (at is None):
             raise ConfigError("delay_s and at: give one of them")
         wait_s = check_delay_s(delay_s) if at is None else seconds_until(at)
-        self.producer.relay.offer([self.stores.ledger.reschedule(str(task_id), delay_s=wait_s, why=why)])
+        hint = self.existing.ledger.reschedule(str(task_id), delay_s=wait_s, why=why)
+        self.producer.relay.offer([hint])
 
     def revive(self, task_id: str, *, why: str = "revived by a person") -> None:
         """Send a dead or cancelled task back to ready, with fresh budgets.
@@ -441,14 +440,14 @@ class WorkQueue:
         Raises:
             NotFound: no such task. Refused: it is neither dead nor cancelled, or a live task holds its key.
         """
-        hint = self.stores.ledger.revive(str(task_id), why=why)
+        hint = self.existing.ledger.revive(str(task_id), why=why)
         self.producer.relay.offer([hint])
 
     # -- stores
 
     @property
     def stores(self) -> Stores:
-        """The opened stores of this process.
+        """The opened stores of this process, for what records something new: a SQLite file that is not there is made.
 
         Raises:
             LedgerUnavailable: the ledger did not answer. SchemaMismatch: run `workq db migrate`.
@@ -456,18 +455,32 @@ class WorkQueue:
         return self._open()[0]
 
     @property
+    def existing(self) -> Stores:
+        """The same stores for what reads, or changes what is there: nothing is made.
+
+        Raises:
+            NoLedger: the SQLite file is not there, or has no ledger. LedgerUnavailable, SchemaMismatch: as `stores`.
+        """
+        return self._open(makes=False)[0]
+
+    @property
     def producer(self) -> Producer:
-        """What records tasks in this process."""
+        """What records tasks in this process. Makes a SQLite file, as `stores` does."""
         return self._open()[1]
 
-    def database(self) -> Database:
-        """A new engine on the ledger, without looking at its schema. The caller closes it."""
+    def database(self, *, makes: bool = True) -> Database:
+        """A new engine on the ledger, without looking at its schema. The caller closes it.
+
+        `makes`: a SQLite file that is not there is made when something connects.
+        """
         from workq.ledger.database import Database
 
         return Database(
             self.settings.ledger,
             namespace=self.settings.namespace,
             statement_timeout_s=self.settings.times.statement_s,
+            makes=makes,
+            origin=self.settings.origins.get("ledger", "default"),
         )
 
     def close(self) -> None:
@@ -485,13 +498,13 @@ class WorkQueue:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _open(self) -> tuple[Stores, Producer]:
+    def _open(self, *, makes: bool = True) -> tuple[Stores, Producer]:
         opened = self._opened
         if opened is None:
             with self._lock:
                 opened = self._opened
                 if opened is None:
-                    opened = self._opened = self._connect()
+                    opened = self._opened = self._connect(makes=makes)
                     atexit.register(partial(_close_at_exit, weakref.ref(self)))
         return opened
 
@@ -502,15 +515,18 @@ class WorkQueue:
             self._inherited.append(self._opened)
             self._opened = None
 
-    def _connect(self) -> tuple[Stores, Producer]:
+    def _connect(self, *, makes: bool) -> tuple[Stores, Producer]:
         from workq.ledger import migrate
         from workq.ledger.sql import SqlLedger
         from workq.produce import Producer
         from workq.stores import Stores
 
-        database = self.database()
+        database = self.database(makes=makes)
         try:
-            migrate.ensure(database)
+            if makes:
+                migrate.ensure(database)
+            else:
+                migrate.require_current(database)
             ledger = SqlLedger(database, reserved_s=1.5 * self.settings.times.confirm_s)
             if self.settings.broker is None and self.settings.inflight is None:
                 stores = self._open_in_one(ledger, database)
@@ -571,28 +587,3 @@ def _close_at_exit(reference: weakref.ref[WorkQueue]) -> None:
     app = reference()
     if app is not None:
         app.close()
-
-
-def load_app(path: str) -> WorkQueue:
-    """The WorkQueue that `module:attribute` names; the current folder is searched first.
-
-    Raises:
-        ConfigError: the path is malformed, its module cannot be imported (the cause says why), or it is no WorkQueue.
-    """
-    module_name, separator, attribute = path.partition(":")
-    if not separator or not module_name or not attribute:
-        raise ConfigError(f"app: need module:attribute, such as shop.tasks:wq, got {path!r}")
-    if "" not in sys.path and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:  # a script without a main guard may call sys.exit()
-        raise ConfigError(f"app: importing {module_name!r} failed: {type(error).__name__}: {error}") from error
-    found: Any = module
-    for part in attribute.split("."):
-        found = getattr(found, part, None)
-    if not isinstance(found, WorkQueue):
-        raise ConfigError(
-            f"app: {path!r} is {type(found).__name__}, not a WorkQueue; name the object: module:attribute"
-        )
-    return found

@@ -2,7 +2,8 @@
 
 WorkqError
 ├── ConfigError (ValueError)         a setting, name or option is wrong; nothing was contacted
-│   └── MissingExtra                 the client library for a URL is not installed
+│   ├── MissingExtra                 the client library for a URL is not installed
+│   └── NoLedger                     no ledger is where the settings say; nothing was made
 ├── PayloadError (ValueError)        arguments or a result that JSON cannot carry; nothing was recorded
 ├── UnknownTask (LookupError)        no handler is registered under that name
 ├── NotFound (LookupError)           no task with that id in the ledger
@@ -11,7 +12,8 @@ WorkqError
 ├── Refused                          an answer, not a fault: the state does not allow it
 ├── Unavailable (ConnectionError)    a server did not answer, or refused us
 │   ├── LedgerUnavailable            nothing was recorded (or, as CommitUnknown, we cannot see whether)
-│   │   └── CommitUnknown            the connection broke during COMMIT: repeat with the same id
+│   │   ├── CommitUnknown            the connection broke during COMMIT: repeat with the same id
+│   │   └── LedgerReplaced           the SQLite file was deleted or replaced under this process
 │   ├── BrokerUnavailable            hints cannot be sent or fetched; the sweep relays them later
 │   └── InFlightUnavailable          Redis did not answer: hold nothing, ack nothing
 ├── LeaseLost                        this incarnation was reaped: stop claiming, let handlers end
@@ -36,6 +38,10 @@ class ConfigError(WorkqError, ValueError):
 
 class MissingExtra(ConfigError):
     """A URL names a server whose client library is not installed."""
+
+
+class NoLedger(ConfigError):
+    """The SQLite file that the settings name is not there, or holds no ledger. Only what records something makes it."""
 
 
 class PayloadError(WorkqError, ValueError):
@@ -72,6 +78,13 @@ class LedgerUnavailable(Unavailable):
 
 class CommitUnknown(LedgerUnavailable):
     """The connection broke while committing: the change may or may not stand. Repeat it with the same ids."""
+
+
+class LedgerReplaced(LedgerUnavailable):
+    """The SQLite file was deleted or replaced while this process worked with it: nothing was recorded.
+
+    It stays so until the process starts again, or closes its WorkQueue: it never goes on with another file by itself.
+    """
 
 
 class BrokerUnavailable(Unavailable):

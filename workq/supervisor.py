@@ -34,7 +34,7 @@ import msgspec
 import psutil
 
 from workq.board import Board, Started, remove_stale
-from workq.errors import Unavailable
+from workq.errors import LedgerReplaced, Unavailable
 from workq.evidence import EXIT_BROKEN, EXIT_LEASE_LOST, Facts, Kind, OutOfMemory, how_it_ended, signal_of
 from workq.failpoints import reach
 from workq.ledger import Evidence, Reaped
@@ -64,6 +64,7 @@ FORGOTTEN_S = 10.0
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 _GAVE_UP = (1, 2, EXIT_BROKEN)
 RESTART_MAX_S = 30.0
+EXIT_LEDGER_GONE = 4
 
 
 @dataclass(slots=True)
@@ -188,6 +189,8 @@ class Supervisor:
         self._kill_at: float | None = None
         self._is_draining = False
         self._is_failed = False
+        self._is_ledger_gone = False
+        """Its file was deleted or replaced: no child can work any more."""
         self._rng = random.Random()
         self._unscheduled = app.registry.schedules()
         """Not written into the ledger yet."""
@@ -199,7 +202,10 @@ class Supervisor:
         """Who died lately for want of memory."""
 
     def run(self) -> int:
-        """Answers the exit status: 0 when everyone left in order, 1 when not, 128 + signal after a second signal."""
+        """Answers the exit status: 0 when everyone left in order, 1 when not, 128 + signal after a second signal.
+
+        4 when the ledger's file was deleted or replaced: to go on with another one is a person's decision.
+        """
         for one in (signal.SIGTERM, signal.SIGINT):
             signal.signal(one, self._signalled)
         remove_stale()
@@ -220,12 +226,16 @@ class Supervisor:
             self._end_claims(is_last=True)
         if self._signals > 1:
             return 128 + self._signal
+        if self._is_ledger_gone:
+            return EXIT_LEDGER_GONE
         return 1 if self._is_failed else 0
 
     # -- one round
 
     def _look(self) -> None:
         now = time.monotonic()
+        if self._is_ledger_gone and not self._signals:
+            self._signalled(signal.SIGTERM, None)  # what runs may end; nothing more can be recorded
         if self._signals and not self._is_draining:
             self._is_draining = True
             log.info("supervisor.draining", extra={"signal": self._signal.name, "grace_s": self.times.grace_s})
@@ -507,6 +517,9 @@ class Supervisor:
             done = sweep(self.app.stores, self.app.settings)
             if done.changes:
                 log.info("sweep.done", extra={"changes": done.changes})
+        except LedgerReplaced as error:
+            log.error("supervisor.ledger_replaced: %s", error)
+            self._is_ledger_gone = True
         except (Unavailable, OSError) as error:  # of this machine too: no descriptor is left, for one
             log.warning("sweep.waits: %s", error)
         except Exception:

@@ -88,7 +88,7 @@ class Worker:
         self.is_drain = is_drain
         self.board = board
         self.times = app.settings.times
-        self.stores = app.stores
+        self.stores = app.existing  # its supervisor has opened them: what is gone since is not made again
         self.relay = app.producer.relay
         self.me = Incarnation.of_this_process()
         self.stop = threading.Event()
@@ -276,7 +276,7 @@ def main() -> int:
     forks.handle(signal.SIGINT, lambda *_: None)
     supervisor = _take_standard_input()
     spec = msgspec.json.decode(supervisor.readline(), type=WorkerSpec)
-    from workq.app import load_app
+    from workq.application import load_app
 
     board, stacks = Board(Path(spec.board)), Stacks(Path(spec.stacks))
     stacks.path.unlink(missing_ok=True)  # both sides have it open: nothing is left behind, whoever dies first

@@ -59,6 +59,7 @@ class TestGroups:
         assert states(cli) == {"ready": 3, "dead": 2}
 
     def test_nothing_is_said_where_nobody_is_dead(self, cli: Cli) -> None:
+        cli.here("db", "migrate")
         assert cli.look("dead", "groups") == {"groups": []}
         assert cli.here("dead", "groups").err == "no dead tasks\n"
 

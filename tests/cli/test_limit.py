@@ -47,4 +47,5 @@ def test_a_task_tells_its_limit(cli: Cli) -> None:
 
 
 def test_without_limits_that_is_said(cli: Cli) -> None:
+    cli.here("db", "migrate")
     assert cli("limit", "ls").err == "no limit is in use\n"

@@ -44,5 +44,6 @@ def test_why_says_whom_it_waits_for_and_what_to_do(cli: Cli) -> None:
 
 
 def test_nothing_in_order_is_said_in_words(cli: Cli) -> None:
+    cli.here("db", "migrate")
     assert cli("order", "ls").err == "no order key has open tasks\n"
     assert cli("order", "ls", "--blocked").err == "no order key is blocked\n"

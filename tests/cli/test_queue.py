@@ -105,6 +105,7 @@ def test_what_is_missing_or_wrong_is_refused_first(shared_cli: Cli, args: tuple[
 
 
 def test_running_workers_notice_both(cli: Cli) -> None:
+    cli.here("db", "migrate")
     cli.look("queue", "pause", "sums", "--why", "?")
     cli.record("shop.add", 1, count=5)
     with cli.start("worker", "--threads", "2") as worker:

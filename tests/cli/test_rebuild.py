@@ -103,7 +103,7 @@ class TestRebuild:
         assert (events[0].detail["tasks_open"], events[1].detail["tasks"]) == (8, 7)
 
     def test_nothing_open_is_nothing_to_do(self, cli: Cli) -> None:
-        cli.here("status")
+        cli.here("db", "migrate")
         ran = cli.here("rebuild", "-o", "json")
         assert (ran.status, json.loads(ran.out)["tasks"]) == (0, 0)
 

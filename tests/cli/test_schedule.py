@@ -44,6 +44,7 @@ def test_the_applications_schedules_are_written_once_and_listed(shop: Cli) -> No
 
 def test_workers_write_them_when_they_start(cli: Cli) -> None:
     (cli.folder / "shop.py").write_text(SHOP + SCHEDULES)
+    cli.here("db", "migrate")
     with cli.start("worker", "-q") as worker:
         wait_until(
             lambda: len(cli.look("schedule", "ls")["schedules"]) == 2, timeout_s=BOUND_S, what="they are written"

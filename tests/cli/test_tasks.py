@@ -328,7 +328,7 @@ class TestCancelAndRetry:
         assert [one["kind"] for one in history] == ["failed", "revived", "failed"]
 
     def test_a_thousand_ids_on_standard_input_get_a_line_each(self, cli: Cli) -> None:
-        cli.look("status")
+        cli.here("db", "migrate")
         ids = [new_task_id() for _ in range(1000)]
 
         ran = cli("task", "retry", "-", stdin="\n".join(ids))
@@ -421,6 +421,7 @@ class TestForms:
         assert err == b""
 
     def test_the_default_ledger_is_said_on_standard_error_but_not_when_quiet(self, cli: Cli) -> None:
+        cli("db", "migrate", env={"WORKQ_LEDGER_URL": ""})
         for empty in ("", " "):
             said = cli("status", "-o", "json", env={"WORKQ_LEDGER_URL": empty})
 

@@ -126,6 +126,7 @@ def test_an_endpoint_is_added_shown_changed_and_removed(cli: Cli) -> None:
     ],
 )
 def test_what_is_wrong_is_one_line_and_nothing_is_stored(cli: Cli, arguments: list[str], said: str) -> None:
+    cli.here("db", "migrate")
     ran = cli.here("webhook", "endpoint", "add", *arguments)
 
     assert (ran.status, ran.out) == (2, "")
@@ -229,6 +230,7 @@ def test_an_event_is_sent_to_all_who_want_it_once_and_is_seen(cli: Cli) -> None:
     ],
 )
 def test_what_cannot_be_is_one_line(cli: Cli, arguments: list[str], status: int, said: str) -> None:
+    cli.here("db", "migrate")
     ran = cli.here("webhook", *arguments)
 
     assert (ran.status, ran.out) == (status, "")

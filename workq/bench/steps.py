@@ -120,8 +120,8 @@ class _TimedBroker(_Timed):
 class MeasuredQueue(WorkQueue):
     """A queue that writes down its steps when it is closed, if it was asked to."""
 
-    def _connect(self) -> Any:
-        stores, producer = super()._connect()
+    def _connect(self, *, makes: bool) -> Any:
+        stores, producer = super()._connect(makes=makes)
         if _steps is None:
             return stores, producer
         ledger: Any = _Timed(stores.ledger, _steps, _LEDGER)

@@ -10,7 +10,7 @@ Exit statuses:
     1    the operation failed, or found nothing
     2    usage or configuration: nothing was changed
     3    finished, with failures or findings
-    4    a server is unreachable
+    4    a server is unreachable, or the ledger's file was deleted or replaced meanwhile
     5    timed out
     6    refused: a confirmation is missing
     130  interrupted; 143 terminated

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import click
 
@@ -15,7 +15,6 @@ from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, record, table, write
 from workq.cli.stopping import ended_by_signals
 from workq.config import masked
-from workq.config.sqlite import check_folder, is_there, sqlite_file
 from workq.incarnation import this_person
 from workq.ledger import flow
 from workq.ledger import migrate as schema
@@ -34,7 +33,8 @@ def db() -> None:
 @pass_session
 def migrate(session: Session) -> None:
     """Bring the ledger's schema to the newest version. Several at once wait for each other."""
-    with _database(session) as database:
+    session.may_make(session.settings())
+    with closing(session.queue().database()) as database:
         applied = schema.migrate(database)
         document = {"applied": applied, "version": SCHEMA_VERSION, "ledger": masked(session.settings().ledger)}
         text = f"applied {', '.join(applied)}" if applied else "nothing to apply"
@@ -46,13 +46,8 @@ def migrate(session: Session) -> None:
 def status(session: Session) -> int:
     """Which version the ledger has, and what is missing; exit 3 when it is not the one that this code needs."""
     url = session.settings().ledger
-    file = sqlite_file(url)
-    if file is not None and not is_there(file):  # looking must not create it
-        session.say_default(session.settings())
-        found = schema.Status(0, SCHEMA_VERSION, ())
-    else:
-        with _database(session) as database:
-            found = schema.status(database)
+    with _database(session) as database:
+        found = schema.status(database)
     document = {"version": found.version, "latest": found.latest, "pending": found.pending, "ledger": masked(url)}
     answer(
         session,
@@ -60,7 +55,7 @@ def status(session: Session) -> int:
         lambda: record(
             [
                 ("ledger", masked(url)),
-                ("version", found.version or ("none: there is no such file yet" if found.pending == () else "none")),
+                ("version", found.version or "none"),
                 ("latest", found.latest),
                 ("pending", ", ".join(found.pending) or "-"),
             ]
@@ -91,6 +86,7 @@ def history(session: Session, kept: str | None) -> None:
     The database writes it by a trigger, for all producers and workers, from now on. Each move costs it a second row.
     """
     with _database(session) as database:
+        schema.require_current(database)
         changed = kept is not None and flow.keep(database, is_full=kept == "full")
         found = "full" if flow.is_kept(database) else "brief"
     answer(session, {"history": found, "changed": changed}, lambda: write(found))
@@ -155,11 +151,7 @@ def _tell_pruned(session: Session, rows: Mapping[str, int], *, title: str, dry_r
 
 @contextmanager
 def _database(session: Session) -> Iterator[Database]:
-    settings = session.settings()
-    session.say_default(settings)
-    check_folder(settings.ledger)
-    database = session.queue().database()
-    try:
+    """For what reads or changes the ledger that is there: nothing is made."""
+    session.say_default(session.settings())
+    with session.naming_origin(), closing(session.queue().database(makes=False)) as database:
         yield database
-    finally:
-        database.close()

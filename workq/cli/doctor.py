@@ -33,7 +33,7 @@ _WELL = {Level.OK, Level.UNCHECKED}
 def doctor(session: Session) -> int:
     """Check versions, servers and settings, and print how long recoveries take with them.
 
-    Changes nothing. Exit 3 with findings, 4 when a server is unreachable.
+    Changes nothing. Exit 3 with findings, 4 when a server is unreachable, 2 when the ledger's file is not there.
     """
     queues: tuple[str, ...] = ()
     before: list[Check] = []
@@ -47,8 +47,9 @@ def doctor(session: Session) -> int:
     checks = [*before, *examine(settings, queues=queues)]
     bounds = Bounds.of(settings.times)
     levels = {check.level for check in checks}
+    has_ledger = not any(check.area == "ledger" and check.level is Level.UNCHECKED for check in checks)
     document = {
-        "ok": levels <= _WELL,
+        "ok": levels <= _WELL and has_ledger,
         "checks": [asdict(check) for check in checks],
         "recovery_s": asdict(bounds),
     }
@@ -65,4 +66,6 @@ def doctor(session: Session) -> int:
     answer(session, document, show)
     if Level.UNREACHABLE in levels:
         return exits.UNREACHABLE
-    return exits.DONE if levels <= _WELL else exits.FINDINGS
+    if not levels <= _WELL:
+        return exits.FINDINGS
+    return exits.DONE if has_ledger else exits.USAGE

@@ -95,7 +95,7 @@ def add(session: Session, /, target: str, endpoint_id: str | None, secret: str |
     options = _given(given)
     options.setdefault("topic", TOPIC)
     options.setdefault("types", ("*",))
-    session.stores()
+    session.may_make(session.settings())
     made = endpoints.add(target, endpoint_id=endpoint_id, secret=secret, **options)
     answer(session, _document(made), lambda: record(list(_document(made).items())))
     session.note("the secret is not shown again: give it to the receiver")

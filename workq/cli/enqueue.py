@@ -10,7 +10,6 @@ from workq.cli.group import Command, nearest
 from workq.cli.inputs import Duration, Instant, QueueName, arguments, document
 from workq.cli.session import Session
 from workq.cli.show import answer, write
-from workq.config.sqlite import check_folder
 from workq.errors import UnknownTask
 from workq.task import Priority
 
@@ -74,8 +73,7 @@ def enqueue(
     call = handler.options(
         delay_s=delay_s, at=at, key=key, key_for_s=key_for_s, queue=queue, priority=priority, expires_s=expires_s
     )
-    session.say_default(app.settings)
-    check_folder(app.settings.ledger)
+    session.may_make(app.settings)
     recorded = call.enqueue(*args, **kwargs)
     answer(
         session,

@@ -19,7 +19,7 @@ TABLE: Final = """\
   1    the operation failed, or found nothing
   2    usage or configuration: nothing was changed
   3    finished, with failures or findings (doctor, audit, meters, db status, job watch, sweep --apply, a --dry-run)
-  4    a server is unreachable
+  4    a server is unreachable, or the ledger's file was deleted or replaced meanwhile
   5    timed out (task show --wait; job watch --timeout; queue drain; audit with tasks that could not be proved in time)
   6    refused: a confirmation is missing, a plan is not for this ledger, the job runs already or has nothing to retry
   130  interrupted (Ctrl-C)

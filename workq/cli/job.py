@@ -16,7 +16,6 @@ from workq.cli.inputs import Duration, Rate, TaskId, WholeNumber, arguments
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, cell, clean, line, record, table, text_of, write
 from workq.cli.watch import watch as watch_it
-from workq.config.sqlite import check_folder
 from workq.errors import NotFound, Refused, UnknownTask
 from workq.incarnation import this_person
 from workq.job import CHUNK_MAX, JOB_ENDED, Begun, Collect, IfRunning, JobRow, JobState
@@ -105,8 +104,8 @@ def run(
     if dry_run:
         _foresee(session, found, params)
         return exits.DONE
-    session.say_default(app.settings)
-    check_folder(app.settings.ledger)
+    if into is None:
+        session.may_make(app.settings)
     if form is not None:
         return _feed(session, found, form, into, lambda: call.open_feed(**params))
     return exits.REFUSED if _begin(session, lambda: call.run(**params)) is None else exits.DONE

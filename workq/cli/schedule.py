@@ -109,7 +109,8 @@ def rm(session: Session, name: str) -> None:
 @pass_session
 def sync(session: Session) -> None:
     """Write the application's schedules into the ledger, as its workers do when they start."""
-    ledger = session.stores().ledger
+    session.may_make(session.settings())
+    ledger = session.queue().stores.ledger
     given = session.queue().registry.schedules()
     changed = [one.name for one in given if ledger.schedule(one)]
     strange = sorted({row.name for row in ledger.schedules()} - {one.name for one in given})

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
@@ -85,7 +87,8 @@ class Session:
             ConfigError: a setting is wrong, or the application cannot be imported.
         """
         if self._app is None:
-            from workq.app import WorkQueue, load_app
+            from workq.app import WorkQueue
+            from workq.application import load_app
 
             found = Settings.load()
             for warning in found.warnings:
@@ -99,7 +102,7 @@ class Session:
         Raises:
             ConfigError: none is named, it cannot be imported, or it has a ledger of its own beside `--url`.
         """
-        from workq.app import load_app
+        from workq.application import load_app
 
         path = Settings.load().app
         if path is None:
@@ -112,15 +115,35 @@ class Session:
         return self._app, path
 
     def stores(self) -> Stores:
-        """The opened stores.
+        """The opened stores, for a command that reads or changes what is there: it makes nothing.
 
         Raises:
+            NoLedger: the SQLite file is not there, or has no ledger.
             Unavailable: a server did not answer; SchemaMismatch: run `workq db migrate`.
         """
         queue = self.queue()
         self.say_default(queue.settings)
-        check_folder(queue.settings.ledger)
-        return queue.stores
+        with self.naming_origin():
+            return queue.existing
+
+    def may_make(self, settings: Settings) -> None:
+        """For a command that records something new: say in which ledger, which may be made.
+
+        Raises:
+            ConfigError: its folder is missing, or takes no file.
+        """
+        self.say_default(settings)
+        check_folder(settings.ledger)
+
+    @contextmanager
+    def naming_origin(self) -> Iterator[None]:
+        """`--url` goes into the environment, which a message would name."""
+        try:
+            yield
+        except ConfigError as error:
+            if self.url is None:
+                raise
+            raise type(error)(str(error).replace("environment WORKQ_LEDGER_URL", "option --url")) from None
 
     def say_default(self, settings: Settings) -> None:
         """Nobody should work on the default ledger, or with a clock that is wrong, without knowing."""

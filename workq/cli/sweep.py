@@ -23,7 +23,7 @@ from workq.cli.inputs import Choices, Duration, WholeNumber
 from workq.cli.session import Session
 from workq.cli.show import Column, answer, in_json, instant, line, table, write
 from workq.config import Settings
-from workq.errors import BrokerUnavailable, ConfigError, Refused, Unavailable
+from workq.errors import BrokerUnavailable, ConfigError, LedgerReplaced, Refused, Unavailable
 from workq.logs import configure, printer
 from workq.stores import Stores
 from workq.sweep import STEPS, Swept
@@ -325,6 +325,8 @@ def _run_on(session: Session, every_s: float, steps: list[str], limit: int) -> i
                 with _noting(missing):
                     stores.broker.check()
             done = one_pass(stores, settings, only=steps, limit=limit, broker_is_away=bool(missing))
+        except LedgerReplaced:
+            raise
         except Unavailable as error:
             return None, [*missing, str(error)]
         if done.unconfirmed:

@@ -56,7 +56,7 @@ def send(session: Session, /, event_type: str, source: str, **given: Any) -> Non
 
     outbox = Outbox(session.queue())
     args, kwargs = document(source, max_bytes=session.settings().payload_max_bytes)
-    session.stores()
+    session.may_make(session.settings())
     sent = outbox.send(event_type, list(args) or kwargs, **given)
     found = {"id": sent.id, "deliveries": [to_builtins(one) for one in sent.deliveries]}
     answer(session, found, lambda: write(f"{sent.id}  to {len(sent.deliveries)} endpoints"))

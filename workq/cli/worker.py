@@ -14,7 +14,7 @@ from workq.cli.group import Group, nearest
 from workq.cli.inputs import QueueNames, WholeNumber
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, clean, record, table, text_of, write
-from workq.config.sqlite import check_folder
+from workq.config.sqlite import is_there, sqlite_file
 from workq.errors import ConfigError, NotFound
 from workq.ledger import WorkerRow
 from workq.task import Task
@@ -57,8 +57,10 @@ def worker(ctx: click.Context, queues: list[str] | None, processes: int, threads
             session.warn(f"no task of {path} uses the queue {name!r} by default{nearest(name, own)}")
     if session.is_verbose and hasattr(os, "geteuid") and os.geteuid() == 0:
         session.warn("running as root: handlers may do whatever root may")
-    session.say_default(app.settings)
-    check_folder(app.settings.ledger)
+    session.may_make(app.settings)
+    file = sqlite_file(app.settings.ledger)
+    if file is not None and not is_there(file):  # one that was deleted is not made anew without a word
+        session.note(f"making a new ledger: {file.absolute()}")
     app.stores.ledger.clock()
     for check in (app.stores.broker.check, app.stores.inflight.check):
         check()

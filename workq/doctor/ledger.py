@@ -25,13 +25,13 @@ def look(settings: Settings) -> Iterator[Check]:
     """Everything about the ledger.
 
     Raises:
-        LedgerUnavailable, ConfigError: it cannot be looked at.
+        NoLedger: there is none. LedgerUnavailable, ConfigError: it cannot be looked at.
     """
     url = settings.ledger
     scheme = url.partition("://")[0].partition("+")[0]
     file = sqlite_file(url)
     if file is not None:
-        yield from sqlite_checks.place(url, file)
+        yield from sqlite_checks.place(url, file, origin=settings.origins.get("ledger", "default"))
         if not is_there(file):
             return
     else:
@@ -40,8 +40,16 @@ def look(settings: Settings) -> Iterator[Check]:
     from workq.ledger import migrate
     from workq.ledger.database import Database
 
-    database = Database(url, namespace=settings.namespace, statement_timeout_s=settings.times.statement_s)
+    database = Database(
+        url,
+        namespace=settings.namespace,
+        statement_timeout_s=settings.times.statement_s,
+        makes=False,
+        origin=settings.origins.get("ledger", "default"),
+    )
     try:
+        if file is not None and migrate.status(database).version == 0:
+            migrate.require_current(database)  # raises: nothing is changed in a file of somebody else
         server, checks = _DIALECTS[database.dialect]
         with database.read() as tx:
             yield Check("ledger", Level.OK, f"{masked(url)}: {server(tx)}")

@@ -25,12 +25,16 @@ _NETWORK_FILESYSTEMS: Final = frozenset(
 )
 
 
-def place(url: str, file: Path) -> Iterator[Check]:
+def place(url: str, file: Path, *, origin: str) -> Iterator[Check]:
     """Whether the file can be made or written there, and whether that is a good place."""
     folder = file.absolute().parent
     if not is_there(file):
         if folder.is_dir() and os.access(folder, os.W_OK):
-            yield Check("ledger", Level.OK, f"{masked(url)}: no such file yet; the first use creates it")
+            yield Check(
+                "ledger",
+                Level.UNCHECKED,
+                f"there is no file {file.absolute()} ({origin}); is it the right one? To make it: workq db migrate",
+            )
         else:
             yield Check("ledger", Level.ERROR, f"{masked(url)}: cannot be created in {folder}; set WORKQ_LEDGER_URL")
             return

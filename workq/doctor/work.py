@@ -38,7 +38,9 @@ def look(settings: Settings) -> Iterator[Check]:
     file = sqlite_file(settings.ledger)
     if file is not None and not is_there(file):
         return
-    database = Database(settings.ledger, namespace=settings.namespace, statement_timeout_s=settings.times.statement_s)
+    database = Database(
+        settings.ledger, namespace=settings.namespace, statement_timeout_s=settings.times.statement_s, makes=False
+    )
     try:
         yield from examine(SqlLedger(database), settings)
     finally:

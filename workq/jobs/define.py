@@ -242,7 +242,7 @@ class Job:
         Raises:
             NotFound: there is no such job. Refused: it was not begun by `feed`, or takes no more items.
         """
-        stores = self._app.stores
+        stores = self._app.existing
         row = stores.ledger.job(job_id)
         if row is None or row.name != self.name:
             raise NotFound(f"no job {job_id[:100]} of the name {self.name}")
@@ -268,7 +268,7 @@ class Job:
 
     def split(self, job_id: str) -> None:
         """The handler of its splitter."""
-        stores = self._app.stores
+        stores = self._app.existing
         row = stores.ledger.job(job_id)
         if row is None or row.options.is_fed:
             return  # somebody has removed it, or splits it elsewhere

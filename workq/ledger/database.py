@@ -21,7 +21,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection, Engine, Executable, bindparam, create_engine, event
@@ -40,10 +39,10 @@ from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import Float
 
 from workq.config import check_ledger_url, masked
-from workq.config.sqlite import make_private
 from workq.errors import CommitUnknown, ConfigError, LedgerUnavailable, MissingExtra, Refused, SchemaMismatch
 from workq.ledger.cures import cure_of
 from workq.ledger.entered import Entered
+from workq.ledger.file import LedgerFile
 from workq.ledger.kept import DriverOf, Kept, Trace, send
 from workq.ledger.mysql import with_tls
 from workq.ledger.sqltime import plus
@@ -94,7 +93,20 @@ def ledger_url(url: str) -> URL:
 class Database:
     """The engine of one ledger and the tables of one namespace in it. Thread-safe; reopens after a fork."""
 
-    def __init__(self, url: str, *, namespace: str = "workq", statement_timeout_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        namespace: str = "workq",
+        statement_timeout_s: float = 10.0,
+        makes: bool = True,
+        origin: str = "argument",
+    ) -> None:
+        """`makes`: a SQLite file that is not there is made by the first connection. `origin`: who has named the URL.
+
+        Raises:
+            ConfigError: the URL is wrong; MissingExtra: its client library is not installed.
+        """
         self.url = ledger_url(url)
         self.namespace = namespace
         self.dialect = self.url.get_backend_name()
@@ -107,6 +119,9 @@ class Database:
         self._statements: dict[str, Kept] = {}
         self.writer = Writer()
         """On SQLite alone it is asked for a turn."""
+        self.file: LedgerFile | None = None
+        if self.dialect == "sqlite":
+            self.file = LedgerFile(self.url.database or "", makes=makes, origin=origin)
         self._entered: set[int] = set()
         """The threads that are inside of `transaction`."""
         self.is_pooled = False
@@ -413,8 +428,9 @@ class Database:
             raise MissingExtra(
                 f"ledger: {self.dialect}:// needs a client library; install the extra [{extra}]"
             ) from error
-        if self.dialect == "sqlite":
-            self._begin_immediate(engine, wait_s=self._statement_timeout_s / 2)
+        if self.file is not None:
+            self.file.watch(engine)
+            self._begin_immediate(engine, self.file, wait_s=self._statement_timeout_s / 2)
         elif self.dialect == "postgresql":
             _limit_silence(engine, self._statement_timeout_s * 1.5)
             _notice_closed(engine)
@@ -447,13 +463,7 @@ class Database:
 
         keep_set(engine, settings, on_pooled=found_pooler)
 
-    def _begin_immediate(self, engine: Engine, *, wait_s: float) -> None:
-        file = Path(self.url.database or "")
-
-        @event.listens_for(engine, "do_connect")
-        def _connect(_dialect: Any, _record: Any, _args: list[Any], _parameters: dict[str, Any]) -> None:
-            make_private(file)
-
+    def _begin_immediate(self, engine: Engine, file: LedgerFile, *, wait_s: float) -> None:
         @event.listens_for(engine, "connect")
         def _connected(raw: Any, _record: Any) -> None:
             raw.isolation_level = None  # the driver begins nothing by itself: we do, below
@@ -463,6 +473,7 @@ class Database:
 
         @event.listens_for(engine, "begin")
         def _began(connection: Connection) -> None:
+            file.check()
             if connection.get_execution_options().get("workq_read", False):
                 send(connection, "BEGIN").close()
             else:

@@ -16,6 +16,7 @@ the one writer of SQLite), and the second finds nothing to do. What happens on e
 from __future__ import annotations
 
 import re
+import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -31,11 +32,19 @@ from sqlalchemy import Connection, inspect, select, text
 from sqlalchemy.exc import DBAPIError
 
 from workq.errors import ConfigError, LedgerUnavailable, SchemaMismatch
+from workq.ledger.cures import cure_of
 from workq.ledger.database import Database
 from workq.ledger.tables import SCHEMA_VERSION
 from workq.names import check_namespace
 
-__all__ = ["Status", "ensure", "migrate", "require_current", "statements", "status"]
+__all__ = [
+    "Status",
+    "ensure",
+    "migrate",
+    "require_current",
+    "statements",
+    "status",
+]
 
 DIALECTS: Final = ("sqlite", "postgresql", "mysql")
 LOCK_WAIT_S: Final = 60.0
@@ -73,9 +82,12 @@ def status(database: Database) -> Status:
     """Which version the ledger has, which this code knows, and what is missing. Reads only.
 
     Raises:
-        LedgerUnavailable: the database did not answer.
+        NoLedger: the database makes no file, and there is none, or it is empty or not one of SQLite.
+        LedgerUnavailable: the database did not answer. ConfigError: this user may not use the file.
         SchemaMismatch: the version that is recorded is no number.
     """
+    if not _may_have_tables(database):
+        return Status(0, SCHEMA_VERSION, tuple(one.name for one in _migrations(database.dialect)))
     with database.read() as tx:
         return _status(tx, database)
 
@@ -85,7 +97,7 @@ def require_current(database: Database) -> None:
 
     Raises:
         SchemaMismatch: it is missing, older or newer; the message says what to do.
-        LedgerUnavailable: the database did not answer.
+        NoLedger, ConfigError, LedgerUnavailable: as `status`.
     """
     _refuse_other(status(database), database)
 
@@ -156,6 +168,18 @@ def _status(tx: Connection, database: Database) -> Status:
     migrations = _migrations(database.dialect)
     version = _version(tx, database)
     return Status(version, SCHEMA_VERSION, tuple(one.name for one in migrations if one.version > version))
+
+
+def _may_have_tables(database: Database) -> bool:
+    """Whether it is worth connecting to a file that is not to be made: that would change one of somebody else."""
+    if database.file is None or database.file.makes:
+        return True
+    try:
+        return database.file.has(database.tables.meta.name)
+    except sqlite3.Error as error:
+        raise LedgerUnavailable(
+            f"cannot use the ledger at {database.where} ({error}). {cure_of('sqlite', error)} Try: workq doctor"
+        ) from error
 
 
 def _version(tx: Connection, database: Database) -> int:

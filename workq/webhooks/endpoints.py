@@ -141,7 +141,7 @@ class Endpoints:
     def all(self, *, topic: str | None = None, state: EndpointState | None = None) -> Iterator[Endpoint]:
         """Those of a topic, or all, by their ids."""
         after: str | None = None
-        while page := self._app.stores.ledger.endpoints(topic=topic, state=state, after=after):
+        while page := self._app.existing.ledger.endpoints(topic=topic, state=state, after=after):
             yield from (self._told(row) for row in page)
             after = page[-1].id
 
@@ -178,7 +178,7 @@ class Endpoints:
             sealed=sealed,
             options=_options(row.options, options) if options else None,
         )
-        self._app.stores.ledger.change_endpoint(
+        self._app.existing.ledger.change_endpoint(
             endpoint_id, change, sealed_before=None if sealed is None else row.sealed
         )
         return self.get(endpoint_id)
@@ -204,7 +204,7 @@ class Endpoints:
             signing = SECRETS_MAX - 1
             raise ConfigError(f"{signing} old secrets of {endpoint_id!r} still sign; rotate with a shorter grace")
         sealed = self.vault.seal(Content((Secret(made), *kept), content.headers))
-        self._app.stores.ledger.change_endpoint(endpoint_id, EndpointChange(sealed=sealed), sealed_before=row.sealed)
+        self._app.existing.ledger.change_endpoint(endpoint_id, EndpointChange(sealed=sealed), sealed_before=row.sealed)
         return self._told(self._row(endpoint_id), secret=made)
 
     def seal(self) -> int:
@@ -213,7 +213,7 @@ class Endpoints:
         for one in self.all():
             row = self._row(one.id)
             sealed = self.vault.seal(self.vault.open(row.sealed))
-            self._app.stores.ledger.change_endpoint(one.id, EndpointChange(sealed=sealed), sealed_before=row.sealed)
+            self._app.existing.ledger.change_endpoint(one.id, EndpointChange(sealed=sealed), sealed_before=row.sealed)
             count += 1
         return count
 
@@ -223,7 +223,7 @@ class Endpoints:
         Raises:
             NotFound: there is none of that id.
         """
-        self._app.stores.ledger.disable_endpoint(check_endpoint_id(endpoint_id), who=this_person(), why=why)
+        self._app.existing.ledger.disable_endpoint(check_endpoint_id(endpoint_id), who=this_person(), why=why)
         return self.get(endpoint_id)
 
     def enable(self, endpoint_id: str, *, why: str = "enabled by a person") -> int:
@@ -232,17 +232,17 @@ class Endpoints:
         Raises:
             NotFound: there is none of that id.
         """
-        return self._app.stores.ledger.enable_endpoint(check_endpoint_id(endpoint_id), who=this_person(), why=why)
+        return self._app.existing.ledger.enable_endpoint(check_endpoint_id(endpoint_id), who=this_person(), why=why)
 
     def held(self, endpoint_id: str) -> int:
         """How many deliveries are held."""
         which = WhichDeliveries(endpoint_id=check_endpoint_id(endpoint_id), state=DeliveryState.HELD)
-        return self._app.stores.ledger.delivery_counts(which).get(DeliveryState.HELD, 0)
+        return self._app.existing.ledger.delivery_counts(which).get(DeliveryState.HELD, 0)
 
     def known(self, endpoint_id: str) -> int:
         """How many deliveries are kept, whatever has become of them."""
         which = WhichDeliveries(endpoint_id=check_endpoint_id(endpoint_id))
-        return sum(self._app.stores.ledger.delivery_counts(which).values())
+        return sum(self._app.existing.ledger.delivery_counts(which).values())
 
     def release(self, endpoint_id: str) -> int:
         """Send what is held, the oldest first, or in its order; answers how many deliveries that are.
@@ -252,7 +252,7 @@ class Endpoints:
         """
         count = 0
         while True:
-            page, hints = self._app.stores.ledger.release_held(check_endpoint_id(endpoint_id))
+            page, hints = self._app.existing.ledger.release_held(check_endpoint_id(endpoint_id))
             if not page:
                 return count
             self._app.producer.relay.offer(hints)
@@ -265,7 +265,7 @@ class Endpoints:
             NotFound: there is none of that id.
         """
         count = 0
-        while page := self._app.stores.ledger.discard_held(check_endpoint_id(endpoint_id), why=why):
+        while page := self._app.existing.ledger.discard_held(check_endpoint_id(endpoint_id), why=why):
             count += page
         return count
 
@@ -275,10 +275,10 @@ class Endpoints:
         Raises:
             NotFound: there is none of that id. Refused: something is on its way to it.
         """
-        self._app.stores.ledger.remove_endpoint(check_endpoint_id(endpoint_id))
+        self._app.existing.ledger.remove_endpoint(check_endpoint_id(endpoint_id))
 
     def _row(self, endpoint_id: str) -> EndpointRow:
-        found = self._app.stores.ledger.endpoint(check_endpoint_id(endpoint_id))
+        found = self._app.existing.ledger.endpoint(check_endpoint_id(endpoint_id))
         if found is None:
             raise NotFound(f"no endpoint {endpoint_id!r}; see: workq webhook endpoint ls")
         return found

@@ -156,13 +156,13 @@ class Outbox:
 
     def _pages(self, which: WhichDeliveries) -> Iterator[DeliveryRow]:
         after: str | None = None
-        while page := self._app.stores.ledger.deliveries(which, after=after):
+        while page := self._app.existing.ledger.deliveries(which, after=after):
             yield from page
             after = page[-1].id
 
     def attempts(self, delivery_id: str) -> list[AttemptRow]:
         """The newest 200 attempts of a delivery, the oldest first: where to, the answer, how long it took."""
-        return self._app.stores.ledger.attempts(delivery_id)
+        return self._app.existing.ledger.attempts(delivery_id)
 
     def retry(self, delivery_id: str, *, dry_run: bool = False) -> bool:
         """Try a delivery again now, whether it waits for its next attempt or has ended; False: it runs just now.
@@ -174,7 +174,7 @@ class Outbox:
             Refused: it is held, or waits for its turn in an order, or its endpoint is disabled, or its body is kept no
                 longer.
         """
-        ledger = self._app.stores.ledger
+        ledger = self._app.existing.ledger
         found = ledger.delivery(delivery_id)
         if found is None:
             raise NotFound(f"no delivery {delivery_id[:100]}; see: workq webhook delivery ls")
@@ -189,7 +189,7 @@ class Outbox:
 
     def _hasten(self, found: DeliveryRow, *, dry_run: bool) -> bool:
         """Let what waits for its next attempt be due now; False: it runs."""
-        ledger = self._app.stores.ledger
+        ledger = self._app.existing.ledger
         if not dry_run:
             ledger.want_delivery(found.id)  # first: it may be sent as soon as it is due
             try:
@@ -246,7 +246,7 @@ class Outbox:
 
     def _again(self, which: WhichDeliveries, cause: Cause, *, dry_run: bool) -> int:
         count, after = 0, None
-        while page := self._app.stores.ledger.resendable(which, after=after):
+        while page := self._app.existing.ledger.resendable(which, after=after):
             count += len(page) if dry_run else len(self._app.producer.resend(page, cause=cause))
             after = page[-1]
         return count
@@ -315,7 +315,7 @@ class Webhooks(Outbox):
         )
         self.handler = app.task(name=TASK_NAME, queue=QUEUE, failures_max=FAILURES_MAX)(self.carrier.carry)
         self.handler.ahead = self.carrier.ahead
-        self.herald = Herald(lambda: app.stores.ledger, hook=on_notice, forward=self._forward)
+        self.herald = Herald(lambda: app.existing.ledger, hook=on_notice, forward=self._forward)
         app.task(name=NOTICE_NAME, queue=QUEUE, failures_max=NOTICE_FAILURES_MAX)(self.herald.tell)
 
     def _forward(self, notice: Notice) -> None:
@@ -325,4 +325,4 @@ class Webhooks(Outbox):
         self._app.producer.send(webhook)
 
     def _parcels(self, delivery_ids: Sequence[str]) -> dict[str, Parcel]:
-        return self._app.stores.ledger.parcels(delivery_ids)
+        return self._app.existing.ledger.parcels(delivery_ids)

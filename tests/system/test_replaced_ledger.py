@@ -1,0 +1,138 @@
+"""A SQLite ledger that is deleted or replaced under processes that work with it: noticed, said, and not made anew."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.system.fleet import REPOSITORY, wait_until
+from workq.app import WorkQueue
+from workq.errors import LedgerReplaced, LedgerUnavailable
+
+BOUND_S = 120.0
+SHOP = """
+from workq import WorkQueue
+
+wq = WorkQueue(ledger="sqlite:///shop.db")
+
+@wq.task(name="shop.add")
+def add(a: int) -> int:
+    return a
+"""
+TIMES = "[times]\nbeat_s = 0.5\nlease_s = 3\nworker_beat_s = 1\nsweep_s = 0.5\ngrace_s = 3\n"
+
+
+def queue_in(folder: Path) -> WorkQueue:
+    wq = WorkQueue(ledger=f"sqlite:///{folder}/shop.db")
+    wq.task(name="shop.add")(lambda a: a)
+    return wq
+
+
+def take_away(folder: Path) -> None:
+    """Delete the ledger with what is beside it."""
+    for one in folder.glob("shop.db*"):
+        one.unlink()
+
+
+def replace(folder: Path) -> None:
+    """Put an older copy in its place, as a restore does."""
+    take_away(folder)
+    shutil.copy(folder / "old.db", folder / "shop.db")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A ledger with one task, and a copy of it."""
+    with queue_in(tmp_path) as wq:
+        wq.handler("shop.add").enqueue(1)
+    shutil.copy(tmp_path / "shop.db", tmp_path / "old.db")
+    (tmp_path / "shop.py").write_text(SHOP)
+    (tmp_path / "workq.toml").write_text(TIMES)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("harm", "said"), [(take_away, "was deleted or moved away"), (replace, "was replaced by an")])
+def test_a_producer_is_told_instead_of_recording_into_a_file_that_is_gone(
+    folder: Path, harm: Callable[[Path], None], said: str
+) -> None:
+    with queue_in(folder) as wq:
+        task = wq.handler("shop.add")
+        first = task.enqueue(2)
+        harm(folder)
+        before = sorted(one.name for one in folder.iterdir())
+
+        for ask in (
+            lambda: task.enqueue(3),
+            lambda: task.enqueue_many([{"a": 4}]),
+            lambda: wq.get(first.id),
+            lambda: wq.pause_queue("default", why="?"),
+            lambda: wq.stores.ledger.counts(),
+        ):
+            with pytest.raises(LedgerUnavailable, match=said) as told:
+                ask()
+            assert isinstance(told.value, LedgerReplaced)
+            assert f"{folder}/shop.db" in str(told.value)
+        assert sorted(one.name for one in folder.iterdir()) == before
+
+    if harm is replace:  # closed and opened again, it works with what is there now
+        with wq:
+            assert len(wq.stores.ledger.tasks()) == 1
+            wq.handler("shop.add").enqueue(5)
+            assert len(wq.stores.ledger.tasks()) == 2
+
+
+def test_a_file_that_is_put_back_is_the_same_one_and_work_goes_on(folder: Path) -> None:
+    with queue_in(folder) as wq:
+        (folder / "shop.db").rename(folder / "moved.db")
+        shutil.copy(folder / "old.db", folder / "shop.db")
+        wq.handler("shop.add").enqueue(2)  # the first use: this is the file that it works with
+
+        (folder / "shop.db").rename(folder / "away.db")
+        with pytest.raises(LedgerReplaced, match="deleted or moved away"):
+            wq.handler("shop.add").enqueue(3)
+        (folder / "away.db").rename(folder / "shop.db")
+        wq.handler("shop.add").enqueue(4)
+
+        assert len(wq.stores.ledger.tasks()) == 3
+
+
+@pytest.mark.parametrize("harm", [take_away, replace])
+def test_a_worker_and_a_sweep_say_so_and_end_with_4_and_make_no_ledger(
+    folder: Path, harm: Callable[[Path], None]
+) -> None:
+    """A process manager that starts them again decides on what is there then."""
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-m", "workq", *args],
+            cwd=folder,
+            env={"PYTHONPATH": str(REPOSITORY), "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for args in (("worker", "--app", "shop:wq"), ("sweep", "--every", "1s", "--url", "sqlite:///shop.db"))
+    ]
+    try:
+        with queue_in(folder) as wq:
+            ledger = wq.stores.ledger
+            wait_until(lambda: ledger.workers() != [], timeout_s=BOUND_S, what="the worker has joined")
+            wait_until(lambda: ledger.swept_for_s() is not None, timeout_s=BOUND_S, what="somebody has swept")
+        harm(folder)
+
+        ended = [process.communicate(timeout=BOUND_S)[1] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+    assert [process.returncode for process in started] == [4, 4], ended
+    assert "ERROR" in next(line for line in ended[0].splitlines() if "supervisor.ledger_replaced" in line)
+    assert f"{folder}/shop.db was " in ended[0]
+    assert f"workq: error: the ledger {folder}/shop.db was " in ended[1]
+    assert (folder / "shop.db").exists() == (harm is replace)
+    assert not list(folder.glob("shop.db-*"))
