@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import logging
 import re
 from dataclasses import fields
 from typing import Final
@@ -15,6 +17,7 @@ from tests.docs.page import REPOSITORY, blocks, pages, prose, text_of
 from workq import State, Times, errors
 from workq.config import Settings
 from workq.ledger.tables import Tables
+from workq.logs.decisions import EVENTS
 from workq.sweep import STEPS
 from workq.task import TRANSITIONS, Task
 
@@ -165,6 +168,29 @@ def test_every_state_is_in_its_reference_with_what_may_follow() -> None:
         assert row is not None, state
         follow = row.split("|")[3]
         assert set(re.findall(r"`(\w+)`", follow)) == {one.value for one in TRANSITIONS[state]}, state
+
+
+def test_every_event_of_the_log_is_in_its_reference_with_its_level() -> None:
+    found: dict[str, str] = {name: logging.getLevelName(level) for name, level in EVENTS.items()}
+    found |= {"log.dropped": "WARNING", "log.unreadable": "WARNING"}
+    for path in (REPOSITORY / "workq").rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if isinstance(call, ast.Call) and (event := _event(call)) is not None:
+                found[event[0]] = event[1]
+
+    rows = re.findall(r"^[|] `([a-z_]+[.][a-z_]+)` [|] ([A-Z]+) [|] \S", text_of("docs/reference/log.md"), re.MULTILINE)
+
+    assert sorted(rows) == sorted(found.items())
+
+
+def _event(call: ast.Call) -> tuple[str, str] | None:
+    """The event that this call logs, and its level; None: it logs nothing."""
+    match call:
+        case ast.Call(func=ast.Attribute(value=log, attr=method), args=[ast.Constant(value=str(text)), *_]):
+            name = log.id if isinstance(log, ast.Name) else log.attr if isinstance(log, ast.Attribute) else ""
+            if name in ("log", "_log", "seldom", "_seldom", "_unknown"):
+                return text.partition(":")[0], "ERROR" if method == "exception" else method.upper()
+    return None
 
 
 def test_every_table_and_column_is_in_its_reference() -> None:

@@ -16,8 +16,11 @@ from typing import Any
 import pytest
 
 from workq.cli.show import cell
+from workq.ledger.decided import headline
+from workq.logs import decisions
 from workq.logs.forms import JsonForm, TextForm
-from workq.logs.seldom import Seldom
+from workq.logs.seldom import Seldom, tell_counts
+from workq.run import describe
 
 BOUND_S = 60.0
 EVIL = "a\x1b[2J\rb\u202ec\u2028d\n2026-01-01 00:00:00,000 ERROR 1 task.dead task=forged"
@@ -228,3 +231,67 @@ def test_a_process_whose_standard_error_nobody_reads_ends_within_a_second_or_two
     )
     with program(code) as process:
         assert process.wait(BOUND_S) == 0
+
+
+# -- decisions
+
+
+def group() -> BaseException:
+    try:
+        raise ExceptionGroup("two", [ValueError("one"), KeyError("other")])
+    except ExceptionGroup as error:
+        return error
+
+
+def chained() -> BaseException:
+    try:
+        try:
+            raise ValueError("the cause")
+        except ValueError as cause:
+            raise LookupError("what came of it") from cause
+    except LookupError as error:
+        return error
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (describe(error_of("no luck")), ("ValueError", "ValueError: no luck")),
+        (describe(error_of("two\n\nlines")), ("ValueError", "ValueError: two\n\nlines")),
+        (describe(error_of("")), ("ValueError", "ValueError")),
+        (describe(group()), ("ExceptionGroup", "ExceptionGroup: two (2 sub-exceptions)")),
+        (describe(chained()), ("LookupError", "LookupError: what came of it")),
+        ("TimeLimit: attempt 1 exceeded", ("TimeLimit", "TimeLimit: attempt 1 exceeded")),
+        ("SKU4711: is not there", ("", "SKU4711: is not there")),
+        ("", ("", "")),
+    ],
+)
+def test_the_class_of_an_error_is_that_of_what_was_raised_and_no_word_of_a_handler(
+    text: str, expected: tuple[str, str]
+) -> None:
+    assert headline(text) == expected
+
+
+def test_of_many_failures_alike_ten_are_told_and_then_the_count_for_each_handler_and_class(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = logging.getLogger("workq.task")
+    log.addHandler(caplog.handler)
+    try:
+        decisions._seldom.flush()
+        for number in range(30):
+            for of in ("shop.mail", "shop.bill"):
+                decisions.log_decision("task.retry", {"task": str(number), "error": "E" * 9999}, of=of, kind="OSError")
+        decisions.log_decision("task.retry", {"task": "another"}, of="shop.mail", kind="KeyError")
+        lines = [vars(one) for one in caplog.records if one.name == "workq.task"]
+        tell_counts(are_all=True)
+        counts = [vars(one) for one in caplog.records if one.name == "workq.task"][len(lines) :]
+    finally:
+        log.removeHandler(caplog.handler)
+
+    assert len({(one["task"], one.get("error")) for one in lines}) == 11
+    assert all(len(one.get("error", "")) <= 500 for one in lines)
+    assert {(one["msg"], one["count"], one["of"], one["kind"]) for one in counts} == {
+        ("task.retry", 20, "shop.mail", "OSError"),
+        ("task.retry", 20, "shop.bill", "OSError"),
+    }

@@ -27,7 +27,7 @@ from sqlalchemy import Connection, func, insert, select, update
 from workq import codec
 from workq.fingerprint import fingerprint
 from workq.job import JOB_ENDED, JOB_UNWANTED, SAMPLE_RESULTS, Callback, Collect, Ending, JobOptions, JobState
-from workq.ledger import HintRows, Unpublished
+from workq.ledger import HintRows, Unpublished, telling
 from workq.ledger.among import among, in_order
 from workq.ledger.events import Appending
 from workq.ledger.record import Recording
@@ -348,6 +348,10 @@ class Counting(Recording, Appending):
             **{name: getattr(row, name) for name in ("succeeded", "failed", "skipped", "cancelled")},
         }
         self.append(tx, "job", {"job": row.id, "what": row.state.value, "error": row.error})
+        if row.state in (JobState.FAILED, JobState.COMPLETED_WITH_FAILURES):
+            counts = {name: getattr(row, name) for name in ("succeeded", "failed", "skipped", "cancelled")}
+            told = {"job": row.id, "job_name": row.name, **counts} | ({"error": row.error} if row.error else {})
+            telling.note(tx, [telling.Decision(f"job.{row.state.value}", told, of=row.name)])
         endings = _endings(row.state)
         tasks = [_task(one, what) for one in row.options.callbacks if one.when in endings]
         if tasks:

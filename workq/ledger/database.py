@@ -40,6 +40,7 @@ from sqlalchemy.types import Float
 
 from workq.config import check_ledger_url, masked
 from workq.errors import CommitUnknown, ConfigError, LedgerUnavailable, MissingExtra, Refused, SchemaMismatch
+from workq.ledger import telling
 from workq.ledger.cures import cure_of
 from workq.ledger.entered import Entered
 from workq.ledger.file import LedgerFile
@@ -240,10 +241,12 @@ class Database:
             try:
                 with whole(), self._turn(is_short=True), self._connected(engine, deadline) as connection:
                     committing = connection.engine is self._commits_itself
+                    decisions = telling.begin(connection)
                     answer = change(connection)
                     committing = True
                     connection.commit()
-                    return answer
+                telling.tell(decisions)
+                return answer
             except IntegrityError as error:
                 raise without_values(error) from None
             except DBAPIError as error:
@@ -276,6 +279,7 @@ class Database:
             raise Refused("transaction(): this thread is inside of one already; use its connection")
         with whole(), self._turn(is_short=False), ExitStack() as stack:
             connection, theirs = self._begun(begin, stack)
+            decisions = telling.begin(connection)
             self._entered.add(threading.get_ident())
             try:
                 yield connection
@@ -289,6 +293,7 @@ class Database:
                 connection.commit()
             except DBAPIError as error:
                 raise self._unavailable(error, unknown=committing and _is_lost(error)) from error
+        telling.tell(decisions)
 
     @property
     def is_entered(self) -> bool:

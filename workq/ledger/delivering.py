@@ -51,7 +51,7 @@ from workq.delivery import (
     WhichDeliveries,
     limit_key,
 )
-from workq.ledger import Settled, Unpublished, permits
+from workq.ledger import Settled, Unpublished, permits, telling
 from workq.ledger.among import among, as_text, in_order
 from workq.ledger.endpoints import options_in
 from workq.ledger.noticing import Noticing
@@ -69,6 +69,8 @@ REST_MAX_S: Final = 3600.0
 DISABLED_AFTER_S: Final = 5 * 86_400.0
 DISABLED_AFTER: Final = 20
 """Nothing has arrived for so long, and so many attempts have failed in a row: it is disabled."""
+BY_ITSELF: Final = "workq"
+"""Who has disabled an endpoint, where no person has."""
 WARNED_AT: Final = (90, 70, 50)
 """Percent of both of that: operators are told."""
 TENDED_S: Final = 86_400.0
@@ -302,10 +304,10 @@ class Delivering(Noticing):
             return []
         failing_s = (row.now - row.failing_since).total_seconds()
         if is_gone:
-            return self.switch_off(tx, endpoint_id, who="workq", why="the receiver has answered 410 Gone")
+            return self.switch_off(tx, endpoint_id, who=BY_ITSELF, why="the receiver has answered 410 Gone")
         if row.failures >= DISABLED_AFTER and failing_s >= DISABLED_AFTER_S:
             why = f"nothing has arrived for {failing_s / 3600.0:.0f} hours, in {row.failures} attempts"
-            return self.switch_off(tx, endpoint_id, who="workq", why=why)
+            return self.switch_off(tx, endpoint_id, who=BY_ITSELF, why=why)
         if row.failures >= RESTS_AFTER:
             rest_s = max(rest_s, min(REST_MAX_S, max(REST_MIN_S, failing_s / 2)))
         if rest_s > 0.0:
@@ -316,6 +318,8 @@ class Delivering(Noticing):
             return []
         tx.execute(update(e).where(e.c.id == endpoint_id).values(warned=reached))
         facts = {"percent": reached, "failures": row.failures, "failing_s": round(failing_s)}
+        told = {"endpoint": endpoint_id, **facts}
+        telling.note(tx, [telling.Decision("webhook.endpoint_failing", told, of=endpoint_id)])
         return [NewNotice(NoticeKind.FAILING, endpoint_id, facts)]
 
     def switch_off(self, tx: Connection, endpoint_id: str, *, who: str, why: str) -> list[NewNotice]:
@@ -334,6 +338,9 @@ class Delivering(Noticing):
         if tx.execute(mine.values(values)).rowcount != 1:
             return []
         permits.close(tx, self.database, limit_key(endpoint_id), for_s=NEVER_S)
+        if who == BY_ITSELF:
+            told = {"endpoint": endpoint_id, "why": values["why"]}
+            telling.note(tx, [telling.Decision("webhook.endpoint_disabled", told, of=endpoint_id)])
         return [NewNotice(NoticeKind.DISABLED, endpoint_id, {"who": values["who"], "why": values["why"]})]
 
     # -- sweep

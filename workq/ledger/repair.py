@@ -41,7 +41,8 @@ from workq.evidence import (
     text_of,
 )
 from workq.incarnation import Incarnation
-from workq.ledger import Evidence, Foresight, Pruned, Reaped, Unpublished
+from workq.ledger import Evidence, Foresight, Pruned, Reaped, Unpublished, telling
+from workq.ledger.decided import by_death, by_time
 from workq.ledger.events import Appending
 from workq.ledger.fences import are_claims_moved
 from workq.ledger.floor import Floor
@@ -407,6 +408,7 @@ class Repairing(Appending):
                 for verdict in verdicts
             ],
         )
+        telling.note(tx, by_death(verdicts, worker, certificate))
         return reaped_as(worker, verdicts)
 
     def queues_known(self, tx: Connection) -> list[str]:
@@ -460,6 +462,8 @@ class Repairing(Appending):
         ended = {"state": State.CANCELLED, "reason": EXPIRED, "settled_at": self.database.now(), "live_key": None}
         tx.execute(update(t).where(t.c.id.in_(ids), guarded(t.c.state, *CLAIMABLE)).values(ended))
         self.append(tx, "cancelled", {"reason": EXPIRED}, task_ids=ids)
+        rows = select(t.c.id, t.c.name, t.c.queue, t.c.attempt).where(t.c.id.in_(ids), t.c.state == State.CANCELLED)
+        telling.note(tx, by_time(tx.execute(rows)))
 
     def promote(self, *, limit: int, dry_run: bool = False) -> int:
         t, now = self.database.tables.task, self.database.now

@@ -19,9 +19,10 @@ from sqlalchemy.types import Float
 
 from workq import codec
 from workq.fingerprint import fingerprint
-from workq.ledger import Settled, unhandled
+from workq.ledger import Settled, telling, unhandled
 from workq.ledger.among import among, in_order
 from workq.ledger.counting import Change, Counting, Rest, Wishes, by_job
+from workq.ledger.decided import by_outcomes
 from workq.ledger.delivering import Delivering
 from workq.ledger.kept import Kept
 from workq.ledger.states import CLAIMABLE, guarded
@@ -75,6 +76,8 @@ class Settling(Counting, Delivering):
                 Settled(one.claim.task_id, State.SUCCEEDED) if number in succeeded else _settled(one, next(led_to))
                 for number, one in enumerate(settlements)
             ]
+            if others:
+                telling.note(tx, by_outcomes(given, settled))
             self._narrow(tx, given, settled)
             wishes.hints += self.record_attempts(tx, given, settled)
             self.count(tx, _changes(given, settled), wishes)

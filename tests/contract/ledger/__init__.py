@@ -35,6 +35,7 @@ from tests.contract.ledger.schedules import SchedulesContract
 from tests.contract.ledger.sending import SendingContract
 from tests.contract.ledger.settle import SettleContract
 from tests.contract.ledger.sweep import SweepContract
+from tests.contract.ledger.telling import TellingContract
 from tests.contract.ledger.text import TextContract
 from tests.contract.ledger.transaction import TransactionContract
 from tests.contract.ledger.unhandled import UnhandledContract
@@ -82,6 +83,7 @@ class LedgerContract(
     WebhookOrderContract,
     PruningContract,
     TextContract,
+    TellingContract,
     RulesContract,
 ):
     """What every ledger promises."""

@@ -1,0 +1,164 @@
+"""What the ledger has decided is told to the log: once, when it stands, with a task's fields and never its payload."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.contract.given import Clock
+from tests.contract.ledger.steps import Steps
+from workq.errors import LedgerUnavailable
+from workq.incarnation import Incarnation
+from workq.ledger import Evidence, Ledger
+from workq.ledger.database import Database
+from workq.logs import decisions
+from workq.run import describe
+from workq.task import Cancelled, Dead, Done, Failed, HandedBack, Outcome, Settlement, Snoozed
+
+CANARY = "canary-payload"
+
+
+class _Told(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+@contextmanager
+def told() -> Iterator[list[logging.LogRecord]]:
+    """What is told meanwhile."""
+    log, handler = logging.getLogger("workq.task"), _Told()
+    before = log.level
+    decisions._seldom.flush()
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield handler.records
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(before)
+
+
+def fields(record: logging.LogRecord, *names: str) -> dict[str, Any]:
+    return {"event": record.getMessage(), **{name: getattr(record, name, None) for name in names}}
+
+
+def error_of(text: str) -> str:
+    try:
+        raise ValueError(text)
+    except ValueError as error:
+        return describe(error)
+
+
+class TellingContract(Steps):
+    def test_a_retry_and_a_death_are_told_with_their_fields_and_what_goes_well_is_not(
+        self, ledger: Ledger, worker: Incarnation
+    ) -> None:
+        ids = self.record(ledger, 6, payload=f'{{"a":["{CANARY}"],"k":{{}}}}')
+        claims = ledger.claim(ids, by=worker.id)
+        outcomes: list[Outcome] = [
+            Failed(5.0, error_of("no\nluck")),
+            Dead("failures_max reached: ValueError", error_of("gone")),
+            Cancelled("by itself"),
+            Done(),
+            Snoozed(5.0),
+            HandedBack(),
+        ]
+
+        with told() as records:
+            ledger.settle([Settlement(claim, one) for claim, one in zip(claims, outcomes, strict=True)])
+
+        retry, dead, cancelled = records
+        name = claims[0].name
+        assert fields(retry, "task", "task_name", "queue", "attempt", "error") == {
+            "event": "task.retry",
+            "task": claims[0].task_id,
+            "task_name": name,
+            "queue": "default",
+            "attempt": 1,
+            "error": "ValueError: no luck",
+        }
+        assert (retry.levelname, retry.exc_text) == ("WARNING", None)
+        assert vars(retry)["next_at"].endswith("Z")
+        assert fields(dead, "task", "reason", "error") == {
+            "event": "task.dead",
+            "task": claims[1].task_id,
+            "reason": "failures_max reached: ValueError",
+            "error": "ValueError: gone",
+        }
+        assert dead.levelname == "ERROR"
+        assert dead.exc_text is not None
+        assert dead.exc_text.startswith("Traceback (most recent call last):")
+        assert fields(cancelled, "reason") == {"event": "task.cancelled", "reason": "by itself"}
+        assert not any(CANARY in str(vars(one)) for one in records)
+
+    def test_what_comes_late_or_does_not_stand_is_told_to_nobody(
+        self, ledger: Ledger, worker: Incarnation, database: Database, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        first, second = ledger.claim(self.record(ledger, 2), by=worker.id)
+        dead = Dead("failures_max reached: ValueError", "no")
+
+        def refuse(*_: object) -> None:
+            raise LedgerUnavailable("it breaks off")
+
+        with told() as records:
+            with monkeypatch.context() as broken:
+                broken.setattr(ledger, "_narrow", refuse)
+                with pytest.raises(LedgerUnavailable):
+                    ledger.settle([Settlement(first, dead)])
+            assert records == []
+
+            ledger.settle([Settlement(first, dead)])
+            ledger.reap(worker.id, Evidence("SIGKILL", started={}))
+            ledger.settle([Settlement(second, dead)])
+
+        events = [(one.getMessage(), vars(one)["task"]) for one in records]
+        assert events == [("task.dead", first.task_id), ("task.returned", second.task_id)]
+
+    def test_what_a_death_and_a_time_have_decided_is_told(
+        self, ledger: Ledger, worker: Incarnation, clock: Clock
+    ) -> None:
+        crashed, lost, failed, unstarted = ledger.claim(
+            [*self.record(ledger, crashes_max=2), *self.record(ledger, crashes_max=1), *self.record(ledger, 2)],
+            by=worker.id,
+        )
+        [expired] = self.record(ledger, expires_s=10.0)
+        clock.forward(20.0)
+        evidence = Evidence(
+            "SIGSEGV",
+            started={one.task_id: 1 for one in (crashed, lost, failed)},
+            failed={failed.task_id: ("TimeLimit: too slow", 3.0)},
+        )
+
+        with told() as records:
+            ledger.reap(worker.id, evidence)
+            ledger.expire(limit=10)
+
+        by_task = {vars(one)["task"]: one for one in records}
+        assert fields(by_task[failed.task_id], "error") == {"event": "task.retry", "error": "TimeLimit: too slow"}
+        assert by_task[unstarted.task_id].getMessage() == "task.returned"
+        assert by_task[expired].getMessage() == "task.expired"
+        assert len(records) == 5
+
+    def test_a_crash_is_told_and_the_last_one_is_a_death(self, ledger: Ledger, worker: Incarnation) -> None:
+        [task_id] = self.record(ledger, crashes_max=1)
+        [claim] = ledger.claim([task_id], by=worker.id)
+
+        with told() as records:
+            ledger.reap(worker.id, Evidence("SIGSEGV", started={claim.task_id: 1}))
+
+        [dead] = records
+        assert fields(dead, "task", "reason", "cause", "charged") == {
+            "event": "task.dead",
+            "task": claim.task_id,
+            "reason": "worker_lost",
+            "cause": "SIGSEGV",
+            "charged": "crash",
+        }
