@@ -186,9 +186,11 @@ def test_every_event_of_the_log_is_in_its_reference_with_its_level() -> None:
 def _event(call: ast.Call) -> tuple[str, str] | None:
     """The event that this call logs, and its level; None: it logs nothing."""
     match call:
+        case ast.Call(func=ast.Attribute(attr="_die"), args=[ast.Constant(value=str(text)), *_]):
+            return text, "CRITICAL"
         case ast.Call(func=ast.Attribute(value=log, attr=method), args=[ast.Constant(value=str(text)), *_]):
             name = log.id if isinstance(log, ast.Name) else log.attr if isinstance(log, ast.Attribute) else ""
-            if name in ("log", "_log", "seldom", "_seldom", "_unknown"):
+            if name in ("log", "_log", "seldom", "_seldom", "_unknown") and "." in text:
                 return text.partition(":")[0], "ERROR" if method == "exception" else method.upper()
     return None
 
