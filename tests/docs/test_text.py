@@ -188,6 +188,8 @@ def _event(call: ast.Call) -> tuple[str, str] | None:
     match call:
         case ast.Call(func=ast.Attribute(attr="_die"), args=[ast.Constant(value=str(text)), *_]):
             return text, "CRITICAL"
+        case ast.Call(func=ast.Name(id="tell"), args=[ast.Name(), ast.Constant(value=str(text)), *_]):
+            return text, "WARNING"
         case ast.Call(func=ast.Attribute(value=log, attr=method), args=[ast.Constant(value=str(text)), *_]):
             name = log.id if isinstance(log, ast.Name) else log.attr if isinstance(log, ast.Attribute) else ""
             if name in ("log", "_log", "seldom", "_seldom", "_unknown") and "." in text:
