@@ -10,7 +10,8 @@ import atexit
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -120,6 +121,7 @@ class WorkQueue:
         self._lock = threading.Lock()
         self._opened: tuple[Stores, Producer] | None = None
         self._inherited: list[object] = []
+        self._is_served = False
         _everyone.add(self)
 
     # -- handlers
@@ -484,13 +486,27 @@ class WorkQueue:
         )
 
     def close(self) -> None:
-        """Publish what is behind, within a bound, and close every connection. The object may be used again."""
+        """Publish what is behind, within a bound, and close every connection. The object may be used again.
+
+        In a worker, of the application that it serves, it does nothing: the connections there are the worker's.
+        """
+        if self._is_served:
+            return
         with self._lock:
             opened, self._opened = self._opened, None
         if opened is not None:
             stores, producer = opened
             producer.close()
             stores.close()
+
+    @contextmanager
+    def served(self) -> Iterator[None]:
+        """While a worker of this process serves it: no handler closes what the worker works with."""
+        self._is_served = True
+        try:
+            yield
+        finally:
+            self._is_served = False
 
     def __enter__(self) -> WorkQueue:
         return self
@@ -510,6 +526,7 @@ class WorkQueue:
 
     def _forked(self) -> None:
         """In the child of a fork: never touch or free the parent's connections, and open our own."""
+        self._is_served = False
         self._lock = threading.Lock()
         if self._opened is not None:
             self._inherited.append(self._opened)

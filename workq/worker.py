@@ -306,7 +306,8 @@ def main() -> int:
             worker.stop.set()
 
     threading.Thread(target=leave_with_supervisor, name="workq-parent", daemon=True).start()
-    status = worker.run()
+    with app.served():
+        status = worker.run()
     if status == EXIT_GRACE_EXCEEDED:
         stacks.dump()
     app.close()

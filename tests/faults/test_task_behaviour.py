@@ -142,6 +142,15 @@ def test_a_task_that_a_handler_left_in_the_loop_cannot_end_it(leg: Leg) -> None:
     assert settled(leg, slow.id).state is State.SUCCEEDED
 
 
+@pytest.mark.parametrize("how", ["close", "with"])
+@pytest.mark.parametrize("name", ["close", "aclose"], ids=["sync", "async"])
+def test_a_handler_that_closes_its_application_closes_nothing_of_the_worker(name: str, how: str, leg: Leg) -> None:
+    task = settled(leg, leg[name].enqueue(how).id)
+
+    assert task.state is State.SUCCEEDED
+    assert settled(leg, str(task.result)).state is State.SUCCEEDED
+
+
 def test_a_failing_task_is_tried_again_until_its_budget_is_used_up(leg: Leg) -> None:
     task = settled(leg, leg["fail"].enqueue(7).id)
 

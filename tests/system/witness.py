@@ -305,6 +305,27 @@ async def acancel_me(seconds: float) -> str:
     return "never asked"
 
 
+def close_application(how: str) -> str:
+    """End the application's connections, as a handler that was a script does; the id of what is enqueued afterwards."""
+    write("start", how)
+    if how == "close":
+        wq.close()
+    else:
+        with wq:
+            note.enqueue(1)
+    return note.enqueue(2).id
+
+
+@wq.task(name="witness.close", queue="witness", failures_max=1)
+def close(how: str) -> str:
+    return close_application(how)
+
+
+@wq.task(name="witness.aclose", queue="witness", failures_max=1)
+async def aclose(how: str) -> str:
+    return close_application(how)
+
+
 @wq.task(name="witness.hold_gil", queue="witness")
 def hold_gil(seconds: float) -> None:
     """Keep the interpreter lock in one C call after the other, as a careless extension would."""
