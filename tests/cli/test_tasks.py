@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import BOUND_S, Cli
+from tests.stores import database_of
 from tests.system.fleet import wait_until
 from workq.cli.inputs import arguments
 from workq.codec import new_task_id
@@ -175,10 +176,47 @@ class TestDrain:
             "oldest_ready_s": None,
             "workers": 0,
             "no_handler": [],
+            "paused": [],
+            "late_workers": [],
         }
         left = cli.look("worker", "ls", "--all")["workers"]
         assert [(one["state"], one["queues"], one["threads"]) for one in left] == [("left", ["default", "sums"], 4)]
         assert cli.look("worker", "ls") == {"workers": []}
+
+    def test_status_tells_a_paused_queue_once_and_its_age_apart_from_that_of_the_others(self, cli: Cli) -> None:
+        with cli.queue() as wq:
+            database_of(wq).clock_offset_s = -1000.0
+            wq.handler("shop.add").options(priority="low").enqueue(1)
+            database_of(wq).clock_offset_s = 0.0
+            wq.handler("shop.fail").enqueue()
+            wq.pause_queue("sums", why="the shop moves")
+            wq.pause_queue("mail~low", why="newsletters")
+
+        told, table = cli.look("status"), cli.here("status").out
+
+        assert 0.0 <= told["oldest_ready_s"] < 500.0
+        band, queue = sorted(told["paused"], key=lambda one: str(one["queue"]))
+        assert (band["queue"], band["why"], band["oldest_ready_s"]) == ("mail~low", "newsletters", None)
+        assert (queue["queue"], queue["why"], queue["ends_at"]) == ("sums", "the shop moves", None)
+        assert queue["oldest_ready_s"] >= 1000.0
+        assert set(queue) == {"queue", "paused_at", "ends_at", "who", "why", "oldest_ready_s"}
+        assert "Paused: what is ready there waits, and is not in `oldest ready`" in table
+        assert re.search(r"\nsums +20.* the shop moves +1\d\d\d", table), table
+
+    def test_status_tells_a_worker_whose_beat_is_late(self, cli: Cli) -> None:
+        with cli.queue() as wq:
+            wq.stores.ledger.join(Incarnation("in.time", "here", 1), queues=["sums"], threads=1)
+            database_of(wq).clock_offset_s = -90.0
+            wq.stores.ledger.join(Incarnation("stopped", "there", 2), queues=["sums"], threads=1)
+
+        told, table = cli.look("status"), cli.here("status").out
+
+        [late] = told["late_workers"]
+        assert (late["id"], late["host"], late["pid"]) == ("stopped", "there", 2)
+        assert late["beat_age_s"] >= 90.0
+        assert told["workers"] == 2
+        assert re.search(r"workers: +2, 1 of them late", table), table
+        assert re.search(r"\nstopped +there +2 +9\d", table), table
 
     def test_status_and_doctor_name_what_no_worker_knows_with_how_many_tasks_wait(self, cli: Cli) -> None:
         with cli.queue() as wq:

@@ -1,14 +1,18 @@
-"""`workq status`: how many tasks are where."""
+"""`workq status`: how many tasks are where, and what keeps them there: paused queues, workers that do not beat."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Any
 
 import click
 
+from workq.bands import is_extra, queue_of
 from workq.cli.group import Command
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, record, table, write
+from workq.ledger import Pause
 
 
 @click.command(cls=Command, examples="workq status\nworkq status -o json\nwatch -n 5 workq status")
@@ -16,15 +20,27 @@ from workq.cli.show import Column, answer, record, table, write
 def status(session: Session) -> None:
     """How many tasks are where, how long the oldest has been ready, and how many workers live.
 
-    A task that is due counts as ready, whatever its state says.
+    A task that is due counts as ready, whatever its state says. What is ready in a paused queue has an age of its own,
+    and is not in `oldest ready`, for alerts. A worker that has not beaten for longer than a lease is late: it is
+    stopped, cut off, or dead and not reaped yet.
     """
-    counts = session.stores().ledger.counts()
+    ledger = session.stores().ledger
+    counts, times = ledger.counts(), session.settings().times
+    paused = _paused(ledger.pauses(), counts.oldest_paused_s)
+    late_after_s = max(times.lease_s, 2 * times.worker_beat_s)
+    late = [
+        {"id": one.id, "host": one.host, "pid": one.pid, "beat_age_s": round(one.beat_age_s, 3)}
+        for one in ledger.workers()
+        if one.beat_age_s > late_after_s
+    ]
     document = {
         "queues": {name: asdict(count) for name, count in counts.queues.items()},
         "states": {state.value: number for state, number in counts.states.items()},
         "oldest_ready_s": None if counts.oldest_ready_s is None else round(counts.oldest_ready_s, 3),
         "workers": counts.workers,
         "no_handler": [asdict(one) for one in counts.unknown],
+        "paused": paused,
+        "late_workers": late,
     }
 
     def show() -> None:
@@ -37,9 +53,22 @@ def status(session: Session) -> None:
             [
                 *((state.value, number) for state, number in counts.states.items()),
                 ("oldest ready", "-" if counts.oldest_ready_s is None else f"{counts.oldest_ready_s:.1f} s"),
-                ("workers", counts.workers),
+                ("workers", counts.workers if not late else f"{counts.workers}, {len(late)} of them late"),
             ]
         )
+        if paused:
+            write("")
+            write("Paused: what is ready there waits, and is not in `oldest ready`")
+            columns = [Column("queue"), Column("since"), Column("until"), Column("by"), Column("why")]
+            columns.append(Column("oldest ready s", is_number=True))
+            fields = ("queue", "paused_at", "ends_at", "who", "why", "oldest_ready_s")
+            table(session, columns, [[one[field] for field in fields] for one in paused], empty="")
+        if late:
+            write("")
+            write("Late: these workers have not beaten for longer than a lease")
+            columns = [Column("id", is_whole=True), Column("host"), Column("pid", is_number=True)]
+            columns.append(Column("beat age s", is_number=True))
+            table(session, columns, [tuple(one.values()) for one in late], empty="")
         if counts.unknown:
             write("")
             write("Names that no worker knows: these tasks wait for one that does")
@@ -47,3 +76,30 @@ def status(session: Session) -> None:
             table(session, columns, [(one.name, one.tasks, one.since) for one in counts.unknown], empty="")
 
     answer(session, document, show)
+
+
+def _paused(pauses: Mapping[str, Pause], oldest_s: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Each queue that is paused, once, although each of its bands is; and each band that is paused by itself."""
+    found: list[dict[str, Any]] = []
+    for name, pause in pauses.items():
+        whole = pauses.get(queue_of(name))
+        if is_extra(name) and whole is not None and whole.paused_at == pause.paused_at:
+            continue
+        same = [one for one, other in pauses.items() if one == name or _is_band_of(name, one, pause, other)]
+        ages = [oldest_s[one] for one in same if one in oldest_s]
+        found.append(
+            {
+                "queue": name,
+                "paused_at": pause.paused_at,
+                "ends_at": pause.ends_at,
+                "who": pause.who,
+                "why": pause.why,
+                "oldest_ready_s": round(max(ages), 3) if ages else None,
+            }
+        )
+    return found
+
+
+def _is_band_of(queue: str, band: str, pause: Pause, other: Pause) -> bool:
+    """Whether one decision paused both."""
+    return not is_extra(queue) and queue_of(band) == queue and other.paused_at == pause.paused_at

@@ -255,13 +255,18 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The answer to `workq status`. `oldest_ready_s` is None when nothing is ready."""
+    """The answer to `workq status`.
+
+    `oldest_ready_s` is None when nothing is ready in a queue that is not paused; `oldest_paused_s` has the age of the
+    oldest task that is ready in each queue, or band, that is.
+    """
 
     queues: Mapping[str, QueueCount]
     states: Mapping[State, int]
     oldest_ready_s: float | None
     workers: int
     unknown: Sequence[Unknown] = ()
+    oldest_paused_s: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

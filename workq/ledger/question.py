@@ -14,7 +14,7 @@ from workq.errors import ConfigError
 from workq.evidence import certificate_in, sentence_in
 from workq.ledger import Counts, QueueCount, WorkerRow, unhandled
 from workq.ledger.database import Database
-from workq.ledger.paused import is_paused
+from workq.ledger.paused import in_force, is_paused
 from workq.ledger.record import limit_of
 from workq.ledger.states import CLAIMABLE, found, guarded, unexpired
 from workq.task import Event, OnCrash, State, Task
@@ -84,15 +84,19 @@ class Asking:
             .group_by(t.c.queue, place)
         )
         by_state = select(t.c.state, func.count().label("n")).group_by(t.c.state)
-        oldest_due = select(func.min(t.c.due_at).label("due_at"), now().label("now")).where(
-            found(t.c.state, *CLAIMABLE), t.c.due_at <= now()
+        oldest_due = (
+            select(t.c.queue, func.min(t.c.due_at).label("due_at"), now().label("now"))
+            .where(found(t.c.state, *CLAIMABLE), t.c.due_at <= now())
+            .group_by(t.c.queue)
         )
+        p = self.database.tables.pause
         live = select(func.count()).select_from(w).where(w.c.state == "live")
-        places, states, oldest, workers, unknown = self.database.ask(
+        places, states, oldest, paused, workers, unknown = self.database.ask(
             lambda tx: (
                 tx.execute(open_by_place).all(),
                 tx.execute(by_state).all(),
-                tx.execute(oldest_due).one(),
+                tx.execute(oldest_due).all(),
+                set(tx.execute(select(p.c.queue).where(in_force(self.database))).scalars()),
                 tx.execute(live).scalar_one(),
                 unhandled.waiting(tx, self.database),
             )
@@ -101,13 +105,14 @@ class Asking:
         for row in places:
             queues.setdefault(row.queue, {"ready": 0, "waiting": 0, "running": 0})[row.place] = row.n
         by_name = {row.state: row.n for row in states}
-        age_s = None if oldest.due_at is None else max(0.0, (oldest.now - oldest.due_at).total_seconds())
+        ages = {row.queue: max(0.0, (row.now - row.due_at).total_seconds()) for row in oldest}
         return Counts(
             queues={name: QueueCount(**counts) for name, counts in sorted(queues.items())},
             states={state: by_name.get(state, 0) for state in State},
-            oldest_ready_s=age_s,
+            oldest_ready_s=max((age_s for queue, age_s in ages.items() if queue not in paused), default=None),
             workers=workers,
             unknown=unknown,
+            oldest_paused_s={queue: age_s for queue, age_s in ages.items() if queue in paused},
         )
 
     def has_due(self, queues: Sequence[str]) -> bool:

@@ -76,6 +76,29 @@ class QuestionsContract(Steps):
         assert 120.0 <= counts.oldest_ready_s < 120.0 + LONG_S
         assert counts.workers == 1
 
+    def test_what_is_ready_in_a_paused_queue_has_an_age_of_its_own(self, ledger: Ledger, clock: Clock) -> None:
+        self.record(ledger, queue="paused")
+        clock.forward(100.0)
+        self.record(ledger, 2, queue="busy")
+        self.record(ledger, queue="also")
+        ledger.pause("paused", who="ann", why="it moves")
+        ledger.pause("also", who="ann", why="for a moment", for_s=50.0)
+        ledger.pause("empty", who="ann", why="nothing is there")
+        clock.forward(20.0)
+
+        counts = ledger.counts()
+        clock.forward(40.0)
+        later = ledger.counts()
+
+        assert counts.oldest_ready_s is not None
+        assert 20.0 <= counts.oldest_ready_s < 20.0 + LONG_S
+        assert set(counts.oldest_paused_s) == {"paused", "also"}
+        assert 120.0 <= counts.oldest_paused_s["paused"] < 120.0 + LONG_S
+        assert set(later.oldest_paused_s) == {"paused"}
+        ledger.pause("busy", who="ann", why="all of it")
+        ledger.pause("also", who="ann", why="all of it")
+        assert ledger.counts().oldest_ready_s is None
+
     def test_what_is_due_is_known_by_its_queue(self, ledger: Ledger, worker: Incarnation, clock: Clock) -> None:
         self.record(ledger, queue="later", delay_s=100.0)
         self.run_one(ledger, worker, queue="running")
