@@ -172,3 +172,47 @@ def test_an_attempt_that_was_just_taken_is_not_handed_back_after_a_quiet_time(st
     for _ in range(THREADS):
         assert stage.began_another()
     assert stage.finished == []
+
+
+class Strange(BaseException):
+    """What it raises when it is looked at is not looked at either."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise Strange
+
+
+def test_what_dies_of_anything_but_its_handler_ends_its_process_whatever_becomes_of_the_log(stage: Stage) -> None:
+    """Its attempt would never be settled: the supervisor gives back what a dead process had."""
+    died = threading.Event()
+    stage.pool._on_death = died.set
+
+    def refuse(_: Settlement) -> None:
+        raise Strange
+
+    stage.pool._on_finished = refuse
+    stage.let_go.set()
+    stage.take()
+
+    assert died.wait(LONG_S)
+
+
+def test_what_a_handler_cancels_before_it_has_begun_goes_back_at_no_cost() -> None:
+    """Careless code that ends a program cancels all tasks of its loop, also those that are not its own."""
+    stage = Stage(is_async=True)
+
+    async def cancels_all() -> None:
+        stage.take()
+        stage.pool._start_coming()  # as the loop would in its next round
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+
+    stage.pool.start()
+    stage.pool.take(claim(), stage.app.task(name="cancels_all")(cancels_all), {"a": (), "k": {}}, None)
+    for _ in range(2):
+        assert stage.another_finished.acquire(timeout=LONG_S)
+    stage.let_go.set()
+    stage.take()
+    assert stage.another_finished.acquire(timeout=LONG_S)
+    stage.pool.end()
+
+    assert sorted(type(one.outcome).__name__ for one in stage.finished) == ["Done", "Done", "HandedBack"]
