@@ -38,6 +38,7 @@ from workq.job import Bookmark, NewStep, Stepped
 from workq.ledger import Ledger
 from workq.linger import Group, Linger
 from workq.loop import new_event_loop, wait_for
+from workq.pace import Pace
 from workq.run import describe, raised, returned, run_async, run_sync, tell
 from workq.soft import Limit, whole
 from workq.task import Claim, HandedBack, NewSubtask, Outcome, Settlement, State
@@ -78,38 +79,6 @@ class Attempt:
     def company(self) -> list[Attempt]:
         """All that share its call."""
         return [self, *(self.others or ())]
-
-
-class Pace:
-    """How long attempts take here, smoothed; decides how much to hold and claim ahead."""
-
-    def __init__(self, threads: int) -> None:
-        self._threads = threads
-        self._run_s: float | None = None
-        self._size = 0.0
-
-    @property
-    def is_known(self) -> bool:
-        """Whether anything has ended yet."""
-        return self._run_s is not None
-
-    def weigh(self, size: int) -> None:
-        """A payload had so many characters."""
-        self._size = max(float(size), 0.98 * self._size)
-
-    def add(self, run_s: float) -> None:
-        """One attempt took so long."""
-        self._run_s = run_s if self._run_s is None else 0.8 * self._run_s + 0.2 * run_s
-
-    def ahead(self, seconds: float, most: int, *, busy_s: float = 0.0) -> int:
-        """How many attempts end here within `seconds`, when those that run have all been running for `busy_s`."""
-        if self._run_s is None:
-            return self._threads
-        return min(most, int(self._threads * seconds / max(self._run_s, busy_s, 1e-6)))
-
-    def fit(self, bytes_max: int) -> int:
-        """How many payloads as large as the largest of late fit in it. A character counts as one byte."""
-        return int(bytes_max / max(self._size, 1.0))
 
 
 class Pool:
