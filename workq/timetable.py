@@ -1,6 +1,7 @@
 """When something ticks: cron text in a time zone, an interval, or one instant. Pure: no clock, no store.
 
-Cron text is cronsim's: five fields (six with seconds first), names, steps, `L` and `#`. Where both days are given,
+Cron text is cronsim's: five fields (six with seconds first), names, steps, `L` and `#`, or cron's `@daily` and its like
+(`NICKNAMES`). Where both days are given,
 either is enough, as in Debian's cron. When the clocks go forward, a tick that falls into the gap comes when the gap is
 over; when they go back, a fixed time ticks once, and a step such as `*/30` goes on in real time.
 
@@ -26,6 +27,16 @@ EVERY_MIN_S: Final = 1.0
 EVERY_MAX_S: Final = 366 * 86400.0
 CRON_MAX: Final = 150
 """Characters of cron text."""
+NICKNAMES: Final = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+"""What cron takes in the place of five fields. What is stored are the fields."""
 
 
 class Missed(StrEnum):
@@ -77,11 +88,13 @@ class Timetable:
             ) from error
         if not isinstance(text, str) or not text.strip() or len(text) > CRON_MAX:
             raise ConfigError(f"cron: need cron text such as '0 3 * * *', got {text!r}")
-        made = Timetable(Rule.CRON, " ".join(text.split()), zone)
+        made = Timetable(Rule.CRON, NICKNAMES.get(text.strip().lower(), " ".join(text.split())), zone)
         try:
             CronSim(made.text, datetime.now(UTC))
         except CronSimError as error:
-            raise ConfigError(f"cron: {text!r}: {error}; five fields, such as '0 3 * * *'") from error
+            raise ConfigError(
+                f"cron: {text!r}: {error}; five fields, such as '0 3 * * *', or one of {', '.join(NICKNAMES)}"
+            ) from error
         if made.after(datetime.now(UTC)) is None:
             raise ConfigError(f"cron: {text!r} never comes")
         return made

@@ -66,6 +66,29 @@ class TestCron:
         with pytest.raises(ConfigError, match=said):
             Timetable.cron(text)
 
+    @pytest.mark.parametrize(
+        ("nickname", "after", "tick"),
+        [
+            ("@hourly", "2026-03-27T12:20:00+01:00", "2026-03-27T13:00:00+01:00"),
+            ("@daily", "2026-03-27T12:20:00+01:00", "2026-03-28T00:00:00+01:00"),
+            ("@midnight", "2026-03-27T12:20:00+01:00", "2026-03-28T00:00:00+01:00"),
+            ("@weekly", "2026-03-27T12:20:00+01:00", "2026-03-29T00:00:00+01:00"),
+            ("@monthly", "2026-03-27T12:20:00+01:00", "2026-04-01T00:00:00+02:00"),
+            (" @Yearly ", "2026-03-27T12:20:00+01:00", "2027-01-01T00:00:00+01:00"),
+            ("@annually", "2026-03-27T12:20:00+01:00", "2027-01-01T00:00:00+01:00"),
+        ],
+    )
+    def test_a_nickname_of_cron_is_its_five_fields(self, nickname: str, after: str, tick: str) -> None:
+        made = Timetable.cron(nickname, BERLIN)
+
+        assert ticks(made, after, 1) == [utc(tick)]
+        assert len(made.text.split()) == 5
+
+    @pytest.mark.parametrize("text", ["@reboot", "@fortnightly", "@"])
+    def test_a_nickname_that_names_no_time_is_refused_with_those_that_do(self, text: str) -> None:
+        with pytest.raises(ConfigError, match="@daily"):
+            Timetable.cron(text)
+
     @pytest.mark.parametrize("zone", ["Mars/Olympus", "", "/etc/passwd", "../UTC", None])
     def test_a_zone_that_nobody_knows_is_refused(self, zone: object) -> None:
         with pytest.raises(ConfigError, match="time zone"):
