@@ -349,7 +349,7 @@ def core_connection(given: Any, database: Database) -> Connection:
             connection = of_session()
     if not isinstance(connection, Connection):
         raise ConfigError(
-            f"connection: need an SQLAlchemy Connection or Session, got {type(given).__name__}; "
+            f"connection: need an SQLAlchemy Connection or Session, got {_class_of(given)}; "
             "for an AsyncSession use `await session.run_sync(lambda s: task.options(connection=s).enqueue(...))`"
         )
     if connection.closed:
@@ -360,6 +360,12 @@ def core_connection(given: Any, database: Database) -> Connection:
             "a task can only share a transaction with its own ledger. Use the same host, port and database in both URLs"
         )
     return connection
+
+
+def _class_of(given: object) -> str:
+    """With its module: there is more than one class of the name Connection."""
+    kind = type(given)
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _place(url: URL) -> tuple[str, ...]:
