@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
 from workq.bands import check_band, check_priority, physical
 from workq.config import Settings, Times
@@ -31,12 +31,13 @@ from workq.handler import (
     check_function,
     check_on_crash,
     check_time_limit_s,
-    default_name,
     new_schedule,
     seconds_until,
 )
 from workq.incarnation import this_person
+from workq.keywords import JobKeywords, TaskOptions
 from workq.names import check_delay_s, check_queue, check_task_name
+from workq.naming import default_name
 from workq.retry import Compute, Policy, retries
 from workq.task import Task
 from workq.timetable import Timetable
@@ -58,24 +59,6 @@ T = TypeVar("T")
 LINGER_S = 0.5
 
 _everyone: weakref.WeakSet[WorkQueue] = weakref.WeakSet()
-
-
-class TaskOptions(TypedDict, total=False):
-    """What `WorkQueue.task` takes beside `batch` and `linger_s`, for type checkers."""
-
-    name: str | None
-    queue: str
-    priority: str
-    failures_max: int
-    crashes_max: int
-    on_crash: str
-    limit: str | None
-    rate: str | None
-    concurrency: int | None
-    time_limit_s: float | None
-    retry: Policy | Compute | None
-    retry_on: type[BaseException] | Sequence[type[BaseException]] | None
-    give_up_on: type[BaseException] | Sequence[type[BaseException]] | None
 
 
 class WorkQueue:
@@ -127,17 +110,22 @@ class WorkQueue:
     # -- handlers
 
     @overload
+    def task(self, function: Callable[P, R], /) -> Handler[P, R]: ...
+
+    @overload
     def task(
-        self, *, batch: int, linger_s: float = 0.5, **options: Unpack[TaskOptions]
+        self, function: None = None, /, *, batch: int, linger_s: float = 0.5, **options: Unpack[TaskOptions]
     ) -> Callable[[Callable[[list[T]], R]], BatchHandler[T, R]]: ...
 
     @overload
     def task(
-        self, *, batch: None = None, linger_s: None = None, **options: Unpack[TaskOptions]
+        self, function: None = None, /, *, batch: None = None, linger_s: None = None, **options: Unpack[TaskOptions]
     ) -> Callable[[Callable[P, R]], Handler[P, R]]: ...
 
     def task(
         self,
+        function: Callable[..., Any] | None = None,
+        /,
         *,
         name: str | None = None,
         queue: str = "default",
@@ -154,8 +142,8 @@ class WorkQueue:
         give_up_on: type[BaseException] | Sequence[type[BaseException]] | None = None,
         batch: int | None = None,
         linger_s: float | None = None,
-    ) -> Callable[[Callable[..., Any]], Handler[..., Any]]:
-        """Register a function as a task. It stays an ordinary function when called.
+    ) -> Any:
+        """Register a function as a task, as `@wq.task` or `@wq.task(...)`. It stays an ordinary function when called.
 
         Args:
             name: what the ledger calls it; `module.function` by default. Never imported, only looked up.
@@ -204,10 +192,11 @@ class WorkQueue:
 
         def register(function: Callable[..., Any]) -> Handler[..., Any]:
             check_function(function)
+            found, doubt = (name, None) if name is not None else default_name(function, self.settings.app)
             make = Handler if together is None else partial(BatchHandler, batch=together)
             handler: Handler[..., Any] = make(
                 function,
-                name=name if name is not None else default_name(function),
+                name=found,
                 options=options,
                 retries=chosen,
                 time_limit_s=time_limit_s,
@@ -215,15 +204,24 @@ class WorkQueue:
                 kept_s=min(self.settings.retention_s, self.settings.dead_retention_s),
                 producer=lambda: self.producer,
             )
+            handler.doubt = doubt
             if limit is not None or rate is not None or concurrency is not None:
                 handler.defaults = replace(options, limit=handler.limit_rule(limit, rate, concurrency))
             self.registry.add(handler)
             return handler
 
-        return register
+        return register if function is None else register(function)
+
+    @overload
+    def job(self, function: Callable[..., Any], /) -> Job: ...
+
+    @overload
+    def job(self, function: None = None, /, **options: Unpack[JobKeywords]) -> Callable[[Callable[..., Any]], Job]: ...
 
     def job(
         self,
+        function: Callable[..., Any] | None = None,
+        /,
         *,
         name: str | None = None,
         chunk: int | None = None,
@@ -246,7 +244,7 @@ class WorkQueue:
         on_success: Handler[..., Any] | None = None,
         on_failure: Handler[..., Any] | None = None,
         on_cancel: Handler[..., Any] | None = None,
-    ) -> Callable[[Callable[..., Any]], Job]:
+    ) -> Any:
         """Register a job: a function that gets a list of items, as often as its source has items; or a partition.
 
         Args:
@@ -297,7 +295,7 @@ class WorkQueue:
 
         def register(function: Callable[..., Any]) -> Job:
             check_function(function)
-            job_name = name if name is not None else default_name(function)
+            job_name, doubt = (name, None) if name is not None else default_name(function, self.settings.app)
             task: Callable[..., Any] = partial(
                 self.task, queue=queue, failures_max=failures_max, crashes_max=crashes_max
             )
@@ -311,6 +309,7 @@ class WorkQueue:
                 retry_on=retry_on,
                 give_up_on=give_up_on,
             )(function)
+            placeholder.doubt = doubt
             job = Job(function, placeholder, options, self).taken(source)
             if partitioned:
                 placeholder.becomes(job.iterate_async if placeholder.is_async else job.iterate)
@@ -320,7 +319,7 @@ class WorkQueue:
             self.registry.jobs[job_name] = job
             return job
 
-        return register
+        return register if function is None else register(function)
 
     def schedule(
         self,

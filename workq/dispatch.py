@@ -175,7 +175,10 @@ class Dispatch:
     def _start(self, claim: Claim, start_by: float | None, *, is_alone: bool = False) -> None:
         """Start it, or let it wait for `_start_ahead` where its handler reads what it needs for many at once."""
         handler = self._registry.get(claim.name)
-        arguments, ended = prepare(claim, handler, rng=self._rng, no_handler_wait_s=self._no_handler_wait_s)
+        alike = () if handler is not None else self._registry.alike(claim.name)
+        arguments, ended = prepare(
+            claim, handler, rng=self._rng, no_handler_wait_s=self._no_handler_wait_s, alike=alike
+        )
         if handler is None:
             self._unknown.warning("task.no_handler", reason=claim.name, task=claim.task_id, queue=claim.queue)
         if ended is None and handler is not None and handler.ahead is not None:

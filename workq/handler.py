@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from functools import partial, update_wrapper
+from functools import update_wrapper
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
@@ -21,6 +21,7 @@ from workq.bands import check_priority, physical
 from workq.errors import ConfigError, PayloadError
 from workq.limits import LimitRule
 from workq.names import check_delay_s, check_key, check_queue, check_task_name
+from workq.naming import innermost
 from workq.retry import Retries
 from workq.task import AfterDeath, Enqueued, Limit, NewTask, OnCrash, Priority
 from workq.timetable import Missed
@@ -39,6 +40,7 @@ BUDGET_MAX = 1_000_000
 TIME_LIMIT_MAX_S = 7 * 86400.0
 BATCH_MAX = 1000
 LINGER_MAX_S = 60.0
+ALIKE_MAX = 3
 
 
 def check_budget(value: object, what: str) -> int:
@@ -141,6 +143,7 @@ class Call(Generic[P]):
             TypeError: the arguments do not fit the handler; PayloadError: JSON cannot carry them. Nothing was recorded.
             LedgerUnavailable: nothing was recorded, or as CommitUnknown perhaps.
         """
+        self._handler.check_name()
         task = self._handler.new_task(self._options, args, kwargs)
         return self._handler.producer().record([task], connection=self._options.connection)[0]
 
@@ -161,6 +164,7 @@ class Call(Generic[P]):
         """
         if self._options.key is not None:
             raise ConfigError("enqueue_many: one key cannot belong to many tasks; enqueue them one by one")
+        self._handler.check_name()
         return self._handler.producer().record_many(self._new_tasks(calls), connection=self._options.connection)
 
     def _new_tasks(self, calls: Iterable[Mapping[str, Any] | tuple[Any, ...]]) -> Iterator[NewTask]:
@@ -201,6 +205,8 @@ class Handler(Generic[P, R]):
         self.ahead: Callable[[Sequence[Any]], Sequence[Any]] | None = None
         """Gets the arguments of what was claimed together, and answers them, with what it has read for all at once."""
         self.is_async = answer.is_coroutine_function(function)
+        self.doubt: str | None = None
+        """Why its name is not certain, so that nothing can be enqueued (see naming.py)."""
         self.producer = producer
         self._payload_max_bytes = payload_max_bytes
         self._kept_s = kept_s
@@ -209,6 +215,15 @@ class Handler(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
+
+    def check_name(self) -> None:
+        """Whether a worker knows it by this name.
+
+        Raises:
+            ConfigError: that is not certain.
+        """
+        if self.doubt is not None:
+            raise ConfigError(f"task {self.name!r} cannot be enqueued: {self.doubt}")
 
     def becomes(self, function: Callable[..., Any]) -> None:
         """From now on another function is called, with what the first would get (see jobs/define.py)."""
@@ -506,6 +521,16 @@ class Registry:
         """The handler of a name, or None."""
         return self._handlers.get(name)
 
+    def alike(self, name: str) -> list[str]:
+        """Names that end as one that is unknown, a few at most: of a function that was started, or moved, otherwise."""
+        parts = name.split(".")[::-1]
+
+        def shared(other: str) -> int:
+            pairs = zip(parts, other.split(".")[::-1], strict=False)
+            return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+        return sorted(filter(shared, self.names()), key=shared, reverse=True)[:ALIKE_MAX]
+
     def names(self) -> list[str]:
         """All names, sorted."""
         return sorted(self._handlers)
@@ -529,37 +554,13 @@ def check_function(function: Callable[..., Any]) -> None:
     Raises:
         ConfigError: it is a class, a generator, or not callable.
     """
-    inner = _innermost(function)
+    inner = innermost(function)
     if inspect.isclass(inner) or not callable(inner):
         raise ConfigError(f"{function!r}: a task is a function, not {type(inner).__name__}")
     if answer.is_generator_function(inner):
         raise ConfigError(f"{_place(inner)}: a generator cannot be a task; nobody would consume it")
 
 
-def default_name(function: Callable[..., Any]) -> str:
-    """`module.function`, the same for a script run directly and for a worker that imports it.
-
-    Raises:
-        ConfigError: the function has no lasting name (a lambda, a partial, or defined inside another function).
-    """
-    module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
-    if not module or not qualname or "<" in qualname:
-        raise ConfigError(f"{function!r}: it has no lasting name; give one: @wq.task(name='shop.reindex')")
-    if module == "__main__":
-        main = sys.modules["__main__"]
-        spec = getattr(main, "__spec__", None)
-        module = spec.name if spec else Path(getattr(main, "__file__", None) or "main").stem
-        module = re.sub(r"\.__main__\Z", "", module)
-    return check_task_name(f"{module}.{qualname}")
-
-
-def _innermost(function: Any) -> Callable[..., Any]:
-    while isinstance(function, partial):
-        function = function.func
-    innermost: Callable[..., Any] = function
-    return innermost
-
-
 def _place(function: Callable[..., Any]) -> str:
-    code = getattr(inspect.unwrap(_innermost(function)), "__code__", None)
+    code = getattr(inspect.unwrap(innermost(function)), "__code__", None)
     return f"{Path(code.co_filename).name}:{code.co_firstlineno}" if code else repr(function)

@@ -46,6 +46,7 @@ from workq.ledger import Company, Marker, Pause, Standing, WorkerRow
 from workq.ledger.positions import is_behind
 from workq.ledger.unhandled import NO_HANDLER, looks
 from workq.marker import slack_s
+from workq.run import ALIKE
 from workq.stores import Stores
 from workq.task import Event, State
 
@@ -411,11 +412,12 @@ class _Look:
 
     def _has_no_handler(self, looks: Sequence[Event]) -> Why:
         task, since, wait_s = self._task, looks[0].at, self._times.no_handler_wait_s
+        _, begins, alike = (task.error or "").partition(ALIKE)
         return self._why(
             Code.NO_HANDLER,
             f"no worker that has looked since {_at(since)} knows a handler named {task.name!r} "
             f"({', '.join(str(one.worker) for one in looks)}); a look costs it nothing, and the next is at "
-            f"{_at(task.due_at)}",
+            f"{_at(task.due_at)}{begins}{alike}",
             f"start workers of the application that registers {task.name!r}; {wait_s:g} s after the first look "
             "(times.no_handler_wait_s) it is dead as no_handler",
             since=since,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from random import Random
@@ -29,6 +30,8 @@ log = logging.getLogger("workq.run")
 RESULT_MAX_BYTES = 64 * 1024
 NO_HANDLER = "no handler is registered under the name"
 """How the error of a task begins that found no handler in its worker."""
+ALIKE = "; names there that end alike:"
+"""What it goes on with, if there are any."""
 NO_HANDLER_LOOK_S = 30.0
 """How often a worker looks at it, at most; half as long at least."""
 REASON_MAX = 200
@@ -100,15 +103,22 @@ def tell(to: logging.Logger, event: str, error: BaseException, **fields: object)
 
 
 def prepare(
-    claim: Claim, handler: Handler[..., Any] | None, *, rng: Random, no_handler_wait_s: float
+    claim: Claim,
+    handler: Handler[..., Any] | None,
+    *,
+    rng: Random,
+    no_handler_wait_s: float,
+    alike: Sequence[str] = (),
 ) -> tuple[Any, Outcome | None]:
     """The decoded arguments, or the outcome when the attempt cannot start.
 
     Without a handler the task waits for a worker that has one, for `no_handler_wait_s` seconds from the first look.
+    `alike`: names of this worker's that end as the one that it does not know.
     """
     if handler is None:
         look_s = NO_HANDLER_LOOK_S * rng.uniform(0.5, 1.0)
-        return None, Unhandled(look_s, no_handler_wait_s, f"{NO_HANDLER} {claim.name!r}")
+        error = f"{NO_HANDLER} {claim.name!r}" + (f"{ALIKE} {', '.join(alike)}" if alike else "")
+        return None, Unhandled(look_s, no_handler_wait_s, error)
     try:
         arguments = codec.decode(claim.payload)
         args, kwargs = tuple(arguments["a"]), dict(arguments["k"])

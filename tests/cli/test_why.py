@@ -265,6 +265,24 @@ def test_a_task_whose_handler_is_unknown_to_its_worker_says_so_and_what_becomes_
     assert "no_handler" in dead.reason
 
 
+def test_a_name_that_ends_as_another_that_the_worker_knows_says_so(scene: Scene) -> None:
+    """A script run by its path, or a function that was moved."""
+    task_id = scene.record(failures_max=1)
+    claim = scene.claim(task_id)
+    alike = ["pkg.shop.add"]
+    _, outcome = prepare(claim, None, rng=Random(1), no_handler_wait_s=100.0, alike=alike)
+    assert outcome is not None
+    scene.ledger.settle([Settlement(claim, outcome)])
+    waits = scene.why(task_id)
+    scene.forward(101.0)
+    scene.settle(task_id, outcome)
+    task = scene.ledger.get(task_id)
+
+    assert "end alike: pkg.shop.add" in waits.reason
+    assert task is not None
+    assert "end alike: pkg.shop.add" in str(task.error)
+
+
 # -- somebody has it in hand
 
 

@@ -6,13 +6,15 @@ import contextlib
 import functools
 import math
 import signal
+import sqlite3
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -182,6 +184,10 @@ def generator() -> Iterator[int]:
     yield 1
 
 
+def of_items(items: list[int]) -> None:
+    """A plain function, for a job."""
+
+
 async def async_generator() -> AsyncIterator[int]:
     yield 1
 
@@ -220,6 +226,28 @@ def test_functions_lambdas_partials_and_decorated_functions_are_handlers(wq: Wor
     assert wq.task(name="d")(decorated(plain))(2) == 2
     assert wq.task(name="c")(coroutine).is_async
     assert wq.task(name="pc")(functools.partial(coroutine, 1)).is_async
+
+
+@pytest.mark.parametrize("function", [plain, coroutine])
+def test_a_decorator_without_parentheses_registers_with_all_defaults(
+    wq: WorkQueue, function: Callable[..., Any]
+) -> None:
+    task = wq.task(function)
+
+    assert wq.handler(f"{__name__}.{function.__name__}") is task
+    assert task.defaults == wq.task(name="other")(function).defaults
+    assert wq.job(of_items).name in wq.registry.jobs
+    with pytest.raises(ConfigError, match="a task is a function, not str"):
+        wq.task(cast(Any, "shop.reindex"))
+
+
+def test_of_names_that_end_alike_the_most_alike_come_first(wq: WorkQueue) -> None:
+    for name in ("a.hello", "pkg.jobs.hello", "jobs.other", "x.jobs.hello", "hello_jobs", "b.c.hello"):
+        wq.task(name=name)(plain)
+
+    assert wq.registry.alike("jobs.hello") == ["pkg.jobs.hello", "x.jobs.hello", "a.hello"]
+    assert wq.registry.alike("deep.pkg.jobs.hello")[0] == "pkg.jobs.hello"
+    assert wq.registry.alike("ello") == []
 
 
 @pytest.mark.parametrize("function", [lambda: None, functools.partial(plain, 1)])
@@ -264,6 +292,11 @@ def test_a_connection_to_something_else_is_refused(tmp_path: Path) -> None:
         handler.options(connection=connection).enqueue(1)
     with pytest.raises(ConfigError, match="AsyncSession"):
         handler.options(connection=object()).enqueue(1)
+    with (
+        closing(sqlite3.connect(tmp_path / "q.db")) as driver,
+        pytest.raises(ConfigError, match=r"got sqlite3\.Connection;"),
+    ):
+        handler.options(connection=driver).enqueue(1)
     other.dispose()
     wq.close()
 

@@ -30,6 +30,23 @@ def index(ids: list[int]) -> dict[int, str]:
 async def notify_all(users: list[str]) -> None: ...
 
 
+@wq.task
+def bare(number: int) -> str:
+    return ""
+
+
+@wq.job
+def bare_job(items: list[int]) -> None: ...
+
+
+@wq.job(chunk=10)
+def job(items: list[int]) -> None: ...
+
+
+bare.enqueue(1).id.upper()
+bare(1).upper()
+bare_job.run().id.upper()
+job.run().id.upper()
 answer: dict[int, str] = index([1, 2])
 index.enqueue(42).id.upper()
 index.options(delay_s=30).enqueue(42)
@@ -56,6 +73,8 @@ reindex.options(delay=30)
 index.enqueue([42])
 index("42")
 wq.task(linger_s=1.0)
+bare.enqueue("1")
+wq.job(chunks=10)
 """
 
 
@@ -77,4 +96,4 @@ def test_right_calls_pass_strict_checks_and_each_wrong_call_is_an_error(tmp_path
     wrong = mypy(tmp_path, SAMPLE + WRONG)
     first = SAMPLE.count("\n") + 2
     found = {int(line.split(":")[1]) for line in wrong.stdout.splitlines() if "error:" in line}
-    assert found == set(range(first, first + 8)), wrong.stdout
+    assert found == set(range(first, first + 10)), wrong.stdout

@@ -199,8 +199,9 @@ class Job:
 
         Raises:
             TypeError: the parameters do not fit the handler; PayloadError: JSON cannot carry them.
-            ConfigError: it is to be nested, and this is no job's handler.
+            ConfigError: it is to be nested, and this is no job's handler; or its name is not certain.
         """
+        self.handler.check_name()
         self.check(params)
         encoded = codec.encode({"a": [], "k": params}, path="params")
         job_id, key, parent_id = codec.new_task_id(), options.key, None
