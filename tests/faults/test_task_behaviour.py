@@ -114,13 +114,30 @@ def test_a_coroutine_is_a_handler_like_any_other(leg: Leg) -> None:
     assert [task.result for task in tasks] == [f"done {number}" for number in range(6)]
 
 
+def test_work_that_was_only_created_is_awaited_or_a_failure_and_no_success(leg: Leg) -> None:
+    ids = [leg["hidden"].enqueue().id for _ in range(6)]
+    unrun = settled(leg, leg["unrun"].enqueue().id)
+
+    assert [settled(leg, task_id).result for task_id in ids] == ["not set"] * 6
+    assert leg.starts().keys() >= set(ids)
+    assert unrun.state is State.DEAD
+    assert unrun.error is not None
+    assert "work that nobody has run (generator)" in unrun.error.partition("\n")[0]
+
+
+def test_a_task_sees_nothing_that_another_has_set_in_its_context(leg: Leg) -> None:
+    ids = [leg["tenant"].enqueue().id for _ in range(12)]
+
+    assert {settled(leg, task_id).result for task_id in ids} == {"not set"}
+
+
 # What a handler raises.
 
 
 @pytest.mark.parametrize(
     ("how", "name"),
     [("exit", "SystemExit"), ("interrupt", "KeyboardInterrupt"), ("memory", "MemoryError"),
-     ("recursion", "RecursionError"), ("bad_str", "BadText"), ("surrogate", "ValueError")],
+     ("recursion", "RecursionError"), ("bad_str", "BadText"), ("strange", "Strange"), ("surrogate", "ValueError")],
 )  # fmt: skip
 @pytest.mark.parametrize("task_name", ["misbehave", "amisbehave"], ids=["sync", "async"])
 def test_whatever_a_handler_raises_is_a_failure(task_name: str, how: str, name: str, leg: Leg) -> None:

@@ -12,7 +12,9 @@ import signal
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import closing
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -137,6 +139,8 @@ def misbehave(how: str) -> None:
             misbehave(how)
         case "bad_str":
             raise BadText
+        case "strange":
+            raise Strange
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         case "_exit":
@@ -174,6 +178,8 @@ async def amisbehave(how: str) -> None:
             await amisbehave(how)
         case "bad_str":
             raise BadText
+        case "strange":
+            raise Strange
         case "surrogate":
             raise ValueError("lone \ud800 and NUL \x00")
         case "leave_exit":
@@ -194,6 +200,41 @@ class BadText(Exception):
 
     def __str__(self) -> str:
         raise RuntimeError("no text")
+
+
+class Strange(Exception):
+    """It resists being looked at, also at its class."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+
+async def hidden_body() -> str:
+    await asyncio.sleep(0)
+    write("start", "hidden")
+    seen = tenant.get()
+    tenant.set("set")
+    return seen
+
+
+tenant: ContextVar[str] = ContextVar("tenant", default="not set")
+hidden = wq.task(name="witness.hidden", queue="witness")(lambda: hidden_body())
+"""A coroutine function behind a function that does not look so."""
+
+
+def steps() -> Iterator[None]:
+    write("start", "steps")
+    yield
+
+
+unrun = wq.task(name="witness.unrun", queue="witness", failures_max=1)(lambda: steps())
+
+
+@wq.task(name="witness.tenant", queue="witness")
+def see_tenant() -> str:
+    seen = tenant.get()
+    tenant.set("set")
+    return seen
 
 
 def book_of(app: WorkQueue) -> str:
