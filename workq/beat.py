@@ -42,8 +42,9 @@ class Heart:
         times: Times,
         offer: Callable[[Sequence[Unpublished]], None],
         clock: Callable[[], float] = time.monotonic,
+        on_reached: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """`offer` publishes hints soon, without waiting for it."""
+        """`offer` publishes hints soon, without waiting for it. `on_reached`: told when both stores answered last."""
         self._stores = stores
         self._held = held
         self._me = me
@@ -52,6 +53,8 @@ class Heart:
         self._clock = clock
         self._trust_until = float("-inf")
         self._ledger_at = 0.0
+        self._on_reached = on_reached
+        self._answered_at = {"inflight": float("-inf"), "ledger": float("-inf")}
         self.lost = threading.Event()
         """It was reaped: claim no more."""
 
@@ -65,6 +68,8 @@ class Heart:
         asked = self._clock()
         self._stores.inflight.join(self._me.id, lease_s=self._times.lease_s)
         self._stores.ledger.join(self._me, queues=queues, threads=threads)
+        self._answered("inflight", asked)
+        self._answered("ledger", asked)
         self._trust_until = asked + TRUST * self._times.lease_s
         self._ledger_at = self._clock() + self._times.worker_beat_s
 
@@ -102,18 +107,26 @@ class Heart:
             log.warning("beat.failed: %s", error)
         else:
             self._trust_until = asked + TRUST * self._times.lease_s
+            self._answered("inflight", asked)
             self._held.release()
             if beat.restored:
                 log.warning("beat.restored", extra={"holds": beat.restored})
 
     def beat_in_ledger(self) -> None:
         """Note in the ledger that this incarnation lives, and how much memory it has."""
+        asked = self._clock()
         try:
             if not self._stores.ledger.beat(self._me.id, memory_bytes=psutil.Process().memory_info().rss):
                 log.error("worker.reaped: the ledger has ended this incarnation")
                 self.lost.set()
         except Unavailable as error:
             log.warning("beat.failed: %s", error)
+        else:
+            self._answered("ledger", asked)
+
+    def _answered(self, store: str, asked: float) -> None:
+        self._answered_at[store] = asked
+        self._on_reached(min(self._answered_at.values()))
 
     def return_strays(self) -> None:
         """Return claims under our name that we do not know of, and drop such holds (see held.py)."""

@@ -42,8 +42,10 @@ LINE_BYTES = 1024
 _LEFT = HEAD_BYTES - 1
 _PID = struct.Struct("<I")
 _PID_AT = _LEFT - _PID.size
+_CONTACT = struct.Struct("<dd")
+_CONTACT_AT = _PID_AT - _CONTACT.size
 _LINE = struct.Struct("<36sIQdd")
-_HARD_AT = struct.Struct("<d")
+_TIME = struct.Struct("<d")
 _LENGTH = struct.Struct("<H")
 _FLAG = 1
 _LENGTH_AT = _FLAG + _LINE.size
@@ -117,7 +119,7 @@ class Board:
 
     def introduce(self, incarnation: str) -> None:
         """Say who writes, and give the file this name."""
-        text = incarnation.encode("utf-8")[: _PID_AT - 1]
+        text = incarnation.encode("utf-8")[: _CONTACT_AT - 1]
         self._map[1 : 1 + len(text)] = text
         _PID.pack_into(self._map, _PID_AT, os.getpid())
         with contextlib.suppress(OSError):  # it keeps its name, and only its supervisor can find it
@@ -127,6 +129,19 @@ class Board:
     def incarnation(self) -> str | None:
         """Who writes; None before it has said so."""
         return self._map[1 : 1 + self._map[0]].decode("utf-8", "replace") or None
+
+    def reached(self, at: float) -> None:
+        """Every store has answered this process, each at this time or later."""
+        _TIME.pack_into(self._map, _CONTACT_AT, at)
+
+    def runs(self, now: float) -> None:
+        """The threads of this process run."""
+        _TIME.pack_into(self._map, _CONTACT_AT + _TIME.size, now)
+
+    def contact(self) -> tuple[float, float]:
+        """When its stores had all answered it, and when its threads ran last."""
+        reached_at, ran_at = _CONTACT.unpack_from(self._map, _CONTACT_AT)
+        return reached_at, ran_at
 
     def leave(self) -> None:
         """Say that the process has left in order: nothing is claimed, nothing is held, its lease is given up.
@@ -151,7 +166,7 @@ class Board:
         """The handler has returned: no limit applies any more, but the attempt is not settled, unless by others."""
         at = HEAD_BYTES + line * LINE_BYTES
         # this field alone: the supervisor may be reading the line
-        _HARD_AT.pack_into(self._map, at + _FLAG + _LINE.size - _HARD_AT.size, 0.0)
+        _TIME.pack_into(self._map, at + _FLAG + _LINE.size - _TIME.size, 0.0)
         told = None if settlement is None else _encoded(settlement)
         if told is None or len(told) > _OUTCOME_MAX:
             self._map[at] = _ENDED

@@ -9,11 +9,13 @@ A thread may wait for something that is awaited here, as for what a plain handle
 from __future__ import annotations
 
 import asyncio
+import os
 import selectors
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from workq import answer, forks
 from workq.errors import SoftTimeLimit
@@ -21,6 +23,8 @@ from workq.soft import whole
 
 LOOK_EVERY_S: Final = 0.1
 """How often a thread that waits looks whether its time is up."""
+_wakers: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[int, os.stat_result]] = WeakKeyDictionary()
+"""By loop: the number of the descriptor that wakes it, and what stands behind that."""
 
 
 def new_event_loop(give_way: Callable[[], None]) -> asyncio.AbstractEventLoop:
@@ -29,9 +33,23 @@ def new_event_loop(give_way: Callable[[], None]) -> asyncio.AbstractEventLoop:
     if type(loop) is asyncio.SelectorEventLoop:
         loop.close()
         loop = asyncio.SelectorEventLoop(_Giving(give_way))
+        number = loop._csock.fileno()  # type: ignore[attr-defined]
+        _wakers[loop] = number, os.fstat(number)
     loop.set_default_executor(_Threads(thread_name_prefix="asyncio"))
     forks.keep(loop)
     return loop
+
+
+def is_whole(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether the descriptor by which others wake it is still its own; of loops of another kind it is not known."""
+    waker = _wakers.get(loop)
+    if waker is None:
+        return True
+    number, its = waker
+    try:
+        return os.path.samestat(os.fstat(number), its)
+    except OSError:
+        return False
 
 
 class _Giving(selectors.DefaultSelector):

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import queue
 import random
@@ -37,7 +38,7 @@ from workq.handler import Handler
 from workq.job import Bookmark, NewStep, Stepped
 from workq.ledger import Ledger
 from workq.linger import Group, Linger
-from workq.loop import new_event_loop, wait_for
+from workq.loop import is_whole, new_event_loop, wait_for
 from workq.pace import Pace
 from workq.run import describe, raised, returned, run_async, run_sync, tell
 from workq.soft import Limit, whole
@@ -543,6 +544,8 @@ class Pool:
         while not self._ended.is_set():
             try:
                 loop.run_forever()
+            except OSError as error:  # its own: it would come again at once
+                self._die("worker.event_loop", error)
             except BaseException as error:  # SystemExit in a task that a handler started: the other handlers go on
                 tell(log, "worker.event_loop", error)
 
@@ -550,6 +553,9 @@ class Pool:
         try:
             while not self._ended.wait(LOOK_EVERY_S):
                 now = self._clock()
+                self._board.runs(now)
+                if self._loop is not None and not is_whole(self._loop):
+                    raise OSError(errno.EBADF, "a handler has closed the descriptors of the event loop")
                 for attempt in list(self._limited.values()):
                     if attempt.limit is not None and now > attempt.limit.at:
                         attempt.limit.exceed()

@@ -34,6 +34,7 @@ import msgspec
 import psutil
 
 from workq.board import Board, Started, remove_stale
+from workq.cutoff import Reach, Watch, Way
 from workq.errors import LedgerReplaced, Unavailable
 from workq.evidence import EXIT_BROKEN, EXIT_LEASE_LOST, Facts, Kind, OutOfMemory, how_it_ended, signal_of
 from workq.failpoints import reach
@@ -76,6 +77,7 @@ class _Child:
     stacks: Stacks
     started_at: float
     extended_at: float
+    watch: Watch
     overdue: list[Started] = field(default_factory=list)
     condemned: list[Started] = field(default_factory=list)
     """Attempts that a person has cancelled by force."""
@@ -87,6 +89,8 @@ class _Child:
     """The most memory that it ever used, as the kernel tells when it has ended."""
     stack_note: str | None = None
     """Why it gave no stacks when it was asked."""
+    cut_off_s: float | None = None
+    """It was killed because it had reached no store for so long."""
 
     def status(self, *, options: int = os.WNOHANG) -> int | None:
         """Its exit status as `subprocess` has it; None while it lives.
@@ -184,6 +188,7 @@ class Supervisor:
         self.times = app.settings.times
         self._slots = [_Slot() for _ in range(processes)]
         self._deaths: list[_Death] = []
+        self._reach = Reach(app.settings.times)
         self._signals = 0
         self._signal = signal.SIGTERM
         self._kill_at: float | None = None
@@ -309,12 +314,12 @@ class Supervisor:
                 process.stdin.write(msgspec.json.encode(spec) + b"\n")
         log.info("supervisor.started", extra={"pid": process.pid})
         now = time.monotonic()
-        return _Child(process, board, stacks, started_at=now, extended_at=float("-inf"))
+        return _Child(process, board, stacks, started_at=now, extended_at=float("-inf"), watch=Watch(self.times))
 
     def _watch(self, child: _Child, now: float) -> None:
         """Keep the lease of a child that cannot beat by itself, and end one whose attempt exceeds its hard limit."""
-        if child.overdue or child.condemned:  # it was killed, and takes a moment to die of what was seen then
-            child.kill()
+        if child.overdue or child.condemned or child.cut_off_s is not None:
+            child.kill()  # it was, and takes a moment to die of what was seen then
             return
         overdue = [one for one in child.board.started() if 0.0 < one.hard_at < now]
         if overdue:
@@ -329,6 +334,12 @@ class Supervisor:
             child.kill_family()
             log.error("task.killed", extra={"pid": child.process.pid, "tasks": [one.task_id for one in condemned]})
             return
+        child.cut_off_s = child.watch.cut_off_s(child.board, self._reach, is_draining=child.is_told)
+        if child.cut_off_s is not None:
+            self._ask_for_stacks([child])
+            child.kill_family()
+            log.error("worker.cut_off", extra={"pid": child.process.pid, "seconds": round(child.cut_off_s)})
+            return
         try:
             if now - child.memory_at >= MEMORY_EVERY_S:
                 rss = psutil.Process(child.process.pid).memory_info().rss
@@ -339,9 +350,11 @@ class Supervisor:
                 incarnation = child.board.incarnation()
                 if incarnation is not None and not _is_stopped(child):
                     self.app.stores.inflight.extend(incarnation, lease_s=self.times.lease_s)
+                    self._reach.had(Way.LEASE)
         except psutil.Error:
             return  # it is dying: the next round buries it
         except Unavailable as error:
+            self._reach.missed(Way.LEASE)
             log.warning("supervisor.extend: %s", error)
 
     def _is_condemned(self, one: Started) -> bool:
@@ -427,6 +440,12 @@ class Supervisor:
         if child.condemned:
             tasks = ", ".join(f"task {one.task_id} (attempt {one.attempt})" for one in child.condemned)
             return _Ending(Kind.CANCEL, f"killed by its supervisor: a person cancelled {tasks} by force")
+        if child.cut_off_s is not None:
+            return _Ending(
+                Kind.KILLED,
+                f"killed by its supervisor: for {child.cut_off_s:.0f} s it had reached no store that its supervisor "
+                "did reach; a handler may have closed its descriptors, or set a limit for its process (setrlimit)",
+            )
         if self._signals > 1:
             how = signal_of(status) or f"exit status {status}"
             return _Ending(Kind.SHUTDOWN, f"ended at once by the second signal ({how})", is_ours=True)
@@ -515,12 +534,14 @@ class Supervisor:
                 self._unscheduled.pop(0)
             self._condemned = self._asked_to_kill()
             done = sweep(self.app.stores, self.app.settings)
+            self._reach.had(Way.SWEEP)
             if done.changes:
                 log.info("sweep.done", extra={"changes": done.changes})
         except LedgerReplaced as error:
             log.error("supervisor.ledger_replaced: %s", error)
             self._is_ledger_gone = True
         except (Unavailable, OSError) as error:  # of this machine too: no descriptor is left, for one
+            self._reach.missed(Way.SWEEP)
             log.warning("sweep.waits: %s", error)
         except Exception:
             log.exception("sweep.failed")

@@ -98,7 +98,9 @@ class Worker:
         self._beating = threading.Thread(target=self._keep_beating, name="workq-beat", daemon=True)
         self._held = held_for(self.stores, by=self.me.id)
         self._intake: Intake | None = None
-        self._heart = Heart(self.stores, self._held, me=self.me, times=self.times, offer=self.relay.offer)
+        self._heart = Heart(
+            self.stores, self._held, me=self.me, times=self.times, offer=self.relay.offer, on_reached=board.reached
+        )
         self._pool = Pool(
             self.stores.ledger,
             board,

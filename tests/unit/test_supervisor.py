@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from workq import WorkQueue
+from workq import Times, WorkQueue
 from workq.board import Board
+from workq.cutoff import Watch
 from workq.stacks import Stacks
 from workq.supervisor import Supervisor, _Child
 
@@ -28,7 +29,7 @@ def dying() -> Iterator[_Child]:
     with subprocess.Popen(["sleep", "60"]) as process:
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        yield _Child(process, board, stacks, started_at=0.0, extended_at=time.monotonic())
+        yield _Child(process, board, stacks, started_at=0.0, extended_at=time.monotonic(), watch=Watch(Times()))
     board.remove()
     stacks.remove()
 
