@@ -199,7 +199,10 @@ class SentTo(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class EndpointRow:
-    """An endpoint as the ledger knows it. `failures`: in a row, since `failing_since`."""
+    """An endpoint as the ledger knows it. `failures`: in a row, since `failing_since`.
+
+    `rests_until`: it is enabled, and nothing is sent before: it has answered 429, or has failed again and again.
+    """
 
     id: str
     topic: str
@@ -215,11 +218,15 @@ class EndpointRow:
     failures: int
     created_at: datetime
     changed_at: datetime
+    rests_until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryRow:
-    """A delivery as the ledger knows it. `status` and `error_class`: of its last attempt."""
+    """A delivery as the ledger knows it. `status` and `error_class`: of its last attempt.
+
+    `next_at`: not before, by its own schedule and while its endpoint rests.
+    """
 
     id: str
     webhook_id: str
@@ -384,9 +391,18 @@ def wants(types: tuple[str, ...], event_type: str) -> bool:
     return any(one in ("*", event_type) or (one.endswith(".*") and event_type.startswith(one[:-1])) for one in types)
 
 
+RESTS_AFTER: Final = 10
+"""So many failures in a row let an endpoint rest: half as long as it has been failing, within bounds."""
+
+
 def limit_key(endpoint_id: str) -> str:
     """The limit that all deliveries to an endpoint share."""
     return f"webhook:{endpoint_id}"
+
+
+def endpoint_of(limit: str | None) -> str | None:
+    """The id of the endpoint whose limit this is; None: it is another limit."""
+    return limit.removeprefix(limit_key("")) if limit is not None and limit.startswith(limit_key("")) else None
 
 
 def line_of(endpoint_id: str, options: EndpointOptions, order_key: str | None) -> str | None:

@@ -36,7 +36,7 @@ from typing import Final, assert_never
 from workq.bands import queue_of
 from workq.broker import Depth
 from workq.config import Settings, Times
-from workq.delivery import BEYOND_SUSPICION
+from workq.delivery import BEYOND_SUSPICION, endpoint_of
 from workq.doctor import Bounds
 from workq.errors import BrokerUnavailable, InFlightUnavailable
 from workq.incarnation import is_gone, this_machine
@@ -49,6 +49,7 @@ from workq.marker import slack_s
 from workq.run import ALIKE
 from workq.stores import Stores
 from workq.task import Event, State
+from workq.webhooks import resting
 
 LOOKS_MAX: Final = 5
 """How often a task that changes under our eyes is looked at again."""
@@ -376,6 +377,15 @@ class _Look:
         if limit is None:
             return self._why(Code.LIMITED, f"its turn in limit {key!r} comes just now", "nothing")
         if limit.closed_until is not None and limit.closed_until > self._task.now:
+            endpoint = self._stores.ledger.endpoint(endpoint_of(key) or "")
+            if endpoint is not None and endpoint.rests_until is not None:
+                return self._why(
+                    Code.LIMITED,
+                    f"endpoint {endpoint.id!r} rests until {_at(endpoint.rests_until)}: {resting.reason(endpoint)}",
+                    f"wait: one is sent then, and the others when it has arrived; workq webhook endpoint show "
+                    f"{endpoint.id}",
+                    until=endpoint.rests_until,
+                )
             is_for_good = is_behind(limit.closed_until, self._task.now)
             until = "until somebody opens it" if is_for_good else f"until {_at(limit.closed_until)}"
             return self._why(
@@ -401,9 +411,9 @@ class _Look:
         if task.reason == NO_HANDLER and (seen := looks(self._stores.ledger.history(task.task_id))):
             return self._has_no_handler(seen)
         if task.failures:
-            text = (
-                f"attempt {task.attempt} failed ({task.failures} of {task.failures_max}), and the next one is due at "
-            )
+            why = resting.asked_for(task.error) if endpoint_of(task.limit_key) else ""
+            count = f"{task.failures} of {task.failures_max}"
+            text = f"attempt {task.attempt} failed{why} ({count}), and the next one is due at "
         elif task.attempt:
             text = f"attempt {task.attempt} has ended, and the next one is due at "
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from typing import Any
 
@@ -12,7 +13,7 @@ from cryptography.fernet import Fernet
 from tests.cli.conftest import Cli
 from tests.contract.given import incarnation
 from workq import WorkQueue
-from workq.task import Dead, Delivered, Done, Sent, Settlement
+from workq.task import Dead, Delivered, Done, Failed, Sent, Settlement
 from workq.webhooks import new_secret
 from workq.webhooks.vault import Vault
 
@@ -245,8 +246,8 @@ def sent(cli: Cli, event_id: str) -> str:
     return str(one["delivery_id"])
 
 
-def tried(cli: Cli, delivery_id: str, *, error_class: str | None) -> None:
-    """A worker has sent it: for good, or in vain."""
+def tried(cli: Cli, delivery_id: str, *, error_class: str | None, rest_s: float = 0.0) -> None:
+    """A worker has sent it: for good, or in vain; or the receiver wants to rest for so long."""
     with WorkQueue(ledger=f"sqlite:///{cli.folder / 'shop.db'}") as wq:
         ledger, worker = wq.stores.ledger, incarnation()
         ledger.join(worker, queues=["webhooks"], threads=1)
@@ -259,12 +260,17 @@ def tried(cli: Cli, delivery_id: str, *, error_class: str | None) -> None:
             number=row.attempts + 1,
             cause=row.cause.value,
             url=URL,
-            status=200 if error_class is None else 500,
+            status=429 if rest_s else 200 if error_class is None else 500,
             error_class=error_class,
             error=None,
             duration_ms=5.0,
+            rest_s=rest_s,
         )
-        then = Done() if error_class is None else Dead("exhausted: server_error", "server_error: 500")
+        then: Done | Dead | Failed = Dead("exhausted: server_error", "server_error: 500")
+        if error_class is None:
+            then = Done()
+        elif rest_s:
+            then = Failed(rest_s, "throttled: 429 Too Many Requests")
         ledger.settle([Settlement(claim, Delivered(told, then))])
         ledger.leave(worker.id)
 
@@ -389,3 +395,35 @@ def test_an_endpoint_keeps_the_order_and_says_for_whom_one_waits(cli: Cli) -> No
     assert why["code"] == "in_line"
     assert f"it is the turn of task {first['delivery_id']}" in why["reason"]
     assert (retried.status, retried.out) == (0, "it is tried again\n")
+
+
+def test_an_endpoint_that_has_asked_for_less_rests_and_all_that_look_say_so(cli: Cli) -> None:
+    add(cli, "--id", "acme")
+    add(cli, "--id", "calm", "--topic", "calm")
+    asked, waits = sent(cli, "one"), sent(cli, "two")
+    tried(cli, asked, error_class="throttled", rest_s=600.0)
+    with cli.queue() as wq:  # a worker looks at the other, and may not start it
+        me = incarnation()
+        wq.stores.ledger.join(me, queues=["webhooks"], threads=1)
+        assert wq.stores.ledger.claim([waits], by=me.id) == []
+
+    listed, shown = cli.look("webhook", "endpoint", "ls")["endpoints"], cli.look("webhook", "endpoint", "show", "acme")
+    table, record = cli.here("webhook", "endpoint", "ls").out, cli.here("webhook", "endpoint", "show", "acme").out
+    deliveries = {one["id"]: one for one in cli.look("webhook", "delivery", "ls")["deliveries"]}
+    itself, other = cli.look("why", deliveries[asked]["task_id"]), cli.look("why", deliveries[waits]["task_id"])
+
+    until = shown["rests_until"]
+    assert [(one["id"], one["state"], one["rests_until"]) for one in listed] == [
+        ("acme", "enabled", until),
+        ("calm", "enabled", None),
+    ]
+    assert f"resting until {until}" in table
+    assert re.search(r"calm +calm +\S+ +\* +enabled", table), table
+    assert re.search(rf"^state: +resting until {until}$", record, re.MULTILINE), record
+    assert deliveries[waits]["next_at"] == until
+    assert until in cli.here("webhook", "delivery", "show", waits).out
+    assert (other["code"], other["until"]) == ("limited", until)
+    assert other["reason"].startswith(f"endpoint 'acme' rests until {until}: it has answered 429 Too Many Requests")
+    for one in (itself, other):
+        assert "429" in one["reason"]
+        assert "Retry-After" in one["reason"]

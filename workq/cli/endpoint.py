@@ -13,7 +13,7 @@ from workq.cli.bulk import is_confirmed
 from workq.cli.group import Group
 from workq.cli.inputs import Decimal, Duration, WholeNumber, lines_of
 from workq.cli.session import Session, pass_session
-from workq.cli.show import Column, answer, record, table, write
+from workq.cli.show import Column, answer, record, table, text_of, write
 from workq.delivery import EndpointState, OnGone, Ordered
 from workq.names import seconds_of
 from workq.webhooks.backoff import growing
@@ -115,7 +115,7 @@ def ls(session: Session, topic: str | None, state: str | None) -> None:
         Column("failing since"),
     ]
     rows = [
-        (one.id, one.topic, one.url, ",".join(one.types), one.state, one.failures, one.failing_since) for one in found
+        (one.id, one.topic, one.url, ",".join(one.types), _state(one), one.failures, one.failing_since) for one in found
     ]
     answer(
         session,
@@ -130,8 +130,9 @@ def ls(session: Session, topic: str | None, state: str | None) -> None:
 def show(session: Session, endpoint_id: str) -> None:
     """One endpoint, without its secret and what its headers say."""
     session.stores()
-    found = _document(Endpoints(session.queue()).get(endpoint_id))
-    answer(session, found, lambda: record(list(found.items())))
+    found = Endpoints(session.queue()).get(endpoint_id)
+    document = _document(found)
+    answer(session, document, lambda: record(list((document | {"state": _state(found)}).items())))
 
 
 @endpoint.command(
@@ -322,6 +323,11 @@ def _schedule(text: str) -> Sequence[float]:
             "--retry-schedule: write waits with commas between, such as 5s,5m,1h; or 5s..1h*12; or spec"
         )
     return [one for one in waits if one is not None]
+
+
+def _state(one: Endpoint) -> str:
+    """For a person: one that rests is enabled, and nothing is sent to it."""
+    return one.state if one.rests_until is None else f"resting until {text_of(one.rests_until)}"
 
 
 def _document(one: Endpoint) -> dict[str, Any]:

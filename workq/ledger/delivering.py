@@ -39,6 +39,7 @@ from sqlalchemy.types import Float
 from workq import codec
 from workq.delivery import (
     DELIVERY_OPEN,
+    RESTS_AFTER,
     TASK_NAME,
     AttemptRow,
     Cause,
@@ -53,7 +54,7 @@ from workq.delivery import (
 )
 from workq.ledger import Settled, Unpublished, permits, telling
 from workq.ledger.among import among, as_text, in_order
-from workq.ledger.endpoints import options_in
+from workq.ledger.endpoints import options_in, rests_until
 from workq.ledger.noticing import Noticing
 from workq.ledger.positions import NEVER_S
 from workq.ledger.sqltime import Instant, instant, unread
@@ -62,8 +63,6 @@ from workq.task import Delivered, Failed, Sent, Settlement, State
 
 ANSWER_MAX: Final = 16 * 1024
 ERROR_MAX: Final = 1_000
-RESTS_AFTER: Final = 10
-"""So many failures in a row let an endpoint rest: half as long as it has been failing, within bounds."""
 REST_MIN_S: Final = 5.0
 REST_MAX_S: Final = 3600.0
 DISABLED_AFTER_S: Final = 5 * 86_400.0
@@ -390,7 +389,7 @@ class Delivering(Noticing):
         if not codec.is_task_id(delivery_id):
             return None
         d, w = self.database.tables.delivery, self.database.tables.webhook
-        columns = select(d, w.c.type, w.c.order_key)
+        columns = select(d, w.c.type, w.c.order_key, rests_until(self.database, d.c.endpoint_id))
         query = columns.outerjoin(w, w.c.id == d.c.webhook_id).where(d.c.id == delivery_id)
         row = self.database.ask(lambda tx: tx.execute(query).first())
         return None if row is None else _delivery_row(row)
@@ -398,7 +397,8 @@ class Delivering(Noticing):
     def deliveries(self, which: WhichDeliveries, *, limit: int = 100, after: str | None = None) -> list[DeliveryRow]:
         """Deliveries by id from the newest, a page at a time: `after` is the last id of the page before."""
         d, w = self.database.tables.delivery, self.database.tables.webhook
-        query = select(d, w.c.type, w.c.order_key).outerjoin(w, w.c.id == d.c.webhook_id)
+        query = select(d, w.c.type, w.c.order_key, rests_until(self.database, d.c.endpoint_id))
+        query = query.outerjoin(w, w.c.id == d.c.webhook_id)
         query = query.where(*self.which_deliveries(which)).order_by(d.c.id.desc()).limit(limit)
         if after is not None:
             query = query.where(d.c.id < after)
@@ -519,6 +519,7 @@ def _next_s(outcome: Delivered, result: Settled) -> float:
 
 
 def _delivery_row(row: Row[Any]) -> DeliveryRow:
+    times = [row.next_at, row.rests_until if row.state == DeliveryState.PENDING else None]
     return DeliveryRow(
         id=row.id,
         webhook_id=row.webhook_id,
@@ -532,7 +533,7 @@ def _delivery_row(row: Row[Any]) -> DeliveryRow:
         error_class=row.error_class,
         created_at=row.created_at,
         attempted_at=row.attempted_at,
-        next_at=row.next_at,
+        next_at=max((one for one in times if one is not None), default=None),
         ended_at=row.ended_at,
         order_key=row.order_key,
     )

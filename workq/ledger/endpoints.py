@@ -11,8 +11,9 @@ from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Connection, Row, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, Text, delete, func, insert, literal, select, update
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.sql.elements import ColumnElement
 
 from workq import codec
 from workq.delivery import (
@@ -26,7 +27,9 @@ from workq.delivery import (
 )
 from workq.errors import NotFound, Refused
 from workq.ledger import permits
+from workq.ledger.answers import BEHIND_S
 from workq.ledger.banding import Banding
+from workq.ledger.database import Database
 from workq.ledger.states import CLAIMABLE, guarded
 
 AT_ONCE: Final = 500
@@ -80,7 +83,8 @@ class Keeping(Banding):
     def endpoint(self, endpoint_id: str) -> EndpointRow | None:
         """One endpoint, or None."""
         e = self.database.tables.endpoint
-        row = self.database.ask(lambda tx: tx.execute(select(e).where(e.c.id == endpoint_id)).first())
+        query = select(e, rests_until(self.database, e.c.id)).where(e.c.id == endpoint_id)
+        row = self.database.ask(lambda tx: tx.execute(query).first())
         return None if row is None else endpoint_of(row)
 
     def endpoints(
@@ -93,7 +97,7 @@ class Keeping(Banding):
     ) -> list[EndpointRow]:
         """Endpoints by their names, a page at a time: `after` is the last name of the page before."""
         e = self.database.tables.endpoint
-        query = select(e).order_by(e.c.id).limit(limit)
+        query = select(e, rests_until(self.database, e.c.id)).order_by(e.c.id).limit(limit)
         if topic is not None:
             query = query.where(e.c.topic == topic)
         if state is not None:
@@ -195,7 +199,18 @@ def endpoint_of(row: Row[Any]) -> EndpointRow:
         failures=row.failures,
         created_at=row.created_at,
         changed_at=row.changed_at,
+        rests_until=row.rests_until,
     )
+
+
+def rests_until(database: Database, endpoint_id: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Until when nothing is sent to the endpoint that a column names; None where it does not rest, or is disabled."""
+    h = database.tables.throttle
+    key = literal(limit_key(""), Text()) + endpoint_id
+    end = select(h.c.closed_until).where(
+        h.c.id == key, h.c.closed_until > database.now(), h.c.closed_until < database.now(BEHIND_S)
+    )
+    return end.scalar_subquery().label("rests_until")
 
 
 @lru_cache(1_000)

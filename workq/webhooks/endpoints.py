@@ -73,6 +73,8 @@ class Endpoint:
     failures: int
     failing_since: datetime | None
     created_at: datetime
+    rests_until: datetime | None = None
+    """Enabled, but nothing is sent before: it has answered 429, or has failed again and again."""
     secret: str | None = field(default=None, repr=False)
     """Told once, to whoever adds it or rotates it."""
 
@@ -310,6 +312,7 @@ class Endpoints:
             failures=row.failures,
             failing_since=row.failing_since,
             created_at=row.created_at,
+            rests_until=row.rests_until,
             secret=secret,
         )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from tests.contract.given import Clock, at_once
@@ -11,6 +13,7 @@ from workq.delivery import (
     EndpointChange,
     EndpointOptions,
     EndpointState,
+    WhichDeliveries,
     limit_key,
 )
 from workq.errors import NotFound, Refused
@@ -161,6 +164,42 @@ class EndpointsContract(WebhookSteps):
         assert ledger.admit([limit_key("a")]) == []
         clock.forward(2.0)
         assert [hint.task_id for hint in ledger.admit([limit_key("a")])] == [others[0].delivery_id]
+
+    def test_until_when_an_endpoint_rests_is_told_and_nothing_of_it_is_said_to_come_earlier(
+        self, ledger: Ledger, worker: Incarnation, clock: Clock
+    ) -> None:
+        self.endpoint(ledger)
+        self.endpoint(ledger, "other", topic="other")
+        [elsewhere] = self.send(ledger, topic="other")
+        [asking], [waiting], [last], [new] = (self.send(ledger) for _ in range(4))
+        claims = self.carried(ledger, worker, [asking, waiting, last])
+        self.all_fail(ledger, claims[1:2], delay_s=5.0)
+        self.all_fail(ledger, claims[2:], delay_s=500.0)
+        self.all_fail(ledger, claims[:1], delay_s=60.0, rest_s=60.0, status=429, error_class="throttled")
+
+        (mine, other), now = ledger.endpoints(), ledger.clock()
+
+        assert mine == ledger.endpoint("a")
+        assert mine.rests_until is not None
+        assert 50.0 < (mine.rests_until - now).total_seconds() <= 60.0
+        assert other.rests_until is None
+        coming = [self.delivery(ledger, one.delivery_id).next_at for one in (asking, waiting, last, new, elsewhere)]
+        assert coming[1] == coming[3] == mine.rests_until
+        assert [None if one is None else one >= mine.rests_until for one in coming] == [True, True, True, True, None]
+        assert coming[2] is not None
+        assert coming[2] > mine.rests_until + timedelta(seconds=300)
+        listed = ledger.deliveries(WhichDeliveries())
+        assert {one.id: one.next_at for one in listed} == {
+            one.delivery_id: at for one, at in zip((asking, waiting, last, new, elsewhere), coming, strict=True)
+        }
+        clock.forward(61.0)
+        rested = ledger.endpoint("a")
+        assert rested is not None
+        assert rested.rests_until is None
+        ledger.disable_endpoint("a", who="ann", why="they are moving")
+        disabled = ledger.endpoint("a")
+        assert disabled is not None
+        assert disabled.rests_until is None
 
     @pytest.mark.parametrize("is_together", [True, False])
     def test_who_asks_for_less_is_left_alone_whatever_arrives_of_what_was_under_way(
