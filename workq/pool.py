@@ -27,6 +27,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -120,6 +121,8 @@ class Pool:
         self._may_start = may_start
         self._give_way = give_way
         self._clock = clock
+        self._context = copy_context()
+        """Each attempt has a copy of it, with what the application has set where it was imported."""
         self._changed = threading.Condition()
         self._lines: deque[int] = deque(range(board.lines))
         self._lines_in_use: dict[tuple[str, str], int] = {}
@@ -406,10 +409,7 @@ class Pool:
         while True:
             attempt = self._inbox.get()
             try:
-                if attempt.others is None:
-                    self._run_sync(attempt)
-                else:
-                    self._run_together(attempt)
+                self._context.copy().run(self._run_sync if attempt.others is None else self._run_together, attempt)
             except BaseException as error:  # not the handler's: its attempt would never be settled
                 self._die("worker.thread_died", error)
 
@@ -520,7 +520,8 @@ class Pool:
                 attempt = self._coming.popleft()
             except IndexError:  # others take from it, too: to hand back
                 return
-            self._coroutines[attempt.line] = loop.create_task(self._run_in_loop(attempt)), attempt
+            task = loop.create_task(self._run_in_loop(attempt), context=self._context.copy())
+            self._coroutines[attempt.line] = task, attempt
 
     async def _run_in_loop(self, attempt: Attempt) -> None:
         """One attempt. That it forgets itself saves a round of the loop, which a callback at its end would take."""

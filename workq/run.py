@@ -11,7 +11,6 @@ import logging
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
-from contextvars import copy_context
 from random import Random
 from typing import Any
 
@@ -43,11 +42,7 @@ _TRACEBACK = BaseException.__dict__["__traceback__"].__get__
 
 
 def run_sync(claim: Claim, handler: Handler[..., Any], arguments: Any, desk: Desk) -> Any:
-    """Call a plain function in this thread, in a context of its own; what it returns or raises is the caller's."""
-    return copy_context().run(_run_sync, claim, handler, arguments, desk)
-
-
-def _run_sync(claim: Claim, handler: Handler[..., Any], arguments: Any, desk: Desk) -> Any:
+    """Call a plain function in this thread; what it returns or raises is the caller's."""
     entered = context.enter(claim, desk)
     try:
         with handlers_code:

@@ -312,3 +312,62 @@ def test_no_call_sees_what_another_has_set_in_its_context(room: Room) -> None:
 
     assert len(seen) == 2 * THREADS * (3 * 4 + 2 * 2 * 3)
     assert set(seen) == {"nobody"}
+
+
+def test_what_starts_when_another_ends_sees_nothing_of_its_context(room: Room) -> None:
+    """More than may run at once: each that ends starts the next."""
+    seen: list[str] = []
+
+    async def aset_it(*_: Any) -> None:
+        await asyncio.sleep(0)
+        seen.append(tenant.get())
+        tenant.set("somebody")
+
+    def set_it(*_: Any) -> None:
+        seen.append(tenant.get())
+        tenant.set("somebody")
+
+    handlers = [room.app.task(name=function.__name__)(function) for function in (aset_it, set_it)]
+    for handler in handlers:
+        for _ in range(4 * THREADS):
+            room.take(claim(()), handler, {"a": (), "k": {}}, None)
+        assert [room.next() for _ in range(4 * THREADS)] == [Done()] * 4 * THREADS
+
+    assert seen == ["nobody"] * 8 * THREADS
+
+
+def test_what_an_application_sets_for_its_errors_is_seen_by_no_task(room: Room) -> None:
+    seen: list[str] = []
+
+    class Sets(Exception):
+        def __str__(self) -> str:
+            tenant.set("by a text")
+            return "text"
+
+    def wait_s(*_: Any) -> float:
+        tenant.set("by a retry function")
+        return 1.0
+
+    def fails(*_: Any) -> None:
+        seen.append(tenant.get())
+        raise Sets
+
+    for _ in range(2 * THREADS):
+        room.run(fails, retry=wait_s)
+        room.run_together(fails, 1)
+        room.run_job(fails, 1, retry=wait_s)
+
+    assert set(seen) == {"nobody"}
+
+
+def test_what_was_set_when_the_application_was_imported_is_seen_by_all() -> None:
+    tenant_of_all: ContextVar[str] = ContextVar("tenant_of_all")
+    token = tenant_of_all.set("acme")
+    room = Room()
+    tenant_of_all.reset(token)
+
+    async def asees() -> str:
+        return tenant_of_all.get()
+
+    assert [room.run(lambda: tenant_of_all.get()), room.run(asees), room.run(bare(asees))] == [Done('"acme"')] * 3
+    room.end()
