@@ -130,13 +130,13 @@ class Retries:
         return _is_one_of(error, self.give_up_on) or (self.on is not None and not _is_one_of(error, self.on))
 
     def delay_s(self, failures: int, error: BaseException, *, rng: Random) -> float:
-        """Seconds to wait after the `failures`-th failure. What a function of the user raises is the caller's.
+        """Seconds to wait after the `failures`-th failure. What the user's policy or function raises is the caller's.
 
         Raises:
-            ConfigError: the user's function has answered something else.
+            ConfigError: it has answered something else.
         """
         if not callable(self.policy):
-            return self.policy.delay_s(failures, rng=rng)
+            return check_delay_s(self.policy.delay_s(failures, rng=rng), "the retry policy answered no delay")
         return check_delay_s(self.policy(failures, error), "the retry function answered no delay")
 
 
@@ -159,7 +159,7 @@ def retries(retry: object, retry_on: object, give_up_on: object) -> Retries:
             "retry: need Exponential(), Fixed(), Schedule() or a function of the number of failures and the error, "
             f"got {retry!r}"
         )
-    if is_coroutine_function(policy):
+    if is_coroutine_function(policy if callable(policy) else policy.delay_s):
         raise ConfigError(f"retry: its function is called in a thread: no async def, got {retry!r}")
     on = None if retry_on is None else _errors(retry_on, "retry_on")
     return Retries(policy, on, () if give_up_on is None else _errors(give_up_on, "give_up_on"))

@@ -241,8 +241,10 @@ class Settler:
         try:
             self._run()
         except BaseException:
-            log.critical("settle.died", exc_info=True)
-            self._on_death()
+            try:
+                log.critical("settle.died", exc_info=True)
+            finally:  # a logging handler of the application's may raise anything
+                self._on_death()
 
     def _run(self) -> None:
         while True:

@@ -237,8 +237,10 @@ class Worker:
             while not self._ended.wait(self.times.beat_s) and not self._heart.lost.is_set():
                 self._heart.beat()
         except BaseException:
-            log.critical("beat.died", exc_info=True)
-            _end_broken()  # working on without a lease would let others start what runs here
+            try:
+                log.critical("beat.died", exc_info=True)
+            finally:  # a logging handler of the application's may raise anything
+                _end_broken()  # working on without a lease would let others start what runs here
 
 
 def take_in(parts: Parts) -> tuple[Consumer, Intake]:

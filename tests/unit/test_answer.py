@@ -24,7 +24,7 @@ from workq.webhooks.notices import Herald, Notice
 def room() -> Iterator[Room]:
     room = Room()
     yield room
-    gc.collect()  # a coroutine that was never awaited would say so here: warnings are errors
+    gc.collect(1)  # a coroutine that was never awaited would say so here: warnings are errors
     room.end()
     assert not room.died.is_set()
 
@@ -144,8 +144,11 @@ def test_what_is_called_in_a_thread_cannot_be_async(room: Room) -> None:
     with pytest.raises(ConfigError, match="no async def"):
         room.app.task(name="a", retry=cast(Any, Called()))
     job = room.app.job(name="b")(lambda items: None)
-    with pytest.raises(ConfigError, match="no async def"):
-        job.source(body)
+    for source in (body, Called(), async_generator):
+        with pytest.raises(ConfigError, match="no async def"):
+            job.source(source)
+        with pytest.raises(ConfigError, match="no async def"):
+            job.taken(source)
 
 
 def test_what_is_awaited_for_a_thread_knows_its_task_and_obeys_its_time_limit(room: Room) -> None:

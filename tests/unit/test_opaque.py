@@ -212,6 +212,27 @@ def test_a_result_of_an_item_that_cannot_be_kept_is_a_success_with_a_note(room: 
     assert (chunk.succeeded, chunk.results[0].note is not None) == (1, True)
 
 
+class Policy:
+    """A retry policy of the application's."""
+
+    def __init__(self, make: Callable[[], object]) -> None:
+        self.make = make
+
+    def delay_s(self, failures: int, **_: Any) -> Any:
+        return self.make()
+
+
+def test_a_retry_policy_may_raise_or_answer_anything(room: Room) -> None:
+    def fails(*_: Any) -> NoReturn:
+        raise ValueError
+
+    for make in [ANSWERS["an object"], ANSWERS["a text"], trap, lambda: float("nan"), lambda: -1.0, lambda: 1e300]:
+        outcome = room.run(fails, retry=Policy(make))
+        assert isinstance(outcome, Failed)
+        assert 0.0 <= outcome.delay_s <= 3600.0
+        assert "the default delay was taken" in outcome.error
+
+
 def test_a_retry_function_may_raise_or_answer_anything(room: Room) -> None:
     def fails(*_: Any) -> NoReturn:
         raise ValueError

@@ -107,14 +107,12 @@ class Job:
         beginning). With a parameter `cursor` it is a generator that begins behind it (None: from the beginning) and
         yields pairs: an item, and the cursor behind it.
         """
-        if answer.is_coroutine_function(function):
-            raise ConfigError(f"the source of job {self.name!r} is read in a thread: no async def")
-        self._source = function
+        self.taken(function)
         return function
 
     def taken(self, source: Callable[..., Any] | Source | Iterable[Any] | None) -> Job:
         """The same, with a source that was given beside the function."""
-        if answer.is_coroutine_function(source):
+        if answer.is_coroutine_function(source) or inspect.isasyncgenfunction(answer.called(source)):
             raise ConfigError(f"the source of job {self.name!r} is read in a thread: no async def")
         self._source = source
         return self
