@@ -173,6 +173,7 @@ class TestDrain:
         assert after == {
             "queues": {},
             "states": {state: 20 if state == "succeeded" else 0 for state in STATES},
+            "dead_of_jobs": 0,
             "oldest_ready_s": None,
             "workers": 0,
             "no_handler": [],

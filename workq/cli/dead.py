@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 import click
@@ -61,20 +61,29 @@ def _which(options: dict[str, Any]) -> Which:
 @click.option("--after", type=TaskId(), metavar="ID", help="the page after this id")
 @pass_session
 def ls(session: Session, queue: str | None, name: str | None, limit: int, after: str | None) -> None:
-    """Dead tasks from the newest, with their reason."""
-    found = session.stores().ledger.tasks(state=State.DEAD, queue=queue, name=name, limit=limit, after=after)
+    """Dead tasks from the newest, with their reason. Those of jobs are counted apart: `workq job retry` is for them."""
+    ledger = session.stores().ledger
+    found = ledger.tasks(state=State.DEAD, queue=queue, name=name, limit=limit, after=after)
+    of_jobs = ledger.dead_count(Which(queue=queue, name=name, of_job=True))
     more = found[-1].id if len(found) == limit else None
-    columns = [Column("id", is_whole=True), Column("name"), Column("queue"), Column("settled"), Column("reason")]
+    columns = [
+        *(Column("id", is_whole=True), Column("name"), Column("queue"), Column("settled"), Column("reason")),
+        Column("job", is_whole=True),
+    ]
     answer(
         session,
-        {"tasks": [task_in_short(one) for one in found], "next": more},
+        {"tasks": [task_in_short(one) for one in found], "of_jobs": of_jobs, "next": more},
         lambda: table(
             session,
             columns,
-            [(one.id, one.name, physical(one.queue, one.priority), one.settled_at, one.reason) for one in found],
+            [
+                (one.id, one.name, physical(one.queue, one.priority), one.settled_at, one.reason, one.job_id)
+                for one in found
+            ],
             empty="no dead tasks",
         ),
     )
+    _note_of_jobs(session, of_jobs)
     if more is not None and session.output == "table":
         session.note(f"perhaps more: --after {more}")
 
@@ -92,7 +101,7 @@ def groups(session: Session, /, limit: int, **options: Any) -> None:
     found = session.stores().ledger.dead_groups(_which(options), limit=limit)
     columns = [
         *(Column("group", is_whole=True), Column("tasks", is_number=True), Column("name"), Column("reason")),
-        *(Column("first"), Column("last"), Column("sample", is_whole=True)),
+        *(Column("first"), Column("last"), Column("sample", is_whole=True), Column("of jobs", is_number=True)),
     ]
     answer(
         session,
@@ -100,7 +109,10 @@ def groups(session: Session, /, limit: int, **options: Any) -> None:
         lambda: table(
             session,
             columns,
-            [(one.group, one.tasks, one.name, one.reason, one.first_at, one.last_at, one.sample) for one in found],
+            [
+                (one.group, one.tasks, one.name, one.reason, one.first_at, one.last_at, one.sample, one.of_jobs)
+                for one in found
+            ],
             empty="no dead tasks",
         ),
     )
@@ -128,7 +140,8 @@ def retry(ctx: click.Context, /, task_ids: tuple[str, ...], is_all: bool, why: s
     """Send dead tasks back, with fresh budgets.
 
     --all and --group show the count and ask first; where nobody can answer they need --yes, and exit with 6 without. A
-    canary that fails in its first attempt stops its group: exit 3. Interrupted, the same command goes on.
+    canary that fails in its first attempt stops its group: exit 3. Interrupted, the same command goes on. Those of jobs
+    stay: `workq job retry` runs their failed items again.
     """
     session = ctx.ensure_object(Session)
     which = _chosen(ctx, task_ids, options, is_all=is_all)
@@ -136,15 +149,24 @@ def retry(ctx: click.Context, /, task_ids: tuple[str, ...], is_all: bool, why: s
         if options["per_s"] or options["canary"]:
             raise click.UsageError("--rate and --canary belong to --all or --group", ctx)
         ids = list(ids_of(task_ids))
-        return _counted_only(session, ids) if options["dry_run"] else revive(session, ids, why=why, only=State.DEAD)
+        if options["dry_run"]:
+            return _counted_only(session, ids, session.stores().ledger.revivable_count, "would be sent back")
+        return revive(session, ids, why=why, only=State.DEAD)
+
+    ledger = session.stores().ledger
+    count = ledger.revivable_count(which)
+    mine = replace(which, of_job=False)
+    _note_of_jobs(session, ledger.dead_count(replace(which, of_job=True)))
+    if held := ledger.dead_count(mine) - count:
+        session.note(f"{held} more have a key that is held, or that others of them have: they stay dead")
 
     def act(bulk: Bulk) -> None:
         if options["canary"]:
-            bulk.retry_with_canaries(which, canaries=options["canary"], wait_s=options["wait_s"])
+            bulk.retry_with_canaries(mine, canaries=options["canary"], wait_s=options["wait_s"])
         else:
-            bulk.retry(which)
+            bulk.retry(mine)
 
-    return _bulk(session, which, act, what="dead retry", done="sent back", why=why, options=options)
+    return _bulk(session, mine, act, count, what="dead retry", done="sent back", why=why, options=options)
 
 
 @dead.command(
@@ -171,10 +193,11 @@ def discard(ctx: click.Context, /, task_ids: tuple[str, ...], is_all: bool, why:
         def act(bulk: Bulk) -> None:
             bulk.discard(which)
 
-        return _bulk(session, which, act, what="dead discard", done="discarded", why=why, options=options)
+        count = session.stores().ledger.dead_count(which)
+        return _bulk(session, which, act, count, what="dead discard", done="discarded", why=why, options=options)
     ids = list(ids_of(task_ids))
     if options["dry_run"]:
-        return _counted_only(session, ids)
+        return _counted_only(session, ids, session.stores().ledger.dead_count, "are dead")
     ledger = session.stores().ledger
 
     def one(task_id: str) -> str:
@@ -201,6 +224,11 @@ def export(session: Session, /, **options: Any) -> None:
 # -- what they share
 
 
+def _note_of_jobs(session: Session, count: int) -> None:
+    if count and session.output == "table":
+        session.note(f"{count} of the dead are of jobs: workq job retry JOB runs their failed items again")
+
+
 def _chosen(ctx: click.Context, task_ids: tuple[str, ...], options: dict[str, Any], *, is_all: bool) -> Which | None:
     """Which of the dead the filters mean; None: those that are named."""
     which = _which(options)
@@ -215,6 +243,7 @@ def _bulk(
     session: Session,
     which: Which,
     act: Callable[[Bulk], None],
+    count: int,
     *,
     what: str,
     done: str,
@@ -233,7 +262,7 @@ def _bulk(
         session,
         Decision(what, "dead tasks", done, "dead", why, {name: one for name, one in asdict(which).items() if one}),
         act,
-        count=ledger.dead_count(which),
+        count=count,
         sample=lambda: ledger.dead_ids(which, after=None, limit=SAMPLE),
         document=document,
         options=options,
@@ -247,9 +276,8 @@ def _dead(ledger: Ledger, which: Which) -> Iterator[Task]:
         yield from (task for one in page if (task := ledger.get(one)) is not None and task.state is State.DEAD)
 
 
-def _counted_only(session: Session, task_ids: list[str]) -> int:
-    ledger = session.stores().ledger
-    found = [ledger.get(one) for one in task_ids]
-    count = sum(one is not None and one.state is State.DEAD for one in found)
-    answer(session, {"dry_run": True, "tasks": count}, lambda: write(f"{count} of them are dead"))
+def _counted_only(session: Session, task_ids: list[str], count_of: Callable[[Which], int], what: str) -> int:
+    pages = [tuple(task_ids[start : start + _PAGE]) for start in range(0, len(task_ids), _PAGE)]
+    count = sum(count_of(Which(ids=page)) for page in pages)
+    answer(session, {"dry_run": True, "tasks": count}, lambda: write(f"{count} of them {what}"))
     return exits.FINDINGS if count else exits.DONE

@@ -36,6 +36,7 @@ def status(session: Session) -> None:
     document = {
         "queues": {name: asdict(count) for name, count in counts.queues.items()},
         "states": {state.value: number for state, number in counts.states.items()},
+        "dead_of_jobs": counts.dead_of_jobs,
         "oldest_ready_s": None if counts.oldest_ready_s is None else round(counts.oldest_ready_s, 3),
         "workers": counts.workers,
         "no_handler": [asdict(one) for one in counts.unknown],
@@ -52,6 +53,7 @@ def status(session: Session) -> None:
         record(
             [
                 *((state.value, number) for state, number in counts.states.items()),
+                ("dead of jobs", counts.dead_of_jobs),
                 ("oldest ready", "-" if counts.oldest_ready_s is None else f"{counts.oldest_ready_s:.1f} s"),
                 ("workers", counts.workers if not late else f"{counts.workers}, {len(late)} of them late"),
             ]

@@ -265,6 +265,8 @@ class Counts:
     states: Mapping[State, int]
     oldest_ready_s: float | None
     workers: int
+    dead_of_jobs: int = 0
+    """Of the dead, those that are subtasks or splitters of jobs."""
     unknown: Sequence[Unknown] = ()
     oldest_paused_s: Mapping[str, float] = field(default_factory=dict)
 
@@ -454,6 +456,10 @@ class Which:
     queue: str | None = None
     older_s: float | None = None
     younger_s: float | None = None
+    ids: tuple[str, ...] | None = None
+    """Only these."""
+    of_job: bool | None = None
+    """Whether they are of a job: those are sent back by `Ledger.retry_job` alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -481,6 +487,8 @@ class DeadGroup:
     reason: str | None
     sample: str
     """The id of one of them: the oldest enqueued."""
+    of_jobs: int = 0
+    """So many of them are of jobs."""
 
 
 HintRows = Callable[[Sequence[NewTask]], Sequence[HintRow]]

@@ -7,9 +7,10 @@ So whoever is interrupted half-way begins again, and what was done is not done t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, Select, func, select, update
+from sqlalchemy import Connection, Select, case, func, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from workq import codec
@@ -40,6 +41,7 @@ class Grouping(Deciding):
                 func.max(c.settled_at).label("last_at"),
                 func.min(c.reason).label("reason"),
                 self._least_id().label("sample"),
+                func.count(case((is_of_a_job(self.database), 1))).label("of_jobs"),
             )
             .where(*self._which(which))
             .group_by(c.fingerprint, c.name)
@@ -51,6 +53,16 @@ class Grouping(Deciding):
 
     def dead_count(self, which: Which) -> int:
         query = select(func.count()).select_from(self.database.tables.task).where(*self._which(which))
+        return self.database.ask(lambda tx: int(tx.execute(query).scalar_one()))
+
+    def revivable_count(self, which: Which) -> int:
+        t = self.database.tables.task
+        other = t.alias("other")
+        key = t.c.name.concat("/").concat(t.c.task_key)  # see `live_key` in windows.py
+        is_held = select(other.c.id).where(other.c.live_key == key).exists()
+        # of several that have one key, one can be live
+        count = func.count(case((t.c.task_key.is_(None), t.c.id))) + func.count(case((~is_held, key)).distinct())
+        query = select(count).select_from(t).where(*self._which(replace(which, of_job=False)))
         return self.database.ask(lambda tx: int(tx.execute(query).scalar_one()))
 
     def dead_ids(self, which: Which, *, after: str | None, limit: int) -> list[str]:
@@ -129,6 +141,11 @@ class Grouping(Deciding):
             chosen.append(c.settled_at <= now(-which.older_s))
         if which.younger_s is not None:
             chosen.append(c.settled_at > now(-which.younger_s))
+        if which.ids is not None:
+            chosen.append(c.id.in_([one for one in which.ids if codec.is_task_id(one)]))
+        if which.of_job is not None:
+            of_job = is_of_a_job(self.database)
+            chosen.append(of_job if which.of_job else ~of_job)
         return chosen
 
     def _least_id(self) -> ColumnElement[Any]:

@@ -15,6 +15,7 @@ from workq.evidence import certificate_in, sentence_in
 from workq.ledger import Counts, QueueCount, WorkerRow, unhandled
 from workq.ledger.database import Database
 from workq.ledger.paused import in_force, is_paused
+from workq.ledger.people import is_of_a_job
 from workq.ledger.record import limit_of
 from workq.ledger.states import CLAIMABLE, found, guarded, unexpired
 from workq.task import Event, OnCrash, State, Task
@@ -91,13 +92,15 @@ class Asking:
         )
         p = self.database.tables.pause
         live = select(func.count()).select_from(w).where(w.c.state == "live")
-        places, states, oldest, paused, workers, unknown = self.database.ask(
+        of_jobs = select(func.count()).select_from(t).where(found(t.c.state, State.DEAD), is_of_a_job(self.database))
+        places, states, oldest, paused, workers, dead_of_jobs, unknown = self.database.ask(
             lambda tx: (
                 tx.execute(open_by_place).all(),
                 tx.execute(by_state).all(),
                 tx.execute(oldest_due).all(),
                 set(tx.execute(select(p.c.queue).where(in_force(self.database))).scalars()),
                 tx.execute(live).scalar_one(),
+                tx.execute(of_jobs).scalar_one(),
                 unhandled.waiting(tx, self.database),
             )
         )
@@ -111,6 +114,7 @@ class Asking:
             states={state: by_name.get(state, 0) for state in State},
             oldest_ready_s=max((age_s for queue, age_s in ages.items() if queue not in paused), default=None),
             workers=workers,
+            dead_of_jobs=dead_of_jobs,
             unknown=unknown,
             oldest_paused_s={queue: age_s for queue, age_s in ages.items() if queue in paused},
         )

@@ -388,7 +388,8 @@ def _plain(one: Settlement) -> Settlement:
     if outcome.again is not None:
         return Settlement(one.claim, Failed(outcome.delay_s, outcome.error))
     if outcome.failed:
-        return Settlement(one.claim, Dead(f"{len(outcome.failed)} of its items failed", outcome.error))
+        said = outcome.failed[0].error.strip().partition("\n")[0]  # in its handler's words: so they are grouped
+        return Settlement(one.claim, Dead(f"items failed: {said}", outcome.failed[0].error))
     return Settlement(one.claim, Done())
 
 

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from tests.contract.given import HOUR_S, Clock, at_once
+from tests.contract.given import HOUR_S, Clock, at_once, new_job
 from tests.contract.ledger.steps import Steps
 from workq.fingerprint import fingerprint
 from workq.incarnation import Incarnation
+from workq.job import JobOptions
 from workq.ledger import NO_GROUP, Evidence, Ledger, Which
 from workq.ledger.database import Database
 from workq.task import Dead, Done, State
@@ -60,6 +61,28 @@ class DeadContract(Steps):
         assert groups[0].first_at == self.task(ledger, alike[0]).settled_at
         assert (groups[1].first_at - groups[0].last_at).total_seconds() == pytest.approx(60.0, abs=30.0)
         assert [one.tasks for one in ledger.dead_groups(EVERYONE, limit=1)] == [3]
+
+    def test_as_many_as_would_be_sent_back_are_counted_and_no_other(self, ledger: Ledger, worker: Incarnation) -> None:
+        plain = self.kill(ledger, worker, 2)
+        [twin] = self.kill(ledger, worker, 1, key="twin")
+        [again] = self.kill(ledger, worker, 1, key="twin")
+        [held] = self.kill(ledger, worker, 1, key="held")
+        self.record(ledger, key="held")
+        job = new_job(JobOptions(queue="default"))
+        ledger.begin_job(job)
+        [of_job] = ledger.claim([job.splitter.id], by=worker.id)
+        self.settle(ledger, of_job, Dead(REASON, "boom"))
+        ids = (*plain, twin, again, held, of_job.task_id)
+
+        counted = ledger.revivable_count(EVERYONE), ledger.revivable_count(Which(ids=ids[:3]))
+        apart = [ledger.dead_count(Which(of_job=one)) for one in (None, False, True)]
+        hints, refused = ledger.revive_dead(ids, why="?")
+
+        assert counted == (3, 3)
+        assert apart == [6, 5, 1]
+        assert ledger.counts().dead_of_jobs == 1
+        assert (len(hints), len(refused)) == (3, 3)
+        assert {held, of_job.task_id} <= set(refused)
 
     def test_each_filter_leaves_those_that_it_names(self, ledger: Ledger, worker: Incarnation, clock: Clock) -> None:
         old = self.kill(ledger, worker, 2)

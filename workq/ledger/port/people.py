@@ -82,6 +82,10 @@ class People(Protocol):
         """How many they are."""
         ...
 
+    def revivable_count(self, which: Which) -> int:
+        """How many of them `revive_dead` would send back now: not those of jobs, nor those whose key is not free."""
+        ...
+
     def dead_ids(self, which: Which, *, after: str | None, limit: int) -> list[str]:
         """A page of them, by id from the oldest: `after` is the last id of the page before."""
         ...
