@@ -151,6 +151,8 @@ class JobOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     """Who began it hands it its items: no splitter reads a source."""
     failed_of: str | None = None
     """The job whose failed items it works on, instead of its source."""
+    retried_by: str | None = None
+    """The job that works on its failed items again, the last of those that there were."""
     is_partitioned: bool = False
     """Its source yields partitions, each a subtask of its own, and its items are those that their steps tell."""
     collect: Collect = Collect.NONE

@@ -11,7 +11,7 @@
     ready, waiting -> waiting, ready         rescheduled by a person
     ready, waiting -> cancelled              by a person, or because it has expired
     dead, cancelled -> ready                 revived by a person
-    dead -> cancelled                        discarded by a person
+    dead -> cancelled                        discarded by a person, or its failed items are run again by a job
 
 `attempt` never decreases and is never used twice. `token` is the secret of one claim; both together are the fence.
 What is made for every task is a Struct of msgspec, several times cheaper than a dataclass. This module imports nothing

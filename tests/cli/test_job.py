@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -346,6 +347,45 @@ class TestFailures:
         assert [(one["count"], one["item"]) for one in shown["errors"]] == [(1, "17")]
         found = bazaar.look("job", "show", again)
         assert (found["state"], found["succeeded"], found["total"], found["failed_of"]) == ("succeeded", 1, 1, job_id)
+
+    def test_what_was_mended_leaves_the_dead_and_is_not_run_again_once_more(self, bazaar: Cli) -> None:
+        job_id = run(bazaar, "bazaar.count", "to=95", "bad=17")
+        work(bazaar)
+        [plain] = bazaar.kill()
+        listed, table, status = bazaar.look("dead", "ls"), bazaar.here("dead", "ls"), bazaar.look("status")
+        groups = bazaar.look("dead", "groups")["groups"]
+        before = bazaar.here("dead", "retry", "--all", "--dry-run")
+        named = bazaar.look("dead", "retry", listed["tasks"][-1]["id"], "--dry-run")
+        sent = bazaar.here("dead", "retry", "--all", "--yes", "-o", "json")
+
+        again = bazaar("job", "retry", job_id).out.strip()
+        (bazaar.folder / "bazaar.py").write_text(BAZAAR.replace("if bad in numbers", "if bad in ()"))
+        work(bazaar)
+        repeated = bazaar("job", "retry", job_id)
+
+        assert (len(listed["tasks"]), listed["of_jobs"], status["dead_of_jobs"], status["states"]["dead"]) == (
+            2,
+            1,
+            1,
+            2,
+        )
+        assert "1 of the dead are of jobs: workq job retry" in table.err
+        assert {one["reason"]: one["of_jobs"] for one in groups} == {
+            "items failed: it is bad": 1,
+            "failures_max reached: ValueError": 0,
+        }
+        assert (before.status, before.out) == (3, "1 dead tasks would be sent back\n")
+        assert named["tasks"] == 0, "it is of a job"
+        assert (sent.status, sent.json()["tasks"], sent.json()["refused"]) == (0, 1, {})
+        assert repeated.status == 6
+        assert f"workq job retry {again}" in repeated.err
+        assert len(bazaar.look("job", "ls")["jobs"]) == 2
+        assert (bazaar.look("dead", "ls")["of_jobs"], bazaar.look("status")["dead_of_jobs"]) == (0, 0)
+        assert plain not in [one["id"] for one in bazaar.look("task", "ls", "--state", "cancelled")["tasks"]]
+        old, new = bazaar.look("job", "show", job_id), bazaar.look("job", "show", again)
+        assert (old["retried_by"], old["failed_of"], new["failed_of"], new["retried_by"]) == (again, None, job_id, None)
+        assert re.search(f"run again: +{again}", bazaar.here("job", "show", job_id).out)
+        assert re.search(f"retry of: +{job_id}", bazaar.here("job", "show", again).out)
 
     def test_the_task_of_a_subtask_is_not_sent_back_by_itself(self, bazaar: Cli) -> None:
         job_id = run(bazaar, "bazaar.strict")

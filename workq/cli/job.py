@@ -239,6 +239,8 @@ def show(session: Session, job_id: str, slowest: int) -> None:
                 ("ended", found.ended_at),
                 ("ran", told_s(found.ran_s)),
                 ("nested in", found.parent_id),
+                ("retry of", found.options.failed_of),
+                ("run again", found.options.retried_by),
                 ("who", found.who),
                 ("why", found.why),
                 ("error", None if found.error is None else found.error.partition("\n")[0]),
@@ -370,8 +372,9 @@ def throttle(ctx: click.Context, job_id: str, rate: float | None, off: bool, why
 def retry(session: Session, job_id: str, chunk: int | None, rate: float | None, if_running: str) -> int:
     """Begin a job over the failed items of one that has ended, with its parameters and what follows its end.
 
-    Each item gets a fresh budget of failures. What no subtask could carry is left out. Exit 6: it has not ended,
-    nothing of it has failed, or another of its name and key has not ended.
+    Each item gets a fresh budget of failures. What no subtask could carry is left out. Its dead subtasks are dead no
+    more: the new job has their items. Exit 6: it has not ended, nothing of it has failed, another job runs these items
+    again or has done so (see `run again` in: workq job show), or another of its name and key has not ended.
     """
     stores = session.stores()
 
@@ -484,6 +487,7 @@ def document(found: JobRow) -> dict[str, Any]:
         "error": found.error,
         "parent": found.parent_id,
         "failed_of": found.options.failed_of,
+        "retried_by": found.options.retried_by,
     }
 
 

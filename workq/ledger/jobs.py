@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 from msgspec.structs import replace
-from sqlalchemy import Connection, and_, func, insert, or_, select
+from sqlalchemy import Connection, and_, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from workq import codec
@@ -37,10 +37,12 @@ from workq.job import (
     splitter,
 )
 from workq.ledger import HintRows, Unpublished
+from workq.ledger.among import among, in_order
 from workq.ledger.counting import Change, JobLock, Rest, Wishes, too_many
 from workq.ledger.positions import NEVER_S
 from workq.ledger.settling import REASON_MAX
 from workq.ledger.showing import Showing
+from workq.ledger.states import guarded
 from workq.ledger.tending import AT_ONCE, Tending, job_live_key
 from workq.task import FailedItem, NewSubtask, State
 
@@ -72,6 +74,8 @@ class Running(Tending, Showing):
                 )
             if other is not None and job.if_running is IfRunning.JOIN:
                 return Begun(other, False)
+            if job.options.failed_of is not None:
+                self._begin_retry(tx, job.options.failed_of, by=job.id)
             self._insert_job(tx, job, waits=other is not None, hints=hints)
             is_hinted = other is not None or hints is not None
             return Begun(job.id, True, () if is_hinted else (Unpublished(job.splitter.id, job.splitter.queue, 0, 0.0),))
@@ -158,7 +162,7 @@ class Running(Tending, Showing):
         new_id = codec.new_task_id()
         if chunk is None or old.options.is_partitioned:
             chunk = old.options.chunk
-        options = replace(old.options, failed_of=job_id, chunk=chunk, is_fed=False, spread_s=None)
+        options = replace(old.options, failed_of=job_id, retried_by=None, chunk=chunk, is_fed=False, spread_s=None)
         again = NewJob(
             id=new_id,
             name=old.name,
@@ -171,6 +175,21 @@ class Running(Tending, Showing):
             if_running=if_running,
         )
         return self.begin_job(again, hints=hints)
+
+    def _begin_retry(self, tx: Connection, job_id: str, *, by: str) -> None:
+        """Note in a job that another runs its failed items again; of two that want to, one does.
+
+        One that was cancelled or has failed itself left some of them undone: there may be another.
+        """
+        j, old = self.database.tables.job, self.locked_job(tx, job_id)
+        if old is None:
+            raise Refused(f"job {job_id} was removed a moment ago")
+        if (other := old.options.retried_by) is not None:
+            state = tx.execute(select(j.c.state).where(j.c.id == other)).scalar()
+            if state not in (JobState.CANCELLED, JobState.FAILED):
+                raise Refused(_retried(job_id, other, state))
+        options = encoded(replace(old.options, retried_by=by))
+        tx.execute(update(j).where(j.c.id == job_id).values(options=options))
 
     # -- split
 
@@ -201,6 +220,8 @@ class Running(Tending, Showing):
                 return Split(None, is_paused=row is not None and row.state in JOB_PAUSES)
             if row.read_subtasks != after:
                 return self._split_again(tx, row, subtasks, after)
+            if row.options.failed_of is not None:
+                self._hand_over(tx, row, row.options.failed_of, cursor)
             if subtasks:
                 self.insert_subtasks(tx, row, subtasks, hints)
                 row.read_subtasks += len(subtasks)
@@ -223,6 +244,24 @@ class Running(Tending, Showing):
 
         split = self.database.run(write)
         return replace(split, hints=tuple(self.fulfil(wishes)))
+
+    def _hand_over(self, tx: Connection, row: JobLock, job_id: str, cursor: int | None) -> None:
+        """The subtasks whose failed items are in this page are dead no more: another job has these now.
+
+        The lock of its row is held, and these tasks stood before: nobody who holds a dead task waits for a job.
+        """
+        t, f = self.database.tables.task, self.database.tables.failed_item
+        before = 0 if row.source_cursor is None else codec.decode(row.source_cursor) or 0
+        if cursor is None or cursor <= before:
+            return
+        of_page = select(f.c.task_id).where(f.c.job_id == job_id, f.c.id > before, f.c.id <= cursor)
+        dead = select(t.c.id).where(t.c.id.in_(of_page), guarded(t.c.state, State.DEAD)).order_by(t.c.id)
+        ids = list(tx.execute(dead.with_for_update()).scalars())
+        if ids:
+            reason = f"run again by job {row.id}"
+            gone = {"state": State.CANCELLED, "reason": reason, "settled_at": self.database.now(), "fingerprint": None}
+            tx.execute(update(t).where(among(t.c.id, self.database.dialect)).values(gone), {"b_ids": in_order(ids)})
+            self.append(tx, "cancelled", {"reason": reason}, task_ids=ids)
 
     def _split_again(self, tx: Connection, row: JobLock, subtasks: Sequence[NewSubtask], after: int) -> Split:
         """Whether this very page stands already: a commit of ours was lost."""
@@ -383,6 +422,18 @@ class Running(Tending, Showing):
 def encoded(options: JobOptions) -> str:
     """As they are kept."""
     return msgspec.json.encode(options).decode()
+
+
+def _retried(job_id: str, by: str, state: str | None) -> str:
+    """Why the failed items of a job are not run again once more."""
+    if state is None:
+        return f"job {job_id}: job {by}, which was removed since, has run its failed items again"
+    if state in JOB_ENDED:
+        return (
+            f"job {job_id}: job {by} has run its failed items again ({state}); those that failed again: "
+            f"workq job retry {by}"
+        )
+    return f"job {job_id}: job {by} ({state}) runs its failed items again; see: workq job show {by}"
 
 
 def _refused(row: JobLock, what: str) -> Refused:

@@ -14,15 +14,17 @@ from workq import codec
 from workq.errors import LedgerUnavailable, NotFound, Refused
 from workq.incarnation import Incarnation
 from workq.job import Begun, Collect, IfRunning, JobOptions, JobState, NewJob
-from workq.ledger import Evidence, Ledger, gates
+from workq.ledger import Evidence, Ledger, Which, gates
 from workq.ledger.database import Database
 from workq.task import (
     Cancelled,
+    Claim,
     Dead,
     Done,
     Failed,
     FailedItem,
     HandedBack,
+    NewSubtask,
     Outcome,
     Result,
     Settlement,
@@ -378,6 +380,98 @@ class JobsContract(JobSteps):
         assert [item for _, item in ledger.failed_items(job.id, of_subtasks=True)] == [BAD]
         with pytest.raises(NotFound, match="no job"):
             ledger.retry_job(codec.new_task_id(), chunk=None, rate_max=None, if_running=IfRunning.REFUSE, hints=None)
+
+    def retry(self, ledger: Ledger, job_id: str) -> str:
+        return ledger.retry_job(job_id, chunk=None, rate_max=None, if_running=IfRunning.QUEUE, hints=None).id
+
+    def ended_with_a_failure(self, ledger: Ledger, worker: Incarnation, job: NewJob) -> Claim:
+        """One of its items has failed, the others have succeeded."""
+        [claim] = self.running(ledger, worker, job, 1, is_last=True)
+        self.settle(ledger, claim, Worked(9, 0, (BAD,)))
+        return claim
+
+    def test_failed_items_are_run_again_by_one_job_which_it_names(
+        self, ledger: Ledger, worker: Incarnation, job: NewJob
+    ) -> None:
+        self.ended_with_a_failure(ledger, worker, job)
+        again = self.retry(ledger, job.id)
+        with pytest.raises(Refused, match=rf"job {again} \(planning\) runs its failed items again"):
+            self.retry(ledger, job.id)
+        [claim] = self.again_claimed(ledger, worker, again)
+        self.settle(ledger, claim, Worked(0, 0, (BAD,)))
+
+        with pytest.raises(Refused, match=f"job {again} has run its failed items again .* workq job retry {again}"):
+            self.retry(ledger, job.id)
+
+        old, new = ledger.job(job.id), ledger.job(again)
+        assert old is not None
+        assert new is not None
+        assert (old.options.retried_by, new.options.failed_of) == (again, job.id)
+        assert (new.options.retried_by, new.state) == (None, JobState.COMPLETED_WITH_FAILURES)
+        third = ledger.job(self.retry(ledger, again))
+        assert third is not None
+        assert third.options.failed_of == again
+
+    def test_of_two_that_run_the_failed_items_again_at_once_one_is_refused(
+        self, ledger: Ledger, worker: Incarnation, job: NewJob
+    ) -> None:
+        self.ended_with_a_failure(ledger, worker, job)
+
+        def retry(_: int) -> str:
+            try:
+                return self.retry(ledger, job.id)
+            except Refused:
+                return "refused"
+
+        answers = at_once(4, retry)
+
+        assert sorted(answers).count("refused") == 3
+        assert len(ledger.jobs()) == 2
+
+    def test_a_retry_that_was_cancelled_does_not_stand_in_the_way_of_another(
+        self, ledger: Ledger, worker: Incarnation, job: NewJob
+    ) -> None:
+        self.ended_with_a_failure(ledger, worker, job)
+        first = self.retry(ledger, job.id)
+        ledger.cancel_job(first, **WHO)
+        ledger.tend_job(first)
+
+        second = self.retry(ledger, job.id)
+
+        old = ledger.job(job.id)
+        assert old is not None
+        assert old.options.retried_by == second != first
+
+    def test_a_dead_subtask_whose_items_are_run_again_is_dead_no_more_and_keeps_its_history(
+        self, ledger: Ledger, worker: Incarnation, job: NewJob
+    ) -> None:
+        first, second = self.running(ledger, worker, job, 2, is_last=True)
+        self.settle(ledger, first, Worked(9, 0, (BAD,)))
+        self.settle(ledger, second, Worked(8, 0, (BAD, BAD)))
+        again = self.retry(ledger, job.id)
+        assert ledger.dead_count(Which(of_job=True)) == 2, "nothing of them runs yet"
+
+        [claim] = self.again_claimed(ledger, worker, again, upto=1)
+
+        assert [self.state(ledger, one.task_id) for one in (first, second)] == [State.CANCELLED, State.DEAD]
+        handed = self.task(ledger, first.task_id)
+        assert (handed.reason, handed.error) == (f"run again by job {again}", "ValueError: boom")
+        assert self.kinds(ledger, first.task_id) == ["failed", "cancelled"]
+        assert self.stands(ledger, job).failed == 3
+        self.settle(ledger, claim, Worked(0, 0, (BAD,)))
+        assert ledger.dead_ids(Which(of_job=True), after=None, limit=9) == sorted([second.task_id, claim.task_id])
+
+    def again_claimed(
+        self, ledger: Ledger, worker: Incarnation, job_id: str, *, upto: int | None = None
+    ) -> list[Claim]:
+        """The subtasks of a retry, split from the failed items up to a place, which run."""
+        row = ledger.job(job_id)
+        assert row is not None
+        items = ledger.failed_items(row.options.failed_of or "", of_subtasks=True)[:upto]
+        page = [NewSubtask(codec.new_task_id(), f'{{"a":[[{one.item}]],"k":{{}}}}', 1) for _, one in items]
+        split = ledger.split_job(job_id, page, after=0, cursor=items[-1][0], is_last=upto is None)
+        assert split.room is not None
+        return ledger.claim([one.task_id for one in page], by=worker.id)
 
     def test_a_job_without_failed_items_has_nothing_to_run_again(self, ledger: Ledger, job: NewJob) -> None:
         ledger.split_job(job.id, [], after=0, cursor=None, is_last=True)

@@ -51,7 +51,8 @@ class Jobs(Protocol):
 
         Raises:
             NotFound: there is no such job.
-            Refused: it has not ended, or nothing of it has failed; or as `begin_job`.
+            Refused: it has not ended, nothing of it has failed, or another job runs these items again or has done so
+                (not one that was cancelled or has failed); or as `begin_job`.
         """
         ...
 
