@@ -119,7 +119,7 @@ class SweepContract(Steps):
 
         assert unchanged
         assert dry == real
-        assert [len(real[0]), real[1], real[2].tasks, len(real[3])] == [8, 4, 3, 2]
+        assert [len(real[0]), real[1], real[2].tasks, len(real[3])] == [9, 5, 3, 2]
 
     def test_a_sweep_is_noted_once_in_a_while(self, ledger: Ledger, clock: Clock) -> None:
         assert ledger.swept_for_s() is None
