@@ -167,8 +167,8 @@ class TestRetry:
         assert states(cli) == {"dead": 2, "ready": 1}
 
     def test_interrupted_it_says_how_far_it_came_and_the_same_command_ends_it(self, cli: Cli) -> None:
-        ids = killed_sums(cli, 100)  # at this rate they take 20 s: it is in the middle, on a slow machine too
-        command = ("dead", "retry", "--all", "--rate", "5/s", "--yes")
+        ids = killed_sums(cli, 100)  # at this rate they take 100 s: it is in the middle, on a slow machine too
+        command = ("dead", "retry", "--all", "--rate", "1/s", "--yes")
         with cli.start(*command) as process:
             wait_until(lambda: states(cli).get("ready", 0) >= 5, timeout_s=BOUND_S, what="some are sent back")
             process.send_signal(signal.SIGINT)

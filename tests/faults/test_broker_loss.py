@@ -16,7 +16,7 @@ from tests.conftest import Private
 from tests.faults.rabbitmq import ask
 from tests.system.conftest import OpenLeg
 from tests.system.fleet import ROOM_S, wait_until
-from tests.system.legs import Leg
+from tests.system.legs import Leg, check_once
 from workq import State
 from workq.testing.servers import PostgreSQL, RabbitMQ, start_redis
 
@@ -44,12 +44,6 @@ def enqueue(leg: Leg, count: int, *, delay_s: float = 0.0) -> None:
 def bound_s(leg: Leg) -> float:
     """Within which a purge is to be repaired: a marker, its grace, and three passes."""
     return 75.0 / 10.0 + ROOM_S
-
-
-def check_once(leg: Leg, count: int) -> None:
-    tasks = leg.app.stores.ledger.tasks(limit=10 * count)
-    assert [(task.state, task.attempt, task.crashes) for task in tasks] == [(State.SUCCEEDED, 1, 0)] * count
-    assert set(leg.starts().values()) == {1}
 
 
 def test_what_a_purge_took_is_proved_lost_and_sent_again(leg: Leg) -> None:

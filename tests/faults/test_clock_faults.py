@@ -21,7 +21,7 @@ import pytest
 from tests.conftest import Private
 from tests.system.conftest import OpenLeg
 from tests.system.fleet import REPOSITORY, wait_until
-from tests.system.legs import Leg
+from tests.system.legs import Leg, check_once
 from tests.system.witness import tell
 from workq import State
 from workq.testing.servers import PostgreSQL, RabbitMQ, Redis, Server, start_postgres, start_redis
@@ -123,14 +123,6 @@ def postgres_leg(
     )
     yield leg
     leg.close()
-
-
-def check_once(leg: Leg, count: int) -> None:
-    """Each task started once and succeeded."""
-    tasks = leg.app.stores.ledger.tasks(limit=10 * count)
-    assert [task.state for task in tasks] == [State.SUCCEEDED] * count
-    assert [(task.attempt, task.crashes) for task in tasks] == [(1, 0)] * count
-    assert set(leg.starts().values()) == {1}
 
 
 def reaped(leg: Leg) -> list[str]:

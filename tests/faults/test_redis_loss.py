@@ -16,7 +16,7 @@ import redis
 from tests.conftest import Private
 from tests.system.conftest import OpenLeg
 from tests.system.fleet import ROOM_S, wait_until
-from tests.system.legs import Leg
+from tests.system.legs import Leg, check_once
 from tests.system.witness import tell
 from workq import State
 from workq.incarnation import this_machine
@@ -65,13 +65,6 @@ def wait_running(leg: Leg, count: int) -> None:
 
 def reaped(leg: Leg) -> list[str]:
     return [row.id for row in leg.app.stores.ledger.workers(live_only=False) if row.state == "reaped"]
-
-
-def check_once(leg: Leg, count: int) -> None:
-    """Each succeeded at its first attempt."""
-    tasks = leg.app.stores.ledger.tasks(limit=10 * count)
-    assert [(task.state, task.attempt, task.crashes) for task in tasks] == [(State.SUCCEEDED, 1, 0)] * count
-    assert set(leg.starts().values()) == {1}
 
 
 def test_a_wipe_while_a_hundred_tasks_run_reaps_nobody_and_everything_is_held_again_in_time(

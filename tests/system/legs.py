@@ -161,3 +161,16 @@ class Leg:
     def close(self) -> None:
         """Close the test's own connections, and delete what the namespace left on RabbitMQ and Redis."""
         self.app.close()
+
+
+def check_once(leg: Leg, count: int) -> None:
+    """So many tasks have succeeded, and each has started once; nothing else has ended an attempt.
+
+    An attempt may have been spent without a start: what is claimed ahead of quick tasks, and would wait for long behind
+    slow ones, is handed back. It costs nothing and writes no event; a start, a reaping and a late result do.
+    """
+    ledger = leg.app.stores.ledger
+    tasks = ledger.tasks(limit=10 * count)
+    assert [(task.state, task.failures, task.crashes) for task in tasks] == [(State.SUCCEEDED, 0, 0)] * count
+    assert leg.starts() == Counter(task.id for task in tasks)
+    assert ledger.happened(["failed", "reaped", "late_result"], within_s=86400.0, limit=100) == []

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.system.fleet import wait_until
 from tests.system.scratch import left_on, run_workq, somebody_elses, what_is_left
+from workq.bench import trial
+from workq.bench.records import Records
+from workq.config import Settings
+from workq.scratch.fleet import Host
 from workq.testing.servers import PostgreSQL, RabbitMQ, Redis
 
 ONCE = ("bench", "--tasks", "500", "--runs", "1", "--seconds", "1")
@@ -83,6 +89,29 @@ def test_without_servers_nothing_is_left_either(place: Path) -> None:
     assert ran.returncode == 0, ran.stdout + ran.stderr
     check(json.loads(ran.stdout))
     assert what_is_left(place) == []
+
+
+def test_a_kill_that_came_when_all_tasks_had_ended_is_made_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred of them last no longer than a look at them, on a machine that is busy with something else."""
+    kill, kills = Host.kill, itertools.count()
+
+    def late(host: Host) -> list[int]:
+        records = Records(host.log.parent)
+
+        def have_ended() -> bool:
+            records.refresh()
+            return len(records.ends(range(100))) == 100
+
+        if next(kills) == 0:
+            wait_until(have_ended, timeout_s=60, what="all have ended")
+        return kill(host)
+
+    monkeypatch.setattr(Host, "kill", late)
+
+    report = trial.run(Settings(ledger=f"sqlite:///{place}/shop.db"), trial.Wishes(tasks=100, runs=0))
+
+    assert report.missing == 0
+    assert report.figures["last_completion_after_kill_s"].least > 0
 
 
 @pytest.mark.parametrize("name", ["workq", "bench_", "bench_0a1b2c3d_task", "shop"])

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import random
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import workq
 
 HEAVY = {"pika", "redis", "sqlalchemy", "aiohttp", "rich", "click", "apscheduler", "psycopg", "pymysql"}
 
@@ -51,3 +55,18 @@ print(' '.join(name for name in sys.modules if name.startswith("sqlalchemy.diale
     loaded = {name.split(".")[2] for name in done.stdout.split()}
     assert "sqlite" in loaded
     assert not loaded & {"postgresql", "mysql"}
+
+
+def test_no_part_of_workq_draws_from_the_random_numbers_of_the_application() -> None:
+    """An application that has seeded them, or a test that watches them, gets those that it would get without workq."""
+    drawn = [
+        f"{path}:{node.lineno}"
+        for path in sorted(Path(workq.__file__).parent.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "random"
+        and hasattr(random, node.attr)  # of this module, not of another by that name
+        and node.attr not in ("Random", "SystemRandom")
+    ]
+    assert drawn == []

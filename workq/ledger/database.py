@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import math
 import os
-import random
 import select
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from random import Random
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection, Engine, Executable, bindparam, create_engine, event
@@ -52,6 +52,9 @@ from workq.ledger.writer import NotInTurn, Writer, begin_writing, when_free
 from workq.soft import whole
 
 T = TypeVar("T")
+
+_rng: Final = Random()
+"""Not the application's: that may be seeded, and its next number is the application's own."""
 
 DRIVERS = {
     "sqlite": "sqlite",
@@ -200,7 +203,7 @@ class Database:
                     lost_before = True
                     continue
                 if _is_transient(error) and time.monotonic() < deadline:
-                    time.sleep(random.uniform(0.002, 0.03))
+                    time.sleep(_rng.uniform(0.002, 0.03))
                     continue
                 raise self._unavailable(error) from error
             except (PoolTimeout, DisconnectionError) as error:
@@ -256,7 +259,7 @@ class Database:
                     lost_before = True
                     continue
                 if _is_transient(error) and time.monotonic() < deadline:
-                    time.sleep(random.uniform(0.002, 0.03))
+                    time.sleep(_rng.uniform(0.002, 0.03))
                     continue
                 raise self._unavailable(error, unknown=unknown) from error
             except (PoolTimeout, DisconnectionError) as error:
@@ -315,7 +318,7 @@ class Database:
                 lost = _is_lost(error)
                 if time.monotonic() < deadline and (_is_transient(error) or (lost and not lost_before)):
                     lost_before = lost_before or lost
-                    time.sleep(random.uniform(0.002, 0.03))
+                    time.sleep(_rng.uniform(0.002, 0.03))
                     continue
                 raise self._unavailable(error) from error
             except (PoolTimeout, DisconnectionError) as error:
@@ -375,7 +378,7 @@ class Database:
             except InvalidRequestError as error:  # the pool's word for two of them in a row, the second of them new
                 if time.monotonic() >= deadline:
                     raise DisconnectionError("the server closes each connection at once") from error
-                time.sleep(random.uniform(0.002, 0.03))
+                time.sleep(_rng.uniform(0.002, 0.03))
 
     def _unconnected(self, error: PoolTimeout | DisconnectionError, *, unknown: bool = False) -> LedgerUnavailable:
         if isinstance(error, PoolTimeout):

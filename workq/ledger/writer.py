@@ -11,14 +11,16 @@ two processes of a hundred webhooks at once, a claim of a hundred kept the file 
 
 from __future__ import annotations
 
-import random
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from random import Random
 from typing import Final
 
+_rng: Final = Random()
+"""Not the application's: that may be seeded, and its next number is the application's own."""
 WAIT_FOR_TURN_S: Final = 30.0
 """How long a thread waits for the other writers of its process."""
 GIVE_WAY_S: Final = 0.02
@@ -124,7 +126,7 @@ def when_free(act: Callable[[], object], *, wait_s: float) -> None:
         except sqlite3.OperationalError as error:
             if "locked" not in str(error) or time.monotonic() > until:
                 raise
-            time.sleep(step_s * random.uniform(0.5, 1.0))
+            time.sleep(step_s * _rng.uniform(0.5, 1.0))
             step_s = min(STEP_MAX_S, 1.5 * step_s)
         else:
             return
