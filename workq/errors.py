@@ -27,6 +27,12 @@ WorkqError
 
 from __future__ import annotations
 
+import math
+from typing import Final
+
+NAME_PATIENCE_S: Final = 60.0
+"""For so long a name that nobody can resolve, or an answer in no protocol at all, may still be a server that starts."""
+
 
 class WorkqError(Exception):
     """Base of every error that workq raises on purpose."""
@@ -69,7 +75,12 @@ class Refused(WorkqError):
 
 
 class Unavailable(WorkqError, ConnectionError):
-    """A server did not answer in time, or refused the connection."""
+    """A server did not answer in time, or refused the connection.
+
+    `patience_s`: for so many seconds a worker that starts waits for it to be mended. 0.0: waiting does not mend it.
+    """
+
+    patience_s: float = math.inf
 
 
 class LedgerUnavailable(Unavailable):
@@ -85,6 +96,8 @@ class LedgerReplaced(LedgerUnavailable):
 
     It stays so until the process starts again, or closes its WorkQueue: it never goes on with another file by itself.
     """
+
+    patience_s = 0.0
 
 
 class BrokerUnavailable(Unavailable):

@@ -48,6 +48,7 @@ from workq.intake import Intake, Parts
 from workq.logs import configure, flush, shut_down
 from workq.pool import Pool
 from workq.prefetch import Prefetch
+from workq.readiness import wait_until_ready
 from workq.settle import Settler
 from workq.stacks import Stacks
 
@@ -81,7 +82,17 @@ class WorkerSpec(msgspec.Struct, frozen=True):
 class Worker:
     """One life of one consumer process."""
 
-    def __init__(self, app: WorkQueue, *, queues: Sequence[str], threads: int, is_drain: bool, board: Board) -> None:
+    def __init__(
+        self,
+        app: WorkQueue,
+        *,
+        queues: Sequence[str],
+        threads: int,
+        is_drain: bool,
+        board: Board,
+        stop: threading.Event | None = None,
+    ) -> None:
+        """`stop`: it leaves in order once that is set."""
         self.app = app
         self.queues = tuple(queues)
         self.threads = threads
@@ -91,7 +102,7 @@ class Worker:
         self.stores = app.existing  # its supervisor has opened them: what is gone since is not made again
         self.relay = app.producer.relay
         self.me = Incarnation.of_this_process()
-        self.stop = threading.Event()
+        self.stop = stop or threading.Event()
         self._rng = random.Random()
         self._is_broken = False
         self._ended = threading.Event()
@@ -274,6 +285,20 @@ def _exit(status: int) -> NoReturn:
     os._exit(status)
 
 
+def _told_to_stop(supervisor: IO[bytes]) -> threading.Event:
+    """Is set by SIGTERM, and when the supervisor has ended."""
+    stop = threading.Event()
+    forks.handle(signal.SIGTERM, lambda *_: stop.set())
+
+    def leave_with_supervisor() -> None:
+        with contextlib.suppress(OSError):
+            supervisor.read()  # nothing more is ever sent: this ends when the supervisor does
+            stop.set()
+
+    threading.Thread(target=leave_with_supervisor, name="workq-parent", daemon=True).start()
+    return stop
+
+
 def main() -> int:
     """The consumer process: reads its WorkerSpec from standard input, which ends when the supervisor does."""
     # the supervisor decides when to leave; what ignores a signal would hand that on to the programs that it starts
@@ -291,7 +316,10 @@ def main() -> int:
         finally:  # by now the application has configured logging, or has not
             configure(spec.log_level)
         app.registry.freeze()
-        worker = Worker(app, queues=spec.queues, threads=spec.threads, is_drain=spec.is_drain, board=board)
+        stop = _told_to_stop(supervisor)
+        if not wait_until_ready(lambda: app.existing, pause=stop.wait):
+            return 0
+        worker = Worker(app, queues=spec.queues, threads=spec.threads, is_drain=spec.is_drain, board=board, stop=stop)
     except (ConfigError, Unavailable) as error:
         log.error("worker.cannot_start: %s", error)
         return 4 if isinstance(error, Unavailable) else 2
@@ -301,15 +329,7 @@ def main() -> int:
     gc.collect()
     gc.freeze()  # what is there now stays: to look through it again and again costs a tenth of a busy process
     gc.set_threshold(GARBAGE_EVERY)
-    forks.handle(signal.SIGTERM, lambda *_: worker.stop.set())
     forks.arm(stacks.leave)
-
-    def leave_with_supervisor() -> None:
-        with contextlib.suppress(OSError):
-            supervisor.read()  # nothing more is ever sent: this ends when the supervisor does
-            worker.stop.set()
-
-    threading.Thread(target=leave_with_supervisor, name="workq-parent", daemon=True).start()
     with app.served():
         status = worker.run()
     if status == EXIT_GRACE_EXCEEDED:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Private
-from tests.system.fleet import ROOM_S, wait_until
+from tests.system.fleet import ROOM_S, Fleet, wait_until
 from tests.system.legs import Leg
 from workq import LedgerUnavailable, State
-from workq.testing.servers import PostgreSQL, RabbitMQ, Redis, start_postgres, start_rabbitmq, start_redis
+from workq.testing.servers import PostgreSQL, RabbitMQ, Redis, Server, start_postgres, start_rabbitmq, start_redis
 
 
 @dataclass
@@ -124,3 +124,40 @@ def test_everything_killed_and_started_again_finishes_everything(own: Own, leg: 
         leg.wait_settled(timeout_s=90)
     assert leg.states()[State.SUCCEEDED] == 200
     assert max(leg.starts().values()) <= 2
+
+
+def test_a_worker_that_starts_while_its_servers_are_down_waits_and_works_when_they_are_back(own: Own, leg: Leg) -> None:
+    servers: tuple[Server, ...] = (own.postgres, own.redis, own.rabbitmq)
+    for server in servers:
+        server.kill()
+    with leg.fleet(processes=1, threads=2) as fleet:
+        for named, server in zip(("cannot use the ledger", "nothing listens", "broker: "), servers, strict=True):
+            wait_until(
+                lambda named=named: any(  # type: ignore[misc]  # a lambda's default has no type
+                    "worker.waits" in line and named in line for line in fleet.text().splitlines()
+                ),
+                timeout_s=30,
+                what=f"it waits: {named}",
+            )
+            assert fleet.children() == []
+            server.start()
+        leg["note"].enqueue(0)
+        leg.wait_settled(timeout_s=60)
+
+        own.postgres.kill()
+        fleet.kill_one()
+        pid = wait_for_successor(fleet)
+        wait_until(lambda: f"WARNING {pid} worker.waits" in fleet.text(), timeout_s=30, what="its successor waits")
+        own.postgres.start()
+        leg["note"].enqueue(1)
+        leg.wait_settled(timeout_s=60)
+
+        assert [child.pid for child in fleet.children()] == [pid]
+    assert leg.states()[State.SUCCEEDED] == 2
+
+
+def wait_for_successor(fleet: Fleet) -> int:
+    """The process that was started for one that was killed."""
+    wait_until(lambda: fleet.text().count("supervisor.started") > 1, timeout_s=30, what="a successor was started")
+    [child] = fleet.children()
+    return child.pid

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -10,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from workq import Times, WorkQueue
+from workq import LedgerUnavailable, Times, WorkQueue, supervisor
 from workq.board import Board
 from workq.cutoff import Watch
 from workq.stacks import Stacks
@@ -41,9 +43,9 @@ def test_who_was_killed_is_not_asked_again_for_its_stacks_while_it_dies(
     """It dies of what was seen then; what comes later would say that it was stopped, and gave none."""
     setattr(dying, why, dying.board.started())
     with WorkQueue(ledger=f"sqlite:///{tmp_path}/ledger.db") as app:
-        supervisor = Supervisor(app, app_path="shop:wq", queues=["default"], processes=1, threads=1)
+        watching = Supervisor(app, app_path="shop:wq", queues=["default"], processes=1, threads=1)
 
-        supervisor._watch(dying, time.monotonic())
+        watching._watch(dying, time.monotonic())
 
     assert dying.stack_note is None
     assert (dying.overdue or dying.condemned)[0].task_id == TASK
@@ -59,3 +61,23 @@ def test_a_child_is_offered_to_the_kernel_before_its_supervisor_from_its_begin_o
         child.stacks.remove()
 
     assert its == min(1000, int(Path("/proc/self/oom_score_adj").read_text()) + 200)
+
+
+def test_one_that_only_drains_waits_for_its_servers_no_longer_than_its_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(supervisor, "DRAIN_WAIT_S", 0.5)
+    before = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)}
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        app = WorkQueue(ledger=f"postgresql://ann@127.0.0.1:{taken.getsockname()[1]}/shop")
+        draining = Supervisor(app, app_path="shop:wq", queues=["default"], processes=1, threads=1, is_drain=True)
+        began = time.monotonic()
+        try:
+            with pytest.raises(LedgerUnavailable, match="refused"):
+                draining.run()
+        finally:
+            for one, handler in before.items():
+                signal.signal(one, handler)
+
+    assert time.monotonic() - began >= 0.5

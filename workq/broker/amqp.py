@@ -20,6 +20,7 @@ Passwords never leave this module: messages show `Address`, which masks them.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
 import ssl
@@ -36,7 +37,7 @@ from pika import SelectConnection, exceptions
 from pika.adapters.select_connection import IOLoop
 from pika.adapters.utils import connection_workflow
 
-from workq.errors import BrokerUnavailable, ConfigError
+from workq.errors import NAME_PATIENCE_S, BrokerUnavailable, ConfigError
 
 T = TypeVar("T")
 
@@ -51,6 +52,7 @@ BACKOFF_MIN_S: Final = 0.1
 BACKOFF_MAX_S: Final = 5.0
 STABLE_S: Final = 5.0
 """A connection that lasted so long starts the backoff from the beginning."""
+_CLOSED: Final = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
 _CUT_S: Final = 0.5
 """How long pika may take to clean up after its socket was shut down."""
 
@@ -394,6 +396,7 @@ def converse(
 def unavailable(error: BaseException | None, address: Address) -> BrokerUnavailable:
     """Why there is no connection, in our words, with what to do next."""
     at = f"RabbitMQ at {address}"
+    patience_s = math.inf
     leaves = list(_leaves(error))
 
     def find(*kinds: type[BaseException]) -> BaseException | None:
@@ -404,20 +407,25 @@ def unavailable(error: BaseException | None, address: Address) -> BrokerUnavaila
             f"{at} has no vhost {address.vhost!r}, or user {address.user!r} may not use it. "
             "See: rabbitmqctl list_vhosts, rabbitmqctl list_permissions"
         )
+        patience_s = 0.0
     elif find(exceptions.AuthenticationError) or (
         (found := find(exceptions.ProbableAuthenticationError)) and "(403)" in str(found)
     ):
         why = f"{at} refused the login: wrong user or password. (The user guest may only come from the same host.)"
+        patience_s = 0.0
     elif found := find(ssl.SSLError):
         reason = getattr(found, "verify_message", "") or getattr(found, "reason", "") or type(found).__name__
         why = (
             f"{at} could not be verified by TLS ({reason}). Name the CA in the URL, ?cacertfile=/path/ca.pem, "
             "and the host as its certificate does; a port without TLS needs amqp://"
         )
+        patience_s = NAME_PATIENCE_S if isinstance(found, _CLOSED) else 0.0
     elif find(exceptions.IncompatibleProtocolError):
         why = f"what listens at {address} does not speak AMQP 0-9-1. Is it the port of AMQP (5672), without TLS?"
+        patience_s = NAME_PATIENCE_S  # pika says the same of a port that accepts, and closes at once
     elif found := find(socket.gaierror):
         why = f"the host {address.host!r} of {address} is unknown. Check the name, or the DNS"
+        patience_s = NAME_PATIENCE_S
     elif find(ConnectionRefusedError):
         why = f"nothing listens at {address} (connection refused). Is RabbitMQ running, on that port?"
     elif find(TimeoutError, connection_workflow.AMQPConnectorStackTimeout):
@@ -433,7 +441,9 @@ def unavailable(error: BaseException | None, address: Address) -> BrokerUnavaila
         why = f"the connection to {at} broke ({type(last).__name__}: {last})"
     if address.password and address.password != address.user:
         why = why.replace(address.password, "***")
-    return BrokerUnavailable(f"broker: {why}")
+    unavailable = BrokerUnavailable(f"broker: {why}")
+    unavailable.patience_s = patience_s
+    return unavailable
 
 
 def _leaves(error: BaseException | None) -> Iterator[BaseException]:

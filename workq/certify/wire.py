@@ -36,7 +36,7 @@ class Wires(AbstractContextManager["Wires"]):
             try:
                 proxy = Proxy.before(url)
             except ValueError:
-                self.missing[store] = "no network between: a file or a local socket"
+                self.missing[store] = "no one way to it through a network: a file, a local socket, or several hosts"
                 continue
             proxy.start()
             self.proxies[store] = proxy

@@ -61,9 +61,6 @@ def worker(ctx: click.Context, queues: list[str] | None, processes: int, threads
     file = sqlite_file(app.settings.ledger)
     if file is not None and not is_there(file):  # one that was deleted is not made anew without a word
         session.note(f"making a new ledger: {file.absolute()}")
-    app.stores.ledger.clock()
-    for check in (app.stores.broker.check, app.stores.inflight.check):
-        check()
 
     from workq.logs import configure
     from workq.supervisor import Supervisor

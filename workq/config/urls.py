@@ -27,6 +27,8 @@ LEDGER_SCHEMES: Final = (
 _LEDGER_FORMS: Final = (
     "sqlite:///workq.db, postgresql://user:password@host:5432/database or mysql://user:password@host:3306/database"
 )
+_MULTIHOST: Final = ("postgresql", "postgres", "postgresql+psycopg")
+"""A URL of theirs may name several hosts: one after the other is tried."""
 _BROKER_FORMS: Final = "amqp://user:password@host:5672/vhost or amqps://..."
 _INFLIGHT_FORMS: Final = (
     "redis://:password@host:6379/0, rediss://..., unix:///path/to/redis.sock?db=0, "
@@ -189,15 +191,18 @@ def _parsed(url: object, schemes: tuple[str, ...], forms: str) -> _Url:
             f"in {masked(url)} write @ as %40, / as %2F, # as %23 and ? as %3F, except where they separate; use {forms}"
         )
     host = _place_and_tail(rest)[0].rpartition("@")[2]
+    hosts = host.split(",") if scheme in _MULTIHOST else [host]
+    names = [_check_host(one, url, forms) for one in hosts]
+    if len(names) > 1 and not all(names):
+        raise ConfigError(f"a comma without a host beside it in {masked(url)}; use {forms}")
     try:
         parts = urlsplit(url)
     except ValueError:  # its text may quote a password; which brackets it minds depends on the version of Python
-        _check_host(host, url, forms)
         raise ConfigError(f"not a valid host in {masked(url)}; use {forms}; IPv6: [::1]") from None
     if parts.fragment or url.endswith("#"):
         raise ConfigError(f"write # as %23 in {masked(url)}; use {forms}")
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
-    return _Url(scheme, _check_host(host, url, forms), parts.path, options)
+    return _Url(scheme, names[0], parts.path, options)
 
 
 def _check_host(host: str, url: str, forms: str) -> str:
@@ -231,7 +236,7 @@ def _either(schemes: tuple[str, ...]) -> str:
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _HOST_AND_PORT = re.compile(r"([^:/?#\[\]]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{0,5})?([/?#].*)?")
 _HOSTS_AND_PORTS = re.compile(r"[^:/?#\[\],]+:[0-9]{1,5}(,[^:/?#\[\],]+:[0-9]{1,5})+([/?#].*)?")
-"""The nodes of a cluster, each with its port: what has none may be a part of a password."""
+"""Several hosts, each with its port: what has none may be a part of a password."""
 _QUERY = re.compile(r"\?.+", re.DOTALL)
 _QUERY_OF_A_PART = re.compile(r"\?.*=.*", re.DOTALL)
 """Without a scheme a question mark may be all that is left of a character that could not be shown."""
@@ -264,7 +269,7 @@ def _without_password(scheme: str, rest: str) -> str:
     if not at:
         if ":" not in rest or _HOST_AND_PORT.fullmatch(rest):
             return rest
-        if scheme.endswith("+cluster://") and _HOSTS_AND_PORTS.fullmatch(rest):
+        if scheme.removesuffix("://") in (*CLUSTER_SCHEMES, *_MULTIHOST) and _HOSTS_AND_PORTS.fullmatch(rest):
             return rest
         return f"{rest.partition(':')[0]}:***"
     user, colon, _ = userinfo.partition(":")

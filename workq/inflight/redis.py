@@ -21,6 +21,7 @@ On the nodes of a cluster also `+asking`, to follow a slot that moves, and `+clu
 
 from __future__ import annotations
 
+import math
 import re
 import socket
 import ssl
@@ -33,7 +34,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 import msgspec
 
 from workq.config import CLUSTER_SCHEMES, node_urls
-from workq.errors import ConfigError, InFlightUnavailable, LeaseLost, MissingExtra
+from workq.errors import NAME_PATIENCE_S, ConfigError, InFlightUnavailable, LeaseLost, MissingExtra
 from workq.inflight import Beat, Entry, Hold, Lease
 
 try:
@@ -58,6 +59,9 @@ _OPTION: Final = re.compile(
 """What the URL's query may say. Timeouts are a setting; retries are refused: redis-py would repeat what timed out."""
 _SCRIPTS: Final = ("beat", "extend", "hold", "holds", "leases", "leave", "release")
 _REASON_MAX: Final = 500
+_NO_LOGIN: Final = ("WRONGPASS", "NOAUTH", "invalid password")
+_NO_DATABASE: Final = ("DB index", "invalid DB", "Invalid Database")
+_LASTING: Final = (redis.exceptions.AuthenticationError, redis.exceptions.InvalidResponse)
 _encoder: Final = msgspec.json.Encoder()
 T = TypeVar("T")
 
@@ -224,6 +228,7 @@ class RedisInFlight:
         for secret in self._secrets:
             reason = reason.replace(secret, "***")
         unavailable = InFlightUnavailable(reason)
+        unavailable.patience_s = _patience_s(failure)
         if any(secret in f"{link} {link!r}" for link in _chain(failure) for secret in self._secrets):
             raise unavailable
         raise unavailable from failure
@@ -256,9 +261,9 @@ class RedisInFlight:
             )
         if caused_by(redis.exceptions.NoPermissionError) or _says(text, "NOPERM", "user executing the script"):
             return f"{at} does not allow this user what workq needs ({text}); give it the rights that workq documents"
-        if caused_by(redis.exceptions.AuthenticationError) or _says(text, "WRONGPASS", "NOAUTH", "invalid password"):
+        if caused_by(redis.exceptions.AuthenticationError) or _says(text, *_NO_LOGIN):
             return f"{at} refused the user name or password; check the in-flight URL"
-        if _says(text, "DB index", "invalid DB", "Invalid Database"):
+        if _says(text, *_NO_DATABASE):
             return f"{at} has no database of that number ({text}); check the number at the end of the in-flight URL"
         if caused_by(redis.exceptions.OutOfMemoryError) or _says(text, "OOM "):
             return (
@@ -279,6 +284,16 @@ class RedisInFlight:
                 f"{at} and other nodes do not agree who serves this namespace ({text}). Try: redis-cli --cluster check"
             )
         return f"cannot use {at} ({text}). Is it a healthy Redis? Try: workq doctor"
+
+
+def _patience_s(error: Exception) -> float:
+    """For how long waiting may mend it."""
+    links, text = list(_chain(error)), str(error)
+    if any(isinstance(link, (socket.gaierror, ssl.SSLEOFError, ssl.SSLZeroReturnError)) for link in links):
+        return NAME_PATIENCE_S
+    if any(isinstance(link, (*_LASTING, ssl.SSLError)) for link in links) or _says(text, *_NO_LOGIN, *_NO_DATABASE):
+        return 0.0
+    return math.inf
 
 
 def _facts(client: redis.Redis) -> dict[str, str]:

@@ -41,7 +41,7 @@ from sqlalchemy.types import Float
 from workq.config import check_ledger_url, masked
 from workq.errors import CommitUnknown, ConfigError, LedgerUnavailable, MissingExtra, Refused, SchemaMismatch
 from workq.ledger import telling
-from workq.ledger.cures import cure_of
+from workq.ledger.cures import cure_of, patience_of
 from workq.ledger.entered import Entered
 from workq.ledger.file import LedgerFile
 from workq.ledger.kept import DriverOf, Kept, Trace, send
@@ -85,13 +85,28 @@ def ledger_url(url: str) -> URL:
         ConfigError: it is not of the right form (see workq.config); the message shows that form, and no password.
     """
     try:
-        parsed = make_url(check_ledger_url(url))
+        parsed = _one_url(check_ledger_url(url))
     except ConfigError as error:
         raise ConfigError(f"ledger: {error}") from None
     except (ArgumentError, ValueError):  # from None: the original error may show a part of the password
         raise ConfigError(f"ledger: not a URL that SQLAlchemy can read: {masked(url)}") from None
     driver = DRIVERS[parsed.drivername]
     return parsed.set(drivername=driver)
+
+
+def _one_url(url: str) -> URL:
+    """SQLAlchemy reads several hosts from the query alone."""
+    scheme, _, rest = url.partition("://")
+    place, slash, tail = rest.partition("/")
+    login, at, hosts = place.rpartition("@")
+    if "," not in hosts or scheme == "sqlite":
+        return make_url(url)
+    each = [make_url(f"{scheme}://{one}") for one in hosts.split(",")]
+    several = {
+        "host": ",".join(one.host or "" for one in each),
+        "port": ",".join(str(one.port or 5432) for one in each),
+    }
+    return make_url(f"{scheme}://{login}{at}{slash}{tail}").update_query_dict(several)
 
 
 class Database:
@@ -362,7 +377,9 @@ class Database:
         if isinstance(error.orig, Exception) and type(error).__name__ in ("IntegrityError", "DataError"):
             return error
         cure = cure_of(self.dialect, error.orig)
-        return LedgerUnavailable(f"cannot use the ledger at {self.where} ({reason}). {cure} Try: workq doctor")
+        unavailable = LedgerUnavailable(f"cannot use the ledger at {self.where} ({reason}). {cure} Try: workq doctor")
+        unavailable.patience_s = patience_of(self.dialect, error.orig)
+        return unavailable
 
     def _connected(self, engine: Engine, deadline: float) -> Connection:
         """A connection that the server has not closed; where it closes one after the other, others until the deadline.

@@ -354,7 +354,7 @@ def core_connection(given: Any, database: Database) -> Connection:
         )
     if connection.closed:
         raise ConfigError("connection: it is closed; pass one with an open transaction")
-    if _place(database.url) != _place(connection.engine.url):
+    if _places(database.url).isdisjoint(_places(connection.engine.url)):
         raise ConfigError(
             f"connection: it leads to {_shown(connection.engine.url)}, but the ledger is {database.where}; "
             "a task can only share a transaction with its own ledger. Use the same host, port and database in both URLs"
@@ -368,20 +368,30 @@ def _class_of(given: object) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _place(url: URL) -> tuple[str, ...]:
-    """Which database a URL leads to, however it is spelled. Two names of one remote host count as two places."""
+def _places(url: URL) -> set[tuple[str, ...]]:
+    """Which databases a URL leads to, however it is spelled: one of each host that it names.
+
+    Two names of one remote host count as two places.
+    """
     backend = url.get_backend_name().replace("mariadb", "mysql")
     if backend == "sqlite":
-        return backend, str(Path((url.database or "").removeprefix("file:")).resolve())
-    host = url.host or _first(url.query.get("host")) or "localhost"
-    if host.startswith("/") or host in ("127.0.0.1", "::1", ""):  # a socket's folder is this host, too
-        host = "localhost"
-    port = url.port or _first(url.query.get("port")) or _DEFAULT_PORTS.get(backend, 0)
-    return backend, host.lower(), str(port), url.database or url.username or ""
+        return {(backend, str(Path((url.database or "").removeprefix("file:")).resolve()))}
+    hosts = [url.host] if url.host else _each(url.query.get("host")) or ["localhost"]
+    ports = [str(url.port)] if url.port else _each(url.query.get("port")) or [""]
+    places: set[tuple[str, ...]] = set()
+    for host, port in zip(hosts, ports * len(hosts) if len(ports) == 1 else ports, strict=False):
+        is_folder = host.startswith("/")
+        if not is_folder and host.count(":") == 1:  # SQLAlchemy's other form of several hosts
+            host, _, port = host.partition(":")
+        if is_folder or host in ("127.0.0.1", "::1", ""):  # a socket's folder is this host, too
+            host = "localhost"
+        port = port or str(_DEFAULT_PORTS.get(backend, 0))
+        places.add((backend, host.lower(), port, url.database or url.username or ""))
+    return places
 
 
-def _first(value: str | tuple[str, ...] | None) -> str | None:
-    return value[0] if isinstance(value, tuple) else value
+def _each(values: str | tuple[str, ...] | None) -> list[str]:
+    return [one for value in ([values] if isinstance(values, str) else values or ()) for one in value.split(",")]
 
 
 def _shown(url: URL) -> str:

@@ -1,0 +1,73 @@
+"""At its start a worker waits for its servers, as one that runs does: until each of them answers.
+
+It ends only for what waiting does not mend, as `Unavailable.patience_s` says: a wrong password, a database or vhost
+that is not there, another protocol; and a name that nobody could resolve for a minute. What is no `Unavailable` (the
+schema, a setting) passes at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from workq.errors import Unavailable
+
+if TYPE_CHECKING:
+    from workq.app import WorkQueue
+
+log = logging.getLogger("workq.worker")
+
+PAUSE_MIN_S: Final = 0.2
+PAUSE_MAX_S: Final = 5.0
+
+
+def wait_until_ready(
+    ask: Callable[[], object],
+    *,
+    pause: Callable[[float], bool],
+    limit_s: float = math.inf,
+    clock: Callable[[], float] = time.monotonic,
+) -> bool:
+    """Ask until there is an answer; False when told to stop meanwhile.
+
+    Args:
+        ask: the servers; raises Unavailable when one is away.
+        pause: waits for so many seconds; True when told to stop.
+        limit_s: so long at most.
+
+    Raises:
+        Unavailable: what a server said last; waiting does not mend it, or did not within `limit_s`.
+        SchemaMismatch, ConfigError: a store answers, and does not fit.
+    """
+    began = clock()
+    hopeless_since = math.inf
+    pause_s = PAUSE_MIN_S
+    while True:
+        try:
+            ask()
+            return True
+        except Unavailable as error:
+            now = clock()
+            hopeless_since = math.inf if error.patience_s == math.inf else min(hopeless_since, now)
+            left_s = min(limit_s - (now - began), error.patience_s - max(0.0, now - hopeless_since))
+            if left_s <= 0.0:
+                raise
+            log.warning("worker.waits: %s", error)
+        if pause(min(pause_s, left_s)):
+            return False
+        pause_s = min(PAUSE_MAX_S, 2.0 * pause_s)
+
+
+def ask_all(app: WorkQueue) -> None:
+    """Ask each of the three stores of an application.
+
+    Raises:
+        Unavailable: one is away. SchemaMismatch, ConfigError: one answers, and does not fit.
+    """
+    stores = app.stores
+    stores.ledger.clock()
+    stores.broker.check()
+    stores.inflight.check()
