@@ -211,6 +211,14 @@ def ends(how: str) -> None:
         say("ends", "pool", sum(pool.map(abs, range(5))))
 
 
+@wq.task(name="forking.leaves", queue="witness", failures_max=1)
+def leaves(how: str) -> None:
+    """Leaves programs behind whose parents end at once."""
+    for _ in range(5):
+        subprocess.run(["sh", "-c", "sleep 0.1 & exit 0"], check=True)
+    say("leaves", how, 5)
+
+
 def is_running(pid: int) -> bool:
     """Whether that process lives; one that nobody has waited for yet does not."""
     try:

@@ -16,6 +16,7 @@ from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, clean, record, table, text_of, write
 from workq.config.sqlite import is_there, sqlite_file
 from workq.errors import ConfigError, NotFound
+from workq.first_process import leave_first_process
 from workq.ledger import WorkerRow
 from workq.task import Task
 
@@ -47,6 +48,7 @@ def worker(ctx: click.Context, queues: list[str] | None, processes: int, threads
     """
     if ctx.invoked_subcommand is not None:
         return None
+    leave_first_process()
     session = ctx.ensure_object(Session)
     app, path = session.application()
     own = app.registry.queues()
