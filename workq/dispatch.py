@@ -20,6 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from workq.beat import Heart
@@ -74,6 +75,8 @@ class Dispatch:
         self._clock = clock
         self._unknown = Seldom(log, every_s=UNKNOWN_EVERY_S)
         """Names that are not in our registry."""
+        self._unknown_since: dict[str, str] = {}
+        """When each of them was met here first, by this host's clock."""
         self._suspects: deque[tuple[Claim, float | None]] = deque()
         """Claimed, and waiting to run alone; until when each has to start."""
         self._waiting_since = 0.0
@@ -180,7 +183,8 @@ class Dispatch:
             claim, handler, rng=self._rng, no_handler_wait_s=self._no_handler_wait_s, alike=alike
         )
         if handler is None:
-            self._unknown.warning("task.no_handler", reason=claim.name, task=claim.task_id, queue=claim.queue)
+            since = self._unknown_since.setdefault(claim.name, datetime.now(UTC).isoformat(timespec="seconds"))
+            self._unknown.warning("task.no_handler", reason=claim.name, task=claim.task_id, since=since)
         if ended is None and handler is not None and handler.ahead is not None:
             waiting = self._ahead.setdefault(handler.name, _Ahead(handler, handler.ahead, []))
             waiting.tasks.append(_Prepared(claim, start_by, arguments, is_alone))
