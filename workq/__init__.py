@@ -8,12 +8,13 @@ Importing this module is cheap: the client libraries of the servers are loaded w
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from workq.app import WorkQueue
     from workq.config import Times
-    from workq.context import Current, current
+    from workq.context import Current, TaskFields, current
     from workq.errors import (
         BrokerUnavailable,
         Cancel,
@@ -49,6 +50,7 @@ _HOMES = {
     "Times": "config",
     "Current": "context",
     "current": "context",
+    "TaskFields": "context",
     "Exponential": "retry",
     "Fixed": "retry",
     "Schedule": "retry",
@@ -87,6 +89,7 @@ __all__ = [
     "SoftTimeLimit",
     "State",
     "Task",
+    "TaskFields",
     "Times",
     "UnknownTask",
     "WorkQueue",
@@ -96,6 +99,8 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+logging.getLogger("workq").addHandler(logging.NullHandler())  # a library says nothing until it is asked to
 
 
 def __getattr__(name: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 _LOOK_EVERY_S = 0.5
+TASKS_MAX = 10
+"""Of tasks that share a call, so many are named in the records that it writes."""
 
 
 class Desk(Protocol):
@@ -231,8 +234,8 @@ def _is_in_event_loop() -> bool:
 
 
 _current: ContextVar[Current | None] = ContextVar("workq_current", default=None)
-_together: ContextVar[str | None] = ContextVar("workq_together", default=None)
-"""The name of a handler that runs several tasks in this call."""
+_together: ContextVar[tuple[str, Sequence[Claim]] | None] = ContextVar("workq_together", default=None)
+"""The name of a handler that runs several tasks in this call, and their claims."""
 
 
 def running() -> Claim:
@@ -254,10 +257,10 @@ def current() -> Current:
     """
     found = _current.get()
     if found is None:
-        if (name := _together.get()) is not None:
+        if (together := _together.get()) is not None:
             raise NotInTask(
-                f"{name!r} is called for several tasks at once (batch=), so that none of them is the current one, and "
-                "none has a transaction(); what is to be known of each goes into its argument"
+                f"{together[0]!r} is called for several tasks at once (batch=), so that none of them is the current "
+                "one, and none has a transaction(); what is to be known of each goes into its argument"
             )
         raise NotInTask("workq.current() works inside a running handler only; pass its id to other threads")
     return found
@@ -272,9 +275,9 @@ def enter(claim: Claim, desk: Desk) -> Current:
     return entered
 
 
-def enter_together(name: str) -> None:
+def enter_together(name: str, claims: Sequence[Claim]) -> None:
     """Begin a call of several tasks in this thread or coroutine."""
-    _together.set(name)
+    _together.set((name, claims))
 
 
 def leave_together() -> None:
@@ -285,3 +288,30 @@ def leave_together() -> None:
 def leave() -> None:
     """The attempt has ended."""
     _current.set(None)
+
+
+class TaskFields(logging.Filter):
+    """A filter for a handler of `logging`: it adds to each record the task whose handler writes it.
+
+    `task` is its id, `task_name` its name, `attempt` a number, `job` the id of its job, where it has one. In a call of
+    several tasks (`batch=`): `task_name`, `tasks` with the first ten ids, and `tasks_count`. What a record has already
+    is kept. Elsewhere nothing is added.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Always True: it drops nothing."""
+        for name, value in _fields().items():
+            vars(record).setdefault(name, value)
+        return True
+
+
+def _fields() -> dict[str, object]:
+    found = _current.get()
+    if found is not None:
+        fields: dict[str, object] = {"task": found.id, "task_name": found.name, "attempt": found.attempt}
+        return fields if found.job is None else fields | {"job": found.job}
+    together = _together.get()
+    if together is None:
+        return {}
+    name, claims = together
+    return {"task_name": name, "tasks": [one.task_id for one in claims[:TASKS_MAX]], "tasks_count": len(claims)}

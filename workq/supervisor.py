@@ -188,7 +188,7 @@ class Supervisor:
         log_level: int = logging.INFO,
     ) -> None:
         self.app = app
-        self.spec = WorkerSpec(app_path, list(queues), threads, is_drain, "", "", log_level)
+        self.spec = WorkerSpec(app_path, list(queues), threads, is_drain, "", "", log_level, app.settings.log_format)
         self.times = app.settings.times
         self._slots = [_Slot() for _ in range(processes)]
         self._deaths: list[_Death] = []

@@ -38,7 +38,7 @@ class Together:
     """Several tasks in one attempt: whom to call the handler with next, and what came of each."""
 
     def __init__(self, claims: Sequence[Claim], items: Sequence[Any], handler: Handler[..., Any]) -> None:
-        self._claims = claims
+        self.claims = claims
         self._items = items
         self._handler = handler
         self._said: dict[int, BaseException] = {}
@@ -96,7 +96,7 @@ class Together:
     def outcomes(self, rng: Random) -> list[Outcome]:
         """What is settled, in the order of the claims."""
         found = []
-        for place, claim in enumerate(self._claims):
+        for place, claim in enumerate(self.claims):
             try:
                 found.append(self._outcome(place, claim, rng))
             except NotRun as error:
@@ -104,7 +104,7 @@ class Together:
         return found
 
     def _begun(self) -> Steps:
-        last = {place for place, claim in enumerate(self._claims) if claim.failures + 1 >= claim.failures_max}
+        last = {place for place, claim in enumerate(self.claims) if claim.failures + 1 >= claim.failures_max}
         return bisected(self._items, is_last=lambda part, _: not last.isdisjoint(part))
 
     def _go_on(self, answer: Answered | Raised) -> None:
@@ -141,7 +141,7 @@ def call(
 
     `until`: by this clock, when the time of the attempt is up; no further call begins then.
     """
-    context.enter_together(handler.name)
+    context.enter_together(handler.name, together.claims)
     try:
         while (items := together.part) is not None:
             if clock() > until:
@@ -160,7 +160,7 @@ def call(
 
 async def call_async(together: Together, handler: Handler[..., Any]) -> None:
     """`call` of a coroutine function, under its soft limit, in this event loop."""
-    context.enter_together(handler.name)
+    context.enter_together(handler.name, together.claims)
     try:
         async with asyncio.timeout(handler.time_limit_s) as limit:
             while (items := together.part) is not None:

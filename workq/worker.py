@@ -39,13 +39,14 @@ from workq.bands import all_of
 from workq.beat import Heart
 from workq.board import Board
 from workq.broker import Consumer
+from workq.context import TaskFields
 from workq.custody import Custody
 from workq.errors import ConfigError, LeaseLost, Unavailable, WorkqError
 from workq.evidence import EXIT_BROKEN, EXIT_LEASE_LOST
 from workq.held import held_for
 from workq.incarnation import Incarnation
 from workq.intake import Intake, Parts
-from workq.logs import configure, flush, shut_down
+from workq.logs import Form, configure, flush, shut_down
 from workq.pool import Pool
 from workq.prefetch import Prefetch
 from workq.readiness import wait_until_ready
@@ -77,6 +78,7 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     board: str
     stacks: str
     log_level: int = logging.INFO
+    log_format: Form = "text"
 
 
 class Worker:
@@ -314,7 +316,7 @@ def main() -> int:
         try:
             app = load_app(spec.app)
         finally:  # by now the application has configured logging, or has not
-            configure(spec.log_level)
+            configure(spec.log_level, form=spec.log_format, fields=TaskFields())
         app.registry.freeze()
         stop = _told_to_stop(supervisor)
         if not wait_until_ready(lambda: app.existing, pause=stop.wait):

@@ -201,7 +201,14 @@ class TestDryRun:
 
         rows = dict(line.rsplit(maxsplit=1) for line in ran.out.splitlines()[1:])
         assert rows == {name.replace("_", " "): str(count) for name, count in (EXPECTED | MARKERS).items()}
-        assert ran.err == ""
+        assert deaths(ran.err) == EXPECTED["dead"]
+
+
+def deaths(said: str) -> int:
+    """How many tasks are told to be dead: nothing else is said."""
+    lines = said.splitlines()
+    assert all(" ERROR " in line and " task.dead task=" in line for line in lines), said
+    return len(lines)
 
 
 class TestEvery:
@@ -222,7 +229,8 @@ class TestEvery:
         assert {name: first[name] for name in EXPECTED} == EXPECTED
         assert first["at"].endswith("Z")
         assert promoted == 6
-        assert (sweeper.returncode, rest, err) == (0, b"", b"")
+        assert (sweeper.returncode, rest) == (0, b"")
+        assert deaths(err.decode()) == EXPECTED["dead"]
 
     def test_a_ledger_that_is_away_is_one_line_and_it_goes_on(self, cli: Cli) -> None:
         cli.record("shop.add", 1)

@@ -17,7 +17,6 @@ from workq.cli.session import Session
 from workq.cli.show import Column, answer, table, write
 from workq.config import Settings
 from workq.incarnation import this_person
-from workq.logs import configure
 from workq.places import Kind
 
 _EXAMPLES = """
@@ -46,7 +45,7 @@ def audit(ctx: click.Context, is_repair: bool, is_scan: bool, wait_s: float, que
     none but some tasks could not be proved within --wait.
     """
     session = ctx.ensure_object(Session)
-    configure(logging.INFO if session.is_verbose else logging.CRITICAL)
+    session.configure_log(logging.INFO if session.is_verbose else logging.CRITICAL)
     stores, settings = session.stores(), session.settings()
     audited = look(
         stores,

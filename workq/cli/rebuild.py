@@ -15,7 +15,6 @@ from workq.cli.group import Command
 from workq.cli.inputs import BandName
 from workq.cli.session import Session
 from workq.cli.show import Column, answer, table, write
-from workq.logs import configure
 
 _TELL_EVERY_S = 2.0
 _EXAMPLES = """
@@ -43,7 +42,7 @@ def rebuild(ctx: click.Context, queue: str | None, yes: bool, dry_run: bool) -> 
     from workq.rebuild import rebuild as fill
 
     session = ctx.ensure_object(Session)
-    configure(logging.INFO if session.is_verbose else logging.CRITICAL)
+    session.configure_log(logging.INFO if session.is_verbose else logging.CRITICAL)
     stores, settings = session.stores(), session.settings()
     queues = None if queue is None else list(meant(queue))
     counts = {name: number for name, number in count(stores, queues).items() if number or name == queue}

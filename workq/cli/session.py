@@ -153,6 +153,12 @@ class Session:
             self._said.add(settings.ledger)
             self.note(f"using {settings.ledger}; set WORKQ_LEDGER_URL to change")
 
+    def configure_log(self, level: int) -> None:
+        """Begin to log, as the settings say, or the application itself."""
+        from workq.logs import configure
+
+        configure(level, form=self.settings().log_format)
+
     def urls(self) -> list[str]:
         """Every URL of the settings that were loaded, with their passwords."""
         if self._app is None:
@@ -192,6 +198,20 @@ def global_options() -> list[click.Parameter]:
     ]
 
 
+def _take_log_format(_ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        os.environ["WORKQ_LOG_FORMAT"] = value
+
+
+log_format_option = click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    expose_value=False,
+    is_eager=True,
+    callback=_take_log_format,
+    help="the log as lines of text or of JSON [WORKQ_LOG_FORMAT]",
+)
+"""Of the commands that log."""
 pass_session = click.make_pass_decorator(Session, ensure=True)
 
 

@@ -20,11 +20,11 @@ import click
 from workq.cli import exits
 from workq.cli.group import Command
 from workq.cli.inputs import Choices, Duration, WholeNumber
-from workq.cli.session import Session
+from workq.cli.session import Session, log_format_option
 from workq.cli.show import Column, answer, in_json, instant, line, table, write
 from workq.config import Settings
 from workq.errors import BrokerUnavailable, ConfigError, LedgerReplaced, Refused, Unavailable
-from workq.logs import configure, printer
+from workq.logs import printer
 from workq.stores import Stores
 from workq.sweep import STEPS, Swept
 from workq.sweep import sweep as one_pass
@@ -78,6 +78,7 @@ _SHOWN_MAX = 200
 @click.option("--yes", is_flag=True, help="with --apply: do not ask")
 @click.option("--only", type=Choices(STEPS), metavar="STEPS", help=f"some of {','.join(STEPS)}")
 @click.option("--limit", type=WholeNumber(1, 1_000_000), help="rows of each step  [default: 1000]")
+@log_format_option
 @click.pass_context
 def sweep(
     ctx: click.Context,
@@ -109,7 +110,7 @@ def sweep(
     if yes and apply_from is None:
         raise click.UsageError("--yes belongs to --apply", ctx)
     session = ctx.ensure_object(Session)
-    configure(logging.INFO if session.is_verbose else logging.CRITICAL)
+    session.configure_log(logging.INFO if session.is_verbose else logging.ERROR)
     steps = only or list(STEPS)
     if apply_from is not None:
         return _apply(session, apply_from, yes=yes)

@@ -12,7 +12,7 @@ from workq.cli.documents import certificate, worker_in_full
 from workq.cli.documents import worker as document
 from workq.cli.group import Group, nearest
 from workq.cli.inputs import QueueNames, WholeNumber
-from workq.cli.session import Session, pass_session
+from workq.cli.session import Session, log_format_option, pass_session
 from workq.cli.show import Column, answer, clean, record, table, text_of, write
 from workq.config.sqlite import is_there, sqlite_file
 from workq.errors import ConfigError, NotFound
@@ -40,6 +40,7 @@ workq worker show web-7.d93f29b9.29304
     help="threads of each, and coroutines at once: 1 to 1000",
 )
 @click.option("--drain", is_flag=True, help="leave when nothing is due")
+@log_format_option
 @click.pass_context
 def worker(ctx: click.Context, queues: list[str] | None, processes: int, threads: int, drain: bool) -> int | None:
     """Run the tasks of your application, until SIGTERM or Ctrl-C.
@@ -64,11 +65,10 @@ def worker(ctx: click.Context, queues: list[str] | None, processes: int, threads
     if file is not None and not is_there(file):  # one that was deleted is not made anew without a word
         session.note(f"making a new ledger: {file.absolute()}")
 
-    from workq.logs import configure
     from workq.supervisor import Supervisor
 
-    level = logging.DEBUG if session.is_verbose else logging.WARNING if session.is_quiet else logging.INFO
-    configure(level)
+    level = logging.DEBUG if session.is_verbose else logging.ERROR if session.is_quiet else logging.INFO
+    session.configure_log(level)
     return Supervisor(
         app,
         app_path=path,

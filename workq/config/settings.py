@@ -15,6 +15,7 @@ from workq.config.times import Times
 from workq.config.urls import check_broker_url, check_inflight_url, check_ledger_url, check_proxy_url, masked
 from workq.config.values import as_float, is_number, kind_of
 from workq.errors import ConfigError
+from workq.logs.forms import FORMS, Form
 from workq.names import check_namespace
 
 QueueType = Literal["quorum", "classic"]
@@ -49,6 +50,7 @@ class Settings:
         webhook_schemes: `http,https`, or one of them.
         webhook_proxy: the proxy that they go through; None: none, whatever other variables of the environment say.
         secret_key: with which the secrets of endpoints are encrypted (see webhooks/vault.py); None: they are not.
+        log_format: of the commands that log, where the application has not configured logging: `text` or `json`.
         origins: where each value came from, by name: "argument", "environment WORKQ_LEDGER_URL", "workq.toml",
             "pyproject.toml [tool.workq]" or "default".
         warnings: what was accepted but should be put right; for stderr, or a log.
@@ -73,6 +75,7 @@ class Settings:
     webhook_schemes: str = "http,https"
     webhook_proxy: str | None = None
     secret_key: str | None = None
+    log_format: Form = "text"
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
     warnings: tuple[str, ...] = field(default=(), compare=False)
     secret_files: tuple[Path, ...] = field(default=(), compare=False)
@@ -203,6 +206,11 @@ def _check_queue_type(value: object) -> None:
         raise ConfigError(f"must be {' or '.join(get_args(QueueType))}")
 
 
+def _check_log_format(value: object) -> None:
+    if value not in FORMS:
+        raise ConfigError(f"must be {' or '.join(FORMS)}")
+
+
 def _check_schemes(value: object) -> None:
     if not isinstance(value, str) or not {part.strip() for part in value.split(",")} <= {"http", "https"}:
         raise ConfigError("must be http, https or http,https")
@@ -241,4 +249,5 @@ _CHECKS: Final[Mapping[str, Callable[[Any], object]]] = {
     "webhook_schemes": _check_schemes,
     "webhook_proxy": check_proxy_url,
     "secret_key": _check_text,
+    "log_format": _check_log_format,
 }

@@ -53,6 +53,7 @@ _VARIABLES: Final = {
     "webhook_schemes": "WORKQ_WEBHOOK_SCHEMES",
     "webhook_proxy": "WORKQ_WEBHOOK_PROXY",
     "secret_key": "WORKQ_SECRET_KEY",
+    "log_format": "WORKQ_LOG_FORMAT",
 }
 _NUMBER_VARIABLES: Final = {
     "retention_s": "WORKQ_RETENTION_S",

@@ -17,6 +17,8 @@ from workq.logs.buffer import FLUSH_S, Buffer, LineBuffer, RecordBuffer
 from workq.logs.forms import FORMS, Form, SaidForm
 from workq.logs.seldom import tell_counts
 
+__all__ = ["Form", "configure", "flush", "printer", "shut_down"]
+
 _buffers: list[Buffer[Any]] = []
 """What `flush` waits for."""
 
