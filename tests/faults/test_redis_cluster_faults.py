@@ -315,3 +315,24 @@ def test_a_scratch_namespace_is_removed_from_the_node_that_has_it(world: World) 
         client.delete(*found)
 
     assert world.keys(world.home) == []
+
+
+# Another hand writes there.
+
+
+def test_in_a_cluster_too_keys_of_another_type_are_moved_aside_and_what_is_held_is_written_again(world: World) -> None:
+    for name in ("leases", "inflight:mail"):
+        key = f"{{{world.namespace}}}:{name}"
+        world.home.tell("DEL", key)
+        world.home.tell("RPUSH", key, "theirs")
+
+    restored = world.store.beat("ada", lease_s=LONG_S, entries=world.entries).restored
+
+    assert restored == len(world.entries)
+    assert world.held() == ids(world.entries)
+    wrong, aside = world.store.of_another_type()
+    assert wrong == []
+    assert sorted(name.partition(":aside:")[0] for name in aside) == [
+        f"{{{world.namespace}}}:inflight:mail",
+        f"{{{world.namespace}}}:leases",
+    ]

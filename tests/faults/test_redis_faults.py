@@ -14,7 +14,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,9 @@ from tests.contract.inflight import LONG_S, claimed, ids, pairs, until
 from tests.contract.test_inflight_contract import disagreements
 from tests.faults import silence
 from workq import WorkQueue
+from workq.config import Settings
+from workq.doctor import Level
+from workq.doctor.redis import look
 from workq.errors import ConfigError, InFlightUnavailable, LeaseLost
 from workq.incarnation import ID_MAX
 from workq.inflight import Entry
@@ -629,3 +633,89 @@ def test_the_log_cuts_a_name_that_a_stranger_has_written_into_redis(
     assert done.reaped_workers == 1
     assert [record.__dict__["worker"] for record in caplog.records] == [name[:ID_MAX]]
     assert admin.zcard(f"{{{NAMESPACE}}}:leases") == 0
+
+
+# Another hand writes there.
+
+
+def spoil(admin: Any, *names: str) -> None:
+    """Make each of these keys of workq's a list, which none of them is."""
+    for name in names:
+        key = f"{{{NAMESPACE}}}:{name}"
+        admin.delete(key)
+        admin.rpush(key, "theirs")
+
+
+@pytest.mark.parametrize("name", ["epoch", "leases", "lost", "inflight:mail", "held:ada", "held:bob"])
+def test_a_key_that_another_hand_has_made_one_of_another_type_is_moved_aside_and_what_is_held_is_written_again(
+    admin: Any, inflight: RedisInFlight, name: str
+) -> None:
+    held, of_bob = entries(10), entries(1)
+    inflight.join("bob", lease_s=0.0)  # so ada may take what he holds
+    admin.hset(f"{{{NAMESPACE}}}:inflight:mail", of_bob[0].task_id, "1|5|bob")
+    admin.set(f"{{{NAMESPACE}}}:epoch", 1000)
+    inflight.hold(held, by="ada")
+    spoil(admin, name)
+
+    inflight.beat("ada", lease_s=LONG_S, entries=[*held, *of_bob])
+
+    assert {hold.task_id for hold in inflight.held_by("ada")} == ids([*held, *of_bob])
+    assert list(inflight.leases())[-1] == "ada"
+    assert inflight.epoch_age_s() < HANG_S * 60, "nobody is reaped for three beats, as after a wipe"
+    [aside] = admin.keys(f"{{{NAMESPACE}}}:{name}:aside:*")
+    assert admin.lrange(aside, 0, -1) == ["theirs"]
+    assert inflight.of_another_type() == ([], [aside])
+    admin.delete(aside)
+    assert inflight.of_another_type() == ([], [])
+
+
+ALL_OURS = ("epoch", "leases", "lost", "aside", "inflight:mail", "held:ada")
+CALLS: dict[str, Callable[[RedisInFlight], object]] = {
+    "hold": lambda store: store.hold(entries(1), by="ada"),
+    "beat": lambda store: store.beat("ada", lease_s=LONG_S, entries=entries(1)),
+    "extend": lambda store: store.extend("ada", lease_s=LONG_S),
+    "release": lambda store: store.release(pairs(entries(1)), by="ada"),
+    "leave": lambda store: store.leave("ada"),
+    "forget": lambda store: store.forget("ada"),
+    "leases": lambda store: store.leases(),
+    "held_by": lambda store: store.held_by("ada"),
+    "holds": lambda store: store.holds("mail"),
+    "epoch_age_s": lambda store: store.epoch_age_s(),
+}
+
+
+@pytest.mark.parametrize("first", CALLS)
+def test_whichever_call_meets_keys_of_another_type_first_all_calls_go_on(
+    admin: Any, inflight: RedisInFlight, first: str
+) -> None:
+    inflight.hold(entries(3), by="ada")
+    spoil(admin, *ALL_OURS)
+    wrong, _ = inflight.of_another_type()
+
+    with suppress(LeaseLost):  # it is one of those that are moved
+        CALLS[first](inflight)
+    for call in CALLS.values():
+        with suppress(LeaseLost):
+            call(inflight)
+
+    assert {"{faults}:epoch", "{faults}:leases", "{faults}:lost", "{faults}:aside"} <= set(wrong)
+    assert sorted(name.rpartition(":aside:")[0] for name in admin.keys("*:aside:*")) == sorted(
+        f"{{{NAMESPACE}}}:{name}" for name in ALL_OURS
+    )
+
+
+def test_doctor_names_keys_of_another_type_and_those_that_were_moved_aside(
+    server: Redis, admin: Any, inflight: RedisInFlight
+) -> None:
+    def told() -> dict[Level, str]:
+        found = look(Settings.load(inflight=server.url, namespace=NAMESPACE))
+        return {check.level: check.message for check in found if f"{NAMESPACE}}}:leases" in check.message}
+
+    assert told() == {}
+    spoil(admin, "leases")
+    before = told()
+    inflight.leases()
+    after = told()
+
+    assert "of another type" in before[Level.ERROR]
+    assert "moved aside" in after[Level.WARNING]

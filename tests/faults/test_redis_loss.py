@@ -88,6 +88,32 @@ def test_a_wipe_while_a_hundred_tasks_run_reaps_nobody_and_everything_is_held_ag
     check_once(leg, 100)
 
 
+def test_keys_of_another_type_under_running_tasks_stop_nothing_and_everything_is_held_again_in_time(
+    leg: Leg, admin: Any
+) -> None:
+    """D1: by another hand, which wrote over the holds of a queue, and over the leases."""
+    prefix = f"{{{leg.app.settings.namespace}}}:"
+    inflight = leg.app.stores.inflight
+    held_open(leg, 20)
+    with leg.fleet(processes=1, threads=24) as fleet:
+        wait_running(leg, 20)
+        wait_until(lambda: len(inflight.holds("witness")) == 20, timeout_s=10, what="all are held")
+        for name in ("inflight:witness", "leases"):
+            admin.set(prefix + name, "theirs")
+        began = time.monotonic()
+        wait_until(lambda: len(inflight.holds("witness")) == 20, timeout_s=10, what="held again")
+        took_s = time.monotonic() - began
+        notes(leg, 5, 0.0)
+        wait_until(lambda: len(leg.starts()) == 25, timeout_s=20, what="work goes on")
+        tell(leg.folder / "witness")
+        leg.wait_settled(timeout_s=40)
+        assert "child_died" not in fleet.text()
+        assert reaped(leg) == []
+    assert took_s < 3 * leg.app.settings.times.beat_s + ROOM_S
+    assert {admin.get(name) for name in admin.keys(f"{prefix}*:aside:*")} == {"theirs"}
+    check_once(leg, 25)
+
+
 def test_wipes_while_workers_fetch_end_no_process_and_start_nothing_twice(leg: Leg, admin: Any) -> None:
     """F45: a lease that vanished between two beats is no proof of anything: the next beat brings it back."""
     rng = Random(45)

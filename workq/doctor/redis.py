@@ -30,6 +30,7 @@ def look(settings: Settings) -> Iterator[Check]:
     inflight = RedisInFlight(url, namespace=settings.namespace, socket_s=settings.times.redis_socket_s)
     try:
         yield Check("inflight", Level.OK, f"{masked(url)}: {inflight.check()}")
+        yield from _of_another_type(*inflight.of_another_type())
     finally:
         inflight.close()
     nodes = node_urls(url)
@@ -38,6 +39,28 @@ def look(settings: Settings) -> Iterator[Check]:
         for check in _settings(node, settings.times.redis_socket_s, is_cluster=is_cluster):
             told = f"node {masked(node)}: {check.message}" if is_cluster else check.message
             yield Check(check.area, check.level, told)
+
+
+def _of_another_type(wrong: list[str], aside: list[str]) -> Iterator[Check]:
+    if wrong:
+        yield Check(
+            "inflight",
+            Level.ERROR,
+            f"{_some(wrong)}: of another type than workq gives it, by another's hand; a worker's next call moves it "
+            "aside. Keep other programs from this namespace's keys",
+        )
+    if aside:
+        yield Check(
+            "inflight",
+            Level.WARNING,
+            f"{_some(aside)}: moved aside, because another hand had changed its type; workers write again what they "
+            "hold. Find out who did it, then delete it: redis-cli DEL",
+        )
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
 
 
 def _settings(url: str, socket_s: float, *, is_cluster: bool) -> Iterator[Check]:

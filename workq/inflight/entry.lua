@@ -9,6 +9,7 @@
 --
 -- prefix .. inflight:<queue>  hash  id -> "attempt|since in ms|worker"; attempt is empty until the task is claimed
 -- prefix .. held:<worker>     set   "queue|id": the same entries, by holder
+-- prefix .. aside             zset  name of a key that was moved aside (see aside.lua) -> when, in ms
 -- Both names are put together here. The hash tag keeps them in the slot of the declared keys.
 --
 -- A script that has not written anything yet is refused by a full Redis (maxmemory) at its first write that needs

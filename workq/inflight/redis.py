@@ -11,6 +11,8 @@ Who decides: the ledger. Whoever can write here can delay work, never settle it.
 - Redis was wiped: `epoch_age_s` is young; each worker's next beat grants its lease anew and writes its holds again.
 - Redis is full (`maxmemory`): `hold` is refused and nothing of it is written; beats and releases go on.
 - A cluster (redis+cluster://): see redis_cluster.py. Only the node that serves the namespace matters.
+- Another hand has made a key of ours one of another type: it is moved aside by a rename, never deleted, and the call is
+  made again. What it held is written again by the next beats, as after a wipe. Logged; `workq doctor` names it.
 - The clock of Redis is set back: the lease of a worker that dies before its next beat lasts that much longer here; a
   sweep does not believe it (see sweep.py).
 
@@ -21,6 +23,7 @@ On the nodes of a cluster also `+asking`, to follow a slot that moves, and `+clu
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 import socket
@@ -57,13 +60,15 @@ _OPTION: Final = re.compile(
     "db|protocol|username|password|client_name|socket_keepalive|health_check_interval|max_connections|ssl_[a-z_]+"
 )
 """What the URL's query may say. Timeouts are a setting; retries are refused: redis-py would repeat what timed out."""
-_SCRIPTS: Final = ("beat", "extend", "hold", "holds", "leases", "leave", "release")
+_SCRIPTS: Final = ("aside", "beat", "extend", "hold", "holds", "leases", "leave", "release")
 _REASON_MAX: Final = 500
 _NO_LOGIN: Final = ("WRONGPASS", "NOAUTH", "invalid password")
 _NO_DATABASE: Final = ("DB index", "invalid DB", "Invalid Database")
 _LASTING: Final = (redis.exceptions.AuthenticationError, redis.exceptions.InvalidResponse)
+_NAMING_QUEUES: Final = ("beat", "hold", "release")
 _encoder: Final = msgspec.json.Encoder()
 T = TypeVar("T")
+log = logging.getLogger("workq.inflight")
 
 
 class RedisInFlight:
@@ -207,7 +212,42 @@ class RedisInFlight:
 
     def _call(self, script: str, about: str, *args: str | bytes) -> Any:
         arguments = [self._prefix, about, *args]
-        return self._ask(lambda client: self._scripts[script](keys=self._keys, args=arguments, client=client))
+
+        def run(client: redis.Redis) -> Any:
+            return self._scripts[script](keys=self._keys, args=arguments, client=client)
+
+        def question(client: redis.Redis) -> Any:
+            try:
+                return run(client)
+            except redis.exceptions.ResponseError as error:
+                if not _says(str(error), "WRONGTYPE"):
+                    raise
+            queues = [group[0] for group in msgspec.json.decode(args[0])] if script in _NAMING_QUEUES else []
+            if moved := self._aside(client, about, queues, "move"):
+                log.warning("inflight.moved_aside", extra={"keys": moved})
+            return run(client)
+
+        return self._ask(question)
+
+    def _aside(self, client: redis.Redis, about: str, queues: Sequence[str], how: str) -> list[str]:
+        found = self._scripts["aside"](
+            keys=self._keys, args=[self._prefix, about, _encoder.encode(queues), how], client=client
+        )
+        return [name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name) for name in found]
+
+    def of_another_type(self) -> tuple[list[str], list[str]]:
+        """Keys of ours that another hand has made ones of another type: those that still are, and those moved aside.
+
+        Changes nothing. Those moved aside are named for as long as they are there.
+        """
+
+        def question(client: redis.Redis) -> tuple[list[str], list[str]]:
+            wrong = self._aside(client, "", [], "look")
+            names: Any = [] if self._prefix + "aside" in wrong else client.zrange(self._prefix + "aside", 0, -1)
+            kept = [name if isinstance(name, str) else name.decode("utf-8", "replace") for name in names]
+            return wrong, [name for name in kept if client.exists(name)]
+
+        return self._ask(question)  # type: ignore[no-any-return]
 
     def _ask(self, question: Callable[[redis.Redis], Any]) -> Any:
         """One question to Redis; of a cluster, to the node that serves the namespace."""
