@@ -22,8 +22,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 from workq.errors import Unavailable
 from workq.failpoints import reach
@@ -36,6 +36,21 @@ from workq.task import Claim
 log = logging.getLogger("workq.held")
 
 UNRELEASED_MAX = 10_000
+
+
+class _Call:
+    """One call that claims. It is among the calls that are open as long as its block lasts; thread-safe."""
+
+    __slots__ = ("_open",)
+
+    def __init__(self, calls: set[object]) -> None:
+        self._open = calls
+
+    def __enter__(self) -> None:
+        self._open.add(self)
+
+    def __exit__(self, *_: object) -> None:
+        self._open.discard(self)
 
 
 class Held:
@@ -71,17 +86,9 @@ class Held:
                     new.append(entry)
         return new
 
-    @contextmanager
-    def claiming(self) -> Iterator[None]:
+    def claiming(self) -> AbstractContextManager[None]:
         """Around each call that claims, up to `claimed` with its answer."""
-        call = object()
-        with self._changing:
-            self._calls.add(call)
-        try:
-            yield
-        finally:
-            with self._changing:
-                self._calls.discard(call)
+        return _Call(self._calls)
 
     def claimed(self, claims: Sequence[Claim]) -> None:
         """The ledger has granted these to this process; of what is held, attempts and queues are known now."""
