@@ -18,6 +18,7 @@ from workq.config.sqlite import is_there, sqlite_file
 from workq.errors import ConfigError, NotFound
 from workq.first_process import leave_first_process
 from workq.ledger import WorkerRow
+from workq.patched import check_unpatched
 from workq.task import Task
 
 _EXAMPLES = """
@@ -52,6 +53,7 @@ def worker(ctx: click.Context, queues: list[str] | None, processes: int, threads
     leave_first_process()
     session = ctx.ensure_object(Session)
     app, path = session.application()
+    check_unpatched(path)
     own = app.registry.queues()
     if not own:
         raise ConfigError(f"{path} has no tasks; register them with @wq.task in its module, or in one that it imports")
