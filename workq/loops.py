@@ -1,9 +1,10 @@
-"""Loops: at the top of a loop, a thread raises by itself what another thread wants raised in it. Only on CPython 3.13.
+"""Loops: at the top of a loop, a thread raises by itself what another thread wants raised in it. From CPython 3.13 on.
 
-There the compiler leaves the jump at the end of a `while` loop out of the exception table, and what another thread
-raises mostly arrives at that jump: the `finally`, `with` and `except` around the loop are skipped, and a lock that they
-would give back stays taken (python/cpython#130279; 3.11 and 3.12 jump before they look, 3.14 has the jump in the
-table). So where a thread is in such a loop, the place that the loop jumps to calls back into that very thread.
+The compiler leaves the jumps at the end of some loops, most of them `while` loops, out of the exception table. Since
+3.13 the interpreter looks for what another thread raises before it jumps (3.11 and 3.12 jump first). The `finally`,
+`with` and `except` around such a loop are then skipped, and a lock that they would give back stays taken
+(python/cpython#130279). So where a thread is in such a loop, the place that the loop jumps to calls back into that very
+thread.
 
 A call in the loop may take long, and then the thread does not come by: after a while the caller raises in the usual
 way. If another tool has the place that `sys.monitoring` would give to this one, the usual way is the only one.
@@ -17,7 +18,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from types import CodeType
 
-if sys.version_info[:2] == (3, 13):
+if sys.version_info >= (3, 13):
     _events = sys.monitoring
     _TOOL = 4  # the others have names: debugger, coverage, profiler, optimizer
 

@@ -279,7 +279,7 @@ def test_whenever_it_comes_a_lock_that_is_taken_in_a_whole_step_is_given_back(sw
 
 @pytest.mark.parametrize("loop", ["quick", "without a branch", "waits in a call"])
 def test_a_handler_gives_back_what_it_holds_around_a_loop_wherever_its_limit_comes(loop: str, switching: None) -> None:
-    """CPython 3.13 left out `finally` and `with` around a `while` loop, in nine of ten limits."""
+    """CPython skips `finally` and `with` around some loops since 3.13, when the exception is of another thread."""
     lock, never = threading.Lock(), threading.Event()
 
     def handler(begun: threading.Event) -> None:
