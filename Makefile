@@ -43,7 +43,13 @@ demo-webhooks: $(FULL) ## 2,000 webhooks to five receivers, four of them difficu
 test: $(FULL) servers ## all tests, against private servers; a missing server is a failure (LEGS=both: each fault on SQLite too)
 	@echo "test: unit, contract, simulation, fault and system tests; private servers on free ports; nothing is skipped"
 	@$(BIN)/python -m compileall -q workq tests # where Python writes no bytecode by itself, each of some thousand processes would
+	@scripts/pythons.sh
 	@$(BIN)/pytest --require=all --numprocesses=5 --dist=worksteal $(if $(LEGS),--both-legs)
+
+.PHONY: pythons
+pythons: $(FULL) servers ## unit, contract and simulation tests on each Python that is promised; fetches those that are missing (root)
+	@echo "pythons: what this machine lacks comes from newer suites of Debian, below .pythons"
+	@scripts/pythons.sh --all
 
 LONG := $(foreach name,audit chaos dead delays jobs keys kills limits lost_hints order promises scale transaction webhooks,tests/system/test_$(name).py)
 
@@ -107,8 +113,8 @@ format: $(FULL) ## rewrite the files in the one format, and fix what the linter 
 	@$(BIN)/ruff check --fix .
 
 .PHONY: clean
-clean: ## remove .venv, .bench, caches and build results
-	@rm -rf $(VENV) .bench build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+clean: ## remove .venv, .pythons, .bench, caches and build results
+	@rm -rf $(VENV) .pythons .bench build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

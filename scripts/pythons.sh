@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# Run the unit, contract and simulation tests on each Python that the classifiers of pyproject.toml name, apart from the
+# one of .venv, which runs all tests. Without --all: the Pythons that this machine has. With --all: the others too, from
+# newer suites of Debian in a folder (root, debootstrap, about a minute each); one that cannot be had is a failure.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+below=.pythons
+suites=(trixie forky) # from the oldest
+
+fail() {
+    echo "pythons: $*" >&2
+    exit 1
+}
+
+is_version() { # program, 3.x: whether it runs, and is that version
+    [ "$("$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)" = "$2" ]
+}
+
+on_this_machine() { # 3.x: prints a program
+    local candidate
+    for candidate in "python$1" "${PYENV_ROOT:-$HOME/.pyenv}"/versions/"$1".*/bin/python3; do
+        if is_version "$candidate" "$1"; then
+            command -v "$candidate"
+            return
+        fi
+    done
+    return 1
+}
+
+from_debian() { # 3.x: prints a program below the folder of a suite, which is made when it is missing
+    local suite folder mirror program
+    command -v debootstrap >/dev/null && command -v patchelf >/dev/null ||
+        apt-get install --yes --no-install-recommends debootstrap patchelf >"$below/apt.log" 2>&1 ||
+        fail "apt-get install debootstrap patchelf failed: $(tail -n 1 "$below/apt.log")"
+    mirror=$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' | grep -m 1 '/debian/*$') || fail "apt has no mirror of Debian"
+    for suite in "${suites[@]}"; do
+        folder=$PWD/$below/$suite
+        program=$folder/usr/bin/python$1
+        if [ ! -x "$program" ]; then
+            rm -rf "$folder"
+            debootstrap --variant=minbase --include="python$1,python$1-venv" "$suite" "$folder" "$mirror" \
+                /usr/share/debootstrap/scripts/sid >"$below/$suite.log" 2>&1 || continue
+            # its own loader and libraries, so that it runs beside this machine's servers
+            patchelf --set-interpreter "$folder/usr/lib64/ld-linux-x86-64.so.2" --force-rpath \
+                --set-rpath "$folder/usr/lib/x86_64-linux-gnu" "$program"
+        fi
+        if is_version "$program" "$1"; then
+            echo "$program"
+            return
+        fi
+    done
+    return 1
+}
+
+environment() { # 3.x, program: makes .pythons/3.x
+    local folder=$below/$1 wheels
+    [ "$folder/.installed" -nt pyproject.toml ] && return
+    echo "pythons: installing workq with all extras and tools into $folder"
+    rm -rf "$folder"
+    "$2" -m venv --without-pip "$folder"
+    "$folder/bin/python" -m ensurepip --default-pip >/dev/null 2>&1 || {
+        wheels=("$(dirname "$2")"/../share/python-wheels/pip-*.whl) # Debian's ensurepip looks below /usr only
+        "$folder/bin/python" "${wheels[0]}/pip" install --quiet --disable-pip-version-check "${wheels[0]}"
+    }
+    "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --editable '.[all,dev]'
+    touch "$folder/.installed"
+}
+
+mkdir -p "$below"
+told=()
+missing=()
+for version in $(sed -n 's/.*Programming Language :: Python :: \(3\.[0-9]*\)".*/\1/p' pyproject.toml); do
+    is_version .venv/bin/python "$version" && continue
+    if ! program=$(on_this_machine "$version") && ! { [ "${1:-}" = --all ] && program=$(from_debian "$version"); }; then
+        missing+=("$version")
+        continue
+    fi
+    environment "$version" "$program"
+    echo "pythons: $("$program" -V), unit, contract and simulation tests"
+    "$below/$version/bin/python" -m pytest --require=all --numprocesses=5 --dist=worksteal -q \
+        tests/unit tests/contract tests/simulation | tee "$below/$version.log"
+    told+=("$("$program" -V): $(tail -n 1 "$below/$version.log")")
+done
+[ "${#told[@]}" -eq 0 ] || printf 'pythons: %s\n' "${told[@]}"
+if [ "${#missing[@]}" -gt 0 ]; then
+    [ "${1:-}" != --all ] || fail "not to be had: Python ${missing[*]} (see $below/*.log)"
+    echo "pythons: not on this machine: Python ${missing[*]} (make pythons fetches them)"
+fi
