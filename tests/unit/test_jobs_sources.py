@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import create_engine, text
+from sqlalchemy import NullPool, create_engine, text
 
 from workq.errors import ConfigError
 from workq.jobs.sources import CsvFile, Items, JsonLines, Keyset, Range, Source, Steps
@@ -55,7 +55,8 @@ SOURCES: dict[str, Callable[[Path], Source]] = {
         table(folder), "SELECT id FROM product WHERE id > :cursor ORDER BY id LIMIT :limit"
     ),
     "keyset rows": lambda folder: Keyset(
-        create_engine(table(folder)), "SELECT id, name FROM product WHERE id > :cursor ORDER BY id LIMIT :limit"
+        create_engine(table(folder), poolclass=NullPool),
+        "SELECT id, name FROM product WHERE id > :cursor ORDER BY id LIMIT :limit",
     ),
     "json lines": lambda folder: JsonLines(
         written(folder, "a.jsonl", "".join(f'{{"ü": {n}}}\n' + "\n" * (n % 2) for n in range(7)))
