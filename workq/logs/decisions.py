@@ -53,6 +53,6 @@ def log_decision(
         log.handle(record)
 
     def write_rest(count: int) -> None:
-        log.log(level, event, extra={"count": count, "of": of, "kind": kind or None})
+        log.log(level, event, extra={"count": count, "of": of, **({"kind": kind} if kind else {})})
 
     _seldom.note((event, of, kind), write, rest=write_rest)

@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 
 from tests.contract.given import Clock
-from tests.contract.ledger.steps import Steps
+from tests.contract.ledger.job_steps import JobSteps
+from tests.contract.ledger.webhook_steps import WebhookSteps, failed, sent
 from workq.errors import LedgerUnavailable
 from workq.incarnation import Incarnation
+from workq.job import NewJob
 from workq.ledger import Evidence, Ledger
 from workq.ledger.database import Database
 from workq.logs import decisions
 from workq.run import describe
-from workq.task import Cancelled, Dead, Done, Failed, HandedBack, Outcome, Settlement, Snoozed
+from workq.task import Cancelled, Dead, Delivered, Done, Failed, FailedItem, HandedBack, Outcome, Settlement, Snoozed
 
 CANARY = "canary-payload"
 
@@ -32,9 +34,9 @@ class _Told(logging.Handler):
 
 
 @contextmanager
-def told() -> Iterator[list[logging.LogRecord]]:
+def told(logger: str = "workq.task") -> Iterator[list[logging.LogRecord]]:
     """What is told meanwhile."""
-    log, handler = logging.getLogger("workq.task"), _Told()
+    log, handler = logging.getLogger(logger), _Told()
     before = log.level
     decisions._seldom.flush()
     log.addHandler(handler)
@@ -57,7 +59,7 @@ def error_of(text: str) -> str:
         return describe(error)
 
 
-class TellingContract(Steps):
+class TellingContract(WebhookSteps, JobSteps):
     def test_a_retry_and_a_death_are_told_with_their_fields_and_what_goes_well_is_not(
         self, ledger: Ledger, worker: Incarnation
     ) -> None:
@@ -146,6 +148,48 @@ class TellingContract(Steps):
         assert by_task[unstarted.task_id].getMessage() == "task.returned"
         assert by_task[expired].getMessage() == "task.expired"
         assert len(records) == 5
+
+    def test_an_endpoint_that_is_disabled_and_what_did_not_arrive_there_are_told(
+        self, ledger: Ledger, worker: Incarnation
+    ) -> None:
+        self.endpoint(ledger)
+        claims = self.carried(ledger, worker, [*self.send(ledger), *self.send(ledger)])
+        gone = sent(claims[1], error_class="gone", status=410, is_gone=True)
+
+        with told("workq.webhook") as disabled, told() as records:
+            ledger.settle([Settlement(claims[0], failed(claims[0]))])
+            ledger.settle([Settlement(claims[1], Delivered(gone, Dead("gone", "410 Gone")))])
+
+        retry, dead = records
+        assert fields(retry, "endpoint", "delivery", "error") == {
+            "event": "task.retry",
+            "endpoint": "a",
+            "delivery": sent(claims[0]).delivery_id,
+            "error": "server_error: 503",
+        }
+        assert fields(dead, "endpoint", "reason", "error") == {
+            "event": "task.dead",
+            "endpoint": "a",
+            "reason": "gone",
+            "error": "410 Gone",
+        }
+        assert [fields(one, "endpoint", "why") for one in disabled] == [
+            {
+                "event": "webhook.endpoint_disabled",
+                "endpoint": "a",
+                "why": "the receiver has answered 410 Gone",
+            }
+        ]
+
+    def test_a_job_that_has_ended_with_failures_is_told(self, ledger: Ledger, job: NewJob) -> None:
+        bad = FailedItem("1", 0, "it is too large", "0" * 16)
+
+        with told("workq.job") as records:
+            ledger.split_job(job.id, [], after=0, cursor=1, is_last=True, failed=[bad])
+
+        assert [fields(one, "job", "job_name", "failed") for one in records] == [
+            {"event": "job.completed_with_failures", "job": job.id, "job_name": job.name, "failed": 1}
+        ]
 
     def test_a_crash_is_told_and_the_last_one_is_a_death(self, ledger: Ledger, worker: Incarnation) -> None:
         [task_id] = self.record(ledger, crashes_max=1)
