@@ -15,7 +15,7 @@ from tests.cli.conftest import BOUND_S, Cli
 APP = """
 import asyncio, contextvars, logging, threading, warnings
 {configured}
-from workq import Fixed, TaskFields, WorkQueue
+from workq import Fixed, WorkQueue
 
 wq = WorkQueue()
 log = logging.getLogger("app")
