@@ -408,6 +408,12 @@ def unavailable(error: BaseException | None, address: Address) -> BrokerUnavaila
             "See: rabbitmqctl list_vhosts, rabbitmqctl list_permissions"
         )
         patience_s = 0.0
+    elif (found := find(exceptions.ChannelClosedByBroker)) and "(403)" in str(found):
+        why = (
+            f"{at} says that this user lacks a right ({found}). "
+            f"Grant it: rabbitmqctl set_permissions -p {address.vhost} {address.user} ... (see least-privilege.md)"
+        )
+        patience_s = 0.0
     elif find(exceptions.AuthenticationError) or (
         (found := find(exceptions.ProbableAuthenticationError)) and "(403)" in str(found)
     ):

@@ -211,7 +211,7 @@ class RabbitMQConsumer:
 
     def _channel_closed(self, _channel: Channel, reason: Exception) -> None:
         self._channel = None
-        self.link.recycle(f"consuming: {reason}")
+        self.link.recycle(f"consuming: {self._topology.why(reason)}")
 
     def _go(self, channel: Channel) -> None:
         self._channel = channel

@@ -26,10 +26,11 @@ from typing import Any, Final
 
 from pika import BasicProperties, DeliveryMode, SelectConnection
 from pika.channel import Channel
+from pika.exceptions import ChannelClosedByBroker
 from pika.spec import Basic
 
 from workq.broker.amqp import Address, Link
-from workq.broker.topology import Declarer, Topology
+from workq.broker.topology import ACCESS_REFUSED, Declarer, Topology
 from workq.errors import ConfigError
 
 WINDOW: Final = 2000
@@ -180,7 +181,11 @@ class Publisher:
 
     def _channel_closed(self, _channel: Channel, reason: Exception) -> None:
         self._channel = None
-        self.link.recycle(f"publishing: {reason}")
+        if isinstance(reason, ChannelClosedByBroker) and reason.reply_code == ACCESS_REFUSED:
+            refusal = self._topology.refusal(reason.reply_code, reason.reply_text)
+            for message in [*self._unconfirmed.values(), *self._ready]:
+                message.batch.fail(refusal)
+        self.link.recycle(f"publishing: {self._topology.why(reason)}")
 
     def _go(self, channel: Channel) -> None:
         self._channel = channel

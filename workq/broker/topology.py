@@ -40,12 +40,13 @@ LADDER: Final = "*ladder"
 QUARANTINE: Final = "*quarantine"
 """Things to declare that are not main queues: no queue may be called so."""
 
+ACCESS_REFUSED: Final = 403
 _REFUSED: Final = {
-    403: "may not be used by this user",
     405: "is locked by another connection",
     406: "exists with different arguments",
 }
 _OFFENDER: Final = re.compile(r"(?:queue|exchange) '([^']*)'")
+_USER: Final = re.compile(r"in vhost '([^']*)' refused for user '([^']*)'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +84,29 @@ class Topology:
             self._declare_main(channel, self.main_queue(thing), done)
 
     def refusal(self, reply_code: int, reply_text: str) -> ConfigError:
-        """The broker's refusal of a declaration, in our words."""
+        """The broker's refusal, in our words."""
+        if reply_code == ACCESS_REFUSED:
+            return ConfigError(
+                f"broker: this user lacks a right (RabbitMQ: {reply_text}). Grant it: {self.grant(reply_text)}"
+            )
         found = _OFFENDER.search(reply_text)
         name = found[1] if found else self.namespace
         return ConfigError(
             f"broker: queue {name} {_REFUSED[reply_code]} (RabbitMQ: {reply_text}). workq never deletes a queue: "
             "use another namespace or queue type, or empty and delete it yourself"
         )
+
+    def grant(self, reply_text: str) -> str:
+        """The command that gives a user all that producers and workers of this namespace need."""
+        vhost, user = found.groups() if (found := _USER.search(reply_text)) else ("VHOST", "USER")
+        ours = f"^{re.escape(self.namespace)}\\."
+        return f"rabbitmqctl set_permissions -p {vhost} {user} '{ours}' '{ours}|^amq\\.default$' '{ours}'"
+
+    def why(self, reason: Exception) -> str:
+        """Why the broker has closed a channel."""
+        if isinstance(reason, ChannelClosedByBroker) and reason.reply_code == ACCESS_REFUSED:
+            return str(self.refusal(reason.reply_code, reason.reply_text))
+        return str(reason)
 
     def _declare_main(self, channel: Channel, name: str, done: Callable[[Any], None]) -> None:
         arguments: dict[str, Any] = {"x-queue-type": self.queue_type}
@@ -204,7 +221,7 @@ class Declarer:
         self._channel = None
         if not isinstance(reason, ChannelClosedByBroker):
             return  # the whole connection is ending
-        if self._turn and reason.reply_code in _REFUSED:
+        if self._turn and reason.reply_code in (ACCESS_REFUSED, *_REFUSED):
             self._finish(self._topology.refusal(reason.reply_code, reason.reply_text))
         else:
             self._link.recycle(f"declaring: {reason.reply_code} {reason.reply_text}")

@@ -6,6 +6,7 @@ AMQP has no question for policies, alarms and members of queues: management.py a
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -72,8 +73,29 @@ def look(settings: Settings, queues: tuple[str, ...]) -> Iterator[Check]:
             "when its hint is lost, that is found so much later, too",
         )
     topology, address = Topology(settings.namespace, settings.queue_type, delays), Address.parse(url)
+    missing = _missing_right(topology, address)
+    if missing is not None:
+        yield Check("broker", Level.ERROR, missing)
+        return
     yield from _declared(topology, address, queues)
     yield from management.look(topology, address, queues)
+
+
+def _missing_right(topology: Any, address: Address) -> str | None:
+    """What this user may not do, and what to grant; None: nothing.
+
+    A queue of this connection alone, which goes with it, is declared as one of workq's: RabbitMQ asks for the right to
+    configure it, to read it and, because of its dead letters, to write where hints are published.
+    """
+    name = topology.turn_lock(f"doctor-{secrets.token_hex(8)}")
+    dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": topology.quarantine}
+    reasons: list[str] = []
+
+    def ask(channel: Any, done: Callable[[Any], None]) -> None:
+        channel.queue_declare(name, exclusive=True, arguments=dead, callback=done)
+
+    code = _asked(address, ask, reasons)
+    return str(topology.refusal(code, reasons[0])) if code else None
 
 
 def _declared(topology: Any, address: Address, queues: Sequence[str]) -> Iterator[Check]:

@@ -30,7 +30,11 @@ def look(settings: Settings) -> Iterator[Check]:
     inflight = RedisInFlight(url, namespace=settings.namespace, socket_s=settings.times.redis_socket_s)
     try:
         yield Check("inflight", Level.OK, f"{masked(url)}: {inflight.check()}")
-        yield from _of_another_type(*inflight.of_another_type())
+        missing = inflight.missing_rights()
+        if missing is not None:
+            yield Check("inflight", Level.ERROR, missing)
+        else:
+            yield from _of_another_type(*inflight.of_another_type())
     finally:
         inflight.close()
     nodes = node_urls(url)

@@ -16,9 +16,8 @@ Who decides: the ledger. Whoever can write here can delay work, never settle it.
 - The clock of Redis is set back: the lease of a worker that dies before its next beat lasts that much longer here; a
   sweep does not believe it (see sweep.py).
 
-The rights that workq's user of Redis needs, for the namespace `workq` (`+info` only shows the settings to `check`):
-`ACL SETUSER name on >password ~{workq}:* +@read +@write +@scripting +@connection +time -@dangerous +info`
-On the nodes of a cluster also `+asking`, to follow a slot that moves, and `+cluster|slots`, to check all nodes.
+The rights that workq's user of Redis needs are in `RIGHTS` (`+info` only shows the settings to `check`). On the nodes
+of a cluster also `+asking`, to follow a slot that moves, and `+cluster|slots`, to check all nodes.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from __future__ import annotations
 import logging
 import math
 import re
+import secrets
 import socket
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -51,6 +51,8 @@ from workq.inflight.redis_cluster import Address, Cluster, NodeFailed
 
 CONNECTIONS_MAX: Final = 32
 VERSION_MIN: Final = (6, 2)
+RIGHTS: Final = "~{{{namespace}}}:* +@read +@write +@scripting +@connection +time -@dangerous +info"
+"""What `ACL SETUSER` gives the user of a namespace."""
 _FORM: Final = (
     "use redis://[user:password@]host:6379/0, or rediss:// for TLS, or redis+cluster://[...@]host:6379,host:6379"
 )
@@ -60,7 +62,7 @@ _OPTION: Final = re.compile(
     "db|protocol|username|password|client_name|socket_keepalive|health_check_interval|max_connections|ssl_[a-z_]+"
 )
 """What the URL's query may say. Timeouts are a setting; retries are refused: redis-py would repeat what timed out."""
-_SCRIPTS: Final = ("aside", "beat", "extend", "hold", "holds", "leases", "leave", "release")
+_SCRIPTS: Final = ("aside", "beat", "extend", "hold", "holds", "leases", "leave", "release", "rights")
 _REASON_MAX: Final = 500
 _NO_LOGIN: Final = ("WRONGPASS", "NOAUTH", "invalid password")
 _NO_DATABASE: Final = ("DB index", "invalid DB", "Invalid Database")
@@ -98,6 +100,8 @@ class RedisInFlight:
         self._client = redis.Redis(connection_pool=pools[0])
         self._where, self._secrets = _describe(pools[0])
         self._prefix = f"{{{namespace}}}:"
+        self._grant = f"ACL SETUSER {pools[0].connection_kwargs.get('username') or 'default'} "
+        self._grant += RIGHTS.format(namespace=namespace)
         self._keys = [self._prefix + name for name in ("epoch", "leases", "lost")]
         self._cluster: Cluster | None = None
         if url.partition("://")[0] in CLUSTER_SCHEMES:
@@ -182,6 +186,19 @@ class RedisInFlight:
         if self._cluster is None:
             return _judged(facts, self._where)
         return f"{_judged(facts, _node(client))}, {self._look_at_nodes(self._cluster, facts)}"
+
+    def missing_rights(self) -> str | None:
+        """What this user may not do here and workers have to, and what to grant; None: nothing is missing.
+
+        Nothing is changed: what is tried is tried on a key of its own, in one script, which removes it.
+        """
+        try:
+            refused = self._call("rights", secrets.token_hex(8))
+        except InFlightUnavailable as error:  # it may not run a script, or not touch our keys
+            return str(error)
+        if not refused:
+            return None
+        return f"this user may not use {', '.join(refused)}, so workers can hold nothing. Grant it: {self._grant}"
 
     def close(self) -> None:
         """See the port. A later call connects again."""
@@ -300,7 +317,7 @@ class RedisInFlight:
                 "Try: workq doctor"
             )
         if caused_by(redis.exceptions.NoPermissionError) or _says(text, "NOPERM", "user executing the script"):
-            return f"{at} does not allow this user what workq needs ({text}); give it the rights that workq documents"
+            return f"{at} does not allow this user what workq needs ({text}). Grant it: {self._grant}"
         if caused_by(redis.exceptions.AuthenticationError) or _says(text, *_NO_LOGIN):
             return f"{at} refused the user name or password; check the in-flight URL"
         if _says(text, *_NO_DATABASE):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any, Final
 
 from workq.errors import NAME_PATIENCE_S
@@ -18,7 +19,12 @@ _SQLITE: Final = {
 _NO_FILE: Final = "Does its folder exist, and may this user write there?"
 _NO_LOGIN: Final = "The user or the password is wrong: set WORKQ_LEDGER_URL."
 _NO_DATABASE: Final = "There is no such database: create it, or set WORKQ_LEDGER_URL."
-_NO_RIGHT: Final = "This user lacks a right: grant it on workq's tables."
+_NO_RIGHT: Final = "This user lacks a right: grant it those of its role (see least-privilege.md)."
+_DENIED_POSTGRESQL: Final = re.compile(r"permission denied for (?:table|relation) (?P<table>\w+)")
+_DENIED_SEQUENCE: Final = re.compile(r"permission denied for sequence (?P<sequence>\w+)")
+_DENIED_MYSQL: Final = re.compile(
+    r"(?P<rights>[A-Z]+(?:, ?[A-Z]+)*) command denied to user .* for table '?(?P<table>`[^`]+`\.`[^`]+`|[\w.]+)"
+)
 _FULL: Final = "The server's disk is full: make room."
 _CROWDED: Final = "It has no connection left: allow more of them, or run fewer processes."
 _SLOW: Final = "It took longer than statement_s allows: see what keeps the server busy."
@@ -125,3 +131,25 @@ def _said_by_postgresql(text: str) -> str | None:
 
 def _said(text: str) -> str | None:
     return next((cure for said, cure in _SAID.items() if said in text), None)
+
+
+def right_of(error: Any, *, statement: str | None, user: str | None) -> str | None:
+    """The same, of a right that `user` lacks on a table or a sequence; None: the error is about something else."""
+    missing = _right(str(error), statement or "")
+    return missing and f"This user lacks a right: GRANT {missing} TO {user or 'it'} (see least-privilege.md)."
+
+
+def _right(text: str, statement: str) -> str | None:
+    """The right that an error is about, as GRANT names it. PostgreSQL names the table alone, MySQL both."""
+    if named := _DENIED_MYSQL.search(text):
+        return f"{named['rights']} ON {named['table']}"
+    if named := _DENIED_SEQUENCE.search(text):
+        return f"USAGE ON SEQUENCE {named['sequence']}"
+    if named := _DENIED_POSTGRESQL.search(text):
+        table = named["table"]
+        verbs = re.findall(rf'\b(INSERT INTO|UPDATE|DELETE FROM) "?{re.escape(table)}\b', statement)
+        rights = dict.fromkeys(["SELECT", *(verb.partition(" ")[0] for verb in verbs)])
+        if "FOR UPDATE" in statement or "FOR NO KEY UPDATE" in statement or "DO UPDATE" in statement:
+            rights["UPDATE"] = None
+        return f"{', '.join(rights)} ON {table}"
+    return None

@@ -41,7 +41,7 @@ from sqlalchemy.types import Float
 from workq.config import check_ledger_url, masked
 from workq.errors import CommitUnknown, ConfigError, LedgerUnavailable, MissingExtra, Refused, SchemaMismatch
 from workq.ledger import telling
-from workq.ledger.cures import cure_of, patience_of
+from workq.ledger.cures import cure_of, patience_of, right_of
 from workq.ledger.entered import Entered
 from workq.ledger.file import LedgerFile
 from workq.ledger.kept import DriverOf, Kept, Trace, send
@@ -376,7 +376,8 @@ class Database:
             )
         if isinstance(error.orig, Exception) and type(error).__name__ in ("IntegrityError", "DataError"):
             return error
-        cure = cure_of(self.dialect, error.orig)
+        right = right_of(error.orig, statement=error.statement, user=self.url.username)
+        cure = right or cure_of(self.dialect, error.orig)
         unavailable = LedgerUnavailable(f"cannot use the ledger at {self.where} ({reason}). {cure} Try: workq doctor")
         unavailable.patience_s = patience_of(self.dialect, error.orig)
         return unavailable
