@@ -19,6 +19,7 @@ meet a line that is being written, and then takes it as empty: the flag is writt
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import mmap
 import os
 import stat
@@ -31,6 +32,7 @@ from pathlib import Path
 
 import msgspec
 
+from workq.config.temporary import temporary_folder
 from workq.incarnation import is_gone
 from workq.task import Settlement
 
@@ -78,7 +80,9 @@ class Board:
 
     def __init__(self, path: Path, *, lines: int | None = None) -> None:
         with path.open("r+b") as file:
-            self._map = mmap.mmap(file.fileno(), 0)
+            with contextlib.suppress(OSError):  # a file system without locks: the pid alone tells
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            self._map = mmap.mmap(file.fileno(), 0)  # it keeps the file open, and with it the lock
         self.path = path
         self.lines = (len(self._map) - HEAD_BYTES) // LINE_BYTES if lines is None else lines
 
@@ -89,19 +93,22 @@ class Board:
         Raises:
             OSError: there is no room. Found out later, it would end the process that writes.
         """
-        handle, name = tempfile.mkstemp(prefix=PREFIX)
+        handle, name = tempfile.mkstemp(prefix=PREFIX, dir=temporary_folder())
         path = Path(name)
         try:
+            with contextlib.suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(handle, 0, HEAD_BYTES + lines * LINE_BYTES)
             else:
                 os.ftruncate(handle, HEAD_BYTES + lines * LINE_BYTES)
         except OSError:
             path.unlink()
-            raise
-        finally:
             os.close(handle)
-        return Board(path)
+            raise
+        board = Board(path)
+        os.close(handle)
+        return board
 
     @staticmethod
     def of(incarnation: str, *, folder: Path | None = None) -> Board | None:
@@ -214,28 +221,30 @@ class Board:
 
 
 def remove_stale() -> int:
-    """Delete the boards of this user whose processes have been gone for an hour; answers how many.
+    """Delete the boards of this user that nobody has open and whose processes have been gone for an hour; how many.
 
-    They are left when a process and its supervisor were killed, and nobody of this machine has buried them.
+    They are left when a process and its supervisor were killed, and nobody of this machine has buried them. A board
+    that somebody has open is kept, whatever the clock says: a worker that is just starting has not written its pid.
     """
     removed = 0
-    for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+    for path in temporary_folder().glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError, ValueError):
             found = path.lstat()
             if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
                 continue
-            if time.time() - found.st_mtime < STALE_S:
+            if time.time() - found.st_mtime < STALE_S or found.st_size < HEAD_BYTES:
                 continue
             with path.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError: somebody has it open
                 [pid] = _PID.unpack_from(file.read(HEAD_BYTES), _PID_AT)
-            if pid == 0 or is_gone(pid):
-                path.unlink()
-                removed += 1
+                if pid == 0 or is_gone(pid):
+                    path.unlink()
+                    removed += 1
     return removed
 
 
 def _place_of(incarnation: str, folder: Path | None = None) -> Path:
-    return (folder or Path(tempfile.gettempdir())) / f"{PREFIX}{incarnation[:_NAMED_MAX]}"
+    return (folder or temporary_folder()) / f"{PREFIX}{incarnation[:_NAMED_MAX]}"
 
 
 def _encoded(settlement: Settlement) -> bytes | None:

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
 
+from workq.config.temporary import temporary_folder
+
 WAIT_S: Final = 0.3
 """How long a supervisor waits for the stacks of a process, at most."""
 _LOOK_EVERY_S: Final = 0.01
@@ -51,7 +53,7 @@ class Stacks:
     @staticmethod
     def create() -> Stacks:
         """A new file, private and temporary."""
-        handle, name = tempfile.mkstemp(prefix="workq-stacks-")
+        handle, name = tempfile.mkstemp(prefix="workq-stacks-", dir=temporary_folder())
         os.close(handle)
         return Stacks(Path(name))
 

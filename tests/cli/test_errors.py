@@ -403,3 +403,23 @@ def test_a_host_clock_that_cannot_be_right_is_told_and_the_ledgers_decides(
     assert worked.returncode == 0, worked.stderr
     assert "clock" not in worked.stderr
     assert '"succeeded"' in listed.stdout
+
+
+@pytest.mark.parametrize("command", [("worker", "--app", "shop:wq"), ("demo", "reindex")], ids=" ".join)
+def test_without_a_folder_for_temporary_files_a_command_names_tmpdir(tmp_path: Path, command: tuple[str, ...]) -> None:
+    """As where no place is writable: Python finds none."""
+    (tmp_path / "shop.py").write_text(SHOP)
+    (tmp_path / "sitecustomize.py").write_text("import tempfile\ntempfile._candidate_tempdir_list = lambda: []\n")
+    ran = subprocess.run(
+        [sys.executable, "-m", "workq", *command],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{REPOSITORY}"},
+        capture_output=True,
+        text=True,
+        timeout=BOUND_S,
+        check=False,
+    )
+
+    assert ran.returncode == 2, ran.stderr
+    assert "set TMPDIR" in one_line(ran.stderr)
+    assert "defect" not in ran.stderr

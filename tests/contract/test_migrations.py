@@ -22,16 +22,19 @@ from typing import Any
 import pymysql
 import pytest
 from pymysql.constants import CLIENT
-from sqlalchemy import Connection, event, inspect, text
+from sqlalchemy import Connection, NullPool, create_engine, event, inspect, literal, select, text
 from sqlalchemy.exc import DBAPIError
 
 from workq.codec import new_task_id
+from workq.config import Settings
+from workq.doctor import Level
+from workq.doctor.ledger import look
 from workq.errors import ConfigError, LedgerUnavailable, SchemaMismatch
 from workq.ledger import migrate as migrations
-from workq.ledger.database import Database
+from workq.ledger.database import Database, ledger_url
 from workq.ledger.migrate import Status, ensure, migrate, require_current, statements, status
 from workq.ledger.tables import SCHEMA_VERSION
-from workq.testing.servers import MariaDB
+from workq.testing.servers import MariaDB, PostgreSQL
 
 FILES = [
     "0001_init.sql",
@@ -740,3 +743,35 @@ def apply_as_a_dba(database: Database, sql: str) -> None:
             file = sqlite3.connect(str(database.url.database))
             file.executescript(sql)
             file.close()
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+def test_a_postgresql_database_that_is_not_utf8_is_refused_in_words_by_migrate_and_doctor(
+    postgres_server: PostgreSQL, encoding: str
+) -> None:
+    beside = postgres_server.create_database()
+    name = f"{beside.rpartition('/')[2]}_{encoding.lower()}"
+    admin = create_engine(ledger_url(beside), isolation_level="AUTOCOMMIT", poolclass=NullPool)
+    with admin.connect() as connection:
+        connection.exec_driver_sql(
+            f"CREATE DATABASE {name} ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
+        )
+    url = f"{beside.rpartition('/')[0]}/{name}"
+    database = Database(url)
+
+    with pytest.raises(ConfigError, match=f"its encoding is {encoding}.* workq needs UTF8: CREATE DATABASE"):
+        migrate(database)
+    with database.read() as tx:
+        assert inspect(tx).get_table_names() == []
+    database.close()
+    assert any(encoding in check.message for check in look(Settings.load(ledger=url)) if check.level is Level.ERROR)
+
+
+def test_what_the_environment_says_of_encodings_does_not_matter(
+    postgres_server: PostgreSQL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
+    database = Database(postgres_server.create_database())
+
+    assert database.ask(lambda tx: tx.execute(select(literal("\U0001f600"))).scalar()) == "\U0001f600"
+    database.close()

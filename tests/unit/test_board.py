@@ -315,6 +315,16 @@ def test_boards_of_the_long_gone_are_removed_and_no_others(board: Board, folder:
     assert set(folder.iterdir()) == kept
 
 
+def test_a_board_that_somebody_has_open_is_kept_whatever_the_clock_says(board: Board, folder: Path) -> None:
+    """Its worker is just starting: it has not written its pid."""
+    os.utime(board.path, (time.time() - 10 * STALE_S,) * 2)
+    (folder / "workq-board-empty").touch()  # its maker was killed in between
+    os.utime(folder / "workq-board-empty", (time.time() - 10 * STALE_S,) * 2)
+
+    assert remove_stale() == 0
+    assert board.path.exists()
+
+
 def test_the_file_may_vanish_once_both_sides_have_it_open(board: Board, reader: Board) -> None:
     reader.path.unlink()
     board.introduce("host.1")

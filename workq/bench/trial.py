@@ -26,6 +26,7 @@ from workq.bench import tasks
 from workq.bench.records import Records
 from workq.bench.steps import VARIABLE
 from workq.config import Settings
+from workq.config.temporary import temporary_folder
 from workq.errors import Unavailable, WorkqError
 from workq.scratch import fleet
 from workq.scratch.fleet import Host
@@ -102,7 +103,7 @@ def run(settings: Settings, wishes: Wishes, *, tell: Callable[[str], None] = lam
     """
     scratch_settings = settings_for(settings, new_name("bench"), settings.times)
     with ExitStack() as stack:
-        folder = Path(mkdtemp(prefix="workq-bench-")).absolute()
+        folder = Path(mkdtemp(prefix="workq-bench-", dir=temporary_folder())).absolute()
         if not wishes.keep:
             stack.callback(rmtree, folder, ignore_errors=True)
         config = write_settings(folder / "workq.toml", scratch_settings, urls_of(scratch_settings))

@@ -41,6 +41,7 @@ from workq.certify.verdict import Evidence, Finding, Round, Verdict, judge, time
 from workq.certify.wire import Wires
 from workq.certify.witness import QUEUE, Testimony
 from workq.config import Settings
+from workq.config.temporary import temporary_folder
 from workq.errors import ConfigError, Unavailable
 from workq.scratch import fleet
 from workq.scratch.fleet import SERVER_UNREACHABLE, Host
@@ -135,7 +136,7 @@ def run(
     scratch_settings = settings_for(settings, new_name("certify"), times)
     with ExitStack() as stack:
         stack.callback(_heed, {number: signal.getsignal(number) for number in _SIGNALS})
-        folder = Path(tempfile.mkdtemp(prefix="workq-certify-")).absolute()
+        folder = Path(tempfile.mkdtemp(prefix="workq-certify-", dir=temporary_folder())).absolute()
         not_removed: list[str] = []
         stack.callback(_remove_folder, folder, keep=wishes.keep)
         direct = write_settings(folder / "direct.toml", scratch_settings, urls_of(scratch_settings))

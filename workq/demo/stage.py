@@ -21,6 +21,7 @@ from typing import Final
 
 import psutil
 
+from workq.config.temporary import temporary_folder
 from workq.errors import ConfigError, MissingExtra
 
 _OWNER: Final = "WORKQ_DEMO_FOLDER"
@@ -44,7 +45,7 @@ def folder_for(keep: Path | None) -> Iterator[Path]:
             raise ConfigError(f"--keep {keep}: the folder is not empty; name a new one")
         yield keep
         return
-    folder = Path(tempfile.mkdtemp(prefix="workq-demo-")).absolute()
+    folder = Path(tempfile.mkdtemp(prefix="workq-demo-", dir=temporary_folder())).absolute()
     try:
         yield folder
     finally:

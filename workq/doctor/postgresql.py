@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from workq.doctor import Check, Level
+from workq.ledger.migrate import encoding_error
 
 if TYPE_CHECKING:
     from workq.ledger.database import Database
@@ -42,6 +43,9 @@ def checks(tx: Connection, database: Database) -> Iterator[Check]:
             Level.OK,
             "reached through a pooler, such as PgBouncer: nothing is prepared, and limits are set for each transaction",
         )
+    wrong = encoding_error(tx)
+    if wrong is not None:
+        yield Check("ledger", Level.ERROR, f"{wrong}, and move there")
     if tx.exec_driver_sql("SELECT pg_is_in_recovery()").scalar():
         yield Check("ledger", Level.ERROR, "this server is a read-only standby; the URL must name the primary")
     elif _show(tx, "default_transaction_read_only") == "on":

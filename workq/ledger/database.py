@@ -423,6 +423,7 @@ class Database:
             options["max_overflow"] = 24
         elif self.dialect == "postgresql":
             options["connect_args"] = {
+                "client_encoding": "utf8",
                 "connect_timeout": 3,
                 "keepalives": 1,
                 "keepalives_idle": 5,

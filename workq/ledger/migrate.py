@@ -129,11 +129,13 @@ def migrate(database: Database) -> list[str]:
 
     Raises:
         SchemaMismatch: the ledger is newer than this code; or the user may not create tables; or a name is taken.
+        ConfigError: the database does not store all text.
         LedgerUnavailable: the database did not answer, or another migrator did not end within a minute.
     """
 
     def apply(tx: Connection) -> list[str]:
         with _alone(tx, database):
+            _refuse_encoding(tx, database)
             found = _status(tx, database)
             if found.version > found.latest:
                 _refuse_other(found, database)
@@ -195,6 +197,25 @@ def _version(tx: Connection, database: Database) -> int:
             "Restore that row from a backup"
         )
     return int(value)
+
+
+def encoding_error(tx: Connection) -> str | None:
+    """Why this database cannot store all text, and what to do; None when it can."""
+    if tx.dialect.name != "postgresql":
+        return None  # MySQL's tables have an encoding of their own, and SQLite has no other
+    found = tx.exec_driver_sql("SHOW server_encoding").scalar()
+    if found == "UTF8":
+        return None
+    return (
+        f"its encoding is {found}, which cannot store all that JSON can say; workq needs UTF8: "
+        "CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0"
+    )
+
+
+def _refuse_encoding(tx: Connection, database: Database) -> None:
+    wrong = encoding_error(tx)
+    if wrong is not None:
+        raise ConfigError(f"the ledger at {database.where}: {wrong}, and name that one by WORKQ_LEDGER_URL")
 
 
 def _refuse_other(found: Status, database: Database) -> None:
