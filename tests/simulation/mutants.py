@@ -4,7 +4,7 @@ A mutant is put into the production code (or into its SQL, or into what a client
 of them violates an invariant. A mutant that survives would mean that the harness is blind there.
 
 Not in the list, because nothing can see it: a hint published by a settlement that came late (a second hint is worth
-nothing). Nor yet was seen: a hint
+nothing). Nor yet was seen: a process that forgets a claim when an older one of the same task is settled late; a hint
 that is dropped without a look because another holds its task (`Custody._held_elsewhere`); 600 seeds did not show it.
 Nor what becomes of a splitter that loses its page to an older attempt (its attempt is one step here, and whoever waits
 in the middle of a step waits for those that began after it), nor the attempt by which a repeated settlement counts
@@ -445,20 +445,6 @@ def what_was_unknown_once_is_forgotten() -> Any:
 
 
 @mutant
-def a_process_knows_its_claims_by_their_tasks() -> Any:
-    """Without the token: what is settled late makes it forget a later claim of the same task, which runs."""
-
-    original = Held.settled
-
-    def settled(self: Any, claims: Any) -> None:
-        for one in claims:
-            self._tokens.pop(one.task_id, None)
-        original(self, claims)
-
-    return replaced(Held, "settled", settled)
-
-
-@mutant
 def what_is_handed_back_is_not_stamped() -> Any:
     """A marker that was sent before proves the new hint lost."""
     return replaced(Marking, "rehinted", lambda self, task_ids, *, delay_s=0.0: None)
@@ -888,7 +874,6 @@ KINDS = {
     "what_is_claimed_and_unknown_is_never_returned": ("any",),
     "what_is_being_claimed_is_taken_for_forgotten": ("any",),
     "what_was_unknown_once_is_forgotten": ("any",),
-    "a_process_knows_its_claims_by_their_tasks": ("any",),
     "settle_without_the_state": ("any",),
     "ack_before_the_hold": ("any",),
     "ack_although_the_hold_failed": ("any",),
