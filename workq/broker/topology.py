@@ -85,12 +85,13 @@ class Topology:
 
     def refusal(self, reply_code: int, reply_text: str) -> ConfigError:
         """The broker's refusal, in our words."""
-        if reply_code == ACCESS_REFUSED:
-            return ConfigError(
-                f"broker: this user lacks a right (RabbitMQ: {reply_text}). Grant it: {self.grant(reply_text)}"
-            )
         found = _OFFENDER.search(reply_text)
         name = found[1] if found else self.namespace
+        if reply_code == ACCESS_REFUSED:
+            return ConfigError(
+                f"broker: {name} may not be used by this user (RabbitMQ: {reply_text}). "
+                f"Grant it: {self.grant(reply_text)}"
+            )
         return ConfigError(
             f"broker: queue {name} {_REFUSED[reply_code]} (RabbitMQ: {reply_text}). workq never deletes a queue: "
             "use another namespace or queue type, or empty and delete it yourself"
