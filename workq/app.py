@@ -432,7 +432,7 @@ class WorkQueue:
         if (delay_s is None) == (at is None):
             raise ConfigError("delay_s and at: give one of them")
         wait_s = check_delay_s(delay_s) if at is None else seconds_until(at)
-        hint = self.existing.ledger.reschedule(str(task_id), delay_s=wait_s, why=why)
+        hint = self.existing.ledger.reschedule(str(task_id), delay_s=wait_s, why=why, at=at)
         self.producer.relay.offer([hint])
 
     def revive(self, task_id: str, *, why: str = "revived by a person") -> None:

@@ -19,5 +19,5 @@ def implausible(now: datetime | None = None) -> str | None:
         return None
     return (
         f"this host's clock says {now:%Y-%m-%d}, which cannot be right; due times follow the ledger's clock, "
-        "but ids and logs follow this one. Set it, and see: workq doctor"
+        "but ids and logs follow this one. Set it"
     )

@@ -110,6 +110,8 @@ class Options:
     failures_max: int
     crashes_max: int
     delay_s: float = 0.0
+    at: datetime | None = None
+    """The instant that `delay_s` leads to, if one was named that is not past."""
     key: str | None = None
     expires_s: float | None = None
     on_crash: OnCrash = OnCrash.AGAIN
@@ -283,7 +285,8 @@ class Handler(Generic[P, R]):
         if delay_s is not None:
             chosen = replace(chosen, delay_s=check_delay_s(delay_s))
         if at is not None:
-            chosen = replace(chosen, delay_s=seconds_until(at))
+            delay_s = seconds_until(at)
+            chosen = replace(chosen, delay_s=delay_s, at=at if delay_s else None)
         if key is not None:
             chosen = replace(chosen, key=check_key(key))
         if key_for_s is not None:
@@ -351,6 +354,7 @@ class Handler(Generic[P, R]):
             order_key=options.order_key,
             after_death=options.after_death,
             limit=self.limit_of(options.limit, args, kwargs),
+            at=options.at,
         )
 
     def limit_rule(self, limit: str | None, rate: str | None, concurrency: int | None) -> LimitRule:

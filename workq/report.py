@@ -46,6 +46,7 @@ from workq.ledger import Company, Marker, Pause, Standing, WorkerRow
 from workq.ledger.positions import is_behind
 from workq.ledger.unhandled import NO_HANDLER, looks
 from workq.marker import slack_s
+from workq.plural import counted
 from workq.run import ALIKE
 from workq.stores import Stores
 from workq.task import Event, State
@@ -165,7 +166,7 @@ class _Look:
                 "nothing: it is done",
                 since=task.settled_at,
             )
-        attempts, because = _counted(task.attempt, "attempt"), task.reason or "no reason is recorded"
+        attempts, because = counted(task.attempt, "attempt"), task.reason or "no reason is recorded"
         return self._why(
             Code.SETTLED,
             f"it is dead since {at}, after {attempts}: {because}",
@@ -216,9 +217,9 @@ class _Look:
         """A suspect that is claimed: nothing else runs in its process while it does, and others are still there."""
         task = self._task
         if company.suspects < company.others:
-            turn = f"waits there for {_counted(company.others - company.suspects, 'other task')} to settle"
+            turn = f"waits there for {counted(company.others - company.suspects, 'other task')} to settle"
         else:
-            turn = f"takes turns there with {_counted(company.suspects, 'other suspect')}, one at a time"
+            turn = f"takes turns there with {counted(company.suspects, 'other suspect')}, one at a time"
         return self._why(
             Code.SUSPECT,
             f"it was running when a process died, and runs alone from now on: {_named(row.id, row)} claimed it at "
@@ -292,12 +293,13 @@ class _Look:
         if depth.ready == 0 and not depth.unacked and (task.now - since).total_seconds() > self._times.beat_s:
             return self._seems_lost(since, epoch_age_s)
         older = self._stores.ledger.older(task)
-        hints = f"{_counted(depth.ready, 'hint')} of {task.queue!r} in the broker"
-        by = f"{_counted(len(serving), 'process', 'processes')} with {sum(row.threads for row in serving)} threads"
+        hints = f"{counted(depth.ready, 'hint')} of {task.queue!r} in the broker"
+        threads = counted(sum(row.threads for row in serving), "thread")
+        by = f"{counted(len(serving), 'process', 'processes')} with {threads}"
         if older:
             return self._why(
                 Code.BEHIND,
-                f"it is behind {_counted(older, 'older task')} of queue {task.queue!r} ({hints}), which {by} serve",
+                f"it is behind {counted(older, 'older task')} of queue {task.queue!r} ({hints}), which {by} serve",
                 "wait, or start more workers: workq status shows whether the queue grows",
                 since=since,
             )
@@ -368,7 +370,7 @@ class _Look:
         return self._why(
             Code.IN_LINE,
             f"it stands in line for order key {key!r}: it is the turn of task {line.head} ({line.state or 'gone'}), "
-            f"and {_counted(line.behind, 'task')} of the key come after that one",
+            f"and {counted(line.behind, 'task')} of the key come after that one",
             f"wait; why that one is not done: workq why {line.head}",
         )
 
@@ -401,8 +403,8 @@ class _Look:
             )
         return self._why(
             Code.LIMITED,
-            f"limit {key!r} is reached: {_counted(limit.running, 'task')} of it run, {limit.coming} more are about to "
-            f"start, and {limit.parked} wait, this one among them",
+            f"limit {key!r} is reached: {counted(limit.running, 'task of it runs', 'tasks of it run')}, "
+            f"{limit.coming} more are about to start, and {limit.parked} wait, this one among them",
             "wait: it starts when its turn comes; which tasks run: workq task ls --state running",
         )
 
@@ -470,7 +472,7 @@ class _Look:
         return self._why(
             Code.HELD,
             f"{on} holds it since {_at(since)} and has not started it: it is next there, or its "
-            f"{_counted(row.threads, 'thread')} are busy, or a suspect runs alone there",
+            f"{counted(row.threads, 'thread is', 'threads are')} busy, or a suspect runs alone there",
             "wait a moment; what cannot start soon is handed back to others",
             since=since,
         )
@@ -479,7 +481,7 @@ class _Look:
         task = self._task
         queue = queue_of(task.queue)
         rows = [row for row in self._stores.ledger.workers() if queue in row.queues]
-        silent = f" ({_counted(len(rows), 'worker')} of it said nothing for a lease)" if rows else ""
+        silent = f" ({counted(len(rows), 'worker')} of it said nothing for a lease)" if rows else ""
         return self._why(
             Code.NO_WORKER,
             f"no live worker serves queue {queue!r}{silent}",
@@ -612,10 +614,6 @@ def _at(at: datetime | None) -> str:
 
 def _by(until: datetime, now: datetime) -> str:
     return f"by {_at(until)}" if until > now else "with the next sweep"
-
-
-def _counted(number: int, one: str, many: str | None = None) -> str:
-    return f"1 {one}" if number == 1 else f"{number:,} {many or one + 's'}"
 
 
 def _line(error: Exception) -> str:

@@ -91,6 +91,7 @@ class Limit(msgspec.Struct, frozen=True):
 class NewTask(msgspec.Struct, frozen=True):
     """A task to record. `payload` is encoded JSON; its seconds count from the ledger's clock at the insert.
 
+    `at`: when it is due exactly, where a person has named an instant; `delay_s` is about as long then.
     Here as in every value below but `Task`, `queue` is a band of it (see bands.py).
     """
 
@@ -109,6 +110,7 @@ class NewTask(msgspec.Struct, frozen=True):
     after_death: AfterDeath = AfterDeath.BLOCK
     limit: Limit | None = None
     job_id: str | None = None
+    at: datetime | None = None
 
 
 class Enqueued(msgspec.Struct, frozen=True):

@@ -92,7 +92,7 @@ def test_an_endpoint_is_added_shown_changed_and_removed(cli: Cli) -> None:
         *["webhook", "endpoint", "edit", "acme", "--retry-schedule", "spec", "--rate", "none", "--header-alias", "none"]
     )
     again = cli.look("webhook", "endpoint", "show", "acme")
-    removed, missing = (cli.here("webhook", "endpoint", "rm", "acme") for _ in range(2))
+    removed, missing = (cli.here("webhook", "endpoint", "rm", "acme", "--yes") for _ in range(2))
 
     assert made["secret"].startswith("whsec_")
     assert (made["types"], made["topic"], made["headers"]) == (["invoice.*", "user.added"], "default", ["x-token"])
@@ -182,7 +182,7 @@ def test_with_a_key_nothing_secret_is_in_the_ledger(cli: Cli) -> None:
     without = cli.here("webhook", "endpoint", "rotate", "acme")
 
     assert CANARY in before
-    assert "1 endpoints, encrypted" in sealed.out
+    assert "1 endpoint, encrypted" in sealed.out
     assert CANARY not in stored(cli)
     assert made["secret"] not in stored(cli)
     assert key["WORKQ_SECRET_KEY"] not in config.out + config.err
@@ -338,7 +338,7 @@ def test_what_has_failed_is_recovered_and_what_was_sent_is_replayed_with_a_count
     later = cli.here("webhook", "delivery", "retry", waits)
 
     assert [(ran.status, ran.out) for ran in counts] == [(3, "1 would be sent again\n"), (3, "2 would be sent again\n")]
-    assert (recovered.status, recovered.out) == (0, "1 are sent again\n")
+    assert (recovered.status, recovered.out) == (0, "1 delivery is sent again\n")
     assert replayed.json() == {"count": 1, "dry_run": False}
     assert (nothing.status, nothing.out) == (0, "0 would be sent again\n")
     assert causes == [("pending", "manual"), ("pending", "replay"), ("pending", "scheduled")]

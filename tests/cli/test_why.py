@@ -482,7 +482,7 @@ def test_a_task_over_its_limit_says_how_many_run_and_wait(scene: Scene) -> None:
     found = scene.why(third)
 
     assert found.code is Code.LIMITED
-    assert "limit 'mail' is reached: 1 task of it run, 0 more are about to start, and 2 wait" in found.reason
+    assert "limit 'mail' is reached: 1 task of it runs, 0 more are about to start, and 2 wait" in found.reason
 
 
 def test_the_first_of_its_order_key_may_wait_for_its_limit(scene: Scene) -> None:

@@ -293,7 +293,7 @@ def test_tasks_that_no_sweep_publishes_are_found(alone: Alone) -> None:
     alone.database.clock_offset_s = 20.0
 
     (one,) = alone.found()
-    assert "1 tasks are due and have no confirmed hint for more than 17 s" in one
+    assert "1 task is due and has no confirmed hint for more than 17 s" in one
 
 
 def test_a_queue_without_a_live_worker_and_a_worker_that_nobody_reaped_are_found(alone: Alone) -> None:
@@ -311,7 +311,7 @@ def test_a_queue_without_a_live_worker_and_a_worker_that_nobody_reaped_are_found
     assert served == []
     assert "no live worker serves mail (1 ready)" in unserved
     assert len(both) == 2
-    assert "1 workers have not beaten for more than 45 s" in both[0]
+    assert "1 worker has not beaten for more than 45 s" in both[0]
     assert "silent.worker" in both[0]
     assert task_id
 

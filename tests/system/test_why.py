@@ -58,7 +58,7 @@ def test_beside_a_busy_worker_one_task_runs_and_the_last_is_behind_the_others(le
         assert "attempt 1" in running.reason
         assert first.code in (Code.NEXT, Code.HELD)
         assert "it is behind 2 older tasks of queue 'witness'" in last.reason
-        assert "which 1 process with 1 threads serve" in last.reason
+        assert "which 1 process with 1 thread serve" in last.reason
 
 
 def test_a_task_whose_worker_was_killed_with_its_supervisor_is_known_to_be_orphaned_at_once(leg: Leg) -> None:

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from workq.bench.trial import Figure, Report
+from workq.plural import counted
 
 _SHOWN: Final = {
     "enqueue_one_per_s": ("enqueued one by one", "/s", 1.0),
@@ -50,8 +51,9 @@ def page(report: Report) -> str:
         f"workq {report.versions['workq']}, Python {report.versions['Python']}, {report.versions['system']}, "
         f"{report.versions['processors']} processors, {report.began_at:%Y-%m-%d}",
         *(f"{name}: {report.versions[name]}" for name in ("ledger", "broker", "inflight")),
-        f"{wishes.tasks:,} tasks that do nothing, {wishes.processes} processes of {wishes.threads} threads, "
-        f"{wishes.runs} runs: median (least - most)",
+        f"{wishes.tasks:,} tasks that do nothing, {counted(wishes.processes, 'process', 'processes')} of "
+        f"{counted(wishes.threads, 'thread')}, "
+        f"{counted(wishes.runs, 'run')}: median (least - most)",
         "",
         *(
             _line(label.format(kill_tasks=wishes.kill_tasks), figure, unit, by)

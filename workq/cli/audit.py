@@ -18,6 +18,7 @@ from workq.cli.show import Column, answer, table, write
 from workq.config import Settings
 from workq.incarnation import this_person
 from workq.places import Kind
+from workq.plural import counted
 
 _EXAMPLES = """
 workq audit
@@ -117,7 +118,7 @@ def _next(audited: Audited, repaired: Repaired | None, settings: Settings) -> li
     """What it comes to, and what to do."""
     lines = []
     if audited.is_ok:
-        lines.append(f"ok: {audited.tasks} tasks, each in exactly one place")
+        lines.append(f"ok: {counted(audited.tasks, 'task')}, each in exactly one place")
     if repaired is not None and audited.findings:
         done = ", ".join(f"{count} {kind.value}" for kind, count in repaired.done.items() if count) or "nothing"
         left = f"; {repaired.left} left alone: harmless, or moved meanwhile" if repaired.left else ""
@@ -128,7 +129,7 @@ def _next(audited: Audited, repaired: Repaired | None, settings: Settings) -> li
         lines.append(f"does anything sweep? Each worker does, every {settings.times.sweep_s:g} s; or: workq sweep")
     for queue, count in audited.unproven.items():
         lines.append(
-            f"unproven: {count} tasks of queue {queue}; wait longer (--wait 10m), or turn the queue "
+            f"unproven: {counted(count, 'task')} of queue {queue}; wait longer (--wait 10m), or turn the queue "
             f"(workq audit --scan --queue {queue})"
         )
     return lines

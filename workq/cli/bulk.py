@@ -15,6 +15,7 @@ from workq.cli.session import Session
 from workq.cli.show import answer, write
 from workq.cli.stopping import ended_by_signals
 from workq.incarnation import this_person
+from workq.plural import counted
 
 SAMPLE: Final = 3
 """How many ids are shown of those that are meant."""
@@ -60,7 +61,8 @@ def decide(
 
     `count` is how many would be decided, `sample()` names a few of them.
     """
-    would_be = f"{count} {decision.tasks} would be {decision.done}"
+    tasks = decision.tasks.replace("tasks", "task") if count == 1 else decision.tasks
+    would_be = f"{count} {tasks} would be {decision.done}"
     if options["dry_run"]:
         answer(session, {"dry_run": True, "tasks": count, "sample": sample()}, lambda: write(would_be))
         return exits.FINDINGS if count else exits.DONE
@@ -93,7 +95,9 @@ def decide(
     for task_id, refused in list(tally.refused.items())[:SAMPLE]:
         session.warn(f"{task_id}: {refused}")
     if tally.unconfirmed:
-        session.note(f"{tally.unconfirmed} hints are not confirmed; the sweep publishes them later")
+        session.note(
+            f"{counted(tally.unconfirmed, 'hint is', 'hints are')} not confirmed; the sweep publishes what is left"
+        )
     answer(session, document(tally), lambda: write(_told(tally, decision)))
     return exits.FINDINGS if tally.stopped or tally.refused else exits.DONE
 

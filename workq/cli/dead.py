@@ -197,7 +197,7 @@ def discard(ctx: click.Context, /, task_ids: tuple[str, ...], is_all: bool, why:
         return _bulk(session, which, act, count, what="dead discard", done="discarded", why=why, options=options)
     ids = list(ids_of(task_ids))
     if options["dry_run"]:
-        return _counted_only(session, ids, session.stores().ledger.dead_count, "are dead")
+        return _counted_only(session, ids, session.stores().ledger.dead_count, "would be discarded")
     ledger = session.stores().ledger
 
     def one(task_id: str) -> str:

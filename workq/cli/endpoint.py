@@ -16,6 +16,7 @@ from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, record, table, text_of, write
 from workq.delivery import EndpointState, OnGone, Ordered
 from workq.names import seconds_of
+from workq.plural import counted
 from workq.webhooks.backoff import growing
 from workq.webhooks.endpoints import GRACE_S, TOPIC, Endpoint, Endpoints
 from workq.webhooks.target import check_headers
@@ -224,13 +225,16 @@ def release(session: Session, endpoint_id: str, dry_run: bool) -> int:
 @click.option("--yes", is_flag=True, help="do not ask; needed where nobody can answer")
 @pass_session
 def discard(session: Session, endpoint_id: str, dry_run: bool, yes: bool) -> int:
-    """Give up what is held of an endpoint: it is cancelled, and may still be sent again one by one."""
+    """Give up what is held of an endpoint: it is cancelled, and may still be sent again one by one.
+
+    It shows the count and asks first; where nobody can answer it needs --yes, and exits with 6 without.
+    """
     session.stores()
     endpoints = Endpoints(session.queue())
     if not (dry_run or yes):
         endpoints.get(endpoint_id)
         held = endpoints.held(endpoint_id)
-        if held and not is_confirmed(session, f"{held} deliveries would be discarded"):
+        if held and not is_confirmed(session, f"{counted(held, 'delivery', 'deliveries')} would be discarded"):
             return exits.REFUSED
     return _counted(session, endpoints, endpoint_id, endpoints.discard, "discarded", dry_run=dry_run)
 
@@ -257,13 +261,16 @@ def _counted(
 @click.option("--yes", is_flag=True, help="do not ask; needed where nobody can answer")
 @pass_session
 def rm(session: Session, endpoint_id: str, yes: bool) -> int:
-    """Forget an endpoint with its deliveries. Refused while something is on its way to it."""
+    """Forget an endpoint with its deliveries. Refused while something is on its way to it.
+
+    It asks first; where nobody can answer it needs --yes, and exits with 6 without.
+    """
     session.stores()
     endpoints = Endpoints(session.queue())
     endpoints.get(endpoint_id)
     if not yes:
-        known = endpoints.known(endpoint_id)
-        if known and not is_confirmed(session, f"{endpoint_id} and its {known} deliveries would be forgotten"):
+        known = counted(endpoints.known(endpoint_id), "delivery", "deliveries")
+        if not is_confirmed(session, f"{endpoint_id} and its {known} would be forgotten"):
             return exits.REFUSED
     endpoints.remove(endpoint_id)
     answer(session, {"id": endpoint_id, "removed": True}, lambda: write("removed"))
@@ -279,7 +286,9 @@ def seal(session: Session) -> None:
     count = endpoints.seal()
     is_encrypted = endpoints.vault.has_key
     how = "encrypted" if is_encrypted else "not encrypted: WORKQ_SECRET_KEY is not set"
-    answer(session, {"endpoints": count, "encrypted": is_encrypted}, lambda: write(f"{count} endpoints, {how}"))
+    answer(
+        session, {"endpoints": count, "encrypted": is_encrypted}, lambda: write(f"{counted(count, 'endpoint')}, {how}")
+    )
 
 
 def _given(given: dict[str, Any]) -> dict[str, Any]:

@@ -73,6 +73,9 @@ def enqueue(
     call = handler.options(
         delay_s=delay_s, at=at, key=key, key_for_s=key_for_s, queue=queue, priority=priority, expires_s=expires_s
     )
+    own = app.registry.queues()
+    if queue is not None and queue not in own and (proposed := nearest(queue, own)):
+        session.warn(f"no task of {path} uses the queue {queue!r} by default{proposed}")
     session.may_make(app.settings)
     recorded = call.enqueue(*args, **kwargs)
     answer(

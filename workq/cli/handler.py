@@ -11,6 +11,7 @@ from workq.cli.group import Group
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, record, table
 from workq.handler import Handler
+from workq.plural import counted
 from workq.retry import Retries, timeline
 
 SHOWN_MAX = 50
@@ -95,7 +96,7 @@ def _write(document: dict[str, Any], one: Handler[..., Any], starts: list[tuple[
     if (limit := document["limit"]) is not None:
         pairs.append(("limit", ", ".join(f"{name} {value}" for name, value in limit.items() if value is not None)))
     if one.batch is not None:
-        pairs.append(("batch", f"{one.batch.size} tasks, or those of {one.batch.linger_s:g} s"))
+        pairs.append(("batch", f"{counted(one.batch.size, 'task')}, or those of {one.batch.linger_s:g} s"))
     if document["retry_on"] is not None:
         pairs.append(("retry on", ", ".join(document["retry_on"]) or "no error"))
     if document["give_up_on"]:

@@ -278,29 +278,34 @@ def _value(name: str, text: str) -> Any:
         return text
 
 
-def document(source: str, *, max_bytes: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+_FORMS: Final = "an object of keyword arguments, or an array of arguments"
+
+
+def document(source: str, *, max_bytes: int, option: str = "--json") -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Positional and keyword arguments from JSON, inline or (`-`) on standard input: an array or an object."""
     if source == "-":
         body = sys.stdin.buffer.read(max_bytes + 1)
         if len(body) > max_bytes:
-            raise click.UsageError(f"--json: more than {max_bytes} bytes; store the data and pass a reference")
+            raise click.UsageError(f"{option}: more than {max_bytes} bytes; store the data and pass a reference")
         try:
             source = body.decode("utf-8-sig")
         except UnicodeDecodeError as error:
-            raise click.UsageError(f"--json: not UTF-8 (byte {error.start})") from None
+            raise click.UsageError(f"{option}: not UTF-8 (byte {error.start})") from None
     if not source.strip():
-        raise click.UsageError("--json: nothing there; give an object of keyword arguments, or an array of arguments")
+        raise click.UsageError(
+            f"{option}: nothing there; give an object of keyword arguments, or an array of arguments"
+        )
     try:
         value = _json(source)
     except RecursionError:
-        raise click.UsageError("--json: nested too deeply") from None
+        raise click.UsageError(f"{option}: nested too deeply") from None
     except ValueError as error:
-        raise click.UsageError(f"--json: not JSON: {error}") from None
+        raise click.UsageError(f"{option}: not JSON: {error}") from None
     if isinstance(value, dict):
         return (), value
     if isinstance(value, list):
         return tuple(value), {}
-    raise click.UsageError("--json: give an object of keyword arguments, or an array of arguments")
+    raise click.UsageError(f"{option}: give {_FORMS}")
 
 
 def _json(text: str) -> Any:

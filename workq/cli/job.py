@@ -22,6 +22,7 @@ from workq.job import CHUNK_MAX, JOB_ENDED, Begun, Collect, IfRunning, JobRow, J
 from workq.jobs.define import Job
 from workq.jobs.sources import CsvFile, JsonLines
 from workq.ledger import Ledger, Unpublished
+from workq.plural import counted
 from workq.progress import left_s, told, told_s
 from workq.relay import publish
 from workq.stores import Stores
@@ -128,7 +129,7 @@ def _feed(session: Session, found: Job, form: str, into: str | None, begin: Call
             f"job {into} waits for the rest: give the same input again with --into {into}, or: workq job cancel {into}"
         )
         raise
-    session.note(f"{row.split:,} items, {row.failed} of them could not be recorded")
+    session.note(f"{counted(row.split, 'item')}, {row.failed} of them could not be recorded")
     return exits.DONE
 
 
@@ -160,7 +161,11 @@ def _foresee(session: Session, found: Job, params: dict[str, Any]) -> None:
         if chunks is None:
             write(f"streaming: nobody knows how many {what}")
         else:
-            write(f"{chunks:,} {what}" if total is None else f"{total:,} items, {chunks:,} subtasks of up to {chunk}")
+            write(
+                f"{chunks:,} {what}"
+                if total is None
+                else f"{counted(total, 'item')}, {counted(chunks, 'subtask')} of up to {chunk}"
+            )
         for items in pages:
             write(clean(codec.storable(codec.encode(items, path="items", max_bytes=1 << 30), characters_max=200)))
 
@@ -247,9 +252,13 @@ def show(session: Session, job_id: str, slowest: int) -> None:
             ]
         )
         for group in groups:
-            write(clean(f"  {group.count} items: {group.error.partition(chr(10))[0]} (for example {group.item})"))
+            write(
+                clean(
+                    f"  {counted(group.count, 'item')}: {group.error.partition(chr(10))[0]} (for example {group.item})"
+                )
+            )
         for one in slow:
-            write(f"  {one.task_id}: {told_s(one.ran_s)} for {one.items} items")
+            write(f"  {one.task_id}: {told_s(one.ran_s)} for {counted(one.items, 'item')}")
 
     answer(
         session,
@@ -312,7 +321,7 @@ def resume(session: Session, job_id: str, why: str) -> None:
     found, hints = stores.ledger.resume_job(job_id, who=this_person(), why=why)
     _hint(session, stores, hints)
     if found is None:
-        text = f"the job's row is gone: {len(hints)} of its subtasks go on as tasks like any other"
+        text = f"the job's row is gone: {counted(len(hints), 'subtask')} of it goes on like any other task"
         answer(session, {"id": job_id, "tasks": len(hints)}, lambda: write(text))
         return
     _told(session, found)

@@ -13,6 +13,7 @@ from workq.cli.inputs import Duration
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, record, table, write
 from workq.meters import Meters, Spread, measure
+from workq.plural import counted
 
 
 @click.command(
@@ -71,7 +72,7 @@ def _show(session: Session, found: Meters) -> None:
             ("starts", found.starts),
             ("started twice", twice),
             ("late results", found.late_results),
-            ("hints lost", f"{found.hints_lost} (proved by {found.losses} markers)" if found.losses else 0),
+            ("hints lost", f"{found.hints_lost} (proved by {counted(found.losses, 'marker')})" if found.losses else 0),
         ]
     )
     if found.hints_lost_started.count:

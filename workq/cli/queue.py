@@ -11,7 +11,7 @@ import click
 from workq.bands import is_extra, meant, queue_of
 from workq.broker import Depth
 from workq.cli import exits
-from workq.cli.group import Group
+from workq.cli.group import Group, nearest
 from workq.cli.inputs import BandName, Duration
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, record, table, text_of, write
@@ -20,6 +20,7 @@ from workq.errors import BrokerUnavailable
 from workq.incarnation import this_person
 from workq.ledger import Ledger, Pause, QueueCount, WhichOpen
 from workq.names import check_delay_s
+from workq.plural import counted
 from workq.task import State
 
 _TITLES: Final = ("queue", "ready", "waiting", "running", "hints", "hints_unacked", "consumers", "paused")
@@ -64,6 +65,7 @@ def ls(session: Session) -> int:
 @pass_session
 def show(session: Session, name: str) -> int:
     """One queue: its tasks, its hints, and the worker processes that serve it; of its bands, or of one of them."""
+    _warn_of_unknown(session, name)
     ledger = session.stores().ledger
     counts, used = ledger.counts().queues, ledger.bands()
     bands = [one for one in meant(name) if one == name or not is_extra(one) or one in used or one in counts]
@@ -74,7 +76,7 @@ def show(session: Session, name: str) -> int:
 
     def as_text() -> None:
         processes, threads = len(serving), sum(row.threads for row in serving)
-        by = f"{processes} process{'es' * (processes > 1)} with {threads} threads" if serving else "nobody"
+        by = f"{counted(processes, 'process', 'processes')} with {counted(threads, 'thread')}" if serving else "nobody"
         titles = [title.replace("_", " ") for title in _TITLES]
         record([*zip(titles, _row(about), strict=True), ("served by", by)])
         if len(found) > 1:
@@ -112,6 +114,7 @@ def pause(session: Session, name: str, why: str, for_s: float | None) -> None:
 @pass_session
 def resume(session: Session, name: str, why: str) -> None:
     """Let a paused queue go on: its workers notice within a second. What is not paused stays so, and is no error."""
+    _warn_of_unknown(session, name)
     is_resumed = session.stores().ledger.resume(name, who=this_person(), why=why)
     text = "resumed" if is_resumed else "it was not paused"
     answer(session, {"queue": name, "resumed": is_resumed}, lambda: write(text))
@@ -156,8 +159,20 @@ def purge(session: Session, /, name: str, reason: str, **options: bool) -> int:
     It shows the count and asks first; where nobody can answer it needs --yes, and exits with 6 without. Interrupted,
     the same command goes on. The tasks are kept like other cancelled ones, and `workq task retry` brings one back.
     """
+    _warn_of_unknown(session, name)
     which = WhichOpen((State.READY, State.WAITING), queue=name)
     return cancel_all(session, which, what="queue purge", reason=reason, options=options)
+
+
+def _warn_of_unknown(session: Session, name: str) -> None:
+    """A queue that nothing here uses may be a typing error: the nearest is proposed."""
+    ledger = session.stores().ledger
+    serving = {queue for row in ledger.workers() for queue in row.queues}
+    used = {queue_of(one) for one in (*ledger.counts().queues, *ledger.bands(), *ledger.pauses())}
+    known = sorted(serving | used | set(session.queue().registry.queues()))
+    queue = queue_of(name)
+    if queue not in known:
+        session.warn(f"no open task, worker or handler here uses the queue {queue!r}{nearest(queue, known)}")
 
 
 def _looked_at(
@@ -192,6 +207,7 @@ def _looked_at(
 
 def _paused(session: Session, name: str, why: str, for_s: float | None) -> Pause:
     ends_in_s = None if for_s is None else check_delay_s(for_s, "--for")
+    _warn_of_unknown(session, name)
     return session.stores().ledger.pause(name, who=this_person(), why=why, for_s=ends_in_s)
 
 
@@ -211,7 +227,9 @@ def _pause(made: Pause) -> dict[str, Any]:
 
 def _told(made: Pause, running: int) -> str:
     end = "until it is resumed" if made.ends_at is None else f"until {text_of(made.ends_at)}"
-    return f"paused {end}; " + (f"{running} of its tasks still run" if running else "nothing of it runs")
+    return f"paused {end}; " + (
+        f"{running} of its tasks still run{'s' if running == 1 else ''}" if running else "nothing of it runs"
+    )
 
 
 def _together(name: str, bands: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from workq.cli.group import Command
 from workq.cli.inputs import BandName
 from workq.cli.session import Session
 from workq.cli.show import Column, answer, table, write
+from workq.plural import counted
 
 _TELL_EVERY_S = 2.0
 _EXAMPLES = """
@@ -67,7 +68,7 @@ def rebuild(ctx: click.Context, queue: str | None, yes: bool, dry_run: bool) -> 
         nonlocal told_at
         if time.monotonic() - told_at >= _TELL_EVERY_S:
             told_at = time.monotonic()
-            session.note(f"{so_far.tasks} of {tasks} tasks, {so_far.seconds:.0f} s")
+            session.note(f"{so_far.tasks} of {counted(tasks, 'task')}, {so_far.seconds:.0f} s")
 
     stores.ledger.note("manual", detail={**by, "tasks_open": tasks})
     fill(stores, settings, queues=queues, told=told, done=done)
@@ -81,17 +82,24 @@ def rebuild(ctx: click.Context, queue: str | None, yes: bool, dry_run: bool) -> 
         "seconds": round(done.seconds, 3),
     }
     stores.ledger.note("manual", detail={**by, **document})
-    answer(session, document, lambda: write(f"{done.tasks} tasks, {done.hints} hints, {done.seconds:.1f} s"))
+    answer(
+        session,
+        document,
+        lambda: write(f"{counted(done.tasks, 'task')}, {counted(done.hints, 'hint')}, {done.seconds:.1f} s"),
+    )
     if done.later:
-        session.note(f"{done.later} tasks are due later than the broker can delay a hint: the sweep sends theirs")
+        session.note(
+            f"{counted(done.later, 'task is', 'tasks are')} due later than the broker can delay a hint: "
+            "the sweep sends it then"
+        )
     return exits.DONE
 
 
 def _is_confirmed(session: Session, tasks: int) -> bool:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        session.warn(f"hints for {tasks} tasks would be sent again; refused without --yes")
+        session.warn(f"hints for {counted(tasks, 'task')} would be sent again; refused without --yes")
         return False
     try:
-        return click.confirm(f"send hints for {tasks} tasks again?", err=True)
+        return click.confirm(f"send hints for {counted(tasks, 'task')} again?", err=True)
     except click.Abort:
         return False

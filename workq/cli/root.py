@@ -109,6 +109,7 @@ def run(args: list[str]) -> int:
     """Run one command; answers the exit status. Nothing is raised, apart from SystemExit by a completion script."""
     session = Session()
     try:
+        _check_text(args)
         status = root.main(args=args, prog_name="workq", standalone_mode=False, obj=session)
         return status if isinstance(status, int) else exits.DONE
     except click.exceptions.Exit as leave:
@@ -126,6 +127,17 @@ def run(args: list[str]) -> int:
         return _status(error)
     finally:
         session.close()
+
+
+def _check_text(args: list[str]) -> None:
+    """What is not UTF-8 comes from the system as half characters, which no store and no output takes."""
+    for number, one in enumerate(args, 1):
+        try:
+            one.encode()
+        except UnicodeEncodeError as error:
+            raise click.UsageError(
+                f"argument {number} is not UTF-8 (at character {error.start + 1}); write it in UTF-8"
+            ) from None
 
 
 def _status(error: Exception) -> int:

@@ -17,6 +17,7 @@ from workq.cli.show import Column, answer, table, text_of, write
 from workq.errors import NotFound
 from workq.incarnation import this_person
 from workq.ledger import Ledger, ScheduleRow
+from workq.plural import counted
 from workq.ticks import now_as_task
 
 
@@ -116,7 +117,7 @@ def sync(session: Session) -> None:
     strange = sorted({row.name for row in ledger.schedules()} - {one.name for one in given})
 
     def as_text() -> None:
-        write(f"{len(given)} schedules, {len(changed)} of them new or changed")
+        write(f"{counted(len(given), 'schedule')}, {len(changed)} of them new or changed")
         if strange:
             session.note(f"not of this application: {', '.join(strange)}; if nobody wants one: workq schedule rm NAME")
 

@@ -25,6 +25,7 @@ from workq.cli.show import Column, answer, in_json, instant, line, table, write
 from workq.config import Settings
 from workq.errors import BrokerUnavailable, ConfigError, LedgerReplaced, Refused, Unavailable
 from workq.logs import printer
+from workq.plural import counted
 from workq.stores import Stores
 from workq.sweep import STEPS, Swept
 from workq.sweep import sweep as one_pass
@@ -140,7 +141,9 @@ def _once(session: Session, steps: list[str], limit: int, *, dry_run: bool) -> i
     if done.is_blind and not away:
         session.note("no marker was sent, or no loss proved: the broker is away, or the in-flight store young")
     if done.unconfirmed:
-        session.warn(f"{done.unconfirmed} hints were not confirmed; the next pass sends them")
+        session.warn(
+            f"{counted(done.unconfirmed, 'hint was', 'hints were')} not confirmed; the next pass sends what is left"
+        )
     for one in away:
         session.warn(f"{one.rstrip('.')}; what needs it waits for another pass")
     if away:
@@ -191,12 +194,15 @@ def _plan(session: Session, target: str, steps: list[str], limit: int) -> int:
         if len(rows) > _SHOWN_MAX:
             session.note(f"and {len(rows) - _SHOWN_MAX} more, in {path}")
         if rows:
-            session.note(f"{len(rows)} changes; to make them: workq sweep --apply {path}")
+            session.note(f"{counted(len(rows), 'change')}; to apply the plan: workq sweep --apply {path}")
     if plan.cut:
         session.warn(f"cut at {limit} rows of a step: {', '.join(plan.cut)}; there is more (--limit)")
     if plan.suspects:
         count = len(plan.suspects)
-        session.note(f"{count} workers have no lease, but were not looked at twice; a pass of `workq sweep` notes them")
+        session.note(
+            f"{counted(count, 'worker has', 'workers have')} no lease, but no second look yet; "
+            "a pass of `workq sweep` notes the first"
+        )
     _note(session, is_quiet=plan.quiet, is_braked=plan.braked)
     for one in plan.away:
         session.warn(f"{one.rstrip('.')}; what needs it is not in the plan")
@@ -283,7 +289,9 @@ def _report(session: Session, done: Any, planned: dict[str, int], plan_digest: s
 
     answer(session, document, tell)
     if done.unconfirmed:
-        session.warn(f"{done.unconfirmed} hints were not confirmed; the sweep sends them")
+        session.warn(
+            f"{counted(done.unconfirmed, 'hint was', 'hints were')} not confirmed; the sweep sends what is left"
+        )
 
 
 def _is_confirmed(session: Session, planned: dict[str, int], *, is_readable: bool) -> bool:
@@ -331,7 +339,7 @@ def _run_on(session: Session, every_s: float, steps: list[str], limit: int) -> i
         except Unavailable as error:
             return None, [*missing, str(error)]
         if done.unconfirmed:
-            missing.append(f"broker: {done.unconfirmed} hints were not confirmed")
+            missing.append(f"broker: {counted(done.unconfirmed, 'hint was', 'hints were')} not confirmed")
         return done, [*missing, *done.away]
 
     def tick() -> None:

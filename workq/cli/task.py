@@ -26,6 +26,7 @@ from workq.handler import seconds_until
 from workq.ledger import Ledger, Unpublished, WhichOpen
 from workq.ledger.positions import is_behind
 from workq.names import check_delay_s
+from workq.plural import counted
 from workq.relay import publish
 from workq.stores import Stores
 from workq.task import SETTLED, Event, OnCrash, Priority, State, Task
@@ -238,15 +239,15 @@ def cancel(
 def cancel_all(session: Session, which: WhichOpen, *, what: str, reason: str, options: Mapping[str, Any]) -> int:
     """Cancel all of these, after a look and a question; answers the exit status."""
     ledger = session.stores().ledger
-    counted = ledger.open_count(which)
-    shown = ", ".join(f"{number} {state}" for state, number in counted.items())
+    counts = ledger.open_count(which)
+    shown = ", ".join(f"{number} {state}" for state, number in counts.items())
     kept = {name: one for name, one in asdict(which).items() if one is not None}
     kept["states"] = [state.value for state in which.states]
     return decide(
         session,
         Decision(what, f"tasks ({shown})" if shown else "tasks", "cancelled", "open", reason, kept),
         lambda bulk: bulk.cancel(which),
-        count=sum(counted.values()),
+        count=sum(counts.values()),
         sample=lambda: ledger.open_ids(which, limit=SAMPLE),
         document=lambda tally: {"cancelled": tally.done, "asked": tally.asked},
         options=options,
@@ -277,7 +278,7 @@ def reschedule(
     wait_s = check_delay_s(delay_s or 0.0, "--in") if at is None else seconds_until(at)
 
     def one(ledger: Ledger, task_id: str) -> Unpublished:
-        return ledger.reschedule(task_id, delay_s=wait_s, why=why)
+        return ledger.reschedule(task_id, delay_s=wait_s, why=why, at=at)
 
     return _hint_each(session, ids_of(task_ids), one)
 
@@ -329,7 +330,9 @@ def _publish(session: Session, stores: Stores, rows: list[Unpublished]) -> None:
     if rows:
         sent = publish(stores, rows, deadline_s=session.settings().times.confirm_s)
         if sent < len(rows):
-            session.note(f"{len(rows) - sent} hints are not confirmed; the sweep publishes them later")
+            session.note(
+                f"{counted(len(rows) - sent, 'hint is', 'hints are')} not confirmed; the sweep publishes what is left"
+            )
         rows.clear()
 
 

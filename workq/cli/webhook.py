@@ -16,6 +16,7 @@ from workq.cli.inputs import Decimal, Duration, WholeNumber, document
 from workq.cli.session import Session, pass_session
 from workq.cli.show import answer, line, record, write
 from workq.errors import MissingExtra
+from workq.plural import counted
 from workq.webhooks.signing import check_secret, new_secret
 
 if TYPE_CHECKING:
@@ -55,11 +56,11 @@ def send(session: Session, /, event_type: str, source: str, **given: Any) -> Non
     from workq.webhooks.outbox import Outbox
 
     outbox = Outbox(session.queue())
-    args, kwargs = document(source, max_bytes=session.settings().payload_max_bytes)
+    args, kwargs = document(source, max_bytes=session.settings().payload_max_bytes, option="--data")
     session.may_make(session.settings())
     sent = outbox.send(event_type, list(args) or kwargs, **given)
     found = {"id": sent.id, "deliveries": [to_builtins(one) for one in sent.deliveries]}
-    answer(session, found, lambda: write(f"{sent.id}  to {len(sent.deliveries)} endpoints"))
+    answer(session, found, lambda: write(f"{sent.id}  to {counted(len(sent.deliveries), 'endpoint')}"))
 
 
 @webhook.command(
@@ -98,7 +99,9 @@ def replay(session: Session, /, dry_run: bool, **which: Any) -> int:
 
 
 def _counted(session: Session, count: int, *, dry_run: bool) -> int:
-    said = f"{count} would be sent again" if dry_run else f"{count} are sent again"
+    said = f"{count} would be sent again"
+    if not dry_run:
+        said = f"{counted(count, 'delivery is', 'deliveries are')} sent again"
     answer(session, {"count": count, "dry_run": dry_run}, lambda: write(said))
     return exits.FINDINGS if dry_run and count else exits.DONE
 

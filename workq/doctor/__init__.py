@@ -17,6 +17,7 @@ stops the work, is an error.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -132,5 +133,5 @@ def _guarded(area: str, look: Callable[[], Iterator[Check]]) -> Iterator[Check]:
 
 
 def line(error: Exception) -> str:
-    """An error in one line."""
-    return " ".join(str(error).split())
+    """An error in one line. Where it proposes doctor itself, the person is there already."""
+    return re.sub(r" (?:Try|Look): workq doctor$", "", " ".join(str(error).split()))

@@ -26,6 +26,7 @@ from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from workq.config import masked
 from workq.doctor import Check, Level
+from workq.plural import counted
 
 if TYPE_CHECKING:
     from workq.broker.amqp import Address
@@ -166,7 +167,8 @@ def look(topology: Topology, address: Address, queues: Sequence[str]) -> Iterato
         yield Check(
             "broker",
             Level.OK,
-            f"no policy drops hints, no alarm; {len(found)} queues are well (management API at {masked(api.base)})",
+            f"no policy drops hints, no alarm; {counted(len(found), 'queue is', 'queues are')} well "
+            f"(management API at {masked(api.base)})",
         )
 
 

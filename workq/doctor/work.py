@@ -14,6 +14,7 @@ from workq.bands import queue_of
 from workq.config import Settings
 from workq.config.sqlite import is_there, sqlite_file
 from workq.doctor import Bounds, Check, Level
+from workq.plural import counted
 
 if TYPE_CHECKING:
     from workq.ledger import Ledger
@@ -61,7 +62,8 @@ def examine(ledger: Ledger, settings: Settings) -> Iterator[Check]:
         yield Check(
             "tasks",
             Level.WARNING,
-            f"{_many(len(overdue))} are due and have no confirmed hint for more than {bounds.unpublished_s:.0f} s: no "
+            f"{_many(len(overdue), 'is due and has', 'are due and have')} no confirmed hint for more than "
+            f"{bounds.unpublished_s:.0f} s: no "
             f"sweep publishes them, or the broker refuses; {sweep}",
         )
     rows = ledger.workers()
@@ -70,8 +72,8 @@ def examine(ledger: Ledger, settings: Settings) -> Iterator[Check]:
         yield Check(
             "tasks",
             Level.WARNING,
-            f"{len(silent)} workers have not beaten for more than {bounds.dead_host_s:.0f} s, and nobody has reaped "
-            f"them: {_named(row.id for row in silent)}; {sweep}",
+            f"{counted(len(silent), 'worker has', 'workers have')} not beaten for more than {bounds.dead_host_s:.0f} s "
+            f"and nobody has reaped: {_named(row.id for row in silent)}; {sweep}",
         )
     served = {queue for row in rows if row.beat_age_s <= times.lease_s for queue in row.queues}
     unserved = {name: one.ready for name, one in counts.queues.items() if one.ready and queue_of(name) not in served}
@@ -115,8 +117,12 @@ def _meters(ledger: Ledger, settings: Settings) -> Iterator[Check]:
         )
 
 
-def _many(count: int) -> str:
-    return f"{COUNTED_MAX} tasks or more" if count >= COUNTED_MAX else f"{count} tasks"
+def _many(count: int, one: str, many: str) -> str:
+    return (
+        f"{COUNTED_MAX} tasks or more {many}"
+        if count >= COUNTED_MAX
+        else counted(count, f"task {one}", f"tasks {many}")
+    )
 
 
 def _named(names: Iterable[str]) -> str:

@@ -6,9 +6,10 @@ Whoever comes second (a claim, a sweep, another person) finds the state changed,
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, insert, literal, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
 
@@ -88,12 +89,13 @@ class Deciding(Appending):
         query = select(k.c.task_id, k.c.attempt).where(k.c.worker.in_(workers)).order_by(k.c.attempt)
         return {row.task_id: row.attempt for row in self.database.ask(lambda tx: tx.execute(query).all())}
 
-    def reschedule(self, task_id: str, *, delay_s: float, why: str) -> Unpublished:
+    def reschedule(self, task_id: str, *, delay_s: float, why: str, at: datetime | None = None) -> Unpublished:
         if not codec.is_task_id(task_id):
             raise _unknown(task_id)
         t, now = self.database.tables.task, self.database.now
+        due_at = now(delay_s) if at is None or delay_s <= 0.0 else literal(at, t.c.due_at.type)
         state = State.WAITING if delay_s > 0.0 else State.READY
-        is_too_late = ~unexpired(t.c.expires_at, now(delay_s))
+        is_too_late = ~unexpired(t.c.expires_at, due_at)
         where_it_stands = select(t.c.state, t.c.queue, t.c.attempt, t.c.expires_at, is_too_late.label("is_too_late"))
         in_line = select(t.c.order_key, t.c.due_at, now().label("now")).where(t.c.id == task_id)
 
@@ -108,10 +110,10 @@ class Deciding(Appending):
                 raise Refused(f"task {task_id} waits for its turn in order key {row.order_key!r}: it is due then")
             moved = tx.execute(
                 update(t)
-                .where(t.c.id == task_id, guarded(t.c.state, *CLAIMABLE), unexpired(t.c.expires_at, now(delay_s)))
+                .where(t.c.id == task_id, guarded(t.c.state, *CLAIMABLE), unexpired(t.c.expires_at, due_at))
                 .values(
                     state=state,
-                    due_at=now(delay_s),
+                    due_at=due_at,
                     queued_at=now(),
                     published_at=None,
                     relay_until=now(self.reserved_s),

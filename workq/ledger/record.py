@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import Column, Connection, Insert, bindparam, case, func, insert, null, select
+from sqlalchemy import Column, Connection, Insert, bindparam, case, func, insert, null, select, update
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.types import Float
@@ -201,6 +201,10 @@ class Recording(Banding):
             + tuple(limit_columns(None)) * is_limited,
         )
         self.database.kept(name, make).write_each(tx, rows)
+        for task in tasks:
+            if task.at is not None and task.delay_s < positions.NEVER_S:
+                c = self.database.tables.task.c
+                tx.execute(update(c.id.table).where(c.id == task.id).values(due_at=task.at))
 
     def _each_statement(self, *, is_published: bool, is_plain: bool, expires: bool, more: tuple[str, ...]) -> Insert:
         c, now = self.database.tables.task.c, self.database.now
@@ -309,6 +313,7 @@ def _alike(tasks: Sequence[NewTask]) -> NewTask | None:
             or task.order_key is not None
             or task.limit is not None
             or task.job_id is not None
+            or task.at is not None
             or task.name != first.name
             or task.queue != first.queue
             or task.delay_s != first.delay_s

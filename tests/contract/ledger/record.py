@@ -65,6 +65,24 @@ class RecordContract(Steps):
         assert early == []
         assert [claim.task_id for claim in due] == [given.id]
 
+    def test_what_is_due_at_an_instant_is_due_exactly_then(self, ledger: Ledger) -> None:
+        at = ledger.clock().replace(microsecond=0) + timedelta(hours=1)
+        one, *others = new(3, delay_s=HOUR_S, at=at)
+        ledger.record([one], hints=hint_rows)
+        ledger.record(others)
+        keyed = new(1, delay_s=HOUR_S, at=at, key="k")
+        ledger.record(keyed)
+        [moved] = self.record(ledger)
+        ledger.reschedule(moved, delay_s=HOUR_S, why="?", at=at)
+
+        tasks = [
+            self.task(ledger, task_id) for task_id in (one.id, *(other.id for other in others), keyed[0].id, moved)
+        ]
+
+        assert {task.due_at for task in tasks} == {at}
+        ledger.reschedule(moved, delay_s=0.0, why="now", at=at - timedelta(hours=2))
+        assert self.task(ledger, moved).due_at > at - timedelta(hours=1, seconds=LONG_S)
+
     def test_a_task_can_be_due_in_ten_years(self, ledger: Ledger) -> None:
         [task_id] = self.record(ledger, delay_s=3650 * 86400.0)
 

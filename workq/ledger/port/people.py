@@ -6,6 +6,7 @@ What holds for all of it is said in `workq/ledger/__init__.py`.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Protocol
 
 from workq.ledger.answers import CancelAnswer, DeadGroup, Pause, Unpublished, Which, WhichOpen
@@ -59,8 +60,10 @@ class People(Protocol):
         """
         ...
 
-    def reschedule(self, task_id: str, *, delay_s: float, why: str) -> Unpublished:
+    def reschedule(self, task_id: str, *, delay_s: float, why: str, at: datetime | None = None) -> Unpublished:
         """Let a task that does not run be due in `delay_s` seconds, whatever it waited for. Answers its new hint.
+
+        `at`: the instant to which these seconds lead, where a person has named one: it is due exactly then.
 
         The hint that it had is worth nothing when it comes: too early, the claim refuses it; too late, it is done. A
         task that expires before is refused. Raises NotFound or Refused.
