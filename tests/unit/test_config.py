@@ -144,13 +144,13 @@ def test_the_file_sets_every_setting_and_times_one_by_one(tmp_path: Path) -> Non
         "payload_max_bytes = 1024\nretention_s = 60\ndead_retention_s = 90.5\n"
         "webhook_body_retention_s = 30\nwebhook_retention_s = 40.5\n"
         'webhook_allow = "private"\nwebhook_ports = "443"\nwebhook_schemes = "https"\n'
-        'webhook_proxy = "http://app:secret@10.0.0.7:3128"\nsecret_key = "k"\n'
+        'webhook_proxy = "http://app:secret@10.0.0.7:3128"\nsecret_key = "k"\nlog_format = "json"\n'
         "[times]\nlease_s = 60\nbeat_s = 7.5\n"
     )
 
     settings = load(tmp_path)
 
-    assert settings.payload_max_bytes == 1024
+    assert (settings.payload_max_bytes, settings.log_format) == (1024, "json")
     assert (settings.retention_s, settings.dead_retention_s) == (60.0, 90.5)
     assert (settings.webhook_body_retention_s, settings.webhook_retention_s) == (30.0, 40.5)
     assert (settings.webhook_allow, settings.webhook_ports, settings.webhook_schemes) == ("private", "443", "https")
