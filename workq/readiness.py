@@ -22,6 +22,9 @@ log = logging.getLogger("workq.worker")
 
 PAUSE_MIN_S: Final = 0.2
 PAUSE_MAX_S: Final = 5.0
+LOOK_EVERY_S: Final = 0.1
+DRAIN_WAIT_S: Final = 60.0
+"""How long a worker that only drains waits."""
 
 
 def wait_until_ready(
@@ -61,13 +64,24 @@ def wait_until_ready(
         pause_s = min(PAUSE_MAX_S, 2.0 * pause_s)
 
 
-def ask_all(app: WorkQueue) -> None:
-    """Ask each of the three stores of an application.
+def wait_for_all(app: WorkQueue, *, is_told: Callable[[], bool], is_drain: bool) -> bool:
+    """Wait until each of the three stores of an application answers; False once `is_told`: to stop.
 
     Raises:
-        Unavailable: one is away. SchemaMismatch, ConfigError: one answers, and does not fit.
+        Unavailable: waiting does not mend it; or, with `is_drain`, it took longer than a minute.
+        SchemaMismatch, ConfigError: a store answers, and does not fit.
     """
-    stores = app.stores
-    stores.ledger.clock()
-    stores.broker.check()
-    stores.inflight.check()
+
+    def ask() -> None:
+        stores = app.stores
+        stores.ledger.clock()
+        stores.broker.check()
+        stores.inflight.check()
+
+    def pause(seconds: float) -> bool:
+        until = time.monotonic() + seconds
+        while not is_told() and (left_s := until - time.monotonic()) > 0.0:
+            time.sleep(min(left_s, LOOK_EVERY_S))
+        return is_told()
+
+    return wait_until_ready(ask, pause=pause, limit_s=DRAIN_WAIT_S if is_drain else math.inf)

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import os
 import random
 import signal
@@ -41,7 +40,7 @@ from workq.evidence import EXIT_BROKEN, EXIT_LEASE_LOST, Facts, Kind, OutOfMemor
 from workq.failpoints import reach
 from workq.ledger import Evidence, Reaped
 from workq.oom import Group, Kills, offer_as_victim
-from workq.readiness import ask_all, wait_until_ready
+from workq.readiness import wait_for_all
 from workq.schedule import Ticker
 from workq.stacks import WAIT_S, Found, Stacks
 from workq.sweep import Swept, finish_reaping, settle_in_its_place, sweep
@@ -65,8 +64,6 @@ TOGETHER_S = 0.5
 """Who dies for want of memory within this time of each other dies of one and the same want."""
 FORGOTTEN_S = 10.0
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
-DRAIN_WAIT_S = 60.0
-"""How long a worker that only drains waits for its servers when it starts."""
 _GAVE_UP = (1, 2, EXIT_BROKEN)
 RESTART_MAX_S = 30.0
 EXIT_LEDGER_GONE = 4
@@ -214,16 +211,11 @@ class Supervisor:
         """Answers the exit status: 0 when everyone left in order, 1 when not, 128 + signal after a second signal.
 
         4 when the ledger's file was deleted or replaced: to go on with another one is a person's decision.
-        It waits for its servers first.
-
-        Raises:
-            Unavailable: waiting does not mend it; or, draining, it took longer than a minute.
-            SchemaMismatch, ConfigError: a store answers, and does not fit.
+        It waits for its servers first, and raises what `wait_for_all` does.
         """
         for one in (signal.SIGTERM, signal.SIGINT):
             signal.signal(one, self._signalled)
-        limit_s = DRAIN_WAIT_S if self.spec.is_drain else math.inf
-        if not wait_until_ready(lambda: ask_all(self.app), pause=self._pause, limit_s=limit_s):
+        if not wait_for_all(self.app, is_told=lambda: self._signals > 0, is_drain=self.spec.is_drain):
             return 0
         remove_stale()
         ticker = Ticker(self._sweep, every_s=self.times.sweep_s, at_once=True)  # what died with a former one
@@ -246,13 +238,6 @@ class Supervisor:
         if self._is_ledger_gone:
             return EXIT_LEDGER_GONE
         return 1 if self._is_failed else 0
-
-    def _pause(self, seconds: float) -> bool:
-        """Wait; True as soon as a signal has come."""
-        until = time.monotonic() + seconds
-        while not self._signals and (left_s := until - time.monotonic()) > 0.0:
-            time.sleep(min(left_s, LOOK_EVERY_S))
-        return self._signals > 0
 
     # -- one round
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from workq import LedgerUnavailable, Times, WorkQueue, supervisor
+from workq import LedgerUnavailable, Times, WorkQueue, readiness
 from workq.board import Board
 from workq.cutoff import Watch
 from workq.stacks import Stacks
@@ -66,7 +66,7 @@ def test_a_child_is_offered_to_the_kernel_before_its_supervisor_from_its_begin_o
 def test_one_that_only_drains_waits_for_its_servers_no_longer_than_its_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(supervisor, "DRAIN_WAIT_S", 0.5)
+    monkeypatch.setattr(readiness, "DRAIN_WAIT_S", 0.5)
     before = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)}
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
