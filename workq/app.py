@@ -10,8 +10,7 @@ import atexit
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -104,7 +103,8 @@ class WorkQueue:
         self._lock = threading.Lock()
         self._opened: tuple[Stores, Producer] | None = None
         self._inherited: list[object] = []
-        self._is_served = False
+        self.is_served = False
+        """A worker of this process serves it: no handler closes what the worker works with."""
         _everyone.add(self)
 
     # -- handlers
@@ -489,7 +489,7 @@ class WorkQueue:
 
         In a worker, of the application that it serves, it does nothing: the connections there are the worker's.
         """
-        if self._is_served:
+        if self.is_served:
             return
         with self._lock:
             opened, self._opened = self._opened, None
@@ -497,15 +497,6 @@ class WorkQueue:
             stores, producer = opened
             producer.close()
             stores.close()
-
-    @contextmanager
-    def served(self) -> Iterator[None]:
-        """While a worker of this process serves it: no handler closes what the worker works with."""
-        self._is_served = True
-        try:
-            yield
-        finally:
-            self._is_served = False
 
     def __enter__(self) -> WorkQueue:
         return self
@@ -525,7 +516,7 @@ class WorkQueue:
 
     def _forked(self) -> None:
         """In the child of a fork: never touch or free the parent's connections, and open our own."""
-        self._is_served = False
+        self.is_served = False
         self._lock = threading.Lock()
         if self._opened is not None:
             self._inherited.append(self._opened)

@@ -332,10 +332,11 @@ def main() -> int:
     gc.freeze()  # what is there now stays: to look through it again and again costs a tenth of a busy process
     gc.set_threshold(GARBAGE_EVERY)
     forks.arm(stacks.leave)
-    with app.served():
-        status = worker.run()
+    app.is_served = True
+    status = worker.run()
     if status == EXIT_GRACE_EXCEEDED:
         stacks.dump()
+    app.is_served = False
     app.close()
     return status
 
