@@ -19,14 +19,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import random
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -34,6 +33,7 @@ import msgspec
 import psutil
 
 from workq.board import Board, Started, remove_stale
+from workq.child import Child
 from workq.cutoff import Reach, Watch, Way
 from workq.errors import LedgerReplaced, Unavailable
 from workq.evidence import EXIT_BROKEN, EXIT_LEASE_LOST, Facts, Kind, OutOfMemory, how_it_ended, signal_of
@@ -63,67 +63,9 @@ KILLS_EVERY_S = 5.0
 TOGETHER_S = 0.5
 """Who dies for want of memory within this time of each other dies of one and the same want."""
 FORGOTTEN_S = 10.0
-_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 _GAVE_UP = (1, 2, EXIT_BROKEN)
 RESTART_MAX_S = 30.0
 EXIT_LEDGER_GONE = 4
-
-
-@dataclass(slots=True)
-class _Child:
-    """One consumer process and what is known of it."""
-
-    process: subprocess.Popen[bytes]
-    board: Board
-    stacks: Stacks
-    started_at: float
-    extended_at: float
-    watch: Watch
-    overdue: list[Started] = field(default_factory=list)
-    condemned: list[Started] = field(default_factory=list)
-    """Attempts that a person has cancelled by force."""
-    is_told: bool = False
-    """It was told to drain."""
-    memory_bytes: int | None = None
-    memory_at: float = float("-inf")
-    peak_bytes: int | None = None
-    """The most memory that it ever used, as the kernel tells when it has ended."""
-    stack_note: str | None = None
-    """Why it gave no stacks when it was asked."""
-    cut_off_s: float | None = None
-    """It was killed because it had reached no store for so long."""
-
-    def status(self, *, options: int = os.WNOHANG) -> int | None:
-        """Its exit status as `subprocess` has it; None while it lives.
-
-        What its handlers had started ends with it, unless it has left in order: nothing goes on beside a next attempt.
-        """
-        if self.process.returncode is None:
-            with contextlib.suppress(ChildProcessError):  # somebody else has waited for it: `poll` says what is known
-                if os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT | options) is None:
-                    return None
-                if not self.board.has_left():
-                    self.kill()  # until it is waited for, no other group can have its number
-                _, status, usage = os.wait4(self.process.pid, 0)
-                self.process.returncode = os.waitstatus_to_exitcode(status)
-                self.peak_bytes = usage.ru_maxrss * _MAXRSS_UNIT
-        return self.process.poll()
-
-    def kill(self) -> None:
-        """Kill it with all that its handlers have started, but for what has left its process group."""
-        if self.process.returncode is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-
-    def kill_family(self) -> None:
-        """Kill it with all that its handlers have started: what has left its group, too, unless its parent is gone."""
-        family: list[psutil.Process] = []
-        with contextlib.suppress(psutil.Error):
-            family = psutil.Process(self.process.pid).children(recursive=True)
-        self.kill()
-        for one in family:
-            with contextlib.suppress(psutil.Error):
-                one.kill()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +94,7 @@ class _Remains:
 class _Slot:
     """A place for a child: when it may start again, and how often it died young."""
 
-    child: _Child | None = None
+    child: Child | None = None
     next_at: float = 0.0
     young_deaths: int = 0
 
@@ -296,7 +238,7 @@ class Supervisor:
             slot.next_at = time.monotonic() + pause_s
             log.error("supervisor.cannot_start: %s: %s; trying again in %.0f s", type(error).__name__, error, pause_s)
 
-    def _spawn(self) -> _Child:
+    def _spawn(self) -> Child:
         together = min(LINES_TOGETHER_MAX, self.spec.threads * self.app.registry.batch_max())
         board = Board.create(lines=self.spec.threads + together + SPARE_LINES)
         stacks = None
@@ -318,9 +260,9 @@ class Supervisor:
                 process.stdin.write(msgspec.json.encode(spec) + b"\n")
         log.info("supervisor.started", extra={"pid": process.pid})
         now = time.monotonic()
-        return _Child(process, board, stacks, started_at=now, extended_at=float("-inf"), watch=Watch(self.times))
+        return Child(process, board, stacks, started_at=now, extended_at=float("-inf"), watch=Watch(self.times))
 
-    def _watch(self, child: _Child, now: float) -> None:
+    def _watch(self, child: Child, now: float) -> None:
         """Keep the lease of a child that cannot beat by itself, and end one whose attempt exceeds its hard limit."""
         if child.overdue or child.condemned or child.cut_off_s is not None:
             child.kill()  # it was, and takes a moment to die of what was seen then
@@ -352,7 +294,7 @@ class Supervisor:
             if now - child.extended_at >= self.times.beat_s:
                 child.extended_at = now
                 incarnation = child.board.incarnation()
-                if incarnation is not None and not _is_stopped(child):
+                if incarnation is not None and not child.is_stopped():
                     self.app.stores.inflight.extend(incarnation, lease_s=self.times.lease_s)
                     self._reach.had(Way.LEASE)
         except psutil.Error:
@@ -364,14 +306,14 @@ class Supervisor:
     def _is_condemned(self, one: Started) -> bool:
         return not one.is_ended and self._condemned.get(one.task_id) == one.attempt
 
-    def _ask_for_stacks(self, children: Sequence[_Child]) -> None:
+    def _ask_for_stacks(self, children: Sequence[Child]) -> None:
         """What they are doing, before they are killed. It takes `WAIT_S` at most, however many they are."""
         asked = []
         for child in children:
             with contextlib.suppress(psutil.Error):
                 if child.board.incarnation() is None:
                     child.stack_note = "it had not come so far as to give its stacks"
-                elif _is_stopped(child):
+                elif child.is_stopped():
                     child.stack_note = "it was stopped, and a stopped process gives no stacks"
                 else:
                     child.stacks.ask(child.process.pid)
@@ -416,7 +358,7 @@ class Supervisor:
             slot.young_deaths = 0
         slot.next_at = now + (min(RESTART_MAX_S, 0.5 * 2.0**slot.young_deaths) if slot.young_deaths else 0.0)
 
-    def _collect(self, child: _Child) -> _Remains:
+    def _collect(self, child: Child) -> _Remains:
         """Wait for the end of a child, and take what it left."""
         status = child.status(options=0)
         if status is None:  # somebody else waits for it too
@@ -435,7 +377,7 @@ class Supervisor:
         child.stacks.remove()
         return left
 
-    def _ending(self, child: _Child, left: _Remains) -> _Ending:
+    def _ending(self, child: Child, left: _Remains) -> _Ending:
         """Why a child ended that nobody has just buried on purpose."""
         status = left.status
         if child.overdue:
@@ -468,7 +410,7 @@ class Supervisor:
             return _Ending(Kind.KILLED, f"{text}, in the thread that ran {' and '.join(culprits[:3])}")
         return _Ending(Kind.KILLED, text, unknown)
 
-    def _evidence(self, child: _Child, left: _Remains, ending: _Ending, now: float) -> Evidence:
+    def _evidence(self, child: Child, left: _Remains, ending: _Ending, now: float) -> Evidence:
         """What is told to the ledger: who had started, who exceeded its limit, and the facts."""
         is_killed = ending.kind is Kind.KILLED
         facts = Facts(
@@ -557,7 +499,7 @@ class Supervisor:
 
     # -- ends
 
-    def _tell(self, child: _Child) -> None:
+    def _tell(self, child: Child) -> None:
         """Let a child drain, once."""
         if not child.is_told:
             child.is_told = True
@@ -594,8 +536,3 @@ def _judged(death: _Death, victims: Sequence[_Death]) -> Evidence:
         return death.evidence
     cause = f"{death.evidence.cause}; another process had used {max(larger) >> 20} MiB, this one {peak >> 20} MiB"
     return replace(death.evidence, cause=cause, is_bystander=True)
-
-
-def _is_stopped(child: _Child) -> bool:
-    status: str = psutil.Process(child.process.pid).status()
-    return status in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)

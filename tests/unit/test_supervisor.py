@@ -14,15 +14,16 @@ import pytest
 
 from workq import LedgerUnavailable, Times, WorkQueue, readiness
 from workq.board import Board
+from workq.child import Child
 from workq.cutoff import Watch
 from workq.stacks import Stacks
-from workq.supervisor import Supervisor, _Child
+from workq.supervisor import Supervisor
 
 TASK = "01890000-0000-7000-8000-000000000001"
 
 
 @pytest.fixture
-def dying() -> Iterator[_Child]:
+def dying() -> Iterator[Child]:
     """A process that was killed, and that nobody has waited for yet."""
     board = Board.create(lines=1)
     board.introduce("host.1.2.3")
@@ -31,15 +32,13 @@ def dying() -> Iterator[_Child]:
     with subprocess.Popen(["sleep", "60"]) as process:
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        yield _Child(process, board, stacks, started_at=0.0, extended_at=time.monotonic(), watch=Watch(Times()))
+        yield Child(process, board, stacks, started_at=0.0, extended_at=time.monotonic(), watch=Watch(Times()))
     board.remove()
     stacks.remove()
 
 
 @pytest.mark.parametrize("why", ["overdue", "condemned"])
-def test_who_was_killed_is_not_asked_again_for_its_stacks_while_it_dies(
-    dying: _Child, tmp_path: Path, why: str
-) -> None:
+def test_who_was_killed_is_not_asked_again_for_its_stacks_while_it_dies(dying: Child, tmp_path: Path, why: str) -> None:
     """It dies of what was seen then; what comes later would say that it was stopped, and gave none."""
     setattr(dying, why, dying.board.started())
     with WorkQueue(ledger=f"sqlite:///{tmp_path}/ledger.db") as app:
