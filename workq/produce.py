@@ -26,6 +26,7 @@ from workq.failpoints import reach
 from workq.gather import Gather
 from workq.job import Begun, IfRunning, NewJob
 from workq.ledger import HintRows, Unpublished
+from workq.plural import counted
 from workq.relay import BEHIND_MAX, Relay, hints_of
 from workq.soft import whole
 from workq.stores import Stores
@@ -153,7 +154,7 @@ class Producer:
                 self.record(chunk, connection=connection)
                 count += len(chunk)
         except Exception as error:
-            error.add_note(f"{count} tasks were recorded before this error")
+            error.add_note(f"{counted(count, 'task was', 'tasks were')} recorded before this error")
             raise
         return count
 

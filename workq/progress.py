@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from workq.plural import counted
+
 HALF_LIFE_S: Final = 60.0 * math.log(2)
 """A time constant of one minute."""
 SAMPLE_S: Final = 1.0
@@ -34,12 +36,12 @@ def left_s(*, total: int | None, done: int, rate: float | None) -> float | None:
 def told(*, done: int, total: int | None, is_split: bool) -> str:
     """How far it is: `12,345 of 50,000 items (24 %)`."""
     if total is None:
-        return f"{done:,} items, and more to come" if not is_split else f"{done:,} items"
+        return counted(done, "item") if is_split else f"{counted(done, 'item')}, and more to come"
     if total == 0:
         return "0 of 0 items"
     if done > total:
-        return f"{done:,} items, more than the {total:,} that were expected"
-    return f"{done:,} of {total:,} items ({100 * done // total} %)"
+        return f"{counted(done, 'item')}, more than the {total:,} that were expected"
+    return f"{done:,} of {counted(total, 'item')} ({100 * done // total} %)"
 
 
 def told_s(seconds: float) -> str:

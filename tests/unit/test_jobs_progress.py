@@ -47,6 +47,8 @@ def test_how_long_the_rest_takes_is_said_where_it_can_be_known(
         (0, 0, True, "0 of 0 items"),
         (7, None, False, "7 items, and more to come"),
         (7, None, True, "7 items"),
+        (1, None, True, "1 item"),
+        (1, 1, True, "1 of 1 item (100 %)"),
         (12, 10, False, "12 items, more than the 10 that were expected"),
     ],
 )

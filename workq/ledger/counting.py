@@ -32,6 +32,7 @@ from workq.ledger.among import among, in_order
 from workq.ledger.events import Appending
 from workq.ledger.record import Recording
 from workq.ledger.states import guarded
+from workq.plural import counted
 from workq.progress import SAMPLE_S, smoothed
 from workq.task import FailedItem, NewSubtask, NewTask, Result, State
 
@@ -473,7 +474,7 @@ def by_job(changes: Sequence[tuple[str, Change]]) -> dict[str, list[Change]]:
 def too_many(row: JobLock, options: JobOptions) -> str | None:
     """Why it has failed: more items did than it may have."""
     if options.failed_max is not None and row.failed > options.failed_max:
-        return f"{row.failed} items have failed, and max_failures is {options.failed_max}"
+        return f"{counted(row.failed, 'item has', 'items have')} failed, and max_failures is {options.failed_max}"
     share = options.failed_share_max
     tried, made, what = row.succeeded + row.failed, row.split, "items"
     if options.is_partitioned:

@@ -31,6 +31,7 @@ from workq.ledger.answers import BEHIND_S
 from workq.ledger.banding import Banding
 from workq.ledger.database import Database
 from workq.ledger.states import CLAIMABLE, guarded
+from workq.plural import counted
 
 AT_ONCE: Final = 500
 """Deliveries that are dealt with in one transaction."""
@@ -162,7 +163,8 @@ class Keeping(Banding):
             count = tx.execute(opened).scalar_one()
             if count:
                 raise Refused(
-                    f"{count} deliveries to {endpoint_id!r} are open; discard them: "
+                    f"{counted(count, 'delivery', 'deliveries')} to {endpoint_id!r} "
+                    f"{'is' if count == 1 else 'are'} open; discard {'it' if count == 1 else 'them'}: "
                     f"workq webhook endpoint discard {endpoint_id}"
                 )
 

@@ -83,7 +83,7 @@ class EndpointsContract(WebhookSteps):
     ) -> None:
         self.endpoint(ledger)
         [one] = self.send(ledger)
-        with pytest.raises(Refused, match="1 deliveries to 'a' are open"):
+        with pytest.raises(Refused, match="1 delivery to 'a' is open"):
             ledger.remove_endpoint("a")
         [claim] = self.carried(ledger, worker, [one])
         self.settle(ledger, claim, Delivered(sent(claim), Done()))

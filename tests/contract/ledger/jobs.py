@@ -342,7 +342,7 @@ class JobsContract(JobSteps):
         ledger.tend_job(job.id)
         self.settle(ledger, claim, Worked(9, 0, (BAD,)))
 
-        with pytest.raises(Refused, match=f"1 items have failed, .* workq job retry {job.id} --failed"):
+        with pytest.raises(Refused, match=f"1 item has failed, .* workq job retry {job.id} --failed"):
             ledger.resume_job(job.id, **WHO)
 
         assert self.stands(ledger, job).state is JobState.FAILED
@@ -801,7 +801,7 @@ class JobsContract(JobSteps):
         row = self.stands(ledger, job)
         assert (row.state, row.error, row.failed) == (
             JobState.CANCELLED,
-            "1 items have failed, and max_failures is 0" if fails_first else None,
+            "1 item has failed, and max_failures is 0" if fails_first else None,
             1,
         )
         assert self.followers(ledger) == ["on.cancel", "on.complete"]
