@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -198,7 +199,8 @@ def test_a_jump_of_the_clock_of_the_database_makes_tasks_early_and_ends_no_lease
     assert late.id not in leg.starts()
     leg.app.cancel(late.id)
     tasks = [task for task in leg.app.stores.ledger.tasks(limit=100) if task.id != late.id]
-    assert [(task.state, task.attempt, task.crashes) for task in tasks] == [(State.SUCCEEDED, 1, 0)] * 13
+    assert [(task.state, task.crashes) for task in tasks] == [(State.SUCCEEDED, 0)] * 13
+    assert leg.starts() == Counter(task.id for task in tasks)  # an attempt may be handed back before it starts
 
 
 @pytest.mark.parametrize("ahead_s", [2 * HOUR_S, -2 * HOUR_S], ids=["ahead", "behind"])
