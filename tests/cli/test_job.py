@@ -374,7 +374,7 @@ class TestFailures:
             "items failed: it is bad": 1,
             "failures_max reached: ValueError": 0,
         }
-        assert (before.status, before.out) == (3, "1 dead tasks would be sent back\n")
+        assert (before.status, before.out) == (3, "1 dead task would be sent back\n")
         assert named["tasks"] == 0, "it is of a job"
         assert (sent.status, sent.json()["tasks"], sent.json()["refused"]) == (0, 1, {})
         assert repeated.status == 6

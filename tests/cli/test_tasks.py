@@ -227,7 +227,7 @@ class TestDrain:
             claims = ledger.claim([one.id for one in ledger.record(tasks)], by=me.id)
             ledger.settle([Settlement(one, Unhandled(20.0, 3600.0, "no handler")) for one in claims])
 
-        told, table, doctor = cli.look("status"), cli.here("status"), cli.here("doctor")
+        told, table, doctor = cli.look("status"), cli.here("status"), cli.here("doctor", "-o", "json")
 
         [name] = told["no_handler"]
         assert (name["name"], name["tasks"], name["since"][-1]) == ("shop.new", 2, "Z")

@@ -1,8 +1,9 @@
 """Pages of the documentation, and the fenced blocks in them.
 
-A block is told apart by its language. Two comments may stand before one:
+A block is told apart by its language. One of these comments may stand before one:
 
     <!-- not executed: REASON -->   nobody runs it here; the tests count and print these
+    <!-- executed by: FILE -->      this test does it, with servers of its own
     <!-- figures vary -->           numbers in the expected output, other than 0, stand for any number
 
 A block whose first line is `# name.ext` is a file of that name.
@@ -19,6 +20,7 @@ from typing import Final
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 _FENCE: Final = re.compile(r"(`{3,})\s*(\S*)\s*")
 _NOT_EXECUTED: Final = re.compile(r"<!-- not executed: (.+) -->")
+_EXECUTED_BY: Final = re.compile(r"<!-- executed by: (\S+) -->")
 _FILE: Final = re.compile(r"# ([A-Za-z0-9_.-]+\.[a-z]+)")
 
 
@@ -32,6 +34,8 @@ class Block:
     text: str
     reason: str | None
     """Why it is not executed; None when it is."""
+    executed_by: str | None
+    """The file of the test that executes it, where that is another one than that of its page."""
     is_figures_vary: bool
 
     @property
@@ -75,12 +79,14 @@ def blocks(page: str) -> Iterator[Block]:
         if end is None:
             raise AssertionError(f"{page}:{at + 1}: this block is never closed")
         reasons = [found[1] for comment in comments if (found := _NOT_EXECUTED.fullmatch(comment))]
+        elsewhere = [found[1] for comment in comments if (found := _EXECUTED_BY.fullmatch(comment))]
         yield Block(
             page,
             at + 1,
             opened[2],
             "\n".join(lines[at + 1 : end]),
             reasons[-1] if reasons else None,
+            elsewhere[-1] if elsewhere else None,
             "<!-- figures vary -->" in comments,
         )
         comments.clear()

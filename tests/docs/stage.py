@@ -96,6 +96,8 @@ class Stage:
         if block.reason is not None:
             self.not_executed.append(block)
             return
+        if block.executed_by is not None:
+            return
         HANDLERS[block.language](self, block)
 
     def python(self, block: Block) -> None:

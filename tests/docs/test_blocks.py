@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from tests.docs.page import blocks, pages, text_of
+from tests.docs.page import REPOSITORY, blocks, pages, text_of
 from tests.docs.stage import HANDLERS, Stage
 
 COMPOSE_URLS: Final = {
@@ -48,6 +48,16 @@ def test_every_block_of_a_page_does_what_the_page_says(
 
 def test_no_block_has_a_language_that_nobody_handles() -> None:
     assert [block.place for page in pages() for block in blocks(page) if block.language not in HANDLERS] == []
+
+
+def test_what_another_test_executes_it_takes_from_the_page() -> None:
+    elsewhere = [(block, block.executed_by) for page in pages() for block in blocks(page) if block.executed_by]
+
+    assert elsewhere
+    for block, test in elsewhere:
+        source = (REPOSITORY / test).read_text(encoding="utf-8")
+        assert f'PAGE = "{block.page}"' in source, block.place
+        assert "blocks(PAGE)" in source, block.place
 
 
 def test_almost_no_block_goes_unexecuted() -> None:

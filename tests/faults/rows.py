@@ -312,7 +312,7 @@ ROWS: Final[dict[str, Row]] = {
         "old and new workers together",
         (
             _PEOPLE + "hints_of_a_newer_version_wait_for_a_worker_that_reads_them",
-            _BEHAVIOUR + "a_name_without_a_handler_waits_and_is_dead_in_the_end",
+            _BEHAVIOUR + "a_name_without_a_handler_waits_visibly_at_no_cost_and_is_dead_in_the_end",
         ),
     ),
     "F74": Row(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from workq.config import Settings, masked, node_urls
 from workq.doctor import Check, Level
 from workq.doctor.host import require, skew
+
+if TYPE_CHECKING:
+    from workq.inflight.redis import RedisInFlight
 
 FULL_AT: Final = 0.9
 """More than this part of `maxmemory` in use is a finding."""
@@ -27,22 +30,29 @@ def look(settings: Settings) -> Iterator[Check]:
     require("redis", url)
     from workq.inflight.redis import RedisInFlight
 
+    nodes = node_urls(url)
+    is_cluster = nodes != [url]
     inflight = RedisInFlight(url, namespace=settings.namespace, socket_s=settings.times.redis_socket_s)
     try:
         yield Check("inflight", Level.OK, f"{masked(url)}: {inflight.check()}")
-        missing = inflight.missing_rights()
-        if missing is not None:
-            yield Check("inflight", Level.ERROR, missing)
-        else:
-            yield from _of_another_type(*inflight.of_another_type())
+        is_usable = True
+        for node in nodes:
+            for check in _settings(node, settings.times.redis_socket_s, is_cluster=is_cluster):
+                is_usable = is_usable and (is_cluster or check.level is not Level.ERROR)
+                told = f"node {masked(node)}: {check.message}" if is_cluster else check.message
+                yield Check(check.area, check.level, told)
+        if is_usable:
+            yield from _keys(inflight)
     finally:
         inflight.close()
-    nodes = node_urls(url)
-    is_cluster = nodes != [url]
-    for node in nodes:
-        for check in _settings(node, settings.times.redis_socket_s, is_cluster=is_cluster):
-            told = f"node {masked(node)}: {check.message}" if is_cluster else check.message
-            yield Check(check.area, check.level, told)
+
+
+def _keys(inflight: RedisInFlight) -> Iterator[Check]:
+    missing = inflight.missing_rights()
+    if missing is not None:
+        yield Check("inflight", Level.ERROR, missing)
+    else:
+        yield from _of_another_type(*inflight.of_another_type())
 
 
 def _of_another_type(wrong: list[str], aside: list[str]) -> Iterator[Check]:
