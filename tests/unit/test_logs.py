@@ -185,9 +185,9 @@ flush()
 
 @contextmanager
 def program(code: str, *args: str, stderr: int = subprocess.PIPE) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr
-    )
+    # from 3.12 on Python warns of a fork beside threads
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code, *args]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr)
     try:
         yield process
     finally:
@@ -279,6 +279,7 @@ def test_of_many_failures_alike_ten_are_told_and_then_the_count_for_each_handler
     log.addHandler(caplog.handler)
     try:
         decisions._seldom.flush()
+        caplog.clear()  # of what other tests had logged
         for number in range(30):
             for of in ("shop.mail", "shop.bill"):
                 decisions.log_decision("task.retry", {"task": str(number), "error": "E" * 9999}, of=of, kind="OSError")
