@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
@@ -74,19 +74,17 @@ class SimDatabase(Database):
             self.raw.execute(statement)
         self.raw.execute("COMMIT")
 
-    def copy(self) -> sqlite3.Connection | None:
+    def copy(self) -> bytes | None:
         """All rows as they are now; None in the middle of a transaction."""
-        if self.raw.in_transaction:
-            return None
-        backup = sqlite3.connect(":memory:", check_same_thread=False)
-        self.raw.backup(backup)
-        return backup
+        return None if self.raw.in_transaction else self.raw.serialize()
 
-    def roll_back(self, backup: sqlite3.Connection) -> bool:
+    def roll_back(self, backup: bytes) -> bool:
         """All rows as they were then; False in the middle of a transaction."""
         if self.raw.in_transaction:
             return False
-        backup.backup(self.raw)
+        with closing(sqlite3.connect(":memory:")) as copy:
+            copy.deserialize(backup)
+            copy.backup(self.raw)
         return True
 
     def now(self, plus_s: ColumnElement[Any] | float = 0.0) -> ColumnElement[Any]:

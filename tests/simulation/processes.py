@@ -7,7 +7,6 @@ only the loops around them, and the handlers.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
@@ -835,7 +834,7 @@ class Nemesis:
         self.strand = self.process.strand("strike", self._strike)
         self.ticking = Strand(self.process, "ladder", self._tick)
         self.backup: tuple[broker.Backup, inflight.State] | None = None
-        self.dump: sqlite3.Connection | None = None
+        self.dump: bytes | None = None
         setting.messages.on_delay = lambda due_at: self.ticking.wake(due_at - setting.world.now)
         if setting.world.plan.nemeses:
             self.strand.wake(setting.world.plan.nemesis_s)
