@@ -22,7 +22,7 @@ def test_of_many_that_are_cancelled_while_workers_run_them_none_starts_afterward
 ) -> None:
     leg, count = fast_leg, 100_000 if long_run else 4_000
     handler = leg["note"]
-    handler.enqueue_many((number, 0.005) for number in range(count))  # long enough for some to be left
+    handler.enqueue_many((number, 0.02) for number in range(count))  # long enough for some to be left
     other = leg["fail_until"].enqueue(1, 1).id
     bulk = Bulk(leg.app.stores, confirm_s=5.0, why="withdrawn", pace=Pace(None), tally=Tally())
 

@@ -60,6 +60,7 @@ def refusal(made: dict[str, Any]) -> str:
             enqueue()
         said.add(str(caught.value).partition(": ")[2])
     [text] = said
+    assert list(Path.cwd().glob("never-opened.db*")) == []
     return text
 
 
@@ -125,6 +126,7 @@ def test_python_m_says_the_name(root: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert names == ["pkg.jobs.hello", "pkg.__main__.hello"]
 
 
+@pytest.mark.usefixtures("root")
 def test_what_no_worker_can_import_is_refused_at_enqueue() -> None:
     made: dict[str, Any] = {"__name__": "__main__"}
     exec(SCRIPT, made)  # noqa: S102 - as an interactive session does

@@ -229,7 +229,8 @@ class Job:
 
     def begin(self, options: RunOptions, params: dict[str, Any]) -> Begun:
         """Record a run."""
-        return self._app.producer.begin_job(self.new_job(options, params))
+        new = self.new_job(options, params)  # before anything is opened
+        return self._app.producer.begin_job(new)
 
     def feed(self, items: Iterable[Any] | Source, **params: Any) -> Begun:
         """Begin it over items that this process has. See `JobCall.feed`."""
