@@ -28,7 +28,7 @@ def test_a_process_that_its_handler_broke_is_replaced(leg_name: str, handler: st
         broken = record(leg, name=f"breaking.{handler}", payload=json.dumps({"a": [how], "k": {}}))
         wait_until(lambda: leg.starts()[broken] > 0, timeout_s=30, what="it breaks its process")
         behind = [leg["note"].enqueue(1).id, leg["anote"].enqueue(2).id]
-        leg.wait_settled(timeout_s=40)
+        leg.wait_settled(timeout_s=90)
 
         assert {leg.app.get(one).state for one in behind} == {State.SUCCEEDED}  # type: ignore[union-attr]
         assert fleet.process.poll() is None

@@ -27,7 +27,7 @@ def test_a_worker_that_is_process_1_leaves_no_orphan_as_a_zombie_and_ends_in_ord
         def are_gone() -> bool:
             return {one.pid for one in first.children(recursive=True)} == everyone
 
-        wait_until(are_gone, timeout_s=20, what="what was left behind has ended, and was waited for")
+        wait_until(are_gone, timeout_s=60, what="what was left behind has ended, and was waited for")
         assert psutil.STATUS_ZOMBIE not in [one.status() for one in first.children(recursive=True)]
 
         first.terminate()

@@ -100,14 +100,14 @@ def test_a_log_that_takes_nothing_holds_up_no_recovery_no_limit_and_no_drain(
         stderr = full if how == "a full pipe" else subprocess.DEVNULL
         with workq(leg, *args, stdout=subprocess.DEVNULL, stderr=stderr, path=tmp_path) as supervisor:
             long = leg["long_once"].enqueue(1)
-            wait_until(lambda: leg.starts()[long.id] == 1, timeout_s=20, what="a task starts")
+            wait_until(lambda: leg.starts()[long.id] == 1, timeout_s=60, what="a task starts")
             (child,) = psutil.Process(supervisor.pid).children()
             child.kill()
-            wait_until(lambda: is_settled(leg, long.id), timeout_s=20, what="it runs again after its worker's death")
+            wait_until(lambda: is_settled(leg, long.id), timeout_s=60, what="it runs again after its worker's death")
 
             hung, failing = leg["hard"].enqueue(), leg["fail"].options(failures_max=1).enqueue(1)
-            wait_until(lambda: is_settled(leg, hung.id), timeout_s=20, what="a handler is killed at its hard limit")
-            wait_until(lambda: is_settled(leg, failing.id), timeout_s=20, what="a failure is settled")
+            wait_until(lambda: is_settled(leg, hung.id), timeout_s=60, what="a handler is killed at its hard limit")
+            wait_until(lambda: is_settled(leg, failing.id), timeout_s=60, what="a failure is settled")
 
             supervisor.send_signal(signal.SIGTERM)
             assert supervisor.wait(60) == 0
@@ -122,6 +122,6 @@ def test_a_sweep_that_runs_on_waits_for_no_reader(fast_leg: Leg) -> None:
     ):
         for _ in range(3):
             task_id = leg["note"].options(delay_s=0.3).enqueue(1).id
-            wait_until(partial(is_ready, leg, task_id), timeout_s=20, what="what is due is promoted")
+            wait_until(partial(is_ready, leg, task_id), timeout_s=60, what="what is due is promoted")
         sweeper.send_signal(signal.SIGTERM)
         assert sweeper.wait(60) == 0

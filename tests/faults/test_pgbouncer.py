@@ -109,7 +109,7 @@ def test_what_enqueue_said_stands_while_the_server_and_the_pooler_are_killed_and
 
     def goes_on() -> None:
         before = len(recorded)
-        wait_until(lambda: len(recorded) > before + 50, timeout_s=30, what="producers record again")
+        wait_until(lambda: len(recorded) > before + 50, timeout_s=60, what="producers record again")
 
     with ThreadPoolExecutor(4) as threads:
         producing = [threads.submit(produce, number) for number in range(4)]

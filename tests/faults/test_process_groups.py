@@ -79,7 +79,7 @@ def test_what_a_handler_started_has_ended_before_its_next_attempt_begins(shells:
         cancelled = shells.start("cancel")
         shells.leg.app.cancel(cancelled, kill=True)
         assert settled(shells.leg, cancelled, timeout_s=40).state is State.CANCELLED
-        wait_ended(shells.pids("cancel"), timeout_s=5)
+        wait_ended(shells.pids("cancel"), timeout_s=30)
 
     # behind a process that died by itself, what has left its group has no parent any more, and is not found
     assert shells.said() == {"limit": "ended,ended", "crash": "ended,runs"}
@@ -91,7 +91,7 @@ def test_what_a_handler_started_ends_at_the_end_of_the_grace(shells: Shells) -> 
         fleet.terminate()
         assert fleet.wait(40) == 1
 
-        wait_ended(shells.pids("grace"), timeout_s=5)
+        wait_ended(shells.pids("grace"), timeout_s=30)
 
 
 def test_a_consumer_whose_supervisors_group_is_killed_ends_within_its_grace_with_all_that_it_started(
@@ -104,4 +104,4 @@ def test_a_consumer_whose_supervisors_group_is_killed_ends_within_its_grace_with
         fleet.process.wait(10)
 
         grace_s = shells.leg.app.settings.times.grace_s
-        wait_ended([child.pid, shells.pids("alone")[0]], timeout_s=grace_s + 5)
+        wait_ended([child.pid, shells.pids("alone")[0]], timeout_s=grace_s + 30)
