@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 from urllib.parse import unquote
 
@@ -123,7 +123,7 @@ def run(args: list[str]) -> int:
         click.echo(error.format_message(), err=True)
         return exits.USAGE
     except Exception as error:
-        _report(error, [*args, *session.urls()], is_verbose=session.is_verbose)
+        _report(error, [*args, *session.urls()], is_verbose=session.is_verbose, say=session.say)
         return _status(error)
     finally:
         session.close()
@@ -150,7 +150,7 @@ def _status(error: Exception) -> int:
             return exits.FAILED
 
 
-def _report(error: Exception, args: list[str], *, is_verbose: bool) -> None:
+def _report(error: Exception, args: list[str], *, is_verbose: bool, say: Callable[[str], None]) -> None:
     if isinstance(error, click.ClickException):
         if isinstance(error, click.NoSuchOption):
             text = error.message.rstrip(".")
@@ -171,8 +171,9 @@ def _report(error: Exception, args: list[str], *, is_verbose: bool) -> None:
             text += " (this is a defect of workq; -v shows where)"
     if is_verbose:
         lines = "".join(traceback.format_exception(error)).rstrip("\n").split("\n")
-        click.echo(_ascii(_scrubbed("\n".join(f"  {escaped(one)}" for one in lines), args)), err=True)
-    click.echo(_ascii(f"workq: error: {_scrubbed(text, args)}"), err=True)
+        for line in lines:
+            say(_ascii(_scrubbed(f"  {escaped(line)}", args)))
+    say(_ascii(f"workq: error: {_scrubbed(text, args)}"))
 
 
 def _ascii(text: str) -> str:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
@@ -38,6 +39,8 @@ class Session:
         self.url: str | None = None
         self.app_path: str | None = None
         self._app: WorkQueue | None = None
+        self.say: Callable[[str], None] = partial(click.echo, err=True)
+        """Says one line to a person. A command that runs on puts one here that waits for no reader."""
         self._said: set[str] = set()
 
     # -- global options

@@ -317,6 +317,7 @@ def _run_on(session: Session, every_s: float, steps: list[str], limit: int) -> i
 
     is_json = session.output == "json"
     out, err = printer(1, is_json=is_json), printer(2, is_json=False)
+    session.say = err.say  # also of the error that ends it
 
     stop = threading.Event()
     for one in (signal.SIGTERM, signal.SIGINT):
