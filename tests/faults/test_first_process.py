@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Final
 
 import psutil
 
@@ -33,3 +38,32 @@ def test_a_worker_that_is_process_1_leaves_no_orphan_as_a_zombie_and_ends_in_ord
         first.terminate()
         assert fleet.wait(30) == 0
     assert leg.app.stores.ledger.workers() == []
+
+
+FORGETFUL: Final = """
+import os, subprocess, sys, time
+for _ in range(3):
+    subprocess.run(["sh", "-c", "sleep 0.1 & exit 0"], check=True)
+deadline = time.monotonic() + 60
+while sum(open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[:2] == ["Z", "1"]
+          for pid in os.listdir("/proc") if pid.isdigit()) < 3 and time.monotonic() < deadline:
+    time.sleep(0.05)
+sys.exit(subprocess.run([sys.executable, "-m", "workq", "doctor", "-o", "json"]).returncode)
+"""
+
+
+def test_doctor_tells_of_a_first_process_that_waits_for_no_child(tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [*ELSEWHERE, sys.executable, "-c", FORGETFUL],
+        cwd=tmp_path,
+        env=os.environ | {"WORKQ_LEDGER_URL": "sqlite:///shop.db", "PYTHONPATH": str(Path.cwd())},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    told = [one["message"] for one in json.loads(ran.stdout)["checks"] if one["area"] == "processes"]
+    assert len(told) == 1, ran
+    assert "does not wait for its children: 3 that have ended stay as zombies" in told[0]
+    assert "docker run --init" in told[0]

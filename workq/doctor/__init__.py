@@ -109,6 +109,7 @@ def examine(settings: Settings, *, queues: tuple[str, ...] = ()) -> list[Check]:
 
     checks: list[Check] = []
     checks += host.versions()
+    checks += _guarded("processes", host.first_process)
     checks += [Check("settings", Level.WARNING, warning) for warning in settings.warnings]
     checks += exposed.settings_files(settings)
     looks: list[tuple[str, Callable[[], Iterator[Check]]]] = [

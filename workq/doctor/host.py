@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import platform
 import sys
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib import metadata
 from importlib.util import find_spec
 from typing import Final
+
+import psutil
 
 from workq import __version__
 from workq.config import masked
@@ -17,6 +20,8 @@ from workq.errors import ConfigError
 
 SKEW_MAX_S: Final = 2.0
 """Clocks that differ by more are a finding. Nothing depends on it but the due times that producers compute."""
+_REAPED_S: Final = 0.5
+"""A process that waits for its children has waited for all that ended so long ago."""
 _LIBRARIES: Final = (
     "sqlalchemy",
     "msgspec",
@@ -45,6 +50,27 @@ def versions() -> Iterator[Check]:
     year = datetime.now(UTC).year
     if not 2025 <= year < 2100:
         yield Check("clock", Level.WARNING, f"this host says that it is {year}; set its clock")
+
+
+def first_process() -> Iterator[Check]:
+    """Process 1 gets all that handlers leave behind: does it wait for them?"""
+    ended = _zombies_of_first()
+    if ended:
+        time.sleep(_REAPED_S)
+        ended &= _zombies_of_first()
+    if ended:
+        yield Check(
+            "processes",
+            Level.WARNING,
+            f"process 1 here does not wait for its children: {len(ended)} that have ended "
+            "stay as zombies, until no process can start any more; let workq worker be process 1, or give the "
+            "container an init (docker run --init)",
+        )
+
+
+def _zombies_of_first() -> set[int]:
+    found = psutil.process_iter(["ppid", "status"])
+    return {one.pid for one in found if one.info["ppid"] == 1 and one.info["status"] == psutil.STATUS_ZOMBIE}
 
 
 def require(kind: str, url: str) -> None:
