@@ -87,7 +87,7 @@ class TestRebuild:
 
         assert (silent.status, no.status, yes.status) == (6, 6, 0)
         assert "refused without --yes" in silent.err
-        assert "send hints for 8 tasks again?" in no.out
+        assert "hints for 8 tasks would be sent again: do it?" in no.out
         assert sent == []
         assert "7 tasks, 4 hints" in yes.out
 

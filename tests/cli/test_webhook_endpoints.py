@@ -330,17 +330,20 @@ def test_what_has_failed_is_recovered_and_what_was_sent_is_replayed_with_a_count
     recover = ["webhook", "recover", "acme", "--since", "1h"]
     replay = ["webhook", "replay", "--type", "invoice.*", "--endpoint", "acme", "--since", "1h"]
     counts = [cli.here(*command, "--dry-run") for command in (recover, replay)]
-    recovered, replayed = cli.here(*recover), cli.here(*replay, "-o", "json")
+    recovered, replayed = cli.here(*recover, "--yes"), cli.here(*replay, "--yes", "-o", "json")
     nothing = cli.here(*replay, "--dry-run")
     causes = [state(cli, one) for one in (lost, arrived, waits)]
     foreseen = [cli.here("webhook", "delivery", "retry", one, "--dry-run") for one in (lost, waits)]
     still = state(cli, lost), state(cli, waits)
     later = cli.here("webhook", "delivery", "retry", waits)
 
-    assert [(ran.status, ran.out) for ran in counts] == [(3, "1 would be sent again\n"), (3, "2 would be sent again\n")]
+    assert [(ran.status, ran.out) for ran in counts] == [
+        (3, "1 delivery would be sent again\n"),
+        (3, "2 deliveries would be sent again\n"),
+    ]
     assert (recovered.status, recovered.out) == (0, "1 delivery is sent again\n")
     assert replayed.json() == {"count": 1, "dry_run": False}
-    assert (nothing.status, nothing.out) == (0, "0 would be sent again\n")
+    assert (nothing.status, nothing.out) == (0, "0 deliveries would be sent again\n")
     assert causes == [("pending", "manual"), ("pending", "replay"), ("pending", "scheduled")]
     assert [(ran.status, ran.out) for ran in foreseen] == [(3, "it would be tried again\n")] * 2
     assert still == (causes[0], causes[2])
@@ -369,7 +372,7 @@ def test_as_many_are_replayed_as_were_counted_between_two_moments(cli: Cli) -> N
 
     before = cli.here(*replay, "--until", "30m", "-o", "json")
     foreseen = cli.here(*replay, "--dry-run", "-o", "json")
-    replayed = cli.here(*replay, "-o", "json")
+    replayed = cli.here(*replay, "--yes", "-o", "json")
 
     assert before.json() == {"count": 0, "dry_run": False}
     assert foreseen.json() == {"count": 3, "dry_run": True}

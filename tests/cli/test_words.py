@@ -15,6 +15,7 @@ import pytest
 
 from tests.cli.conftest import BOUND_S, Cli, Ran
 from tests.cli.test_usage import commands
+from tests.cli.test_webhook_endpoints import tried
 from workq.app import WorkQueue
 from workq.application import load_app
 from workq.doctor import line
@@ -53,6 +54,8 @@ ASKS: Final[dict[str, tuple[str, Callable[[Cli], object]]]] = {
     "dead discard --all": ("1 dead task would be discarded", lambda cli: cli.kill()),
     "webhook endpoint rm acme": ("acme and its 0 deliveries would be forgotten", lambda _: None),
     "webhook endpoint discard acme": ("1 delivery would be discarded", lambda cli: hold(cli)),
+    "webhook recover acme --since 1h": ("1 delivery would be sent again", lambda cli: exhaust(cli)),
+    "webhook replay --since 1h": ("1 delivery would be sent again", lambda cli: exhaust(cli)),
     "rebuild": ("hints for 1 task would be sent again", lambda cli: cli.record("shop.add", 1)),
     "sweep --apply": ("", lambda _: None),  # in tests/cli/test_sweep_plan.py
 }
@@ -63,6 +66,12 @@ def hold(cli: Cli) -> None:
     cli.here("webhook", "send", "a.b")
     cli.here("webhook", "endpoint", "disable", "acme", "--why", "?")
     cli.here("sweep")
+
+
+def exhaust(cli: Cli) -> None:
+    cli.here("webhook", "send", "a.b")
+    [delivery] = cli.look("webhook", "delivery", "ls")["deliveries"]
+    tried(cli, delivery["id"], error_class="server_error")
 
 
 def standing(wq: WorkQueue) -> list[tuple[str, str]]:

@@ -268,7 +268,7 @@ def test_each_role_does_its_work_with_what_the_page_gives_it(shop: Shop) -> None
         *("webhook endpoint edit books --rate 10/s", "webhook endpoint rotate books"),
         *("webhook endpoint disable books --why x", "webhook send a.b --data {}"),
         *("webhook endpoint enable books --release", "webhook endpoint disable books --why x"),
-        *("webhook endpoint discard books --yes", "webhook recover books --since 2h", "sweep"),
+        *("webhook endpoint discard books --yes", "webhook recover books --since 2h --yes", "sweep"),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import time
 from typing import Any
 
@@ -11,6 +10,7 @@ import click
 
 from workq.bands import meant
 from workq.cli import exits
+from workq.cli.bulk import is_confirmed
 from workq.cli.group import Command
 from workq.cli.inputs import BandName
 from workq.cli.session import Session
@@ -58,7 +58,7 @@ def rebuild(ctx: click.Context, queue: str | None, yes: bool, dry_run: bool) -> 
         )
         return exits.FINDINGS if tasks else exits.DONE
     stores.broker.check()
-    if tasks and not yes and not _is_confirmed(session, tasks):
+    if tasks and not yes and not is_confirmed(session, f"hints for {counted(tasks, 'task')} would be sent again"):
         return exits.REFUSED
     by = {"who": this_person(), "what": "rebuild", "queue": queue}
     done = Rebuilt()
@@ -93,13 +93,3 @@ def rebuild(ctx: click.Context, queue: str | None, yes: bool, dry_run: bool) -> 
             "the sweep sends it then"
         )
     return exits.DONE
-
-
-def _is_confirmed(session: Session, tasks: int) -> bool:
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        session.warn(f"hints for {counted(tasks, 'task')} would be sent again; refused without --yes")
-        return False
-    try:
-        return click.confirm(f"send hints for {counted(tasks, 'task')} again?", err=True)
-    except click.Abort:
-        return False

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec import to_builtins
 
 from workq.cli import exits
+from workq.cli.bulk import is_confirmed
 from workq.cli.group import Group, Lazy
 from workq.cli.inputs import Decimal, Duration, WholeNumber, document
 from workq.cli.session import Session, pass_session
@@ -64,43 +67,51 @@ def send(session: Session, /, event_type: str, source: str, **given: Any) -> Non
 
 
 @webhook.command(
-    "recover", examples="workq webhook recover acme --since 2h --dry-run\nworkq webhook recover acme --since 2h"
+    "recover", examples="workq webhook recover acme --since 2h --dry-run\nworkq webhook recover acme --since 2h --yes"
 )
 @click.argument("endpoint", metavar="ENDPOINT")
 @click.option("--since", "since_s", type=Duration(), required=True, help="sent since then, such as 2h")
 @click.option("--dry-run", is_flag=True, help="only count; exit 3 when there are any")
+@click.option("--yes", is_flag=True, help="do not ask; needed where nobody can answer")
 @pass_session
-def recover(session: Session, endpoint: str, since_s: float, dry_run: bool) -> int:
+def recover(session: Session, endpoint: str, since_s: float, dry_run: bool, yes: bool) -> int:
     """Send again what has failed for good at ENDPOINT: what is exhausted, or gone."""
     from workq.webhooks.outbox import Outbox
 
     session.stores()
-    count = Outbox(session.queue()).recover(endpoint, since_s=since_s, dry_run=dry_run)
-    return _counted(session, count, dry_run=dry_run)
+    outbox = Outbox(session.queue())
+    return _send_again(session, partial(outbox.recover, endpoint, since_s=since_s), dry_run=dry_run, yes=yes)
 
 
 @webhook.command(
     "replay",
     examples="workq webhook replay --type 'invoice.*' --since 1d --until 12h --dry-run\n"
-    "workq webhook replay --endpoint acme --since 1d",
+    "workq webhook replay --endpoint acme --since 1d --yes",
 )
 @click.option("--type", "event_type", metavar="TYPE", help="of this type only: invoice.paid, invoice.*")
 @click.option("--endpoint", metavar="ID", help="to this one only")
 @click.option("--since", "since_s", type=Duration(), required=True, help="sent since then, such as 1d")
 @click.option("--until", "until_s", type=Duration(), help="sent before then, such as 12h")
 @click.option("--dry-run", is_flag=True, help="only count; exit 3 when there are any")
+@click.option("--yes", is_flag=True, help="do not ask; needed where nobody can answer")
 @pass_session
-def replay(session: Session, /, dry_run: bool, **which: Any) -> int:
+def replay(session: Session, /, dry_run: bool, yes: bool, **which: Any) -> int:
     """Send once more what was sent, whether it has arrived or not. Receivers see the same webhook-id."""
     from workq.webhooks.outbox import Outbox
 
     session.stores()
-    return _counted(session, Outbox(session.queue()).replay(dry_run=dry_run, **which), dry_run=dry_run)
+    outbox = Outbox(session.queue())
+    return _send_again(session, partial(outbox.replay, **which), dry_run=dry_run, yes=yes)
 
 
-def _counted(session: Session, count: int, *, dry_run: bool) -> int:
-    said = f"{count} would be sent again"
+def _send_again(session: Session, act: Callable[..., int], *, dry_run: bool, yes: bool) -> int:
+    """Ask, unless `--yes` was given; `act` counts or sends."""
+    count = act(dry_run=True) if dry_run or not yes else 0
+    said = f"{counted(count, 'delivery', 'deliveries')} would be sent again"
     if not dry_run:
+        if count and not is_confirmed(session, said):
+            return exits.REFUSED
+        count = act(dry_run=False)
         said = f"{counted(count, 'delivery is', 'deliveries are')} sent again"
     answer(session, {"count": count, "dry_run": dry_run}, lambda: write(said))
     return exits.FINDINGS if dry_run and count else exits.DONE
