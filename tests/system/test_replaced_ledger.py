@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from tests.system.fleet import REPOSITORY, wait_until
 from workq.app import WorkQueue
 from workq.errors import LedgerReplaced, LedgerUnavailable
+from workq.ledger.file import LOOK_EVERY_S
 
 BOUND_S = 120.0
 SHOP = """
@@ -34,9 +36,10 @@ def queue_in(folder: Path) -> WorkQueue:
 
 
 def take_away(folder: Path) -> None:
-    """Delete the ledger with what is beside it."""
+    """Delete the ledger with what is beside it, and let the last look of this process become old."""
     for one in folder.glob("shop.db*"):
         one.unlink()
+    time.sleep(LOOK_EVERY_S)
 
 
 def replace(folder: Path) -> None:
@@ -93,6 +96,7 @@ def test_a_file_that_is_put_back_is_the_same_one_and_work_goes_on(folder: Path) 
         wq.handler("shop.add").enqueue(2)  # the first use: this is the file that it works with
 
         (folder / "shop.db").rename(folder / "away.db")
+        time.sleep(LOOK_EVERY_S)
         with pytest.raises(LedgerReplaced, match="deleted or moved away"):
             wq.handler("shop.add").enqueue(3)
         (folder / "away.db").rename(folder / "shop.db")
