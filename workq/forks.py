@@ -64,10 +64,10 @@ def is_child() -> bool:
     return _is_child
 
 
-def end_if_child() -> None:
-    """What follows is the worker's: a child ends here."""
+def end_if_child(error: BaseException | None = None) -> None:
+    """What follows is the worker's: a child ends here, by what the handler's code has raised in it."""
     if _is_child:
-        _end(None)
+        _end(error)
 
 
 class _Code:

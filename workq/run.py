@@ -17,7 +17,7 @@ from typing import Any
 from workq import answer, codec, context
 from workq.context import Desk
 from workq.errors import Cancel, PayloadError, Retry, Snooze, SoftTimeLimit
-from workq.forks import handlers_code
+from workq.forks import end_if_child, handlers_code
 from workq.handler import Handler
 from workq.names import check_delay_s
 from workq.opaque import is_a, kind_of
@@ -45,10 +45,11 @@ def run_sync(claim: Claim, handler: Handler[..., Any], arguments: Any, desk: Des
     """Call a plain function in this thread; what it returns or raises is the caller's."""
     entered = context.enter(claim, desk)
     try:
-        with handlers_code:
-            value = handler.function(*arguments["a"], **arguments["k"])
-        return answer.finished(value, desk.wait_for)
+        value = handler.function(*arguments["a"], **arguments["k"])
+        end_if_child()
+        return None if value is None else answer.finished(value, desk.wait_for)
     except BaseException as error:
+        end_if_child(error)
         if not entered.has_succeeded:
             raise
         _raised_late(claim, error)
