@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import psutil
 
+from workq.begin import begun
 from workq.board import Board, Started, remove_stale
 from workq.child import Child
 from workq.cutoff import Reach, Watch, Way
@@ -157,6 +158,7 @@ class Supervisor:
         """
         for one in (signal.SIGTERM, signal.SIGINT):
             signal.signal(one, self._signalled)
+        begun()
         if not wait_for_all(self.app, is_told=lambda: self._signals > 0, is_drain=self.spec.is_drain):
             return 0
         remove_stale()
@@ -246,7 +248,7 @@ class Supervisor:
             stacks = Stacks.create()
             # a session of its own: its group can be killed, and it has no terminal that could stop it
             process = subprocess.Popen(
-                [sys.executable, "-m", "workq.worker"], stdin=subprocess.PIPE, bufsize=0, start_new_session=True
+                [sys.executable, "-m", "workq.consumer"], stdin=subprocess.PIPE, bufsize=0, start_new_session=True
             )
             offer_as_victim(process.pid)
         except OSError:  # tried again and again: nothing may pile up

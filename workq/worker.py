@@ -19,7 +19,6 @@ expects. Then the process leaves without a goodbye, and its supervisor ends its 
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 import os
 import random
@@ -37,6 +36,7 @@ import psutil
 from workq import forks
 from workq.bands import all_of
 from workq.beat import Heart
+from workq.begin import begun
 from workq.board import Board
 from workq.broker import Consumer
 from workq.context import TaskFields
@@ -328,9 +328,7 @@ def main() -> int:
     except WorkqError as error:
         log.error("worker.cannot_start: %s", error)
         return 1
-    gc.collect()
-    gc.freeze()  # what is there now stays: to look through it again and again costs a tenth of a busy process
-    gc.set_threshold(GARBAGE_EVERY)
+    begun(GARBAGE_EVERY)
     forks.arm(stacks.leave)
     app.is_served = True
     status = worker.run()
@@ -349,7 +347,8 @@ def _take_standard_input() -> IO[bytes]:
     return taken
 
 
-if __name__ == "__main__":
+def live() -> NoReturn:
+    """`main`, whatever happens in it, and the end of this process."""
     code = 1
     try:
         code = main()

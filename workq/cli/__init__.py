@@ -24,11 +24,14 @@ import os
 import sys
 from typing import NoReturn
 
+from workq.begin import begin
+
 __all__ = ["main"]
 
 
 def main() -> NoReturn:
     """Run the command that `sys.argv` names, and end the process with its exit status."""
+    begin()
     from workq.cli.root import run
 
     status = run(sys.argv[1:])
