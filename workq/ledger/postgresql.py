@@ -41,6 +41,10 @@ def keep_set(engine: Engine, settings: Mapping[str, str | int], *, on_pooled: Ca
         f"SET LOCAL {name} = {value}" for name, value in settings.items()
     )
 
+    def _began(connection: Connection) -> None:
+        if POOLED in connection.info:
+            send(connection, begin).close()
+
     @event.listens_for(engine, "connect")
     def _connected(raw: psycopg.Connection[Any], record: ConnectionPoolEntry) -> None:
         try:
@@ -49,6 +53,8 @@ def keep_set(engine: Engine, settings: Mapping[str, str | int], *, on_pooled: Ca
                 raw.autocommit = True  # the driver begins nothing by itself: `_began` does
                 raw.prepare_threshold = None
                 record.info[POOLED] = True
+                # once, and not where no pooler answers: each transaction pays for a listener
+                event.listen(engine, "begin", _began)
                 on_pooled()
             else:
                 raw.execute(for_session)
@@ -56,11 +62,6 @@ def keep_set(engine: Engine, settings: Mapping[str, str | int], *, on_pooled: Ca
         except BaseException:
             raw.close()  # the pool does not know it yet
             raise
-
-    @event.listens_for(engine, "begin")
-    def _began(connection: Connection) -> None:
-        if POOLED in connection.info:
-            send(connection, begin).close()
 
 
 def _is_pooled(raw: psycopg.Connection[Any]) -> bool:
