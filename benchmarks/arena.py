@@ -23,7 +23,7 @@ import redis
 
 from benchmarks import usage
 from benchmarks.roster import Contestant
-from workq.testing.servers import PostgreSQL, RabbitMQ, Redis, start_postgres, start_rabbitmq, start_redis
+from workq.lab.servers import PostgreSQL, RabbitMQ, Redis, start_postgres, start_rabbitmq, start_redis
 
 POSTGRES_OPTIONS = ("-c", "shared_buffers=512MB", "-c", "fsync=on", "-c", "synchronous_commit=on")
 REDIS_OPTIONS = ("--appendonly", "yes", "--appendfsync", "everysec")

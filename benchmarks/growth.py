@@ -33,12 +33,12 @@ from sqlalchemy import text
 from benchmarks import environments, horizon, machine
 from benchmarks.arena import POSTGRES_OPTIONS, SETTINGS
 from benchmarks.roster import ROSTER
-from workq.incarnation import Incarnation
+from workq.lab.servers import PostgreSQL, start_postgres
 from workq.ledger import migrate
 from workq.ledger.database import Database
 from workq.ledger.sql import SqlLedger
-from workq.task import Done, Settlement
-from workq.testing.servers import PostgreSQL, start_postgres
+from workq.values.incarnation import Incarnation
+from workq.values.task import Done, Settlement
 
 PAGE = 100
 PAGES = 1_000

@@ -25,9 +25,9 @@ from sqlalchemy import select
 
 from benchmarks import indexing, legs, machine
 from workq import WorkQueue
-from workq.job import JOB_ENDED, Begun, JobRow
 from workq.jobs.define import Job
-from workq.scratch.fleet import Host, kill
+from workq.jobs.values import JOB_ENDED, Begun, JobRow
+from workq.lab.fleet import Host, kill
 
 APP = "benchmarks.indexing:wq"
 RUNS = 5

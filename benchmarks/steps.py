@@ -27,12 +27,12 @@ from benchmarks import machine
 from benchmarks.arena import POSTGRES_OPTIONS, REDIS_OPTIONS
 from workq import WorkQueue
 from workq.broker import Hint
-from workq.codec import new_task_id
-from workq.incarnation import Incarnation
 from workq.inflight import Entry
+from workq.lab.servers import PostgreSQL, start_postgres, start_rabbitmq, start_redis
 from workq.ledger import migrate
-from workq.task import Done, NewTask, Settlement
-from workq.testing.servers import PostgreSQL, start_postgres, start_rabbitmq, start_redis
+from workq.values.codec import new_task_id
+from workq.values.incarnation import Incarnation
+from workq.values.task import Done, NewTask, Settlement
 
 PAD = "x" * 172
 QUEUE = "bench"

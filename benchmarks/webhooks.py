@@ -31,8 +31,8 @@ from sqlalchemy import create_engine, func, select
 
 from benchmarks import legs, machine, posts
 from workq import WorkQueue
+from workq.lab.fleet import Host
 from workq.ledger.database import Database
-from workq.scratch.fleet import Host
 from workq.webhooks.outbox import Outbox
 
 RUNS = 5

@@ -24,7 +24,7 @@ import pytest
 from hypothesis import settings
 
 from tests.standstill import Standstill, ToDisk
-from workq.testing.servers import (
+from workq.lab.servers import (
     MariaDB,
     PgBouncer,
     PostgreSQL,

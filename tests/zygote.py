@@ -134,12 +134,6 @@ def _all(file: IO[bytes]) -> bytes:
 
 
 def _serve(listener: socket.socket) -> None:
-    import workq.app
-    import workq.cli.root
-    import workq.cli.show
-    import workq.ledger.migrate
-    import workq.ledger.sql
-    import workq.produce  # noqa: F401 - imported once, for all
 
     while True:
         line, _ = listener.accept()

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from workq.app import WorkQueue
     from workq.config import Times
-    from workq.context import Current, TaskFields, current
     from workq.errors import (
         BrokerUnavailable,
         Cancel,
@@ -35,10 +34,11 @@ if TYPE_CHECKING:
         UnknownTask,
         WorkqError,
     )
+    from workq.handlers.context import Current, TaskFields, current
+    from workq.handlers.retry import Exponential, Fixed, Schedule, timeline
     from workq.jobs.sources import CsvFile, JsonLines, Keyset, Range
     from workq.jobs.verdict import Verdict
-    from workq.retry import Exponential, Fixed, Schedule, timeline
-    from workq.task import Enqueued, State, Task
+    from workq.values.task import Enqueued, State, Task
 
 _HOMES = {
     "Verdict": "jobs.verdict",
@@ -48,16 +48,16 @@ _HOMES = {
     "CsvFile": "jobs.sources",
     "WorkQueue": "app",
     "Times": "config",
-    "Current": "context",
-    "current": "context",
-    "TaskFields": "context",
-    "Exponential": "retry",
-    "Fixed": "retry",
-    "Schedule": "retry",
-    "timeline": "retry",
-    "Enqueued": "task",
-    "State": "task",
-    "Task": "task",
+    "Current": "handlers.context",
+    "current": "handlers.context",
+    "TaskFields": "handlers.context",
+    "Exponential": "handlers.retry",
+    "Fixed": "handlers.retry",
+    "Schedule": "handlers.retry",
+    "timeline": "handlers.retry",
+    "Enqueued": "values.task",
+    "State": "values.task",
+    "Task": "values.task",
 }
 
 __all__ = [

@@ -16,10 +16,9 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
-from workq.bands import check_band, check_priority, physical
 from workq.config import Settings, Times
 from workq.errors import ConfigError, UnknownTask
-from workq.handler import (
+from workq.handlers.handler import (
     BatchHandler,
     Call,
     Handler,
@@ -33,22 +32,23 @@ from workq.handler import (
     new_schedule,
     seconds_until,
 )
-from workq.incarnation import this_person
-from workq.keywords import JobKeywords, TaskOptions
-from workq.names import check_delay_s, check_queue, check_task_name
-from workq.naming import default_name
-from workq.retry import Compute, Policy, retries
-from workq.task import Task
-from workq.timetable import Timetable
+from workq.handlers.keywords import JobKeywords, TaskOptions
+from workq.handlers.naming import default_name
+from workq.handlers.retry import Compute, Policy, retries
+from workq.schedules.timetable import Timetable
+from workq.values.incarnation import this_person
+from workq.values.lane import check_band, check_priority, physical
+from workq.values.names import check_delay_s, check_queue, check_task_name
+from workq.values.task import Task
 
 if TYPE_CHECKING:
     from workq.broker import Broker
+    from workq.enqueue.producer import Producer
     from workq.inflight import InFlight
     from workq.jobs.define import Job
     from workq.ledger import CancelAnswer, Pause
     from workq.ledger.database import Database
     from workq.ledger.sql import SqlLedger
-    from workq.produce import Producer
     from workq.stores import Stores
 
 P = ParamSpec("P")
@@ -271,8 +271,8 @@ class WorkQueue:
         Raises:
             ConfigError: an option is out of range, the name is taken, or the function cannot be a task.
         """
-        from workq.job import SPLIT, Ending
         from workq.jobs.define import Job, job_options
+        from workq.jobs.values import SPLIT, Ending
 
         callbacks = {
             Ending.COMPLETE: on_complete,
@@ -523,9 +523,9 @@ class WorkQueue:
             self._opened = None
 
     def _connect(self, *, makes: bool) -> tuple[Stores, Producer]:
+        from workq.enqueue.producer import Producer
         from workq.ledger import migrate
         from workq.ledger.sql import SqlLedger
-        from workq.produce import Producer
         from workq.stores import Stores
 
         database = self.database(makes=makes)

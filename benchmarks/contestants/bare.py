@@ -13,7 +13,7 @@ import threading
 import psycopg
 
 from benchmarks.contestants import task
-from workq.codec import new_task_id
+from workq.values.codec import new_task_id
 
 _TWO_COLUMNS = "INSERT INTO task (payload) VALUES (%s)"
 _WORKQ = (

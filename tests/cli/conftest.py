@@ -19,8 +19,8 @@ import pytest
 
 from tests.zygote import zygote
 from workq.app import WorkQueue
-from workq.incarnation import Incarnation
-from workq.task import Dead, Outcome, Settlement
+from workq.values.incarnation import Incarnation
+from workq.values.task import Dead, Outcome, Settlement
 
 REPOSITORY = Path(__file__).parents[2]
 BOUND_S = 60.0

@@ -9,7 +9,7 @@ from tests.cli.conftest import Cli
 from tests.stores import database_of
 from workq.app import WorkQueue
 from workq.broker import Hint
-from workq.incarnation import this_person
+from workq.values.incarnation import this_person
 
 QUICK = """
 from workq import Times, WorkQueue

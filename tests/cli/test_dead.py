@@ -13,7 +13,7 @@ import pytest
 
 from tests.cli.conftest import BOUND_S, Cli
 from tests.system.fleet import wait_until
-from workq.task import Dead, State
+from workq.values.task import Dead, State
 
 UNKNOWN = "01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f"
 REASON = "failures_max reached: ValueError"

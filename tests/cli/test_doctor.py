@@ -14,11 +14,11 @@ from tests.cli.conftest import Cli
 from tests.conftest import Private
 from workq.broker import Hint
 from workq.config import Settings, Times
-from workq.doctor import Bounds, Check, Level, examine
-from workq.doctor.host import skew
+from workq.diagnose.doctor import Bounds, Check, Level, examine
+from workq.diagnose.doctor.host import skew
+from workq.lab.servers import MariaDB, PostgreSQL, RabbitMQ, Redis, start_redis
 from workq.ledger import migrate
 from workq.ledger.database import Database
-from workq.testing.servers import MariaDB, PostgreSQL, RabbitMQ, Redis, start_redis
 
 
 def findings(checks: list[Check]) -> list[str]:

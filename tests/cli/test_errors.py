@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import BOUND_S, REPOSITORY, SHOP, Cli
-from workq.testing.servers import PostgreSQL
+from workq.lab.servers import PostgreSQL
 
 CANARY = "canary-7d1f"
 ASKING = (

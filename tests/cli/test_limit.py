@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.cli.conftest import Cli
-from workq.incarnation import Incarnation
+from workq.values.incarnation import Incarnation
 
 
 def crowd(cli: Cli) -> None:

@@ -45,7 +45,7 @@ def bad(secret):
 """
 OWN = """
 from logging.config import dictConfig
-import workq.logs, workq.settle, workq.supervisor
+import workq.logs, workq.worker.settle, workq.supervisor.supervisor
 dictConfig({
     "version": 1,
     "formatters": {"own": {"format": "OWN %(levelname)s %(name)s %(message)s"}},

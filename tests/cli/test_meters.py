@@ -12,15 +12,15 @@ from sqlalchemy import insert, update
 
 from tests.cli.conftest import Cli
 from tests.stores import database_of
-from workq import codec
 from workq.app import WorkQueue
-from workq.codec import new_task_id
-from workq.doctor import work
-from workq.evidence import Facts, Kind
-from workq.incarnation import Incarnation
+from workq.diagnose.doctor import work
+from workq.diagnose.meters import Cause, Meters, Spread, measure
 from workq.ledger import Evidence
-from workq.meters import Cause, Meters, Spread, measure
-from workq.task import Cancelled, Claim, Dead, Done, Failed, NewTask, Outcome, Settlement
+from workq.values import codec
+from workq.values.certificate import Facts, Kind
+from workq.values.codec import new_task_id
+from workq.values.incarnation import Incarnation
+from workq.values.task import Cancelled, Claim, Dead, Done, Failed, NewTask, Outcome, Settlement
 
 DAY_S = 86400.0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.cli.conftest import Cli
-from workq.task import Dead
+from workq.values.task import Dead
 
 
 def record(cli: Cli, key: str, count: int) -> list[str]:

@@ -12,9 +12,9 @@ import pytest
 from tests.cli.conftest import Cli
 from tests.contract.given import incarnation, new
 from workq import WorkQueue
-from workq import prune as pruning
 from workq.ledger.sql import SqlLedger
-from workq.task import Dead, Delivered, Done, Outcome, Sent, Settlement
+from workq.recovery import retention as pruning
+from workq.values.task import Dead, Delivered, Done, Outcome, Sent, Settlement
 from workq.webhooks.outbox import Outbox
 
 DAY_S = 86_400.0

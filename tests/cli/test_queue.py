@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.conftest import BOUND_S, Cli
 from tests.system.fleet import wait_until
-from workq.incarnation import this_person
+from workq.values.incarnation import this_person
 
 
 def paused(cli: Cli, queue: str = "sums") -> dict[str, Any] | None:

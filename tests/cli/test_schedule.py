@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.conftest import BOUND_S, SHOP, Cli
 from tests.system.fleet import wait_until
-from workq.incarnation import this_person
+from workq.values.incarnation import this_person
 
 SCHEDULES = """
 wq.schedule("nightly", add, cron="30 2 * * *", tz="Europe/Berlin", args=(1,), kwargs={"b": 2})

@@ -16,12 +16,12 @@ from tests.cli.conftest import BOUND_S, Cli
 from tests.contract.given import chunks, new_job
 from tests.stores import database_of
 from workq.app import WorkQueue
-from workq.codec import new_task_id
-from workq.incarnation import Incarnation
 from workq.inflight import Entry
-from workq.job import JobOptions
-from workq.sweep import STEPS
-from workq.task import Cancelled, Claim, Done, Settlement
+from workq.jobs.values import JobOptions
+from workq.recovery.sweep import STEPS
+from workq.values.codec import new_task_id
+from workq.values.incarnation import Incarnation
+from workq.values.task import Cancelled, Claim, Done, Settlement
 
 DAY_S = 86400.0
 

@@ -18,7 +18,7 @@ from tests.cli.test_sweep import EXPECTED, ago, claim, incarnation, join, record
 from tests.stores import database_of
 from workq.app import WorkQueue
 from workq.inflight import Entry
-from workq.task import State
+from workq.values.task import State
 
 PLANNED = {"expire": 11, "relay": 7, "reap": 1, "rehint": 3, "orphan": 2, "promote": 4, "lost": 6, "prune": 30}
 """The wreck as decisions. A sweep counts a worker that was reaped half-way among the reaped; a plan has its tasks."""
@@ -439,7 +439,7 @@ class TestApply:
         total = Counter(row["row"] for row in manual(cli) if row.get("row") != "reap" and row["task"])
         assert total == Counter({kind: PLANNED[kind] for kind in total}), "each task was changed once, in all"
         with cli.queue() as wq, ago(wq, -60.0):  # the reservation of the one that died has ended
-            from workq.sweep import sweep
+            from workq.recovery.sweep import sweep
 
             sweep(wq.stores, wq.settings, only=["relay", "reap", "advance", "admit"])
             left = wq.stores.ledger.take_unpublished(limit=99, grace_s=0.0, horizon_s=0.0, dry_run=True)
@@ -465,7 +465,7 @@ def move(wq: WorkQueue, task_ids: list[str]) -> None:
             assert ledger.claim([task_id], by=other.id)
         else:
             [claimed] = ledger.claim([task_id], by=other.id)
-            from workq.task import HandedBack, Settlement
+            from workq.values.task import HandedBack, Settlement
 
             ledger.settle([Settlement(claimed, HandedBack())])
 

@@ -16,9 +16,9 @@ from tests.cli.conftest import BOUND_S, Cli
 from tests.stores import database_of
 from tests.system.fleet import wait_until
 from workq.cli.inputs import arguments
-from workq.codec import new_task_id
-from workq.incarnation import Incarnation
-from workq.task import Done, NewTask, Settlement, Unhandled
+from workq.values.codec import new_task_id
+from workq.values.incarnation import Incarnation
+from workq.values.task import Done, NewTask, Settlement, Unhandled
 
 UNKNOWN = "01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f"
 STATES = ("ready", "waiting", "running", "succeeded", "dead", "cancelled")

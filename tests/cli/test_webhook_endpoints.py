@@ -13,7 +13,7 @@ from cryptography.fernet import Fernet
 from tests.cli.conftest import Cli
 from tests.contract.given import incarnation
 from workq import WorkQueue
-from workq.task import Dead, Delivered, Done, Failed, Sent, Settlement
+from workq.values.task import Dead, Delivered, Done, Failed, Sent, Settlement
 from workq.webhooks import new_secret
 from workq.webhooks.vault import Vault
 

@@ -17,14 +17,14 @@ from tests.cli.conftest import Cli
 from tests.contract.given import chunks, new_job
 from tests.stores import database_of
 from workq.app import WorkQueue
-from workq.codec import new_task_id
-from workq.incarnation import Incarnation, this_machine
+from workq.diagnose.why import Code, Why, why
 from workq.inflight import Entry
-from workq.job import IfRunning, JobOptions
+from workq.jobs.values import IfRunning, JobOptions
 from workq.ledger.states import SUSPECT
-from workq.report import Code, Why, why
-from workq.run import prepare
-from workq.task import Cancelled, Claim, Dead, Done, Failed, NewTask, Outcome, Settlement
+from workq.values.codec import new_task_id
+from workq.values.incarnation import Incarnation, this_machine
+from workq.values.task import Cancelled, Claim, Dead, Done, Failed, NewTask, Outcome, Settlement
+from workq.worker.attempt import prepare
 
 UNKNOWN = "01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f"
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Cli
-from workq.evidence import Facts, Kind, OutOfMemory
-from workq.incarnation import Incarnation
 from workq.ledger import Evidence
+from workq.values.certificate import Facts, Kind, OutOfMemory
+from workq.values.incarnation import Incarnation
 
 DEAD = "web-7.d93f29b9.29304.6b011c1e.f45b23c6"
 LIVE = "web-7.d93f29b9.29377.6b011c2a.00c0ffee"

@@ -18,12 +18,12 @@ from typing import ClassVar
 import pytest
 from sqlalchemy import Engine
 
-from workq.bands import all_of
 from workq.broker import Broker, Browsed, Consumer, Delivery, Hint
 from workq.broker.embedded import EmbeddedBroker
-from workq.codec import Envelope, encode_hint, new_task_id
 from workq.errors import LedgerUnavailable, Unavailable
 from workq.ledger.hinting import insert_hints
+from workq.values.codec import Envelope, encode_hint, new_task_id
+from workq.values.lane import all_of
 
 LONG_S = 20.0
 """How long a noisy machine may take for what normally takes milliseconds."""

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import delete
 
+from workq.lab.servers import MariaDB, PostgreSQL
 from workq.ledger.database import Database
 from workq.ledger.sql import SqlLedger
-from workq.testing.servers import MariaDB, PostgreSQL
 
 
 class OnDatabase:

@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from workq import codec
-from workq.incarnation import Incarnation
-from workq.job import Bookmark, JobOptions, NewJob, NewStep, Stepped, splitter
+from workq.jobs.values import Bookmark, JobOptions, NewJob, NewStep, Stepped, splitter
 from workq.ledger.database import Database
-from workq.task import (
+from workq.values import codec
+from workq.values.incarnation import Incarnation
+from workq.values.task import (
     Cancelled,
     Claim,
     Dead,

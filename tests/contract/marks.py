@@ -10,11 +10,11 @@ import pytest
 from sqlalchemy import select
 
 from tests.contract.databases import OnDatabase
-from workq import codec
-from workq.incarnation import Incarnation
 from workq.ledger import Ledger, Marker, Unpublished
 from workq.ledger.database import Database
-from workq.task import Done, NewTask, Settlement
+from workq.values import codec
+from workq.values.incarnation import Incarnation
+from workq.values.task import Done, NewTask, Settlement
 
 SLACK_S = 2.0
 ME = Incarnation("marks.worker", "host", 4711)

@@ -18,7 +18,6 @@ from pika.exceptions import ChannelClosedByBroker
 from sqlalchemy import Engine, cast, insert, select
 from sqlalchemy.types import LargeBinary
 
-from workq.bands import all_of
 from workq.broker import Broker, Browsed, Consumer, Hint
 from workq.broker.delays import delays_of
 from workq.broker.embedded import EmbeddedBroker
@@ -26,10 +25,11 @@ from workq.broker.rabbitmq import RabbitMQBroker
 from workq.broker.rabbitmq_browser import WINDOW
 from workq.broker.rabbitmq_consumer import RabbitMQConsumer
 from workq.broker.topology import QueueType
-from workq.codec import Envelope, encode_hint, new_task_id
 from workq.config import BINARY
+from workq.lab.servers import MariaDB, PostgreSQL, RabbitMQ
 from workq.ledger.database import Database
-from workq.testing.servers import MariaDB, PostgreSQL, RabbitMQ
+from workq.values.codec import Envelope, encode_hint, new_task_id
+from workq.values.lane import all_of
 
 pytest.register_assert_rewrite("tests.contract.broker")
 

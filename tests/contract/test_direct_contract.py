@@ -15,21 +15,21 @@ from sqlalchemy import NullPool, create_engine, func, select
 from tests.contract.databases import OnDatabase, OnMariaDB, OnPostgreSQL, OnSQLite
 from tests.contract.given import LONG_S, Clock, at_once, incarnation, new
 from tests.contract.sent import listen
-from workq.bands import all_of
 from workq.broker import Hint
 from workq.broker.direct import DirectConsumer, Taken
 from workq.broker.embedded import EmbeddedBroker
 from workq.broker.front import BEGINNING
-from workq.codec import Envelope, encode_hint, new_task_id
 from workq.errors import LeaseLost
-from workq.incarnation import Incarnation
 from workq.inflight.claims import ClaimsInFlight
 from workq.ledger import Evidence
 from workq.ledger.database import Database
 from workq.ledger.sql import SqlLedger
 from workq.logs.seldom import Seldom
-from workq.missed import LOOKS_MAX, REFUSED_AGAIN_S, Missed
-from workq.task import Done, Settlement, State
+from workq.values.codec import Envelope, encode_hint, new_task_id
+from workq.values.incarnation import Incarnation
+from workq.values.lane import all_of
+from workq.values.task import Done, Settlement, State
+from workq.worker.fetch.refused import LOOKS_MAX, REFUSED_AGAIN_S, Missed
 
 BEAT_S = 5.0
 

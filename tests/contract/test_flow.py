@@ -9,10 +9,10 @@ import pytest
 from tests.contract.databases import OnMariaDB, OnPostgreSQL, OnSQLite
 from tests.contract.given import Clock
 from tests.contract.ledger.steps import Steps
-from workq.incarnation import Incarnation
 from workq.ledger import Evidence, Ledger, flow
 from workq.ledger.database import Database
-from workq.task import Done, Failed
+from workq.values.incarnation import Incarnation
+from workq.values.task import Done, Failed
 
 
 class FlowContract(Steps):

@@ -15,9 +15,9 @@ from workq.errors import LeaseLost, SchemaMismatch
 from workq.inflight import Entry
 from workq.inflight.embedded import REAPED_KEPT_S, EmbeddedInFlight
 from workq.inflight.redis import RedisInFlight
+from workq.lab.redis_cluster import RedisCluster, start_redis_cluster
+from workq.lab.servers import MariaDB, PostgreSQL, Redis
 from workq.ledger.database import Database
-from workq.testing.redis_cluster import RedisCluster, start_redis_cluster
-from workq.testing.servers import MariaDB, PostgreSQL, Redis
 
 RIGHTS = "+@read +@write +@scripting +@connection +time -@dangerous +info"
 """What workq needs of Redis, as workq/inflight/redis.py says."""

@@ -26,11 +26,11 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from tests.contract.databases import OnDatabase, OnMariaDB, OnPostgreSQL, OnSQLite
-from workq import codec
 from workq.ledger.among import among, in_order
 from workq.ledger.database import Database
 from workq.ledger.sql import SqlLedger
-from workq.task import NewTask
+from workq.values import codec
+from workq.values.task import NewTask
 
 
 class TooLongError(Exception):

@@ -17,7 +17,7 @@ from tests.contract.ledger.rules import Walk
 from workq.errors import LedgerUnavailable
 from workq.ledger import Ledger
 from workq.ledger.database import Database
-from workq.task import Claim, State
+from workq.values.task import Claim, State
 
 
 def _one(connection: Connection) -> int:

@@ -21,15 +21,15 @@ from sqlalchemy.types import Float
 
 from tests.contract.given import chunks, new_job
 from tests.contract.sent import listen
-from workq import codec
-from workq.incarnation import Incarnation
-from workq.job import JobOptions
+from workq.jobs.values import JobOptions
+from workq.lab.servers import PostgreSQL
 from workq.ledger import Evidence, Ledger, Unpublished
 from workq.ledger.database import Database
 from workq.ledger.floor import Floor
 from workq.ledger.sql import SqlLedger
-from workq.task import Claim, Dead, Done, Failed, HandedBack, Limit, NewTask, Outcome, Settlement
-from workq.testing.servers import PostgreSQL
+from workq.values import codec
+from workq.values.incarnation import Incarnation
+from workq.values.task import Claim, Dead, Done, Failed, HandedBack, Limit, NewTask, Outcome, Settlement
 
 SETTLED, OPEN = 20_000, 2_000
 WORKER = "live.worker"

@@ -8,13 +8,13 @@ import pytest
 from sqlalchemy import insert, update
 
 from tests.contract.databases import OnDatabase, OnMariaDB, OnPostgreSQL, OnSQLite
-from workq.codec import new_task_id
-from workq.incarnation import Incarnation
 from workq.ledger import Company
 from workq.ledger.database import Database
 from workq.ledger.sql import SqlLedger
 from workq.ledger.states import NOTED, SUSPECT
-from workq.task import Done, Failed, NewTask, Settlement, State
+from workq.values.codec import new_task_id
+from workq.values.incarnation import Incarnation
+from workq.values.task import Done, Failed, NewTask, Settlement, State
 
 
 class QuestionsContract(OnDatabase):

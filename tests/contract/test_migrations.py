@@ -25,16 +25,16 @@ from pymysql.constants import CLIENT
 from sqlalchemy import Connection, NullPool, create_engine, event, inspect, literal, select, text
 from sqlalchemy.exc import DBAPIError
 
-from workq.codec import new_task_id
 from workq.config import Settings
-from workq.doctor import Level
-from workq.doctor.ledger import look
+from workq.diagnose.doctor import Level
+from workq.diagnose.doctor.ledger import look
 from workq.errors import ConfigError, LedgerUnavailable, SchemaMismatch
+from workq.lab.servers import MariaDB, PostgreSQL
 from workq.ledger import migrate as migrations
 from workq.ledger.database import Database, ledger_url
 from workq.ledger.migrate import Status, ensure, migrate, require_current, statements, status
 from workq.ledger.tables import SCHEMA_VERSION
-from workq.testing.servers import MariaDB, PostgreSQL
+from workq.values.codec import new_task_id
 
 FILES = [
     "0001_init.sql",

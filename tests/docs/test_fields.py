@@ -15,14 +15,14 @@ import pytest
 import workq
 from workq import webhooks
 from workq.app import WorkQueue
-from workq.context import Current
-from workq.handler import Call, Handler, Options
-from workq.job import Begun, NewJob
+from workq.handlers.context import Current
+from workq.handlers.handler import Call, Handler, Options
 from workq.jobs.define import Job, JobCall
 from workq.jobs.sources import Page
+from workq.jobs.values import Begun, NewJob
 from workq.ledger import CancelAnswer, Pause
-from workq.limits import LimitRule
-from workq.task import NewTask, Worked
+from workq.limits.rule import LimitRule
+from workq.values.task import NewTask, Worked
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "python.md"
 OWN = {Current: {"steps", "additions"}, Begun: {"hints"}}

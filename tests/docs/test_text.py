@@ -18,8 +18,8 @@ from workq import State, Times, errors
 from workq.config import Settings
 from workq.ledger.tables import Tables
 from workq.logs.decisions import EVENTS
-from workq.sweep import STEPS
-from workq.task import TRANSITIONS, Task
+from workq.recovery.sweep import STEPS
+from workq.values.task import TRANSITIONS, Task
 
 PROMISE: Final = """\
 > A task whose `enqueue()` returned is recorded in the ledger. It is run at least once and settled
@@ -219,7 +219,7 @@ def test_the_steps_of_the_sweep_are_those_of_its_help() -> None:
 
 
 def test_the_bounds_on_the_pages_are_those_of_the_default_times() -> None:
-    from workq.doctor import Bounds
+    from workq.diagnose.doctor import Bounds
 
     bounds = Bounds.of(Times())
     table = re.findall(r"^\| .+ \| (\d+) s \| .+ \|$", text_of("docs/guarantees.md"), flags=re.MULTILINE)

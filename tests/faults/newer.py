@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from workq import codec
+from workq.values import codec
 
 _decode_hint = codec.decode_hint
 

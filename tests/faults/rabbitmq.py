@@ -10,7 +10,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.conftest import Private
-from workq.testing.servers import RabbitMQ, start_rabbitmq
+from workq.lab.servers import RabbitMQ, start_rabbitmq
 
 T = TypeVar("T")
 

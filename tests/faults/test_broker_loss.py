@@ -18,7 +18,7 @@ from tests.system.conftest import OpenLeg
 from tests.system.fleet import ROOM_S, wait_until
 from tests.system.legs import Leg, check_once
 from workq import State
-from workq.testing.servers import PostgreSQL, RabbitMQ, start_redis
+from workq.lab.servers import PostgreSQL, RabbitMQ, start_redis
 
 DELAY_S = 10.0
 """Longer than it takes to record the tasks and to purge their queues."""

@@ -20,9 +20,9 @@ from tests.system.conftest import OpenLeg
 from tests.system.fleet import Fleet, wait_until
 from tests.system.legs import Leg
 from workq import State
-from workq.evidence import Certificate, Kind, Ran
-from workq.oom import Group
-from workq.task import Event, Task
+from workq.supervisor.oom import Group
+from workq.values.certificate import Certificate, Kind, Ran
+from workq.values.task import Event, Task
 
 pytestmark = pytest.mark.one_leg
 

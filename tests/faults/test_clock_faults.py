@@ -25,7 +25,7 @@ from tests.system.fleet import REPOSITORY, wait_until
 from tests.system.legs import Leg, check_once
 from tests.system.witness import tell
 from workq import State
-from workq.testing.servers import PostgreSQL, RabbitMQ, Redis, Server, start_postgres, start_redis
+from workq.lab.servers import PostgreSQL, RabbitMQ, Redis, Server, start_postgres, start_redis
 
 pytestmark = pytest.mark.one_leg
 
@@ -255,7 +255,7 @@ def unhinted(leg: Leg) -> str:
 
 TICKS = """
 import sys, time
-from workq.schedule import Ticker
+from workq.supervisor.ticker import Ticker
 def tick():
     print(time.monotonic(), flush=True)
 Ticker(tick, every_s=float(sys.argv[1])).start()

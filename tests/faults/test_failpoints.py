@@ -25,11 +25,11 @@ from tests.system.fleet import REPOSITORY, Fleet, wait_until
 from tests.system.legs import Leg
 from tests.system.witness import make_book, read_book
 from workq import State
-from workq.failpoints import POINTS
-from workq.incarnation import Incarnation
-from workq.job import JOB_ENDED, JobState
-from workq.task import HandedBack, Settlement
-from workq.ticks import tick
+from workq.jobs.values import JOB_ENDED, JobState
+from workq.schedules.tick import tick
+from workq.values.failpoints import POINTS
+from workq.values.incarnation import Incarnation
+from workq.values.task import HandedBack, Settlement
 
 TASKS = 12
 THREADS = 2
@@ -393,7 +393,7 @@ def sweep_elsewhere(leg: Leg, armed: dict[str, str], once: Path) -> None:
 
     def dies() -> bool:
         code = (
-            "from tests.system.witness import wq; from workq.sweep import sweep\n"
+            "from tests.system.witness import wq; from workq.recovery.sweep import sweep\n"
             "sweep(wq.stores, wq.settings); wq.close()"
         )
         environ = {**os.environ, **leg.environ, **armed}

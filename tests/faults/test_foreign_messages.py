@@ -23,8 +23,8 @@ from tests.system.fleet import Fleet, wait_until
 from tests.system.legs import Leg
 from workq import State
 from workq.broker.rabbitmq_consumer import QUARANTINE_BODY_MAX
-from workq.codec import HINT_MAX_BYTES, new_task_id
-from workq.task import Task
+from workq.values.codec import HINT_MAX_BYTES, new_task_id
+from workq.values.task import Task
 
 pytestmark = pytest.mark.one_leg
 

@@ -27,11 +27,11 @@ from tests.docs.page import blocks
 from workq.broker import Hint
 from workq.broker.rabbitmq import RabbitMQBroker
 from workq.config import Settings
-from workq.doctor import Check, Level, examine
+from workq.diagnose.doctor import Check, Level, examine
 from workq.errors import ConfigError, LedgerUnavailable
+from workq.lab.servers import RabbitMQ, Redis, start_redis
 from workq.ledger import migrate
 from workq.ledger.database import Database, ledger_url
-from workq.testing.servers import RabbitMQ, Redis, start_redis
 
 PAGE = "docs/how-to/least-privilege.md"
 ROLES = ("producer", "worker", "operator")

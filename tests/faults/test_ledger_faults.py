@@ -25,18 +25,18 @@ from sqlalchemy import Connection, create_engine, event, select, text
 
 from tests.conftest import Private
 from tests.contract.given import LONG_S, incarnation, new, new_job
-from workq import codec
 from workq.broker import Hint
 from workq.broker.direct import DirectConsumer
 from workq.broker.embedded import EmbeddedBroker
 from workq.errors import CommitUnknown, LedgerUnavailable, SchemaMismatch
-from workq.incarnation import Incarnation
-from workq.job import JobOptions, NewStep, Stepped
+from workq.jobs.values import JobOptions, NewStep, Stepped
+from workq.lab.servers import MariaDB, PostgreSQL, Server, start_mariadb, start_postgres
 from workq.ledger import Evidence
 from workq.ledger.database import Database
 from workq.ledger.sql import SqlLedger
-from workq.task import Claim, Done, Failed, NewSubtask, Settlement, State
-from workq.testing.servers import MariaDB, PostgreSQL, Server, start_mariadb, start_postgres
+from workq.values import codec
+from workq.values.incarnation import Incarnation
+from workq.values.task import Claim, Done, Failed, NewSubtask, Settlement, State
 
 T = TypeVar("T")
 CANARY = "canary-5f1e"

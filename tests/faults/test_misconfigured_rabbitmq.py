@@ -18,8 +18,8 @@ from tests.conftest import Private
 from workq.broker import Hint
 from workq.broker.rabbitmq import RabbitMQBroker
 from workq.config import BINARY, QueueType, Settings
-from workq.doctor import Check, Level, examine
-from workq.testing.servers import (
+from workq.diagnose.doctor import Check, Level, examine
+from workq.lab.servers import (
     RabbitMQ,
     start_rabbitmq,
 )

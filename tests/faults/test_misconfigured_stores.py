@@ -16,13 +16,8 @@ from sqlalchemy import create_engine, insert, update
 from tests.conftest import Private
 from workq import WorkQueue
 from workq.config import Settings
-from workq.doctor import Check, Level, examine, postgresql, sqlite, work
-from workq.incarnation import Incarnation
-from workq.ledger import migrate
-from workq.ledger.database import Database
-from workq.ledger.sql import SqlLedger
-from workq.task import NewTask
-from workq.testing.servers import (
+from workq.diagnose.doctor import Check, Level, examine, postgresql, sqlite, work
+from workq.lab.servers import (
     MariaDB,
     PostgreSQL,
     Redis,
@@ -30,6 +25,11 @@ from workq.testing.servers import (
     start_postgres,
     start_redis,
 )
+from workq.ledger import migrate
+from workq.ledger.database import Database
+from workq.ledger.sql import SqlLedger
+from workq.values.incarnation import Incarnation
+from workq.values.task import NewTask
 
 ID = "01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f"
 
@@ -270,7 +270,7 @@ class Alone:
 
     def record(self) -> str:
         """A task of a producer that died before it published."""
-        from workq import codec
+        from workq.values import codec
 
         task = NewTask(codec.new_task_id(), "index", "mail", '{"a":[],"k":{}}')
         self.ledger.record([task])

@@ -17,8 +17,8 @@ import pytest
 from tests.system.fleet import ROOM_S, wait_until
 from tests.system.legs import Leg
 from workq import LedgerUnavailable, State
-from workq.testing.proxy import Direction, Proxy
-from workq.testing.servers import MariaDB, PostgreSQL, RabbitMQ, Redis
+from workq.lab.proxy import Direction, Proxy
+from workq.lab.servers import MariaDB, PostgreSQL, RabbitMQ, Redis
 
 
 @dataclass

@@ -19,9 +19,9 @@ from tests.system.fleet import wait_until
 from tests.system.legs import Leg
 from workq import CommitUnknown, LedgerUnavailable, State, WorkQueue
 from workq.config import Settings
-from workq.doctor import ledger as doctor
+from workq.diagnose.doctor import ledger as doctor
+from workq.lab.servers import PgBouncer, PostgreSQL, start_pgbouncer, start_postgres
 from workq.ledger import migrate
-from workq.testing.servers import PgBouncer, PostgreSQL, start_pgbouncer, start_postgres
 
 
 @pytest.fixture(scope="module")

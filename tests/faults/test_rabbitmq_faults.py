@@ -27,11 +27,11 @@ from tests.system.fleet import REPOSITORY, ROOM_S
 from workq.broker import Hint
 from workq.broker.amqp import Address, Link
 from workq.broker.rabbitmq import RabbitMQBroker
-from workq.codec import new_task_id
 from workq.config import QueueType
 from workq.errors import BrokerUnavailable, ConfigError
-from workq.sweep import sweep
-from workq.testing.servers import RabbitMQ, start_rabbitmq
+from workq.lab.servers import RabbitMQ, start_rabbitmq
+from workq.recovery.sweep import sweep
+from workq.values.codec import new_task_id
 
 CANARY = "canary-81d0"
 SLOW_S = 300.0
@@ -259,7 +259,7 @@ WITHOUT_SOCKETS = """
 import os, resource, sys, time
 from workq.broker import Hint
 from workq.broker.rabbitmq import RabbitMQBroker
-from workq.codec import new_task_id
+from workq.values.codec import new_task_id
 from workq.errors import BrokerUnavailable
 
 def until(is_so):

@@ -18,13 +18,13 @@ import pytest
 from tests.contract.inflight import LONG_S, ids, until
 from tests.faults import silence
 from workq.config import Settings
-from workq.doctor import Level, examine
+from workq.diagnose.doctor import Level, examine
 from workq.errors import ConfigError, InFlightUnavailable
 from workq.inflight import Entry
 from workq.inflight.redis import RedisInFlight
-from workq.scratch.namespace import redis_client
-from workq.testing.redis_cluster import RedisCluster, RedisNode, slot_of, start_redis_cluster
-from workq.testing.servers import Redis
+from workq.lab.namespace import redis_client
+from workq.lab.redis_cluster import RedisCluster, RedisNode, slot_of, start_redis_cluster
+from workq.lab.servers import Redis
 
 SOCKET_S = 0.5
 HANG_S = 5.0

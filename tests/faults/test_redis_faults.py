@@ -31,15 +31,15 @@ from tests.contract.test_inflight_contract import disagreements
 from tests.faults import silence
 from workq import WorkQueue
 from workq.config import Settings
-from workq.doctor import Level
-from workq.doctor.redis import look
+from workq.diagnose.doctor import Level
+from workq.diagnose.doctor.redis import look
 from workq.errors import ConfigError, InFlightUnavailable, LeaseLost
-from workq.incarnation import ID_MAX
 from workq.inflight import Entry
 from workq.inflight.redis import RedisInFlight
+from workq.lab.servers import Redis, start_redis
 from workq.ledger import Reaped
-from workq.sweep import Swept, finish_reaping, look_for_the_dead
-from workq.testing.servers import Redis, start_redis
+from workq.recovery.sweep import Swept, finish_reaping, look_for_the_dead
+from workq.values.incarnation import ID_MAX
 
 SOCKET_S = 0.3
 HANG_S = 10.0

@@ -19,8 +19,8 @@ from tests.system.fleet import ROOM_S, wait_until
 from tests.system.legs import Leg, check_once
 from tests.system.witness import tell
 from workq import State
-from workq.incarnation import this_machine
-from workq.testing.servers import Redis, start_redis
+from workq.lab.servers import Redis, start_redis
+from workq.values.incarnation import this_machine
 
 ELSEWHERE = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc")
 """A host of its own, as far as processes go."""

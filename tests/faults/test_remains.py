@@ -17,15 +17,15 @@ import pytest
 
 from tests.stores import database_of
 from workq import State, WorkQueue
-from workq.apply import apply
-from workq.board import Board
-from workq.codec import new_task_id
-from workq.incarnation import Incarnation, this_machine
+from workq.diagnose.meters import Cause, measure
 from workq.ledger import migrate
-from workq.meters import Cause, measure
-from workq.plan import make
-from workq.sweep import sweep
-from workq.task import Claim, Done, NewTask, OnCrash, Settlement
+from workq.recovery.apply import apply
+from workq.recovery.plan import make
+from workq.recovery.sweep import sweep
+from workq.values.codec import new_task_id
+from workq.values.incarnation import Incarnation, this_machine
+from workq.values.task import Claim, Done, NewTask, OnCrash, Settlement
+from workq.worker.crash_board import Board
 
 
 class Machine:

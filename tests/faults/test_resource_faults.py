@@ -21,10 +21,10 @@ from tests.system.fleet import REPOSITORY, ROOM_S, wait_until
 from tests.system.legs import Leg
 from workq import State
 from workq.errors import LedgerUnavailable
+from workq.lab.servers import PostgreSQL, Redis, Server, start_postgres, start_rabbitmq
 from workq.ledger.database import Database
 from workq.ledger.sql import SqlLedger
-from workq.task import Done, Settlement
-from workq.testing.servers import PostgreSQL, Redis, Server, start_postgres, start_rabbitmq
+from workq.values.task import Done, Settlement
 
 pytestmark = pytest.mark.one_leg
 
@@ -127,7 +127,7 @@ from tests.contract.given import incarnation, new
 from workq.errors import LedgerUnavailable
 from workq.ledger.database import Database
 from workq.ledger.sql import SqlLedger
-from workq.task import Done, Settlement, State
+from workq.values.task import Done, Settlement, State
 
 disk = Path(sys.argv[1])
 run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)], check=True)

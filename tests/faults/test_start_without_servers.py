@@ -16,12 +16,12 @@ from tests.system.legs import Leg
 from workq import State, WorkQueue
 from workq.broker.rabbitmq import RabbitMQBroker
 from workq.config import Settings, masked
-from workq.doctor import Level, examine
+from workq.diagnose.doctor import Level, examine
 from workq.errors import NAME_PATIENCE_S, Unavailable
 from workq.inflight.redis import RedisInFlight
+from workq.lab.servers import MariaDB, PostgreSQL, RabbitMQ, Redis
 from workq.ledger.database import ledger_url
 from workq.ledger.record import _places
-from workq.testing.servers import MariaDB, PostgreSQL, RabbitMQ, Redis
 
 CANARY = "canary-2b9c"
 

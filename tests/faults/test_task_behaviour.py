@@ -18,10 +18,10 @@ from tests.stores import database_of
 from tests.system.fleet import Fleet, wait_until
 from tests.system.legs import Leg
 from workq import State, WorkQueue
-from workq.codec import new_task_id
-from workq.doctor.work import examine
+from workq.diagnose.doctor.work import examine
 from workq.errors import ConfigError
-from workq.task import NewTask, Task
+from workq.values.codec import new_task_id
+from workq.values.task import NewTask, Task
 
 
 def found(leg: Leg, task_id: str) -> Task:

@@ -22,8 +22,8 @@ from tests.conftest import Private
 from workq.broker.rabbitmq import RabbitMQBroker
 from workq.errors import BrokerUnavailable, ConfigError, InFlightUnavailable, LedgerUnavailable
 from workq.inflight.redis import RedisInFlight
+from workq.lab.servers import MariaDB, PostgreSQL, start_mariadb, start_postgres
 from workq.ledger.database import Database
-from workq.testing.servers import MariaDB, PostgreSQL, start_mariadb, start_postgres
 
 CANARY = "c4nary-8d"
 FAULTS = {

@@ -24,13 +24,13 @@ from tests.system.fleet import REPOSITORY, Fleet, wait_until
 from tests.system.legs import Leg
 from tests.system.test_sweep import delivered, record_unpublished
 from workq import State
-from workq.audit import audit
+from workq.diagnose.audit import audit
+from workq.lab.servers import MariaDB, PostgreSQL
 from workq.ledger import Unpublished
 from workq.ledger.database import Database
 from workq.ledger.sql import SqlLedger
-from workq.sweep import sweep
-from workq.task import Done, Settlement
-from workq.testing.servers import MariaDB, PostgreSQL
+from workq.recovery.sweep import sweep
+from workq.values.task import Done, Settlement
 
 pytestmark = pytest.mark.one_leg
 
@@ -90,7 +90,7 @@ def sweep_and_die(leg: Leg, point: str, folder: Path) -> None:
     """A sweep in a process of its own, which dies at that point."""
     once = folder / "once"
     code = (
-        "from tests.system.witness import wq; from workq.sweep import sweep\n"
+        "from tests.system.witness import wq; from workq.recovery.sweep import sweep\n"
         "wq.stores.ledger.database.clock_offset_s = 60.0\n"
         "sweep(wq.stores, wq.settings, only=['relay']); wq.close()"
     )

@@ -32,8 +32,9 @@ from tests.faults.receivers import (
 )
 from tests.unit.test_run import Nobody
 from tests.unit.test_webhook_carry import PARCEL, claim_of
-from workq import Snooze, WorkQueue, context
-from workq.task import Delivered, Done
+from workq import Snooze, WorkQueue
+from workq.handlers import context
+from workq.values.task import Delivered, Done
 from workq.webhooks.carry import Carrier
 from workq.webhooks.endpoints import Endpoints
 from workq.webhooks.post import Answer, ErrorClass, Sender

@@ -17,7 +17,7 @@ import pytest
 from tests.system.fleet import ROOM_S, Fleet, wait_until
 from tests.system.legs import Leg
 from workq import State
-from workq.task import Task
+from workq.values.task import Task
 
 pytestmark = pytest.mark.one_leg
 

@@ -19,8 +19,8 @@ from workq.broker import Browsed, Delivery, Depth, Hint, HintRow, See
 from workq.broker.delays import delays_of
 from workq.broker.ladder import waits_ms
 from workq.broker.turns import Turns
-from workq.codec import Envelope, decode_hint, encode_hint
 from workq.config import BINARY
+from workq.values.codec import Envelope, decode_hint, encode_hint
 
 HORIZON_S = 409.5
 QUARANTINE_BODY_MAX = 64 * 1024

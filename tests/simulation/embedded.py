@@ -17,7 +17,7 @@ from tests.simulation.ledger import BEGAN, SimDatabase, instant
 from workq.broker import Hint
 from workq.broker.embedded import EmbeddedBroker
 from workq.broker.watch import Watch
-from workq.codec import Envelope, decode_hint
+from workq.values.codec import Envelope, decode_hint
 
 T = TypeVar("T")
 

@@ -11,17 +11,17 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from workq import codec
+from workq.enqueue.producer import Producer
 from workq.errors import NotFound, Refused, Unavailable
-from workq.handler import Handler
-from workq.job import JOB_ENDED, JOB_PAUSES, Callback, Ending, IfRunning, JobOptions, JobRow, NewJob, splitter
+from workq.handlers.handler import Handler
 from workq.jobs.sources import Steps
 from workq.jobs.split import Splitting
+from workq.jobs.values import JOB_ENDED, JOB_PAUSES, Callback, Ending, IfRunning, JobOptions, JobRow, NewJob, splitter
 from workq.jobs.work import Chunk, work
-from workq.produce import Producer
-from workq.run import raised, returned
 from workq.stores import Stores
-from workq.task import Claim, Outcome
+from workq.values import codec
+from workq.values.task import Claim, Outcome
+from workq.worker.attempt import raised, returned
 
 if TYPE_CHECKING:
     from tests.simulation.processes import Setting, SteppedPool, SteppedRelay

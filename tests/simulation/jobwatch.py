@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 from tests.simulation.jobs import NAME, NAMES, SPLIT, Run
 from tests.simulation.ledger import instant
 from tests.simulation.recorder import CLAIMABLE, CLAIMS, TERMINAL, Recorder, Row
-from workq import codec
-from workq.job import JOB_ENDED, JOB_STARTS, JOB_UNWANTED, Ending, JobState
-from workq.task import Done, Worked
+from workq.jobs.values import JOB_ENDED, JOB_STARTS, JOB_UNWANTED, Ending, JobState
+from workq.values import codec
+from workq.values.task import Done, Worked
 
 _COUNTS = ("succeeded", "failed", "skipped", "cancelled")
 _FOLLOWS = {

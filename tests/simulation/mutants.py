@@ -34,13 +34,11 @@ from tests.simulation import broker, inflight
 from tests.simulation.ledger import SimDatabase
 from tests.simulation.run import Result, database, run
 from tests.simulation.world import Plan
-from workq import marker, relay, sweep
-from workq.arrivals import Arrivals
 from workq.broker.direct import DirectConsumer
-from workq.custody import Custody
+from workq.enqueue import relay
+from workq.enqueue.producer import Producer
 from workq.errors import InFlightUnavailable
-from workq.held import Held
-from workq.job import JOB_ENDED
+from workq.jobs.values import JOB_ENDED
 from workq.ledger import Unpublished, people, permits, positions
 from workq.ledger.claims import Claiming
 from workq.ledger.counting import Counting, JobLock, Rest
@@ -53,11 +51,14 @@ from workq.ledger.record import Recording
 from workq.ledger.repair import Repairing
 from workq.ledger.scheduling import Scheduling
 from workq.ledger.tending import Tending
-from workq.missed import Missed
-from workq.pauses import Pauses
-from workq.produce import Producer
-from workq.settle import Settler
-from workq.task import SETTLED, Failed, State
+from workq.recovery import lost_hints, sweep
+from workq.values.task import SETTLED, Failed, State
+from workq.worker.fetch.foreign import Arrivals
+from workq.worker.fetch.refused import Missed
+from workq.worker.fetch.served_lanes import Pauses
+from workq.worker.fetch.three_stores import Custody
+from workq.worker.holds import Held
+from workq.worker.settle import Settler
 
 SEEDS_MAX = 2_000
 
@@ -631,12 +632,12 @@ def hold_takes_what_a_live_other_holds() -> Any:
 
 @mutant
 def the_marker_proves_without_a_grace() -> Any:
-    original = marker._proof
+    original = lost_hints._proof
 
     def proof(markers: Any, times: Any) -> Any:
         return original(markers, replace(times, marker_grace_s=1e-6))
 
-    return replaced(marker, "_proof", proof)
+    return replaced(lost_hints, "_proof", proof)
 
 
 @mutant
@@ -678,7 +679,7 @@ def a_hint_that_comes_late_is_marked_as_if_it_came_in_time() -> Any:
 
 @mutant
 def no_marker_is_ever_sent() -> Any:
-    return replaced(marker, "send", lambda *args, **kwargs: False)
+    return replaced(lost_hints, "send", lambda *args, **kwargs: False)
 
 
 @contextmanager

@@ -20,11 +20,12 @@ from tests.simulation.jobwatch import JobRecorder
 from tests.simulation.ledger import SimDatabase, SimLedger
 from tests.simulation.recorder import AT_ONCE, Recorder
 from tests.simulation.world import Act, Crash, Process, Strand, World
-from workq.audit import Audited, audit_in_steps
-from workq.beat import Heart
-from workq.board import HEAD_BYTES, LINE_BYTES, Board
 from workq.broker import Hint
 from workq.config import Settings
+from workq.diagnose.audit import Audited, audit_in_steps
+from workq.diagnose.where import Kind
+from workq.enqueue.producer import _VISIBLE_AFTER_S, Producer
+from workq.enqueue.relay import Relay
 from workq.errors import (
     BrokerUnavailable,
     Cancel,
@@ -35,24 +36,23 @@ from workq.errors import (
     Snooze,
     Unavailable,
 )
-from workq.handler import Batch, BatchHandler, Handler, Options, Registry
-from workq.held import held_for
-from workq.incarnation import Incarnation
+from workq.handlers.handler import Batch, BatchHandler, Handler, Options, Registry
+from workq.handlers.retry import Exponential, Retries
 from workq.inflight.claims import ClaimsInFlight
-from workq.intake import Parts
 from workq.ledger import CancelAnswer, Evidence, NewSchedule, Reaped, Unpublished
-from workq.places import Kind
-from workq.pool import Attempt, Pool
-from workq.produce import _VISIBLE_AFTER_S, Producer
-from workq.relay import Relay
-from workq.retry import Exponential, Retries
-from workq.run import raised, returned
-from workq.settle import Settler
+from workq.recovery.sweep import STEPS, Swept, finish_reaping, settle_in_its_place, sweep
+from workq.schedules.timetable import Missed, Timetable
 from workq.stores import Stores
-from workq.sweep import STEPS, Swept, finish_reaping, settle_in_its_place, sweep
-from workq.task import AfterDeath, Claim, HandedBack, Limit, NewTask, Outcome
-from workq.timetable import Missed, Timetable
-from workq.worker import take_in
+from workq.values.incarnation import Incarnation
+from workq.values.task import AfterDeath, Claim, HandedBack, Limit, NewTask, Outcome
+from workq.worker.attempt import raised, returned
+from workq.worker.crash_board import HEAD_BYTES, LINE_BYTES, Board
+from workq.worker.fetch.intake import Parts
+from workq.worker.holds import held_for
+from workq.worker.lease import Heart
+from workq.worker.pool import Attempt, Pool
+from workq.worker.process import take_in
+from workq.worker.settle import Settler
 
 QUEUES = ("mail", "index")
 TWO_AT_ONCE = Limit("two", concurrency=AT_ONCE)
@@ -345,7 +345,7 @@ class SimBoard(Board):
 
 
 class Worker:
-    """One life of one consumer process: what `workq.worker.Worker` is, in steps."""
+    """One life of one consumer process: what `workq.worker.process.Worker` is, in steps."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
@@ -447,7 +447,7 @@ class Worker:
         except Unavailable as error:
             self.setting.unavailable(error)
             return self._again()
-        except Exception as error:  # as in worker.py: whatever it is, the process breaks
+        except Exception as error:  # as in process.py: whatever it is, the process breaks
             self._break(error)
             return 0.0
         self._pause_s = 0.0
@@ -751,7 +751,7 @@ class Producing:
 
 
 class Following:
-    """Looks whether the caller's commit can be seen, as the thread in workq.produce does."""
+    """Looks whether the caller's commit can be seen, as the thread in workq.enqueue.producer does."""
 
     def __init__(self, producing: Producing, rows: list[Unpublished]) -> None:
         self.producing, self.rows = producing, rows
@@ -941,7 +941,7 @@ class Nemesis:
         if self.setting.tasks and rng.random() < 0.7:
             task_id = rng.choice(self.setting.tasks)
         self.setting.recorder.forged.add(task_id)
-        from workq.codec import Envelope, encode_hint
+        from workq.values.codec import Envelope, encode_hint
 
         queue = rng.choice(QUEUES)
         self.setting.messages.put(queue, encode_hint(Envelope(queue, (task_id,))), delay_s=rng.choice([0.0, 1.0]))

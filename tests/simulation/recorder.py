@@ -25,7 +25,7 @@ from tests.simulation import broker, inflight
 from tests.simulation.ledger import BEGAN, SimDatabase, instant
 from tests.simulation.world import Process, World
 from workq.broker import Hint
-from workq.task import (
+from workq.values.task import (
     Cancelled,
     Claim,
     Dead,

@@ -17,7 +17,7 @@ from tests.simulation.jobs import Boss
 from tests.simulation.ledger import SimDatabase
 from tests.simulation.processes import Auditor, Nemesis, Producing, Setting, SteppedRelay, Supervisor, Sweeper, ticking
 from tests.simulation.world import Plan, World
-from workq import failpoints
+from workq.values import failpoints
 
 STEPS_MAX = 20_000
 
@@ -74,14 +74,14 @@ def inside(world: World) -> Iterator[None]:
     patches: list[Any] = [
         mock.patch.object(failpoints, "_armed", _EveryPoint(world)),
         mock.patch("workq.ledger.claims.secrets", seeded),
-        mock.patch("workq.marker.new_task_id", world.new_id),
-        mock.patch("workq.audit.queues.new_task_id", world.new_id),
-        mock.patch("workq.ticks.new_task_id", world.new_id),
-        mock.patch("workq.codec.new_task_id", world.new_id),
+        mock.patch("workq.recovery.lost_hints.new_task_id", world.new_id),
+        mock.patch("workq.diagnose.audit.queues.new_task_id", world.new_id),
+        mock.patch("workq.schedules.tick.new_task_id", world.new_id),
+        mock.patch("workq.values.codec.new_task_id", world.new_id),
         mock.patch("workq.ledger.tending.monotonic", stopped.monotonic),
-        mock.patch("workq.sweep.time", stopped),
-        mock.patch("workq.sweep.this_machine", return_value=None),
-        mock.patch("workq.beat.psutil", weighed),
+        mock.patch("workq.recovery.sweep.time", stopped),
+        mock.patch("workq.recovery.sweep.this_machine", return_value=None),
+        mock.patch("workq.worker.lease.psutil", weighed),
     ]
     logging.disable(logging.CRITICAL)
     try:

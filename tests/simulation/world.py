@@ -17,7 +17,7 @@ from enum import Enum, auto
 from random import Random
 
 from workq.config import BINARY, Times
-from workq.task import Claim
+from workq.values.task import Claim
 
 DEPTH_MAX = 3
 CLAIMS = frozenset({"claim", "claim_hinted", "admit_and_claim"})

@@ -24,10 +24,10 @@ from sqlalchemy import Connection
 from tests.contract.given import NoPartition, incarnation
 from tests.system import witness
 from tests.system.witness import read_book, wq
-from workq import failpoints
 from workq.ledger import Evidence
-from workq.run import run_sync
-from workq.task import Claim, NewSubtask, State
+from workq.values import failpoints
+from workq.values.task import Claim, NewSubtask, State
+from workq.worker.attempt import run_sync
 
 BOUNDARIES = (
     "begun",

@@ -20,15 +20,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from workq.certify import report, trial
-from workq.certify.faults import Fault
-from workq.certify.faults.processes import KillEverything
-from workq.certify.nemesis import Draw
-from workq.certify.stage import Cause, Stage
-from workq.certify.witness import QUEUE
 from workq.config import Settings
-from workq.scratch.namespace import Store
-from workq.testing.servers import (
+from workq.lab.certify import report, trial
+from workq.lab.certify.faults import Fault
+from workq.lab.certify.faults.processes import KillEverything
+from workq.lab.certify.nemesis import Draw
+from workq.lab.certify.stage import Cause, Stage
+from workq.lab.certify.witness import QUEUE
+from workq.lab.namespace import Store
+from workq.lab.servers import (
     RabbitMQ,
     Server,
     start_mariadb,

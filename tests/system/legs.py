@@ -21,7 +21,7 @@ from tests.system.fleet import Fleet, wait_until
 from tests.system.witness import Line, testimony
 from workq import State, Times, WorkQueue
 from workq.config import BINARY
-from workq.handler import Handler
+from workq.handlers.handler import Handler
 from workq.ledger import migrate
 
 OPEN = (State.READY, State.WAITING, State.RUNNING)

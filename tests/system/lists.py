@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from workq import Times, WorkQueue
-from workq.handler import BatchHandler
-from workq.retry import Fixed
+from workq.handlers.handler import BatchHandler
+from workq.handlers.retry import Fixed
 
 APP = "tests.system.lists:wq"
 POISON = -1

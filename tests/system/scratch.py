@@ -16,9 +16,9 @@ import redis
 from sqlalchemy import create_engine, inspect, text
 
 from tests.system.fleet import REPOSITORY
+from workq.lab.fleet import FOLDER
+from workq.lab.servers import RabbitMQ
 from workq.ledger.database import ledger_url
-from workq.scratch.fleet import FOLDER
-from workq.testing.servers import RabbitMQ
 
 
 def environ(place: Path, **more: str) -> dict[str, str]:

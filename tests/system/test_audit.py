@@ -26,13 +26,13 @@ from tests.system.conftest import OpenLeg
 from tests.system.fleet import wait_until
 from tests.system.legs import Leg
 from workq import State
-from workq.audit import Audited, Repaired, Way, audit, repair
 from workq.broker import Hint
-from workq.codec import decode_hint, new_task_id
-from workq.incarnation import Incarnation
+from workq.diagnose.audit import Audited, Repaired, Way, audit, repair
+from workq.diagnose.where import Kind, Place
 from workq.inflight import Entry
-from workq.places import Kind, Place
-from workq.task import Claim, Done, NewTask, Settlement
+from workq.values.codec import decode_hint, new_task_id
+from workq.values.incarnation import Incarnation
+from workq.values.task import Claim, Done, NewTask, Settlement
 
 QUEUE = "witness"
 Found = set[tuple[Kind, str]]
@@ -358,7 +358,7 @@ def test_a_task_that_is_not_due_is_judged_once_it_is_due(scene: Scene) -> None:
     assert scene.audit().places[Place.WAITING] == 1
     if scene.leg.name == "servers":  # beyond the ladder it has no hint: the sweep sends one when the time is near
         scene.database.clock_offset_s += 3500.0
-        from workq.sweep import sweep
+        from workq.recovery.sweep import sweep
 
         assert sweep(scene.stores, scene.settings, only=["relay"]).relayed == 1
         with scene.amqp() as channel:
@@ -736,7 +736,7 @@ def test_a_marker_that_does_not_come_back_leaves_its_line_unproven(open_leg: Ope
 
 def test_a_turned_queue_makes_no_marker_lie(open_leg: OpenLeg) -> None:
     """A marker that is on its way while the queue turns could come back before hints that were confirmed earlier."""
-    from workq.marker import mark
+    from workq.recovery.lost_hints import mark
 
     scene = Scene(open_leg("servers"))
     puppet = scene.join("one")

@@ -15,8 +15,8 @@ from tests.system.legs import Leg
 from tests.system.test_lost_hints import sent_again
 from tests.system.test_pause import settled_down, stays
 from workq import State
-from workq.bands import all_of
-from workq.task import Enqueued, Priority
+from workq.values.lane import all_of
+from workq.values.task import Enqueued, Priority
 
 WHO = "eve@host"
 HIGHER_MAX = 20

@@ -11,11 +11,11 @@ import pytest
 
 from tests.system.fleet import wait_until
 from tests.system.scratch import left_on, run_workq, somebody_elses, what_is_left
-from workq.bench import trial
-from workq.bench.records import Records
 from workq.config import Settings
-from workq.scratch.fleet import Host
-from workq.testing.servers import PostgreSQL, RabbitMQ, Redis
+from workq.lab.bench import trial
+from workq.lab.bench.records import Records
+from workq.lab.fleet import Host
+from workq.lab.servers import PostgreSQL, RabbitMQ, Redis
 
 ONCE = ("bench", "--tasks", "500", "--runs", "1", "--seconds", "1")
 FIGURES = {

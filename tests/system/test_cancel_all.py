@@ -9,9 +9,9 @@ import pytest
 from tests.system.fleet import wait_until
 from tests.system.legs import Leg
 from workq import State
-from workq.bulk import Bulk, Pace, Tally
 from workq.ledger import WhichOpen
-from workq.task import SETTLED
+from workq.operations.bulk import Bulk, Pace, Tally
+from workq.values.task import SETTLED
 
 PAGE = 1000
 

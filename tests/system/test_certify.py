@@ -16,9 +16,9 @@ import pytest
 from tests.system.fleet import wait_until
 from tests.system.scratch import environ, left_on, run_workq, somebody_elses, what_is_left, workers
 from workq import Times, WorkQueue
-from workq.certify.scratch import Scratch
 from workq.config import Settings
-from workq.testing.servers import PostgreSQL, RabbitMQ, Redis
+from workq.lab.certify.scratch import Scratch
+from workq.lab.servers import PostgreSQL, RabbitMQ, Redis
 
 SHORT = ("certify", "--minutes", "0.1", "--seed", "3")
 

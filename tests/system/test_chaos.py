@@ -23,15 +23,15 @@ from tests.system.fleet import ROOM_S, wait_until
 from tests.system.legs import Leg
 from tests.system.witness import tell
 from workq import State
-from workq.certify import faults, report, trial
-from workq.certify.nemesis import Draw
-from workq.certify.stage import Stage
-from workq.certify.trial import Report, Wishes
-from workq.certify.verdict import Fault
 from workq.cli.root import run as cli_run
 from workq.config import Settings
-from workq.scratch.namespace import Store
-from workq.testing.servers import start_postgres, start_rabbitmq, start_redis
+from workq.lab.certify import faults, report, trial
+from workq.lab.certify.nemesis import Draw
+from workq.lab.certify.stage import Stage
+from workq.lab.certify.trial import Report, Wishes
+from workq.lab.certify.verdict import Fault
+from workq.lab.namespace import Store
+from workq.lab.servers import start_postgres, start_rabbitmq, start_redis
 
 EMBEDDED = (
     "kill-everything",

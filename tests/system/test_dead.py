@@ -11,9 +11,9 @@ from tests.contract.given import incarnation
 from tests.system.fleet import wait_until
 from tests.system.legs import Leg
 from workq import State
-from workq.bulk import Bulk, Pace, Tally
 from workq.ledger import Which
-from workq.task import Dead, Settlement
+from workq.operations.bulk import Bulk, Pace, Tally
+from workq.values.task import Dead, Settlement
 
 ERRORS = (
     ("ValueError", "ValueError: order {number} is odd"),

@@ -14,11 +14,11 @@ from tests.stores import database_of
 from tests.system import workshop
 from tests.system.fleet import wait_until
 from tests.system.legs import Leg
-from workq.audit import audit
-from workq.codec import new_task_id
-from workq.job import JOB_ENDED, Begun, JobRow, JobState
+from workq.diagnose.audit import audit
 from workq.jobs.define import Job, RunOptions
-from workq.task import NewSubtask, State
+from workq.jobs.values import JOB_ENDED, Begun, JobRow, JobState
+from workq.values.codec import new_task_id
+from workq.values.task import NewSubtask, State
 
 
 @pytest.fixture

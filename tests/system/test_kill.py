@@ -8,7 +8,7 @@ from tests.system.fleet import wait_until
 from tests.system.legs import Leg
 from tests.system.witness import tell
 from workq import State
-from workq.evidence import Kind
+from workq.values.certificate import Kind
 
 
 @pytest.mark.parametrize("handler", ["until_told", "hold_gil"], ids=["sleeping", "holding_the_interpreter"])

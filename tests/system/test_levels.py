@@ -13,7 +13,7 @@ from tests.system.test_lost_hints import purged, sent_again
 from workq import State
 from workq.broker.delays import delays_of
 from workq.config import BINARY
-from workq.testing.servers import RabbitMQ
+from workq.lab.servers import RabbitMQ
 
 LADDER = "levels:1s,3s,9s"
 LEVELS_S = (1.0, 3.0, 9.0)

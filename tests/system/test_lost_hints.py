@@ -12,9 +12,10 @@ from tests.conftest import Private
 from tests.system.conftest import OpenLeg
 from tests.system.fleet import ROOM_S, wait_until
 from tests.system.legs import Leg
-from workq import State, Times, codec
-from workq.doctor import Bounds
-from workq.testing.servers import PostgreSQL, RabbitMQ, Redis, start_rabbitmq
+from workq import State, Times
+from workq.diagnose.doctor import Bounds
+from workq.lab.servers import PostgreSQL, RabbitMQ, Redis, start_rabbitmq
+from workq.values import codec
 
 
 def sent_again(leg: Leg) -> int:

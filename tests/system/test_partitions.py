@@ -10,10 +10,10 @@ import pytest
 from tests.system import workshop
 from tests.system.fleet import wait_until
 from tests.system.legs import Leg
-from workq import codec
-from workq.audit import audit
-from workq.job import JOB_ENDED, Begun, JobRow, JobState
+from workq.diagnose.audit import audit
 from workq.jobs.define import Job
+from workq.jobs.values import JOB_ENDED, Begun, JobRow, JobState
+from workq.values import codec
 
 WHO: dict[str, Any] = {"who": "eve@host", "why": "?"}
 

@@ -12,7 +12,7 @@ from tests.system.conftest import OpenLeg
 from tests.system.fleet import wait_until
 from tests.system.legs import Leg
 from workq import State
-from workq.testing.servers import RabbitMQ
+from workq.lab.servers import RabbitMQ
 
 WHO = "eve@host"
 QUIET_S = 1.5

@@ -15,11 +15,11 @@ from tests.system.test_sweep import (
     wait_for_lease_to_end,
 )
 from workq import State
-from workq.apply import Done, apply
-from workq.incarnation import Incarnation
 from workq.ledger import Unpublished
-from workq.plan import Plan, Reap, decode, digest, encode, make
-from workq.sweep import sweep
+from workq.recovery.apply import Done, apply
+from workq.recovery.plan import Plan, Reap, decode, digest, encode, make
+from workq.recovery.sweep import sweep
+from workq.values.incarnation import Incarnation
 
 
 def look(leg: Leg) -> tuple[Plan, str]:

@@ -25,7 +25,7 @@ import redis
 from pika.adapters.utils.connection_workflow import AMQPConnectorException
 
 from tests.conftest import Private
-from workq.testing.servers import (
+from workq.lab.servers import (
     MariaDB,
     PostgreSQL,
     RabbitMQ,
@@ -39,14 +39,14 @@ from workq.testing.servers import (
     start_rabbitmq,
     start_redis,
 )
-from workq.testing.servers.guardian import with_children
+from workq.lab.servers.guardian import with_children
 
 WAIT_S = 30.0
 
 START_AND_TELL = """
 import sys
 from pathlib import Path
-from workq.testing import servers
+from workq.lab import servers
 server = getattr(servers, sys.argv[1])(Path(sys.argv[2]))
 print(server.pid, flush=True)
 sys.stdin.read()

@@ -20,9 +20,9 @@ from tests.system.test_sweep import clockwork, delivered, record_unpublished
 from workq import State
 from workq.broker import Hint
 from workq.errors import BrokerUnavailable
-from workq.rebuild import BATCH, Rebuilt, rebuild
-from workq.sweep import sweep
-from workq.testing.servers import RabbitMQ, start_rabbitmq
+from workq.lab.servers import RabbitMQ, start_rabbitmq
+from workq.recovery.rebuild import BATCH, Rebuilt, rebuild
+from workq.recovery.sweep import sweep
 
 BOUND_S = 120.0
 

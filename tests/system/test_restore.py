@@ -14,7 +14,7 @@ from tests.system.conftest import OpenLeg
 from tests.system.fleet import wait_until
 from tests.system.legs import Leg
 from workq import State
-from workq.rebuild import rebuild
+from workq.recovery.rebuild import rebuild
 
 TASKS, THREADS = 240, 4
 

@@ -24,13 +24,13 @@ from tests.contract.sent import listen
 from tests.system.fleet import Fleet, wait_until
 from tests.system.legs import Leg
 from workq import LedgerUnavailable, State
-from workq.audit import Audited, audit
-from workq.incarnation import Incarnation
+from workq.diagnose.audit import Audited, audit
+from workq.diagnose.where import Kind, Place
+from workq.lab.redis_cluster import RedisCluster, start_redis_cluster
+from workq.lab.servers import PostgreSQL, RabbitMQ, Redis, start_postgres, start_rabbitmq
 from workq.ledger.sql import SqlLedger
-from workq.places import Kind, Place
-from workq.task import Done, Settlement
-from workq.testing.redis_cluster import RedisCluster, start_redis_cluster
-from workq.testing.servers import PostgreSQL, RabbitMQ, Redis, start_postgres, start_rabbitmq
+from workq.values.incarnation import Incarnation
+from workq.values.task import Done, Settlement
 
 T = TypeVar("T")
 R = TypeVar("R")

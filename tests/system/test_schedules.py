@@ -13,8 +13,8 @@ from tests.system.conftest import OpenLeg
 from tests.system.fleet import wait_until
 from tests.system.legs import Leg
 from workq import ConfigError, State
-from workq.sweep import sweep
-from workq.ticks import tick
+from workq.recovery.sweep import sweep
+from workq.schedules.tick import tick
 
 WHO = "eve@host"
 

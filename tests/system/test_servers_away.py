@@ -13,7 +13,7 @@ from tests.conftest import Private
 from tests.system.fleet import ROOM_S, Fleet, wait_until
 from tests.system.legs import Leg
 from workq import LedgerUnavailable, State
-from workq.testing.servers import PostgreSQL, RabbitMQ, Redis, Server, start_postgres, start_rabbitmq, start_redis
+from workq.lab.servers import PostgreSQL, RabbitMQ, Redis, Server, start_postgres, start_rabbitmq, start_redis
 
 
 @dataclass

@@ -11,10 +11,10 @@ import redis
 from tests.stores import database_of
 from tests.system.legs import Leg
 from workq import State
-from workq.incarnation import Incarnation
 from workq.ledger import Ledger
-from workq.sweep import Swept, sweep
-from workq.task import NewTask
+from workq.recovery.sweep import Swept, sweep
+from workq.values.incarnation import Incarnation
+from workq.values.task import NewTask
 
 
 def clockwork(leg: Leg) -> Any:
@@ -24,7 +24,7 @@ def clockwork(leg: Leg) -> Any:
 
 def record_unpublished(ledger: Ledger, leg: Leg, count: int) -> list[str]:
     """Tasks of a producer that died between its commit and its hints."""
-    from workq import codec
+    from workq.values import codec
 
     tasks = [NewTask(codec.new_task_id(), "witness.note", "witness", '{"a":[1],"k":{}}') for _ in range(count)]
     return [one.id for one in ledger.record(tasks)]

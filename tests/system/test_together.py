@@ -14,7 +14,7 @@ from tests.system.legs import Leg
 from tests.system.lists import FAILURES_MAX, LINGER_S, POISON, Call, calls
 from tests.system.witness import tell
 from workq import State
-from workq.handler import BatchHandler
+from workq.handlers.handler import BatchHandler
 
 Handlers = dict[str, BatchHandler[int, object]]
 

@@ -20,9 +20,9 @@ from tests.system.fleet import REPOSITORY, wait_until
 from tests.system.legs import Leg
 from tests.system.witness import make_book, read_book
 from workq import State
+from workq.enqueue.producer import Producer
 from workq.errors import Refused
 from workq.ledger import Unpublished
-from workq.produce import Producer
 
 CRASHES_LONG = 10_000
 CRASHES_SHORT = 60

@@ -24,9 +24,9 @@ from tests.system.inbox import Inbox, Letter
 from tests.system.legs import Leg
 from tests.system.postman import APP
 from workq import WorkQueue
-from workq.delivery import DELIVERY_OPEN, DeliveryRow
 from workq.webhooks import Webhooks
 from workq.webhooks.outbox import Outbox
+from workq.webhooks.values import DELIVERY_OPEN, DeliveryRow
 
 KEY = b"canary-secret-31c7-canary-secret"
 SECRET = "whsec_" + base64.b64encode(KEY).decode()

@@ -16,8 +16,8 @@ from tests.system.fleet import wait_until
 from tests.system.inbox import Inbox, Letter
 from tests.system.legs import Leg
 from tests.system.postman import APP, NOTICES
-from workq.delivery import DeliveryState, WhichDeliveries
 from workq.webhooks.outbox import Outbox
+from workq.webhooks.values import DeliveryState, WhichDeliveries
 
 ALL = WhichDeliveries()
 OFTEN = [0.1] * 30

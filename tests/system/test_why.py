@@ -13,12 +13,12 @@ from tests.stores import database_of
 from tests.system.conftest import OpenLeg
 from tests.system.fleet import wait_until
 from tests.system.legs import Leg
-from workq.codec import new_task_id
-from workq.incarnation import Incarnation
+from workq.diagnose.why import Code, Why, why
 from workq.inflight import Entry
-from workq.report import Code, Why, why
-from workq.task import NewTask
-from workq.testing.servers import RabbitMQ, Redis, start_rabbitmq, start_redis
+from workq.lab.servers import RabbitMQ, Redis, start_rabbitmq, start_redis
+from workq.values.codec import new_task_id
+from workq.values.incarnation import Incarnation
+from workq.values.task import NewTask
 
 
 def reason(leg: Leg, task_id: str) -> Why:

@@ -23,7 +23,7 @@ from sqlalchemy import text
 
 import workq
 from workq import Times, WorkQueue
-from workq.retry import Exponential, Schedule
+from workq.handlers.retry import Exponential, Schedule
 
 wq = WorkQueue(times=Times().divided_by(float(os.environ.get("WITNESS_DIVIDE", "1"))))
 

@@ -17,8 +17,8 @@ import workq
 from tests.system.legs import Leg
 from tests.system.witness import write
 from workq import Range, Times, WorkQueue
+from workq.handlers.retry import Exponential, Fixed
 from workq.jobs.define import Job
-from workq.retry import Exponential, Fixed
 
 APP = "tests.system.workshop:wq"
 wq = WorkQueue(times=Times().divided_by(float(os.environ.get("WITNESS_DIVIDE", "1"))))

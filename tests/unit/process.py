@@ -11,18 +11,18 @@ from typing import Any
 
 from tests.simulation.embedded import OneLook
 from workq import State, WorkQueue
-from workq.beat import Heart
-from workq.board import Board
-from workq.delivery import TASK_NAME
-from workq.handler import Handler
-from workq.held import held_for
-from workq.incarnation import Incarnation
+from workq.handlers.handler import Handler
 from workq.inflight.embedded import EmbeddedInFlight
-from workq.intake import Parts
 from workq.ledger import migrate
-from workq.pool import Attempt, Pool
-from workq.task import Done, Settlement
-from workq.worker import take_in
+from workq.values.incarnation import Incarnation
+from workq.values.task import Done, Settlement
+from workq.webhooks.values import TASK_NAME
+from workq.worker.crash_board import Board
+from workq.worker.fetch.intake import Parts
+from workq.worker.holds import held_for
+from workq.worker.lease import Heart
+from workq.worker.pool import Attempt, Pool
+from workq.worker.process import take_in
 
 THREADS = 3
 

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from workq import Times, WorkQueue
-from workq.board import Board
-from workq.codec import encode, new_task_id
-from workq.handler import Handler
-from workq.job import Bookmark, NewStep, Stepped
+from workq.handlers.handler import Handler
+from workq.jobs.values import Bookmark, NewStep, Stepped
 from workq.ledger import Ledger
-from workq.linger import Group, Member
-from workq.pool import Pool
-from workq.task import Claim, Outcome, Settlement
+from workq.values.codec import encode, new_task_id
+from workq.values.task import Claim, Outcome, Settlement
+from workq.worker.crash_board import Board
+from workq.worker.linger import Group, Member
+from workq.worker.pool import Pool
 
 THREADS = 2
 LONG_S = 30.0

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.process import THREADS, Process, opened
-from workq.handler import Handler
+from workq.handlers.handler import Handler
 
 
 @pytest.fixture(params=[False, True], ids=["custody", "direct"])

@@ -16,7 +16,7 @@ import workq
 from tests.unit.room import LONG_S, THREADS, Room, claim
 from workq.errors import ConfigError
 from workq.ledger import Ledger
-from workq.task import Dead, Done, Failed, Outcome, Worked
+from workq.values.task import Dead, Done, Failed, Outcome, Worked
 from workq.webhooks.notices import Herald, Notice
 
 

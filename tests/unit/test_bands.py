@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from workq.bands import all_of, check_band, check_priority, is_extra, meant, physical, queue_of, split
 from workq.errors import ConfigError
-from workq.names import check_queue
-from workq.task import Priority
+from workq.values.lane import all_of, check_band, check_priority, is_extra, meant, physical, queue_of, split
+from workq.values.names import check_queue
+from workq.values.task import Priority
 
 LONG = "q" * 97
 

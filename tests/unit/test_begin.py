@@ -9,7 +9,7 @@ import pytest
 
 START = """
 import gc
-from workq.begin import begin, begun
+from workq.values.begin import begin, begun
 usual = gc.get_threshold()
 begin()
 before = gc.get_stats()[0]["collections"]

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from workq.board import STALE_S, Board, Started, remove_stale
-from workq.codec import new_task_id
-from workq.task import Cancelled, Claim, Dead, Done, Failed, Outcome, Settlement
+from workq.values.codec import new_task_id
+from workq.values.task import Cancelled, Claim, Dead, Done, Failed, Outcome, Settlement
+from workq.worker.crash_board import STALE_S, Board, Started, remove_stale
 
 LINES = 8
 
@@ -58,7 +58,9 @@ def test_a_new_board_is_private_and_says_nothing(board: Board) -> None:
 
 def test_a_board_that_finds_no_room_leaves_nothing(folder: Path) -> None:
     code = (
-        "import resource; from workq.board import Board; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "import resource\n"
+        "from workq.worker.crash_board import Board\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
         "try: Board.create(lines=8)\n"
         "except OSError as error: print(error)\n"
     )
@@ -188,7 +190,7 @@ def test_a_limit_is_never_misread_while_lines_change(board: Board, reader: Board
 def test_what_a_killed_process_wrote_is_still_there(board: Board) -> None:
     task_id = new_task_id()
     code = (
-        "import os, signal, sys; from pathlib import Path; from workq.board import Board\n"
+        "import os, signal, sys; from pathlib import Path; from workq.worker.crash_board import Board\n"
         "board = Board(Path(sys.argv[1])); board.introduce('victim')\n"
         "board.start(2, sys.argv[2], 5, started_at=1.0, hard_at=0.0)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"

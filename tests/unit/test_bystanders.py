@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from workq.board import Board
 from workq.ledger import Evidence
-from workq.supervisor import TOGETHER_S, _Death, _judged
+from workq.supervisor.supervisor import TOGETHER_S, _Death, _judged
+from workq.worker.crash_board import Board
 
 MIB = 1 << 20
 

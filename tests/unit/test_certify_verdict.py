@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from workq.certify.journal import Answer, Entry, Kind
-from workq.certify.scratch import Row
-from workq.certify.stage import Cause, Harm
-from workq.certify.verdict import Evidence, Fault, Round, Verdict, judge, percentile, timeline
-from workq.certify.witness import Line, What
-from workq.task import State
+from workq.lab.certify.journal import Answer, Entry, Kind
+from workq.lab.certify.scratch import Row
+from workq.lab.certify.stage import Cause, Harm
+from workq.lab.certify.verdict import Evidence, Fault, Round, Verdict, judge, percentile, timeline
+from workq.lab.certify.witness import Line, What
+from workq.values.task import State
 
 A, B = 101, 102
 """Two processes."""

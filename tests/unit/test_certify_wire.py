@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from workq.certify.wire import Wires
 from workq.config import Settings
-from workq.scratch.namespace import Store
+from workq.lab.certify.wire import Wires
+from workq.lab.namespace import Store
 
 
 @pytest.mark.parametrize("nodes", ["redis-1:6379", "redis-1:6379,redis-2:6379"])

@@ -20,9 +20,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from workq import codec
-from workq.codec import DIGITS_MAX, HINT_MAX_BYTES, PAYLOAD_MAX_BYTES, Envelope
 from workq.errors import PayloadError
+from workq.values import codec
+from workq.values.codec import DIGITS_MAX, HINT_MAX_BYTES, PAYLOAD_MAX_BYTES, Envelope
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=30)
 JSON = st.recursive(

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tests.conftest import Private
-from workq.testing.servers import start_redis
+from workq.lab.servers import start_redis
 
 FILE = Path(__file__).parents[2] / "docker-compose.yml"
 SERVICES = ["mysql", "postgres", "rabbitmq", "redis"]

@@ -13,14 +13,14 @@ from tests.contract.given import Clock
 from tests.unit.process import THREADS, Process, opened, tasks
 from workq import State
 from workq.broker import Delivery, Hint
-from workq.custody import GIVE_BACK_AFTER_S
 from workq.errors import InFlightUnavailable, LedgerUnavailable
-from workq.handler import Handler
-from workq.held import held_for
+from workq.handlers.handler import Handler
 from workq.inflight import Entry
 from workq.ledger import Look
-from workq.pauses import LOOK_EVERY_S
-from workq.rarely import PACE, QUICK_S
+from workq.values.rarely import PACE, QUICK_S
+from workq.worker.fetch.served_lanes import LOOK_EVERY_S
+from workq.worker.fetch.three_stores import GIVE_BACK_AFTER_S
+from workq.worker.holds import held_for
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from workq import Times
-from workq.board import Board
-from workq.cutoff import Reach, Watch, Way
+from workq.supervisor.cutoff import Reach, Watch, Way
+from workq.worker.crash_board import Board
 
 TIMES = Times()
 LOOK_S = 0.5

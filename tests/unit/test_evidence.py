@@ -6,7 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from workq.evidence import (
+from workq.ledger import WorkerRow
+from workq.recovery.sweep import of_silence
+from workq.values.certificate import (
     Certificate,
     Charge,
     Kind,
@@ -19,8 +21,6 @@ from workq.evidence import (
     text_of,
     unknown_of,
 )
-from workq.ledger import WorkerRow
-from workq.sweep import of_silence
 
 MIB = 1 << 20
 OOM = "killed by the kernel: out of memory (SIGKILL"

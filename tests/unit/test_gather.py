@@ -8,10 +8,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from workq.codec import new_task_id
+from workq.enqueue.group_commit import Gather
 from workq.errors import KeyConflict, LedgerUnavailable
-from workq.gather import Gather
-from workq.task import Enqueued, NewTask, State
+from workq.values.codec import new_task_id
+from workq.values.task import Enqueued, NewTask, State
 
 LONG_S = 30.0
 

@@ -21,9 +21,9 @@ import pytest
 
 import workq
 from workq import ConfigError, LedgerUnavailable, PayloadError, Times, UnknownTask, WorkqError, WorkQueue
-from workq.handler import Handler
+from workq.handlers.handler import Handler
 from workq.ledger.writer import WAIT_FOR_TURN_S
-from workq.names import DELAY_MAX_S
+from workq.values.names import DELAY_MAX_S
 
 
 @pytest.fixture

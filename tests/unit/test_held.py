@@ -12,7 +12,7 @@ from tests.contract.given import new
 from tests.unit.process import Process, opened
 from workq import State
 from workq.inflight import Entry
-from workq.task import Claim, Done, Failed, HandedBack, OnCrash, Settlement
+from workq.values.task import Claim, Done, Failed, HandedBack, OnCrash, Settlement
 
 
 @pytest.fixture(params=[True, False], ids=["one database", "three stores"])

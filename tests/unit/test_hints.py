@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from tests.system.fleet import wait_until
 from workq import WorkQueue
 from workq.broker import PAGE, Hint, ladder
-from workq.codec import new_task_id
+from workq.enqueue.relay import BATCH, SENT_MAX, Relay, hints_of
 from workq.ledger import Unpublished, migrate
-from workq.relay import BATCH, SENT_MAX, Relay, hints_of
-from workq.task import NewTask
+from workq.values.codec import new_task_id
+from workq.values.task import NewTask
 
 UNIT_S = 0.1
 
@@ -106,7 +106,7 @@ def test_what_is_confirmed_is_marked_well_within_the_grace_of_the_sweep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unmarked for longer, whatever waits in a queue would be hinted twice."""
-    monkeypatch.setattr("workq.relay.MARK_AFTER_S", 3600.0)
+    monkeypatch.setattr("workq.enqueue.relay.MARK_AFTER_S", 3600.0)
     with WorkQueue(ledger=f"sqlite:///{tmp_path / 'workq.db'}") as wq:
         database = wq.database()
         migrate.migrate(database)

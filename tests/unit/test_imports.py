@@ -6,7 +6,9 @@ import ast
 import random
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -40,7 +42,7 @@ print(' '.join(sorted(sys.modules)))
 def test_a_worker_on_one_file_loads_nothing_of_the_other_databases(tmp_path: Path) -> None:
     code = """
 import sys
-import workq.worker
+import workq.worker.process
 from workq import WorkQueue
 from workq.ledger import migrate
 with WorkQueue(ledger=sys.argv[1]) as wq:
@@ -70,3 +72,14 @@ def test_no_part_of_workq_draws_from_the_random_numbers_of_the_application() -> 
         and node.attr not in ("Random", "SystemRandom")
     ]
     assert drawn == []
+
+
+IGNORED: Final = 33
+"""So many imports break the layers of pyproject.toml today. Lower it together with the list; it never grows."""
+
+
+def test_the_list_of_imports_that_break_the_layers_only_becomes_shorter() -> None:
+    settings = tomllib.loads((Path(workq.__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
+    [layers] = [one for one in settings["tool"]["importlinter"]["contracts"] if one["id"] == "layers"]
+
+    assert len(layers["ignore_imports"]) == IGNORED

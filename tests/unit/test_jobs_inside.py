@@ -10,12 +10,13 @@ from msgspec.structs import replace
 
 import workq
 from tests.contract.given import NoPartition
-from workq import WorkQueue, codec
+from workq import WorkQueue
 from workq.errors import ConfigError, NotInTask, PayloadError
-from workq.job import NewJob, nested_id
 from workq.jobs.define import Job, RunOptions
-from workq.run import run_sync
-from workq.task import Claim, Worked
+from workq.jobs.values import NewJob, nested_id
+from workq.values import codec
+from workq.values.task import Claim, Worked
+from workq.worker.attempt import run_sync
 
 JOB_ID = "01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f"
 

@@ -11,14 +11,15 @@ import pytest
 from sqlalchemy import Connection
 
 from tests.contract.given import awaited
-from workq import WorkQueue, context
+from workq import WorkQueue
 from workq.errors import Cancel, ConfigError, PayloadError, Refused, Retry, Snooze, SoftTimeLimit
-from workq.job import Bookmark, JobState, NewStep, Stepped
+from workq.handlers import context
+from workq.handlers.retry import Fixed, Retries
 from workq.jobs.define import Job, RunOptions
 from workq.jobs.partition import Partition, iterate, iterate_async
-from workq.retry import Fixed, Retries
-from workq.run import run_sync
-from workq.task import Claim
+from workq.jobs.values import Bookmark, JobState, NewStep, Stepped
+from workq.values.task import Claim
+from workq.worker.attempt import run_sync
 
 CLAIM = Claim("1", "pull", "default", "{}", 1, "t", 0, 0, 5, 3, "2")
 RETRIES = Retries(Fixed(7.0), give_up_on=(LookupError,))
@@ -149,7 +150,7 @@ def test_what_it_does_after_the_last_step_is_no_other_call(desk: Steps) -> None:
         step(None)
         raise ValueError("too late")
 
-    with pytest.raises(ValueError, match="too late"):  # run.py knows that its task has succeeded
+    with pytest.raises(ValueError, match="too late"):  # attempt.py knows that its task has succeeded
         played(desk, handler)
     assert len(desk.made) == 1
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from workq.job import JOB_ENDED, JOB_STARTS, JOB_TRANSITIONS, JOB_UNWANTED, JobState
-from workq.progress import left_s, smoothed, told, told_s
+from workq.jobs.progress import left_s, smoothed, told, told_s
+from workq.jobs.values import JOB_ENDED, JOB_STARTS, JOB_TRANSITIONS, JOB_UNWANTED, JobState
 
 
 def test_the_rate_follows_within_some_minutes_and_does_not_jump() -> None:

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from workq import WorkQueue, codec
+from workq import WorkQueue
 from workq.errors import Snooze
-from workq.job import JobRow, JobState
 from workq.jobs.define import Job, JobCall, RunOptions
 from workq.jobs.sources import Items, Page, Source, Steps
 from workq.jobs.split import Splitting
+from workq.jobs.values import JobRow, JobState
 from workq.ledger import migrate
+from workq.values import codec
 
 WINDOW = 6
 

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workq.errors import Cancel
-from workq.job import Collect
+from workq.handlers.retry import Fixed, Retries, retries
+from workq.jobs.values import Collect
 from workq.jobs.verdict import Answered, Raised, Verdict, Worked, WrongVerdict, bisected
 from workq.jobs.work import Chunk, work
-from workq.retry import Fixed, Retries, retries
-from workq.task import Claim, FailedItem, Result
+from workq.values.task import Claim, FailedItem, Result
 
 Handler = Callable[[list[Any]], object]
 

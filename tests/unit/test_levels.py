@@ -21,13 +21,13 @@ from workq.broker.delays import Delays, delays_of
 from workq.broker.ladder import Binary, due_exchange, due_pattern, split
 from workq.broker.levels import Levels
 from workq.broker.rabbitmq import RabbitMQBroker
-from workq.codec import new_task_id
 from workq.config import levels_ms
 from workq.config.ladder import LEVEL_MAX_MS, LEVEL_MIN_MS, LEVELS_MAX
+from workq.enqueue.relay import pages_of
 from workq.errors import ConfigError
 from workq.ledger import Unpublished
-from workq.missed import Pages
-from workq.relay import pages_of
+from workq.values.codec import new_task_id
+from workq.worker.fetch.refused import Pages
 
 LADDER = "levels:5s,10s,30s,1m"
 MS = (5_000, 10_000, 30_000, 60_000)

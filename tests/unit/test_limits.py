@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from workq import WorkQueue
 from workq.errors import ConfigError, PayloadError
-from workq.limits import LimitRule, check_concurrency, check_rate, rate_of
-from workq.task import Limit
+from workq.limits.rule import LimitRule, check_concurrency, check_rate, rate_of
+from workq.values.task import Limit
 
 
 @pytest.fixture

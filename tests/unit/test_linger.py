@@ -11,10 +11,10 @@ import pytest
 from tests.unit.process import THREADS, Process, opened
 from tests.unit.test_suspects import suspects
 from workq import State, WorkQueue
-from workq.custody import GIVE_BACK_AFTER_S
-from workq.handler import Batch, Handler
-from workq.linger import Linger, Member
-from workq.task import Claim, Done
+from workq.handlers.handler import Batch, Handler
+from workq.values.task import Claim, Done
+from workq.worker.fetch.three_stores import GIVE_BACK_AFTER_S
+from workq.worker.linger import Linger, Member
 
 BATCH = 10
 LINGER_S = 0.5

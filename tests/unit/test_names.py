@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from workq.errors import ConfigError
-from workq.names import check_key, check_namespace, check_queue, check_task_name, seconds_of
+from workq.values.names import check_key, check_namespace, check_queue, check_task_name, seconds_of
 
 HOSTILE = [
     *("", " ", "a b", "a\n", "\x00", "a\x1b[31m", "../x", "a/b", "*", "a#b", "'", 'x"; drop', "%s"),

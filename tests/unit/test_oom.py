@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from workq.evidence import OutOfMemory
-from workq.oom import Group, Kills, offer_as_victim
+from workq.supervisor.oom import Group, Kills, offer_as_victim
+from workq.values.certificate import OutOfMemory
 
 V1 = "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n"
 V2 = "low 0\nhigh 0\nmax 31\noom 2\noom_kill {}\noom_group_kill 0\n"

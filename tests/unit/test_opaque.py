@@ -9,7 +9,7 @@ import pytest
 
 import workq
 from tests.unit.room import Room
-from workq.task import Dead, Done, Failed, Outcome, Worked
+from workq.values.task import Dead, Done, Failed, Outcome, Worked
 
 
 class Trap(BaseException):

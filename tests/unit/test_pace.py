@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from workq.bulk import PAGE, Pace
+from workq.operations.bulk import PAGE, Pace
 
 
 class Hands:

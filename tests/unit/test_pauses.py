@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from workq.errors import LedgerUnavailable
 from workq.ledger import Pause
-from workq.pauses import LOOK_EVERY_S, Pauses
+from workq.worker.fetch.served_lanes import LOOK_EVERY_S, Pauses
 
 AT = datetime(2026, 11, 22, tzinfo=UTC)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from workq.codec import new_task_id
 from workq.config import Times
-from workq.doctor import Bounds
+from workq.diagnose.doctor import Bounds
+from workq.diagnose.where import Facts, Kind, Line, Place, Stand, stand_of
 from workq.ledger import OpenTask
-from workq.places import Facts, Kind, Line, Place, Stand, stand_of
-from workq.task import State
+from workq.values.codec import new_task_id
+from workq.values.task import State
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NOBODY = Facts(leases={}, live=(), beat_age_s={}, holds={}, epoch_age_s=1e6, swept_for_s=0.0)

@@ -7,10 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from workq.plural import counted
+from workq.values.plural import counted
 
 PACKAGE = Path(__file__).parents[2] / "workq"
-SPOKEN = [*PACKAGE.glob("cli/*.py"), *PACKAGE.glob("doctor/*.py"), PACKAGE / "report.py", PACKAGE / "plan.py"]
+SPOKEN = [
+    *PACKAGE.glob("cli/*.py"),
+    *PACKAGE.glob("diagnose/doctor/*.py"),
+    PACKAGE / "diagnose/why.py",
+    PACKAGE / "recovery/plan.py",
+]
 NOUNS = (
     "tasks|hints|workers|items|subtasks|deliveries|endpoints|threads|processes|changes|schedules|queues|are|were|have"
 )

@@ -11,12 +11,12 @@ from typing import Any, cast
 import pytest
 
 from workq import Times, WorkQueue
-from workq.board import Board
-from workq.codec import new_task_id
-from workq.handler import Handler
+from workq.handlers.handler import Handler
 from workq.ledger import Ledger
-from workq.pool import CLAIM_AHEAD_BYTES, CLAIM_AHEAD_MAX, HAND_BACK_AFTER_S, Pool
-from workq.task import Claim, HandedBack, Settlement
+from workq.values.codec import new_task_id
+from workq.values.task import Claim, HandedBack, Settlement
+from workq.worker.crash_board import Board
+from workq.worker.pool import CLAIM_AHEAD_BYTES, CLAIM_AHEAD_MAX, HAND_BACK_AFTER_S, Pool
 
 THREADS = 4
 LONG_S = 30.0

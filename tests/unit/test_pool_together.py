@@ -11,13 +11,13 @@ from typing import Any, cast
 import pytest
 
 from workq import Times, WorkQueue
-from workq.board import Board
-from workq.codec import new_task_id
-from workq.handler import Handler
+from workq.handlers.handler import Handler
 from workq.ledger import Ledger
-from workq.linger import Group, Member
-from workq.pool import Pool
-from workq.task import Claim, Done, Failed, HandedBack, Outcome, Settlement
+from workq.values.codec import new_task_id
+from workq.values.task import Claim, Done, Failed, HandedBack, Outcome, Settlement
+from workq.worker.crash_board import Board
+from workq.worker.linger import Group, Member
+from workq.worker.pool import Pool
 
 THREADS = 2
 LONG_S = 30.0

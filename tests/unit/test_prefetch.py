@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from workq.broker import PAGE, Delivery
-from workq.prefetch import MOST, Prefetch
+from workq.worker.fetch.prefetch import MOST, Prefetch
 
 
 def single(count: int) -> list[Delivery]:

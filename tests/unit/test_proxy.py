@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 
-from workq.testing.proxy import PIECE, Direction, Proxy
+from workq.lab.proxy import PIECE, Direction, Proxy
 
 LONG_S = 20.0
 """Far more than anything here takes."""

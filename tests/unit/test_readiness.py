@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from workq.errors import LedgerUnavailable, SchemaMismatch, Unavailable
-from workq.readiness import PAUSE_MAX_S, wait_until_ready
+from workq.worker.readiness import PAUSE_MAX_S, wait_until_ready
 
 
 def away(patience_s: float) -> Unavailable:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workq.errors import ConfigError
-from workq.retry import Exponential, Fixed, Schedule, retries, timeline
+from workq.handlers.retry import Exponential, Fixed, Schedule, retries, timeline
 
 TEN_YEARS_S = 10 * 365 * 86400.0
 bounds = st.tuples(st.floats(0.0, TEN_YEARS_S), st.floats(0.0, TEN_YEARS_S)).map(sorted)

@@ -17,10 +17,19 @@ import workq
 from tests.contract.given import NoPartition
 from workq import Cancel, Retry, Snooze, SoftTimeLimit, WorkQueue
 from workq.errors import ConfigError, NotInTask
-from workq.handler import Handler
-from workq.retry import Exponential
-from workq.run import RESULT_MAX_BYTES, TRACEBACK_MAX, describe, prepare, raised, returned, run_async, run_sync
-from workq.task import Cancelled, Claim, Dead, Done, Failed, Snoozed, Unhandled
+from workq.handlers.handler import Handler
+from workq.handlers.retry import Exponential
+from workq.values.task import Cancelled, Claim, Dead, Done, Failed, Snoozed, Unhandled
+from workq.worker.attempt import (
+    RESULT_MAX_BYTES,
+    TRACEBACK_MAX,
+    describe,
+    prepare,
+    raised,
+    returned,
+    run_async,
+    run_sync,
+)
 
 RNG = Random(3)
 NOTHING: dict[str, Any] = {"a": (), "k": {}}
@@ -419,7 +428,9 @@ def test_a_handler_that_raises_behind_its_transaction_has_succeeded(
 ) -> None:
     told: list[tuple[str, BaseException]] = []
     # whether workq's loggers tell anybody is up to the process: other tests change that
-    monkeypatch.setattr("workq.run.log.warning", lambda text, *, exc_info, **_: told.append((text, exc_info)))
+    monkeypatch.setattr(
+        "workq.worker.attempt.log.warning", lambda text, *, exc_info, **_: told.append((text, exc_info))
+    )
 
     assert run_sync(claim(), registered(wq, succeed_and_raise), NOTHING, Writer()) is None
 

@@ -9,8 +9,8 @@ import pytest
 
 from workq.config import Settings, Times
 from workq.demo import stage
-from workq.scratch import namespace
-from workq.scratch.namespace import Store
+from workq.lab import namespace
+from workq.lab.namespace import Store
 
 URL = 'sqlite:////srv/O\'Brien/"old"/back\\slash/\N{SMILING CAT FACE WITH OPEN MOUTH}.db'
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from workq.settle import LINGER_MAX_S, LINGER_S, MANY, linger_s
+from workq.worker.settle import LINGER_MAX_S, LINGER_S, MANY, linger_s
 
 
 @pytest.mark.parametrize(

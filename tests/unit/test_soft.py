@@ -17,7 +17,7 @@ from tests.system.fleet import wait_until
 from tests.unit.test_writer import is_held
 from workq.errors import SoftTimeLimit
 from workq.ledger.database import Database
-from workq.soft import Limit, apart, whole
+from workq.values.time_limit import Limit, apart, whole
 
 LONG_S = 10.0
 
@@ -131,7 +131,7 @@ def test_a_limit_never_leaks_out_of_the_attempt_it_was_for(switching: None) -> N
 TRACED = """
 import sys, threading, time
 from workq.errors import SoftTimeLimit
-from workq.soft import Limit
+from workq.values.time_limit import Limit
 
 def handled(exceeds):
     limit = Limit(0.0)

@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from workq.stacks import WAIT_S, Found, Stacks, parse
+from workq.worker.stacks import WAIT_S, Found, Stacks, parse
 
 LONG_S = 30.0
 
 BEGIN = """
 import ctypes, faulthandler, os, sys, threading, time
 from pathlib import Path
-from workq.stacks import Stacks
+from workq.worker.stacks import Stacks
 
 stacks = Stacks(Path(sys.argv[1]))
 stacks.path.unlink()

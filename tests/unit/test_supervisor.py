@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from workq import LedgerUnavailable, Times, WorkQueue, readiness
-from workq.board import Board
-from workq.child import Child
-from workq.cutoff import Watch
-from workq.stacks import Stacks
-from workq.supervisor import Supervisor
+from workq import LedgerUnavailable, Times, WorkQueue
+from workq.supervisor.child import Child
+from workq.supervisor.cutoff import Watch
+from workq.supervisor.supervisor import Supervisor
+from workq.worker import readiness
+from workq.worker.crash_board import Board
+from workq.worker.stacks import Stacks
 
 TASK = "01890000-0000-7000-8000-000000000001"
 

@@ -9,13 +9,13 @@ import pytest
 
 from tests.unit.process import Process, opened, tasks
 from workq import State
-from workq.custody import GIVE_BACK_AFTER_S
-from workq.delivery import TASK_NAME
-from workq.dispatch import SUSPECT_WAIT_MAX_S, SUSPECTS_TOGETHER_S
-from workq.incarnation import Incarnation
+from workq.enqueue.relay import publish
 from workq.ledger import Evidence
-from workq.relay import publish
-from workq.task import Done
+from workq.values.incarnation import Incarnation
+from workq.values.task import Done
+from workq.webhooks.values import TASK_NAME
+from workq.worker.dispatch import SUSPECT_WAIT_MAX_S, SUSPECTS_TOGETHER_S
+from workq.worker.fetch.three_stores import GIVE_BACK_AFTER_S
 
 
 @pytest.fixture(params=[False, True], ids=["custody", "direct"])

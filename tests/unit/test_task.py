@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from workq.task import SETTLED, TRANSITIONS, Claim, Done, Event, NewTask, Settlement, State, Task
+from workq.values.task import SETTLED, TRANSITIONS, Claim, Done, Event, NewTask, Settlement, State, Task
 
 PROMISED = """
     ready -> running waiting cancelled

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workq.errors import ConfigError
-from workq.timetable import Due, Missed, Rule, Timetable, due
+from workq.schedules.timetable import Due, Missed, Rule, Timetable, due
 
 BERLIN = "Europe/Berlin"
 

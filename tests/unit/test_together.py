@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 import workq
 from tests.contract.given import awaited
 from workq import WorkQueue
-from workq.context import current
 from workq.errors import Cancel, ConfigError, NotInTask, Retry, Snooze, SoftTimeLimit
-from workq.handler import BatchHandler
-from workq.retry import Fixed
-from workq.task import Cancelled, Claim, Dead, Done, Failed, Outcome, Snoozed
-from workq.together import Together, call, call_async
+from workq.handlers.context import current
+from workq.handlers.handler import BatchHandler
+from workq.handlers.retry import Fixed
+from workq.values.task import Cancelled, Claim, Dead, Done, Failed, Outcome, Snoozed
+from workq.worker.batch import Together, call, call_async
 
 Function = Callable[[list[Any]], Any]
 

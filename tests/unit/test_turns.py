@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workq.bands import all_of
 from workq.broker import PAGE, Delivery
 from workq.broker.buffer import Buffer
 from workq.broker.turns import STEPS, WEIGHTS, Line, Turns
-from workq.codec import new_task_id
-from workq.task import Priority
+from workq.values.codec import new_task_id
+from workq.values.lane import all_of
+from workq.values.task import Priority
 
 HIGH, NORMAL, LOW = all_of("mail")
 HIGHER_MAX = 20

@@ -13,15 +13,16 @@ from msgspec.structs import replace
 from standardwebhooks import Webhook
 
 from tests.unit.test_run import Nobody
-from workq import Cancel, Snooze, context
-from workq.delivery import EndpointOptions, OnGone, Parcel
+from workq import Cancel, Snooze
 from workq.errors import LedgerUnavailable
-from workq.task import Claim, Dead, Delivered, Done, Failed
+from workq.handlers import context
+from workq.values.task import Claim, Dead, Delivered, Done, Failed
 from workq.webhooks import carry, new_secret
 from workq.webhooks.backoff import JITTER, STEPS_S
 from workq.webhooks.carry import NO_PROXY_S, Carrier, Read
 from workq.webhooks.post import Answer, ErrorClass
 from workq.webhooks.target import Policy
+from workq.webhooks.values import EndpointOptions, OnGone, Parcel
 from workq.webhooks.vault import Content, Secret, Vault
 
 SECRET = new_secret()

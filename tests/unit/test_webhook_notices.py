@@ -8,9 +8,10 @@ from typing import Any, cast
 import pytest
 
 from tests.unit.test_run import Nobody
-from workq import codec, context
 from workq.errors import ConfigError
-from workq.task import Claim
+from workq.handlers import context
+from workq.values import codec
+from workq.values.task import Claim
 from workq.webhooks.notices import Herald, Notice
 
 

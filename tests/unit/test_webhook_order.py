@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from workq import WorkQueue
-from workq.delivery import ORDER_KEY_MAX, EndpointOptions, Ordered, line_of, task_of
 from workq.errors import ConfigError
-from workq.names import check_key
-from workq.task import AfterDeath
+from workq.values.names import check_key
+from workq.values.task import AfterDeath
 from workq.webhooks.outbox import Outbox
+from workq.webhooks.values import ORDER_KEY_MAX, EndpointOptions, Ordered, line_of, task_of
 
 URL = "https://example.org/hooks"
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.system.fleet import wait_until
-from workq import loop
 from workq.ledger.writer import NotInTurn, Writer, begin_writing
+from workq.worker import loop
 
 LONG_S = 30.0
 

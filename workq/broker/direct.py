@@ -2,7 +2,7 @@
 
 Where hints and ledger are one database, nothing needs to be held between them: a page leaves the queue when its tasks
 are claimed, or not at all. What the first page has beyond the room stays in its row, for whoever is next. Hints that
-were not granted are judged in the same transaction (see missed.py): dropped, or written again for later.
+were not granted are judged in the same transaction (see refused.py): dropped, or written again for later.
 
 Markers and foreign messages are made this consumer's, as any delivery of the embedded broker; what becomes of them is
 the caller's business. Should the commit be lost, the ledger finds by its token whether it stands.
@@ -20,11 +20,11 @@ from sqlalchemy import Connection, Delete, Update, bindparam, delete, update
 from workq.broker import Delivery, Hint
 from workq.broker.embedded import EmbeddedBroker, EmbeddedConsumer, as_bytes, delivery_of
 from workq.broker.turns import Line
-from workq.codec import Envelope, decode_hint, encode_hint
-from workq.failpoints import reach
 from workq.ledger import Ledger, Look
 from workq.ledger.among import IDS, among
-from workq.task import Claim
+from workq.values.codec import Envelope, decode_hint, encode_hint
+from workq.values.failpoints import reach
+from workq.values.task import Claim
 
 _ROWS_SPARE = 2
 """So many rows more than are thought to be needed are looked at: they are shorter than those before, or not hints."""
@@ -87,7 +87,7 @@ class DirectConsumer(EmbeddedConsumer):
 
         Raises:
             Unavailable: the ledger did not answer. Nothing was claimed; or it is handed back, by the next claim or by
-                whoever looks for claims that their worker does not know (see held.py).
+                whoever looks for claims that their worker does not know (see holds.py).
         """
         if self._is_busy and not self._is_closed and (taken := self._claim(judge, ids_max)) is not None:
             return taken

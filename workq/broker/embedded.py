@@ -46,12 +46,12 @@ from workq.broker import Browsed, Delivery, Depth, Hint, HintRow, See
 from workq.broker.front import Front, Rows
 from workq.broker.turns import Line, Turns
 from workq.broker.watch import LOOK_MAX_S, Watch
-from workq.codec import Envelope, decode_hint, encode, encode_hint
 from workq.errors import BrokerUnavailable, LedgerUnavailable
 from workq.ledger.database import Database
 from workq.ledger.hinting import insert_hints
 from workq.ledger.kept import Kept
 from workq.ledger.sqltime import instant, unread
+from workq.values.codec import Envelope, decode_hint, encode, encode_hint
 
 T = TypeVar("T")
 

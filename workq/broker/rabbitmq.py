@@ -37,8 +37,8 @@ from workq.broker.rabbitmq_browser import Turn
 from workq.broker.rabbitmq_consumer import RETURNS_HEADER, Foreign, RabbitMQConsumer
 from workq.broker.rabbitmq_publisher import Batch, Message, Publisher, properties
 from workq.broker.topology import LADDER, QUARANTINE, QueueType, Topology
-from workq.codec import Envelope, encode_hint
 from workq.config import BINARY
+from workq.values.codec import Envelope, encode_hint
 
 ASK_S = 3.0
 CLOSE_S = 1.0

@@ -40,7 +40,7 @@ from pika.spec import Basic
 
 from workq.broker import Browsed, Hint, See
 from workq.broker.rabbitmq_consumer import RETURNS_HEADER
-from workq.codec import decode_hint, new_task_id
+from workq.values.codec import decode_hint, new_task_id
 
 WINDOW: Final = 200
 """How many messages are out of the queue at once, at most."""

@@ -32,8 +32,8 @@ from workq.broker import Delivery
 from workq.broker.amqp import ANSWER_S, Address, Link
 from workq.broker.buffer import Buffer
 from workq.broker.topology import Declarer, Topology
-from workq.codec import HINT_MAX_BYTES, decode_hint
 from workq.errors import ConfigError
+from workq.values.codec import HINT_MAX_BYTES, decode_hint
 
 QUARANTINE_BODY_MAX: Final = 64 * 1024
 RETURNS_HEADER: Final = "workq-returns"

@@ -19,8 +19,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from workq.bands import queue_of, split
-from workq.task import Priority
+from workq.values.lane import queue_of, split
+from workq.values.task import Priority
 
 WEIGHTS: Final = {Priority.HIGH: 16, Priority.NORMAL: 4, Priority.LOW: 1}
 STEPS: Final = {priority: max(WEIGHTS.values()) // weight for priority, weight in WEIGHTS.items()}

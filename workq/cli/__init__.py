@@ -24,7 +24,7 @@ import os
 import sys
 from typing import NoReturn
 
-from workq.begin import begin
+from workq.values.begin import begin
 
 __all__ = ["main"]
 

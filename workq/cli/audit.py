@@ -7,18 +7,18 @@ from typing import Any, Final
 
 import click
 
-from workq.audit import Audited, Finding, Repaired
-from workq.audit import audit as look
-from workq.audit import repair as mend
 from workq.cli import exits
 from workq.cli.group import Command
 from workq.cli.inputs import BandName, Duration
 from workq.cli.session import Session
 from workq.cli.show import Column, answer, table, write
 from workq.config import Settings
-from workq.incarnation import this_person
-from workq.places import Kind
-from workq.plural import counted
+from workq.diagnose.audit import Audited, Finding, Repaired
+from workq.diagnose.audit import audit as look
+from workq.diagnose.audit import repair as mend
+from workq.diagnose.where import Kind
+from workq.values.incarnation import this_person
+from workq.values.plural import counted
 
 _EXAMPLES = """
 workq audit

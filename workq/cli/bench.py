@@ -52,9 +52,9 @@ def bench(
     afterwards; nothing else is touched. The servers are loaded as much as this machine can: not for the busiest hour.
     Exit 3 when a task was missing.
     """
-    from workq.bench import report as told
-    from workq.bench import trial
     from workq.cli.scratch import remove_namespace
+    from workq.lab.bench import report as told
+    from workq.lab.bench import trial
 
     session = ctx.ensure_object(Session)
     settings = session.settings()

@@ -9,13 +9,13 @@ from typing import Any, Final
 
 import click
 
-from workq.bulk import Bulk, Pace, Tally
 from workq.cli import exits
 from workq.cli.session import Session
 from workq.cli.show import answer, write
 from workq.cli.stopping import ended_by_signals
-from workq.incarnation import this_person
-from workq.plural import counted
+from workq.operations.bulk import Bulk, Pace, Tally
+from workq.values.incarnation import this_person
+from workq.values.plural import counted
 
 SAMPLE: Final = 3
 """How many ids are shown of those that are meant."""

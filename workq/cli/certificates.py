@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from workq.cli.show import clean, text_of, write
-from workq.task import Event
+from workq.values.task import Event
 
 _CLAIMS_SHOWN: Final = 20
 

@@ -57,9 +57,9 @@ def certify(
     afterwards; nothing else is touched. Two workers are started, real tasks are enqueued, and what their handlers write
     into a file is compared with the ledger. Exit 3 with findings.
     """
-    from workq.certify import report as told
-    from workq.certify import trial
     from workq.cli.scratch import remove_namespace
+    from workq.lab.certify import report as told
+    from workq.lab.certify import trial
 
     session = ctx.ensure_object(Session)
     settings = session.settings()

@@ -15,13 +15,13 @@ from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, record, table, write
 from workq.cli.stopping import ended_by_signals
 from workq.config import masked
-from workq.incarnation import this_person
 from workq.ledger import flow
 from workq.ledger import migrate as schema
 from workq.ledger.database import Database
 from workq.ledger.tables import SCHEMA_VERSION
-from workq.prune import prune as remove_old
-from workq.prune import retention_of
+from workq.recovery.retention import prune as remove_old
+from workq.recovery.retention import retention_of
+from workq.values.incarnation import this_person
 
 
 @click.group(cls=Group, examples="workq db migrate\nworkq db status\nworkq db prune --dry-run")

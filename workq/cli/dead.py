@@ -12,8 +12,6 @@ from typing import Any, TypeVar
 
 import click
 
-from workq.bands import physical
-from workq.bulk import GROUPS_MAX, Bulk, Tally
 from workq.cli import exits
 from workq.cli.bulk import SAMPLE, Decision, decide
 from workq.cli.documents import task_in_full, task_in_short
@@ -24,7 +22,9 @@ from workq.cli.show import Column, answer, in_json, table, write
 from workq.cli.task import each, revive
 from workq.errors import Refused
 from workq.ledger import Ledger, Which
-from workq.task import State, Task
+from workq.operations.bulk import GROUPS_MAX, Bulk, Tally
+from workq.values.lane import physical
+from workq.values.task import State, Task
 
 _PAGE = 500
 F = TypeVar("F", bound=Callable[..., Any])

@@ -12,8 +12,8 @@ from workq.cli.group import Group
 from workq.cli.inputs import Duration, TaskId, WholeNumber
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, clean, record, table, text_of, write
-from workq.delivery import AttemptRow, DeliveryState, WhichDeliveries, check_endpoint_id
 from workq.errors import NotFound
+from workq.webhooks.values import AttemptRow, DeliveryState, WhichDeliveries, check_endpoint_id
 
 
 @click.group(

@@ -11,7 +11,7 @@ from workq.cli.group import Command
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, record, table, write
 from workq.config import Settings
-from workq.doctor import Bounds, Check, Level, examine
+from workq.diagnose.doctor import Bounds, Check, Level, examine
 from workq.errors import ConfigError
 
 _BOUNDS = {

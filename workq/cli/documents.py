@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from workq.evidence import Certificate
 from workq.ledger import WorkerRow
-from workq.task import Event, Task
+from workq.values.certificate import Certificate
+from workq.values.task import Event, Task
 
 
 def task_in_short(task: Task) -> dict[str, Any]:

@@ -14,12 +14,12 @@ from workq.cli.group import Group
 from workq.cli.inputs import Decimal, Duration, WholeNumber, lines_of
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, record, table, text_of, write
-from workq.delivery import EndpointState, OnGone, Ordered
-from workq.names import seconds_of
-from workq.plural import counted
+from workq.values.names import seconds_of
+from workq.values.plural import counted
 from workq.webhooks.backoff import growing
 from workq.webhooks.endpoints import GRACE_S, TOPIC, Endpoint, Endpoints
 from workq.webhooks.target import check_headers
+from workq.webhooks.values import EndpointState, OnGone, Ordered
 
 
 @click.group(

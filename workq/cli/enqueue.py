@@ -11,7 +11,7 @@ from workq.cli.inputs import Duration, Instant, QueueName, arguments, document
 from workq.cli.session import Session
 from workq.cli.show import answer, write
 from workq.errors import UnknownTask
-from workq.task import Priority
+from workq.values.task import Priority
 
 _EXAMPLES = """
 workq enqueue shop.reindex product_id=42

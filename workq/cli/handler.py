@@ -10,9 +10,9 @@ import click
 from workq.cli.group import Group
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, record, table
-from workq.handler import Handler
-from workq.plural import counted
-from workq.retry import Retries, timeline
+from workq.handlers.handler import Handler
+from workq.handlers.retry import Retries, timeline
+from workq.values.plural import counted
 
 SHOWN_MAX = 50
 """So many attempts of a timeline are shown."""

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import click
 
-from workq.bands import check_band
-from workq.codec import is_task_id
 from workq.errors import ConfigError
-from workq.names import check_queue, check_task_name, seconds_of
+from workq.values.codec import is_task_id
+from workq.values.lane import check_band
+from workq.values.names import check_queue, check_task_name, seconds_of
 
 _A_RATE_S: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _INSTANT: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)", re.ASCII)

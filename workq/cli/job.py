@@ -9,23 +9,23 @@ from typing import Any, Final
 
 import click
 
-from workq import codec
 from workq.cli import exits
 from workq.cli.group import Group, nearest
 from workq.cli.inputs import Duration, Rate, TaskId, WholeNumber, arguments
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, cell, clean, line, record, table, text_of, write
 from workq.cli.watch import watch as watch_it
+from workq.enqueue.relay import publish
 from workq.errors import NotFound, Refused, UnknownTask
-from workq.incarnation import this_person
-from workq.job import CHUNK_MAX, JOB_ENDED, Begun, Collect, IfRunning, JobRow, JobState
 from workq.jobs.define import Job
+from workq.jobs.progress import left_s, told, told_s
 from workq.jobs.sources import CsvFile, JsonLines
+from workq.jobs.values import CHUNK_MAX, JOB_ENDED, Begun, Collect, IfRunning, JobRow, JobState
 from workq.ledger import Ledger, Unpublished
-from workq.plural import counted
-from workq.progress import left_s, told, told_s
-from workq.relay import publish
 from workq.stores import Stores
+from workq.values import codec
+from workq.values.incarnation import this_person
+from workq.values.plural import counted
 
 _ERRORS_SHOWN: Final = 10
 EXITS: Final = {

@@ -12,8 +12,8 @@ from workq.cli.group import Command
 from workq.cli.inputs import Duration
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, record, table, write
-from workq.meters import Meters, Spread, measure
-from workq.plural import counted
+from workq.diagnose.meters import Meters, Spread, measure
+from workq.values.plural import counted
 
 
 @click.command(

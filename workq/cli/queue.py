@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import click
 
-from workq.bands import is_extra, meant, queue_of
 from workq.broker import Depth
 from workq.cli import exits
 from workq.cli.group import Group, nearest
@@ -17,11 +16,12 @@ from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, record, table, text_of, write
 from workq.cli.task import cancel_all
 from workq.errors import BrokerUnavailable
-from workq.incarnation import this_person
 from workq.ledger import Ledger, Pause, QueueCount, WhichOpen
-from workq.names import check_delay_s
-from workq.plural import counted
-from workq.task import State
+from workq.values.incarnation import this_person
+from workq.values.lane import is_extra, meant, queue_of
+from workq.values.names import check_delay_s
+from workq.values.plural import counted
+from workq.values.task import State
 
 _TITLES: Final = ("queue", "ready", "waiting", "running", "hints", "hints_unacked", "consumers", "paused")
 _LOOK_EVERY_S: Final = 0.2

@@ -8,14 +8,14 @@ from typing import Any
 
 import click
 
-from workq.bands import meant
 from workq.cli import exits
 from workq.cli.bulk import is_confirmed
 from workq.cli.group import Command
 from workq.cli.inputs import BandName
 from workq.cli.session import Session
 from workq.cli.show import Column, answer, table, write
-from workq.plural import counted
+from workq.values.lane import meant
+from workq.values.plural import counted
 
 _TELL_EVERY_S = 2.0
 _EXAMPLES = """
@@ -38,9 +38,9 @@ def rebuild(ctx: click.Context, queue: str | None, yes: bool, dry_run: bool) -> 
     many costs a look. It shows the count and asks first; where nobody can answer it needs --yes, and exits with 6
     without.
     """
-    from workq.incarnation import this_person
-    from workq.rebuild import Rebuilt, count
-    from workq.rebuild import rebuild as fill
+    from workq.recovery.rebuild import Rebuilt, count
+    from workq.recovery.rebuild import rebuild as fill
+    from workq.values.incarnation import this_person
 
     session = ctx.ensure_object(Session)
     session.configure_log(logging.INFO if session.is_verbose else logging.CRITICAL)

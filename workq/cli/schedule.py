@@ -8,17 +8,17 @@ from typing import Any
 
 import click
 
-from workq import codec
-from workq.bands import split
 from workq.cli.group import Group
 from workq.cli.inputs import ScheduleName, WholeNumber
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, table, text_of, write
 from workq.errors import NotFound
-from workq.incarnation import this_person
 from workq.ledger import Ledger, ScheduleRow
-from workq.plural import counted
-from workq.ticks import now_as_task
+from workq.schedules.tick import now_as_task
+from workq.values import codec
+from workq.values.incarnation import this_person
+from workq.values.lane import split
+from workq.values.plural import counted
 
 
 @click.group(cls=Group, examples="workq schedule ls\nworkq schedule next nightly\nworkq schedule run nightly")

@@ -9,7 +9,7 @@ from workq.cli.session import Session
 def remove_namespace(session: Session, name: str) -> int:
     """Remove tables, queues and keys of one run that was killed, or was asked to keep them; answers the exit status."""
     from workq.app import WorkQueue
-    from workq.scratch.namespace import Namespace, settings_for
+    from workq.lab.namespace import Namespace, settings_for
 
     settings = session.settings()
     namespace = Namespace(settings_for(settings, name, settings.times), WorkQueue())

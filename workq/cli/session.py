@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from workq.clock import implausible
 from workq.config import Settings, check_ledger_url
 from workq.config.sqlite import check_folder
 from workq.errors import ConfigError
 from workq.logs.escapes import escaped
+from workq.values.clock import implausible
 
 if TYPE_CHECKING:
     from workq.app import WorkQueue

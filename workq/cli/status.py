@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from workq.bands import is_extra, queue_of
 from workq.cli.group import Command
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, record, table, write
 from workq.ledger import Pause
+from workq.values.lane import is_extra, queue_of
 
 
 @click.command(cls=Command, examples="workq status\nworkq status -o json\nwatch -n 5 workq status")

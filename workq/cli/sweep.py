@@ -25,10 +25,10 @@ from workq.cli.show import Column, answer, in_json, instant, line, table, write
 from workq.config import Settings
 from workq.errors import BrokerUnavailable, ConfigError, LedgerReplaced, Refused, Unavailable
 from workq.logs import printer
-from workq.plural import counted
+from workq.recovery.sweep import STEPS, Swept
+from workq.recovery.sweep import sweep as one_pass
 from workq.stores import Stores
-from workq.sweep import STEPS, Swept
-from workq.sweep import sweep as one_pass
+from workq.values.plural import counted
 
 _EXAMPLES = """
 workq sweep
@@ -173,7 +173,7 @@ def _note(session: Session, *, is_quiet: bool, is_braked: bool) -> None:
 
 
 def _plan(session: Session, target: str, steps: list[str], limit: int) -> int:
-    from workq.plan import counts, encode, make, rows_of
+    from workq.recovery.plan import counts, encode, make, rows_of
 
     path = None if target == "-" else Path(target)
     if path is not None and _is_taken(path):
@@ -248,8 +248,8 @@ def _read(source: str) -> bytes:
 
 
 def _apply(session: Session, source: str, *, yes: bool) -> int:
-    from workq.apply import Done, apply, check
-    from workq.plan import counts, decode, digest
+    from workq.recovery.apply import Done, apply, check
+    from workq.recovery.plan import counts, decode, digest
 
     body = _read(source)
     done = Done()
@@ -313,7 +313,7 @@ def _run_on(session: Session, every_s: float, steps: list[str], limit: int) -> i
 
     No pass waits for a reader: what is not taken in time is dropped, and counted.
     """
-    from workq.schedule import run_every
+    from workq.supervisor.ticker import run_every
 
     is_json = session.output == "json"
     out, err = printer(1, is_json=is_json), printer(2, is_json=False)

@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 
-from workq.bands import physical
 from workq.cli import exits
 from workq.cli.bulk import SAMPLE, Decision, decide
 from workq.cli.certificates import write_death
@@ -19,17 +18,18 @@ from workq.cli.group import Group
 from workq.cli.inputs import BandName, Duration, Instant, Rate, TaskId, WholeNumber, ids_of
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, clean, line, record, table, text_of, write
-from workq.codec import is_task_id
+from workq.enqueue.relay import publish
 from workq.errors import NotFound, Refused, WorkqError
-from workq.evidence import Certificate
-from workq.handler import seconds_until
+from workq.handlers.handler import seconds_until
 from workq.ledger import Ledger, Unpublished, WhichOpen
 from workq.ledger.positions import is_behind
-from workq.names import check_delay_s
-from workq.plural import counted
-from workq.relay import publish
 from workq.stores import Stores
-from workq.task import SETTLED, Event, OnCrash, Priority, State, Task
+from workq.values.certificate import Certificate
+from workq.values.codec import is_task_id
+from workq.values.lane import physical
+from workq.values.names import check_delay_s
+from workq.values.plural import counted
+from workq.values.task import SETTLED, Event, OnCrash, Priority, State, Task
 
 _LOOK_EVERY_S = 0.2
 _HINTS_AT_ONCE = 500

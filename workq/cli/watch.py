@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from workq.cli.session import Session
 from workq.cli.show import is_plain, line
-from workq.job import JOB_ENDED, JobRow, JobState
-from workq.progress import left_s, told, told_s
+from workq.jobs.progress import left_s, told, told_s
+from workq.jobs.values import JOB_ENDED, JobRow, JobState
 
 LINE_EVERY_S: Final = 10.0
 

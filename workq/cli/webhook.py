@@ -19,7 +19,7 @@ from workq.cli.inputs import Decimal, Duration, WholeNumber, document
 from workq.cli.session import Session, pass_session
 from workq.cli.show import answer, line, record, write
 from workq.errors import MissingExtra
-from workq.plural import counted
+from workq.values.plural import counted
 from workq.webhooks.signing import check_secret, new_secret
 
 if TYPE_CHECKING:

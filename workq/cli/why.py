@@ -23,9 +23,9 @@ def why(session: Session, task_id: str) -> None:
 
     Changes nothing. Exit 1 when there is no such task.
     """
-    from workq import report
+    from workq.diagnose import why
 
-    found = report.why(session.stores(), session.settings(), task_id)
+    found = why.why(session.stores(), session.settings(), task_id)
     if found is None:
         raise NotFound(f"no task {task_id}; list them with: workq task ls")
     document = {

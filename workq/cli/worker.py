@@ -16,10 +16,10 @@ from workq.cli.session import Session, log_format_option, pass_session
 from workq.cli.show import Column, answer, clean, record, table, text_of, write
 from workq.config.sqlite import is_there, sqlite_file
 from workq.errors import ConfigError, NotFound
-from workq.first_process import leave_first_process
 from workq.ledger import WorkerRow
-from workq.patched import check_unpatched
-from workq.task import Task
+from workq.supervisor.first_process import leave_first_process
+from workq.supervisor.patched import check_unpatched
+from workq.values.task import Task
 
 _EXAMPLES = """
 workq worker --app shop.tasks:wq
@@ -67,7 +67,7 @@ def worker(ctx: click.Context, queues: list[str] | None, processes: int, threads
     if file is not None and not is_there(file):  # one that was deleted is not made anew without a word
         session.note(f"making a new ledger: {file.absolute()}")
 
-    from workq.supervisor import Supervisor
+    from workq.supervisor.supervisor import Supervisor
 
     level = logging.DEBUG if session.is_verbose else logging.ERROR if session.is_quiet else logging.INFO
     session.configure_log(level)

@@ -7,7 +7,7 @@ from typing import Final
 
 from workq.config.values import kind_of
 from workq.errors import ConfigError
-from workq.names import seconds_of
+from workq.values.names import seconds_of
 
 BINARY: Final = "binary"
 LEVELS_MAX: Final = 32

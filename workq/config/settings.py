@@ -16,7 +16,7 @@ from workq.config.urls import check_broker_url, check_inflight_url, check_ledger
 from workq.config.values import as_float, is_number, kind_of
 from workq.errors import ConfigError
 from workq.logs.forms import FORMS, Form
-from workq.names import check_namespace
+from workq.values.names import check_namespace
 
 QueueType = Literal["quorum", "classic"]
 

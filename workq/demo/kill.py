@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from workq.board import Board
-from workq.task import State, Task
+from workq.values.task import State, Task
+from workq.worker.crash_board import Board
 
 if TYPE_CHECKING:
     from workq.app import WorkQueue

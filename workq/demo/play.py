@@ -26,10 +26,10 @@ from workq.demo.kill import Killed, kill_one
 from workq.demo.stage import folder_for, private_servers, working, write_settings
 from workq.demo.versions import CHUNK, NEW, OLD, UNREADABLE, alias, make_unreadable, mend, point
 from workq.demo.watch import STALL_S, GaveUp, Watch
-from workq.job import JOB_ENDED, SPLIT, IfRunning, JobRow, JobState
+from workq.jobs.values import JOB_ENDED, SPLIT, IfRunning, JobRow, JobState
+from workq.lab.environment import only_workq_variables
 from workq.ledger.migrate import migrate
-from workq.task import State, Task
-from workq.testing.environment import only_workq_variables
+from workq.values.task import State, Task
 
 if TYPE_CHECKING:
     from workq.app import WorkQueue

@@ -63,7 +63,7 @@ def write_settings(folder: Path, settings: Mapping[str, str]) -> Path:
 @contextmanager
 def private_servers() -> Iterator[tuple[str, dict[str, str]]]:
     """RabbitMQ, Redis and PostgreSQL for this run alone: what they are, and their URLs."""
-    from workq.testing.servers import ServerFailed, ServerMissing, start_postgres, start_rabbitmq, start_redis
+    from workq.lab.servers import ServerFailed, ServerMissing, start_postgres, start_rabbitmq, start_redis
 
     for module, extra in (("pika", "rabbitmq"), ("redis", "redis"), ("psycopg", "postgres")):
         if importlib.util.find_spec(module) is None:

@@ -1,9 +1,9 @@
 """The in-flight store where hints, claims and leases are rows of one database: there, a claim is the hold.
 
-A worker that takes a hint and claims its tasks in one transaction (see direct.py) has nothing in hand that no row tells
-of: what it holds are the tasks that run under its name. So nothing is written for a hold, and leases are all that a
-beat keeps. Rows of `hold` are shown beside the claims and obeyed as ever: a worker of an older version writes them, in
-a rolling upgrade.
+A worker that takes a hint and claims its tasks in one transaction (one_database.py) has nothing in hand that no row
+tells of: what it holds are the tasks that run under its name. So nothing is written for a hold, and leases are all that
+a beat keeps. Rows of `hold` are shown beside the claims and obeyed as ever: a worker of an older version writes them,
+in a rolling upgrade.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, select
 from workq.inflight import Hold
 from workq.inflight.embedded import EmbeddedInFlight
 from workq.ledger.states import found
-from workq.task import State
+from workq.values.task import State
 
 
 class ClaimsInFlight(EmbeddedInFlight):

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from workq import codec
 from workq.errors import PayloadError
-from workq.task import NewSubtask
+from workq.values import codec
+from workq.values.task import NewSubtask
 
 
 class Unfit(Exception):

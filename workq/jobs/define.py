@@ -25,12 +25,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from workq import answer, codec, context
-from workq.context import Additions
 from workq.errors import ConfigError, NotFound, Refused
-from workq.fingerprint import fingerprint
-from workq.handler import Handler, check_budget
-from workq.job import (
+from workq.handlers import answer, context
+from workq.handlers.context import Additions
+from workq.handlers.handler import Handler, check_budget
+from workq.jobs.chunks import Unfit, chunks
+from workq.jobs.partition import SLICE_S, Partition, iterate, iterate_async
+from workq.jobs.sources import Items, Source, Steps
+from workq.jobs.split import FailedItems, Splitting
+from workq.jobs.values import (
     CHUNK_MAX,
     JOB_ENDED,
     JOB_STARTS,
@@ -47,15 +50,13 @@ from workq.job import (
     nested_id,
     splitter,
 )
-from workq.jobs.chunks import Unfit, chunks
-from workq.jobs.partition import SLICE_S, Partition, iterate, iterate_async
-from workq.jobs.sources import Items, Source, Steps
-from workq.jobs.split import FailedItems, Splitting
 from workq.jobs.verdict import WrongVerdict
 from workq.jobs.work import Chunk, as_json, work, work_async
-from workq.names import check_delay_s, check_key
-from workq.run import describe
-from workq.task import FailedItem, NewSubtask, Worked
+from workq.values import codec
+from workq.values.fingerprint import fingerprint
+from workq.values.names import check_delay_s, check_key
+from workq.values.task import FailedItem, NewSubtask, Worked
+from workq.worker.attempt import describe
 
 if TYPE_CHECKING:
     from workq.app import WorkQueue

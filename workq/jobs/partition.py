@@ -23,15 +23,16 @@ from contextlib import contextmanager
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from workq import answer, codec
-from workq.context import Current, Desk
 from workq.errors import Cancel, ConfigError, Retry, Snooze
-from workq.job import JOB_STARTS, JOB_UNWANTED, NewStep, Stepped
-from workq.names import check_delay_s
-from workq.opaque import is_a, kind_of
-from workq.retry import Exponential, Retries
-from workq.run import tell
-from workq.task import Claim
+from workq.handlers import answer
+from workq.handlers.context import Current, Desk
+from workq.handlers.retry import Exponential, Retries
+from workq.jobs.values import JOB_STARTS, JOB_UNWANTED, NewStep, Stepped
+from workq.values import codec
+from workq.values.names import check_delay_s
+from workq.values.opaque import is_a, kind_of
+from workq.values.task import Claim
+from workq.worker.attempt import tell
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

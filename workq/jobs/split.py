@@ -19,20 +19,20 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
-from workq import codec
+from workq.enqueue.producer import Producer, hint_rows
 from workq.errors import ConfigError, PayloadError, Snooze
-from workq.failpoints import reach
-from workq.fingerprint import fingerprint
-from workq.forks import handlers_code
-from workq.job import JOB_ENDED, JOB_PAUSES, JOB_UNWANTED, JobRow
+from workq.handlers.forks import handlers_code
 from workq.jobs.chunks import Unfit, chunks, partition
 from workq.jobs.sources import Page, Source
+from workq.jobs.values import JOB_ENDED, JOB_PAUSES, JOB_UNWANTED, JobRow
 from workq.ledger import Ledger, Unpublished
-from workq.opaque import kind_of
-from workq.produce import Producer, hint_rows
-from workq.run import tell
 from workq.stores import Stores
-from workq.task import FailedItem, NewSubtask
+from workq.values import codec
+from workq.values.failpoints import reach
+from workq.values.fingerprint import fingerprint
+from workq.values.opaque import kind_of
+from workq.values.task import FailedItem, NewSubtask
+from workq.worker.attempt import tell
 
 log = logging.getLogger("workq.jobs")
 

@@ -17,9 +17,10 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from workq import answer, codec
 from workq.errors import PayloadError, SoftTimeLimit
-from workq.opaque import is_a, kind_of
+from workq.handlers import answer
+from workq.values import codec
+from workq.values.opaque import is_a, kind_of
 
 TEXT_MAX: Final = 1000
 """Characters of what a handler says of one item."""

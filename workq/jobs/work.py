@@ -18,16 +18,16 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from workq import codec
 from workq.errors import Cancel, PayloadError, Retry, Snooze, SoftTimeLimit
-from workq.fingerprint import fingerprint
-from workq.job import SAMPLE_RESULTS, Collect
+from workq.handlers.retry import Exponential, Retries
+from workq.jobs.values import SAMPLE_RESULTS, Collect
 from workq.jobs.verdict import Answered, Raised, Steps, Worked, bisected
-from workq.opaque import is_a
-from workq.retry import Exponential, Retries
-from workq.run import encoded, text_of
-from workq.task import Claim, FailedItem, Result
-from workq.task import Worked as Outcome
+from workq.values import codec
+from workq.values.fingerprint import fingerprint
+from workq.values.opaque import is_a
+from workq.values.task import Claim, FailedItem, Result
+from workq.values.task import Worked as Outcome
+from workq.worker.attempt import encoded, text_of
 
 OF_ALL: Final = (Cancel, Snooze, Retry, SoftTimeLimit)
 """What is said of the whole chunk."""

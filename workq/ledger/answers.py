@@ -12,9 +12,9 @@ import msgspec
 from sqlalchemy import Connection
 
 from workq.broker import HintRow
-from workq.evidence import NO_FACTS, Certificate, Facts, Kind
-from workq.task import Limit, NewTask, OnCrash, State
-from workq.timetable import Missed, Timetable
+from workq.schedules.timetable import Missed, Timetable
+from workq.values.certificate import NO_FACTS, Certificate, Facts, Kind
+from workq.values.task import Limit, NewTask, OnCrash, State
 
 
 class Unpublished(msgspec.Struct, frozen=True):

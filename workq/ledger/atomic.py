@@ -16,12 +16,12 @@ from functools import partial
 from sqlalchemy import Connection, select
 
 from workq.errors import CommitUnknown, LedgerUnavailable, Refused, Unavailable
-from workq.failpoints import reach
 from workq.ledger.claims import Claiming
 from workq.ledger.counting import Change, Rest, Wishes
 from workq.ledger.states import guarded
 from workq.ledger.tending import Tending
-from workq.task import Claim, Done, NewSubtask, State
+from workq.values.failpoints import reach
+from workq.values.task import Claim, Done, NewSubtask, State
 
 
 class Succeeding(Claiming, Tending):

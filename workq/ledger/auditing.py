@@ -14,14 +14,14 @@ from typing import Any
 from sqlalchemy import Connection, Row, Select, delete, or_, select
 from sqlalchemy.sql.elements import ColumnElement
 
-from workq import codec
 from workq.ledger import Applied, Fence, OpenTask, Unpublished
 from workq.ledger.fences import fence_of, moved
 from workq.ledger.plans import Planning
 from workq.ledger.repair import FORGOTTEN, queues_where
 from workq.ledger.states import CLAIMABLE, found, guarded
 from workq.ledger.verdicts import certificate_of, verdicts_of
-from workq.task import State
+from workq.values import codec
+from workq.values.task import State
 
 
 class Auditing(Planning):

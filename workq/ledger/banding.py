@@ -6,7 +6,7 @@ not wait for it. If the task is not recorded after all, an empty band is served,
 where the caller has the one lock for writing, it is written in the caller's transaction.
 
 What goes wrong: the rows are older than the tasks, because a backup was restored under producers that remember a row,
-or the tasks were written by hand. The sweep sees tasks that wait in such a band, and writes its row (see marker.py).
+or the tasks were written by hand. The sweep sees tasks that wait in such a band, and writes its row (lost_hints.py).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 from sqlalchemy import Connection, Select, insert, select
 from sqlalchemy.exc import IntegrityError
 
-from workq.bands import is_extra
 from workq.ledger.database import Database
-from workq.task import NewTask
+from workq.values.lane import is_extra
+from workq.values.task import NewTask
 
 
 class Banding:

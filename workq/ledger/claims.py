@@ -32,7 +32,6 @@ from sqlalchemy.sql.dml import ReturningUpdate
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import Float
 
-from workq import codec
 from workq.errors import CommitUnknown, Unavailable
 from workq.ledger import Hinted, Look, Unpublished, gates, permits
 from workq.ledger.among import as_text, in_order
@@ -41,7 +40,8 @@ from workq.ledger.positions import NEVER_S
 from workq.ledger.rehint import rehint
 from workq.ledger.settling import Settling, handed_back
 from workq.ledger.states import CLAIMABLE, SUSPECT, guarded, unexpired
-from workq.task import Claim, State
+from workq.values import codec
+from workq.values.task import Claim, State
 
 
 @dataclass(slots=True)

@@ -24,17 +24,17 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy import Connection, func, insert, select, update
 
-from workq import codec
-from workq.fingerprint import fingerprint
-from workq.job import JOB_ENDED, JOB_UNWANTED, SAMPLE_RESULTS, Callback, Collect, Ending, JobOptions, JobState
+from workq.jobs.progress import SAMPLE_S, smoothed
+from workq.jobs.values import JOB_ENDED, JOB_UNWANTED, SAMPLE_RESULTS, Callback, Collect, Ending, JobOptions, JobState
 from workq.ledger import HintRows, Unpublished, telling
 from workq.ledger.among import among, in_order
 from workq.ledger.events import Appending
 from workq.ledger.record import Recording
 from workq.ledger.states import guarded
-from workq.plural import counted
-from workq.progress import SAMPLE_S, smoothed
-from workq.task import FailedItem, NewSubtask, NewTask, Result, State
+from workq.values import codec
+from workq.values.fingerprint import fingerprint
+from workq.values.plural import counted
+from workq.values.task import FailedItem, NewSubtask, NewTask, Result, State
 
 ERROR_MAX: Final = 20_000
 SAMPLE_ITEMS: Final = 1000

@@ -49,7 +49,7 @@ from workq.ledger.mysql import with_tls
 from workq.ledger.sqltime import plus
 from workq.ledger.tables import Tables
 from workq.ledger.writer import NotInTurn, Writer, begin_writing, when_free
-from workq.soft import whole
+from workq.values.time_limit import whole
 
 T = TypeVar("T")
 

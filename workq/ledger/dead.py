@@ -13,15 +13,15 @@ from typing import Any
 from sqlalchemy import Connection, Select, case, func, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
-from workq import codec
-from workq.bands import meant
 from workq.errors import NotFound, Refused
 from workq.ledger import NO_GROUP, DeadGroup, Unpublished, Which
 from workq.ledger.among import as_text
 from workq.ledger.people import Deciding, is_of_a_job, told_of_job
 from workq.ledger.settling import REASON_MAX
 from workq.ledger.states import ENDED, found, guarded
-from workq.task import State
+from workq.values import codec
+from workq.values.lane import meant
+from workq.values.task import State
 
 DISCARDED = "discarded"
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Row
 
-from workq.bands import queue_of
-from workq.evidence import Certificate, Charge
 from workq.ledger.answers import Settled
 from workq.ledger.telling import Decision
-from workq.task import Cancelled, Dead, Delivered, Failed, Settlement, State, Unhandled, Worked
+from workq.values.certificate import Certificate, Charge
+from workq.values.lane import queue_of
+from workq.values.task import Cancelled, Dead, Delivered, Failed, Settlement, State, Unhandled, Worked
 
 if TYPE_CHECKING:
     from workq.ledger.verdicts import Verdict
@@ -94,7 +94,7 @@ def by_time(rows: Iterable[Row[Any]]) -> Iterator[Decision]:
 
 
 def headline(error: str) -> tuple[str, str]:
-    """The class of an error, where there is one, and its text without its traceback (see run.py, `describe`)."""
+    """The class of an error, where there is one, and its text without its traceback (see attempt.py, `describe`)."""
     first, _, traceback = error.partition("\n\n")
     lines = traceback.split("\n")
     frames = [place for place, line in enumerate(lines) if line.startswith("  File ")]

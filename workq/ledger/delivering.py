@@ -36,8 +36,16 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import Float
 
-from workq import codec
-from workq.delivery import (
+from workq.ledger import Settled, Unpublished, permits, telling
+from workq.ledger.among import among, as_text, in_order
+from workq.ledger.endpoints import options_in, rests_until
+from workq.ledger.noticing import Noticing
+from workq.ledger.positions import NEVER_S
+from workq.ledger.sqltime import Instant, instant, unread
+from workq.ledger.states import guarded
+from workq.values import codec
+from workq.values.task import Delivered, Failed, Sent, Settlement, State
+from workq.webhooks.values import (
     DELIVERY_OPEN,
     RESTS_AFTER,
     TASK_NAME,
@@ -52,14 +60,6 @@ from workq.delivery import (
     WhichDeliveries,
     limit_key,
 )
-from workq.ledger import Settled, Unpublished, permits, telling
-from workq.ledger.among import among, as_text, in_order
-from workq.ledger.endpoints import options_in, rests_until
-from workq.ledger.noticing import Noticing
-from workq.ledger.positions import NEVER_S
-from workq.ledger.sqltime import Instant, instant, unread
-from workq.ledger.states import guarded
-from workq.task import Delivered, Failed, Sent, Settlement, State
 
 ANSWER_MAX: Final = 16 * 1024
 ERROR_MAX: Final = 1_000

@@ -15,8 +15,15 @@ from sqlalchemy import Connection, Row, Text, delete, func, insert, literal, sel
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
 
-from workq import codec
-from workq.delivery import (
+from workq.errors import NotFound, Refused
+from workq.ledger import permits
+from workq.ledger.answers import BEHIND_S
+from workq.ledger.banding import Banding
+from workq.ledger.database import Database
+from workq.ledger.states import CLAIMABLE, guarded
+from workq.values import codec
+from workq.values.plural import counted
+from workq.webhooks.values import (
     DELIVERY_OPEN,
     EndpointChange,
     EndpointOptions,
@@ -25,13 +32,6 @@ from workq.delivery import (
     NewEndpoint,
     limit_key,
 )
-from workq.errors import NotFound, Refused
-from workq.ledger import permits
-from workq.ledger.answers import BEHIND_S
-from workq.ledger.banding import Banding
-from workq.ledger.database import Database
-from workq.ledger.states import CLAIMABLE, guarded
-from workq.plural import counted
 
 AT_ONCE: Final = 500
 """Deliveries that are dealt with in one transaction."""

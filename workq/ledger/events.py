@@ -7,8 +7,8 @@ from typing import Any
 
 from sqlalchemy import Connection, insert
 
-from workq import codec
 from workq.ledger.database import Database
+from workq.values import codec
 
 DETAIL_MAX_BYTES = 1 << 20
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from workq.ledger import Fence, Foreseen
-from workq.task import State
+from workq.values.task import State
 
 
 def seal(task_id: str, attempt: int, token: str | None) -> str | None:

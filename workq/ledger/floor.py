@@ -25,7 +25,7 @@ from sqlalchemy import Connection, select
 
 from workq.errors import LedgerUnavailable
 from workq.ledger.database import Database
-from workq.rarely import QUICK_S, Rarely
+from workq.values.rarely import QUICK_S, Rarely
 
 log = logging.getLogger("workq.ledger")
 

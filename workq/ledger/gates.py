@@ -21,14 +21,14 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection, Select, and_, bindparam, literal, literal_column, or_, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
-from workq.job import JOB_PAUSES, JOB_STARTS, JobState
+from workq.jobs.values import JOB_PAUSES, JOB_STARTS, JobState
 from workq.ledger.among import among, as_text, in_order
 from workq.ledger.database import Database
 from workq.ledger.paused import is_paused
 from workq.ledger.positions import never
 from workq.ledger.sqltime import Instant
 from workq.ledger.states import CLAIMABLE, guarded, unexpired
-from workq.task import State
+from workq.values.task import State
 
 EARLY: Final = timedelta(milliseconds=5)
 """A slot that comes so soon has come."""

@@ -20,17 +20,6 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, func, select, update
 
-from workq import codec
-from workq.codec import new_task_id
-from workq.delivery import (
-    DELIVERY_OPEN,
-    Cause,
-    DeliveryState,
-    EndpointState,
-    WhichDeliveries,
-    limit_key,
-    task_of,
-)
 from workq.errors import NotFound, Refused
 from workq.ledger import HintRows, Unpublished, permits
 from workq.ledger.among import among, in_order
@@ -39,7 +28,18 @@ from workq.ledger.endpoints import options_in
 from workq.ledger.positions import NEVER_S, heads, never
 from workq.ledger.repair import RESERVED_S
 from workq.ledger.states import CLAIMABLE, guarded
-from workq.task import NewTask, State
+from workq.values import codec
+from workq.values.codec import new_task_id
+from workq.values.task import NewTask, State
+from workq.webhooks.values import (
+    DELIVERY_OPEN,
+    Cause,
+    DeliveryState,
+    EndpointState,
+    WhichDeliveries,
+    limit_key,
+    task_of,
+)
 
 AT_ONCE: Final = 500
 """Deliveries that are dealt with in one transaction."""

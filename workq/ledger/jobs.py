@@ -20,9 +20,8 @@ from msgspec.structs import replace
 from sqlalchemy import Connection, and_, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
-from workq import codec
 from workq.errors import NotFound, Refused
-from workq.job import (
+from workq.jobs.values import (
     JOB_ENDED,
     JOB_PAUSES,
     JOB_STARTS,
@@ -44,7 +43,8 @@ from workq.ledger.settling import REASON_MAX
 from workq.ledger.showing import Showing
 from workq.ledger.states import guarded
 from workq.ledger.tending import AT_ONCE, Tending, job_live_key
-from workq.task import FailedItem, NewSubtask, State
+from workq.values import codec
+from workq.values.task import FailedItem, NewSubtask, State
 
 
 class Running(Tending, Showing):

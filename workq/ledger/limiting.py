@@ -19,7 +19,7 @@ from workq.ledger import LimitRow, Unpublished, parked, permits
 from workq.ledger.among import among
 from workq.ledger.claims import Claiming, claims_of, limited
 from workq.ledger.repair import RESERVED_S
-from workq.task import Claim, State
+from workq.values.task import Claim, State
 
 log = logging.getLogger("workq.ledger")
 

@@ -1,4 +1,4 @@
-"""The ledger's part of the proof of loss: the markers, and which tasks a returned marker has overtaken (see marker.py).
+"""The ledger's part of the proof of loss: the markers, and which tasks a returned marker has overtaken (lost_hints.py).
 
 All comparisons are between instants of the ledger's own clock. `published_at` is written after a hint was confirmed,
 `sent_at` before the marker is published: so `published_at < sent_at` says that the hint was in the queue first. Of one
@@ -13,14 +13,14 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, delete, func, insert, select, update
 
-from workq import codec
 from workq.ledger import Marker, Unpublished
 from workq.ledger.among import in_order
 from workq.ledger.paused import in_force
 from workq.ledger.rehint import rehint
 from workq.ledger.repair import Repairing, not_before, queues_where, unpublished
 from workq.ledger.states import CLAIMABLE, found, guarded, unexpired
-from workq.task import State
+from workq.values import codec
+from workq.values.task import State
 
 OLDEST_LOOKED_AT = 1000
 """How many of a queue's oldest due tasks are looked at for one with a hint."""

@@ -35,7 +35,7 @@ from workq.errors import ConfigError, LedgerUnavailable, SchemaMismatch
 from workq.ledger.cures import cure_of
 from workq.ledger.database import Database
 from workq.ledger.tables import SCHEMA_VERSION
-from workq.names import check_namespace
+from workq.values.names import check_namespace
 
 __all__ = [
     "Status",

@@ -13,7 +13,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from workq.errors import NotFound, Refused
-from workq.job import JOB_ENDED, JOB_PAUSES, JOB_UNWANTED, Begun, JobRow, JobState, NewJob
+from workq.jobs.values import JOB_ENDED, JOB_PAUSES, JOB_UNWANTED, Begun, JobRow, JobState, NewJob
 from workq.ledger import HintRows, Unpublished
 from workq.ledger.jobs import Running
 

@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
-from workq.codec import new_task_id
-from workq.delivery import NewNotice, task_of_notice
 from workq.ledger import Unpublished
 from workq.ledger.record import InAWindow, Recording
+from workq.values.codec import new_task_id
+from workq.webhooks.values import NewNotice, task_of_notice
 
 
 class Noticing(Recording):

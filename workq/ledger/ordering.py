@@ -17,14 +17,14 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, case, delete, func, literal, or_, select, update
 
-from workq.delivery import TASK_NAME, DeliveryState
 from workq.ledger import SequenceRow, Unpublished
 from workq.ledger.events import Appending
 from workq.ledger.positions import never
 from workq.ledger.repair import RESERVED_S
 from workq.ledger.sqltime import Instant
 from workq.ledger.states import guarded
-from workq.task import SETTLED, AfterDeath, State
+from workq.values.task import SETTLED, AfterDeath, State
+from workq.webhooks.values import TASK_NAME, DeliveryState
 
 
 class Ordering(Appending):

@@ -19,7 +19,7 @@ from workq.ledger.among import among, as_text, in_order
 from workq.ledger.database import Database
 from workq.ledger.positions import NEVER_S, never
 from workq.ledger.states import CLAIMABLE, guarded
-from workq.task import State
+from workq.values.task import State
 
 AT_ONCE: Final = 200
 """So many of the parked are looked at in one transaction."""

@@ -11,12 +11,12 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from workq import codec
-from workq.bands import meant
 from workq.ledger import Pause
 from workq.ledger.events import Appending
 from workq.ledger.paused import in_force
 from workq.ledger.settling import REASON_MAX
+from workq.values import codec
+from workq.values.lane import meant
 
 
 class Pausing(Appending):

@@ -13,7 +13,6 @@ from sqlalchemy import Connection, insert, literal, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
 
-from workq import codec
 from workq.errors import NotFound, Refused
 from workq.ledger import CancelAnswer, Unpublished, parked, positions
 from workq.ledger.database import Database
@@ -22,7 +21,8 @@ from workq.ledger.repair import RESERVED_S
 from workq.ledger.settling import ERROR_MAX, REASON_MAX
 from workq.ledger.states import CLAIMABLE, guarded, unexpired
 from workq.ledger.windows import live_key
-from workq.task import State
+from workq.values import codec
+from workq.values.task import State
 
 
 class Deciding(Appending):

@@ -10,7 +10,7 @@ and is hinted again (see limiting.py); a promise counts like a permit.
 How many run at once: a permit is in use for as long as its attempt runs, however that ends: the ledger knows, nobody
 has to say so. Which of them are over is asked where there might be no room; else they are only counted. How many start
 in a time: what was claimed within it is counted, and what comes too late from its claim to its start may not start (see
-limits.py). So a hint that is late costs nobody a start.
+rule.py). So a hint that is late costs nobody a start.
 
 A limit may be closed for a time, because what it stands for is out of order: nothing of it starts then, what is claimed
 is parked, and afterwards one at a time starts, until somebody opens it (see delivering.py).
@@ -54,8 +54,8 @@ from workq.ledger.gates import Asking
 from workq.ledger.paused import is_paused
 from workq.ledger.positions import is_behind
 from workq.ledger.states import CLAIMABLE, guarded
-from workq.limits import Rate, rate_of
-from workq.task import State
+from workq.limits.rule import Rate, rate_of
+from workq.values.task import State
 
 AHEAD_S: Final = 2.0
 """A promise is given for a time that is so near: a hint takes a moment."""

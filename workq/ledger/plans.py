@@ -17,8 +17,6 @@ from typing import Any, assert_never
 from sqlalchemy import Connection, Row, Select, Table, and_, delete, insert, or_, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
-from workq import codec
-from workq.evidence import Kind
 from workq.ledger import Applied, Evidence, Fence, Foreseen, Foresight, Prunable, Prunes, Unpublished
 from workq.ledger.fences import fence_of, moved
 from workq.ledger.repair import (
@@ -30,7 +28,9 @@ from workq.ledger.repair import (
 )
 from workq.ledger.states import CLAIMABLE, ENDED, found, guarded, unexpired
 from workq.ledger.verdicts import Verdict, certificate_of, verdicts_of
-from workq.task import State
+from workq.values import codec
+from workq.values.certificate import Kind
+from workq.values.task import State
 
 AT_ONCE = 500
 """How many rows one transaction decides."""

@@ -23,7 +23,7 @@ from sqlalchemy.types import Float
 
 from workq.ledger.answers import BEHIND_S
 from workq.ledger.database import Database
-from workq.task import AfterDeath, NewTask, State
+from workq.values.task import AfterDeath, NewTask, State
 
 NEVER_S: Final = 100 * 365 * 86400.0
 """When those are due that stand behind another."""

@@ -13,10 +13,10 @@ from typing import Any, Final, TypeVar
 from sqlalchemy import Connection, Select, delete, exists, func, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
-from workq.delivery import DELIVERY_OPEN
 from workq.ledger import PrunedWebhooks, Prunes, Retention
 from workq.ledger.plans import Planning
 from workq.ledger.tending import old_jobs
+from workq.webhooks.values import DELIVERY_OPEN
 
 T = TypeVar("T")
 

@@ -8,17 +8,17 @@ from typing import Any
 
 from sqlalchemy import Row, Select, case, func, select
 
-from workq import codec
-from workq.bands import meant, split
 from workq.errors import ConfigError
-from workq.evidence import certificate_in, sentence_in
 from workq.ledger import Counts, QueueCount, WorkerRow, unhandled
 from workq.ledger.database import Database
 from workq.ledger.paused import in_force, is_paused
 from workq.ledger.people import is_of_a_job
 from workq.ledger.record import limit_of
 from workq.ledger.states import CLAIMABLE, found, guarded, unexpired
-from workq.task import Event, OnCrash, State, Task
+from workq.values import codec
+from workq.values.certificate import certificate_in, sentence_in
+from workq.values.lane import meant, split
+from workq.values.task import Event, OnCrash, State, Task
 
 OPEN = (State.READY, State.WAITING, State.RUNNING)
 

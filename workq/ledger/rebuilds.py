@@ -1,4 +1,4 @@
-"""The ledger's part of a rebuild (see rebuild.py): which tasks are unclaimed, page by page, and that they need a hint.
+"""The ledger's part of a rebuild (recovery/rebuild.py): what is unclaimed, page by page, and that it needs a hint.
 
 A page is read in the order of the index `task_open`, once for each state, so that a backlog of a million rows is read
 once. Waiting rows are read first: a task that is promoted between the two reads is found by the second.
@@ -13,13 +13,13 @@ from typing import Any
 from sqlalchemy import Connection, Select, and_, delete, func, not_, or_, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
-from workq import codec
 from workq.ledger import Fence, Unpublished
 from workq.ledger.database import Database
 from workq.ledger.fences import fence_of
 from workq.ledger.repair import RESERVED_S, queues_where, unpublished
 from workq.ledger.states import CLAIMABLE, found, guarded
-from workq.task import State
+from workq.values import codec
+from workq.values.task import State
 
 
 class Rebuilding:

@@ -28,7 +28,7 @@ from workq.ledger.among import ArrayText
 from workq.ledger.banding import Banding
 from workq.ledger.database import Database, without_values
 from workq.ledger.hinting import given_hints, insert_hints, with_hints
-from workq.task import AfterDeath, Enqueued, Limit, NewTask, OnCrash, State
+from workq.values.task import AfterDeath, Enqueued, Limit, NewTask, OnCrash, State
 
 _TRIES: Final = 50
 """How often a key may change hands between our insert and our look: it does once in three, where all do little else."""

@@ -34,13 +34,6 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import Float, Integer
 
-from workq import codec
-from workq.evidence import (
-    Certificate,
-    Kind,
-    text_of,
-)
-from workq.incarnation import Incarnation
 from workq.ledger import Evidence, Foresight, Pruned, Reaped, Unpublished, telling
 from workq.ledger.decided import by_death, by_time
 from workq.ledger.events import Appending
@@ -48,7 +41,14 @@ from workq.ledger.fences import are_claims_moved
 from workq.ledger.floor import Floor
 from workq.ledger.states import CLAIMABLE, ENDED, found, guarded, unexpired
 from workq.ledger.verdicts import Verdict, certificate_of, in_history, reaped_as, verdicts_of
-from workq.task import State
+from workq.values import codec
+from workq.values.certificate import (
+    Certificate,
+    Kind,
+    text_of,
+)
+from workq.values.incarnation import Incarnation
+from workq.values.task import State
 
 RESERVED_S = 15.0
 """How long a relay may take before another sweep may publish the same rows."""

@@ -14,14 +14,14 @@ from typing import Any
 from sqlalchemy import Connection, delete, insert, null, select, update
 from sqlalchemy.exc import IntegrityError
 
-from workq import codec
 from workq.errors import NotFound
 from workq.ledger import HintRows, NewSchedule, ScheduleRow
 from workq.ledger.events import Appending
 from workq.ledger.record import Recording, limit_columns, limit_of
 from workq.ledger.settling import REASON_MAX
-from workq.task import NewTask, OnCrash
-from workq.timetable import Missed, Rule, Timetable
+from workq.schedules.timetable import Missed, Rule, Timetable
+from workq.values import codec
+from workq.values.task import NewTask, OnCrash
 
 
 class Scheduling(Recording, Appending):

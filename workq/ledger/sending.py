@@ -16,8 +16,6 @@ from typing import Any
 from sqlalchemy import Connection, Insert, Select, Update, bindparam, insert, literal_column, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from workq.codec import new_task_id
-from workq.delivery import Cause, DeliveryState, NewWebhook, SentTo, task_of, wants
 from workq.errors import KeyConflict, NotFound
 from workq.ledger import HintRows, Unpublished
 from workq.ledger.among import as_text
@@ -25,7 +23,9 @@ from workq.ledger.database import without_values
 from workq.ledger.endpoints import Keeping, options_in, types_in
 from workq.ledger.positions import NEVER_S
 from workq.ledger.record import Recording, begin_in_sqlite, core_connection
-from workq.task import NewTask
+from workq.values.codec import new_task_id
+from workq.values.task import NewTask
+from workq.webhooks.values import Cause, DeliveryState, NewWebhook, SentTo, task_of, wants
 
 
 class Sending(Recording, Keeping):

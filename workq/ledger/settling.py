@@ -17,8 +17,6 @@ from sqlalchemy import Connection, Row, Table, Update, and_, bindparam, case, in
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import Float
 
-from workq import codec
-from workq.fingerprint import fingerprint
 from workq.ledger import Settled, telling, unhandled
 from workq.ledger.among import among, in_order
 from workq.ledger.counting import Change, Counting, Rest, Wishes, by_job
@@ -26,7 +24,9 @@ from workq.ledger.decided import by_outcomes
 from workq.ledger.delivering import Delivering
 from workq.ledger.kept import Kept
 from workq.ledger.states import CLAIMABLE, guarded
-from workq.task import (
+from workq.values import codec
+from workq.values.fingerprint import fingerprint
+from workq.values.task import (
     Cancelled,
     Dead,
     Delivered,

@@ -8,11 +8,11 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, func, or_, select
 
-from workq import codec
-from workq.job import FailedGroup, JobRow, JobState, SlowSubtask
+from workq.jobs.values import FailedGroup, JobRow, JobState, SlowSubtask
 from workq.ledger.counting import options_of
 from workq.ledger.database import Database
-from workq.task import FailedItem, Result
+from workq.values import codec
+from workq.values.task import FailedItem, Result
 
 
 class Showing:

@@ -12,11 +12,11 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, case, func, or_, select
 
-from workq import codec
 from workq.ledger import Company, Standing
 from workq.ledger.database import Database
 from workq.ledger.states import CLAIMABLE, ENDED, SUSPECT, found
-from workq.task import Event, State
+from workq.values import codec
+from workq.values.task import Event, State
 
 OLDER_MAX = 100_000
 """How many older tasks are counted at most."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 from sqlalchemy import Column, literal_column, or_
 from sqlalchemy.sql.elements import ColumnElement
 
-from workq.task import State
+from workq.values.task import State
 
 CLAIMABLE: Final = (State.READY, State.WAITING)
 NOTED: Final = 1

@@ -24,15 +24,15 @@ from typing import Any
 
 from sqlalchemy import Connection, Update, bindparam, select, update
 
-from workq import codec
 from workq.errors import Refused
-from workq.failpoints import reach
-from workq.job import Bookmark, JobState, NewStep, Stepped
+from workq.jobs.progress import SAMPLE_S
+from workq.jobs.values import Bookmark, JobState, NewStep, Stepped
 from workq.ledger.atomic import Succeeding, taken_away
 from workq.ledger.counting import Change, JobLock, Rest, Wishes
 from workq.ledger.states import guarded
-from workq.progress import SAMPLE_S
-from workq.task import Claim, Done, State
+from workq.values import codec
+from workq.values.failpoints import reach
+from workq.values.task import Claim, Done, State
 
 
 class Stepping(Succeeding):

@@ -34,9 +34,8 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
 
-from workq import codec
 from workq.errors import Unavailable
-from workq.job import JOB_ENDED, JOB_STARTS, JOB_UNWANTED, Collect, JobState, Tended, splitter
+from workq.jobs.values import JOB_ENDED, JOB_STARTS, JOB_UNWANTED, Collect, JobState, Tended, splitter
 from workq.ledger import PrunedJobs, Settled, Unpublished
 from workq.ledger.among import among, in_order
 from workq.ledger.counting import Change, JobLock, Rest, Wishes
@@ -47,7 +46,8 @@ from workq.ledger.settling import ERROR_MAX, Settling
 from workq.ledger.states import CLAIMABLE, ENDED, guarded
 from workq.ledger.windows import live_key
 from workq.ledger.withdraw import Withdrawing
-from workq.task import Settlement, State
+from workq.values import codec
+from workq.values.task import Settlement, State
 
 CANCELLED_WITH_JOB: Final = "its job was cancelled"
 FAILED_WITH_JOB: Final = "its job has failed"

@@ -18,7 +18,7 @@ from workq.ledger.among import among, as_text, in_order
 from workq.ledger.answers import Unknown
 from workq.ledger.database import Database
 from workq.ledger.states import CLAIMABLE, found
-from workq.task import Claim, Event, State, Unhandled
+from workq.values.task import Claim, Event, State, Unhandled
 
 NO_HANDLER: Final = "no_handler"
 """The event of a look, and the reason of a task that waits or is dead because of it."""

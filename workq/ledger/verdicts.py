@@ -11,8 +11,11 @@ from typing import Any
 
 from sqlalchemy import Row
 
-from workq import codec
-from workq.evidence import (
+from workq.ledger import Evidence, Reaped, Unpublished
+from workq.ledger.settling import ERROR_MAX
+from workq.ledger.states import CLAIMABLE, NOTED, SUSPECT
+from workq.values import codec
+from workq.values.certificate import (
     CLAIMS_MAX,
     STACK_MAX,
     STARTED_UNKNOWN,
@@ -24,11 +27,8 @@ from workq.evidence import (
     kept,
     unknown_of,
 )
-from workq.fingerprint import fingerprint
-from workq.ledger import Evidence, Reaped, Unpublished
-from workq.ledger.settling import ERROR_MAX
-from workq.ledger.states import CLAIMABLE, NOTED, SUSPECT
-from workq.task import OnCrash, State
+from workq.values.fingerprint import fingerprint
+from workq.values.task import OnCrash, State
 
 WAIT_MAX_S = 3600.0
 """No longer does a task wait that has failed by its worker's death."""

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, bindparam, delete, insert, select
 from sqlalchemy.types import Float
 
 from workq.ledger.database import Database
-from workq.task import NewTask
+from workq.values.task import NewTask
 
 
 def live_key(name: str, key: str | None) -> str | None:

@@ -12,13 +12,13 @@ from typing import Any, Final
 from sqlalchemy import Connection, func, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
-from workq import codec
-from workq.bands import meant
 from workq.ledger import WhichOpen
 from workq.ledger.events import Appending
 from workq.ledger.settling import REASON_MAX
 from workq.ledger.states import CLAIMABLE, found, guarded
-from workq.task import State
+from workq.values import codec
+from workq.values.lane import meant
+from workq.values.task import State
 
 _OPEN: Final = (*CLAIMABLE, State.RUNNING)
 

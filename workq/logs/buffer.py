@@ -27,7 +27,7 @@ from typing import Any, Final, Generic, TypeVar
 from workq.logs.escapes import escaped
 from workq.logs.forms import below, headline
 from workq.logs.seldom import tell_counts
-from workq.soft import whole
+from workq.values.time_limit import whole
 
 ITEMS_MAX: Final = 10_000
 CHARACTERS_MAX: Final = 16 << 20

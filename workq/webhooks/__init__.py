@@ -13,12 +13,27 @@ endpoints.py). Nothing here is imported by `import workq`. Sending needs the ext
 
 from __future__ import annotations
 
-from workq.errors import VerificationFailed
-from workq.webhooks.backoff import growing
-from workq.webhooks.endpoints import Endpoint, Endpoints
-from workq.webhooks.notices import Notice
-from workq.webhooks.outbox import Dispatch, Webhooks
-from workq.webhooks.signing import new_secret, verify
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from workq.errors import VerificationFailed
+    from workq.webhooks.backoff import growing
+    from workq.webhooks.endpoints import Endpoint, Endpoints
+    from workq.webhooks.notices import Notice
+    from workq.webhooks.outbox import Dispatch, Webhooks
+    from workq.webhooks.signing import new_secret, verify
+
+_HOMES = {
+    "Dispatch": "webhooks.outbox",
+    "Endpoint": "webhooks.endpoints",
+    "Endpoints": "webhooks.endpoints",
+    "Notice": "webhooks.notices",
+    "VerificationFailed": "errors",
+    "Webhooks": "webhooks.outbox",
+    "growing": "webhooks.backoff",
+    "new_secret": "webhooks.signing",
+    "verify": "webhooks.signing",
+}
 
 __all__ = [
     "Dispatch",
@@ -31,3 +46,15 @@ __all__ = [
     "new_secret",
     "verify",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'workq.webhooks' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"workq.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -23,14 +23,14 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from workq import context
-from workq.delivery import Cause, EndpointState, OnGone, Parcel
 from workq.errors import Cancel, ConfigError, Snooze, Unavailable
-from workq.task import Claim, Dead, Delivered, Done, Failed, Sent
+from workq.handlers import context
+from workq.values.task import Claim, Dead, Delivered, Done, Failed, Sent
 from workq.webhooks import backoff
 from workq.webhooks.post import TIMEOUTS, Answer, ErrorClass, Sender
 from workq.webhooks.signing import signed
 from workq.webhooks.target import Policy
+from workq.webhooks.values import Cause, EndpointState, OnGone, Parcel
 from workq.webhooks.vault import Vault
 
 log = logging.getLogger("workq.webhooks")

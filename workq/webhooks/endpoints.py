@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from workq.codec import new_task_id
-from workq.delivery import (
+from workq.errors import ConfigError, NotFound
+from workq.limits.rule import check_concurrency, check_rate
+from workq.values.codec import new_task_id
+from workq.values.incarnation import this_person
+from workq.values.names import check_delay_s
+from workq.webhooks.backoff import check_steps
+from workq.webhooks.signing import check_secret, new_secret
+from workq.webhooks.target import Policy, check_header_alias, check_headers, checked
+from workq.webhooks.values import (
     CONCURRENCY,
     DeliveryState,
     EndpointChange,
@@ -27,13 +34,6 @@ from workq.delivery import (
     check_topic,
     check_types,
 )
-from workq.errors import ConfigError, NotFound
-from workq.incarnation import this_person
-from workq.limits import check_concurrency, check_rate
-from workq.names import check_delay_s
-from workq.webhooks.backoff import check_steps
-from workq.webhooks.signing import check_secret, new_secret
-from workq.webhooks.target import Policy, check_header_alias, check_headers, checked
 from workq.webhooks.vault import SECRETS_MAX, Content, Secret, Vault
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from workq import answer, context
-from workq.delivery import OWN_TOPIC, NoticeKind
 from workq.errors import ConfigError
+from workq.handlers import answer, context
 from workq.ledger import Ledger
+from workq.webhooks.values import OWN_TOPIC, NoticeKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,15 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from workq import codec
-from workq.delivery import (
+from workq.errors import ConfigError, MissingExtra, NotFound, Refused
+from workq.ledger.positions import is_behind
+from workq.values import codec
+from workq.values.names import check_delay_s
+from workq.values.task import State
+from workq.webhooks.backoff import THROTTLED_MIN_S
+from workq.webhooks.endpoints import TOPIC, Endpoints
+from workq.webhooks.notices import Herald, Notice
+from workq.webhooks.values import (
     FAILURES_MAX,
     NOTICE_FAILURES_MAX,
     NOTICE_NAME,
@@ -40,13 +47,6 @@ from workq.delivery import (
     check_topic,
     check_webhook_id,
 )
-from workq.errors import ConfigError, MissingExtra, NotFound, Refused
-from workq.ledger.positions import is_behind
-from workq.names import check_delay_s
-from workq.task import State
-from workq.webhooks.backoff import THROTTLED_MIN_S
-from workq.webhooks.endpoints import TOPIC, Endpoints
-from workq.webhooks.notices import Herald, Notice
 
 if TYPE_CHECKING:
     from workq.app import WorkQueue

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from workq import codec
+from workq.values import codec
 from workq.webhooks.post import Answer, ErrorClass, Sender
 from workq.webhooks.signing import signed
 from workq.webhooks.target import Policy

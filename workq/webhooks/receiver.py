@@ -13,8 +13,8 @@ from typing import Final
 
 from aiohttp import web
 
-from workq import codec
 from workq.errors import VerificationFailed
+from workq.values import codec
 from workq.webhooks.signing import verify
 
 BODY_MAX_BYTES: Final = 1024 * 1024

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from workq.delivery import RESTS_AFTER, EndpointRow
+from workq.webhooks.values import RESTS_AFTER, EndpointRow
 
 ASKED: Final = "429 Too Many Requests; the wait is its Retry-After, or that of the schedule where that is longer"
 

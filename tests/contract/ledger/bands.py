@@ -11,12 +11,12 @@ from tests.contract.given import HOUR_S, Clock, at_once, new
 from tests.contract.ledger.schedules import EVERY
 from tests.contract.ledger.steps import Steps
 from tests.contract.sent import listen
-from workq.bands import all_of
-from workq.incarnation import Incarnation
 from workq.ledger import Ledger, Which, WhichOpen
 from workq.ledger.database import Database
 from workq.ledger.sql import SqlLedger
-from workq.task import Dead, Priority, State
+from workq.values.incarnation import Incarnation
+from workq.values.lane import all_of
+from workq.values.task import Dead, Priority, State
 
 
 class BandsContract(Steps):

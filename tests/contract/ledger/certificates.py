@@ -7,11 +7,11 @@ from sqlalchemy import update
 
 from tests.contract.given import LONG_S, Clock
 from tests.contract.ledger.steps import Steps
-from workq.evidence import Certificate, Charge, Facts, Kind, OutOfMemory, Ran
-from workq.incarnation import Incarnation
 from workq.ledger import Evidence, Ledger
 from workq.ledger.database import Database
-from workq.task import Claim
+from workq.values.certificate import Certificate, Charge, Facts, Kind, OutOfMemory, Ran
+from workq.values.incarnation import Incarnation
+from workq.values.task import Claim
 
 
 class CertificatesContract(Steps):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.contract.given import LONG_S, incarnation
 from tests.contract.ledger.steps import Steps
-from workq.incarnation import Incarnation
 from workq.ledger import Evidence, Ledger, Reaped
-from workq.task import Claim, Done, HandedBack, OnCrash, State
+from workq.values.incarnation import Incarnation
+from workq.values.task import Claim, Done, HandedBack, OnCrash, State
 
 
 class ChargesContract(Steps):

@@ -10,10 +10,10 @@ import pytest
 
 from tests.contract.given import ARGUMENTS, LONG_S, OUTCOMES, at_once, incarnation
 from tests.contract.ledger.steps import Steps
-from workq import codec
-from workq.incarnation import Incarnation
 from workq.ledger import Evidence, Ledger
-from workq.task import HandedBack, State
+from workq.values import codec
+from workq.values.incarnation import Incarnation
+from workq.values.task import HandedBack, State
 
 
 class ClaimContract(Steps):

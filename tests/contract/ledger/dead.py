@@ -10,12 +10,12 @@ from sqlalchemy import update
 
 from tests.contract.given import HOUR_S, Clock, at_once, new_job
 from tests.contract.ledger.steps import Steps
-from workq.fingerprint import fingerprint
-from workq.incarnation import Incarnation
-from workq.job import JobOptions
+from workq.jobs.values import JobOptions
 from workq.ledger import NO_GROUP, Evidence, Ledger, Which
 from workq.ledger.database import Database
-from workq.task import Dead, Done, State
+from workq.values.fingerprint import fingerprint
+from workq.values.incarnation import Incarnation
+from workq.values.task import Dead, Done, State
 
 REASON = "failures_max reached: ValueError"
 EVERYONE = Which()

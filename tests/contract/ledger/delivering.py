@@ -9,19 +9,19 @@ import pytest
 
 from tests.contract.given import Clock
 from tests.contract.ledger.webhook_steps import ALL, BODY, URL, WebhookSteps, failed, sent, webhook
-from workq import codec
-from workq.delivery import (
-    Cause,
-    DeliveryState,
-    WhichDeliveries,
-)
-from workq.incarnation import Incarnation
 from workq.ledger import Evidence, Ledger
-from workq.task import Dead, Delivered, Done, Settlement, State
+from workq.values import codec
+from workq.values.incarnation import Incarnation
+from workq.values.task import Dead, Delivered, Done, Settlement, State
 from workq.webhooks.backoff import JITTER, STEPS_S
 from workq.webhooks.carry import Carrier
 from workq.webhooks.post import Answer, ErrorClass
 from workq.webhooks.target import Policy
+from workq.webhooks.values import (
+    Cause,
+    DeliveryState,
+    WhichDeliveries,
+)
 from workq.webhooks.vault import Vault
 
 

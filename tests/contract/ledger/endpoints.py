@@ -8,7 +8,11 @@ import pytest
 
 from tests.contract.given import Clock, at_once
 from tests.contract.ledger.webhook_steps import URL, WebhookSteps, failed, sent
-from workq.delivery import (
+from workq.errors import NotFound, Refused
+from workq.ledger import Ledger
+from workq.values.incarnation import Incarnation
+from workq.values.task import Dead, Delivered, Done, Limit, Settlement
+from workq.webhooks.values import (
     DeliveryState,
     EndpointChange,
     EndpointOptions,
@@ -16,10 +20,6 @@ from workq.delivery import (
     WhichDeliveries,
     limit_key,
 )
-from workq.errors import NotFound, Refused
-from workq.incarnation import Incarnation
-from workq.ledger import Ledger
-from workq.task import Dead, Delivered, Done, Limit, Settlement
 
 
 class EndpointsContract(WebhookSteps):

@@ -11,13 +11,13 @@ from sqlalchemy import Connection
 from tests.contract.given import HOUR_S, Clock, incarnation
 from tests.contract.ledger.steps import Steps
 from workq.errors import LedgerUnavailable
-from workq.incarnation import Incarnation
 from workq.ledger import Ledger, Unpublished
 from workq.ledger.database import Database
 from workq.ledger.floor import Floor
 from workq.ledger.sql import SqlLedger
-from workq.rarely import PACE, QUICK_S
-from workq.task import HandedBack
+from workq.values.incarnation import Incarnation
+from workq.values.rarely import PACE, QUICK_S
+from workq.values.task import HandedBack
 
 TOOK_S = 2 * QUICK_S
 

@@ -6,11 +6,11 @@ from collections import Counter
 
 from tests.contract.given import HOUR_S, LONG_S, Clock, at_once
 from tests.contract.ledger.steps import Steps
-from workq import codec
-from workq.incarnation import Incarnation
 from workq.ledger import Ledger, Unpublished
 from workq.ledger.database import Database
-from workq.task import Done, HandedBack
+from workq.values import codec
+from workq.values.incarnation import Incarnation
+from workq.values.task import Done, HandedBack
 
 
 class HintsContract(Steps):

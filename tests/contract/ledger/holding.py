@@ -6,16 +6,16 @@ import pytest
 
 from tests.contract.given import HOUR_S, Clock
 from tests.contract.ledger.webhook_steps import ALL, WebhookSteps, sent
-from workq.delivery import (
+from workq.errors import NotFound, Refused
+from workq.ledger import Ledger
+from workq.values.incarnation import Incarnation
+from workq.values.task import Dead, Delivered, Done, State
+from workq.webhooks.values import (
     Cause,
     DeliveryState,
     EndpointState,
     limit_key,
 )
-from workq.errors import NotFound, Refused
-from workq.incarnation import Incarnation
-from workq.ledger import Ledger
-from workq.task import Dead, Delivered, Done, State
 
 
 class HoldingContract(WebhookSteps):

@@ -8,10 +8,10 @@ import pytest
 
 from tests.contract.given import chunks, new_job
 from tests.contract.ledger.steps import Steps
-from workq.incarnation import Incarnation
-from workq.job import Callback, Ending, JobOptions, JobRow, NewJob
+from workq.jobs.values import Callback, Ending, JobOptions, JobRow, NewJob
 from workq.ledger import Ledger
-from workq.task import Claim, FailedItem
+from workq.values.incarnation import Incarnation
+from workq.values.task import Claim, FailedItem
 
 WHO: dict[str, Any] = {"who": "eve@host", "why": "?"}
 CALLBACKS = tuple(Callback(when, f"on.{when}", "default") for when in Ending)

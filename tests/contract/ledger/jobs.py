@@ -10,13 +10,13 @@ from msgspec.structs import replace
 
 from tests.contract.given import Clock, at_once, chunks
 from tests.contract.ledger.job_steps import BAD, CALLBACKS, OPTIONS, WHO, JobSteps, job_of
-from workq import codec
 from workq.errors import LedgerUnavailable, NotFound, Refused
-from workq.incarnation import Incarnation
-from workq.job import Begun, Collect, IfRunning, JobOptions, JobState, NewJob
+from workq.jobs.values import Begun, Collect, IfRunning, JobOptions, JobState, NewJob
 from workq.ledger import Evidence, Ledger, Which, gates
 from workq.ledger.database import Database
-from workq.task import (
+from workq.values import codec
+from workq.values.incarnation import Incarnation
+from workq.values.task import (
     Cancelled,
     Claim,
     Dead,

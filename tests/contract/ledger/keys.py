@@ -11,10 +11,10 @@ from sqlalchemy import Engine
 from tests.contract.given import HOUR_S, LONG_S, OUTCOMES, Clock, at_once, new
 from tests.contract.ledger.steps import Steps
 from workq.errors import KeyConflict
-from workq.incarnation import Incarnation
 from workq.ledger import Evidence, Ledger, Prunes
 from workq.ledger.database import Database
-from workq.task import Done, Enqueued, State
+from workq.values.incarnation import Incarnation
+from workq.values.task import Done, Enqueued, State
 
 
 class KeysContract(Steps):

@@ -13,10 +13,10 @@ from sqlalchemy import Connection, func, select
 from tests.contract.given import HOUR_S, OUTCOMES, Clock, at_once, new
 from tests.contract.ledger.steps import Steps
 from workq.errors import LedgerUnavailable, Refused
-from workq.incarnation import Incarnation
 from workq.ledger import Evidence, Ledger, LimitRow, parked, permits
 from workq.ledger.database import Database
-from workq.task import Done, HandedBack, Limit, State
+from workq.values.incarnation import Incarnation
+from workq.values.task import Done, HandedBack, Limit, State
 
 TWO = Limit("mail", concurrency=2)
 TEN_A_MINUTE = Limit("mail", rate="10/m")

@@ -9,11 +9,11 @@ from sqlalchemy import text
 from tests.contract.given import at_once, chunks
 from tests.contract.ledger.job_steps import BAD, WHO, JobSteps, job_of
 from workq.errors import Refused
-from workq.incarnation import Incarnation
-from workq.job import JobOptions, JobState, NewJob, nested_id
+from workq.jobs.values import JobOptions, JobState, NewJob, nested_id
 from workq.ledger import Evidence, Ledger
 from workq.ledger.database import Database
-from workq.task import Claim, Done, Failed, Settlement, State, Worked
+from workq.values.incarnation import Incarnation
+from workq.values.task import Claim, Done, Failed, Settlement, State, Worked
 
 
 def nested_in(outer: NewJob, *, params: str = '{"a":[],"k":{}}') -> NewJob:

@@ -6,10 +6,10 @@ from typing import Any
 
 from tests.contract.given import Clock
 from tests.contract.ledger.webhook_steps import WebhookSteps, failed, sent
-from workq.delivery import NOTICE_NAME, Cause, DeliveryState, EndpointOptions
-from workq.incarnation import Incarnation
 from workq.ledger import Evidence, Ledger
-from workq.task import Claim, Dead, Delivered, Done, Settlement, State
+from workq.values.incarnation import Incarnation
+from workq.values.task import Claim, Dead, Delivered, Done, Settlement, State
+from workq.webhooks.values import NOTICE_NAME, Cause, DeliveryState, EndpointOptions
 
 DAY_S = 86_400.0
 Told = tuple[str, str, dict[str, Any]]

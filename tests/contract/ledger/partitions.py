@@ -13,13 +13,13 @@ from sqlalchemy import insert
 from tests.contract.given import LONG_S, Clock, at_once, new_job
 from tests.contract.ledger.job_steps import CALLBACKS, WHO, JobSteps
 from tests.contract.ledger.transaction import EFFECT, TransactionContract
-from workq import codec
 from workq.errors import Refused
-from workq.incarnation import Incarnation
-from workq.job import Bookmark, IfRunning, JobOptions, JobRow, JobState, NewJob, NewStep, Stepped
+from workq.jobs.values import Bookmark, IfRunning, JobOptions, JobRow, JobState, NewJob, NewStep, Stepped
 from workq.ledger import Evidence, Ledger
 from workq.ledger.database import Database
-from workq.task import Cancelled, Claim, Dead, Done, Failed, NewSubtask, Snoozed, State
+from workq.values import codec
+from workq.values.incarnation import Incarnation
+from workq.values.task import Cancelled, Claim, Dead, Done, Failed, NewSubtask, Snoozed, State
 
 PARTITIONED = JobOptions(queue="default", chunk=1, window=20, is_partitioned=True, callbacks=CALLBACKS)
 

@@ -6,11 +6,11 @@ import pytest
 
 from tests.contract.given import HOUR_S, Clock, at_once
 from tests.contract.ledger.steps import Steps
-from workq.bands import all_of, meant
-from workq.incarnation import Incarnation
 from workq.ledger import Ledger
 from workq.ledger.database import Database
-from workq.task import Claim, Done, State
+from workq.values.incarnation import Incarnation
+from workq.values.lane import all_of, meant
+from workq.values.task import Claim, Done, State
 
 WHO = "eve@host"
 

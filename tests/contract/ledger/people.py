@@ -10,11 +10,11 @@ import pytest
 from tests.contract.given import HOUR_S, LONG_S, OUTCOMES, Clock, at_once, new
 from tests.contract.ledger.steps import Steps
 from workq.errors import NotFound, Refused
-from workq.evidence import Kind
-from workq.incarnation import Incarnation
 from workq.ledger import CancelAnswer, Evidence, Ledger, Settled, Unpublished
 from workq.ledger.database import Database
-from workq.task import Claim, Done, Failed, State
+from workq.values.certificate import Kind
+from workq.values.incarnation import Incarnation
+from workq.values.task import Claim, Done, Failed, State
 
 
 class PeopleContract(Steps):

@@ -9,11 +9,11 @@ from sqlalchemy import delete
 
 from tests.contract.given import HOUR_S, Clock, at_once
 from tests.contract.ledger.steps import Steps
-from workq import codec
-from workq.incarnation import Incarnation
 from workq.ledger import Evidence, Ledger, Prunes, Unpublished
 from workq.ledger.database import Database
-from workq.task import Claim, Dead, Done, HandedBack, State
+from workq.values import codec
+from workq.values.incarnation import Incarnation
+from workq.values.task import Claim, Dead, Done, HandedBack, State
 
 
 class PlanContract(Steps):

@@ -6,12 +6,12 @@ from collections import Counter
 
 from tests.contract.given import HOUR_S, Clock, at_once, new, new_job
 from tests.contract.ledger.webhook_steps import BODY, WebhookSteps, failed, sent
-from workq.delivery import Cause, DeliveryState
-from workq.incarnation import Incarnation
-from workq.job import JobOptions
+from workq.jobs.values import JobOptions
 from workq.ledger import Ledger, PrunedWebhooks, Retention
-from workq.prune import prune
-from workq.task import Delivered, Done
+from workq.recovery.retention import prune
+from workq.values.incarnation import Incarnation
+from workq.values.task import Delivered, Done
+from workq.webhooks.values import Cause, DeliveryState
 
 DAY_S = 86_400.0
 HOURS = Retention(HOUR_S, 2 * HOUR_S, HOUR_S, 2 * HOUR_S)

@@ -9,9 +9,9 @@ import pytest
 from tests.contract.given import HOUR_S, LONG_S, Clock
 from tests.contract.ledger.steps import Steps
 from workq.errors import ConfigError
-from workq.incarnation import Incarnation
 from workq.ledger import Ledger
-from workq.task import Dead, Done, Failed, State
+from workq.values.incarnation import Incarnation
+from workq.values.task import Dead, Done, Failed, State
 
 
 class QuestionsContract(Steps):

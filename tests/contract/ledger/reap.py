@@ -10,10 +10,10 @@ from sqlalchemy import delete, update
 
 from tests.contract.given import Clock, at_once, incarnation
 from tests.contract.ledger.steps import Steps
-from workq.incarnation import Incarnation
 from workq.ledger import Evidence, Ledger, Unpublished
 from workq.ledger.database import Database
-from workq.task import Done, Settlement, State
+from workq.values.incarnation import Incarnation
+from workq.values.task import Done, Settlement, State
 
 
 class ReapContract(Steps):

@@ -6,10 +6,10 @@ from collections import Counter
 
 from tests.contract.given import HOUR_S, Clock, at_once
 from tests.contract.ledger.steps import Steps
-from workq import codec
-from workq.incarnation import Incarnation
 from workq.ledger import Ledger, Unpublished
-from workq.task import Done
+from workq.values import codec
+from workq.values.incarnation import Incarnation
+from workq.values.task import Done
 
 
 class RebuildContract(Steps):

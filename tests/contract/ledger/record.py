@@ -14,13 +14,13 @@ from sqlalchemy.orm import Session
 
 from tests.contract.given import HOUR_S, LONG_S, Clock, new
 from tests.contract.ledger.steps import Steps
-from workq import codec
 from workq.broker import HintRow
 from workq.errors import ConfigError, KeyConflict
-from workq.incarnation import Incarnation
 from workq.ledger import Ledger
 from workq.ledger.database import Database
-from workq.task import Done, Enqueued, NewTask, State
+from workq.values import codec
+from workq.values.incarnation import Incarnation
+from workq.values.task import Done, Enqueued, NewTask, State
 
 
 def hint_rows(tasks: Sequence[NewTask]) -> list[HintRow]:

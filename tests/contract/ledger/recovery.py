@@ -6,10 +6,10 @@ import pytest
 
 from tests.contract.given import Clock, new
 from tests.contract.ledger.steps import Steps
-from workq.evidence import Facts, Kind
-from workq.incarnation import Incarnation
 from workq.ledger import Evidence, Ledger
-from workq.task import Claim, OnCrash, State
+from workq.values.certificate import Facts, Kind
+from workq.values.incarnation import Incarnation
+from workq.values.task import Claim, OnCrash, State
 
 ASK, FAIL = OnCrash.ASK, OnCrash.FAIL
 

@@ -15,11 +15,11 @@ from sqlalchemy.exc import DBAPIError
 from tests.contract.given import OUTCOMES, incarnation, new
 from tests.contract.ledger.steps import Steps
 from workq.errors import KeyConflict, NotFound, Refused
-from workq.incarnation import Incarnation
 from workq.ledger import Evidence, Ledger
 from workq.ledger.database import Database
 from workq.ledger.sql import SqlLedger
-from workq.task import SETTLED, TRANSITIONS, Claim, Done, Settlement, State
+from workq.values.incarnation import Incarnation
+from workq.values.task import SETTLED, TRANSITIONS, Claim, Done, Settlement, State
 
 
 class RulesContract(Steps):

@@ -10,16 +10,16 @@ import pytest
 
 from tests.contract.given import ARGUMENTS, HOUR_S, Clock, at_once, new
 from tests.contract.ledger.steps import Steps
-from workq import ticks
 from workq.broker.embedded import EmbeddedBroker
 from workq.config import Settings
 from workq.errors import NotFound
 from workq.inflight.embedded import EmbeddedInFlight
 from workq.ledger import Ledger, NewSchedule, Prunes, ScheduleRow
 from workq.ledger.database import Database
+from workq.schedules import tick
+from workq.schedules.timetable import Missed, Timetable
 from workq.stores import Stores
-from workq.task import NewTask, OnCrash, State
-from workq.timetable import Missed, Timetable
+from workq.values.task import NewTask, OnCrash, State
 
 WHO = "eve@host"
 DAY_S = 86400.0
@@ -169,7 +169,7 @@ class SchedulesContract(Steps):
             if number == 3:
                 clock.forward(rng.choice([-1500.0, -2.0, 1.0, 420.0, 900.0, 2400.0]))
                 return 0
-            return ticks.tick(stores, settings, limit=9)
+            return tick.tick(stores, settings, limit=9)
 
         while ledger.clock() < changes_at + timedelta(hours=3):
             at_once(4, look)

@@ -10,10 +10,10 @@ from sqlalchemy import Engine, create_engine, select
 
 from tests.contract.databases import OnDatabase
 from tests.contract.given import Clock, incarnation, new
-from workq.incarnation import Incarnation
 from workq.ledger import Evidence, Ledger, Settled
 from workq.ledger.database import Database
-from workq.task import Claim, Outcome, Settlement, State, Task
+from workq.values.incarnation import Incarnation
+from workq.values.task import Claim, Outcome, Settlement, State, Task
 
 
 class Steps(OnDatabase):

@@ -6,10 +6,10 @@ from typing import Any
 
 from tests.contract.given import HOUR_S, OUTCOMES, Clock, at_once, incarnation
 from tests.contract.ledger.steps import Steps
-from workq.incarnation import Incarnation
 from workq.ledger import Ledger
 from workq.ledger.database import Database
-from workq.task import Done, State
+from workq.values.incarnation import Incarnation
+from workq.values.task import Done, State
 
 
 class SweepContract(Steps):

@@ -13,13 +13,24 @@ from tests.contract.given import Clock
 from tests.contract.ledger.job_steps import JobSteps
 from tests.contract.ledger.webhook_steps import WebhookSteps, failed, sent
 from workq.errors import LedgerUnavailable
-from workq.incarnation import Incarnation
-from workq.job import NewJob
+from workq.jobs.values import NewJob
 from workq.ledger import Evidence, Ledger
 from workq.ledger.database import Database
 from workq.logs import decisions
-from workq.run import describe
-from workq.task import Cancelled, Dead, Delivered, Done, Failed, FailedItem, HandedBack, Outcome, Settlement, Snoozed
+from workq.values.incarnation import Incarnation
+from workq.values.task import (
+    Cancelled,
+    Dead,
+    Delivered,
+    Done,
+    Failed,
+    FailedItem,
+    HandedBack,
+    Outcome,
+    Settlement,
+    Snoozed,
+)
+from workq.worker.attempt import describe
 
 CANARY = "canary-payload"
 

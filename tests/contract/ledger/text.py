@@ -6,10 +6,10 @@ import pytest
 
 from tests.contract.given import incarnation, new
 from tests.contract.ledger.steps import Steps
-from workq import codec
-from workq.incarnation import Incarnation
 from workq.ledger import Evidence, Ledger
-from workq.task import Cancelled, Claim, Dead, Done, Failed, Outcome, Settlement, State
+from workq.values import codec
+from workq.values.incarnation import Incarnation
+from workq.values.task import Cancelled, Claim, Dead, Done, Failed, Outcome, Settlement, State
 
 
 class TextContract(Steps):

@@ -17,10 +17,10 @@ from sqlalchemy.orm import Session
 from tests.contract.given import LONG_S, at_once, incarnation, new
 from tests.contract.ledger.steps import Steps
 from workq.errors import LedgerUnavailable, Refused
-from workq.incarnation import Incarnation
 from workq.ledger import Evidence, Ledger
 from workq.ledger.database import Database
-from workq.task import Claim, Done, Failed, HandedBack, State
+from workq.values.incarnation import Incarnation
+from workq.values.task import Claim, Done, Failed, HandedBack, State
 
 EFFECT = Table("effect", MetaData(), Column("task_id", String(36)), Column("number", Integer))
 """A table of the user's own, without any constraint that would help."""

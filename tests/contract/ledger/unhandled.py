@@ -6,10 +6,10 @@ from sqlalchemy import delete
 
 from tests.contract.given import Clock, incarnation
 from tests.contract.ledger.job_steps import JobSteps, job_of
-from workq.incarnation import Incarnation
 from workq.ledger import NO_GROUP, CancelAnswer, Ledger, Settled, Which
 from workq.ledger.database import Database
-from workq.task import Claim, Done, Failed, Snoozed, State, Unhandled
+from workq.values.incarnation import Incarnation
+from workq.values.task import Claim, Done, Failed, Snoozed, State, Unhandled
 
 ERROR = "no handler is registered under the name 'index'"
 LOOK = Unhandled(20.0, 100.0, ERROR)

@@ -9,7 +9,10 @@ from sqlalchemy import Engine
 
 from tests.contract.given import Clock, at_once
 from tests.contract.ledger.webhook_steps import URL, WebhookSteps, failed, sent, webhook
-from workq.delivery import (
+from workq.ledger import Evidence, Ledger
+from workq.values.incarnation import Incarnation
+from workq.values.task import Claim, Dead, Delivered, Done, Outcome, State
+from workq.webhooks.values import (
     ORDER_KEY_MAX,
     Cause,
     DeliveryState,
@@ -18,9 +21,6 @@ from workq.delivery import (
     Ordered,
     limit_key,
 )
-from workq.incarnation import Incarnation
-from workq.ledger import Evidence, Ledger
-from workq.task import Claim, Dead, Delivered, Done, Outcome, State
 
 BY_ENDPOINT = EndpointOptions(ordered=Ordered.ENDPOINT)
 BY_KEY = EndpointOptions(ordered=Ordered.KEY)

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.contract.ledger.steps import Steps
-from workq import codec
-from workq.delivery import (
+from workq.ledger import Evidence, Ledger
+from workq.values import codec
+from workq.values.incarnation import Incarnation
+from workq.values.task import Claim, Delivered, Failed, Sent, Settlement
+from workq.webhooks.values import (
     CRASHES_MAX,
     DeliveryRow,
     EndpointOptions,
@@ -17,9 +20,6 @@ from workq.delivery import (
     SentTo,
     WhichDeliveries,
 )
-from workq.incarnation import Incarnation
-from workq.ledger import Evidence, Ledger
-from workq.task import Claim, Delivered, Failed, Sent, Settlement
 
 ALL = WhichDeliveries()
 URL = "https://example.org/hooks"

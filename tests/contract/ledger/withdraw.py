@@ -8,10 +8,10 @@ import pytest
 
 from tests.contract.given import HOUR_S, OUTCOMES, Clock, at_once
 from tests.contract.ledger.steps import Steps
-from workq.incarnation import Incarnation
 from workq.ledger import Ledger, WhichOpen
 from workq.ledger.database import Database
-from workq.task import Dead, Done, Failed, State
+from workq.values.incarnation import Incarnation
+from workq.values.task import Dead, Done, Failed, State
 
 ALL = WhichOpen()
 OPEN = (State.READY, State.WAITING, State.RUNNING)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tests.contract.given import LONG_S, Clock, at_once, incarnation
 from tests.contract.ledger.steps import Steps
-from workq.incarnation import Incarnation
 from workq.ledger import Evidence, Ledger
 from workq.ledger.database import Database
-from workq.task import Claim, Done, State
+from workq.values.incarnation import Incarnation
+from workq.values.task import Claim, Done, State
 
 
 class WorkersContract(Steps):

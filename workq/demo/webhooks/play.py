@@ -24,7 +24,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from workq.delivery import DELIVERY_OPEN, QUEUE, TASK_NAME, DeliveryState, EndpointState, WhichDeliveries
 from workq.demo.kill import Killed, kill_one
 from workq.demo.stage import folder_for, private_servers, working, write_settings
 from workq.demo.watch import STALL_S, GaveUp, Watch
@@ -32,10 +31,11 @@ from workq.demo.webhooks.proof import Recorded, Tally, tally
 from workq.demo.webhooks.roles import EVENTS, LEAVING, SLOW, STEADY, Role, UntilItLeaves, the_five
 from workq.demo.webhooks.shop import Move, Shop, moves_of
 from workq.errors import MissingExtra
+from workq.lab.environment import only_workq_variables
 from workq.ledger.migrate import migrate
-from workq.task import State, Task
-from workq.testing.environment import only_workq_variables
+from workq.values.task import State, Task
 from workq.webhooks.signing import new_secret
+from workq.webhooks.values import DELIVERY_OPEN, QUEUE, TASK_NAME, DeliveryState, EndpointState, WhichDeliveries
 
 if TYPE_CHECKING:
     from workq.app import WorkQueue

@@ -10,13 +10,13 @@ from datetime import datetime
 from typing import Protocol
 
 from workq.ledger.answers import HintRows, LimitRow, NewSchedule, ScheduleRow, SequenceRow, Unpublished
-from workq.task import Claim, NewTask
+from workq.values.task import Claim, NewTask
 
 
 class Flow(Protocol):
     """This part of what every ledger promises."""
 
-    # -- schedules (see ticks.py)
+    # -- schedules (see tick.py)
 
     def schedule(self, given: NewSchedule) -> bool:
         """Let something tick, or change what stands under that name; False when it stands so already.

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from sqlalchemy import Connection
 
-from workq.job import (
+from workq.jobs.values import (
     Begun,
     Bookmark,
     FailedGroup,
@@ -26,7 +26,7 @@ from workq.job import (
     Tended,
 )
 from workq.ledger.answers import HintRows, PrunedJobs, Unpublished
-from workq.task import Claim, FailedItem, NewSubtask, Result
+from workq.values.task import Claim, FailedItem, NewSubtask, Result
 
 
 class Jobs(Protocol):

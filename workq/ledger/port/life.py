@@ -11,9 +11,9 @@ from typing import Any, Protocol
 
 from sqlalchemy import Connection
 
-from workq.incarnation import Incarnation
 from workq.ledger.answers import Hinted, HintRows, Look, Marker, Settled, Unpublished, WorkerRow
-from workq.task import Claim, Enqueued, NewSubtask, NewTask, Settlement
+from workq.values.incarnation import Incarnation
+from workq.values.task import Claim, Enqueued, NewSubtask, NewTask, Settlement
 
 
 class Life(Protocol):
@@ -61,7 +61,7 @@ class Life(Protocol):
         """
         ...
 
-    # -- the proof of loss (see marker.py)
+    # -- the proof of loss (see lost_hints.py)
 
     def lines(self, *, slack_s: float) -> list[str]:
         """The queues with tasks that have a hint, are due for `slack_s`, and unclaimed: their hints may be lost.

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from workq.ledger.answers import CancelAnswer, DeadGroup, Pause, Unpublished, Which, WhichOpen
-from workq.task import State
+from workq.values.task import State
 
 
 class People(Protocol):

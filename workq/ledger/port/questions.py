@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Protocol
 
 from workq.ledger.answers import Company, Counts, Standing
-from workq.task import Event, State, Task
+from workq.values.task import Event, State, Task
 
 
 class Questions(Protocol):
@@ -53,7 +53,7 @@ class Questions(Protocol):
         """Whether any task of these queues could be claimed now, or waits for its limit. None of a paused one can."""
         ...
 
-    # -- questions of operators (see report.py and meters.py)
+    # -- questions of operators (see diagnose/why.py and diagnose/meters.py)
 
     def standings(self, task_ids: Iterable[str]) -> dict[str, Standing]:
         """Where these tasks stand in every detail; an id that the ledger does not know is missing in the answer."""

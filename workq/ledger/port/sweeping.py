@@ -188,7 +188,7 @@ class Sweeping(Protocol):
         """
         ...
 
-    # -- rebuild (see rebuild.py)
+    # -- rebuild (see recovery/rebuild.py)
 
     def open_queues(self) -> list[str]:
         """The queues with tasks that are ready or waiting."""

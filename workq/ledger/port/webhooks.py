@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from workq.delivery import (
+from workq.ledger.answers import HintRows, PrunedWebhooks, Retention, Unpublished
+from workq.webhooks.values import (
     AttemptRow,
     Cause,
     DeliveryRow,
@@ -22,7 +23,6 @@ from workq.delivery import (
     SentTo,
     WhichDeliveries,
 )
-from workq.ledger.answers import HintRows, PrunedWebhooks, Retention, Unpublished
 
 
 class Webhooks(Protocol):

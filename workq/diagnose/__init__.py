@@ -1,0 +1,1 @@
+"""Diagnose: questions about the whole. What is here changes nothing, apart from `audit`'s mending."""

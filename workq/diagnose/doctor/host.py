@@ -1,0 +1,105 @@
+"""This installation: versions, the extras that the settings need, and clocks."""
+
+from __future__ import annotations
+
+import platform
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from importlib import metadata
+from importlib.util import find_spec
+from typing import Final
+
+import psutil
+
+from workq import __version__
+from workq.config import masked
+from workq.diagnose.doctor import Check, Level
+from workq.errors import ConfigError
+
+SKEW_MAX_S: Final = 2.0
+"""Clocks that differ by more are a finding. Nothing depends on it but the due times that producers compute."""
+_REAPED_S: Final = 0.5
+"""A process that waits for its children has waited for all that ended so long ago."""
+_LIBRARIES: Final = (
+    "sqlalchemy",
+    "msgspec",
+    "click",
+    "apscheduler",
+    "psutil",
+    "rich",
+    "pika",
+    "redis",
+    "psycopg",
+    "PyMySQL",
+)
+_NEEDS: Final = {
+    "postgresql": ("psycopg", "postgres"),
+    "mysql": ("pymysql", "mysql"),
+    "amqp": ("pika", "rabbitmq"),
+    "redis": ("redis", "redis"),
+}
+
+
+def versions() -> Iterator[Check]:
+    """Of workq, Python and the libraries; and whether this host knows the year."""
+    found = [f"{name} {version}" for name in _LIBRARIES if (version := _version_of(name)) is not None]
+    yield Check("versions", Level.OK, f"workq {__version__}, Python {platform.python_version()} on {sys.platform}")
+    yield Check("versions", Level.OK, ", ".join(found))
+    year = datetime.now(UTC).year
+    if not 2025 <= year < 2100:
+        yield Check("clock", Level.WARNING, f"this host says that it is {year}; set its clock")
+
+
+def first_process() -> Iterator[Check]:
+    """Process 1 gets all that handlers leave behind: does it wait for them?"""
+    ended = _zombies_of_first()
+    if ended:
+        time.sleep(_REAPED_S)
+        ended &= _zombies_of_first()
+    if ended:
+        yield Check(
+            "processes",
+            Level.WARNING,
+            f"process 1 here does not wait for its children: {len(ended)} that have ended "
+            "stay as zombies, until no process can start any more; let workq worker be process 1, or give the "
+            "container an init (docker run --init)",
+        )
+
+
+def _zombies_of_first() -> set[int]:
+    found = psutil.process_iter(["ppid", "status"])
+    return {one.pid for one in found if one.info["ppid"] == 1 and one.info["status"] == psutil.STATUS_ZOMBIE}
+
+
+def require(kind: str, url: str) -> None:
+    """The client library of a URL is installed.
+
+    Raises:
+        ConfigError: it is not; the message names the extra.
+    """
+    module, extra = _NEEDS[kind]
+    if find_spec(module) is None:
+        raise ConfigError(f"{masked(url)} needs the client library {module}; install the extra [{extra}]")
+
+
+def skew(what: str, theirs: datetime, asked: datetime, told: datetime) -> Check:
+    """Compare a server's clock with this host's, read before and after."""
+    middle = asked + (told - asked) / 2
+    skew_s = (theirs - middle).total_seconds()
+    slack_s = (told - asked).total_seconds() / 2
+    if abs(skew_s) > SKEW_MAX_S + slack_s:
+        return Check(
+            "clock",
+            Level.WARNING,
+            f"the clock of {what} is {abs(skew_s):.1f} s {'ahead of' if skew_s > 0 else 'behind'} this host's; use NTP",
+        )
+    return Check("clock", Level.OK, f"{what} and this host agree within {SKEW_MAX_S:g} s")
+
+
+def _version_of(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None

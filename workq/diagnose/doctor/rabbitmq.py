@@ -1,0 +1,172 @@
+"""RabbitMQ, as far as AMQP tells: who answers, and whether the queues that exist are those that workq declares.
+
+AMQP has no question for policies, alarms and members of queues: management.py asks the management API for them.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from workq.config import Settings, masked
+from workq.diagnose.doctor import Check, Level
+from workq.diagnose.doctor.host import require
+from workq.values.lane import all_of
+
+if TYPE_CHECKING:
+    from workq.broker.amqp import Address
+
+VERSION_MIN: Final = (3, 10)
+CONNECT_S: Final = 3.0
+ANSWER_S: Final = 5.0
+
+
+def look(settings: Settings, queues: tuple[str, ...]) -> Iterator[Check]:
+    """Everything about the broker. `queues` are those of the application.
+
+    Raises:
+        BrokerUnavailable, ConfigError: it cannot be looked at.
+    """
+    url = settings.broker
+    if url is None:
+        yield Check("broker", Level.OK, "embedded: the ledger carries the hints")
+        return
+    require("amqp", url)
+    host, user = urlsplit(url).hostname or "", urlsplit(url).username
+    if user in (None, "guest") and not _is_loopback(host):
+        yield Check(
+            "broker",
+            Level.WARNING,
+            f"{masked(url)} logs in as guest, whom RabbitMQ admits from its own host only; create a user",
+        )
+    from workq.broker.amqp import Address
+    from workq.broker.delays import delays_of
+    from workq.broker.rabbitmq import RabbitMQBroker
+    from workq.broker.topology import Topology
+    from workq.diagnose.doctor import management
+
+    broker = RabbitMQBroker(
+        url,
+        namespace=settings.namespace,
+        queue_type=settings.queue_type,
+        ladder=settings.ladder,
+        heartbeat_s=settings.times.amqp_heartbeat_s,
+        confirm_s=settings.times.confirm_s,
+    )
+    try:
+        server = broker.check()
+    finally:
+        broker.close()
+    yield Check("broker", Level.OK, f"{masked(url)}: {server}")
+    number = _number(server)
+    if number and number < VERSION_MIN:
+        yield Check("broker", Level.WARNING, f"{server} is older than 3.10, the oldest that workq is tested with")
+    delays = delays_of(settings.ladder)
+    if delays.is_late:
+        yield Check(
+            "broker",
+            Level.OK,
+            f"delays go by {settings.ladder}: a delayed task, or a retry, starts up to {delays.late_max_s:g} s late; "
+            "when its hint is lost, that is found so much later, too",
+        )
+    topology, address = Topology(settings.namespace, settings.queue_type, delays), Address.parse(url)
+    missing = _missing_right(topology, address)
+    if missing is not None:
+        yield Check("broker", Level.ERROR, missing)
+        return
+    yield from _declared(topology, address, queues)
+    yield from management.look(topology, address, queues)
+
+
+def _missing_right(topology: Any, address: Address) -> str | None:
+    """What this user may not do, and what to grant; None: nothing.
+
+    A queue of this connection alone, which goes with it, is declared as one of workq's: RabbitMQ asks for the right to
+    configure it, to read it and, because of its dead letters, to write where hints are published.
+    """
+    name = topology.turn_lock(f"doctor-{secrets.token_hex(8)}")
+    dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": topology.quarantine}
+    reasons: list[str] = []
+
+    def ask(channel: Any, done: Callable[[Any], None]) -> None:
+        channel.queue_declare(name, exclusive=True, arguments=dead, callback=done)
+
+    code = _asked(address, ask, reasons)
+    return str(topology.refusal(code, reasons[0])) if code else None
+
+
+def _declared(topology: Any, address: Address, queues: Sequence[str]) -> Iterator[Check]:
+    """Whether queues that exist are as this application declares them. Missing ones are not created."""
+    bands = [band for queue in queues for band in all_of(queue)]
+    existing = [queue for queue in bands if _exists(address, topology.main_queue(queue))]
+    if not existing:
+        return
+    if not _exists(address, topology.quarantine):
+        yield Check(
+            "broker",
+            Level.WARNING,
+            f"queue {topology.quarantine} is missing: what RabbitMQ gives up and what is not ours is dropped unseen; "
+            "restart the workers, which declare it, or see who deletes it",
+        )
+        return  # to declare a main queue would declare it too, and nothing is created here
+    for queue in existing:
+        refusal = _refusal(topology, address, queue)
+        if refusal is not None:
+            yield Check("broker", Level.ERROR, refusal)
+
+
+def _exists(address: Address, name: str) -> bool:
+    """Whether there is a queue of that name: a passive declaration, which creates nothing."""
+
+    def ask(channel: Any, done: Callable[[Any], None]) -> None:
+        channel.queue_declare(name, passive=True, callback=done)
+
+    return _asked(address, ask) != 404
+
+
+def _refusal(topology: Any, address: Address, queue: str) -> str | None:
+    """Why the broker refuses our declaration of an existing queue; None if it accepts it."""
+    reasons: list[str] = []
+    code = _asked(address, lambda channel, done: topology.declare(channel, queue, done), reasons)
+    return str(topology.refusal(code, reasons[0])) if code in (403, 405, 406) else None
+
+
+def _asked(
+    address: Address, ask: Callable[[Any, Callable[[Any], None]], None], reasons: list[str] | None = None
+) -> int:
+    """Ask on a channel of its own: 0 when it was answered, or the code with which the broker closed the channel.
+
+    Raises:
+        BrokerUnavailable: no answer, or the connection broke.
+    """
+    from pika.exceptions import ChannelClosedByBroker
+
+    from workq.broker.amqp import converse
+
+    def talk(connection: Any, answer: Callable[[int | Exception], None]) -> None:
+        def closed(_channel: Any, reason: Exception) -> None:
+            if isinstance(reason, ChannelClosedByBroker):
+                if reasons is not None:
+                    reasons.append(reason.reply_text)
+                answer(reason.reply_code)
+
+        def opened(channel: Any) -> None:
+            channel.add_on_close_callback(closed)
+            ask(channel, lambda _: answer(0))
+
+        connection.channel(on_open_callback=opened)
+
+    parameters = address.parameters(name="workq doctor", heartbeat_s=20.0, connect_s=CONNECT_S)
+    return converse(parameters, address, talk, deadline_s=ANSWER_S)
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "localhost" or host == "::1" or host.startswith("127.")
+
+
+def _number(server: str) -> tuple[int, ...]:
+    found = re.search(r"(\d+)\.(\d+)", server)
+    return (int(found[1]), int(found[2])) if found else ()

@@ -1,0 +1,130 @@
+"""What lies about in a ledger that nobody looks after: no sweep, queues without workers, workers that nobody reaps.
+
+And what the meters say of the last day.
+
+A queue that is merely long is no finding: who sees that it grows decides (`workq status`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from workq.config import Settings
+from workq.config.sqlite import is_there, sqlite_file
+from workq.diagnose.doctor import Bounds, Check, Level
+from workq.values.lane import queue_of
+from workq.values.plural import counted
+
+if TYPE_CHECKING:
+    from workq.ledger import Ledger
+
+SWEEPS_MISSED_MAX: Final = 12
+"""So many periods without a sweep are a finding: a minute, with the default times."""
+NAMED_MAX: Final = 5
+COUNTED_MAX: Final = 1000
+METERS_S: Final = 86400.0
+"""How far back the meters look: a day."""
+
+
+def look(settings: Settings) -> Iterator[Check]:
+    """The state of the work, as far as it says that something is missing.
+
+    Raises:
+        LedgerUnavailable: it cannot be looked at.
+    """
+    from workq.ledger.database import Database
+    from workq.ledger.sql import SqlLedger
+
+    file = sqlite_file(settings.ledger)
+    if file is not None and not is_there(file):
+        return
+    database = Database(
+        settings.ledger, namespace=settings.namespace, statement_timeout_s=settings.times.statement_s, makes=False
+    )
+    try:
+        yield from examine(SqlLedger(database), settings)
+    finally:
+        database.close()
+
+
+def examine(ledger: Ledger, settings: Settings) -> Iterator[Check]:
+    """The same, of a ledger that is open."""
+    times, bounds = settings.times, Bounds.of(settings.times)
+    counts = ledger.counts()
+    is_open = any(one.ready or one.waiting or one.running for one in counts.queues.values())
+    swept_for_s = ledger.swept_for_s()
+    sweep = "each `workq worker` sweeps; without one, run `workq sweep` from cron"
+    if is_open and swept_for_s is not None and swept_for_s > SWEEPS_MISSED_MAX * times.sweep_s:
+        yield Check("tasks", Level.WARNING, f"no sweep ran for {swept_for_s:.0f} s: nothing lost is found; {sweep}")
+    overdue = ledger.take_unpublished(limit=COUNTED_MAX, grace_s=bounds.unpublished_s, horizon_s=0.0, dry_run=True)
+    if overdue:
+        yield Check(
+            "tasks",
+            Level.WARNING,
+            f"{_many(len(overdue), 'is due and has', 'are due and have')} no confirmed hint for more than "
+            f"{bounds.unpublished_s:.0f} s: no "
+            f"sweep publishes them, or the broker refuses; {sweep}",
+        )
+    rows = ledger.workers()
+    silent = [row for row in rows if row.beat_age_s > bounds.dead_host_s]
+    if silent:
+        yield Check(
+            "tasks",
+            Level.WARNING,
+            f"{counted(len(silent), 'worker has', 'workers have')} not beaten for more than {bounds.dead_host_s:.0f} s "
+            f"and nobody has reaped: {_named(row.id for row in silent)}; {sweep}",
+        )
+    served = {queue for row in rows if row.beat_age_s <= times.lease_s for queue in row.queues}
+    unserved = {name: one.ready for name, one in counts.queues.items() if one.ready and queue_of(name) not in served}
+    if unserved and (counts.oldest_ready_s or 0.0) > times.lease_s:
+        yield Check(
+            "tasks",
+            Level.WARNING,
+            f"no live worker serves {_named(f'{name} ({ready} ready)' for name, ready in unserved.items())}: start one "
+            "with --queues, or see why none runs: workq worker ls",
+        )
+
+    if counts.unknown:
+        named = _named(
+            f"{one.name} ({one.tasks:,} of them, since {one.since:%Y-%m-%dT%H:%M:%SZ})" for one in counts.unknown
+        )
+        yield Check(
+            "tasks",
+            Level.WARNING,
+            f"tasks wait for a worker that knows their names, {named}: start workers of the application that registers "
+            f"them; each is dead as no_handler {times.no_handler_wait_s:g} s after the first look",
+        )
+    yield from _meters(ledger, settings)
+
+
+def _meters(ledger: Ledger, settings: Settings) -> Iterator[Check]:
+    """What happened lately, beside what was promised."""
+    from workq.diagnose.meters import measure  # which needs the bounds of this package
+
+    found = measure(ledger, settings.times, within_s=METERS_S)
+    for finding in found.findings:
+        yield Check("meters", Level.WARNING, finding)
+    if found.starts and not found.findings:
+        twice, causes = sum(found.duplicates.values()), ", ".join(f"{n} {one}" for one, n in found.duplicates.items())
+        yield Check(
+            "meters",
+            Level.OK,
+            f"in the last {METERS_S / 3600:.0f} hours: starts {found.starts}, started twice {twice}"
+            + (f" ({causes})" if causes else "")
+            + (f", of {found.assumed} nobody saw whether the first attempt had begun" if found.assumed else "")
+            + f", late results {found.late_results}, hints lost and sent again {found.hints_lost}",
+        )
+
+
+def _many(count: int, one: str, many: str) -> str:
+    return (
+        f"{COUNTED_MAX} tasks or more {many}"
+        if count >= COUNTED_MAX
+        else counted(count, f"task {one}", f"tasks {many}")
+    )
+
+
+def _named(names: Iterable[str]) -> str:
+    found = list(names)
+    return ", ".join(found[:NAMED_MAX]) + (f" and {len(found) - NAMED_MAX} more" if len(found) > NAMED_MAX else "")

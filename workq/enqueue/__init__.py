@@ -1,0 +1,1 @@
+"""Enqueue: a task is recorded, and its hint is published."""

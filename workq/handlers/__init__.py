@@ -1,0 +1,1 @@
+"""Handlers: what a user writes, and what a handler may ask for while it runs."""

@@ -1,0 +1,1 @@
+"""Lab: private servers, measurements and the fault suite. No worker imports it."""

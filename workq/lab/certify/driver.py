@@ -1,0 +1,187 @@
+"""The driver: producers that enqueue at a given rate whatever happens to the servers, and write down each call.
+
+It keeps little work waiting (about two seconds of it), so that the time until a task is done tells about the fault and
+not about a backlog. A producer that is held up by a fault does not make up for it afterwards.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from random import Random
+from typing import Final, assert_never
+
+from workq.app import WorkQueue
+from workq.errors import CommitUnknown, Unavailable
+from workq.handlers.handler import Handler
+from workq.lab.certify import witness
+from workq.lab.certify.journal import Answer, Entry, Journal, Kind
+from workq.lab.certify.witness import Testimony
+from workq.ledger import CancelAnswer
+from workq.values.task import Enqueued
+
+PRODUCERS: Final = 2
+AHEAD_S: Final = 2.0
+"""So much work may wait."""
+_KINDS: Final = {
+    Kind.MANY: 50,
+    Kind.ONE: 30,
+    Kind.DELAYED: 8,
+    Kind.FAILING: 6,
+    Kind.DOOMED: 2,
+    Kind.KEYED: 2,
+    Kind.CANCELLED: 2,
+}
+"""How often each kind of call is made, relatively."""
+_LONG_S: Final = (0.05, 0.6)
+_PILE_MIN: Final = 50
+_PILE_MAX: Final = 400
+_PILE_S: Final = 2.0
+"""How many tasks are piled up at once, at least and at most, and how long all workers are busy with them."""
+_BUSY: Final = 0.4
+"""Some tasks take longer, enough of them to keep this part of all threads busy: every fault finds some running."""
+
+
+class Driver:
+    """Enqueues in threads of its own from `start` until `stop`."""
+
+    def __init__(
+        self, app: WorkQueue, journal: Journal, testimony: Testimony, *, rate: float, threads: int, seed: int
+    ) -> None:
+        """`threads`: how many tasks can run at once."""
+        self._app = app
+        self._journal = journal
+        self._testimony = testimony
+        self._rate = rate
+        self._threads_max = threads
+        self._long = min(0.5, _BUSY * threads / (rate * sum(_LONG_S) / 2.0))
+        self._work: Handler[..., object] = app.task(
+            name=witness.work.name,
+            queue=witness.QUEUE,
+            failures_max=witness.work.defaults.failures_max,
+            crashes_max=witness.work.defaults.crashes_max,
+        )(witness.work.function)
+        self._doomed: Handler[..., object] = app.task(
+            name=witness.doomed.name,
+            queue=witness.QUEUE,
+            failures_max=witness.doomed.defaults.failures_max,
+            crashes_max=witness.doomed.defaults.crashes_max,
+        )(witness.doomed.function)
+        self._stopped = threading.Event()
+        self._threads = [
+            threading.Thread(
+                target=self._produce, args=(Random(f"{seed} producer {n}"),), name=f"certify-{n}", daemon=True
+            )
+            for n in range(PRODUCERS)
+        ]
+
+    def start(self) -> None:
+        """Begin."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, *, timeout_s: float) -> bool:
+        """Make no new call, and wait for those under way; False when one has not returned in time."""
+        self._stopped.set()
+        deadline = time.monotonic() + timeout_s
+        for thread in self._threads:
+            if thread.ident is not None:  # it was started
+                thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def pile_up(self) -> None:
+        """Enqueue in one call what keeps all workers busy for a while."""
+        entry = self._journal.begin(Kind.MANY, max(_PILE_MIN, min(_PILE_MAX, int(_PILE_S * self._testimony.pace))))
+        seconds = _PILE_S / len(entry.numbers) * self._threads_max
+        self._many(entry, [{"number": number, "seconds": seconds} for number in entry.numbers])
+
+    def _ahead(self) -> float:
+        """How many tasks may wait: some seconds of the rate, or of what this machine can do if that is less."""
+        return AHEAD_S * max(4.0 * self._threads_max, min(self._rate, self._testimony.pace))
+
+    def _produce(self, rng: Random) -> None:
+        next_at = time.monotonic()
+        while not self._stopped.is_set():
+            if self._journal.acknowledged - len(self._testimony.finished) > self._ahead():
+                self._stopped.wait(0.05)
+                next_at = time.monotonic()
+                continue
+            count = self._call(rng)
+            next_at = max(next_at, time.monotonic() - 0.5) + count * PRODUCERS / self._rate
+            self._stopped.wait(max(0.0, next_at - time.monotonic()))
+
+    def _call(self, rng: Random) -> int:
+        """One call of a kind that chance chooses; answers how many tasks it was for."""
+        kind = rng.choices(list(_KINDS), weights=list(_KINDS.values()))[0]
+        match kind:
+            case Kind.ONE:
+                entry = self._journal.begin(kind, 1)
+                self._one(entry, lambda number: self._work.enqueue(number, self._seconds(rng)))
+            case Kind.MANY:
+                entry = self._journal.begin(kind, rng.randint(10, max(11, min(500, int(self._rate / 4)))))
+                self._many(entry, [{"number": number, "seconds": self._seconds(rng)} for number in entry.numbers])
+            case Kind.DELAYED:
+                delay_s = round(rng.uniform(0.2, 4.0), 1)
+                entry = self._journal.begin(kind, 1, delay_s=delay_s)
+                self._one(entry, lambda number: self._work.options(delay_s=delay_s).enqueue(number, self._seconds(rng)))
+            case Kind.FAILING:
+                failures = rng.randint(1, 2)
+                entry = self._journal.begin(kind, 1)
+                self._one(entry, lambda number: self._work.enqueue(number, self._seconds(rng), failures))
+            case Kind.DOOMED:
+                entry = self._journal.begin(kind, 1)
+                self._one(entry, self._doomed.enqueue)
+            case Kind.KEYED:
+                entry = self._journal.begin(kind, 1)
+                keyed = self._work.options(key=f"number-{entry.numbers.start}")
+                self._one(entry, keyed.enqueue)
+                self._one(self._journal.again(entry), keyed.enqueue)
+            case Kind.CANCELLED:
+                entry = self._journal.begin(kind, 1, delay_s=2.0)
+                self._one(entry, self._work.options(delay_s=2.0).enqueue)
+                if entry.answer is Answer.ACKNOWLEDGED:
+                    self._cancel(entry)
+            case _:
+                assert_never(kind)
+        return len(entry.numbers)
+
+    def _one(self, entry: Entry, enqueue: Callable[[int], Enqueued]) -> None:
+        self._ask(entry, lambda: (enqueue(entry.numbers.start).id,))
+
+    def _many(self, entry: Entry, calls: list[dict[str, object]]) -> None:
+        def enqueue() -> tuple[str, ...]:
+            self._work.enqueue_many(calls)  # one transaction: no more than produce.CHUNK
+            return ()
+
+        self._ask(entry, enqueue)
+
+    def _ask(self, entry: Entry, call: Callable[[], tuple[str, ...]]) -> None:
+        try:
+            ids = call()
+        except CommitUnknown as error:
+            self._journal.end(entry, Answer.UNKNOWN, error=str(error))
+        except Unavailable as error:
+            self._journal.end(entry, Answer.REFUSED, error=str(error))
+        except Exception as error:  # nobody should ever see it: the auditor reports it
+            self._journal.trouble.append(f"enqueue ({entry.kind}) raised {type(error).__name__}: {error}")
+            self._journal.end(entry, Answer.UNKNOWN, error=f"{type(error).__name__}: {error}")
+        else:
+            self._journal.end(entry, Answer.ACKNOWLEDGED, ids=ids)
+
+    def _cancel(self, entry: Entry) -> None:
+        try:
+            answer = self._app.cancel(entry.ids[0], reason="certify")
+        except Unavailable:
+            return
+        except Exception as error:  # nobody should ever see it: the auditor reports it
+            self._journal.trouble.append(f"cancel raised {type(error).__name__}: {error}")
+            return
+        if answer is CancelAnswer.CANCELLED:
+            self._journal.cancelled(entry)
+
+    def _seconds(self, rng: Random) -> float:
+        """Most tasks take next to nothing."""
+        if rng.random() < self._long:
+            return round(rng.uniform(*_LONG_S), 3)
+        return round(rng.uniform(0.0, 0.005), 4)

@@ -1,0 +1,151 @@
+"""A private RabbitMQ: a node and its epmd, their settings, and how the node shows that it is ours."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from workq.lab.servers import ports
+from workq.lab.servers.server import ANSWER_LIMIT_S, PortTakenError, Server, find_program
+
+
+class RabbitMQ(Server):
+    """A private RabbitMQ node without plugins: `guest` / `guest` on 127.0.0.1, two schedulers, its own epmd.
+
+    Debian's command drops root for the account `rabbitmq` and reads /etc; this calls the server's own script instead,
+    which `exec`s the Erlang machine: `pid` is the broker itself. epmd (Erlang's port mapper) is our child as well, on a
+    port of its own; it outlives `kill()` and ends with `stop()`.
+
+    RabbitMQ 3.10 writes the name of a new quorum queue to disk a second after it confirmed the declaration. A queue
+    that a `kill()` caught in that second comes back dead: declaring it succeeds, every other operation hangs for 30 to
+    65 s and ends with 541, and only deleting it helps. `wait_registered()` is for tests that are not about that.
+    """
+
+    name = "RabbitMQ"
+
+    def __init__(self, folder: Path | None, options: Sequence[str]) -> None:
+        scripts = [Path("/usr/lib/rabbitmq/bin")]
+        self._server = find_program("rabbitmq-server", package="rabbitmq-server", places=scripts)
+        self._ctl = find_program("rabbitmqctl", package="rabbitmq-server", places=scripts)
+        self._epmd = find_program("epmd", package="erlang-base")
+        self._dist_port = 0
+        self._epmd_port = 0
+        super().__init__(folder, options)
+        cookie = self.folder / ".erlang.cookie"
+        cookie.write_text(secrets.token_hex(16))
+        cookie.chmod(0o400)
+        (self.folder / "rabbitmq-env.conf").touch()
+        (self.folder / "enabled_plugins").write_text("[].\n")
+
+    @property
+    def url(self) -> str:
+        return f"amqp://guest:guest@127.0.0.1:{self.port}/"
+
+    @property
+    def node(self) -> str:
+        """The Erlang node's name; the data on disk belongs to it."""
+        return f"workq-{self.port}@localhost"
+
+    def ctl(self, *args: str) -> str:
+        """Run `rabbitmqctl` against this node and return what it printed. Takes half a second.
+
+        Raises:
+            ServerFailed: the command failed; its message is included.
+        """
+        if not self.is_running:
+            raise RuntimeError(f"{self.name} is not running: rabbitmqctl would start an epmd that nobody ends")
+        return self._tell([self._ctl, "--quiet", *args])
+
+    def wait_registered(self, queue: str) -> None:
+        """Return when a quorum queue of the default virtual host, just declared, is sure to survive `kill()`."""
+        names = self._data / self.node / "quorum" / self.node / "names.dets"
+        deadline = time.monotonic() + self._start_limit_s
+        while f"%2F_{queue}".encode() not in names.read_bytes():
+            if time.monotonic() > deadline:
+                raise self._failed(f"has no quorum queue {queue!r} on disk")
+            time.sleep(0.02)
+
+    def _choose_ports(self) -> None:
+        self.port, self._dist_port, self._epmd_port = ports.free_port(), ports.free_port(), ports.free_port()
+
+    def _prepare(self) -> None:
+        self._data.mkdir(exist_ok=True)
+        settings = [
+            f"listeners.tcp.1 = 127.0.0.1:{self.port}",
+            "log.console = true",
+            "log.console.use_colors = off",
+            "log.file = false",
+            *self.options,
+        ]
+        (self.folder / "rabbitmq.conf").write_text("\n".join([*settings, ""]))
+        if all(helper.poll() is not None for helper in self._helpers):
+            self._start_epmd()
+
+    def _start_epmd(self) -> None:
+        """Without a running epmd the broker would start one that survives it."""
+        epmd = self._spawn([self._epmd, "-port", str(self._epmd_port), "-address", "127.0.0.1"])
+        self._helpers = [epmd]
+        self._tell_guardian()
+        deadline = time.monotonic() + ANSWER_LIMIT_S
+        while not ports.listens(self._epmd_port, epmd.pid):
+            if epmd.poll() is not None:
+                raise PortTakenError
+            if time.monotonic() > deadline:
+                raise self._failed("has an epmd that does not listen")
+            time.sleep(0.01)
+
+    def _command(self) -> list[str]:
+        return [self._server]
+
+    def _environment(self) -> dict[str, str]:
+        mine = {
+            "ERL_CRASH_DUMP_BYTES": "0",
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "ERL_EPMD_PORT": str(self._epmd_port),
+            "RABBITMQ_ADVANCED_CONFIG_FILE": str(self.folder / "advanced.config"),  # does not exist; /etc has one
+            "RABBITMQ_CONFIG_FILE": str(self.folder / "rabbitmq.conf"),
+            "RABBITMQ_CONF_ENV_FILE": str(self.folder / "rabbitmq-env.conf"),
+            "RABBITMQ_CTL_DIST_PORT_MAX": "0",  # any free port: the default is a range of eleven
+            "RABBITMQ_CTL_DIST_PORT_MIN": "0",
+            "RABBITMQ_CTL_ERL_ARGS": "+S 1:1 +sbwt none",
+            "RABBITMQ_DIST_PORT": str(self._dist_port),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.folder / "enabled_plugins"),
+            "RABBITMQ_LOG_BASE": str(self.folder / "log"),
+            "RABBITMQ_MNESIA_BASE": str(self._data),
+            "RABBITMQ_NODENAME": self.node,
+            "RABBITMQ_PLUGINS_EXPAND_DIR": str(self.folder / "plugins"),
+            "RABBITMQ_SCHEDULER_BIND_TYPE": "u",  # do not bind to cores: several private nodes may share two
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 2:2 -kernel inet_dist_use_interface {127,0,0,1}",
+            "RUNNING_UNDER_SYSTEMD": "true",  # makes the script exec the Erlang machine, and SIGTERM orderly
+        }
+        return super()._environment() | mine
+
+    def _answer(self) -> str | None:
+        """Ask for an AMQP connection, and leave at the greeting: it names the node, and comes after the boot."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=ANSWER_LIMIT_S) as connection:
+                connection.sendall(b"AMQP\x00\x00\x09\x01")
+                greeting = connection.recv(4096)
+        except OSError:
+            return None
+        if not greeting.startswith(b"\x01") or f"workq-{self.port}@".encode() not in greeting:
+            return None
+        home = Path(self._server).resolve().parent.parent.name
+        return home.rpartition("-")[2]
+
+
+def start_rabbitmq(folder: Path | None = None, *, options: Sequence[str] = ()) -> RabbitMQ:
+    """Start a private RabbitMQ.
+
+    Args:
+        folder: where its own folder is made; the system's temporary folder by default.
+        options: more lines for its rabbitmq.conf, for example `consumer_timeout = 10000`.
+
+    Raises:
+        ServerMissing: it is not installed.
+        ServerFailed: it could not be started.
+    """
+    return RabbitMQ(folder, options).first_start()

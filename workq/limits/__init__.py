@@ -1,0 +1,1 @@
+"""Limits: how many tasks run at once, or in a time."""

@@ -1,0 +1,1 @@
+"""Operations: what a person may decide."""

@@ -1,0 +1,1 @@
+"""Recovery: what returns the tasks of the dead and the hints that were lost."""

@@ -1,0 +1,1 @@
+"""Schedules: tasks that come again by the clock."""

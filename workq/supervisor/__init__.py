@@ -1,0 +1,1 @@
+"""Supervisor: keeps the consumer processes of one `workq worker`, and buries those that died."""

@@ -1,0 +1,1 @@
+"""Values: what every part speaks of. They import nothing of ours but each other."""

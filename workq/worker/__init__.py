@@ -1,0 +1,1 @@
+"""Worker: one consumer process, from the hint to the settled task."""

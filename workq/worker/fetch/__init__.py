@@ -1,0 +1,1 @@
+"""Fetch: how tasks come to a worker; from three stores, or from one database."""

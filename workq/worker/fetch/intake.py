@@ -1,0 +1,185 @@
+"""Intake: what one incarnation takes in, from the queues to its pool. There are two ways, which share their two ends.
+
+three_stores.py is the way through three stores: fetch, hold, ack, claim. one_database.py is the way where all three are
+tables of one database: one transaction. Both begin with foreign.py and end with dispatch.py and refused.py.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
+
+from workq.broker import Consumer
+from workq.config import Settings
+from workq.handlers.handler import Registry
+from workq.logs.seldom import Seldom
+from workq.stores import Stores
+from workq.values.failpoints import reach
+from workq.values.lane import all_of
+from workq.values.task import Claim, HandedBack
+from workq.worker.dispatch import Dispatch
+from workq.worker.fetch.foreign import Arrivals
+from workq.worker.fetch.handover import Handover
+from workq.worker.fetch.refused import Missed
+from workq.worker.fetch.served_lanes import Pauses
+from workq.worker.holds import Held
+from workq.worker.lease import Heart
+from workq.worker.pool import Pool
+
+log = logging.getLogger("workq.intake")
+
+FETCH_WAIT_S = 0.2
+FULL_WAIT_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of one incarnation that its intake works with. `clock` and `wall` are those of its host."""
+
+    stores: Stores
+    me: str
+    queues: Sequence[str]
+    registry: Registry
+    settings: Settings
+    heart: Heart
+    held: Held
+    pool: Pool
+    rng: random.Random
+    admit: Callable[[set[str]], None]
+    """Of these limits, slots were taken: those who are parked get the next."""
+    clock: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
+
+
+class Intake(ABC):
+    """What the worker calls, and what both ways need. Used by one thread."""
+
+    def __init__(self, parts: Parts, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._stores = parts.stores
+        self._me = parts.me
+        self._queues = tuple(parts.queues)
+        self._times = parts.settings.times
+        self._heart = parts.heart
+        self._held = parts.held
+        self._pool = parts.pool
+        self._clock = parts.clock
+        self._seldom = Seldom(log)
+        self._arrivals = Arrivals(consumer, parts.stores.ledger, beat_s=self._times.beat_s, seldom=self._seldom)
+        self._missed = Missed(
+            parts.stores.ledger,
+            me=parts.me,
+            beat_s=self._times.beat_s,
+            kept_s=max(parts.settings.retention_s, parts.settings.dead_retention_s),
+            horizon_s=parts.stores.broker.horizon_s,
+            seldom=self._seldom,
+            wall=parts.wall,
+        )
+        self._handover = Handover()
+        self._pauses = Pauses(parts.stores.ledger, parts.queues, clock=parts.clock)
+        self._dispatch = Dispatch(
+            queues=[band for queue in parts.queues for band in all_of(queue)],
+            registry=parts.registry,
+            heart=parts.heart,
+            held=parts.held,
+            pool=parts.pool,
+            rng=parts.rng,
+            seldom=self._seldom,
+            no_handler_wait_s=self._times.no_handler_wait_s,
+            admit=parts.admit,
+            clock=parts.clock,
+        )
+
+    @property
+    @abstractmethod
+    def is_empty(self) -> bool:
+        """Whether nothing is in hand."""
+
+    @abstractmethod
+    def round(self) -> float:
+        """Claim what can start, and take in more. Answers for how many seconds there is nothing to do.
+
+        It waits for nothing but the consumer, and everything that it has in hand is in this object, so that whatever it
+        raises, the next round goes on where this one stopped.
+
+        Raises:
+            LeaseLost: this incarnation was reaped. Unavailable: a store is away; call again a little later.
+        """
+
+    def room(self) -> int:
+        """How many claims may be handed over now. May be called by any thread."""
+        if not self._handover.is_open or self._dispatch.is_reserved or not self._heart.is_trusted:
+            return 0
+        return max(0, self._pool.threads - 1 - self._pool.active - self._handover.count)
+
+    @property
+    def served(self) -> Container[str]:
+        """The queues of which something may start here. May be called by any thread."""
+        return self._pauses.open
+
+    def hand_over(self, claims: Sequence[Claim], *, asked_at: float) -> bool:
+        """Start these soon; False: this process leaves, and does not. May be called by any thread.
+
+        `asked_at`, by our clock, is before the ledger decided.
+        """
+        # known before anybody can start, and release them; whoever gets False hands them back, and releases them so
+        self._held.claimed(claims)
+        if not self._handover.put(claims, asked_at=asked_at):
+            return False
+        self._consumer.wake()
+        self._pool.wake()
+        return True
+
+    def _start_handed(self) -> None:
+        """What was handed over goes on; `_receive` says how it is held."""
+        waiting = self._handover.take(self._pool.lines)
+        if not waiting:
+            return
+        try:
+            reach("worker.before_takeover")
+            self._receive([claim for claims, _ in waiting for claim in claims])
+        except BaseException:  # nobody else knows of them
+            for claims, _ in waiting:
+                self._hand_back(claims)
+            raise
+        for claims, asked_at in waiting:
+            self._dispatch.give(claims, {claim.task_id: claim.queue for claim in claims}, asked_at=asked_at)
+
+    def _leave_handed(self) -> None:
+        """This process leaves: what was handed over and has not started goes back at no cost."""
+        self._handover.close()
+        for claims, _ in self._handover.take(self._pool.lines):
+            self._hand_back(claims)
+
+    def _hand_back(self, claims: Sequence[Claim]) -> None:
+        for claim in claims:
+            self._pool.take(claim, None, None, HandedBack())
+
+    @abstractmethod
+    def _receive(self, claims: Sequence[Claim]) -> None:
+        """Hold what was claimed before it was held."""
+
+    @abstractmethod
+    def give_back(self) -> bool:
+        """This process leaves: everything in hand and unclaimed becomes a hint again, or a mark in the ledger.
+
+        False when neither could be written: then it must be reaped instead of leaving in order.
+        """
+
+    def _fetch_what_is_open(self) -> None:
+        """No hints of a paused queue, and those of each band that is in use."""
+        if self._pauses.has_changed():
+            log.info(
+                "worker.serves",
+                extra={"queues": self._pauses.open, "paused": len(self._pauses.bands) - len(self._pauses.open)},
+            )
+            self._consumer.serve(self._pauses.open)
+
+    def flush_log(self) -> None:
+        """Tell what was counted and not told yet."""
+        self._seldom.flush()
+        self._dispatch.flush_log()

@@ -1,0 +1,580 @@
+"""Pool: runs attempts, from a claim to an outcome that waits to be settled.
+
+A process that is killed repeats what its threads ran, and no more: what had ended stands on the board with its outcome,
+and is settled by whoever buries the process.
+
+Several tasks may share one call (`batch=`): it takes one thread, each of them has its own line and outcome, and the
+first stands for all of them on their way. What still waits for such company is in linger.py.
+
+Plain handlers run in up to `threads` threads, and up to as many coroutines in one event loop; `limits` raises
+SoftTimeLimit in what runs too long. Every attempt has a line on the board from its start until it is settled. A thread
+here that dies of anything but its handler's exception ends the process (`on_death`): its attempt would stay unsettled.
+
+`begin` and `finish` are the two ends of one attempt, and may be called from anywhere; `dispatch` alone decides who
+calls them, and is what a simulation replaces.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import queue
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
+from contextvars import copy_context
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from workq.config import Times
+from workq.handlers.forks import end_if_child
+from workq.handlers.handler import Handler
+from workq.jobs.values import Bookmark, NewStep, Stepped
+from workq.ledger import Ledger
+from workq.values.failpoints import reach
+from workq.values.task import Claim, HandedBack, NewSubtask, Outcome, Settlement, State
+from workq.values.time_limit import Limit, whole
+from workq.worker.attempt import describe, raised, returned, run_async, run_sync, tell
+from workq.worker.batch import Together, call, call_async
+from workq.worker.crash_board import Board
+from workq.worker.linger import Group, Linger
+from workq.worker.loop import is_whole, new_event_loop, wait_for
+from workq.worker.pace import Pace
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+log = logging.getLogger("workq.pool")
+
+CLAIM_AHEAD_S = 0.05
+"""Claim about this much work ahead of what can start at once."""
+CLAIM_AHEAD_MAX = 600
+CLAIM_AHEAD_BYTES = 32 << 20
+"""Of payloads, about, by the largest that came lately: what is claimed ahead is in memory."""
+HAND_BACK_AFTER_S = 0.5
+"""What waits for a thread while none has begun or ended anything for this long is handed back."""
+LOOK_EVERY_S = 0.1
+"""How often soft limits are looked at."""
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One claim on its way through this process."""
+
+    claim: Claim
+    line: int
+    handler: Handler[..., Any] | None = None
+    arguments: Any = None
+    limit: Limit | None = None
+    start_by: float | None = None
+    """It has a slot in a rate, which ends then."""
+    is_started: bool = False
+    others: list[Attempt] | None = None
+    """It is the first of those that share a call, and these are the rest, if any. None: its handler takes no list."""
+
+    @property
+    def company(self) -> list[Attempt]:
+        """All that share its call."""
+        return [self, *(self.others or ())]
+
+
+class Pool:
+    """The attempts of one process. `on_finished` is told of each outcome, to settle it; thread-safe."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        board: Board,
+        *,
+        threads: int,
+        times: Times,
+        on_finished: Callable[[Settlement], None],
+        on_death: Callable[[], None],
+        rng: random.Random,
+        may_start: Callable[[], bool] = lambda: True,
+        give_way: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`may_start`: whether the lease can still be relied on; what may not start goes back at no cost.
+
+        `give_way`: what the event loop does between two rounds (see loop.py).
+        """
+        self.threads = threads
+        self.active = 0
+        """Claimed attempts without an outcome; those of one call count as one."""
+        self.started = 0
+        """Those of them whose handler runs."""
+        self.pace = Pace(threads)
+        self.linger = Linger(most=board.lines // 2, clock=clock)
+        """What waits to share a call (see dispatch.py): it takes no thread."""
+        self._ledger = ledger
+        self._board = board
+        self._times = times
+        self._on_finished = on_finished
+        self._on_death = on_death
+        self._rng = rng
+        self._may_start = may_start
+        self._give_way = give_way
+        self._clock = clock
+        self._context = copy_context()
+        """Each attempt has a copy of it, with what the application has set where it was imported."""
+        self._changed = threading.Condition()
+        self._lines: deque[int] = deque(range(board.lines))
+        self._lines_in_use: dict[tuple[str, str], int] = {}
+        """By task and token: the line of what has ended and is not settled."""
+        self._limited: dict[int, Attempt] = {}
+        self._inbox: queue.SimpleQueue[Attempt] = queue.SimpleQueue()
+        self._moved_at = clock()
+        """When an attempt was taken, began or ended last."""
+        self._low = 0
+        """With so few active, whoever waits for room is woken up."""
+        self._changes = self._changes_seen = 0
+        self._running: list[threading.Thread] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._coming: deque[Attempt] = deque()
+        """For the event loop, which is told once of many."""
+        self._coroutines: dict[int, tuple[asyncio.Task[None], Attempt]] = {}
+        """By line: a loop does not keep its tasks alive."""
+        self._ended = threading.Event()
+        self._is_leaving = False
+
+    # -- one attempt
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing runs, and all that ran is settled."""
+        with self._changed:
+            return self.active == 0 and not self._lines_in_use
+
+    @property
+    def lines(self) -> int:
+        """How many claims can be taken at all: each has a line of the board until it is settled."""
+        return len(self._lines)
+
+    def startable(self) -> int:
+        """How many claims can be taken now: free slots, and what ends within a moment.
+
+        Of work ahead, only half at a time is claimed anew, or what ends within that moment, where many run: a claim
+        costs much the same for one task as for a page.
+        """
+        busy_s = self._clock() - self._moved_at if self.started >= self.threads else 0.0
+        most = min(CLAIM_AHEAD_MAX, self.pace.fit(CLAIM_AHEAD_BYTES))
+        soon = self.pace.ahead(CLAIM_AHEAD_S, most, busy_s=busy_s) if self.pace.is_known else 0
+        ahead = max(self.threads, min(self.threads + soon, most))
+        self._low = max(self.threads - 1, ahead // 2)
+        room = min(ahead - self.active, len(self._lines)) if self.active <= self._low else 0
+        if self.linger.count and room > 0:
+            more = min(self.linger.more, self.pace.fit(CLAIM_AHEAD_BYTES))
+            return max(0, min(room + more, len(self._lines) - self.linger.count))
+        return room
+
+    def take(
+        self,
+        claim: Claim,
+        handler: Handler[..., Any] | None,
+        arguments: Any,
+        ended: Outcome | None,
+        *,
+        start_by: float | None = None,
+    ) -> None:
+        """Take a claim: run it, or, when it has ended before its start, let it be settled."""
+        self.pace.weigh(len(claim.payload))
+        attempt = Attempt(claim, self._lines.popleft(), handler, arguments, start_by=start_by)
+        with self._changed:
+            self.active += 1
+            self._moved_at = self._clock()
+        if ended is not None:
+            self.finish(attempt, ended)
+        else:
+            self.dispatch(attempt)
+
+    def take_together(self, group: Group) -> None:
+        """Take claims that share one call, and run them."""
+        first, *others = [
+            Attempt(one.claim, self._lines.popleft(), group.handler, one.item, start_by=one.start_by)
+            for one in group.members
+        ]
+        first.others = others
+        with self._changed:
+            self.active += 1
+            self._moved_at = self._clock()
+        self.dispatch(first)
+
+    def dispatch(self, attempt: Attempt) -> None:
+        """Hand an attempt to whoever runs it."""
+        handler = attempt.handler
+        if handler is not None and handler.is_async:
+            self._coming.append(attempt)
+            if len(self._coming) == 1:  # else somebody is on the way to all of them, or all who may run do
+                self._event_loop().call_soon_threadsafe(self._start_coming)
+            return
+        self._inbox.put(attempt)
+        if len(self._running) < min(self.threads, self.active):
+            thread = threading.Thread(target=self._work, name=f"workq-run-{len(self._running)}", daemon=True)
+            self._running.append(thread)
+            thread.start()
+
+    def begin(self, attempt: Attempt) -> float:
+        """The handler is about to be called; answers when, by this process's clock."""
+        reach("worker.before_run")
+        began = self._clock()
+        limit_s = attempt.handler.time_limit_s if attempt.handler is not None else None
+        hard_at = began + limit_s + self._times.hard_limit_grace_s if limit_s is not None else 0.0
+        attempt.is_started = True
+        with self._changed:
+            self.started += 1
+            self._moved_at = began
+        self._board.start(attempt.line, attempt.claim.task_id, attempt.claim.attempt, started_at=began, hard_at=hard_at)
+        return began
+
+    def finish(self, attempt: Attempt, outcome: Outcome, *, run_s: float | None = None) -> None:
+        """The attempt has an outcome: free its slot and let it be settled."""
+        end_if_child()
+        settlement = Settlement(attempt.claim, outcome)
+        if attempt.is_started:
+            reach("worker.after_run")
+            self._board.ended(attempt.line, settlement)  # from here on it is done, whoever settles it
+        with self._changed:
+            self.active -= 1
+            self.started -= attempt.is_started
+            self._lines_in_use[_of(attempt.claim)] = attempt.line
+            if run_s is not None:
+                self.pace.add(run_s)
+                self._moved_at = self._clock()
+            if self.active <= self._low:
+                self._tell()
+        self._on_finished(settlement)
+
+    def begin_together(self, company: Sequence[Attempt]) -> float:
+        """`begin` of all that share a call: each of them has started."""
+        reach("worker.before_run")
+        began = self._clock()
+        handler = company[0].handler
+        limit_s = handler.time_limit_s if handler is not None else None
+        hard_at = began + limit_s + self._times.hard_limit_grace_s if limit_s is not None else 0.0
+        for one in company:
+            one.is_started = True
+            self._board.start(one.line, one.claim.task_id, one.claim.attempt, started_at=began, hard_at=hard_at)
+        with self._changed:
+            self.started += 1
+            self._moved_at = began
+        return began
+
+    def finish_together(self, company: Sequence[Attempt], outcomes: Sequence[Outcome], *, began: float) -> None:
+        """`finish` of all that have shared a call: each is settled by itself."""
+        end_if_child()
+        settlements = [Settlement(one.claim, outcome) for one, outcome in zip(company, outcomes, strict=True)]
+        reach("worker.after_run")
+        for one, settlement in zip(company, settlements, strict=True):
+            self._board.ended(one.line, settlement)
+        with self._changed:
+            self.active -= 1
+            self.started -= 1
+            self._lines_in_use.update((_of(one.claim), one.line) for one in company)
+            self.pace.add(self._clock() - began)
+            self._moved_at = self._clock()
+            if self.active <= self._low:
+                self._tell()
+        for settlement in settlements:
+            self._on_finished(settlement)
+
+    def hand_back_together(self, company: Sequence[Attempt], *, is_rest: bool = False) -> None:
+        """What would have shared a call goes back at no cost. `is_rest`: the others are called."""
+        with self._changed:
+            self.active -= not is_rest
+            self._lines_in_use.update((_of(one.claim), one.line) for one in company)
+            if self.active <= self._low:
+                self._tell()
+        for one in company:
+            self._on_finished(Settlement(one.claim, HandedBack()))
+
+    def settled(self, batch: Sequence[Settlement]) -> None:
+        """Told by the settler: the board's lines are free again."""
+        with self._changed:
+            for one in batch:
+                line = self._lines_in_use.pop(_of(one.claim), None)
+                if line is not None:
+                    self._board.clear(line)
+                    self._lines.append(line)
+            self._tell()
+
+    def _tell(self) -> None:
+        self._changes += 1
+        self._changed.notify_all()
+
+    def is_cancelled(self, claim: Claim) -> bool:
+        """Whether the handler of a claim should stop: it was asked to, or its attempt is not the newest any more."""
+        task = self._ledger.get(claim.task_id)
+        return (
+            task is None or task.is_cancel_requested or task.attempt != claim.attempt or task.state is not State.RUNNING
+        )
+
+    def transaction(
+        self, claim: Claim, *, added: Callable[[], Sequence[NewSubtask]]
+    ) -> AbstractContextManager[Connection]:
+        """The ledger's, for the handler of a claim."""
+        return self._ledger.transaction(claim, added=added)
+
+    def bookmark(self, claim: Claim) -> Bookmark:
+        """The ledger's, for the handler of a claim."""
+        return self._ledger.bookmark(claim)
+
+    def step(
+        self, claim: Claim, new: NewStep, *, on_stood: Callable[[Stepped], None]
+    ) -> AbstractContextManager[Connection]:
+        """The ledger's, for the handler of a claim."""
+        return self._ledger.step(claim, new, on_stood=on_stood)
+
+    def wait_for(self, awaitable: Awaitable[Any]) -> Any:
+        """What a plain handler has answered is awaited in the event loop, and its thread waits."""
+        return wait_for(awaitable, self._event_loop())
+
+    def is_leaving(self) -> bool:
+        """Whether nothing starts here any more."""
+        return self._is_leaving
+
+    # -- life
+
+    def start(self) -> None:
+        """Begin to watch soft limits. Threads for attempts start when they are needed."""
+        threading.Thread(target=self._keep_limits, name="workq-limits", daemon=True).start()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until there may be room for a claim, an attempt is settled, or for `timeout_s`.
+
+        What happened since the last wait counts: whoever has looked just before it misses nothing.
+        """
+        with self._changed:
+            if self._changes == self._changes_seen:
+                self._changed.wait(timeout_s)
+            self._changes_seen = self._changes
+
+    def wake(self) -> None:
+        """Let whoever waits in `wait` look again."""
+        with self._changed:
+            self._tell()
+
+    def relieve(self) -> None:
+        """When every thread has been busy for a while, what waits behind them goes back at no cost: others may be free.
+
+        It was claimed ahead because those before it were quick. Until something ends, no more is claimed ahead.
+        """
+        if self._clock() - self._moved_at > HAND_BACK_AFTER_S:
+            self.hand_back_unstarted()
+
+    def hand_back(self) -> None:
+        """This process leaves: what has not started goes back at no cost, and nothing starts any more."""
+        with self._changed:
+            self._is_leaving = True
+            self._changed.notify_all()
+        self.hand_back_unstarted()
+
+    def hand_back_unstarted(self) -> None:
+        """What waits for a thread, or for its turn in the event loop, goes back at no cost."""
+        while (attempt := self._unstarted()) is not None:
+            self._hand_back(attempt)
+
+    def _hand_back(self, attempt: Attempt) -> None:
+        if attempt.others is not None:
+            self.hand_back_together(attempt.company)
+        else:
+            self.finish(attempt, HandedBack())
+
+    def _unstarted(self) -> Attempt | None:
+        """The next of those who wait, if any."""
+        with contextlib.suppress(queue.Empty):
+            return self._inbox.get_nowait()
+        with contextlib.suppress(IndexError):
+            return self._coming.popleft()
+        return None
+
+    def wait_until_idle(self, timeout_s: float) -> bool:
+        """Wait for what runs; False when the time is up before."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.active == 0, max(0.0, timeout_s))
+
+    def end(self) -> None:
+        """The process ends: watch no more. What still runs is left alone."""
+        self._ended.set()
+
+    # -- threads and the event loop
+
+    def _work(self) -> None:
+        """A thread of the pool: attempts, one after the other."""
+        while True:
+            attempt = self._inbox.get()
+            try:
+                self._context.copy().run(self._run_sync if attempt.others is None else self._run_together, attempt)
+            except BaseException as error:  # not the handler's: its attempt would never be settled
+                self._die("worker.thread_died", error)
+
+    def _die(self, event: str, error: BaseException) -> None:
+        """End this process, whatever becomes of the line in its log."""
+        try:
+            log.critical("%s: %s", event, describe(error))
+        finally:
+            self._on_death()
+
+    def _run_sync(self, attempt: Attempt) -> None:
+        claim, handler = attempt.claim, attempt.handler
+        if handler is None:
+            raise RuntimeError(f"{claim.task_id} was queued without a handler")
+        if self._is_leaving or not self._may_start() or self._is_late(attempt):
+            self.finish(attempt, HandedBack())
+            return
+        began = self.begin(attempt)
+        limit = Limit(began + handler.time_limit_s) if handler.time_limit_s is not None else None
+        outcome: Outcome
+        try:
+            if limit is not None:
+                attempt.limit = limit
+                self._limited[attempt.line] = attempt
+            try:
+                result = run_sync(claim, handler, attempt.arguments, self)
+            finally:
+                if limit is not None:
+                    limit.ended()
+            outcome = returned(result)
+        except BaseException as error:  # SystemExit and KeyboardInterrupt too: data never kills a worker
+            outcome = raised(claim, handler, error, rng=self._rng)
+        self._limited.pop(attempt.line, None)
+        self.finish(attempt, outcome, run_s=self._clock() - began)
+
+    def _is_late(self, attempt: Attempt) -> bool:
+        """Whether its slot in a rate is over: it waits for another one, at no cost."""
+        return attempt.start_by is not None and self._clock() > attempt.start_by
+
+    async def _run_async(self, attempt: Attempt) -> None:
+        handler = attempt.handler
+        if handler is None:
+            raise RuntimeError(f"{attempt.claim.task_id} was queued without a handler")
+        if self._is_leaving or not self._may_start() or self._is_late(attempt):
+            self.finish(attempt, HandedBack())
+            return
+        began = self.begin(attempt)
+        outcome: Outcome
+        try:
+            outcome = returned(await run_async(attempt.claim, handler, attempt.arguments, self))
+        except BaseException as error:  # CancelledError and SystemExit too: the loop serves other tasks
+            outcome = raised(attempt.claim, handler, error, rng=self._rng)
+        self.finish(attempt, outcome, run_s=self._clock() - began)
+
+    def _run_together(self, first: Attempt) -> None:
+        company, handler = self._startable_of(first), first.handler
+        if not company or handler is None:
+            return
+        began = self.begin_together(company)
+        together = Together([one.claim for one in company], [one.arguments for one in company], handler)
+        limit = Limit(began + handler.time_limit_s) if handler.time_limit_s is not None else None
+        try:
+            if limit is not None:
+                first.limit = limit
+                self._limited[first.line] = first
+            try:
+                until = float("inf") if limit is None else limit.at
+                call(together, handler, until=until, clock=self._clock, wait=self.wait_for)
+            finally:
+                if limit is not None:
+                    limit.ended()
+        except BaseException as error:
+            together.end(error)
+        self._limited.pop(first.line, None)
+        self.finish_together(company, together.outcomes(self._rng), began=began)
+
+    async def _run_together_async(self, first: Attempt) -> None:
+        company, handler = self._startable_of(first), first.handler
+        if not company or handler is None:
+            return
+        began = self.begin_together(company)
+        together = Together([one.claim for one in company], [one.arguments for one in company], handler)
+        try:
+            await call_async(together, handler)
+        except BaseException as error:
+            together.end(error)
+        self.finish_together(company, together.outcomes(self._rng), began=began)
+
+    def _startable_of(self, first: Attempt) -> list[Attempt]:
+        """Those that may start now; the others go back at no cost."""
+        company = first.company
+        if self._is_leaving or not self._may_start():
+            self.hand_back_together(company)
+            return []
+        late: list[Attempt] = []
+        on_time: list[Attempt] = []
+        for one in company:
+            (late if self._is_late(one) else on_time).append(one)
+        if late:
+            self.hand_back_together(late, is_rest=bool(on_time))
+        return on_time
+
+    def _start_coming(self) -> None:
+        """In the event loop: as many at once as there may be threads. Each that ends starts the next."""
+        loop = self._event_loop()
+        while len(self._coroutines) < self.threads:
+            try:
+                attempt = self._coming.popleft()
+            except IndexError:  # others take from it, too: to hand back
+                return
+            task = loop.create_task(self._run_in_loop(attempt), context=self._context.copy())
+            self._coroutines[attempt.line] = task, attempt
+
+    async def _run_in_loop(self, attempt: Attempt) -> None:
+        """One attempt. That it forgets itself saves a round of the loop, which a callback at its end would take."""
+        try:
+            await (self._run_async(attempt) if attempt.others is None else self._run_together_async(attempt))
+        except BaseException as error:  # not the handler's: its attempt would never be settled
+            self._die("worker.coroutine_died", error)
+        finally:
+            self._coroutines.pop(attempt.line, None)
+            self._start_coming()
+
+    def _event_loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            with whole(), self._changed:  # pool threads ask for it too
+                if self._loop is None:
+                    loop = self._loop = new_event_loop(self._give_way)
+                    threading.Thread(target=self._keep_looping, args=(loop,), name="workq-async", daemon=True).start()
+        return self._loop
+
+    def _keep_looping(self, loop: asyncio.AbstractEventLoop) -> None:
+        while not self._ended.is_set():
+            try:
+                loop.run_forever()
+            except OSError as error:  # its own: it would come again at once
+                self._die("worker.event_loop", error)
+            except BaseException as error:  # SystemExit in a task that a handler started: the other handlers go on
+                tell(log, "worker.event_loop", error)
+
+    def _keep_limits(self) -> None:
+        try:
+            while not self._ended.wait(LOOK_EVERY_S):
+                now = self._clock()
+                self._board.runs(now)
+                if self._loop is not None and not is_whole(self._loop):
+                    raise OSError(errno.EBADF, "a handler has closed the descriptors of the event loop")
+                for attempt in list(self._limited.values()):
+                    if attempt.limit is not None and now > attempt.limit.at:
+                        attempt.limit.exceed()
+                self._hand_back_cancelled()
+        except BaseException as error:  # without it nothing would ever be limited
+            self._die("limits.died", error)
+
+    def _hand_back_cancelled(self) -> None:
+        """A handler may cancel all tasks of its loop: one that has not begun cannot say that it has ended."""
+        for task, attempt in list(self._coroutines.values()):
+            if task.done() and self._coroutines.pop(attempt.line, None) is not None:
+                self._hand_back(attempt)
+                self._event_loop().call_soon_threadsafe(self._start_coming)
+
+
+def _of(claim: Claim) -> tuple[str, str]:
+    """Which claim of which task: a late answer about one must not be taken for the next.
+
+    By its token: a ledger that was restored from a backup counts the same attempts again.
+    """
+    return claim.task_id, claim.token
