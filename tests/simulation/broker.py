@@ -15,12 +15,13 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from workq.broker import Browsed, Delivery, Depth, Hint, HintRow, See
+from workq.broker import Browsed, Delivery, Depth, Hint, See
 from workq.broker.delays import delays_of
 from workq.broker.ladder import waits_ms
 from workq.broker.turns import Turns
 from workq.config import BINARY
 from workq.values.codec import Envelope, decode_hint, encode_hint
+from workq.values.hint import HintRow
 
 HORIZON_S = 409.5
 QUARANTINE_BODY_MAX = 64 * 1024

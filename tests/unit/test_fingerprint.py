@@ -6,8 +6,8 @@ import time
 
 import pytest
 
+from workq.handlers.said import describe
 from workq.values.fingerprint import LINE_MAX, fingerprint
-from workq.worker.attempt import describe
 
 NAME, REASON = "shop.charge", "failures_max reached: ValueError"
 

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from workq.cli.show import cell
+from workq.handlers.said import describe
 from workq.ledger.decided import headline
 from workq.logs import decisions
 from workq.logs.forms import JsonForm, TextForm
 from workq.logs.seldom import Seldom, tell_counts
-from workq.worker.attempt import describe
 
 BOUND_S = 60.0
 EVIL = "a\x1b[2J\rb\u202ec\u2028d\n2026-01-01 00:00:00,000 ERROR 1 task.dead task=forged"

@@ -19,17 +19,9 @@ from workq import Cancel, Retry, Snooze, SoftTimeLimit, WorkQueue
 from workq.errors import ConfigError, NotInTask
 from workq.handlers.handler import Handler
 from workq.handlers.retry import Exponential
+from workq.handlers.said import RESULT_MAX_BYTES, TRACEBACK_MAX, describe
 from workq.values.task import Cancelled, Claim, Dead, Done, Failed, Snoozed, Unhandled
-from workq.worker.attempt import (
-    RESULT_MAX_BYTES,
-    TRACEBACK_MAX,
-    describe,
-    prepare,
-    raised,
-    returned,
-    run_async,
-    run_sync,
-)
+from workq.worker.attempt import prepare, raised, returned, run_async, run_sync
 
 RNG = Random(3)
 NOTHING: dict[str, Any] = {"a": (), "k": {}}

@@ -15,6 +15,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from workq.values.hint import HintRow
+
 PAGE = 100
 """How many task ids one hint carries at most."""
 HOP_S = 2.0
@@ -35,16 +37,6 @@ class Hint:
     looks: int = 0
     marker: str | None = None
     waits_s: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class HintRow:
-    """A hint as a row of the ledger's own database: its encoded body, and how many ids are in it."""
-
-    queue: str
-    body: str
-    size: int
-    delay_s: float
 
 
 @dataclass(frozen=True, slots=True)

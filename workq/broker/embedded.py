@@ -42,7 +42,7 @@ from sqlalchemy import (
 from sqlalchemy.sql import text
 from sqlalchemy.sql.elements import ColumnElement
 
-from workq.broker import Browsed, Delivery, Depth, Hint, HintRow, See
+from workq.broker import Browsed, Delivery, Depth, Hint, See
 from workq.broker.front import Front, Rows
 from workq.broker.turns import Line, Turns
 from workq.broker.watch import LOOK_MAX_S, Watch
@@ -52,6 +52,7 @@ from workq.ledger.hinting import insert_hints
 from workq.ledger.kept import Kept
 from workq.ledger.sqltime import instant, unread
 from workq.values.codec import Envelope, decode_hint, encode, encode_hint
+from workq.values.hint import HintRow
 
 T = TypeVar("T")
 

@@ -29,7 +29,7 @@ try:
 except ModuleNotFoundError as missing:
     raise MissingExtra("broker: amqp:// needs the client library pika; install the extra [rabbitmq]") from missing
 
-from workq.broker import Browsed, Depth, Hint, HintRow, See
+from workq.broker import Browsed, Depth, Hint, See
 from workq.broker.amqp import Address, converse
 from workq.broker.delays import delays_of
 from workq.broker.ladder import waits_ms
@@ -39,6 +39,7 @@ from workq.broker.rabbitmq_publisher import Batch, Message, Publisher, propertie
 from workq.broker.topology import LADDER, QUARANTINE, QueueType, Topology
 from workq.config import BINARY
 from workq.values.codec import Envelope, encode_hint
+from workq.values.hint import HintRow
 
 ASK_S = 3.0
 CLOSE_S = 1.0

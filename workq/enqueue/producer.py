@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 from msgspec.structs import replace
 from sqlalchemy import Connection, event
 
-from workq.broker import Broker, HintRow
+from workq.broker import Broker
 from workq.enqueue.group_commit import Gather
 from workq.enqueue.relay import BEHIND_MAX, Relay, hints_of
 from workq.errors import Refused, Unavailable
@@ -27,6 +27,7 @@ from workq.jobs.values import Begun, IfRunning, NewJob
 from workq.ledger import HintRows, Unpublished
 from workq.stores import Stores
 from workq.values.failpoints import reach
+from workq.values.hint import HintRow
 from workq.values.plural import counted
 from workq.values.task import Enqueued, NewTask
 from workq.values.time_limit import whole

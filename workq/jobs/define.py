@@ -29,6 +29,7 @@ from workq.errors import ConfigError, NotFound, Refused
 from workq.handlers import answer, context
 from workq.handlers.context import Additions
 from workq.handlers.handler import Handler, check_budget
+from workq.handlers.said import describe
 from workq.jobs.chunks import Unfit, chunks
 from workq.jobs.partition import SLICE_S, Partition, iterate, iterate_async
 from workq.jobs.sources import Items, Source, Steps
@@ -56,7 +57,6 @@ from workq.values import codec
 from workq.values.fingerprint import fingerprint
 from workq.values.names import check_delay_s, check_key
 from workq.values.task import FailedItem, NewSubtask, Worked
-from workq.worker.attempt import describe
 
 if TYPE_CHECKING:
     from workq.app import WorkQueue

@@ -22,6 +22,7 @@ from typing import Any, Final
 from workq.enqueue.producer import Producer, hint_rows
 from workq.errors import ConfigError, PayloadError, Snooze
 from workq.handlers.forks import handlers_code
+from workq.handlers.said import tell
 from workq.jobs.chunks import Unfit, chunks, partition
 from workq.jobs.sources import Page, Source
 from workq.jobs.values import JOB_ENDED, JOB_PAUSES, JOB_UNWANTED, JobRow
@@ -32,7 +33,6 @@ from workq.values.failpoints import reach
 from workq.values.fingerprint import fingerprint
 from workq.values.opaque import kind_of
 from workq.values.task import FailedItem, NewSubtask
-from workq.worker.attempt import tell
 
 log = logging.getLogger("workq.jobs")
 

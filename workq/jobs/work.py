@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from workq.errors import Cancel, PayloadError, Retry, Snooze, SoftTimeLimit
 from workq.handlers.retry import Exponential, Retries
+from workq.handlers.said import encoded, text_of
 from workq.jobs.values import SAMPLE_RESULTS, Collect
 from workq.jobs.verdict import Answered, Raised, Steps, Worked, bisected
 from workq.values import codec
@@ -27,7 +28,6 @@ from workq.values.fingerprint import fingerprint
 from workq.values.opaque import is_a
 from workq.values.task import Claim, FailedItem, Result
 from workq.values.task import Worked as Outcome
-from workq.worker.attempt import encoded, text_of
 
 OF_ALL: Final = (Cancel, Snooze, Retry, SoftTimeLimit)
 """What is said of the whole chunk."""

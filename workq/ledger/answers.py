@@ -11,9 +11,9 @@ from typing import Final, Protocol
 import msgspec
 from sqlalchemy import Connection
 
-from workq.broker import HintRow
 from workq.schedules.timetable import Missed, Timetable
 from workq.values.certificate import NO_FACTS, Certificate, Facts, Kind
+from workq.values.hint import HintRow
 from workq.values.task import Limit, NewTask, OnCrash, State
 
 

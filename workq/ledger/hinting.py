@@ -12,9 +12,9 @@ from typing import Any, Final
 from sqlalchemy import Connection, Insert, bindparam, func, insert, select
 from sqlalchemy.types import Float
 
-from workq.broker import HintRow
 from workq.ledger.among import ArrayText
 from workq.ledger.database import Database
+from workq.values.hint import HintRow
 
 _AT_ONCE: Final = 1000
 

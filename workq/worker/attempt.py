@@ -8,38 +8,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import traceback
 from collections.abc import Sequence
-from contextlib import suppress
 from random import Random
 from typing import Any
 
-from workq.errors import Cancel, PayloadError, Retry, Snooze, SoftTimeLimit
+from workq.errors import Cancel, Retry, Snooze, SoftTimeLimit
 from workq.handlers import answer, context
 from workq.handlers.context import Desk
 from workq.handlers.forks import end_if_child, handlers_code
 from workq.handlers.handler import Handler
 from workq.handlers.retry import Exponential
+from workq.handlers.said import REASON_MAX, TRACEBACK_MAX, describe, encoded, kind_named, line_of, short, tell, text_of
 from workq.values import codec
 from workq.values.names import check_delay_s
-from workq.values.opaque import is_a, kind_of
+from workq.values.opaque import is_a
 from workq.values.task import Cancelled, Claim, Dead, Delivered, Done, Failed, Outcome, Snoozed, Unhandled, Worked
 
 log = logging.getLogger("workq.run")
 
-RESULT_MAX_BYTES = 64 * 1024
 NO_HANDLER = "no handler is registered under the name"
 """How the error of a task begins that found no handler in its worker."""
 ALIKE = "; names there that end alike:"
 """What it goes on with, if there are any."""
 NO_HANDLER_LOOK_S = 30.0
 """How often a worker looks at it, at most; half as long at least."""
-REASON_MAX = 200
-TRACEBACK_MAX = 8_000
-MEMBERS_MAX = 1_000
-"""How many exceptions may hang together, as causes or in groups, for a traceback to be kept."""
-
-_TRACEBACK = BaseException.__dict__["__traceback__"].__get__
 
 
 def run_sync(claim: Claim, handler: Handler[..., Any], arguments: Any, desk: Desk) -> Any:
@@ -90,15 +82,6 @@ def _raised_late(claim: Claim, error: BaseException) -> None:
     tell(log, "task.raised_after_success", error, task=claim.task_id, attempt=claim.attempt)
 
 
-def tell(to: logging.Logger, event: str, error: BaseException, **fields: object) -> None:
-    """Log what the application has raised, where that is no outcome. Its class may do anything when it is looked at."""
-    try:
-        to.warning(event, exc_info=error, extra=fields)
-    except BaseException:
-        with suppress(BaseException):
-            to.warning("%s: %s", event, describe(error), extra=fields)
-
-
 def prepare(
     claim: Claim,
     handler: Handler[..., Any] | None,
@@ -120,7 +103,7 @@ def prepare(
         arguments = codec.decode(claim.payload)
         args, kwargs = tuple(arguments["a"]), dict(arguments["k"])
     except Exception as error:  # whatever stands there: too deep for the parser, not JSON, another shape
-        return None, Dead("bad_payload", f"the recorded payload is not ours: {_line_of(error)}", failed=True)
+        return None, Dead("bad_payload", f"the recorded payload is not ours: {line_of(error)}", failed=True)
     mismatch = handler.fits(args, kwargs)
     if mismatch is not None:
         return None, Dead(
@@ -145,17 +128,6 @@ def returned(result: Any) -> Done | Worked | Delivered:
     return Done(text, trouble)
 
 
-def encoded(result: object) -> tuple[str | None, str | None]:
-    """A result as JSON; or a note why it cannot be, which does not undo the work that was done."""
-    try:
-        return codec.encode(result, path="result", max_bytes=RESULT_MAX_BYTES), None
-    except PayloadError as error:
-        trouble = str(error)
-    except BaseException as error:  # it is the user's object: its own methods may do anything
-        trouble = kind_of(error)
-    return None, codec.storable(f"result_error: {trouble}", characters_max=REASON_MAX)
-
-
 def raised(
     claim: Claim, handler: Handler[..., Any], error: BaseException, *, rng: Random, is_shared: bool = False
 ) -> Outcome:
@@ -168,17 +140,17 @@ def raised(
     except BaseException:  # its class may do anything when it is looked at: a failure without any question to it
         failures = claim.failures + 1
         if failures >= claim.failures_max:
-            return Dead(f"failures_max reached: {_kind(error)}", describe(error))
+            return Dead(f"failures_max reached: {kind_named(error)}", describe(error))
         return Failed(Exponential().delay_s(failures, rng=rng), describe(error))
 
 
 def _raised(claim: Claim, handler: Handler[..., Any], error: BaseException, *, rng: Random, is_shared: bool) -> Outcome:
     if is_a(error, Cancel):
         reason: object = error.reason  # whatever the handler passed
-        return Cancelled(_short(reason) if is_a(reason, str) else "cancelled by its handler")
+        return Cancelled(short(reason) if is_a(reason, str) else "cancelled by its handler")
     if is_a(error, Snooze):
         try:
-            return Snoozed(check_delay_s(error.in_s, "Snooze"), _short(error.reason))
+            return Snoozed(check_delay_s(error.in_s, "Snooze"), short(error.reason))
         except BaseException as wrong:  # whatever the handler passed: a failure, like any other mistake of its own
             wrong.__cause__ = error
             error = wrong
@@ -186,7 +158,7 @@ def _raised(claim: Claim, handler: Handler[..., Any], error: BaseException, *, r
     if is_a(error, SoftTimeLimit) and not error.args:
         text = f"SoftTimeLimit: ran longer than time_limit_s={handler.time_limit_s}\n{text}"
     failures = claim.failures + 1
-    kind = "time_limit" if is_a(error, SoftTimeLimit) else _kind(error)
+    kind = "time_limit" if is_a(error, SoftTimeLimit) else kind_named(error)
     if not is_a(error, Retry) and not is_shared and handler.retries.gives_up(error):
         return Dead(f"not retried: {kind}", text)
     if failures >= claim.failures_max:
@@ -212,60 +184,5 @@ def _delay_s(handler: Handler[..., Any], failures: int, error: BaseException, rn
             return check_delay_s(error.in_s, "Retry"), None
         return handler.retries.delay_s(failures, error, rng=rng), None
     except BaseException as wrong:  # it is the user's function: it may raise anything, and the task goes on
-        trouble = f"(the default delay was taken: {_line_of(wrong)})"
+        trouble = f"(the default delay was taken: {line_of(wrong)})"
         return Exponential().delay_s(failures, rng=rng), codec.storable(trouble, characters_max=REASON_MAX)
-
-
-def _short(reason: object) -> str:
-    """A reason of a handler's, which may have passed anything."""
-    return codec.storable(reason, characters_max=REASON_MAX) if is_a(reason, str) else ""
-
-
-def _kind(error: BaseException) -> str:
-    return codec.storable(kind_of(error), characters_max=REASON_MAX // 2)
-
-
-def describe(error: BaseException) -> str:
-    """The error with the end of its traceback, never longer than a few kilobytes, and always valid text."""
-    try:
-        if _is_bushy(error):  # formatting visits every member of a group, and groups may contain groups
-            text = f"{kind_of(error)}: {error}\n(of more than {MEMBERS_MAX} exceptions: not shown)"
-        else:
-            text = "".join(traceback.format_exception(error, limit=-20, chain=True)).rstrip()
-    except BaseException as broken:  # an exception whose own __str__ raises is still a failure to record
-        begin = "".join(traceback.format_tb(_TRACEBACK(error), limit=-20))
-        text = f"{begin}{_kind(error)} (its text cannot be shown: {_kind(broken)})"
-    last = text.rsplit("\n", 1)[-1][:1000]
-    shown = f"{last}\n\n{text[-TRACEBACK_MAX:]}" if "\n" in text else text
-    return codec.storable(shown, characters_max=2 * TRACEBACK_MAX)
-
-
-def _is_bushy(error: BaseException) -> bool:
-    """Whether more exceptions hang together here than anybody reads."""
-    found: list[BaseException | None] = [error]
-    for visited in range(MEMBERS_MAX):
-        if len(found) <= visited:
-            return False
-        one = found[visited]
-        if one is not None:
-            found += [one.__cause__, one.__context__]
-            if is_a(one, BaseExceptionGroup):
-                found += one.exceptions
-    return True
-
-
-def text_of(said: object) -> str:
-    """What a handler says of an item, in whatever form."""
-    if is_a(said, BaseException):
-        return describe(said)
-    try:
-        return str.__str__(said) if is_a(said, str) else repr(said)
-    except BaseException:  # it is the user's object
-        return kind_of(said)
-
-
-def _line_of(error: BaseException) -> str:
-    try:
-        return codec.storable(f"{kind_of(error)}: {error}", characters_max=1000)
-    except BaseException:  # it is the user's class: its text may raise anything
-        return _kind(error)

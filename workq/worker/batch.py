@@ -25,10 +25,11 @@ from workq.errors import Cancel, Retry, Snooze, SoftTimeLimit
 from workq.handlers import answer, context
 from workq.handlers.answer import NotRun
 from workq.handlers.handler import Handler
+from workq.handlers.said import describe
 from workq.jobs.verdict import Answered, Raised, Steps, Worked, WrongVerdict, bisected, read
 from workq.values.opaque import is_a
 from workq.values.task import Claim, Dead, Done, Outcome
-from workq.worker.attempt import describe, raised, returned, told
+from workq.worker.attempt import raised, returned, told
 
 SKIPPED: Final = "skipped"
 """The reason of a task that has succeeded because its handler has skipped it."""

@@ -34,12 +34,13 @@ from typing import TYPE_CHECKING, Any
 from workq.config import Times
 from workq.handlers.forks import end_if_child
 from workq.handlers.handler import Handler
+from workq.handlers.said import describe, tell
 from workq.jobs.values import Bookmark, NewStep, Stepped
 from workq.ledger import Ledger
 from workq.values.failpoints import reach
 from workq.values.task import Claim, HandedBack, NewSubtask, Outcome, Settlement, State
 from workq.values.time_limit import Limit, whole
-from workq.worker.attempt import describe, raised, returned, run_async, run_sync, tell
+from workq.worker.attempt import raised, returned, run_async, run_sync
 from workq.worker.batch import Together, call, call_async
 from workq.worker.crash_board import Board
 from workq.worker.linger import Group, Linger

@@ -13,6 +13,7 @@ from tests.contract.given import Clock
 from tests.contract.ledger.job_steps import JobSteps
 from tests.contract.ledger.webhook_steps import WebhookSteps, failed, sent
 from workq.errors import LedgerUnavailable
+from workq.handlers.said import describe
 from workq.jobs.values import NewJob
 from workq.ledger import Evidence, Ledger
 from workq.ledger.database import Database
@@ -30,7 +31,6 @@ from workq.values.task import (
     Settlement,
     Snoozed,
 )
-from workq.worker.attempt import describe
 
 CANARY = "canary-payload"
 
