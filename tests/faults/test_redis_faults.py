@@ -38,7 +38,9 @@ from workq.inflight import Entry
 from workq.inflight.redis import RedisInFlight
 from workq.lab.servers import Redis, start_redis
 from workq.ledger import Reaped
-from workq.recovery.sweep import Swept, finish_reaping, look_for_the_dead
+from workq.recovery.deaths import look_for_the_dead
+from workq.recovery.reap import free
+from workq.recovery.swept import Swept
 from workq.values.incarnation import ID_MAX
 
 SOCKET_S = 0.3
@@ -628,7 +630,7 @@ def test_the_log_cuts_a_name_that_a_stranger_has_written_into_redis(
             look = look_for_the_dead(wq.stores, wq.settings)
             done = Swept()
             for worker in look.half_reaped:
-                finish_reaping(wq.stores, wq.settings, Reaped(worker, 0, 0, ()), done)
+                free(wq.stores, wq.settings, Reaped(worker, 0, 0, ()), done)
 
     assert done.reaped_workers == 1
     assert [record.__dict__["worker"] for record in caplog.records] == [name[:ID_MAX]]

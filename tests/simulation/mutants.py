@@ -51,7 +51,7 @@ from workq.ledger.record import Recording
 from workq.ledger.repair import Repairing
 from workq.ledger.scheduling import Scheduling
 from workq.ledger.tending import Tending
-from workq.recovery import lost_hints, sweep
+from workq.recovery import lost_hints, reap, sweep
 from workq.values.task import SETTLED, Failed, State
 from workq.worker.fetch.foreign import Arrivals
 from workq.worker.fetch.refused import Missed
@@ -517,7 +517,7 @@ def mark_published_without_the_attempt() -> Any:
 
 @mutant
 def the_sweep_does_not_relay() -> Any:
-    return replaced(sweep, "_relay", lambda *args, **kwargs: None)
+    return mock.patch.dict(sweep.IN_ORDER, relay=lambda one: None)
 
 
 # -- settle
@@ -593,7 +593,7 @@ def what_the_dead_held_is_not_hinted_again() -> Any:
 @mutant
 def reaping_ends_at_the_ledger() -> Any:
     """Claims end, but entries and hints of the dead stay as they are."""
-    return replaced(sweep, "finish_reaping", lambda *args, **kwargs: None)
+    return replaced(reap, "free", lambda *args, **kwargs: None)
 
 
 @mutant

@@ -39,8 +39,10 @@ from workq.errors import (
 from workq.handlers.handler import Batch, BatchHandler, Handler, Options, Registry
 from workq.handlers.retry import Exponential, Retries
 from workq.inflight.claims import ClaimsInFlight
-from workq.ledger import CancelAnswer, Evidence, NewSchedule, Reaped, Unpublished
-from workq.recovery.sweep import STEPS, Swept, finish_reaping, settle_in_its_place, sweep
+from workq.ledger import CancelAnswer, Evidence, NewSchedule, Unpublished
+from workq.recovery.reap import end_worker
+from workq.recovery.sweep import STEPS, sweep
+from workq.recovery.swept import Swept
 from workq.schedules.timetable import Missed, Timetable
 from workq.stores import Stores
 from workq.values.incarnation import Incarnation
@@ -541,9 +543,16 @@ class Supervisor:
         while self.deaths:
             dead, evidence = self.deaths[0]
             try:
-                retries = settle_in_its_place(self.stores, dead.board.outcomes())
-                reaped = self.stores.ledger.reap(dead.me.id, evidence) or Reaped(dead.me.id, 0, 0, ())
-                finish_reaping(self.stores, self.setting.settings, reaped, Swept(), retries=retries)
+                end_worker(
+                    self.stores,
+                    self.setting.settings,
+                    dead.me.id,
+                    evidence,
+                    Swept(),
+                    outcomes=dead.board.outcomes(),
+                    is_known_dead=True,
+                    point="supervisor.before_reap",
+                )
             except Unavailable:
                 break
             self.deaths.pop(0)

@@ -80,7 +80,7 @@ def inside(world: World) -> Iterator[None]:
         mock.patch("workq.values.codec.new_task_id", world.new_id),
         mock.patch("workq.ledger.tending.monotonic", stopped.monotonic),
         mock.patch("workq.recovery.sweep.time", stopped),
-        mock.patch("workq.recovery.sweep.this_machine", return_value=None),
+        mock.patch("workq.recovery.deaths.this_machine", return_value=None),
         mock.patch("workq.worker.lease.psutil", weighed),
     ]
     logging.disable(logging.CRITICAL)

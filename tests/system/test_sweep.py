@@ -12,7 +12,8 @@ from tests.stores import database_of
 from tests.system.legs import Leg
 from workq import State
 from workq.ledger import Ledger
-from workq.recovery.sweep import Swept, sweep
+from workq.recovery.sweep import sweep
+from workq.recovery.swept import Swept
 from workq.values.incarnation import Incarnation
 from workq.values.task import NewTask
 

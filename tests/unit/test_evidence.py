@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from workq.ledger import WorkerRow
-from workq.recovery.sweep import of_silence
+from workq.recovery.deaths import of_silence
 from workq.values.certificate import (
     Certificate,
     Charge,

@@ -25,8 +25,9 @@ from workq.cli.show import Column, answer, in_json, instant, line, table, write
 from workq.config import Settings
 from workq.errors import BrokerUnavailable, ConfigError, LedgerReplaced, Refused, Unavailable
 from workq.logs import printer
-from workq.recovery.sweep import STEPS, Swept
+from workq.recovery.sweep import STEPS
 from workq.recovery.sweep import sweep as one_pass
+from workq.recovery.swept import Swept
 from workq.stores import Stores
 from workq.values.plural import counted
 

@@ -21,10 +21,10 @@ from workq.config import Settings
 from workq.enqueue.relay import publish
 from workq.errors import Refused
 from workq.ledger import Applied, Evidence, Fence, Marker, Prunable, Unpublished
+from workq.recovery.deaths import Look, gone_from_here, look_for_the_dead, of_absence, of_silence, remains_of
 from workq.recovery.lost_hints import proofs
 from workq.recovery.plan import Expire, Lost, Orphan, Plan, Promote, Prune, Reap, Rehint, Relay, name_of
-from workq.recovery.remains import remains_of
-from workq.recovery.sweep import Look, gone_from_here, look_for_the_dead, of_absence, of_silence, settle_in_its_place
+from workq.recovery.reap import settle_in_its_place
 from workq.stores import Stores
 from workq.values.failpoints import reach
 from workq.values.incarnation import this_person

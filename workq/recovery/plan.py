@@ -23,9 +23,9 @@ import msgspec
 from workq.config import Settings, masked
 from workq.errors import ConfigError, InFlightUnavailable, Refused
 from workq.ledger import Fence, Foreseen, Foresight, Marker, Prunable
+from workq.recovery.deaths import Look, gone_from_here, look_for_the_dead, of_absence, of_silence, remains_of
 from workq.recovery.lost_hints import proofs, slack_s
-from workq.recovery.remains import remains_of
-from workq.recovery.sweep import STEPS, Look, gone_from_here, look_for_the_dead, of_absence, of_silence
+from workq.recovery.sweep import STEPS
 from workq.stores import Stores
 from workq.values.incarnation import this_person
 from workq.values.task import State

@@ -33,15 +33,16 @@ import msgspec
 import psutil
 
 from workq.errors import LedgerReplaced, Unavailable
-from workq.ledger import Evidence, Reaped
-from workq.recovery.sweep import Swept, finish_reaping, settle_in_its_place, sweep
+from workq.ledger import Evidence
+from workq.recovery.reap import end_worker
+from workq.recovery.sweep import sweep
+from workq.recovery.swept import Swept
 from workq.supervisor.child import Child
 from workq.supervisor.cutoff import Reach, Watch, Way
 from workq.supervisor.oom import Group, Kills, offer_as_victim
 from workq.supervisor.ticker import Ticker
 from workq.values.begin import begun
 from workq.values.certificate import EXIT_BROKEN, EXIT_LEASE_LOST, Facts, Kind, OutOfMemory, how_it_ended, signal_of
-from workq.values.failpoints import reach
 from workq.worker.crash_board import Board, Started, remove_stale
 from workq.worker.process import EXIT_GRACE_EXCEEDED, WorkerSpec
 from workq.worker.readiness import wait_for_all
@@ -461,12 +462,16 @@ class Supervisor:
             evidence = _judged(death, self._victims)
             stores, settings = self.app.stores, self.app.settings
             try:
-                retries = settle_in_its_place(stores, death.board.outcomes())
-                reach("supervisor.before_reap")
-                reaped = stores.ledger.reap(death.incarnation, evidence)
-                # None: they are ended, perhaps by us before a store broke off; what it held is still to be freed
-                reaped = reaped or Reaped(death.incarnation, 0, 0, ())
-                finish_reaping(stores, settings, reaped, Swept(), retries=retries)
+                end_worker(
+                    stores,
+                    settings,
+                    death.incarnation,
+                    evidence,
+                    Swept(),
+                    outcomes=death.board.outcomes(),
+                    is_known_dead=True,
+                    point="supervisor.before_reap",
+                )
             except Unavailable as error:
                 log.warning("supervisor.waits: %s", error)
                 return
