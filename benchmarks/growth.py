@@ -36,7 +36,7 @@ from benchmarks.roster import ROSTER
 from workq.lab.servers import PostgreSQL, start_postgres
 from workq.ledger import migrate
 from workq.ledger.database import Database
-from workq.ledger.sql import SqlLedger
+from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
 from workq.values.task import Done, Settlement
 
@@ -218,7 +218,7 @@ def _claim_all(url: str, pages: Sequence[Sequence[str]]) -> tuple[list[float], f
         return [_claim_and_settle(ledger, me, page) for page in pages[warm:]], began, time.monotonic()
 
 
-def _claim_and_settle(ledger: SqlLedger, me: str, page: Sequence[str]) -> float:
+def _claim_and_settle(ledger: Ledger, me: str, page: Sequence[str]) -> float:
     """The seconds that the claim took."""
     began = time.monotonic()
     claims = ledger.claim(page, by=me)
@@ -229,7 +229,7 @@ def _claim_and_settle(ledger: SqlLedger, me: str, page: Sequence[str]) -> float:
     return spent
 
 
-def _join(ledger: SqlLedger) -> str:
+def _join(ledger: Ledger) -> str:
     me = Incarnation.of_this_process()
     ledger.join(me, queues=["q0"], threads=1)
     return me.id
@@ -243,8 +243,8 @@ def _pages(database: Database, count: int) -> list[list[str]]:
 
 
 @contextmanager
-def _ledger(url: str) -> Iterator[SqlLedger]:
-    ledger = SqlLedger(Database(url, statement_timeout_s=60.0))
+def _ledger(url: str) -> Iterator[Ledger]:
+    ledger = Ledger(Database(url, statement_timeout_s=60.0))
     migrate.migrate(ledger.database)
     try:
         yield ledger

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from workq.jobs.define import Job
     from workq.ledger import CancelAnswer, Pause
     from workq.ledger.database import Database
-    from workq.ledger.sql import SqlLedger
+    from workq.ledger.sql import Ledger
     from workq.stores import Stores
 
 P = ParamSpec("P")
@@ -525,7 +525,7 @@ class WorkQueue:
     def _connect(self, *, makes: bool) -> tuple[Stores, Producer]:
         from workq.enqueue.producer import Producer
         from workq.ledger import migrate
-        from workq.ledger.sql import SqlLedger
+        from workq.ledger.sql import Ledger
         from workq.stores import Stores
 
         database = self.database(makes=makes)
@@ -534,7 +534,7 @@ class WorkQueue:
                 migrate.ensure(database)
             else:
                 migrate.require_current(database)
-            ledger = SqlLedger(database, reserved_s=1.5 * self.settings.times.confirm_s)
+            ledger = Ledger(database, reserved_s=1.5 * self.settings.times.confirm_s)
             if self.settings.broker is None and self.settings.inflight is None:
                 stores = self._open_in_one(ledger, database)
             else:
@@ -545,7 +545,7 @@ class WorkQueue:
         times = self.settings.times
         return stores, Producer(stores, confirm_s=times.confirm_s, grace_s=times.unpublished_grace_s)
 
-    def _open_in_one(self, ledger: SqlLedger, database: Database) -> Stores:
+    def _open_in_one(self, ledger: Ledger, database: Database) -> Stores:
         """Hints and leases are rows beside the ledger, and a claim is the hold."""
         from workq.broker.embedded import EmbeddedBroker
         from workq.inflight.claims import ClaimsInFlight

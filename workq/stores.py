@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from workq.broker import Broker
 from workq.inflight import InFlight
-from workq.ledger import Ledger
 
 if TYPE_CHECKING:
     from workq.broker.embedded import EmbeddedBroker
+    from workq.ledger.sql import Ledger
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import pytest
 from tests.cli.conftest import Cli
 from tests.contract.given import incarnation, new
 from workq import WorkQueue
-from workq.ledger.sql import SqlLedger
+from workq.ledger.sql import Ledger
 from workq.recovery import retention as pruning
 from workq.values.task import Dead, Delivered, Done, Outcome, Sent, Settlement
 from workq.webhooks.outbox import Outbox
@@ -21,10 +21,10 @@ DAY_S = 86_400.0
 URL = "https://example.org/hooks"
 
 
-def ledger_of(wq: WorkQueue, *, days_ago: float) -> SqlLedger:
+def ledger_of(wq: WorkQueue, *, days_ago: float) -> Ledger:
     """Its ledger, whose clock shows that time."""
     ledger = wq.stores.ledger
-    assert isinstance(ledger, SqlLedger)
+    assert isinstance(ledger, Ledger)
     ledger.database.clock_offset_s = -days_ago * DAY_S
     return ledger
 

@@ -13,7 +13,7 @@ from sqlalchemy import delete
 
 from workq.lab.servers import MariaDB, PostgreSQL
 from workq.ledger.database import Database
-from workq.ledger.sql import SqlLedger
+from workq.ledger.sql import Ledger
 
 
 class OnDatabase:
@@ -43,8 +43,8 @@ class OnDatabase:
                 connection.execute(delete(table))
 
     @pytest.fixture
-    def ledger(self, database: Database) -> SqlLedger:
-        return SqlLedger(database)
+    def ledger(self, database: Database) -> Ledger:
+        return Ledger(database)
 
 
 class OnSQLite:

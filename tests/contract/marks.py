@@ -10,8 +10,9 @@ import pytest
 from sqlalchemy import select
 
 from tests.contract.databases import OnDatabase
-from workq.ledger import Ledger, Marker, Unpublished
+from workq.ledger import Marker, Unpublished
 from workq.ledger.database import Database
+from workq.ledger.sql import Ledger
 from workq.values import codec
 from workq.values.incarnation import Incarnation
 from workq.values.task import Done, NewTask, Settlement

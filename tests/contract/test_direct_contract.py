@@ -23,7 +23,7 @@ from workq.errors import LeaseLost
 from workq.inflight.claims import ClaimsInFlight
 from workq.ledger import Evidence
 from workq.ledger.database import Database
-from workq.ledger.sql import SqlLedger
+from workq.ledger.sql import Ledger
 from workq.logs.seldom import Seldom
 from workq.values.codec import Envelope, encode_hint, new_task_id
 from workq.values.incarnation import Incarnation
@@ -50,17 +50,17 @@ class DirectContract(OnDatabase):
         broker.close()
 
     @pytest.fixture
-    def worker(self, ledger: SqlLedger) -> Incarnation:
+    def worker(self, ledger: Ledger) -> Incarnation:
         worker = incarnation()
         ledger.join(worker, queues=["default"], threads=4)
         return worker
 
     @pytest.fixture
-    def consumer(self, broker: EmbeddedBroker, ledger: SqlLedger, worker: Incarnation) -> DirectConsumer:
+    def consumer(self, broker: EmbeddedBroker, ledger: Ledger, worker: Incarnation) -> DirectConsumer:
         return DirectConsumer(broker, ledger, ["default"], name=worker.id)
 
     @pytest.fixture
-    def missed(self, ledger: SqlLedger, worker: Incarnation) -> Missed:
+    def missed(self, ledger: Ledger, worker: Incarnation) -> Missed:
         return Missed(
             ledger,
             me=worker.id,
@@ -73,7 +73,7 @@ class DirectContract(OnDatabase):
 
     @staticmethod
     def hinted(
-        ledger: SqlLedger, broker: EmbeddedBroker, *pages: int, queue: str = "default", delay_s: float = 0.0
+        ledger: Ledger, broker: EmbeddedBroker, *pages: int, queue: str = "default", delay_s: float = 0.0
     ) -> list[list[str]]:
         """Tasks, and a hint for each page of them."""
         ids = [[one.id for one in ledger.record(new(size, queue=queue, delay_s=delay_s))] for size in pages]
@@ -102,7 +102,7 @@ class DirectContract(OnDatabase):
 
     def test_tasks_are_claimed_and_their_hints_are_gone(
         self,
-        ledger: SqlLedger,
+        ledger: Ledger,
         broker: EmbeddedBroker,
         database: Database,
         consumer: DirectConsumer,
@@ -125,7 +125,7 @@ class DirectContract(OnDatabase):
 
     @pytest.mark.parametrize("at_once", [1, 7, 100])
     def test_tasks_of_all_bands_are_claimed_and_run_by_weight_however_many_at_once(
-        self, ledger: SqlLedger, broker: EmbeddedBroker, consumer: DirectConsumer, missed: Missed, at_once: int
+        self, ledger: Ledger, broker: EmbeddedBroker, consumer: DirectConsumer, missed: Missed, at_once: int
     ) -> None:
         high, normal, low = all_of("default")
         for band, count in ((low, 8), (normal, 32), (high, 128)):
@@ -141,7 +141,7 @@ class DirectContract(OnDatabase):
             assert Counter(found[start : start + 21]) == {high: 16, normal: 4, low: 1}
 
     def test_of_a_page_that_is_longer_than_the_room_only_what_is_claimed_counts(
-        self, ledger: SqlLedger, broker: EmbeddedBroker, consumer: DirectConsumer, missed: Missed
+        self, ledger: Ledger, broker: EmbeddedBroker, consumer: DirectConsumer, missed: Missed
     ) -> None:
         high, _, low = all_of("default")
         self.hinted(ledger, broker, 50, queue=low)
@@ -154,7 +154,7 @@ class DirectContract(OnDatabase):
 
     def test_where_no_band_is_in_use_a_look_asks_no_more_than_for_a_queue(
         self,
-        ledger: SqlLedger,
+        ledger: Ledger,
         broker: EmbeddedBroker,
         database: Database,
         consumer: DirectConsumer,
@@ -174,7 +174,7 @@ class DirectContract(OnDatabase):
 
     def test_what_is_claimed_is_held(
         self,
-        ledger: SqlLedger,
+        ledger: Ledger,
         broker: EmbeddedBroker,
         database: Database,
         consumer: DirectConsumer,
@@ -194,7 +194,7 @@ class DirectContract(OnDatabase):
 
     def test_the_rest_of_a_page_keeps_its_place(
         self,
-        ledger: SqlLedger,
+        ledger: Ledger,
         broker: EmbeddedBroker,
         database: Database,
         consumer: DirectConsumer,
@@ -208,7 +208,7 @@ class DirectContract(OnDatabase):
         assert self.waiting(database) == []
 
     def test_single_hints_are_taken_together(
-        self, ledger: SqlLedger, broker: EmbeddedBroker, consumer: DirectConsumer, missed: Missed
+        self, ledger: Ledger, broker: EmbeddedBroker, consumer: DirectConsumer, missed: Missed
     ) -> None:
         ids = flat(self.hinted(ledger, broker, *[1] * 120))
 
@@ -221,7 +221,7 @@ class DirectContract(OnDatabase):
         assert max(sizes) == 50, "once it knows how many hints to ask for, it fills the room"
 
     def test_queues_are_served_in_turns(
-        self, ledger: SqlLedger, broker: EmbeddedBroker, worker: Incarnation, missed: Missed
+        self, ledger: Ledger, broker: EmbeddedBroker, worker: Incarnation, missed: Missed
     ) -> None:
         consumer = DirectConsumer(broker, ledger, ["a", "b"], name=worker.id)
         for queue in ("a", "b"):
@@ -232,7 +232,7 @@ class DirectContract(OnDatabase):
         assert seen == [{"a"}, {"b"}, {"a"}, {"b"}]
 
     def test_a_hint_is_not_taken_before_it_is_due(
-        self, ledger: SqlLedger, broker: EmbeddedBroker, clock: Clock, consumer: DirectConsumer, missed: Missed
+        self, ledger: Ledger, broker: EmbeddedBroker, clock: Clock, consumer: DirectConsumer, missed: Missed
     ) -> None:
         [task_id] = [one.id for one in ledger.record(new(delay_s=30.0))]
         broker.publish([Hint("default", (task_id,), 30.0)], deadline_s=LONG_S)
@@ -243,7 +243,7 @@ class DirectContract(OnDatabase):
         assert (self.granted(early), self.granted(self.take(consumer, missed))) == ([], [task_id])
 
     def test_each_task_is_granted_to_one_of_six_consumers(
-        self, ledger: SqlLedger, broker: EmbeddedBroker, database: Database, missed: Missed
+        self, ledger: Ledger, broker: EmbeddedBroker, database: Database, missed: Missed
     ) -> None:
         pages = self.hinted(ledger, broker, *[7, 1, 30] * 10)
         workers = [incarnation() for _ in range(6)]
@@ -266,11 +266,11 @@ class DirectContract(OnDatabase):
         assert self.waiting(database) == []
 
     def test_a_consumer_that_waits_sees_what_another_connection_commits(
-        self, ledger: SqlLedger, broker: EmbeddedBroker, database: Database, consumer: DirectConsumer, missed: Missed
+        self, ledger: Ledger, broker: EmbeddedBroker, database: Database, consumer: DirectConsumer, missed: Missed
     ) -> None:
         other = Database(database.url.render_as_string(hide_password=False), namespace=database.namespace)
         elsewhere = EmbeddedBroker(other)
-        late = threading.Timer(0.3, lambda: self.hinted(SqlLedger(other), elsewhere, 1))
+        late = threading.Timer(0.3, lambda: self.hinted(Ledger(other), elsewhere, 1))
         late.start()
 
         taken = consumer.claim(lambda *of: missed.judge(*of).again, ids_max=10, wait_s=LONG_S)
@@ -281,7 +281,7 @@ class DirectContract(OnDatabase):
         assert len(taken.claims) == 1
 
     def test_a_closed_consumer_takes_nothing(
-        self, ledger: SqlLedger, broker: EmbeddedBroker, consumer: DirectConsumer, missed: Missed
+        self, ledger: Ledger, broker: EmbeddedBroker, consumer: DirectConsumer, missed: Missed
     ) -> None:
         self.hinted(ledger, broker, 1)
         consumer.close()
@@ -292,7 +292,7 @@ class DirectContract(OnDatabase):
 
     def test_hints_of_what_is_settled_are_dropped(
         self,
-        ledger: SqlLedger,
+        ledger: Ledger,
         broker: EmbeddedBroker,
         database: Database,
         consumer: DirectConsumer,
@@ -308,7 +308,7 @@ class DirectContract(OnDatabase):
 
     def test_a_hint_that_is_early_is_written_again_for_the_right_moment(
         self,
-        ledger: SqlLedger,
+        ledger: Ledger,
         broker: EmbeddedBroker,
         database: Database,
         clock: Clock,
@@ -351,7 +351,7 @@ class DirectContract(OnDatabase):
         missed.tell(judged[-1], queue="default")
 
     def test_a_task_may_be_in_another_queue_than_its_hint(
-        self, ledger: SqlLedger, broker: EmbeddedBroker, consumer: DirectConsumer, missed: Missed
+        self, ledger: Ledger, broker: EmbeddedBroker, consumer: DirectConsumer, missed: Missed
     ) -> None:
         [elsewhere] = [one.id for one in ledger.record(new(queue="elsewhere"))]
         broker.publish([Hint("default", (elsewhere,))], deadline_s=LONG_S)
@@ -363,7 +363,7 @@ class DirectContract(OnDatabase):
 
     def test_an_incarnation_that_has_ended_gets_nothing_and_loses_nothing(
         self,
-        ledger: SqlLedger,
+        ledger: Ledger,
         broker: EmbeddedBroker,
         database: Database,
         clock: Clock,
@@ -394,7 +394,7 @@ class DirectContract(OnDatabase):
 
     def test_markers_and_foreign_messages_come_out_beside_the_claims(
         self,
-        ledger: SqlLedger,
+        ledger: Ledger,
         broker: EmbeddedBroker,
         database: Database,
         consumer: DirectConsumer,
@@ -432,7 +432,7 @@ class DirectContract(OnDatabase):
         assert len(self.waiting(database)) == 1
 
     def test_what_a_marker_has_overtaken_is_never_in_its_transaction_too_late(
-        self, ledger: SqlLedger, broker: EmbeddedBroker, consumer: DirectConsumer, missed: Missed
+        self, ledger: Ledger, broker: EmbeddedBroker, consumer: DirectConsumer, missed: Missed
     ) -> None:
         """A marker comes out after all hints before it: also when the room ends within the page before it."""
         marker = new_task_id()
@@ -446,7 +446,7 @@ class DirectContract(OnDatabase):
 
     def test_a_hint_that_was_sent_again_is_stamped(
         self,
-        ledger: SqlLedger,
+        ledger: Ledger,
         broker: EmbeddedBroker,
         database: Database,
         consumer: DirectConsumer,
@@ -472,7 +472,7 @@ class DirectContract(OnDatabase):
 
     def test_a_hint_that_comes_twice_is_claimed_once(
         self,
-        ledger: SqlLedger,
+        ledger: Ledger,
         broker: EmbeddedBroker,
         database: Database,
         consumer: DirectConsumer,
@@ -487,7 +487,7 @@ class DirectContract(OnDatabase):
             assert connection.execute(select(func.count()).select_from(database.tables.hint)).scalar_one() == 0
 
     def test_what_is_due_later_keeps_nobody_from_what_is_due_now(
-        self, database: Database, ledger: SqlLedger, worker: Incarnation
+        self, database: Database, ledger: Ledger, worker: Incarnation
     ) -> None:
         broker = EmbeddedBroker(database, clock=lambda: 0.0)  # the only look at everything is the first
         consumer = DirectConsumer(broker, ledger, ["default"], name=worker.id)
@@ -509,7 +509,7 @@ class TestSQLite(OnSQLite, DirectContract):
 
 class TestPostgreSQL(OnPostgreSQL, DirectContract):
     def test_what_was_taken_is_not_read_again_while_an_old_transaction_keeps_it(
-        self, database: Database, ledger: SqlLedger, worker: Incarnation, clock: Clock
+        self, database: Database, ledger: Ledger, worker: Incarnation, clock: Clock
     ) -> None:
         """Such a transaction keeps dead versions at the front of the index, thousands a second."""
         broker = EmbeddedBroker(database, clock=lambda: 0.0)  # the only look at everything is the first

@@ -9,8 +9,9 @@ import pytest
 from tests.contract.databases import OnMariaDB, OnPostgreSQL, OnSQLite
 from tests.contract.given import Clock
 from tests.contract.ledger.steps import Steps
-from workq.ledger import Evidence, Ledger, flow
+from workq.ledger import Evidence, flow
 from workq.ledger.database import Database
+from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
 from workq.values.task import Done, Failed
 

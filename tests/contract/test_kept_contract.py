@@ -28,7 +28,7 @@ from sqlalchemy.exc import IntegrityError
 from tests.contract.databases import OnDatabase, OnMariaDB, OnPostgreSQL, OnSQLite
 from workq.ledger.among import among, in_order
 from workq.ledger.database import Database
-from workq.ledger.sql import SqlLedger
+from workq.ledger.sql import Ledger
 from workq.values import codec
 from workq.values.task import NewTask
 
@@ -166,7 +166,7 @@ class TestPostgreSQL(OnPostgreSQL, KeptContract):
         assert database.run(pid, is_single=is_single) != before
 
     def test_what_names_one_row_is_planned_for_once_and_finds_what_names_many(
-        self, database: Database, ledger: SqlLedger
+        self, database: Database, ledger: Ledger
     ) -> None:
         column = database.tables.task.c.id
         seek = database.kept("seek", lambda: select(column).where(among(column, database.dialect)))

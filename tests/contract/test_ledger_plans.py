@@ -23,10 +23,10 @@ from tests.contract.given import chunks, new_job
 from tests.contract.sent import listen
 from workq.jobs.values import JobOptions
 from workq.lab.servers import PostgreSQL
-from workq.ledger import Evidence, Ledger, Unpublished
+from workq.ledger import Evidence, Unpublished
 from workq.ledger.database import Database
 from workq.ledger.floor import Floor
-from workq.ledger.sql import SqlLedger
+from workq.ledger.sql import Ledger
 from workq.values import codec
 from workq.values.incarnation import Incarnation
 from workq.values.task import Claim, Dead, Done, Failed, HandedBack, Limit, NewTask, Outcome, Settlement
@@ -53,7 +53,7 @@ STATISTICS = ["of now", "of an idle hour"]
 
 def fill(database: Database, statistics: str) -> Stage:
     database.tables.metadata.create_all(database.engine)
-    ledger = SqlLedger(database)
+    ledger = Ledger(database)
     ledger.join(Incarnation(WORKER, "host", 1), queues=["q"], threads=1)
     stage = Stage(ledger, database, [], [])
     rows: list[dict[str, Any]] = []
@@ -90,7 +90,7 @@ def fill(database: Database, statistics: str) -> Stage:
         connection.exec_driver_sql("ANALYZE")
         connection.execute(in_all, rows[SETTLED:])
     ledger.unhint(stage.ready[:100])
-    other = SqlLedger(database)  # one that has claimed such tasks asks about limits and jobs the next time, too
+    other = Ledger(database)  # one that has claimed such tasks asks about limits and jobs the next time, too
     stage.job = begin_job(other)
     limited = other.record([NewTask(codec.new_task_id(), "n", "q", '{"a":[],"k":{}}', limit=ONE) for _ in range(30)])
     other.claim([one.id for one in limited], by=WORKER)
@@ -114,7 +114,7 @@ def begin_job(ledger: Ledger) -> str:
 
 def of_the_past(database: Database) -> Stage:
     """Many tasks that have run, in a ledger that has just been analysed; and a worker that has left."""
-    ledger = SqlLedger(database)
+    ledger = Ledger(database)
     stage = Stage(ledger, database, [], [])
     for name in (WORKER, "left.worker"):
         ledger.join(Incarnation(name, "host", 1), queues=["q"], threads=1)
@@ -217,7 +217,7 @@ class TestSQLite:
                 assert all("sqlite_autoindex_workq_task_1 (id=?)" in line for line in tasks), text
 
 
-LOOKS: dict[str, Callable[[SqlLedger], object]] = {
+LOOKS: dict[str, Callable[[Ledger], object]] = {
     "unpublished": lambda ledger: ledger.take_unpublished(limit=50, grace_s=0.0, horizon_s=60.0, dry_run=True),
     "lines": lambda ledger: ledger.lines(slack_s=2.0),
     "promotable": lambda ledger: ledger.promote(limit=50, dry_run=True),
@@ -229,7 +229,7 @@ class TestPostgreSQL:
     @pytest.mark.parametrize("name", LOOKS)
     def test_a_look_that_begins_at_the_floor_reads_one_range_of_its_index(self, stage: Stage, name: str) -> None:
         """Otherwise it reads the dead versions below, which is what the floor is for."""
-        ledger = SqlLedger(stage.database)
+        ledger = Ledger(stage.database)
         ticks = count(0.0, 1.0)
         ledger.floor = Floor(stage.database, clock=lambda: next(ticks))
         ledger.lines(slack_s=2.0)
@@ -257,7 +257,7 @@ class TestPostgreSQL:
             forgotten.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             forgotten.exec_driver_sql("SELECT 1 FROM workq_meta").all()
             stage = of_the_past(database)
-            ledger = SqlLedger(database)
+            ledger = Ledger(database)
             ticks = count(0.0, 1.0)
             ledger.floor = Floor(database, clock=lambda: next(ticks))
             for _ in range(2):

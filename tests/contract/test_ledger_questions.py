@@ -10,7 +10,7 @@ from sqlalchemy import insert, update
 from tests.contract.databases import OnDatabase, OnMariaDB, OnPostgreSQL, OnSQLite
 from workq.ledger import Company
 from workq.ledger.database import Database
-from workq.ledger.sql import SqlLedger
+from workq.ledger.sql import Ledger
 from workq.ledger.states import NOTED, SUSPECT
 from workq.values.codec import new_task_id
 from workq.values.incarnation import Incarnation
@@ -21,17 +21,17 @@ class QuestionsContract(OnDatabase):
     """The same questions everywhere; a subclass says only where the ledger is."""
 
     @pytest.fixture
-    def ledger(self, database: Database) -> SqlLedger:
-        ledger = SqlLedger(database)
+    def ledger(self, database: Database) -> Ledger:
+        ledger = Ledger(database)
         ledger.join(Incarnation("me", "host", 1), queues=["q"], threads=4)
         return ledger
 
-    def record(self, ledger: SqlLedger, queue: str = "q", *, delay_s: float = 0.0) -> str:
+    def record(self, ledger: Ledger, queue: str = "q", *, delay_s: float = 0.0) -> str:
         task = NewTask(new_task_id(), "index", queue, '{"a":[],"k":{}}', delay_s)
         ledger.record([task])
         return task.id
 
-    def test_where_a_task_stands_has_every_time_and_unknown_ids_are_missing(self, ledger: SqlLedger) -> None:
+    def test_where_a_task_stands_has_every_time_and_unknown_ids_are_missing(self, ledger: Ledger) -> None:
         task_id = self.record(ledger)
         found = ledger.standings([task_id, new_task_id(), "no id"])
         (claim,) = ledger.claim([task_id], by="me")
@@ -48,7 +48,7 @@ class QuestionsContract(OnDatabase):
         assert (waits.failures, waits.failures_max, waits.error) == (1, 5, "boom")
         assert waits.due_at - waits.now > timedelta(seconds=50)
 
-    def test_more_ids_than_one_statement_takes_are_answered_all(self, ledger: SqlLedger) -> None:
+    def test_more_ids_than_one_statement_takes_are_answered_all(self, ledger: Ledger) -> None:
         ids = [self.record(ledger) for _ in range(12)]
         from workq.ledger import standing
 
@@ -58,9 +58,7 @@ class QuestionsContract(OnDatabase):
         finally:
             standing.IDS_AT_ONCE = before
 
-    def test_older_tasks_are_those_of_the_queue_that_could_be_claimed_and_were_due_before(
-        self, ledger: SqlLedger
-    ) -> None:
+    def test_older_tasks_are_those_of_the_queue_that_could_be_claimed_and_were_due_before(self, ledger: Ledger) -> None:
         first, claimed, second, last = (self.record(ledger) for _ in range(4))
         self.record(ledger, "other")
         self.record(ledger, delay_s=60.0)
@@ -69,7 +67,7 @@ class QuestionsContract(OnDatabase):
 
         assert [ledger.older(at[one]) for one in (first, second, last)] == [0, 1, 2]
 
-    def test_company_is_what_the_same_worker_runs_besides(self, ledger: SqlLedger) -> None:
+    def test_company_is_what_the_same_worker_runs_besides(self, ledger: Ledger) -> None:
         ids = [self.record(ledger) for _ in range(4)]
         ledger.join(Incarnation("other", "host", 2), queues=["q"], threads=4)
         ledger.claim(ids[:3], by="me")
@@ -83,7 +81,7 @@ class QuestionsContract(OnDatabase):
         assert ledger.company(at[ids[1]]) == Company(2, 0)
         assert ledger.company(at[ids[3]]) == Company(0, 0)
 
-    def test_what_happened_is_the_newest_of_the_kinds_within_the_time_oldest_first(self, ledger: SqlLedger) -> None:
+    def test_what_happened_is_the_newest_of_the_kinds_within_the_time_oldest_first(self, ledger: Ledger) -> None:
         ledger.note("manual", detail={"n": 0})
         ledger.database.clock_offset_s = 100.0
         for number in range(1, 4):
@@ -97,7 +95,7 @@ class QuestionsContract(OnDatabase):
         assert numbers("manual", within_s=50.0, limit=2) == [2, 3]
         assert numbers("manual", "quarantined", within_s=1000.0) == [0, 1, 2, 3, 9]
 
-    def test_begun_are_those_that_run_and_those_that_succeeded_within_the_time(self, ledger: SqlLedger) -> None:
+    def test_begun_are_those_that_run_and_those_that_succeeded_within_the_time(self, ledger: Ledger) -> None:
         old, new, running, ready = (self.record(ledger) for _ in range(4))
         (claim,) = ledger.claim([old], by="me")
         ledger.settle([Settlement(claim, Done())])
@@ -110,7 +108,7 @@ class QuestionsContract(OnDatabase):
         assert ledger.begun(within_s=500.0) == 3
         assert ledger.standings([ready])[ready].state is State.READY
 
-    def test_when_somebody_swept_is_told_and_not_known_before(self, ledger: SqlLedger) -> None:
+    def test_when_somebody_swept_is_told_and_not_known_before(self, ledger: Ledger) -> None:
         never = ledger.swept_for_s()
         meta, now = ledger.database.tables.meta, ledger.database.now
         ledger.database.run(lambda tx: tx.execute(insert(meta).values(name="swept", value="{}", at=now(-90.0))))

@@ -33,7 +33,7 @@ from workq.jobs.values import JobOptions, NewStep, Stepped
 from workq.lab.servers import MariaDB, PostgreSQL, Server, start_mariadb, start_postgres
 from workq.ledger import Evidence
 from workq.ledger.database import Database
-from workq.ledger.sql import SqlLedger
+from workq.ledger.sql import Ledger
 from workq.values import codec
 from workq.values.incarnation import Incarnation
 from workq.values.task import Claim, Done, Failed, NewSubtask, Settlement, State
@@ -42,12 +42,12 @@ T = TypeVar("T")
 CANARY = "canary-5f1e"
 
 
-def opened(url: str, *, namespace: str = "workq", statement_timeout_s: float = 10.0) -> SqlLedger:
+def opened(url: str, *, namespace: str = "workq", statement_timeout_s: float = 10.0) -> Ledger:
     database = Database(url, namespace=namespace, statement_timeout_s=statement_timeout_s)
-    return SqlLedger(database)
+    return Ledger(database)
 
 
-def live_worker(ledger: SqlLedger) -> Incarnation:
+def live_worker(ledger: Ledger) -> Incarnation:
     worker = incarnation()
     ledger.join(worker, queues=["default"], threads=1)
     return worker
@@ -189,7 +189,7 @@ class TestAnswersThatAreLost:
         relay.close()
 
     @pytest.fixture
-    def ledger(self, server_url: str, relay: Relay) -> Iterator[SqlLedger]:
+    def ledger(self, server_url: str, relay: Relay) -> Iterator[Ledger]:
         url = Database(server_url).url.set(port=relay.port).render_as_string(hide_password=False)
         ledger = opened(url)
         for engine in ledger.database.engines:  # connecting ends in a COMMIT, too
@@ -198,15 +198,15 @@ class TestAnswersThatAreLost:
         ledger.close()
 
     @pytest.fixture
-    def worker(self, ledger: SqlLedger) -> Incarnation:
+    def worker(self, ledger: Ledger) -> Incarnation:
         return live_worker(ledger)
 
-    def some(self, ledger: SqlLedger, count: int, **facts: Any) -> list[str]:
+    def some(self, ledger: Ledger, count: int, **facts: Any) -> list[str]:
         return [one.id for one in ledger.record(new(count, **facts))]
 
     @pytest.mark.parametrize("where", ["before", "after"])
     def test_a_settlement_is_repeated_and_reported_as_won(
-        self, ledger: SqlLedger, relay: Relay, worker: Incarnation, where: str
+        self, ledger: Ledger, relay: Relay, worker: Incarnation, where: str
     ) -> None:
         claims = ledger.claim(self.some(ledger, 6), by=worker.id)
         batch = [Settlement(claim, Done("1")) for claim in claims[:3]]
@@ -226,7 +226,7 @@ class TestAnswersThatAreLost:
 
     @pytest.mark.parametrize("where", ["before", "after"])
     def test_a_claim_is_repeated_and_its_rows_are_granted_once(
-        self, ledger: SqlLedger, relay: Relay, worker: Incarnation, where: str
+        self, ledger: Ledger, relay: Relay, worker: Incarnation, where: str
     ) -> None:
         ids = self.some(ledger, 5)
         relay.cut_next(where)
@@ -242,7 +242,7 @@ class TestAnswersThatAreLost:
 
     @pytest.mark.parametrize("where", ["before", "after"])
     def test_a_claim_of_hints_is_repeated_and_grants_each_once(
-        self, ledger: SqlLedger, relay: Relay, worker: Incarnation, where: str
+        self, ledger: Ledger, relay: Relay, worker: Incarnation, where: str
     ) -> None:
         broker = EmbeddedBroker(ledger.database)
         ids = self.some(ledger, 5)
@@ -263,7 +263,7 @@ class TestAnswersThatAreLost:
 
     @pytest.mark.parametrize("then", ["no_new_connection", "lost_again"])
     def test_what_a_claim_got_without_ever_knowing_is_claimed_again(
-        self, ledger: SqlLedger, relay: Relay, worker: Incarnation, then: str
+        self, ledger: Ledger, relay: Relay, worker: Incarnation, then: str
     ) -> None:
         ids = self.some(ledger, 6)
         # a new connection commits first, unless every statement on it commits itself
@@ -285,7 +285,7 @@ class TestAnswersThatAreLost:
         }
 
     def test_what_a_claim_got_without_ever_knowing_is_handed_back_though_no_other_claim_is_made(
-        self, ledger: SqlLedger, relay: Relay, worker: Incarnation
+        self, ledger: Ledger, relay: Relay, worker: Incarnation
     ) -> None:
         ids = self.some(ledger, 3)
         passes = ["pass"] if ledger.database.dialect != "postgresql" else []
@@ -300,7 +300,7 @@ class TestAnswersThatAreLost:
         assert {look.state for look in ledger.look(ids).values()} == {State.READY}
 
     @pytest.mark.parametrize("where", ["before", "after"])
-    def test_a_batch_is_recorded_once(self, ledger: SqlLedger, relay: Relay, where: str) -> None:
+    def test_a_batch_is_recorded_once(self, ledger: Ledger, relay: Relay, where: str) -> None:
         batch = [*new(4), *new(key=f"lost {where}")]
         relay.cut_next(where)
 
@@ -311,7 +311,7 @@ class TestAnswersThatAreLost:
         assert all(one.created for one in answers)
         assert all(ledger.get(one.id) is not None for one in batch)
 
-    def test_a_commit_that_stays_unknown_says_so_and_may_be_repeated(self, ledger: SqlLedger, relay: Relay) -> None:
+    def test_a_commit_that_stays_unknown_says_so_and_may_be_repeated(self, ledger: Ledger, relay: Relay) -> None:
         batch = new(3)
         relay.cut_next("after", "after")
         with pytest.raises(CommitUnknown, match="repeat with the same ids"):
@@ -322,13 +322,13 @@ class TestAnswersThatAreLost:
         assert [(one.id, one.created) for one in answers] == [(one.id, True) for one in batch]
 
     @staticmethod
-    def connect(ledger: SqlLedger) -> None:
+    def connect(ledger: Ledger) -> None:
         """A new connection commits its settings: let that be over."""
         ledger.database.run(lambda tx: tx.execute(select(1)).all())
 
     @pytest.mark.parametrize("where", ["before", "after"])
     def test_a_handlers_transaction_knows_how_its_lost_commit_ended(
-        self, ledger: SqlLedger, relay: Relay, worker: Incarnation, where: str
+        self, ledger: Ledger, relay: Relay, worker: Incarnation, where: str
     ) -> None:
         [claim] = ledger.claim(self.some(ledger, 1), by=worker.id)
         [beside] = new(1, key=f"beside {where}")  # not with those that commit themselves
@@ -352,7 +352,7 @@ class TestAnswersThatAreLost:
 
     @pytest.mark.parametrize("where", ["before", "after"])
     def test_a_step_of_a_partition_knows_how_its_lost_commit_ended(
-        self, ledger: SqlLedger, relay: Relay, worker: Incarnation, where: str
+        self, ledger: Ledger, relay: Relay, worker: Incarnation, where: str
     ) -> None:
         job = new_job(JobOptions(queue="default", chunk=1, is_partitioned=True), key=f"lost {where}")
         ledger.begin_job(job)
@@ -380,7 +380,7 @@ class TestAnswersThatAreLost:
         assert (ledger.bookmark(claim).steps, row.succeeded, len(stood)) == ((1, 10, 1) if stands else (0, 0, 0))
 
     def test_a_handlers_transaction_says_so_when_nobody_knows_how_it_ended(
-        self, ledger: SqlLedger, relay: Relay, worker: Incarnation
+        self, ledger: Ledger, relay: Relay, worker: Incarnation
     ) -> None:
         [claim] = ledger.claim(self.some(ledger, 1), by=worker.id)
         self.connect(ledger)
@@ -394,7 +394,7 @@ class TestAnswersThatAreLost:
         assert ledger.look([claim.task_id])[claim.task_id].state is State.SUCCEEDED
 
     @pytest.mark.parametrize("where", ["before", "after"])
-    def test_a_reaping_charges_once(self, ledger: SqlLedger, relay: Relay, worker: Incarnation, where: str) -> None:
+    def test_a_reaping_charges_once(self, ledger: Ledger, relay: Relay, worker: Incarnation, where: str) -> None:
         ran, *waited = ids = self.some(ledger, 3)
         ledger.claim(ids, by=worker.id)
         relay.cut_next(where)
@@ -405,7 +405,7 @@ class TestAnswersThatAreLost:
         assert all(len(ledger.history(task_id)) == 1 for task_id in ids)
 
     @pytest.mark.parametrize("where", ["before", "after"])
-    def test_people_may_not_notice(self, ledger: SqlLedger, relay: Relay, where: str) -> None:
+    def test_people_may_not_notice(self, ledger: Ledger, relay: Relay, where: str) -> None:
         [task_id] = self.some(ledger, 1)
         relay.cut_next(where)
         ledger.cancel(task_id, reason="?")
@@ -834,7 +834,7 @@ class TestWhatErrorsSay:
         return port
 
 
-def calls(ledger: SqlLedger, worker: Incarnation, task_id: str) -> list[Callable[[], object]]:
+def calls(ledger: Ledger, worker: Incarnation, task_id: str) -> list[Callable[[], object]]:
     """Every way to need the ledger."""
     claim = Claim(task_id, "n", "q", "{}", 1, "t", 0, 0, 5, 3, None)
     return [
@@ -847,7 +847,7 @@ def calls(ledger: SqlLedger, worker: Incarnation, task_id: str) -> list[Callable
     ]
 
 
-def lock(connection: Connection, ledger: SqlLedger, task_id: str) -> None:
+def lock(connection: Connection, ledger: Ledger, task_id: str) -> None:
     t = ledger.database.tables.task
     connection.execute(select(t.c.id).where(t.c.id == task_id).with_for_update()).one()
 

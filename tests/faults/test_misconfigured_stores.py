@@ -27,7 +27,7 @@ from workq.lab.servers import (
 )
 from workq.ledger import migrate
 from workq.ledger.database import Database
-from workq.ledger.sql import SqlLedger
+from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
 from workq.values.task import NewTask
 
@@ -263,7 +263,7 @@ class Alone:
 
     wq: WorkQueue
     database: Database
-    ledger: SqlLedger
+    ledger: Ledger
 
     def found(self) -> list[str]:
         return [check.message for check in work.examine(self.ledger, self.wq.settings)]
@@ -281,7 +281,7 @@ class Alone:
 def alone(tmp_path: Path) -> Iterator[Alone]:
     url = migrated(f"sqlite:///{tmp_path}/alone.db")
     database = Database(url)
-    yield Alone(WorkQueue(ledger=url), database, SqlLedger(database))
+    yield Alone(WorkQueue(ledger=url), database, Ledger(database))
     database.close()
 
 

@@ -23,7 +23,7 @@ from workq import State
 from workq.errors import LedgerUnavailable
 from workq.lab.servers import PostgreSQL, Redis, Server, start_postgres, start_rabbitmq
 from workq.ledger.database import Database
-from workq.ledger.sql import SqlLedger
+from workq.ledger.sql import Ledger
 from workq.values.task import Done, Settlement
 
 pytestmark = pytest.mark.one_leg
@@ -126,12 +126,12 @@ from subprocess import run
 from tests.contract.given import incarnation, new
 from workq.errors import LedgerUnavailable
 from workq.ledger.database import Database
-from workq.ledger.sql import SqlLedger
+from workq.ledger.sql import Ledger
 from workq.values.task import Done, Settlement, State
 
 disk = Path(sys.argv[1])
 run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)], check=True)
-ledger = SqlLedger(Database(f"sqlite:///{disk / 'workq.db'}", statement_timeout_s=2.0))
+ledger = Ledger(Database(f"sqlite:///{disk / 'workq.db'}", statement_timeout_s=2.0))
 ledger.database.tables.metadata.create_all(ledger.database.engine)
 me = incarnation()
 ledger.join(me, queues=["default"], threads=1)
@@ -209,7 +209,7 @@ def small_disk() -> Iterator[Path]:
 def test_a_postgresql_whose_disk_is_full_costs_nothing_that_was_recorded(small_disk: Path, private: Private) -> None:
     """F60: errors, and perhaps a PANIC and a restart; what was acknowledged is there, once, and settles afterwards."""
     with private(start_postgres, small_disk) as server:
-        ledger = SqlLedger(Database(server.url, statement_timeout_s=3.0))
+        ledger = Ledger(Database(server.url, statement_timeout_s=3.0))
         ledger.database.tables.metadata.create_all(ledger.database.engine)
         me = incarnation()
         ledger.join(me, queues=["default"], threads=1)
@@ -248,7 +248,7 @@ def revive(server: Server) -> None:
         server.start()
 
 
-def patiently_settled(server: Server, ledger: SqlLedger, batch: list[Settlement]) -> list[State | None]:
+def patiently_settled(server: Server, ledger: Ledger, batch: list[Settlement]) -> list[State | None]:
     """What they are afterwards. A server that recovers just now may still give up, for it had no room as it began."""
     states: list[State | None] = []
 

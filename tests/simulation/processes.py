@@ -942,7 +942,7 @@ class Nemesis:
             return
         finally:
             world.acting = before
-            ledger._doubtful.clear()  # type: ignore[attr-defined]  # what that machine knew is gone with it
+            ledger._doubtful.clear()  # what that machine knew is gone with it
 
     def _forge(self, rng: Random) -> None:
         """Somebody writes hints that are not true: of an unknown task, or in the wrong queue."""

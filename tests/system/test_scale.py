@@ -28,7 +28,7 @@ from workq.diagnose.audit import Audited, audit
 from workq.diagnose.where import Kind, Place
 from workq.lab.redis_cluster import RedisCluster, start_redis_cluster
 from workq.lab.servers import PostgreSQL, RabbitMQ, Redis, start_postgres, start_rabbitmq
-from workq.ledger.sql import SqlLedger
+from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
 from workq.values.task import Done, Settlement
 
@@ -92,7 +92,7 @@ def check_each_ran_once(leg: Leg, count: int) -> None:
 
 def audited(leg: Leg) -> Audited:
     """With the ledger's clock moved on by more than a hint may be late: what is not there now is lost."""
-    database: Any = leg.app.stores.ledger.database  # type: ignore[attr-defined]  # whose clock the test moves
+    database: Any = leg.app.stores.ledger.database  # whose clock the test moves
     database.clock_offset_s += 3.0
     return audit(leg.app.stores, leg.app.settings, queues=["witness"])
 
@@ -305,7 +305,7 @@ def test_a_ledger_partitioned_by_time_runs_and_a_claim_reads_the_partition_of_it
     sent: list[tuple[str, Any]] = []
 
     listen(database, lambda statement, parameters: sent.append((statement, parameters)))
-    ledger = SqlLedger(database)
+    ledger = Ledger(database)
     ledger.join(SOMEBODY, queues=["witness"], threads=1)
     assert len(ledger.claim(ids[:50], by=SOMEBODY.id)) == 50
     [claim] = [one for one in sent if one[0].startswith("UPDATE")]
@@ -333,7 +333,7 @@ def test_the_life_of_a_task_writes_no_row_but_its_own(
         inflight=redis_server.url,
     )
     stores, settings = leg.app.stores, leg.app.settings
-    database: Any = stores.ledger.database  # type: ignore[attr-defined]  # whose statements are listened to
+    database: Any = stores.ledger.database  # whose statements are listened to
     written: list[str] = []
 
     def tell(statement: str, _parameters: Any) -> None:

@@ -11,7 +11,7 @@ import redis
 from tests.stores import database_of
 from tests.system.legs import Leg
 from workq import State
-from workq.ledger import Ledger
+from workq.ledger.sql import Ledger
 from workq.recovery.sweep import sweep
 from workq.recovery.swept import Swept
 from workq.values.incarnation import Incarnation

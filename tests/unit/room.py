@@ -11,7 +11,7 @@ from typing import Any, cast
 from workq import Times, WorkQueue
 from workq.handlers.handler import Handler
 from workq.jobs.values import Bookmark, NewStep, Stepped
-from workq.ledger import Ledger
+from workq.ledger.sql import Ledger
 from workq.values.codec import encode, new_task_id
 from workq.values.task import Claim, Outcome, Settlement
 from workq.worker.crash_board import Board

@@ -15,7 +15,7 @@ import pytest
 import workq
 from tests.unit.room import LONG_S, THREADS, Room, claim
 from workq.errors import ConfigError
-from workq.ledger import Ledger
+from workq.ledger.sql import Ledger
 from workq.values.task import Dead, Done, Failed, Outcome, Worked
 from workq.webhooks.notices import Herald, Notice
 

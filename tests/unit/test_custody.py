@@ -79,7 +79,7 @@ def test_what_was_not_granted_is_not_forgotten_when_the_broker_is_away_and_other
         assert process.runs() == {second}
 
     process.rounds()
-    Clock(process.wq.stores.ledger.database).forward(1.0)  # type: ignore[attr-defined]  # its hint was sent on
+    Clock(process.wq.stores.ledger.database).forward(1.0)  # its hint was sent on
     all_run(process, [first, second])
 
 

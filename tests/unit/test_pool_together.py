@@ -12,7 +12,7 @@ import pytest
 
 from workq import Times, WorkQueue
 from workq.handlers.handler import Handler
-from workq.ledger import Ledger
+from workq.ledger.sql import Ledger
 from workq.values.codec import new_task_id
 from workq.values.task import Claim, Done, Failed, HandedBack, Outcome, Settlement
 from workq.worker.crash_board import Board

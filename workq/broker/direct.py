@@ -13,18 +13,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Delete, Update, bindparam, delete, update
 
 from workq.broker import Delivery, Hint
 from workq.broker.embedded import EmbeddedBroker, EmbeddedConsumer, as_bytes, delivery_of
 from workq.broker.turns import Line
-from workq.ledger import Ledger, Look
+from workq.ledger import Look
 from workq.ledger.among import IDS, among
 from workq.values.codec import Envelope, decode_hint, encode_hint
 from workq.values.failpoints import reach
 from workq.values.task import Claim
+
+if TYPE_CHECKING:
+    from workq.ledger.sql import Ledger
+
 
 _ROWS_SPARE = 2
 """So many rows more than are thought to be needed are looked at: they are shorter than those before, or not hints."""

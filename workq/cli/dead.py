@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -21,10 +21,14 @@ from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, in_json, table, write
 from workq.cli.task import each, revive
 from workq.errors import Refused
-from workq.ledger import Ledger, Which
+from workq.ledger import Which
 from workq.operations.bulk import GROUPS_MAX, Bulk, Tally
 from workq.values.lane import physical
 from workq.values.task import State, Task
+
+if TYPE_CHECKING:
+    from workq.ledger.sql import Ledger
+
 
 _PAGE = 500
 F = TypeVar("F", bound=Callable[..., Any])

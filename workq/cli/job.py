@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -21,11 +21,15 @@ from workq.jobs.define import Job
 from workq.jobs.progress import left_s, told, told_s
 from workq.jobs.sources import CsvFile, JsonLines
 from workq.jobs.values import CHUNK_MAX, JOB_ENDED, Begun, Collect, IfRunning, JobRow, JobState
-from workq.ledger import Ledger, Unpublished
+from workq.ledger import Unpublished
 from workq.stores import Stores
 from workq.values import codec
 from workq.values.incarnation import this_person
 from workq.values.plural import counted
+
+if TYPE_CHECKING:
+    from workq.ledger.sql import Ledger
+
 
 _ERRORS_SHOWN: Final = 10
 EXITS: Final = {

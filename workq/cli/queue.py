@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -16,12 +16,16 @@ from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, record, table, text_of, write
 from workq.cli.task import cancel_all
 from workq.errors import BrokerUnavailable
-from workq.ledger import Ledger, Pause, QueueCount, WhichOpen
+from workq.ledger import Pause, QueueCount, WhichOpen
 from workq.values.incarnation import this_person
 from workq.values.lane import is_extra, meant, queue_of
 from workq.values.names import check_delay_s
 from workq.values.plural import counted
 from workq.values.task import State
+
+if TYPE_CHECKING:
+    from workq.ledger.sql import Ledger
+
 
 _TITLES: Final = ("queue", "ready", "waiting", "running", "hints", "hints_unacked", "consumers", "paused")
 _LOOK_EVERY_S: Final = 0.2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,12 +13,15 @@ from workq.cli.inputs import ScheduleName, WholeNumber
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, table, text_of, write
 from workq.errors import NotFound
-from workq.ledger import Ledger, ScheduleRow
+from workq.ledger import ScheduleRow
 from workq.schedules.tick import now_as_task
 from workq.values import codec
 from workq.values.incarnation import this_person
 from workq.values.lane import split
 from workq.values.plural import counted
+
+if TYPE_CHECKING:
+    from workq.ledger.sql import Ledger
 
 
 @click.group(cls=Group, examples="workq schedule ls\nworkq schedule next nightly\nworkq schedule run nightly")

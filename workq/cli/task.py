@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,7 +21,7 @@ from workq.cli.show import Column, answer, clean, line, record, table, text_of, 
 from workq.enqueue.relay import publish
 from workq.errors import NotFound, Refused, WorkqError
 from workq.handlers.handler import seconds_until
-from workq.ledger import Ledger, Unpublished, WhichOpen
+from workq.ledger import Unpublished, WhichOpen
 from workq.ledger.positions import is_behind
 from workq.stores import Stores
 from workq.values.certificate import Certificate
@@ -30,6 +30,10 @@ from workq.values.lane import physical
 from workq.values.names import check_delay_s
 from workq.values.plural import counted
 from workq.values.task import SETTLED, Event, OnCrash, Priority, State, Task
+
+if TYPE_CHECKING:
+    from workq.ledger.sql import Ledger
+
 
 _LOOK_EVERY_S = 0.2
 _HINTS_AT_ONCE = 500

@@ -23,13 +23,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from workq.config import Times
 from workq.diagnose.doctor import Bounds
-from workq.ledger import Ledger, Standing
+from workq.ledger import Standing
 from workq.values.certificate import STARTED_UNKNOWN
 from workq.values.task import Event, State
+
+if TYPE_CHECKING:
+    from workq.ledger.sql import Ledger
+
 
 EVENTS_MAX: Final = 100_000
 """How many events are read at most; when there are more, the newest are, and the answer says so."""

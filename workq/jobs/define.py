@@ -60,7 +60,7 @@ from workq.values.task import FailedItem, NewSubtask, Worked
 
 if TYPE_CHECKING:
     from workq.app import WorkQueue
-    from workq.ledger import Ledger
+    from workq.ledger.sql import Ledger
 
 RATE_MAX: Final = 1e9
 CHUNK: Final = 500

@@ -17,7 +17,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from workq.enqueue.producer import Producer, hint_rows
 from workq.errors import ConfigError, PayloadError, Snooze
@@ -26,13 +26,17 @@ from workq.handlers.said import tell
 from workq.jobs.chunks import Unfit, chunks, partition
 from workq.jobs.sources import Page, Source
 from workq.jobs.values import JOB_ENDED, JOB_PAUSES, JOB_UNWANTED, JobRow
-from workq.ledger import Ledger, Unpublished
+from workq.ledger import Unpublished
 from workq.stores import Stores
 from workq.values import codec
 from workq.values.failpoints import reach
 from workq.values.fingerprint import fingerprint
 from workq.values.opaque import kind_of
 from workq.values.task import FailedItem, NewSubtask
+
+if TYPE_CHECKING:
+    from workq.ledger.sql import Ledger
+
 
 log = logging.getLogger("workq.jobs")
 

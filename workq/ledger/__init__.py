@@ -1,4 +1,4 @@
-"""The port of the ledger: the durable record of every task, and the sole authority over it.
+"""The ledger: the durable record of every task, and the sole authority over it. What it answers, for all to import.
 
 Each decision is one conditional statement, guarded by the state it needs or by the fence (id, attempt, token). So any
 of them may be repeated, by anyone, at any time: whoever comes second changes nothing. Times are the database's clock.
@@ -8,8 +8,6 @@ call may be made again.
 """
 
 from __future__ import annotations
-
-from typing import Protocol
 
 from workq.ledger.answers import (
     NO_GROUP,
@@ -48,13 +46,6 @@ from workq.ledger.answers import (
     WhichOpen,
     WorkerRow,
 )
-from workq.ledger.port.flow import Flow
-from workq.ledger.port.jobs import Jobs
-from workq.ledger.port.life import Life
-from workq.ledger.port.people import People
-from workq.ledger.port.questions import Questions
-from workq.ledger.port.sweeping import Sweeping
-from workq.ledger.port.webhooks import Webhooks
 
 __all__ = [
     "Applied",
@@ -69,7 +60,6 @@ __all__ = [
     "HintRows",
     "LimitRow",
     "Hinted",
-    "Ledger",
     "Look",
     "Marker",
     "NewSchedule",
@@ -94,16 +84,3 @@ __all__ = [
     "WhichOpen",
     "WorkerRow",
 ]
-
-
-class Ledger(Life, Sweeping, Flow, Jobs, Webhooks, People, Questions, Protocol):
-    """What every ledger promises. Thread-safe."""
-
-    @property
-    def writers(self) -> int:
-        """How many transactions are worth writing at once from one process: SQLite has one writer."""
-        ...
-
-    def close(self) -> None:
-        """Close connections. Repeatable."""
-        ...

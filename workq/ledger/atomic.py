@@ -29,10 +29,20 @@ class Succeeding(Claiming, Tending):
 
     @property
     def is_entered(self) -> bool:
+        """Whether this thread is inside of `transaction`."""
         return self.database.is_entered
 
     @contextmanager
     def transaction(self, claim: Claim, *, added: Callable[[], Sequence[NewSubtask]] = tuple) -> Iterator[Connection]:
+        """A transaction of the claim's handler: at the end of its block the task succeeds in it, without a result.
+
+        It stands as a whole, or not at all. What the block raises rolls it back and passes. `added`: asked at its end,
+        subtasks that the handler has added to its job.
+
+        Raises:
+            Refused: the attempt does not run any more, or the block has ended the transaction itself.
+            LedgerUnavailable: it did not stand; CommitUnknown: the ledger stayed away after it broke in COMMIT.
+        """
         wishes = Wishes()
         succeed = self.database.kept("settle one Done", partial(self._settle_statement, Done))
         fence = {"b_id": claim.task_id, "b_attempt": claim.attempt, "b_token": claim.token}

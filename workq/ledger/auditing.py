@@ -28,6 +28,7 @@ class Auditing(Planning):
     """The part of the ledger that the audit needs."""
 
     def queues_with_open_tasks(self) -> list[str]:
+        """The queues with tasks that are not settled."""
         t = self.database.tables.task
         unclaimed = queues_where(t, found(t.c.state, *CLAIMABLE))
         running = select(t.c.queue).where(found(t.c.state, State.RUNNING)).distinct()
@@ -36,6 +37,10 @@ class Auditing(Planning):
     def open_tasks(
         self, queue: str, *, is_running: bool, after: OpenTask | None = None, limit: int = 1000
     ) -> list[OpenTask]:
+        """The tasks of a queue that run, or those that are still to be claimed: a page at a time, after the last one.
+
+        One that changes its state between two pages may be met twice, or not at all.
+        """
         c = self.database.tables.task.c
         if is_running:
             rest: list[ColumnElement[bool]] = [] if after is None else [c.id > after.task_id]
@@ -63,6 +68,7 @@ class Auditing(Planning):
         return tasks
 
     def open_among(self, task_ids: Sequence[str]) -> dict[str, OpenTask]:
+        """Those of these tasks that are not settled."""
         ids = sorted({one for one in task_ids if codec.is_task_id(one)})
         c = self.database.tables.task.c
         answer: dict[str, OpenTask] = {}
@@ -72,12 +78,14 @@ class Auditing(Planning):
         return answer
 
     def marker_sent_at(self, queue: str, band: int) -> datetime | None:
+        """When the newest marker of a line was sent; None when it has none."""
         m = self.database.tables.marker
         newest = select(m.c.sent_at).where(m.c.queue == queue, m.c.band == band).order_by(m.c.sent_at.desc()).limit(1)
         sent_at: datetime | None = self.database.ask(lambda tx: tx.execute(newest).scalar())
         return sent_at
 
     def has_marker_returned(self, queue: str, band: int, *, since: datetime) -> bool:
+        """Whether a marker sent then or later has come back: whatever was confirmed before has left the line."""
         m = self.database.tables.marker
         back = (
             select(m.c.id)
@@ -87,11 +95,21 @@ class Auditing(Planning):
         return self.database.ask(lambda tx: tx.execute(back).first()) is not None
 
     def markers_voided(self, queue: str, *, since: datetime) -> int:
+        """The order of a queue was disturbed, from `since` until now: markers that were on their way prove nothing.
+
+        Those that are out, or came back since then, are dropped. Answers how many. Repeatable.
+        """
         m = self.database.tables.marker
         disturbed = or_(m.c.returned_at.is_(None), m.c.returned_at >= since)
         return self._changed(delete(m).where(m.c.queue == queue, disturbed, m.c.closed_at.is_(None)))
 
     def return_unheld(self, fences: Sequence[Fence], *, by: Mapping[str, Any]) -> Applied:
+        """Tasks that still run under the same claim are returned at no charge, though their worker lives.
+
+        Only for what nobody holds: a worker that runs one all the same settles it as a late result. As with plans, each
+        has an event `manual` with `by`.
+        """
+
         def why_not(planned: Fence, row: Any) -> str | None:
             if (why := moved(planned, fence_of(row))) is not None:
                 return why

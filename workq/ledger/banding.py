@@ -31,10 +31,15 @@ class Banding:
     """Names of queues and bands whose first task need not be announced any more by this process."""
 
     def bands(self) -> frozenset[str]:
+        """The bands of priority that are in use, by the names that their tasks have as `queue`; no normal one is named.
+
+        `record` and `tick` see to it that a band is here before its first task can be seen.
+        """
         statement = self.database.kept("bands", self._bands_statement)
         return frozenset(queue for (queue,) in self.database.ask(lambda tx: statement.rows(tx, {})))
 
     def bands_used(self, queues: Iterable[str]) -> None:
+        """Those of these queues that are bands are in use, from now on. Repeatable."""
         extra = {queue for queue in queues if is_extra(queue)}
         if extra and (missing := extra - self.bands()):
             write = partial(self._write_bands, sorted(missing))

@@ -72,6 +72,10 @@ class Claiming(Settling):
     # -- the mark of the relay
 
     def mark_published(self, sent: Iterable[Unpublished]) -> None:
+        """Note that these tasks' hints are confirmed, for those that still stand at the same attempt.
+
+        With `arrives_in_s`, the instant that is noted is the one at which the hint has come: see `rehinted`.
+        """
         alike: defaultdict[tuple[int, float], list[str]] = defaultdict(list)
         for one in sent:
             alike[one.attempt, one.arrives_in_s].append(one.task_id)
@@ -99,6 +103,11 @@ class Claiming(Settling):
     # -- claim
 
     def claim(self, task_ids: Sequence[str], *, by: str) -> list[Claim]:
+        """Claim those tasks that are ready or waiting, due, not expired, and not paused: the only way to run one.
+
+        One conditional update: running, attempt + 1, a new token. What is missing in the answer was settled, cancelled,
+        expired, not due, paused, or somebody else's. An incarnation that is not live in the ledger gets nothing.
+        """
         task_ids = [task_id for task_id in task_ids if codec.is_task_id(task_id)]
         if not task_ids:
             return []
@@ -127,6 +136,10 @@ class Claiming(Settling):
         return granted
 
     def claim_hinted(self, hinted: Hinted, *, by: str) -> list[Claim]:
+        """As `claim`, of tasks whose hints are rows of the ledger's own database: the hints go in the same transaction.
+
+        When the commit was lost, the next try finds by its token whether it stands; if it does, the hints are gone too.
+        """
         call = self.claim_call(by)
 
         def take(tx: Connection) -> Sequence[Any]:
@@ -320,6 +333,10 @@ class Claiming(Settling):
         return tx.execute(update(t).where(*ours).values(handed_back(t, now, asked))).rowcount
 
     def return_doubtful(self, *, by: str) -> int:
+        """Hand back what calls of this incarnation have claimed whose commit stayed unknown; answers how many.
+
+        The next claim does so first; this is for whoever makes none. Repeatable.
+        """
         doubts = list(self._doubtful.get(by, ()))
         if not doubts:
             return 0
@@ -339,6 +356,7 @@ class Claiming(Settling):
     # -- look
 
     def look(self, task_ids: Sequence[str]) -> dict[str, Look]:
+        """Where these tasks stand; an id that the ledger does not know is missing in the answer."""
         if not task_ids:
             return {}
         return self.database.ask(lambda tx: self._looks(tx, task_ids))

@@ -30,6 +30,7 @@ class Grouping(Deciding):
     """The part of the ledger that knows the dead."""
 
     def dead_groups(self, which: Which, *, limit: int) -> list[DeadGroup]:
+        """The dead by what they died of, the largest group first."""
         c = self.database.tables.task.c
         tasks = func.count().label("tasks")
         query = (
@@ -52,10 +53,12 @@ class Grouping(Deciding):
         return [DeadGroup(group or NO_GROUP, *rest) for group, *rest in rows]
 
     def dead_count(self, which: Which) -> int:
+        """How many they are."""
         query = select(func.count()).select_from(self.database.tables.task).where(*self._which(which))
         return self.database.ask(lambda tx: int(tx.execute(query).scalar_one()))
 
     def revivable_count(self, which: Which) -> int:
+        """How many of them `revive_dead` would send back now: not those of jobs, nor those whose key is not free."""
         t = self.database.tables.task
         other = t.alias("other")
         key = t.c.name.concat("/").concat(t.c.task_key)  # see `live_key` in windows.py
@@ -66,12 +69,17 @@ class Grouping(Deciding):
         return self.database.ask(lambda tx: int(tx.execute(query).scalar_one()))
 
     def dead_ids(self, which: Which, *, after: str | None, limit: int) -> list[str]:
+        """A page of them, by id from the oldest: `after` is the last id of the page before."""
         c = self.database.tables.task.c
         rest = [] if after is None else [c.id > after]
         query = select(c.id).where(*self._which(which), *rest).order_by(c.id).limit(limit)
         return self.database.ask(lambda tx: list(tx.execute(query).scalars()))
 
     def revive_dead(self, task_ids: Sequence[str], *, why: str) -> tuple[list[Unpublished], dict[str, str]]:
+        """As `revive`, of many that are dead, in one transaction; answers the hints, and by id why another is not.
+
+        What is not dead any more is in neither: somebody was faster. Repeatable.
+        """
         t = self.database.tables.task
         of_a_job = is_of_a_job(self.database).label("of_a_job")
         columns = (t.c.id, t.c.queue, t.c.attempt, t.c.task_key, t.c.order_key, t.c.job_id, of_a_job)
@@ -103,6 +111,7 @@ class Grouping(Deciding):
         return hints, refused
 
     def discard_dead(self, task_ids: Sequence[str], *, why: str) -> list[str]:
+        """Dead tasks that nobody wants back: cancelled, as `discarded`. Answers which were. Repeatable."""
         t, now = self.database.tables.task, self.database.now
         locked = self._still_dead(task_ids, t.c.id)
         reason = codec.storable(f"{DISCARDED}: {why}", characters_max=REASON_MAX)

@@ -21,6 +21,7 @@ class Appending:
     def note(
         self, kind: str, *, detail: Mapping[str, Any], task_id: str | None = None, worker: str | None = None
     ) -> None:
+        """Append an event."""
         self.database.run(lambda tx: self.append(tx, kind, detail, task_ids=[task_id], worker=worker))
 
     def append(

@@ -148,7 +148,15 @@ class Running(Tending, Showing):
     def retry_job(
         self, job_id: str, *, chunk: int | None, rate_max: float | None, if_running: IfRunning, hints: HintRows | None
     ) -> Begun:
-        """Begin a job over the failed items of one that has ended, with its parameters, and what follows its end."""
+        """Begin a job over the failed items of one that has ended, with its parameters, and what follows its end.
+
+        `chunk`: other than that one's. Items that no subtask could carry are left out.
+
+        Raises:
+            NotFound: there is no such job.
+            Refused: it has not ended, nothing of it has failed, or another job runs these items again or has done so
+                (not one that was cancelled or has failed); or as `begin_job`.
+        """
         old = self.job(job_id)
         if old is None:
             raise NotFound(f"no job {job_id[:100]}; list them with: workq job ls")

@@ -41,11 +41,22 @@ class Limiting(Claiming):
     reserved_s: float = RESERVED_S
 
     def admit(self, keys: Iterable[str], *, dry_run: bool = False) -> list[Unpublished]:
+        """Give what has come free of these limits to the first that are parked; answers whose turn has come.
+
+        Those are ready, or waiting for their slot, and need a hint. Repeatable.
+        """
         return [hint for key in self._look_at(keys) for hint in self._admit(key, dry_run=dry_run)]
 
     def admit_and_claim(
         self, keys: Iterable[str], *, by: str, room: int, queues: Container[str]
     ) -> tuple[list[Claim], list[Unpublished]]:
+        """As `admit`, and those whose turn is now are claimed for `by`, of these queues as many as there is room for.
+
+        Answers the claims, and those that need a hint. Subtasks of jobs are never claimed here.
+
+        Raises:
+            As `claim` does.
+        """
         claims: list[Claim] = []
         hints: list[Unpublished] = []
         for key in self._look_at(keys):
@@ -143,6 +154,7 @@ class Limiting(Claiming):
         return claims, turns
 
     def limits_to_look_at(self, *, limit: int) -> list[str]:
+        """The limits whose permits may have come free without anybody's noticing; longest ago looked at first."""
         tables, now = self.database.tables, self.database.now
         h, p, k = tables.throttle, tables.permit, tables.parked
         wanted = union(
@@ -154,6 +166,7 @@ class Limiting(Claiming):
         return self.database.ask(lambda tx: list(tx.execute(query).scalars()))
 
     def limits(self, *, key: str | None = None, limit: int = 100) -> list[LimitRow]:
+        """The limits that are in use, by name; or one."""
         tables = self.database.tables
         h, p, k, t = tables.throttle, tables.permit, tables.parked, tables.task
 

@@ -32,11 +32,20 @@ class Marking(Repairing):
     """The part of the ledger that proves the loss of hints."""
 
     def rehinted(self, task_ids: Sequence[str], *, delay_s: float = 0.0) -> None:
+        """Note that tasks which are still to be claimed have a new hint, which reaches its queue in `delay_s` seconds.
+
+        Call it after the new hint is confirmed, whenever one takes the place of another: a marker that was sent before
+        would otherwise prove the new hint lost. Without it, at worst a hint too many is sent.
+        """
         ids = in_order(task_id for task_id in task_ids if codec.is_task_id(task_id))
         if ids:
             self.database.run(lambda tx: rehint(tx, self.database, ids, delay_s=delay_s), is_single=True)
 
     def lines(self, *, slack_s: float) -> list[str]:
+        """The queues with tasks that have a hint, are due for `slack_s`, and unclaimed: their hints may be lost.
+
+        Without those that are paused: no marker comes back from them.
+        """
         t, p, now = self.database.tables.task, self.database.tables.pause, self.database.now
         waits = found(t.c.state, *CLAIMABLE)
 
@@ -68,6 +77,7 @@ class Marking(Repairing):
         return self.floor.ask("lines", look)
 
     def markers(self) -> list[Marker]:
+        """The markers of all lines, the newest of a line first: those that are out, and the last one that came back."""
         m = self.database.tables.marker
         query = select(m, self.database.now().label("now")).order_by(m.c.queue, m.c.band, m.c.sent_at.desc(), m.c.id)
 
@@ -89,6 +99,10 @@ class Marking(Repairing):
         ]
 
     def marker_sent(self, queue: str, band: int, marker_id: str, *, spacing_s: float, depth: int | None) -> bool:
+        """Note that a marker is about to be published; False when the line's newest is younger than `spacing_s`.
+
+        Two at the same moment may both be noted: a marker too many is harmless.
+        """
         m, now = self.database.tables.marker, self.database.now
         newest = (
             select(m.c.id, m.c.sent_at > now(-spacing_s))
@@ -109,6 +123,7 @@ class Marking(Repairing):
         return self.database.run(add)
 
     def marker_returned(self, marker_ids: Sequence[str]) -> int:
+        """Note that these markers have come out of their queues. Answers how many of them were awaited. Repeatable."""
         m = self.database.tables.marker
         ids = sorted({one for one in marker_ids if codec.is_task_id(one)})
         if not ids:
@@ -120,6 +135,12 @@ class Marking(Repairing):
     def lost(
         self, marker: Marker, *, held: Iterable[str], slack_s: float, limit: int, dry_run: bool = False
     ) -> list[Unpublished]:
+        """Tasks whose hint a returned marker has overtaken: unpublished again, and answered for publishing.
+
+        Those with a hint that was confirmed before the marker was sent, that were due for `slack_s` then, and that
+        are neither claimed nor among the `held`. They are reserved as by `take_unpublished`. With `dry_run` nothing
+        changes.
+        """
         t, m, now = self.database.tables.task, self.database.tables.marker, self.database.now
         kept = set(held)
         proof = select(m.c.sent_at).where(m.c.id == marker.id, m.c.returned_at.is_not(None), m.c.closed_at.is_(None))
@@ -174,6 +195,10 @@ class Marking(Repairing):
         return unpublished(sorted(self.database.run(take), key=lambda row: (row.due_at, row.id)))
 
     def marker_closed(self, marker: Marker) -> None:
+        """Note that all that this marker proved lost has been answered by `lost`; older ones of its line are dropped.
+
+        Repeatable.
+        """
         m = self.database.tables.marker
         its_line = [m.c.queue == marker.queue, m.c.band == marker.band]
 

@@ -26,6 +26,13 @@ class Nesting(Running):
     """The part of the ledger that keeps nested jobs together."""
 
     def begin_job(self, job: NewJob, *, hints: HintRows | None = None) -> Begun:
+        """Record a job with the task that reads its source, in one transaction. Repeatable.
+
+        While another of its name and key has not ended, `job.if_running` says what becomes of it.
+
+        Raises:
+            Refused: the other one has not ended, and this one was to be refused then.
+        """
         begun = super().begin_job(job, hints=hints)
         outer = None if job.parent_id is None or not begun.created else self.job(job.parent_id)
         if outer is not None and outer.state in JOB_PAUSES:
@@ -33,6 +40,11 @@ class Nesting(Running):
         return begun
 
     def pause_job(self, job_id: str, *, who: str, why: str, is_forced: bool = False) -> JobRow:
+        """Start none of its subtasks any more, and split no further. What runs goes on. Repeatable.
+
+        It is paused when nothing of it runs any more; `is_forced`: at once.
+        Here as below: NotFound when there is no such job, Refused when it has ended.
+        """
         paused = super().pause_job(job_id, who=who, why=why, is_forced=is_forced)
         for nested in self._nested_in(job_id):
             with suppress(Refused, NotFound):  # it has ended meanwhile
@@ -40,6 +52,10 @@ class Nesting(Running):
         return paused
 
     def resume_job(self, job_id: str, *, who: str, why: str) -> tuple[JobRow | None, list[Unpublished]]:
+        """Let a paused job go on, or one whose source has failed, at its cursor; answers what is to be hinted.
+
+        None: the job's row was removed, and what was parked of it runs as any other task.
+        """
         resumed, hints = super().resume_job(job_id, who=who, why=why)
         for nested in self._nested_in(job_id):
             if nested.state in JOB_PAUSES:
@@ -50,6 +66,10 @@ class Nesting(Running):
     def cancel_job(
         self, job_id: str, *, who: str, why: str, is_forced: bool = False
     ) -> tuple[JobRow, list[Unpublished]]:
+        """Start nothing of it any more, from this moment on; cancel what has not started, ask what runs. Repeatable.
+
+        It is cancelled when nothing of it runs any more; `is_forced`: at once. Answers what is to be hinted.
+        """
         job, hints = super().cancel_job(job_id, who=who, why=why, is_forced=is_forced)
         if is_forced and job.state is JobState.CANCELLING:
             hints += self._cancel_nested(job_id, who=who, why=why, is_forced=True)

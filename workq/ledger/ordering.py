@@ -33,6 +33,10 @@ class Ordering(Appending):
     reserved_s: float = RESERVED_S
 
     def advance(self, keys: Iterable[str]) -> list[Unpublished]:
+        """Let the lines of these order keys move up, where their first has ended; answers whose turn has come.
+
+        Those are ready, or waiting for their own time, and need a hint. Repeatable.
+        """
         wanted = sorted(set(keys))
         if not wanted:
             return []
@@ -45,6 +49,7 @@ class Ordering(Appending):
         return self.database.run(move_up)
 
     def ended_heads(self, *, limit: int) -> list[str]:
+        """The order keys whose first has ended, and whose line has not moved up."""
         s, p, t = self.database.tables.sequence, self.database.tables.position, self.database.tables.task
         goes_on = or_(
             t.c.id.is_(None),
@@ -62,6 +67,7 @@ class Ordering(Appending):
         return self.database.ask(lambda tx: list(tx.execute(query).scalars()))
 
     def sequences(self, *, key: str | None = None, blocked_only: bool = False, limit: int = 100) -> list[SequenceRow]:
+        """The order keys with open tasks, by name; or one; or those that are blocked by a dead task."""
         s, p, t = self.database.tables.sequence, self.database.tables.position, self.database.tables.task
         others = p.alias()
         behind = (

@@ -23,6 +23,11 @@ class Pausing(Appending):
     """The part of the ledger that knows which queues are paused."""
 
     def pause(self, queue: str, *, who: str, why: str, for_s: float | None = None) -> Pause:
+        """Let nothing of a queue, or of one band of it, be claimed from now on, for `for_s` seconds or until `resume`.
+
+        What is claimed goes on, also by a statement that is under way. A queue that is paused already is paused anew.
+        Needs no queue of that name. Atomic: all of its bands are paused, or none.
+        """
         p, now = self.database.tables.pause, self.database.now
         said = _kept(who, why)
         named = meant(queue)
@@ -43,6 +48,7 @@ class Pausing(Appending):
             return self.database.run(write)
 
     def resume(self, queue: str, *, who: str, why: str) -> bool:
+        """Let it be claimed again, a queue with all of its bands; False when none of it was paused. Repeatable."""
         p = self.database.tables.pause
 
         def write(tx: Connection) -> bool:
@@ -56,6 +62,7 @@ class Pausing(Appending):
         return self.database.run(write)
 
     def pauses(self) -> dict[str, Pause]:
+        """What is paused now, band by band: by the names that tasks have as `queue`."""
         p = self.database.tables.pause
         query = select(*p.c).where(in_force(self.database)).order_by(p.c.queue)
         return {row.queue: Pause(*row) for row in self.database.ask(lambda tx: tx.execute(query).all())}

@@ -31,6 +31,10 @@ class Deciding(Appending):
     reserved_s: float = RESERVED_S
 
     def cancel(self, task_id: str, *, reason: str, kills: bool = False) -> CancelAnswer:
+        """Cancel at once what does not run; ask it of what runs. NotFound when there is no such task.
+
+        `kills`: the process of an attempt that runs is to be killed (see `kills`). Repeatable.
+        """
         if not codec.is_task_id(task_id):
             raise _unknown(task_id)
         t, now = self.database.tables.task, self.database.now
@@ -83,6 +87,7 @@ class Deciding(Appending):
         return True
 
     def kills(self, workers: Sequence[str]) -> dict[str, int]:
+        """The attempts of these incarnations that a person wants ended by force, by task, until they have ended."""
         if not workers:
             return {}
         k = self.database.tables.kill
@@ -90,6 +95,13 @@ class Deciding(Appending):
         return {row.task_id: row.attempt for row in self.database.ask(lambda tx: tx.execute(query).all())}
 
     def reschedule(self, task_id: str, *, delay_s: float, why: str, at: datetime | None = None) -> Unpublished:
+        """Let a task that does not run be due in `delay_s` seconds, whatever it waited for. Answers its new hint.
+
+        `at`: the instant to which these seconds lead, where a person has named one: it is due exactly then.
+
+        The hint that it had is worth nothing when it comes: too early, the claim refuses it; too late, it is done. A
+        task that expires before is refused. Raises NotFound or Refused.
+        """
         if not codec.is_task_id(task_id):
             raise _unknown(task_id)
         t, now = self.database.tables.task, self.database.now
@@ -136,6 +148,10 @@ class Deciding(Appending):
         return moved
 
     def revive(self, task_id: str, *, why: str) -> Unpublished:
+        """Send a dead or cancelled task back to ready with fresh budgets; it does not expire any more.
+
+        Raises NotFound or Refused.
+        """
         return self.revive_from(task_id, State.DEAD, State.CANCELLED, why=why)
 
     def revive_from(self, task_id: str, *states: State, why: str) -> Unpublished:

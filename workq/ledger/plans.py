@@ -45,12 +45,14 @@ class Planning(Repairing):
     # -- where things stand
 
     def began_at(self) -> datetime:
+        """When this ledger was made: tells it from others with the same URL."""
         m = self.database.tables.meta
         query = select(m.c.at).where(m.c.name == "schema_version")
         at: datetime | None = self.database.ask(lambda tx: tx.execute(query).scalar())
         return datetime(1970, 1, 1, tzinfo=UTC) if at is None else at
 
     def fences(self, task_ids: Iterable[str]) -> dict[str, Fence]:
+        """Where these tasks stand; an id that the ledger does not know is missing in the answer."""
         ids = sorted({one for one in task_ids if codec.is_task_id(one)})
         found_now: dict[str, Fence] = {}
         for page in _pages(ids):
@@ -59,6 +61,7 @@ class Planning(Repairing):
         return found_now
 
     def foresee(self, worker: str, evidence: Evidence) -> Foresight | None:
+        """What `reap` would do to a live incarnation; None when it is not live."""
         t, w = self.database.tables.task, self.database.tables.worker
         its_row = select(w.c.beat_at, w.c.suspected_at).where(w.c.id == worker, w.c.state == "live")
         claims = self._claims().where(found(t.c.state, State.RUNNING), t.c.worker == worker).order_by(t.c.id)
@@ -73,6 +76,7 @@ class Planning(Repairing):
         return self.database.ask(look)
 
     def orphaned(self, *, limit: int) -> list[Foreseen]:
+        """What `orphans` would return."""
         t, w = self.database.tables.task, self.database.tables.worker
         query = (
             self._claims()
@@ -85,9 +89,11 @@ class Planning(Repairing):
         return [_foreseen(one) for _, of_one in _by_worker(rows) for one in verdicts_of(of_one, ORPHANED, is_all=False)]
 
     def expirable(self, *, limit: int) -> list[str]:
+        """Whom `expire` would cancel."""
         return self.database.ask(partial(_ids, self._expired(limit)), sorts=False)
 
     def promotable(self, *, limit: int) -> list[str]:
+        """Whom `promote` would make ready."""
         t, now = self.database.tables.task, self.database.now
         waits = [found(t.c.state, *CLAIMABLE), found(t.c.state, State.WAITING)]
 
@@ -102,6 +108,8 @@ class Planning(Repairing):
         return self.database.ask(look)
 
     def prunable(self, *, limit: int, retention_s: float, dead_retention_s: float) -> list[Prunable]:
+        """What `prune` would remove, at most `limit` rows of each kind."""
+
         def look(tx: Connection) -> list[Prunable]:
             rows = []
             left = limit  # of the three kinds of tasks together, as `prune` counts them
@@ -121,6 +129,11 @@ class Planning(Repairing):
     # -- apply
 
     def relay_planned(self, fences: Sequence[Fence], *, by: Mapping[str, Any]) -> Applied:
+        """Tasks that stand where they stood are unpublished, reserved for a relay, and answered for publishing.
+
+        Each of these five writes decides row by row, in one transaction that locks the row, and appends an event
+        `manual` with `by` for each that it changed. Whoever comes second is refused.
+        """
         t = self.database.tables.task
 
         def why_not(planned: Fence, row: Any) -> str | None:
@@ -139,6 +152,8 @@ class Planning(Repairing):
         return self._decide(self._fenced(), fences, why_not, change, by)
 
     def expire_planned(self, fences: Sequence[Fence], *, by: Mapping[str, Any]) -> Applied:
+        """Tasks that stand where they stood, and have expired, are cancelled."""
+
         def why_not(planned: Fence, row: Any) -> str | None:
             if (why := moved(planned, fence_of(row), is_hint_free=True)) is not None:
                 return why
@@ -153,6 +168,7 @@ class Planning(Repairing):
         return self._decide(self._fenced(), fences, why_not, change, by)
 
     def promote_planned(self, fences: Sequence[Fence], *, by: Mapping[str, Any]) -> Applied:
+        """Tasks that wait where they waited, and are due, become ready."""
         t = self.database.tables.task
 
         def why_not(planned: Fence, row: Any) -> str | None:
@@ -170,6 +186,7 @@ class Planning(Repairing):
         return self._decide(self._fenced(), fences, why_not, change, by)
 
     def return_planned(self, fences: Sequence[Fence], *, by: Mapping[str, Any]) -> Applied:
+        """Tasks that still run under the same claim of an incarnation which is not live are returned."""
         w = self.database.tables.worker
 
         def why_not(planned: Fence, row: Any) -> str | None:
@@ -194,6 +211,7 @@ class Planning(Repairing):
     def prune_planned(
         self, rows: Prunable, *, retention_s: float, dead_retention_s: float, by: Mapping[str, Any]
     ) -> Applied:
+        """Rows that are still beyond their retention, and were when the plan was made, are removed."""
         table, old, at, age_s = self._old(rows.what, retention_s, dead_retention_s)
         is_old = [*old, at <= self.database.now(-age_s), at <= rows.before]
         keys: list[Any] = [int(one) if rows.what in _NUMBERED else one for one in rows.ids if _is_key(one, rows.what)]

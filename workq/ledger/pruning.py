@@ -40,9 +40,9 @@ class Pruning(Planning):
     def prune_webhooks(
         self, *, limit: int, body_retention_s: float, retention_s: float, dry_run: bool = False
     ) -> PrunedWebhooks:
-        """Drop bodies that are `body_retention_s` old, and webhooks that are `retention_s` old, with what is theirs.
+        """Drop what webhooks had in them, `body_retention_s` old, and later all that is known of them: `retention_s`.
 
-        None of which a delivery is open, and at most `limit` webhooks in all. Repeatable.
+        None of which a delivery is open, and at most `limit` webhooks. Repeatable.
         """
         w = self.database.tables.webhook
         gone = self._ids(self._old_webhooks(retention_s, w.c.id).order_by(w.c.created_at).limit(limit))
@@ -62,7 +62,7 @@ class Pruning(Planning):
         return PrunedWebhooks(webhooks, of_bodies, deliveries, attempts)
 
     def prunable_rows(self, retention: Retention) -> dict[str, int]:
-        """How many rows of each table are beyond their retention, and so many webhooks whose bodies are."""
+        """How many rows there are beyond their retention, by table; `webhook_body`: webhooks whose bodies are."""
         tables = self.database.tables
         w, d, a = tables.webhook, tables.delivery, tables.delivery_attempt
         counts: dict[str, int] = {}

@@ -29,6 +29,7 @@ class Asking:
     database: Database
 
     def get(self, task_id: str) -> Task | None:
+        """One task, or None."""
         if not codec.is_task_id(task_id):
             return None
         query = self._task_columns().where(self.database.tables.task.c.id == task_id)
@@ -44,6 +45,10 @@ class Asking:
         limit: int = 100,
         after: str | None = None,
     ) -> list[Task]:
+        """Tasks by id from the newest, a page at a time: `after` is the last id of the page before.
+
+        `queue`: here and in `Which` and `WhichOpen`, all bands of a queue, or one of them.
+        """
         c = self.database.tables.task.c
         query = self._task_columns().order_by(c.id.desc()).limit(limit)
         for column, value in ((c.state, state), (c.name, name)):
@@ -58,12 +63,14 @@ class Asking:
         return [_task(row) for row in self.database.ask(lambda tx: tx.execute(query).all())]
 
     def running(self, worker: str, *, limit: int = 1000) -> list[Task]:
+        """What an incarnation has claimed and not settled, by id."""
         c = self.database.tables.task.c
         query = self._task_columns().where(found(c.state, State.RUNNING), c.worker == worker).limit(limit)
         tasks = [_task(row) for row in self.database.ask(lambda tx: tx.execute(query).all())]
         return sorted(tasks, key=lambda task: task.id)
 
     def history(self, task_id: str) -> list[Event]:
+        """The events of one task, oldest first."""
         if not codec.is_task_id(task_id):
             return []
         c = self.database.tables.event.c
@@ -76,6 +83,7 @@ class Asking:
         ]
 
     def counts(self) -> Counts:
+        """How many tasks are where."""
         t, w, now = self.database.tables.task, self.database.tables.worker, self.database.now
         is_waiting = (t.c.state == State.WAITING) & (t.c.due_at > now())
         place = case((is_waiting, "waiting"), (t.c.state == State.RUNNING, "running"), else_="ready")
@@ -120,6 +128,7 @@ class Asking:
         )
 
     def has_due(self, queues: Sequence[str]) -> bool:
+        """Whether any task of these queues could be claimed now, or waits for its limit. None of a paused one can."""
         c, now = self.database.tables.task.c, self.database.now()
         due = (
             select(c.id)
@@ -144,6 +153,7 @@ class Asking:
         return self.database.ask(lambda tx: any(tx.execute(one).first() is not None for one in (due, parked, promised)))
 
     def workers(self, *, live_only: bool = True, prefix: str = "") -> list[WorkerRow]:
+        """The incarnations whose id begins with `prefix`, newest first."""
         w = self.database.tables.worker
         query = select(w, self.database.now().label("now")).order_by(w.c.started_at.desc(), w.c.id)
         if prefix:
@@ -172,6 +182,7 @@ class Asking:
         ]
 
     def clock(self) -> datetime:
+        """The database's clock. Also the cheapest proof that the ledger answers."""
         now: datetime = self.database.ask(lambda tx: tx.execute(select(self.database.now())).scalar_one())
         return now
 

@@ -29,11 +29,13 @@ class Rebuilding:
     reserved_s: float = RESERVED_S
 
     def open_queues(self) -> list[str]:
+        """The queues with tasks that are ready or waiting."""
         t = self.database.tables.task
         query = queues_where(t, found(t.c.state, *CLAIMABLE))
         return self.database.ask(lambda tx: sorted(tx.execute(query).scalars()))
 
     def unclaimed(self, queue: str, *, before: datetime) -> int:
+        """How many tasks of a queue are ready or waiting since `before`, without a hint that was confirmed later."""
         t = self.database.tables.task
         query = (
             select(func.count())
@@ -45,6 +47,7 @@ class Rebuilding:
     def unclaimed_page(
         self, queue: str, *, before: datetime, after: tuple[datetime, str] | None, limit: int
     ) -> list[Fence]:
+        """Those tasks in the order in which they are due, a page at a time: `after` is the last of the page before."""
         t = self.database.tables.task
         columns = select(
             t.c.id,
@@ -78,6 +81,10 @@ class Rebuilding:
         return [fence_of(row) for row in rows[:limit]]
 
     def renew(self, task_ids: Sequence[str], *, before: datetime) -> list[Unpublished]:
+        """Those of these tasks that are still unclaimed, and have no hint that was confirmed after `before`.
+
+        They are unpublished, and reserved as by `take_unpublished`; answered in the order in which they are due.
+        """
         ids = sorted({one for one in task_ids if codec.is_task_id(one)})
         if not ids:
             return []
@@ -108,6 +115,7 @@ class Rebuilding:
         return unpublished(sorted(self.database.run(take), key=lambda row: (row.due_at, row.id)))
 
     def markers_dropped(self, queue: str) -> int:
+        """Forget the markers of a queue that are out: they will not come back. Answers how many. Repeatable."""
         m = self.database.tables.marker
         out = delete(m).where(m.c.queue == queue, m.c.returned_at.is_(None))
         dropped: int = self.database.run(lambda tx: tx.execute(out).rowcount)

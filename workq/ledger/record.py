@@ -45,6 +45,17 @@ class Recording(Banding):
     def record(
         self, tasks: Sequence[NewTask], *, connection: Any = None, hints: HintRows | None = None
     ) -> list[Enqueued]:
+        """Record tasks in one transaction, in the caller's own when `connection` (or a session) is given.
+
+        With `hints`, in the same transaction, and the tasks are published with it.
+
+        All or nothing. Repeatable after CommitUnknown, because the ids are made by the client: rows that stand already
+        are answered as created. A task whose key a live task holds is not recorded; the live one is answered with
+        `created=False`.
+
+        Raises:
+            KeyConflict: the live task with that key has another name or other arguments.
+        """
         if not tasks:
             return []
         if connection is not None:

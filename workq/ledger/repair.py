@@ -73,6 +73,10 @@ class Repairing(Appending):
     def take_unpublished(
         self, *, limit: int, grace_s: float, horizon_s: float, dry_run: bool = False
     ) -> list[Unpublished]:
+        """Tasks that need a hint: unpublished for longer than the grace and due within the horizon; oldest first.
+
+        They are reserved for a while, so that ten sweeps together publish each once. A relay that dies lets go of them.
+        """
         t, now = self.database.tables.task, self.database.now
         needs_a_hint = [
             t.c.published_at.is_(None),
@@ -118,6 +122,10 @@ class Repairing(Appending):
         return in_turn(self.database.run(reserve))
 
     def unhint(self, task_ids: Sequence[str], *, dry_run: bool = False) -> list[Unpublished]:
+        """Ready or waiting tasks whose hint died with its holder: unpublished again, and answered for publishing.
+
+        With `dry_run` nothing changes.
+        """
         ids = [task_id for task_id in task_ids if codec.is_task_id(task_id)]
         if not ids:
             return []
@@ -146,6 +154,7 @@ class Repairing(Appending):
     # -- workers
 
     def join(self, worker: Incarnation, *, queues: Sequence[str], threads: int) -> None:
+        """Record a new incarnation as live. Repeatable."""
         w, now = self.database.tables.worker, self.database.now
 
         def add(tx: Connection) -> None:
@@ -171,6 +180,7 @@ class Repairing(Appending):
             return
 
     def beat(self, worker: str, *, memory_bytes: int | None = None) -> bool:
+        """Note that an incarnation lives, and its resident memory; False when it was reaped: it must stop claiming."""
         w, now = self.database.tables.worker, self.database.now
         values: dict[str, Any] = {"beat_at": now(), "suspected_at": None}
         if memory_bytes is not None:
@@ -179,6 +189,7 @@ class Repairing(Appending):
         return self.database.run(lambda tx: tx.execute(statement).rowcount) == 1
 
     def leave(self, worker: str) -> None:
+        """The incarnation has left in order and runs nothing. Repeatable."""
         w, now = self.database.tables.worker, self.database.now
         statement = update(w).where(w.c.id == worker, w.c.state == "live").values(state="left", ended_at=now())
         pardon = self._pardon(worker)
@@ -197,6 +208,11 @@ class Repairing(Appending):
     # -- reap
 
     def suspect(self, missing: Iterable[str], *, beat_s: float, lease_s: float, dry_run: bool = False) -> list[str]:
+        """Note who has no live lease; answers those who are suspected for at least a beat: looked at twice.
+
+        Only a live incarnation whose own heartbeat in the ledger is older than a lease can be suspected. Whoever has a
+        lease again is no longer suspected. With `dry_run` nothing is noted: who would be answered now.
+        """
         w, now = self.database.tables.worker, self.database.now
         gone = list(missing)
         is_live = w.c.state == "live"
@@ -231,6 +247,20 @@ class Repairing(Appending):
         planned: Foresight | None = None,
         by: Mapping[str, Any] | None = None,
     ) -> Reaped | None:
+        """End one incarnation and its claims in one transaction; None when somebody did already, or it lives after all.
+
+        With `suspected_for_s`, only if it is still suspected for that long and has not beaten within `lease_s`. With
+        `dry_run` nothing changes: what would be answered now.
+
+        The attempt that was running, if it was the only one, is charged with the crash; several become suspects: nobody
+        knows yet who it was. Where nobody saw a crash, or a handler had ended already, presence is noted, which is
+        free. Whoever was suspected or noted before is charged. A task whose budget is used up is dead as `worker_lost`.
+
+        With `planned`, only if neither its row nor its claims have moved since (see plan.py); `by` is then appended as
+        an event `manual` for the incarnation and for each claim.
+
+        The certificate of its death is kept with the incarnation, and its essentials in the history of each task.
+        """
         t, w, now = self.database.tables.task, self.database.tables.worker, self.database.now
         decided = [w.c.id == worker, w.c.state == "live"]
         if suspected_for_s is not None:
@@ -271,6 +301,7 @@ class Repairing(Appending):
         return self.database.run(end)
 
     def orphans(self, *, limit: int, dry_run: bool = False) -> list[Unpublished]:
+        """Return tasks that run under an incarnation which is not live any more."""
         t, w = self.database.tables.task, self.database.tables.worker
         evidence = Evidence("it ran under an incarnation that is not live any more", kind=Kind.ORPHAN)
         chosen = (
@@ -318,11 +349,18 @@ class Repairing(Appending):
         return self.database.run(reclaim)
 
     def claimed_by(self, worker: str) -> dict[str, str]:
+        """What runs under an incarnation: the tokens of its claims, by task."""
         c = self.database.tables.task.c
         query = select(c.id, c.token).where(found(c.state, State.RUNNING), c.worker == worker)
         return self.database.ask(lambda tx: {row.id: row.token for row in tx.execute(query)})
 
     def return_forgotten(self, tokens: Mapping[str, str], *, by: str) -> list[Unpublished]:
+        """Claims that stand under `by`, which lives and does not have them: their tasks are reaped, charged nothing.
+
+        Each only if it runs under that very token. Answers the hints that are to be published; they are reserved as by
+        `take_unpublished`. A task whose crash is a person's question (`OnCrash.ASK`) is dead: it may have begun. If one
+        runs all the same, its result comes late. Repeatable.
+        """
         c = self.database.tables.task.c
         locked = (
             self._running()
@@ -418,6 +456,7 @@ class Repairing(Appending):
         return sorted(self.floor.queues.union(*(codec.decode(one) for one in served)))
 
     def swept(self, *, every_s: float) -> None:
+        """Note that a pass of the sweep has ended; at most once in `every_s` seconds, however many sweep."""
         m, now = self.database.tables.meta, self.database.now
         of_sweeps = m.c.name == "swept"
         lately = self.database.ask(lambda tx: tx.execute(select(m.c.at > now(-every_s)).where(of_sweeps)).scalar())
@@ -435,6 +474,7 @@ class Repairing(Appending):
     # -- expire, promote and prune
 
     def expire(self, *, limit: int, dry_run: bool = False) -> int:
+        """Cancel ready and waiting tasks that have expired, for that reason. Answers how many."""
         t, now = self.database.tables.task, self.database.now
         # most passes find none, and take no lock
         candidates = self.database.ask(partial(_ids, self._expired(limit)), sorts=False)
@@ -466,6 +506,7 @@ class Repairing(Appending):
         telling.note(tx, by_time(tx.execute(rows)))
 
     def promote(self, *, limit: int, dry_run: bool = False) -> int:
+        """Waiting tasks whose time has come become ready. Answers how many."""
         t, now = self.database.tables.task, self.database.now
         is_due = [t.c.due_at <= now(), unexpired(t.c.expires_at, now())]
         waits = [
@@ -490,6 +531,7 @@ class Repairing(Appending):
         )
 
     def prune(self, *, limit: int, retention_s: float, dead_retention_s: float, dry_run: bool = False) -> Pruned:
+        """Remove settled tasks, old events and ended workers beyond their retention, at most `limit` of each."""
         tables, now = self.database.tables, self.database.now
         t, e, k, w = tables.task, tables.event, tables.tick, tables.worker
         kept_s = {State.SUCCEEDED: retention_s, State.CANCELLED: retention_s, State.DEAD: dead_retention_s}

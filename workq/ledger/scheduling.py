@@ -28,6 +28,10 @@ class Scheduling(Recording, Appending):
     """The part of the ledger that knows what ticks."""
 
     def schedule(self, given: NewSchedule) -> bool:
+        """Let something tick, or change what stands under that name; False when it stands so already.
+
+        Whose timetable stays keeps its next tick. Repeatable.
+        """
         s = self.database.tables.schedule
         rule = {"rule": given.timetable.rule, "text": given.timetable.text, "zone": given.timetable.zone}
         what = {
@@ -64,6 +68,7 @@ class Scheduling(Recording, Appending):
             return self.database.run(write)
 
     def unschedule(self, name: str, *, who: str) -> bool:
+        """Let it tick no more; False when there is none of that name. What has become a task stays one."""
         s = self.database.tables.schedule
 
         def remove(tx: Connection) -> bool:
@@ -75,6 +80,7 @@ class Scheduling(Recording, Appending):
         return self.database.run(remove)
 
     def pause_schedule(self, name: str, *, who: str, why: str) -> None:
+        """Let it not tick until `resume_schedule`. NotFound when there is none."""
         s, now = self.database.tables.schedule, self.database.now
 
         def write(tx: Connection) -> None:
@@ -89,6 +95,7 @@ class Scheduling(Recording, Appending):
         self.database.run(write)
 
     def resume_schedule(self, name: str, *, who: str, why: str) -> bool:
+        """Let it tick again, from now on; False when it was not paused. NotFound when there is none."""
         s = self.database.tables.schedule
         locked = select(s, self.database.now().label("now")).where(s.c.name == name).with_for_update()
 
@@ -112,11 +119,13 @@ class Scheduling(Recording, Appending):
         return self.database.run(write)
 
     def schedules(self) -> list[ScheduleRow]:
+        """All of them, by name."""
         s = self.database.tables.schedule
         query = select(s, self.database.now().label("now")).order_by(s.c.name)
         return [_row(row) for row in self.database.ask(lambda tx: tx.execute(query).all())]
 
     def schedules_due(self, *, ahead_s: float, limit: int) -> list[ScheduleRow]:
+        """Those whose next tick comes within `ahead_s`, the earliest first. None that is paused."""
         s, now = self.database.tables.schedule, self.database.now
         query = (
             select(s, now().label("now"))
@@ -134,6 +143,10 @@ class Scheduling(Recording, Appending):
         next_at: datetime | None,
         hints: HintRows | None = None,
     ) -> bool:
+        """Record a task for each of these ticks, and let the next one be at `next_at`, in one transaction.
+
+        False, and nothing is recorded, when the schedule does not stand any more where `row` saw it. Repeatable.
+        """
         s, k = self.database.tables.schedule, self.database.tables.tick
         moved = (
             update(s)
@@ -164,6 +177,7 @@ class Scheduling(Recording, Appending):
         return self.database.run(write)
 
     def ticks(self, schedule: str, *, limit: int) -> list[tuple[datetime, str]]:
+        """When it has ticked, and which task that became, the newest first."""
         k = self.database.tables.tick
         query = select(k.c.at, k.c.task_id).where(k.c.schedule == schedule).order_by(k.c.at.desc()).limit(limit)
         return [(row.at, row.task_id) for row in self.database.ask(lambda tx: tx.execute(query).all())]

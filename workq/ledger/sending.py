@@ -34,11 +34,12 @@ class Sending(Recording, Keeping):
     def send(
         self, webhook: NewWebhook, *, connection: Any = None, hints: HintRows | None = None
     ) -> tuple[list[SentTo], list[Unpublished]]:
-        """Record a webhook for everybody who wants it; answers its deliveries, and the hints that are to be sent.
+        """Record a webhook for everybody who wants it, in one transaction, ours or the caller's.
+
+        Answers its deliveries, also those that stand since it was sent before, and the hints that are to be sent.
 
         Raises:
-            NotFound: there is no such endpoint.
-            KeyConflict: another webhook has that id.
+            NotFound: there is no such endpoint. KeyConflict: another webhook has that id.
         """
         mine: dict[str, str] = {}
         """The ids of deliveries that we make, by endpoint."""

@@ -29,7 +29,7 @@ from workq.ledger.stepping import Stepping
 from workq.ledger.withdraw import Withdrawing
 
 
-class SqlLedger(
+class Ledger(
     Nesting,
     Scheduling,
     Stepping,
@@ -47,7 +47,7 @@ class SqlLedger(
     Asking,
     Reporting,
 ):
-    """A ledger in one SQL database. Satisfies `workq.ledger.Ledger`."""
+    """A ledger in one SQL database. Thread-safe."""
 
     def __init__(self, database: Database, *, reserved_s: float = RESERVED_S) -> None:
         """`reserved_s`: after how long another sweep may publish what a relay that died had reserved."""
@@ -60,11 +60,11 @@ class SqlLedger(
 
     @property
     def writers(self) -> int:
-        """As the port promises."""
+        """How many transactions are worth writing at once from one process: SQLite has one writer."""
         return 1 if self.database.dialect == "sqlite" else 2
 
     def give_way(self) -> None:
-        """As the port promises."""
+        """For a loop of events, between two rounds: wait a moment for a thread that keeps all others from writing."""
         self.database.writer.give_way()
 
     def close(self) -> None:

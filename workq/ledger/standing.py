@@ -30,6 +30,7 @@ class Reporting:
     database: Database
 
     def standings(self, task_ids: Iterable[str]) -> dict[str, Standing]:
+        """Where these tasks stand in every detail; an id that the ledger does not know is missing in the answer."""
         wanted = sorted({one for one in task_ids if codec.is_task_id(one)})
         t = self.database.tables.task
         columns = select(*(column for column in t.c if column.name not in _NOT_ASKED), self.database.now().label("now"))
@@ -40,6 +41,7 @@ class Reporting:
         return answer
 
     def older(self, than: Standing) -> int:
+        """How many tasks of the same queue could be claimed and were due before this one; counted up to 100,000."""
         t = self.database.tables.task
         is_before = or_(t.c.due_at < than.due_at, (t.c.due_at == than.due_at) & (t.c.id < than.task_id))
         before = (
@@ -52,6 +54,7 @@ class Reporting:
         return self.database.ask(lambda tx: int(tx.execute(count).scalar_one()))
 
     def company(self, of: Standing) -> Company:
+        """Which other tasks the same worker has claimed and not settled."""
         t = self.database.tables.task
         query = (
             select(func.count(), func.coalesce(func.sum(case((t.c.is_suspect >= SUSPECT, 1), else_=0)), 0))
@@ -62,6 +65,7 @@ class Reporting:
         return Company(int(others), int(suspects))
 
     def happened(self, kinds: Collection[str], *, within_s: float, limit: int) -> list[Event]:
+        """The newest events of these kinds, at most `limit` and `within_s` seconds old; the oldest first."""
         e = self.database.tables.event
         query = (
             select(e.c.at, e.c.kind, e.c.task_id, e.c.attempt, e.c.worker, e.c.detail)
@@ -75,6 +79,7 @@ class Reporting:
         ]
 
     def begun(self, *, within_s: float) -> int:
+        """How many tasks have succeeded within these seconds, or run now: attempts of which no event tells."""
         t = self.database.tables.task
         of_tasks = select(func.count()).select_from(t)
         # both: SQLite proves the index by the first
@@ -87,6 +92,7 @@ class Reporting:
         )
 
     def swept_for_s(self) -> float | None:
+        """How long ago a sweep last finished a pass; None when it is not known."""
         m = self.database.tables.meta
         query = select(m.c.at, self.database.now().label("now")).where(m.c.name == "swept")
         row = self.database.ask(lambda tx: tx.execute(query).first())

@@ -39,6 +39,7 @@ class Stepping(Succeeding):
     """The part of the ledger that lets a partition go on."""
 
     def bookmark(self, claim: Claim) -> Bookmark:
+        """Where the partition of a claim goes on. Refused: nobody knows, because its subtask was removed."""
         s = self.database.tables.subtask
         query = select(s.c.step_cursor, s.c.steps).where(s.c.task_id == claim.task_id)
         row = self.database.ask(lambda tx: tx.execute(query).first())
@@ -48,6 +49,12 @@ class Stepping(Succeeding):
 
     @contextmanager
     def step(self, claim: Claim, new: NewStep, *, on_stood: Callable[[Stepped], None]) -> Iterator[Connection]:
+        """As `transaction`, of a partition: the block's writes, the cursor and the count of items stand, or nothing.
+
+        The task keeps running, with its whole budget again; or it has succeeded, if nothing is behind the cursor.
+        `on_stood` is told after the commit. Fenced. Once: Refused, if another number of steps stands than it says, or
+        the job does not wait for this partition any more (it was cancelled by force).
+        """
         said: list[Stepped] = []
         wishes = Wishes()
 

@@ -71,6 +71,11 @@ class Tending(Withdrawing, Settling):
     """Hints of what a handler's own transaction led to: the next settlement answers them."""
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        """Write outcomes, each guarded by its fence, in one transaction; answers in the same order.
+
+        A settlement whose fence is old changes nothing and is recorded as `late_result`. Repeatable: settling again
+        answers the same. A failure of a task whose cancel was requested ends as cancelled.
+        """
         wishes = Wishes()
         settled = self.write_outcomes(settlements, wishes)
         follows = self.fulfil(wishes)

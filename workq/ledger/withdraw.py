@@ -27,6 +27,7 @@ class Withdrawing(Appending):
     """The part of the ledger that cancels many."""
 
     def open_count(self, which: WhichOpen) -> Mapping[State, int]:
+        """How many they are, in each state in which there are any."""
         t = self.database.tables.task
 
         def count(tx: Connection) -> dict[State, int]:
@@ -39,6 +40,7 @@ class Withdrawing(Appending):
         return self.database.ask(count)
 
     def open_ids(self, which: WhichOpen, *, limit: int) -> list[str]:
+        """Some of those of whom no cancel was asked yet, in no order; none, when there are no more."""
         c = self.database.tables.task.c
 
         def look(tx: Connection) -> list[str]:
@@ -56,6 +58,10 @@ class Withdrawing(Appending):
     def cancel_all(
         self, task_ids: Sequence[str], *, states: Collection[State], reason: str
     ) -> tuple[list[str], list[str]]:
+        """As `cancel`, of many that are in one of these states, in one transaction.
+
+        Answers who was cancelled, and who was asked. What has left these states since is in neither. Repeatable.
+        """
         t, now = self.database.tables.task, self.database.now
         ids = sorted({one for one in task_ids if codec.is_task_id(one)})
         chosen = _chosen(states)

@@ -11,12 +11,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from workq.enqueue.relay import publish
-from workq.ledger import DeadGroup, Ledger, Which, WhichOpen
+from workq.ledger import DeadGroup, Which, WhichOpen
 from workq.stores import Stores
 from workq.values.task import SETTLED, State
+
+if TYPE_CHECKING:
+    from workq.ledger.sql import Ledger
+
 
 PAGE: Final = 500
 GROUPS_MAX: Final = 1_000

@@ -11,10 +11,14 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from workq.config import Settings
-from workq.ledger import Ledger, Retention
+from workq.ledger import Retention
+
+if TYPE_CHECKING:
+    from workq.ledger.sql import Ledger
+
 
 PAGE: Final = 500
 WEBHOOKS: Final = 100

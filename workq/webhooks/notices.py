@@ -17,12 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workq.errors import ConfigError
 from workq.handlers import answer, context
-from workq.ledger import Ledger
 from workq.webhooks.values import OWN_TOPIC, NoticeKind
+
+if TYPE_CHECKING:
+    from workq.ledger.sql import Ledger
 
 
 @dataclass(frozen=True, slots=True)

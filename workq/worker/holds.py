@@ -24,14 +24,19 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 from workq.errors import Unavailable
 from workq.inflight import Beat, Entry, InFlight
-from workq.ledger import Ledger, Unpublished
+from workq.ledger import Unpublished
 from workq.stores import Stores
 from workq.values.failpoints import reach
 from workq.values.rarely import Rarely
 from workq.values.task import Claim
+
+if TYPE_CHECKING:
+    from workq.ledger.sql import Ledger
+
 
 log = logging.getLogger("workq.held")
 

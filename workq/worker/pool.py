@@ -36,7 +36,6 @@ from workq.handlers.forks import end_if_child
 from workq.handlers.handler import Handler
 from workq.handlers.said import describe, tell
 from workq.jobs.values import Bookmark, NewStep, Stepped
-from workq.ledger import Ledger
 from workq.values.failpoints import reach
 from workq.values.task import Claim, HandedBack, NewSubtask, Outcome, Settlement, State
 from workq.values.time_limit import Limit, whole
@@ -49,6 +48,8 @@ from workq.worker.pace import Pace
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
+
+    from workq.ledger.sql import Ledger
 
 log = logging.getLogger("workq.pool")
 

@@ -6,7 +6,8 @@ from collections import Counter
 
 from tests.contract.given import HOUR_S, Clock
 from tests.contract.ledger.steps import Steps
-from workq.ledger import Ledger, OpenTask, Unpublished
+from workq.ledger import OpenTask, Unpublished
+from workq.ledger.sql import Ledger
 from workq.values import codec
 from workq.values.incarnation import Incarnation
 from workq.values.task import Done, HandedBack, State

@@ -11,9 +11,9 @@ from tests.contract.given import HOUR_S, Clock, at_once, new
 from tests.contract.ledger.schedules import EVERY
 from tests.contract.ledger.steps import Steps
 from tests.contract.sent import listen
-from workq.ledger import Ledger, Which, WhichOpen
+from workq.ledger import Which, WhichOpen
 from workq.ledger.database import Database
-from workq.ledger.sql import SqlLedger
+from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
 from workq.values.lane import all_of
 from workq.values.task import Dead, Priority, State
@@ -45,7 +45,7 @@ class BandsContract(Steps):
 
     def test_many_at_once_bring_it_into_use_once(self, database: Database) -> None:
         """Each as if in a process of its own."""
-        ledgers = [SqlLedger(database) for _ in range(8)]
+        ledgers = [Ledger(database) for _ in range(8)]
 
         made = at_once(8, lambda number: ledgers[number].record(new(queue=("a~low", "b~high")[number % 2])))
 
@@ -139,7 +139,7 @@ class BandsOnServersContract(Steps):
         with theirs.connect() as connection:
             ledger.record(new(queue="mail~low"), connection=connection)
 
-            [other] = SqlLedger(database).record(new(queue="mail~low"))
+            [other] = Ledger(database).record(new(queue="mail~low"))
 
             assert self.state(ledger, other.id) is State.READY
             connection.rollback()

@@ -7,8 +7,9 @@ from sqlalchemy import update
 
 from tests.contract.given import LONG_S, Clock
 from tests.contract.ledger.steps import Steps
-from workq.ledger import Evidence, Ledger
+from workq.ledger import Evidence
 from workq.ledger.database import Database
+from workq.ledger.sql import Ledger
 from workq.values.certificate import Certificate, Charge, Facts, Kind, OutOfMemory, Ran
 from workq.values.incarnation import Incarnation
 from workq.values.task import Claim

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tests.contract.given import LONG_S, incarnation
 from tests.contract.ledger.steps import Steps
-from workq.ledger import Evidence, Ledger, Reaped
+from workq.ledger import Evidence, Reaped
+from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
 from workq.values.task import Claim, Done, HandedBack, OnCrash, State
 

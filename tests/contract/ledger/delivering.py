@@ -9,7 +9,8 @@ import pytest
 
 from tests.contract.given import Clock
 from tests.contract.ledger.webhook_steps import ALL, BODY, URL, WebhookSteps, failed, sent, webhook
-from workq.ledger import Evidence, Ledger
+from workq.ledger import Evidence
+from workq.ledger.sql import Ledger
 from workq.values import codec
 from workq.values.incarnation import Incarnation
 from workq.values.task import Dead, Delivered, Done, Settlement, State

@@ -9,7 +9,7 @@ import pytest
 from tests.contract.given import Clock, at_once
 from tests.contract.ledger.webhook_steps import URL, WebhookSteps, failed, sent
 from workq.errors import NotFound, Refused
-from workq.ledger import Ledger
+from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
 from workq.values.task import Dead, Delivered, Done, Limit, Settlement
 from workq.webhooks.values import (

@@ -11,10 +11,10 @@ from sqlalchemy import Connection
 from tests.contract.given import HOUR_S, Clock, incarnation
 from tests.contract.ledger.steps import Steps
 from workq.errors import LedgerUnavailable
-from workq.ledger import Ledger, Unpublished
+from workq.ledger import Unpublished
 from workq.ledger.database import Database
 from workq.ledger.floor import Floor
-from workq.ledger.sql import SqlLedger
+from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
 from workq.values.rarely import PACE, QUICK_S
 from workq.values.task import HandedBack
@@ -39,14 +39,14 @@ class FloorContract(Steps):
         return Hands(TOOK_S)
 
     @pytest.fixture
-    def slow(self, database: Database, hands: Hands) -> SqlLedger:
+    def slow(self, database: Database, hands: Hands) -> Ledger:
         """A ledger in which each look takes long."""
-        ledger = SqlLedger(database)
+        ledger = Ledger(database)
         ledger.floor = Floor(database, clock=hands)
         return ledger
 
     @classmethod
-    def tire(cls, ledger: SqlLedger) -> None:
+    def tire(cls, ledger: Ledger) -> None:
         """Each look took long for the second time in a row."""
         for _ in range(2):
             ledger.lines(slack_s=2.0)
@@ -59,7 +59,7 @@ class FloorContract(Steps):
         found = ledger.take_unpublished(limit=99, grace_s=0.0, horizon_s=HOUR_S, dry_run=True)
         return [one.task_id for one in found]
 
-    def test_a_slow_look_goes_on_from_the_oldest_that_was_open(self, slow: SqlLedger, clock: Clock) -> None:
+    def test_a_slow_look_goes_on_from_the_oldest_that_was_open(self, slow: Ledger, clock: Clock) -> None:
         [oldest] = self.record(slow)
         clock.forward(100.0)
         slow.mark_published([Unpublished(oldest, "default", 0, 0.0)])
@@ -75,7 +75,7 @@ class FloorContract(Steps):
         assert slow.lines(slack_s=2.0) == []
 
     def test_what_becomes_open_below_it_waits_for_a_look_that_goes_all_the_way(
-        self, slow: SqlLedger, hands: Hands, worker: Incarnation, clock: Clock
+        self, slow: Ledger, hands: Hands, worker: Incarnation, clock: Clock
     ) -> None:
         claim = self.run_one(slow, worker)
         clock.forward(100.0)
@@ -89,7 +89,7 @@ class FloorContract(Steps):
         assert (missed, found) == ([], [claim.task_id])
 
     def test_quick_looks_all_go_all_the_way(
-        self, slow: SqlLedger, hands: Hands, worker: Incarnation, clock: Clock
+        self, slow: Ledger, hands: Hands, worker: Incarnation, clock: Clock
     ) -> None:
         hands.took_s = QUICK_S / 4
         claim = self.run_one(slow, worker)
@@ -100,7 +100,7 @@ class FloorContract(Steps):
         assert self.unpublished(slow) == [claim.task_id]
 
     def test_one_slow_look_alone_changes_nothing(
-        self, slow: SqlLedger, hands: Hands, worker: Incarnation, clock: Clock
+        self, slow: Ledger, hands: Hands, worker: Incarnation, clock: Clock
     ) -> None:
         """A server that stood still for a moment answers late, once: nothing must wait because of that."""
         claim = self.run_one(slow, worker)
@@ -134,7 +134,7 @@ class FloorContract(Steps):
         assert floor.ask("look", look) == "found"
         assert seen == [None] * 5
 
-    def test_a_queue_that_is_served_is_looked_at_though_it_is_new(self, slow: SqlLedger, clock: Clock) -> None:
+    def test_a_queue_that_is_served_is_looked_at_though_it_is_new(self, slow: Ledger, clock: Clock) -> None:
         self.record(slow)
         self.tire(slow)
         slow.join(incarnation(), queues=["new"], threads=1)
@@ -144,7 +144,7 @@ class FloorContract(Steps):
 
         assert slow.lines(slack_s=2.0) == ["new"]
 
-    def test_waiting_tasks_are_promoted_from_there_on(self, slow: SqlLedger, clock: Clock) -> None:
+    def test_waiting_tasks_are_promoted_from_there_on(self, slow: Ledger, clock: Clock) -> None:
         self.record(slow)
         self.tire(slow)
         assert slow.promote(limit=9) == 0
@@ -155,7 +155,7 @@ class FloorContract(Steps):
         assert self.state(slow, waiting).value == "ready"
 
     def test_orphans_of_workers_that_have_ended_are_found_all_the_same(
-        self, slow: SqlLedger, worker: Incarnation, clock: Clock
+        self, slow: Ledger, worker: Incarnation, clock: Clock
     ) -> None:
         claim = self.run_one(slow, worker)
         self.record(slow)
@@ -178,7 +178,7 @@ class FloorContract(Steps):
 
         answers = [floor.ask("look", look) for _ in range(3)]
 
-        now = SqlLedger(database).clock()
+        now = Ledger(database).clock()
         assert answers == ["found"] * 3
         assert [one is None for one in seen] == [True, False, True, False, False]
         assert all(30.0 < (now - one).total_seconds() < 90.0 for one in seen if one is not None)

@@ -6,8 +6,9 @@ from collections import Counter
 
 from tests.contract.given import HOUR_S, LONG_S, Clock, at_once
 from tests.contract.ledger.steps import Steps
-from workq.ledger import Ledger, Unpublished
+from workq.ledger import Unpublished
 from workq.ledger.database import Database
+from workq.ledger.sql import Ledger
 from workq.values import codec
 from workq.values.incarnation import Incarnation
 from workq.values.task import Done, HandedBack

@@ -7,7 +7,7 @@ import pytest
 from tests.contract.given import HOUR_S, Clock
 from tests.contract.ledger.webhook_steps import ALL, WebhookSteps, sent
 from workq.errors import NotFound, Refused
-from workq.ledger import Ledger
+from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
 from workq.values.task import Dead, Delivered, Done, State
 from workq.webhooks.values import (

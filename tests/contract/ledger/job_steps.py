@@ -9,7 +9,7 @@ import pytest
 from tests.contract.given import chunks, new_job
 from tests.contract.ledger.steps import Steps
 from workq.jobs.values import Callback, Ending, JobOptions, JobRow, NewJob
-from workq.ledger import Ledger
+from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
 from workq.values.task import Claim, FailedItem
 

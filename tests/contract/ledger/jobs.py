@@ -12,8 +12,9 @@ from tests.contract.given import Clock, at_once, chunks
 from tests.contract.ledger.job_steps import BAD, CALLBACKS, OPTIONS, WHO, JobSteps, job_of
 from workq.errors import LedgerUnavailable, NotFound, Refused
 from workq.jobs.values import Begun, Collect, IfRunning, JobOptions, JobState, NewJob
-from workq.ledger import Evidence, Ledger, Which, gates
+from workq.ledger import Evidence, Which, gates
 from workq.ledger.database import Database
+from workq.ledger.sql import Ledger
 from workq.values import codec
 from workq.values.incarnation import Incarnation
 from workq.values.task import (

@@ -11,8 +11,9 @@ from sqlalchemy import Engine
 from tests.contract.given import HOUR_S, LONG_S, OUTCOMES, Clock, at_once, new
 from tests.contract.ledger.steps import Steps
 from workq.errors import KeyConflict
-from workq.ledger import Evidence, Ledger, Prunes
+from workq.ledger import Evidence, Prunes
 from workq.ledger.database import Database
+from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
 from workq.values.task import Done, Enqueued, State
 

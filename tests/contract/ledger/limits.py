@@ -13,8 +13,9 @@ from sqlalchemy import Connection, func, select
 from tests.contract.given import HOUR_S, OUTCOMES, Clock, at_once, new
 from tests.contract.ledger.steps import Steps
 from workq.errors import LedgerUnavailable, Refused
-from workq.ledger import Evidence, Ledger, LimitRow, parked, permits
+from workq.ledger import Evidence, LimitRow, parked, permits
 from workq.ledger.database import Database
+from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
 from workq.values.task import Done, HandedBack, Limit, State
 

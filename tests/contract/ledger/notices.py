@@ -6,7 +6,8 @@ from typing import Any
 
 from tests.contract.given import Clock
 from tests.contract.ledger.webhook_steps import WebhookSteps, failed, sent
-from workq.ledger import Evidence, Ledger
+from workq.ledger import Evidence
+from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
 from workq.values.task import Claim, Dead, Delivered, Done, Settlement, State
 from workq.webhooks.values import NOTICE_NAME, Cause, DeliveryState, EndpointOptions

@@ -10,8 +10,9 @@ from sqlalchemy import Engine, event
 from tests.contract.given import HOUR_S, LONG_S, OUTCOMES, Clock, at_once, new
 from tests.contract.ledger.steps import Steps
 from workq.errors import Refused
-from workq.ledger import Evidence, Ledger
+from workq.ledger import Evidence
 from workq.ledger.database import Database
+from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
 from workq.values.task import AfterDeath, Cancelled, Dead, Done, Failed, Outcome, State
 

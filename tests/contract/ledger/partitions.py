@@ -15,8 +15,9 @@ from tests.contract.ledger.job_steps import CALLBACKS, WHO, JobSteps
 from tests.contract.ledger.transaction import EFFECT, TransactionContract
 from workq.errors import Refused
 from workq.jobs.values import Bookmark, IfRunning, JobOptions, JobRow, JobState, NewJob, NewStep, Stepped
-from workq.ledger import Evidence, Ledger
+from workq.ledger import Evidence
 from workq.ledger.database import Database
+from workq.ledger.sql import Ledger
 from workq.values import codec
 from workq.values.incarnation import Incarnation
 from workq.values.task import Cancelled, Claim, Dead, Done, Failed, NewSubtask, Snoozed, State

@@ -6,8 +6,8 @@ import pytest
 
 from tests.contract.given import HOUR_S, Clock, at_once
 from tests.contract.ledger.steps import Steps
-from workq.ledger import Ledger
 from workq.ledger.database import Database
+from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
 from workq.values.lane import all_of, meant
 from workq.values.task import Claim, Done, State

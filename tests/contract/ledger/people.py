@@ -10,8 +10,9 @@ import pytest
 from tests.contract.given import HOUR_S, LONG_S, OUTCOMES, Clock, at_once, new
 from tests.contract.ledger.steps import Steps
 from workq.errors import NotFound, Refused
-from workq.ledger import CancelAnswer, Evidence, Ledger, Settled, Unpublished
+from workq.ledger import CancelAnswer, Evidence, Settled, Unpublished
 from workq.ledger.database import Database
+from workq.ledger.sql import Ledger
 from workq.values.certificate import Kind
 from workq.values.incarnation import Incarnation
 from workq.values.task import Claim, Done, Failed, State

@@ -7,7 +7,8 @@ from collections import Counter
 from tests.contract.given import HOUR_S, Clock, at_once, new, new_job
 from tests.contract.ledger.webhook_steps import BODY, WebhookSteps, failed, sent
 from workq.jobs.values import JobOptions
-from workq.ledger import Ledger, PrunedWebhooks, Retention
+from workq.ledger import PrunedWebhooks, Retention
+from workq.ledger.sql import Ledger
 from workq.recovery.retention import prune
 from workq.values.incarnation import Incarnation
 from workq.values.task import Delivered, Done

@@ -9,7 +9,7 @@ import pytest
 from tests.contract.given import HOUR_S, LONG_S, Clock
 from tests.contract.ledger.steps import Steps
 from workq.errors import ConfigError
-from workq.ledger import Ledger
+from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
 from workq.values.task import Dead, Done, Failed, State
 

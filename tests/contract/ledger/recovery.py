@@ -6,7 +6,8 @@ import pytest
 
 from tests.contract.given import Clock, new
 from tests.contract.ledger.steps import Steps
-from workq.ledger import Evidence, Ledger
+from workq.ledger import Evidence
+from workq.ledger.sql import Ledger
 from workq.values.certificate import Facts, Kind
 from workq.values.incarnation import Incarnation
 from workq.values.task import Claim, OnCrash, State

@@ -15,9 +15,9 @@ from sqlalchemy.exc import DBAPIError
 from tests.contract.given import OUTCOMES, incarnation, new
 from tests.contract.ledger.steps import Steps
 from workq.errors import KeyConflict, NotFound, Refused
-from workq.ledger import Evidence, Ledger
+from workq.ledger import Evidence
 from workq.ledger.database import Database
-from workq.ledger.sql import SqlLedger
+from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
 from workq.values.task import SETTLED, TRANSITIONS, Claim, Done, Settlement, State
 
@@ -43,7 +43,7 @@ class RulesContract(Steps):
         Walk(ledger, database, seed).run(steps=120)
 
     def test_closing_again_does_no_harm(self, url: str) -> None:
-        ledger = SqlLedger(Database(url))
+        ledger = Ledger(Database(url))
         ledger.close()
         ledger.close()
 

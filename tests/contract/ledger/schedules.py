@@ -14,8 +14,9 @@ from workq.broker.embedded import EmbeddedBroker
 from workq.config import Settings
 from workq.errors import NotFound
 from workq.inflight.embedded import EmbeddedInFlight
-from workq.ledger import Ledger, NewSchedule, Prunes, ScheduleRow
+from workq.ledger import NewSchedule, Prunes, ScheduleRow
 from workq.ledger.database import Database
+from workq.ledger.sql import Ledger
 from workq.schedules import tick
 from workq.schedules.timetable import Missed, Timetable
 from workq.stores import Stores

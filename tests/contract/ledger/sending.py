@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from tests.contract.given import at_once
 from tests.contract.ledger.webhook_steps import ALL, BODY, WebhookSteps, webhook
 from workq.errors import ConfigError, KeyConflict, NotFound
-from workq.ledger import Ledger
+from workq.ledger.sql import Ledger
 from workq.values.task import State
 from workq.webhooks.values import (
     Cause,

@@ -15,8 +15,9 @@ from tests.contract.ledger.webhook_steps import WebhookSteps, failed, sent
 from workq.errors import LedgerUnavailable
 from workq.handlers.said import describe
 from workq.jobs.values import NewJob
-from workq.ledger import Evidence, Ledger
+from workq.ledger import Evidence
 from workq.ledger.database import Database
+from workq.ledger.sql import Ledger
 from workq.logs import decisions
 from workq.values.incarnation import Incarnation
 from workq.values.task import (

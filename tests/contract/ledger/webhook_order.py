@@ -9,7 +9,8 @@ from sqlalchemy import Engine
 
 from tests.contract.given import Clock, at_once
 from tests.contract.ledger.webhook_steps import URL, WebhookSteps, failed, sent, webhook
-from workq.ledger import Evidence, Ledger
+from workq.ledger import Evidence
+from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
 from workq.values.task import Claim, Dead, Delivered, Done, Outcome, State
 from workq.webhooks.values import (

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.contract.ledger.steps import Steps
-from workq.ledger import Evidence, Ledger
+from workq.ledger import Evidence
+from workq.ledger.sql import Ledger
 from workq.values import codec
 from workq.values.incarnation import Incarnation
 from workq.values.task import Claim, Delivered, Failed, Sent, Settlement

@@ -17,7 +17,7 @@ from workq.values.lane import queue_of
 from workq.values.plural import counted
 
 if TYPE_CHECKING:
-    from workq.ledger import Ledger
+    from workq.ledger.sql import Ledger
 
 SWEEPS_MISSED_MAX: Final = 12
 """So many periods without a sweep are a finding: a minute, with the default times."""
@@ -34,7 +34,7 @@ def look(settings: Settings) -> Iterator[Check]:
         LedgerUnavailable: it cannot be looked at.
     """
     from workq.ledger.database import Database
-    from workq.ledger.sql import SqlLedger
+    from workq.ledger.sql import Ledger
 
     file = sqlite_file(settings.ledger)
     if file is not None and not is_there(file):
@@ -43,7 +43,7 @@ def look(settings: Settings) -> Iterator[Check]:
         settings.ledger, namespace=settings.namespace, statement_timeout_s=settings.times.statement_s, makes=False
     )
     try:
-        yield from examine(SqlLedger(database), settings)
+        yield from examine(Ledger(database), settings)
     finally:
         database.close()
 

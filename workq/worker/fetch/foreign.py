@@ -7,11 +7,15 @@ will be in a rolling upgrade. Used by one thread.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from workq.broker import Consumer, Delivery
-from workq.ledger import Ledger
 from workq.logs.seldom import Seldom
 from workq.values.failpoints import reach
+
+if TYPE_CHECKING:
+    from workq.ledger.sql import Ledger
+
 
 RETURNS_MAX = 5
 """How often a hint of a newer version waits a beat for a worker that can read it."""

@@ -9,13 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from workq.broker import PAGE, Hint
 from workq.errors import LeaseLost
-from workq.ledger import Ledger, Look
+from workq.ledger import Look
 from workq.ledger.states import CLAIMABLE
 from workq.logs.seldom import Seldom
 from workq.values import codec
+
+if TYPE_CHECKING:
+    from workq.ledger.sql import Ledger
+
 
 LOOKS_MAX = 3
 """An id that the ledger does not know is looked up so often, one beat apart."""

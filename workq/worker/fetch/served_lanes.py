@@ -15,11 +15,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from workq.errors import Unavailable
-from workq.ledger import Ledger
 from workq.values.lane import all_of
+
+if TYPE_CHECKING:
+    from workq.ledger.sql import Ledger
+
 
 LOOK_EVERY_S: Final = 1.0
 """While one of its queues is paused; and for bands that come into use."""
