@@ -31,6 +31,8 @@ PROMISE: Final = """\
 """The one place for these words. They change with the design, never to make a page nicer."""
 
 EVERY_PAGE: Final = [*pages(), "CHANGELOG.md"]
+RECORDS: Final = sorted(path.relative_to(REPOSITORY).as_posix() for path in (REPOSITORY / "benchmarks").rglob("*.md"))
+"""Records keep the names of their day: their words and links are checked, not whether a command is still there."""
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/guarantees.md"])
@@ -38,7 +40,7 @@ def test_the_promise_stands_in_its_own_words(page: str) -> None:
     assert PROMISE in text_of(page)
 
 
-@pytest.mark.parametrize("page", EVERY_PAGE)
+@pytest.mark.parametrize("page", [*EVERY_PAGE, *RECORDS])
 def test_a_page_never_says_what_would_be_wrong(page: str) -> None:
     text = text_of(page).lower()
     assert not re.search(r"pip3? install (--\S+ )*[\"']?workq\b", text), "that name belongs to somebody else"
@@ -46,18 +48,18 @@ def test_a_page_never_says_what_would_be_wrong(page: str) -> None:
     assert "exactly once execution" not in text
 
 
-@pytest.mark.parametrize("page", EVERY_PAGE)
+@pytest.mark.parametrize("page", [*EVERY_PAGE, *RECORDS])
 def test_a_page_names_no_path_of_the_machine_that_it_was_written_on(page: str) -> None:
     text = text_of(page)
     assert [folder for folder in ("/tmp/", "/home/", "/root/", "/work/", f"{REPOSITORY}/") if folder in text] == []
 
 
-@pytest.mark.parametrize("page", EVERY_PAGE)
+@pytest.mark.parametrize("page", [*EVERY_PAGE, *RECORDS])
 def test_a_page_keeps_to_plain_characters(page: str) -> None:
     assert text_of(page).isascii()
 
 
-@pytest.mark.parametrize("page", EVERY_PAGE)
+@pytest.mark.parametrize("page", [*EVERY_PAGE, *RECORDS])
 def test_internal_links_lead_somewhere(page: str) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
         if target.startswith("https://"):
@@ -88,6 +90,10 @@ def test_the_first_example_has_as_many_lines_as_its_heading_says() -> None:
 def test_every_page_can_be_reached_from_the_readme() -> None:
     linked = {link.partition("#")[0] for link in re.findall(r"\]\((docs/[^)]+)\)", text_of("README.md"))}
     assert linked == set(pages()) - {"README.md"}
+
+
+def test_the_page_on_performance_is_read_in_three_minutes() -> None:
+    assert len(prose("docs/performance.md").split()) <= 1200
 
 
 def test_every_make_target_that_a_page_names_exists() -> None:
