@@ -88,8 +88,13 @@ def test_the_first_example_has_as_many_lines_as_its_heading_says() -> None:
 
 
 def test_every_page_can_be_reached_from_the_readme() -> None:
+    """Through the one link to the index, which lists each page once."""
+    index = "docs/README.md"
+    listed = [link.partition("#")[0] for link in re.findall(r"\]\(((?!\.\./)[^)]+)\)", text_of(index))]
     linked = {link.partition("#")[0] for link in re.findall(r"\]\((docs/[^)]+)\)", text_of("README.md"))}
-    assert linked == set(pages()) - {"README.md"}
+    assert index in linked
+    assert {f"docs/{page}" for page in listed} | {index} == set(pages()) - {"README.md"}
+    assert len(listed) == len(set(listed))
 
 
 def test_the_page_on_performance_is_read_in_three_minutes() -> None:
