@@ -14,7 +14,7 @@ import pytest
 from tests.docs.page import REPOSITORY, text_of
 
 MAP: Final = "docs/explanation/architecture.md"
-PAGES: Final = [MAP]
+PAGES: Final = [MAP, "CONTRIBUTING.md"]
 RULES: Final = 14
 QUESTIONS: Final = (
     "Where is a lease lost?",

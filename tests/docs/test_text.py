@@ -30,7 +30,7 @@ PROMISE: Final = """\
 """
 """The one place for these words. They change with the design, never to make a page nicer."""
 
-EVERY_PAGE: Final = [*pages(), "CHANGELOG.md"]
+EVERY_PAGE: Final = [*pages(), "CHANGELOG.md", "CONTRIBUTING.md"]
 RECORDS: Final = sorted(path.relative_to(REPOSITORY).as_posix() for path in (REPOSITORY / "benchmarks").rglob("*.md"))
 """Records keep the names of their day: their words and links are checked, not whether a command is still there."""
 
