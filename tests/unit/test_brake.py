@@ -9,7 +9,7 @@ import pytest
 
 from tests.stores import database_of
 from workq import WorkQueue
-from workq.recovery.sweep import look_for_the_dead
+from workq.recovery.deaths import look_for_the_dead
 from workq.values.incarnation import Incarnation
 
 FLEET = 3
