@@ -35,7 +35,7 @@ class TestCancelAll:
         refused = cli("task", "cancel", "--all")
         counted = cli.look("task", "cancel", "--all", "--dry-run")
         elsewhere = cli.look("task", "cancel", "--all", "--queue", "other", "--yes")
-        done = cli.look("task", "cancel", "--all", "--name", "shop.add", "--yes", "--reason", "sent twice")
+        done = cli.look("task", "cancel", "--all", "--name", "shop.add", "--yes", "--why", "sent twice")
         again = cli.look("task", "cancel", "--all", "--yes")
 
         assert refused.status == 6
@@ -50,6 +50,18 @@ class TestCancelAll:
         assert (record["what"], record["tasks"], record["why"]) == ("task cancel", 4, "sent twice")
         assert record["which"] == {"states": ["ready", "waiting", "running"], "name": "shop.add"}
         assert record["who"]
+
+    def test_the_former_name_of_why_works_for_one_version_with_a_warning(self, cli: Cli) -> None:
+        [first, second] = cli.record("shop.add", 1, count=2)
+
+        one = cli.here("task", "cancel", first, "--reason", "sent twice")
+        rest = cli.here("queue", "purge", "sums", "--yes", "--reason", "withdrawn")
+
+        assert (one.status, rest.status) == (0, 0)
+        assert "--reason is --why now" in one.err
+        assert "--reason is --why now" in rest.err
+        assert cli.look("task", "show", first)["reason"] == "sent twice"
+        assert cli.look("task", "show", second)["reason"] == "withdrawn"
 
     def test_on_a_terminal_it_asks_with_the_count(self, cli: Cli) -> None:
         cli.record("shop.add", 1, count=2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -17,8 +17,12 @@ from workq.operations.bulk import Bulk, Pace, Tally
 from workq.values.incarnation import this_person
 from workq.values.plural import counted
 
+_FORMERLY: Final = "workq.cli.bulk.reason"
 SAMPLE: Final = 3
 """How many ids are shown of those that are meant."""
+
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,29 @@ class Decision:
     before: str
     why: str
     which: Mapping[str, Any]
+
+
+def why_option(default: str) -> Callable[[F], F]:
+    """`--why`, which is stored with the tasks; and `--reason`, as it was called before 0.2."""
+
+    def decorate(function: F) -> F:
+        why = click.option(
+            "--why", default=default, show_default=True, metavar="TEXT", help="stored with the tasks", callback=_why
+        )
+        formerly = click.option("--reason", hidden=True, is_eager=True, expose_value=False, callback=_formerly)
+        return formerly(why(function))
+
+    return decorate
+
+
+def _why(ctx: click.Context, _param: click.Parameter, value: str) -> str:
+    return str(ctx.meta.get(_FORMERLY, value))
+
+
+def _formerly(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        ctx.ensure_object(Session).warn("--reason is --why now; the next version does not know it any more")
+        ctx.meta[_FORMERLY] = value
 
 
 def is_confirmed(session: Session, what: str) -> bool:

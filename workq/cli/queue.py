@@ -10,6 +10,7 @@ import click
 
 from workq.broker import Depth
 from workq.cli import exits
+from workq.cli.bulk import why_option
 from workq.cli.group import Group, nearest
 from workq.cli.inputs import BandName, Duration
 from workq.cli.session import Session, pass_session
@@ -150,14 +151,14 @@ def drain(session: Session, name: str, why: str, for_s: float | None, wait_s: fl
 @queue.command(
     "purge",
     examples="""workq queue purge mail --dry-run
-    workq queue purge mail --yes --reason "the campaign was withdrawn\"""",
+    workq queue purge mail --yes --why "the campaign was withdrawn\"""",
 )
 @click.argument("name", type=BandName(), metavar="QUEUE")
 @click.option("--yes", is_flag=True, help="do not ask")
 @click.option("--dry-run", is_flag=True, help="only print how many; exit 3 when there are any")
-@click.option("--reason", default="purged by an operator", show_default=True, help="stored with the tasks")
+@why_option("purged by an operator")
 @pass_session
-def purge(session: Session, /, name: str, reason: str, **options: bool) -> int:
+def purge(session: Session, /, name: str, why: str, **options: bool) -> int:
     """Cancel every task of a queue that does not run. Those that run, and those enqueued meanwhile, are left alone.
 
     It shows the count and asks first; where nobody can answer it needs --yes, and exits with 6 without. Interrupted,
@@ -165,7 +166,7 @@ def purge(session: Session, /, name: str, reason: str, **options: bool) -> int:
     """
     _warn_of_unknown(session, name)
     which = WhichOpen((State.READY, State.WAITING), queue=name)
-    return cancel_all(session, which, what="queue purge", reason=reason, options=options)
+    return cancel_all(session, which, what="queue purge", why=why, options=options)
 
 
 def _warn_of_unknown(session: Session, name: str) -> None:

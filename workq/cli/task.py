@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from workq.cli import exits
-from workq.cli.bulk import SAMPLE, Decision, decide
+from workq.cli.bulk import SAMPLE, Decision, decide, why_option
 from workq.cli.certificates import write_death
 from workq.cli.documents import certificate, task_in_full, task_in_short
 from workq.cli.group import Group
@@ -189,7 +189,7 @@ def _in_short(value: Any) -> str:
     "cancel",
     examples="""workq task cancel 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f
     workq task cancel --all --name mail.send --state waiting --older 1d --dry-run
-    workq task cancel --all --queue mail --rate 500/s --yes --reason "sent twice\"""",
+    workq task cancel --all --queue mail --rate 500/s --yes --why "sent twice\"""",
 )
 @click.argument("task_ids", nargs=-1, metavar="[ID... | -]")
 @click.option("--all", "is_all", is_flag=True, help="all that the filters leave")
@@ -204,7 +204,7 @@ def _in_short(value: Any) -> str:
 @click.option("--kill", is_flag=True, help="of what runs, end the process; its neighbours run again")
 @click.option("--yes", is_flag=True, help="do not ask")
 @click.option("--dry-run", is_flag=True, help="only print how many; exit 3 when there are any")
-@click.option("--reason", default="cancelled by an operator", show_default=True, help="stored with the task")
+@why_option("cancelled by an operator")
 @click.pass_context
 def cancel(
     ctx: click.Context,
@@ -212,7 +212,7 @@ def cancel(
     task_ids: tuple[str, ...],
     is_all: bool,
     state: str | None,
-    reason: str,
+    why: str,
     kill: bool,
     **options: Any,
 ) -> int:
@@ -233,14 +233,14 @@ def cancel(
         if kill:
             raise click.UsageError("--kill belongs to ids: it takes the neighbours along", ctx)
         which = WhichOpen(_OPEN if state is None else (State(state),), **filters)
-        return cancel_all(session, which, what="task cancel", reason=reason, options=options)
+        return cancel_all(session, which, what="task cancel", why=why, options=options)
     if state or any(filters.values()) or any(options.values()):
         raise click.UsageError("filters, --rate, --yes and --dry-run belong to --all", ctx)
     ledger = session.stores().ledger
-    return each(session, ids_of(task_ids), lambda task_id: ledger.cancel(task_id, reason=reason, kills=kill).value)
+    return each(session, ids_of(task_ids), lambda task_id: ledger.cancel(task_id, reason=why, kills=kill).value)
 
 
-def cancel_all(session: Session, which: WhichOpen, *, what: str, reason: str, options: Mapping[str, Any]) -> int:
+def cancel_all(session: Session, which: WhichOpen, *, what: str, why: str, options: Mapping[str, Any]) -> int:
     """Cancel all of these, after a look and a question; answers the exit status."""
     ledger = session.stores().ledger
     counts = ledger.open_count(which)
@@ -249,7 +249,7 @@ def cancel_all(session: Session, which: WhichOpen, *, what: str, reason: str, op
     kept["states"] = [state.value for state in which.states]
     return decide(
         session,
-        Decision(what, f"tasks ({shown})" if shown else "tasks", "cancelled", "open", reason, kept),
+        Decision(what, f"tasks ({shown})" if shown else "tasks", "cancelled", "open", why, kept),
         lambda bulk: bulk.cancel(which),
         count=sum(counts.values()),
         sample=lambda: ledger.open_ids(which, limit=SAMPLE),
