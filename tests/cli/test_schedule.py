@@ -98,6 +98,7 @@ def test_one_that_is_not_there_is_told(shop: Cli, command: tuple[str, ...]) -> N
 @pytest.mark.parametrize(
     ("line", "said"),
     [
+        ('wq.schedule("a", "shop.add", every_s=5)', "give the task itself"),
         ('wq.schedule("a", add, args=(1,))', "cron, every_s and at: give one of them"),
         ('wq.schedule("a", add, cron="* * * * *", every_s=5, args=(1,))', "cron, every_s and at: give one of them"),
         ('wq.schedule("a", add, cron="nonsense", args=(1,))', "five fields"),

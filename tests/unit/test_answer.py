@@ -213,6 +213,11 @@ NOT_RUN: dict[str, Callable[..., Any]] = {
     "a method": lambda *_: [].clear,
     "a partial": lambda *_: functools.partial(body),
     "coroutines in a list": lambda *_: [body(), body()],
+    "a task": lambda *_: workq.WorkQueue(ledger="sqlite:///never.db").task(name="other")(body),
+    "a task with options": lambda *_: (
+        workq.WorkQueue(ledger="sqlite:///never.db").task(name="other")(body).options(queue="q")
+    ),
+    "a job": lambda *_: workq.WorkQueue(ledger="sqlite:///never.db").job(name="other")(lambda items: None),
     "a generator in a mapping": lambda *_: {"rows": [generator()]},
 }
 

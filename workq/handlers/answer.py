@@ -31,6 +31,11 @@ LOOKED_MAX: Final = 10_000
 Wait = Callable[[Awaitable[Any]], Any]
 """Await this in the event loop, and wait for it in this thread."""
 
+
+class Work:
+    """What runs only when it is enqueued: a task, a task with options, a job."""
+
+
 _PLAIN: Final = frozenset({type(None), bool, int, float, str, bytes})
 _LISTS: Final = frozenset({list, tuple, set, frozenset})
 _DATA: Final = _PLAIN | _LISTS | {dict}
@@ -46,6 +51,7 @@ _NOT_RUN: Final[tuple[type, ...]] = (
     BuiltinFunctionType,
     MethodType,
     partial,
+    Work,
 )
 
 

@@ -124,7 +124,7 @@ class Options:
     connection: Any = field(default=None, repr=False)
 
 
-class Call(Generic[P]):
+class Call(answer.Work, Generic[P]):
     """A handler with options, ready to be enqueued."""
 
     def __init__(self, handler: Handler[P, Any], options: Options) -> None:
@@ -183,7 +183,7 @@ class Call(Generic[P]):
                 )
 
 
-class Handler(Generic[P, R]):
+class Handler(answer.Work, Generic[P, R]):
     """A registered function. Calling it calls the function; `enqueue` records a task instead."""
 
     def __init__(
@@ -293,7 +293,7 @@ class Handler(Generic[P, R]):
         if key_for_s is not None:
             chosen = replace(chosen, key_for_s=self._check_key_for_s(key_for_s, key))
         if order_key is not None:
-            chosen = replace(chosen, order_key=check_key(order_key))
+            chosen = replace(chosen, order_key=check_key(order_key, "order_key"))
         if after_death is not None:
             if chosen.order_key is None or after_death not in tuple(AfterDeath):
                 raise ConfigError(
@@ -455,6 +455,8 @@ def new_schedule(
     check_task_name(name)
     if missed not in tuple(Missed):
         raise ConfigError(f"missed: need one of {', '.join(Missed)}, got {missed!r}")
+    if not isinstance(what, Call | Handler):
+        raise ConfigError(f"schedule {name!r}: give the task itself, as @wq.task has made it, not {what!r:.100}")
     call = what if isinstance(what, Call) else what.options()
     options = call.taken()
     if options.delay_s or options.key or options.order_key or options.connection is not None:

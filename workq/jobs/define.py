@@ -80,7 +80,7 @@ class RunOptions:
     is_fed: bool = False
 
 
-class Job:
+class Job(answer.Work):
     """A registered job. Calling it calls its function, with a list of items; `run` begins it."""
 
     def __init__(

@@ -8,9 +8,13 @@ from typing import Any, Final
 
 from workq.errors import NAME_PATIENCE_S
 
+_OTHER_WRITER: Final = (
+    "Another transaction keeps it for too long: of another process, perhaps a stopped one (continue it, or end it); or "
+    "your own, which enqueue() then has to get as connection=."
+)
 _SQLITE: Final = {
-    "SQLITE_BUSY": "Another process is writing there for too long, perhaps one that was stopped: continue or end it.",
-    "SQLITE_LOCKED": "Another process is writing there for too long, perhaps one that was stopped: continue or end it.",
+    "SQLITE_BUSY": _OTHER_WRITER,
+    "SQLITE_LOCKED": _OTHER_WRITER,
     "SQLITE_FULL": "The disk is full: make room.",
     "SQLITE_NOTADB": "Another file is there: move it away, or name the right one by WORKQ_LEDGER_URL.",
     "SQLITE_CORRUPT": "It is damaged: stop the workers, and restore a copy of it.",

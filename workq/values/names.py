@@ -66,7 +66,7 @@ def check_namespace(name: object) -> str:
     return name
 
 
-def check_key(key: object) -> str:
+def check_key(key: object, what: str = "key") -> str:
     """The key that keeps a task from being recorded twice, unchanged.
 
     Raises:
@@ -74,11 +74,11 @@ def check_key(key: object) -> str:
             space (MySQL compares without it).
     """
     if not isinstance(key, str) or not 1 <= len(key) <= KEY_MAX_CHARACTERS:
-        raise ConfigError(f"key {_shown(key)}: a key is text of 1 to {KEY_MAX_CHARACTERS} characters")
+        raise ConfigError(f"{what} {_shown(key)}: a key is text of 1 to {KEY_MAX_CHARACTERS} characters")
     if _NOT_IN_A_KEY.search(key):
-        raise ConfigError(f"key {_shown(key)}: a key must not contain control characters or lone surrogates")
+        raise ConfigError(f"{what} {_shown(key)}: a key must not contain control characters or lone surrogates")
     if key.endswith(" "):
-        raise ConfigError(f"key {_shown(key)}: a key must not end with a space")
+        raise ConfigError(f"{what} {_shown(key)}: a key must not end with a space")
     return key
 
 
