@@ -276,6 +276,8 @@ def test_of_many_failures_alike_ten_are_told_and_then_the_count_for_each_handler
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     log = logging.getLogger("workq.task")
+    caplog.set_level("WARNING", logger="workq.task")  # whatever other tests have left
+    log.disabled = False
     log.addHandler(caplog.handler)
     try:
         decisions._seldom.flush()

@@ -20,8 +20,9 @@ from workq.errors import ConfigError
 
 SKEW_MAX_S: Final = 2.0
 """Clocks that differ by more are a finding. Nothing depends on it but the due times that producers compute."""
-_REAPED_S: Final = 0.5
-"""A process that waits for its children has waited for all that ended so long ago."""
+_ZOMBIES: Final = 20
+_REAPED_S: Final = 3.0
+"""A process that waits for its children, and is merely busy, does not leave so many for so long."""
 _LIBRARIES: Final = (
     "sqlalchemy",
     "msgspec",
@@ -54,11 +55,11 @@ def versions() -> Iterator[Check]:
 
 def first_process() -> Iterator[Check]:
     """Process 1 gets all that handlers leave behind: does it wait for them?"""
-    ended = _zombies_of_first()
-    if ended:
-        time.sleep(_REAPED_S)
+    ended, ends_at = _zombies_of_first(), time.monotonic() + _REAPED_S
+    while len(ended) >= _ZOMBIES and time.monotonic() < ends_at:
+        time.sleep(_REAPED_S / 10)
         ended &= _zombies_of_first()
-    if ended:
+    if len(ended) >= _ZOMBIES:
         yield Check(
             "processes",
             Level.WARNING,
