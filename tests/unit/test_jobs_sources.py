@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import NullPool, create_engine, text
 
+from workq import WorkQueue
 from workq.errors import ConfigError
 from workq.jobs.sources import CsvFile, Items, JsonLines, Keyset, Range, Source, Steps
 
@@ -145,3 +146,26 @@ def test_standard_input_is_read_as_a_file_is(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(given)))
     assert read(JsonLines("-"), 2, first.cursor) == [3, 4]
+
+
+def test_a_source_that_ends_before_what_was_read_of_it_is_an_error() -> None:
+    first = next(Items([7, 8, 9]).pages(None, 2))
+
+    with pytest.raises(ConfigError, match="had 2 items and more before, and has 1 now"):
+        list(Items([7]).pages(first.cursor, 2))
+    assert list(Items([7, 8]).pages(first.cursor, 2)) == []
+
+
+@pytest.mark.parametrize("given", [iter([1]), (one for one in [1]), {1, 2}, frozenset([1]), {1: 2}.keys()])
+def test_what_cannot_be_read_again_in_the_same_order_is_refused_as_a_source(given: Any) -> None:
+    wq = WorkQueue(ledger="sqlite:///never.db")
+
+    with pytest.raises(ConfigError, match="give a list, or a function that begins anew"):
+        wq.job(name="a", source=given)(lambda items: None)
+
+
+def test_a_file_whose_columns_have_one_name_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,email,email\n1,a,b\n")
+
+    with pytest.raises(ConfigError, match="names 'email' more than once"):
+        list(CsvFile(tmp_path / "a.csv").pages(None, 10))

@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import partial, update_wrapper
 from itertools import islice
@@ -115,6 +115,11 @@ class Job(answer.Work):
         """The same, with a source that was given beside the function."""
         if answer.is_coroutine_function(source) or inspect.isasyncgenfunction(answer.called(source)):
             raise ConfigError(f"the source of job {self.name!r} is read in a thread: no async def")
+        if isinstance(source, Iterator | Set) and not hasattr(source, "pages"):
+            raise ConfigError(
+                f"the source of job {self.name!r} is read again from its beginning, in the same order, which "
+                f"{type(source).__name__} cannot be; give a list, or a function that begins anew each time"
+            )
         self._source = source
         return self
 

@@ -94,7 +94,12 @@ class Items:
     def pages(self, cursor: Any, size: int) -> Iterator[Page]:
         """See `Source`."""
         read = cursor or 0
-        items = islice(iter(self._items), read, None)
+        items = iter(self._items)
+        if (passed := sum(1 for _ in islice(items, read))) < read:
+            raise ConfigError(
+                f"the source had {read} items and more before, and has {passed} now; it has to begin anew each time, "
+                "with the same items in the same order"
+            )
         while found := list(islice(items, size)):
             read += len(found)
             yield Page(found, read)
@@ -298,6 +303,8 @@ class CsvFile(_Lines):
             names = self._next(rows, place)
             if names is None:
                 return
+            if doubled := sorted({name for name in names if names.count(name) > 1}):
+                raise ConfigError(f"{self._path}: the first line names {doubled[0]!r} more than once; rename one")
             if cursor is not None:
                 self._go_to(file, cursor if self._path != "-" else cursor - place.bytes)
                 place.bytes = cursor

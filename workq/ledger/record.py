@@ -356,6 +356,12 @@ def begin_in_sqlite(tx: Connection) -> None:
         tx.exec_driver_sql("BEGIN IMMEDIATE")
 
 
+def _commits_each_statement(connection: Connection) -> bool:
+    options = connection.get_execution_options()
+    level = options.get("isolation_level") or getattr(connection.dialect, "_on_connect_isolation_level", None)
+    return str(level).upper() == "AUTOCOMMIT"
+
+
 def core_connection(given: Any, database: Database) -> Connection:
     """The caller's SQLAlchemy connection, also out of a session, if it leads to this ledger."""
     connection = given
@@ -370,6 +376,11 @@ def core_connection(given: Any, database: Database) -> Connection:
         )
     if connection.closed:
         raise ConfigError("connection: it is closed; pass one with an open transaction")
+    if _commits_each_statement(connection):
+        raise ConfigError(
+            "connection: it is in AUTOCOMMIT, so that nothing would stand or fall together; open a transaction, or "
+            "leave connection= out"
+        )
     if _places(database.url).isdisjoint(_places(connection.engine.url)):
         raise ConfigError(
             f"connection: it leads to {_shown(connection.engine.url)}, but the ledger is {database.where}; "

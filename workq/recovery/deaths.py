@@ -142,7 +142,5 @@ def remains_of(row: WorkerRow, evidence: Evidence) -> Remains:
 def _cannot_act(pid: int) -> bool:
     try:
         return is_gone(pid) or psutil.Process(pid).status() == psutil.STATUS_STOPPED
-    except psutil.NoSuchProcess:
-        return True
-    except psutil.Error:
+    except psutil.Error:  # not there by now, or hidden: another look tells
         return False

@@ -45,14 +45,29 @@ def this_machine() -> str | None:
 def is_gone(pid: int) -> bool:
     """Whether no process of this machine has that pid any more, dead ones aside.
 
-    A pid that another process has by now counts as there: the lease of the dead one tells in the end.
+    A pid that another process has by now counts as there: the lease of the dead one tells in the end. So does a process
+    that cannot be seen, as /proc may hide those of other users.
     """
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
+    except psutil.ZombieProcess:
         return True
+    except psutil.NoSuchProcess:
+        return not _is_there(pid)
     except psutil.Error:
         return False
+
+
+def _is_there(pid: int) -> bool:
+    if pid <= 0:  # which is no process, and a signal to it goes to a group
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # another user's
+        return True
+    return True
 
 
 @dataclass(frozen=True, slots=True)

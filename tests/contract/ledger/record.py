@@ -218,6 +218,20 @@ class RecordContract(Steps):
             ledger.record(new(), connection=connection)
         engine.dispose()
 
+    @pytest.mark.parametrize("whose", ["engine", "options", "connection"])
+    def test_a_connection_that_commits_each_statement_is_refused(
+        self, ledger: Ledger, theirs: Engine, whose: str
+    ) -> None:
+        level = "AUTOCOMMIT"
+        engine = create_engine(theirs.url, isolation_level=level) if whose == "engine" else theirs
+        engine = engine.execution_options(isolation_level=level) if whose == "options" else engine
+        with engine.connect() as plain:
+            connection = plain.execution_options(isolation_level=level) if whose == "connection" else plain
+            with pytest.raises(ConfigError, match="connection: it is in AUTOCOMMIT"):
+                ledger.record(new(), connection=connection)
+        if whose == "engine":
+            engine.dispose()
+
     def test_what_is_no_connection_is_refused(self, ledger: Ledger, theirs: Engine) -> None:
         class Asynchronous:
             async def connection(self) -> None: ...
