@@ -96,7 +96,7 @@ def test_a_file_that_is_put_back_is_the_same_one_and_work_goes_on(folder: Path) 
         wq.handler("shop.add").enqueue(2)  # the first use: this is the file that it works with
 
         (folder / "shop.db").rename(folder / "away.db")
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(LOOK_EVERY_S)  # what was seen before holds for so long
         with pytest.raises(LedgerReplaced, match="deleted or moved away"):
             wq.handler("shop.add").enqueue(3)
         (folder / "away.db").rename(folder / "shop.db")

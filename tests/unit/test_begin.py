@@ -36,6 +36,18 @@ def test_afterwards_garbage_is_looked_for_as_often_as_before() -> None:
     assert now == usual
 
 
+def test_a_process_that_never_says_that_it_has_begun_looks_as_before_after_its_first_look() -> None:
+    code = """
+import gc
+from workq.values.begin import begin
+usual = gc.get_threshold()
+begin()
+kept = [[number] for number in range(150_000)]
+assert gc.get_threshold() == usual, gc.get_threshold()
+"""
+    subprocess.run([sys.executable, "-c", code], timeout=60, check=True)
+
+
 @pytest.mark.parametrize(
     ("application", "every", "first"), [("gc.set_threshold(321, 9, 9)", "", "321"), ("", "10_000", "10000")]
 )

@@ -41,7 +41,7 @@ class Decision:
 
 
 def why_option(default: str) -> Callable[[F], F]:
-    """`--why`, which is stored with the tasks; and `--reason`, as it was called before 0.2."""
+    """`--why`, which is stored with the tasks; and for one version `--reason`, its former name."""
 
     def decorate(function: F) -> F:
         why = click.option(

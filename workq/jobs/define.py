@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial, update_wrapper
 from itertools import islice
@@ -115,11 +115,8 @@ class Job(answer.Work):
         """The same, with a source that was given beside the function."""
         if answer.is_coroutine_function(source) or inspect.isasyncgenfunction(answer.called(source)):
             raise ConfigError(f"the source of job {self.name!r} is read in a thread: no async def")
-        if isinstance(source, Iterator | Set) and not hasattr(source, "pages"):
-            raise ConfigError(
-                f"the source of job {self.name!r} is read again from its beginning, in the same order, which "
-                f"{type(source).__name__} cannot be; give a list, or a function that begins anew each time"
-            )
+        if isinstance(source, Iterator | set | frozenset) and not hasattr(source, "pages"):
+            raise _once(source)
         self._source = source
         return self
 
@@ -503,10 +500,19 @@ def _whole(value: object, what: str, most: int) -> int:
     return value
 
 
+def _once(given: object) -> ConfigError:
+    return ConfigError(
+        "a source is read again from its beginning, in the same order, which "
+        f"{type(given).__name__} cannot be; give a list, or a function that begins anew each time"
+    )
+
+
 def _as_source(given: Any) -> Source:
     if hasattr(given, "pages"):
         source: Source = given
         return source
+    if isinstance(given, set | frozenset):  # each process has an order of its own for it
+        raise _once(given)
     if isinstance(given, Iterable) and not isinstance(given, str | bytes):
         return Items(given)
     raise ConfigError(f"a source is a Range, a Keyset, a file, or anything that can be iterated; got {given!r:.200}")

@@ -78,6 +78,9 @@ class Range:
             yield Page(list(found), start + len(found))
 
 
+_NONE: Final = object()
+
+
 class Items:
     """Anything that can be iterated again from its beginning, in the same order. The cursor is how many were read.
 
@@ -95,10 +98,10 @@ class Items:
         """See `Source`."""
         read = cursor or 0
         items = iter(self._items)
-        if (passed := sum(1 for _ in islice(items, read))) < read:
+        if read and next(islice(items, read - 1, None), _NONE) is _NONE:
             raise ConfigError(
-                f"the source had {read} items and more before, and has {passed} now; it has to begin anew each time, "
-                "with the same items in the same order"
+                f"the source had {read} items or more before, and has fewer now; it has to begin anew each time, with "
+                "the same items in the same order"
             )
         while found := list(islice(items, size)):
             read += len(found)

@@ -87,7 +87,7 @@ class Write(Protocol):
     """One of the ledger's planned writes."""
 
     def __call__(self, fences: Sequence[Fence], *, by: Mapping[str, Any]) -> Applied:
-        """See the port of the ledger."""
+        """See `Ledger.relay_planned`."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Reap: a worker that cannot end its own claims is ended, in this order and nowhere else.
+"""Reap: a worker that cannot end its own claims is ended, in this order.
 
 What it had done and not settled is settled in its place; its claims end, and the ledger decides who is charged; what it
 held is marked as unpublished; its entries in the in-flight store are dropped; then the hints follow. A hint that
@@ -6,8 +6,8 @@ arrives while the dead still seem to hold its task would be worth nothing. What 
 pass finishes: an incarnation that is not live by the ledger and still has entries is freed again.
 
 The supervisor ends its own children this way as soon as they have died, a sweep those of this machine whose supervisor
-is gone too, and those without a lease after two looks. A plan that a person applies does the same under the fences of
-the plan (apply.py).
+is gone too, and those without a lease after two looks. A plan that a person applies keeps the order, and changes only
+what its fences allow (apply.py).
 """
 
 from __future__ import annotations

@@ -118,4 +118,5 @@ def send(stores: Stores, settings: Settings, rows: Sequence[Unpublished], done: 
 
 
 def patience_s(settings: Settings, done: Swept) -> float:
+    """How many seconds the next step waits for a confirm."""
     return min(settings.times.confirm_s, done.patience_s or settings.times.confirm_s)
