@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -198,14 +199,18 @@ class KeysOnServersContract(Steps):
     """Keys where transactions write side by side."""
 
     def test_who_waits_for_a_key_holds_none_that_comes_after_it(self, ledger: Ledger, database: Database) -> None:
-        """All take their keys in one order: a circle of waiting producers is impossible."""
+        """All take their keys in one order: a circle of waiting producers is impossible.
+
+        No other test has had these keys: MariaDB locks the gap behind one that was deleted and is not purged yet.
+        """
+        first, last = (f"{letter}{secrets.token_hex(8)}" for letter in "az")
         with ThreadPoolExecutor(2) as pool:
             with database.engine.begin() as holder:
-                ledger.record(new(key="a"), connection=holder)
-                waits = pool.submit(ledger.record, [new(key=key)[0] for key in ("z", "a")])
+                ledger.record(new(key=first), connection=holder)
+                waits = pool.submit(ledger.record, [new(key=key)[0] for key in (last, first)])
                 time.sleep(0.3)
 
-                other = pool.submit(ledger.record, new(key="z"))
+                other = pool.submit(ledger.record, new(key=last))
                 # before the wait for a lock runs out, after 5 s, and frees what it holds
                 assert other.result(4.0)[0].created
                 assert not waits.done()
