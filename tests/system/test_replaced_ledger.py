@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.stores import database_of
 from tests.system.fleet import REPOSITORY, wait_until
 from workq.app import WorkQueue
 from workq.errors import LedgerReplaced, LedgerUnavailable
@@ -48,6 +49,20 @@ def replace(folder: Path) -> None:
     shutil.copy(folder / "old.db", folder / "shop.db")
 
 
+def take_log(folder: Path) -> None:
+    """Delete what SQLite keeps beside the ledger alone."""
+    for one in folder.glob("shop.db-*"):
+        one.unlink()
+    time.sleep(LOOK_EVERY_S)
+
+
+def replace_index(folder: Path) -> None:
+    """Another index of the log has the name: who opens it later does not see who writes."""
+    (folder / "shop.db-shm").rename(folder / "old-shm")
+    (folder / "shop.db-shm").touch()
+    time.sleep(LOOK_EVERY_S)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A ledger with one task, and a copy of it."""
@@ -59,7 +74,15 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(("harm", "said"), [(take_away, "was deleted or moved away"), (replace, "was replaced by an")])
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (take_away, "was deleted or moved away"),
+        (replace, "was replaced by an"),
+        (take_log, "lost the -wal file"),
+        (replace_index, "lost the -shm file"),
+    ],
+)
 def test_a_producer_is_told_instead_of_recording_into_a_file_that_is_gone(
     folder: Path, harm: Callable[[Path], None], said: str
 ) -> None:
@@ -105,7 +128,19 @@ def test_a_file_that_is_put_back_is_the_same_one_and_work_goes_on(folder: Path) 
         assert len(wq.stores.ledger.tasks()) == 3
 
 
-@pytest.mark.parametrize("harm", [take_away, replace])
+def test_a_process_that_was_alone_and_closed_all_of_its_connections_goes_on(folder: Path) -> None:
+    """SQLite itself removes what is beside the file then, and makes it anew."""
+    with queue_in(folder) as wq:
+        task = wq.handler("shop.add")
+        for number in range(3):
+            task.enqueue(number)
+            database_of(wq).engine.dispose()
+            time.sleep(LOOK_EVERY_S)
+
+        assert len(wq.stores.ledger.tasks()) == 4
+
+
+@pytest.mark.parametrize("harm", [take_away, replace, take_log])
 def test_a_worker_and_a_sweep_say_so_and_end_with_4_and_make_no_ledger(
     folder: Path, harm: Callable[[Path], None]
 ) -> None:
@@ -136,7 +171,8 @@ def test_a_worker_and_a_sweep_say_so_and_end_with_4_and_make_no_ledger(
 
     assert [process.returncode for process in started] == [4, 4], ended
     assert "ERROR" in next(line for line in ended[0].splitlines() if "supervisor.ledger_replaced" in line)
-    assert f"{folder}/shop.db was " in ended[0]
-    assert f"workq: error: the ledger {folder}/shop.db was " in ended[1]
-    assert (folder / "shop.db").exists() == (harm is replace)
+    verb = "lost" if harm is take_log else "was"
+    assert f"{folder}/shop.db {verb} " in ended[0]
+    assert f"workq: error: the ledger {folder}/shop.db {verb} " in ended[1]
+    assert (folder / "shop.db").exists() == (harm is not take_away)
     assert not list(folder.glob("shop.db-*"))

@@ -42,6 +42,7 @@ from workq.config import check_ledger_url, masked
 from workq.errors import CommitUnknown, ConfigError, LedgerUnavailable, MissingExtra, Refused, SchemaMismatch
 from workq.ledger import telling
 from workq.ledger.cures import cure_of, patience_of, right_of
+from workq.ledger.descriptors import guard_descriptors
 from workq.ledger.entered import Entered
 from workq.ledger.file import LedgerFile
 from workq.ledger.kept import DriverOf, Kept, Trace, send
@@ -412,6 +413,8 @@ class Database:
         """In a forked child: the parent's connections are not ours, and its lock may be held for ever."""
         self.writer = Writer()
         self._entered = set()
+        if self.file is not None:
+            self.file.reopen()
         for engine in self.engines:
             engine.dispose(close=False)
 
@@ -458,7 +461,9 @@ class Database:
         if self.file is not None:
             self.file.watch(engine)
             self._begin_immediate(engine, self.file, wait_s=self._statement_timeout_s / 2)
-        elif self.dialect == "postgresql":
+            return engine
+        guard_descriptors(engine)
+        if self.dialect == "postgresql":
             _limit_silence(engine, self._statement_timeout_s * 1.5)
             _notice_closed(engine)
             self._keep_set(engine)
