@@ -12,6 +12,7 @@ The `..._server` fixtures are shared. A test that kills, pauses or wipes a serve
 
 from __future__ import annotations
 
+import logging
 import platform
 import signal
 import sqlite3
@@ -24,6 +25,7 @@ import pytest
 from hypothesis import settings
 
 from tests.standstill import Standstill, ToDisk
+from workq import logs
 from workq.lab.servers import (
     MariaDB,
     PgBouncer,
@@ -38,6 +40,7 @@ from workq.lab.servers import (
     start_rabbitmq,
     start_redis,
 )
+from workq.logs.buffer import Buffer
 
 settings.register_profile("workq", deadline=None)  # a machine that is busy elsewhere breaks no promise
 settings.load_profile("workq")
@@ -62,6 +65,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--pooled", action="store_true", help="reach the run's PostgreSQL through PgBouncer: see `make long`"
     )
     parser.addoption("--both-legs", action="store_true", help="also what is marked one_leg on SQLite: see `make test`")
+
+
+@pytest.fixture(autouse=True)
+def _log_as_it_was() -> Iterator[None]:
+    """A command that ran in this process leads its log elsewhere; the next test finds it as it was."""
+    names = ("", "workq", "pika")
+    loggers = [logging.getLogger(name) for name in names]
+    before = [(one.level, one.propagate, one.disabled, list(one.handlers)) for one in loggers]
+    buffers = list(logs._buffers)
+    yield
+    logs._buffers[:] = buffers
+    for one, (level, propagate, disabled, handlers) in zip(loggers, before, strict=True):
+        one.setLevel(level)
+        one.propagate, one.disabled = propagate, disabled
+        for handler in [each for each in one.handlers if isinstance(each, Buffer) and each not in handlers]:
+            one.removeHandler(handler)
 
 
 @pytest.fixture(scope="session")
