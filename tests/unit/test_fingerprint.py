@@ -40,6 +40,7 @@ def group(text: str) -> str:
         ("took 1.5 s at 12:30:01", "took 30 s at 09:00:59"),
         ("404 for https://bank/1", "404 for https://bank/22"),
         ("17", "18"),
+        ("order 17 has no address\n(see the wiki)", "order 18 has no address\n(as of Monday)"),
     ],
 )
 def test_what_differs_between_one_order_and_the_next_does_not_count(one: str, other: str) -> None:
@@ -58,6 +59,7 @@ def test_what_differs_between_one_order_and_the_next_does_not_count(one: str, ot
         ("status=404", "status=503"),
         ("[Errno 2] gone", "[Errno 13] gone"),
         ("exit 1", "exit 2"),
+        ("no such table: orders\n(see the wiki)", "no such column: price\n(see the wiki)"),
     ],
 )
 def test_what_happened_counts(one: str, other: str) -> None:

@@ -243,6 +243,16 @@ def group() -> BaseException:
         return error
 
 
+def group_with_a_cause() -> BaseException:
+    try:
+        try:
+            raise ValueError("the cause")
+        except ValueError as cause:
+            raise group() from cause
+    except ExceptionGroup as error:
+        return error
+
+
 def chained() -> BaseException:
     try:
         try:
@@ -259,6 +269,9 @@ def chained() -> BaseException:
         (describe(error_of("no luck")), ("ValueError", "ValueError: no luck")),
         (describe(error_of("two\n\nlines")), ("ValueError", "ValueError: two\n\nlines")),
         (describe(error_of("")), ("ValueError", "ValueError")),
+        (describe(error_of("\n\n  two\nlines")), ("ValueError", "ValueError:   two")),
+        (describe(error_of(" \n ")), ("ValueError", "ValueError")),
+        (describe(group_with_a_cause()), ("ExceptionGroup", "ExceptionGroup: two (2 sub-exceptions)")),
         (describe(group()), ("ExceptionGroup", "ExceptionGroup: two (2 sub-exceptions)")),
         (describe(chained()), ("LookupError", "LookupError: what came of it")),
         ("TimeLimit: attempt 1 exceeded", ("TimeLimit", "TimeLimit: attempt 1 exceeded")),

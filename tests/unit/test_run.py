@@ -20,6 +20,7 @@ from workq.errors import ConfigError, NotInTask
 from workq.handlers.handler import Handler
 from workq.handlers.retry import Exponential
 from workq.handlers.said import RESULT_MAX_BYTES, TRACEBACK_MAX, describe
+from workq.jobs.verdict import WrongVerdict
 from workq.values.task import Cancelled, Claim, Dead, Done, Failed, Snoozed, Unhandled
 from workq.worker.attempt import prepare, raised, returned, run_async, run_sync
 
@@ -337,7 +338,58 @@ def test_any_message_at_all_becomes_storable_text(message: str) -> None:
     assert storable(describe(ValueError(message)))
 
 
-def test_the_last_line_comes_first_and_then_the_end_of_the_traceback() -> None:
+def noted() -> BaseException:
+    error = ValueError("no luck")
+    error.add_note("(see the wiki)")
+    return error
+
+
+def of_source() -> BaseException:
+    try:
+        compile("x = = 1", "shop.py", "exec")
+    except SyntaxError as error:
+        error.add_note("(see the wiki)")
+        return error
+    raise AssertionError("it was compiled")
+
+
+def caused() -> BaseException:
+    error = ValueError("no luck\n(see the wiki)")
+    error.__cause__ = KeyError("the cause")
+    return error
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: ValueError("no luck\n(see the wiki)"), "ValueError: no luck"),
+        (lambda: ValueError("the reason is:\nno luck"), "ValueError: the reason is:"),
+        (lambda: ValueError("no luck\n\n" + "line\n" * 10_000 + "end"), "ValueError: no luck"),
+        (lambda: ValueError("\r\n \nno luck\r\n(see the wiki)"), "ValueError: no luck"),
+        (lambda: ValueError(""), "ValueError"),
+        (noted, "ValueError: no luck"),
+        (caused, "ValueError: no luck"),
+        (of_source, "SyntaxError: invalid syntax"),
+        (lambda: ExceptionGroup("two", [ValueError("one"), KeyError("b")]), "ExceptionGroup: two (2 sub-exceptions)"),
+        (lambda: ExceptionGroup("all", [ValueError("one")] * 2_000), "ExceptionGroup: all (2000 sub-exceptions)"),
+        (lambda: WrongVerdict("no luck\n(see the wiki)"), "workq.jobs.verdict.WrongVerdict: no luck"),
+    ],
+    ids=["lines", "colon", "long", "break", "empty", "note", "cause", "syntax", "group", "bushy", "of_jobs"],
+)
+def test_an_error_begins_with_its_class_and_the_first_line_of_its_own_text(
+    make: Callable[[], BaseException], expected: str
+) -> None:
+    untraced = describe(make())
+    try:
+        raise make()
+    except BaseException as error:
+        traced = describe(error)
+
+    assert untraced.partition("\n")[0] == expected
+    assert traced.partition("\n\n")[0] == expected
+
+
+def test_the_first_line_comes_first_and_then_the_end_of_the_traceback() -> None:
     try:
         raise ValueError("no luck")
     except ValueError as error:

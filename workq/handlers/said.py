@@ -17,6 +17,7 @@ from workq.values.opaque import is_a, kind_of
 RESULT_MAX_BYTES: Final = 64 * 1024
 REASON_MAX: Final = 200
 TRACEBACK_MAX: Final = 8_000
+HEADLINE_MAX: Final = 1_000
 MEMBERS_MAX: Final = 1_000
 """How many exceptions may hang together, as causes or in groups, for a traceback to be kept."""
 
@@ -24,18 +25,35 @@ _TRACEBACK = BaseException.__dict__["__traceback__"].__get__
 
 
 def describe(error: BaseException) -> str:
-    """The error with the end of its traceback, never longer than a few kilobytes, and always valid text."""
+    """The error's class and first line, then the end of its traceback: at most a few kilobytes, always valid text."""
     try:
         if _is_bushy(error):  # formatting visits every member of a group, and groups may contain groups
             text = f"{kind_of(error)}: {error}\n(of more than {MEMBERS_MAX} exceptions: not shown)"
+            said = text
         else:
-            text = "".join(traceback.format_exception(error, limit=-20, chain=True)).rstrip()
+            whole = traceback.TracebackException(type(error), error, _TRACEBACK(error), limit=-20, compact=True)
+            text = "".join(whole.format()).rstrip()
+            said = _own_text(whole)
     except BaseException as broken:  # an exception whose own __str__ raises is still a failure to record
         begin = "".join(traceback.format_tb(_TRACEBACK(error), limit=-20))
-        text = f"{begin}{kind_named(error)} (its text cannot be shown: {kind_named(broken)})"
-    last = text.rsplit("\n", 1)[-1][:1000]
-    shown = f"{last}\n\n{text[-TRACEBACK_MAX:]}" if "\n" in text else text
+        said = f"{kind_named(error)} (its text cannot be shown: {kind_named(broken)})"
+        text = begin + said
+    first = _first_line(said)[:HEADLINE_MAX]
+    shown = f"{first}\n\n{text[-TRACEBACK_MAX:]}" if "\n" in text else text
     return codec.storable(shown, characters_max=2 * TRACEBACK_MAX)
+
+
+def _own_text(error: traceback.TracebackException) -> str:
+    """The class and the message, without the source that a SyntaxError shows before them, and the notes after them."""
+    parts = list(error.format_exception_only())
+    return next((part for part in parts if not part.startswith("  ")), parts[-1])
+
+
+def _first_line(said: str) -> str:
+    """The class and the first line of the message that is not blank; the class alone, where there is none."""
+    kind, colon, message = said.partition(": ")
+    line = next((line for line in message.split("\n") if line.strip()), "")
+    return f"{kind}{colon}{line}".rstrip() if line else kind.rstrip()
 
 
 def _is_bushy(error: BaseException) -> bool:

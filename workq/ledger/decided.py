@@ -94,14 +94,13 @@ def by_time(rows: Iterable[Row[Any]]) -> Iterator[Decision]:
 
 
 def headline(error: str) -> tuple[str, str]:
-    """The class of an error, where there is one, and its text without its traceback (see attempt.py, `describe`)."""
+    """The class of an error, where there is one, and its text without its traceback (see said.py, `describe`)."""
     first, _, traceback = error.partition("\n\n")
     lines = traceback.split("\n")
     frames = [place for place, line in enumerate(lines) if line.startswith("  File ")]
-    if traceback.startswith("  + Exception Group"):
-        first = next((line[4:] for line in lines if line.startswith("  | ") and not line.startswith("  |  ")), first)
-    elif frames and not first.startswith("SoftTimeLimit: "):  # what was raised may have lines of its own
-        first = "\n".join(line for line in lines[frames[-1] :] if not line.startswith("  "))
+    if frames:  # what was raised may have lines of its own
+        said = "\n".join(line for line in lines[frames[-1] :] if not line.startswith("  "))
+        first = said if said.startswith(f"{first}\n") else first
     found = _CLASS.match(first) if traceback or first.startswith("TimeLimit: ") else None
     return found.group() if found else "", first
 

@@ -1,7 +1,7 @@
 """Fingerprint: which dead tasks died of the same thing. Pure: the text of an error in, sixteen hexadecimal digits out.
 
 Two deaths are alike when the handler, the reason, the place in the code (the innermost file and function, not the line:
-a new release must not split a group) and the last line of the error are the same, after what differs between one
+a new release must not split a group) and the first line of the error are the same, after what differs between one
 order and the next was taken out of that line: ids, addresses, quoted values, numbers. The number of a status, an errno,
 a signal or an exit stays: 404 is not 500.
 """
@@ -14,7 +14,7 @@ from pathlib import PurePath
 from typing import Final
 
 LINE_MAX: Final = 500
-"""How much of the last line counts, in characters."""
+"""How much of the first line counts, in characters."""
 
 _FRAME: Final = re.compile(r'^\s*(?:\| )*File "([^"\n]{1,500})", line \d+, in (.{1,200})$', re.MULTILINE)
 _VARIES: Final = re.compile(
@@ -38,7 +38,7 @@ def fingerprint(name: str, reason: str, error: str | None) -> str:
     Args:
         name: of the handler.
         reason: why the task is dead, such as `failures_max reached: ValueError`.
-        error: as it is kept: its last line first, then perhaps a traceback.
+        error: as it is kept: its class and first line, then perhaps a traceback.
     """
     text = error or ""
     line, _, rest = text.partition("\n")
