@@ -115,6 +115,22 @@ def test_what_was_not_asked_for_is_never_taken_for_the_next_answer() -> None:
     assert (first.body, second.body) == (b"x", b"x")  # its own answer, on a connection of its own
 
 
+@pytest.mark.parametrize("more", [b"ok", status(500), b"Content-Length: 2\r\n\r\nok"], ids=["body", "answer", "length"])
+def test_what_follows_an_answer_without_a_body_ends_the_connection_and_the_answer_stands(more: bytes) -> None:
+    seen: list[tuple[dict[str, str], bytes]] = []
+    begin = b"HTTP/1.1 204 No Content\r\n" + (b"" if more.startswith(b"Content") else b"\r\n")
+
+    async def two() -> list[Answer]:
+        async with serving(keeping(seen, begin + more)) as port, Sender(HERE, total_s=GENEROUS_S) as sender:
+            return [await sender.post(f"http://127.0.0.1:{port}/", BODY, {}) for _ in range(2)]
+
+    found = asyncio.run(two())
+
+    assert [(one.status, one.error_class, one.body) for one in found] == [(204, None, b"")] * 2
+    assert None not in [one.address for one in found]  # each on a connection of its own
+    assert len(seen) == 2  # and each was sent once
+
+
 def test_a_slow_answer_in_many_pieces_is_read_less_often_and_is_whole() -> None:
     pieces = READS_FREE * 2
 

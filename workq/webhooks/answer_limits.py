@@ -5,11 +5,14 @@ extensions of a chunk, nor what follows the last one: a receiver that goes on se
 its neighbours until its deadline. Every byte counts here, in the clear, before it is parsed.
 
 An answer that exceeds a limit ends the connection and is a failure, `protocol`, also behind a 200: what the receiver
-has done is unknown. An answer that comes in very many pieces is no failure; it is read less often.
+has done is unknown. What follows an answer that has no body, such as a 204, ends the connection, and the answer stands:
+its status line has said what the receiver has done. An answer that comes in very many pieces is no failure; it is read
+less often.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 import aiohttp
@@ -27,6 +30,10 @@ PIECE_BYTES: Final = 2 * 1024
 READS_FREE: Final = 64
 READ_EVERY_S: Final = 0.02
 """After the first reads of an answer, the seconds from one read to the next."""
+BEGIN_BYTES: Final = 32
+"""Bytes of a head in which its status is looked for."""
+_HEAD_ENDS: Final = re.compile(rb"\n\r?\n")
+_NO_BODY: Final = re.compile(rb"\s*HTTP/\d\.\d (?:1\d\d|204|304)\b")
 
 
 class TooMuch(aiohttp.ClientError):
@@ -38,11 +45,14 @@ class LimitedAnswers(ResponseHandler):
 
     _bytes = _reads = _informational = _answers = 0
     _is_resting = False
+    _begin = _end = b""
+    """The first and the last bytes of a head that is not complete yet."""
     _too_much: TooMuch | None = None
 
     def set_response_params(self, **more: Any) -> None:
         """A request is about to be sent: the limits hold for its answer."""
         self._bytes = self._reads = self._informational = self._answers = 0
+        self._begin = self._end = b""
         super().set_response_params(**more)
 
     def data_received(self, data: bytes) -> None:
@@ -53,11 +63,15 @@ class LimitedAnswers(ResponseHandler):
         self._reads += 1
         if self._reads > READS_FREE:
             self._read_later()
-        for at in range(0, len(data), PIECE_BYTES):
+        at = 0
+        while at < len(data):
             if self._has_ended():
                 self._abort()
                 return
             piece = data[at : at + PIECE_BYTES]
+            if self._answers == 0:
+                piece = self._of_head(piece)
+            at += len(piece)
             self._bytes += len(piece)
             super().data_received(piece)
             if self._is_long() or self._is_ended_by_a_limit():
@@ -74,6 +88,21 @@ class LimitedAnswers(ResponseHandler):
     def set_exception(self, exc: BaseException, *cause: BaseException) -> None:
         """That the connection is lost follows from what was too much, and says nothing beside it."""
         super().set_exception(self._too_much or exc, *cause)
+
+    def _of_head(self, piece: bytes) -> bytes:
+        """The piece; only up to the end of a head with no body, where the parser would refuse it for what follows."""
+        if len(self._begin) < BEGIN_BYTES:
+            self._begin = (self._begin + piece)[:BEGIN_BYTES]
+        known = len(self._end)
+        seen = self._end + piece if known else piece
+        found = _HEAD_ENDS.search(seen)
+        if found is None:
+            self._end = seen[-2:]
+            return piece
+        if _NO_BODY.match(self._begin) is None:
+            return piece
+        self._begin = self._end = b""
+        return piece[: found.end() - known]
 
     def _has_ended(self) -> bool:
         """Whether the answer is complete: what else arrives was not asked for, and the connection is of no more use."""
