@@ -14,7 +14,7 @@ from tests.cli.conftest import Cli
 from tests.stores import database_of
 from workq.app import WorkQueue
 from workq.diagnose.doctor import work
-from workq.diagnose.meters import Cause, Meters, Spread, measure
+from workq.diagnose.meters import _SEEN, Cause, Meters, Spread, measure
 from workq.ledger import Evidence
 from workq.values import codec
 from workq.values.certificate import Facts, Kind
@@ -253,6 +253,13 @@ def test_a_death_that_a_supervisor_saw_is_shown_and_not_judged(scene: Scene) -> 
 
     assert found.findings == []
     assert [(one.cause, one.measured.count, one.promised_s) for one in found.recoveries] == [(Cause.KILLED, 1, 2.0)]
+
+
+def test_the_help_says_from_when_a_recovery_is_shown_and_which_are_not_compared(cli: Cli) -> None:
+    said = " ".join(cli("meters", "--help").out.split())
+
+    assert "from the last beat of its worker on" in said
+    assert f"({', '.join(_SEEN)}) are shown and not compared" in said
 
 
 def test_percentiles_are_measured_values() -> None:

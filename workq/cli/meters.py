@@ -27,6 +27,10 @@ def meters(session: Session, since: float) -> int:
 
     Computed from the ledger's rows and events, which are kept for a while. Changes nothing. Exit 3 when a recovery took
     longer than promised.
+
+    A recovery is shown from the last beat of its worker on, which is up to one beat (worker_beat_s) before the death;
+    that beat is taken off before it is compared with the bound. Deaths that a supervisor saw (killed, hard_limit,
+    cancel, shutdown) are shown and not compared.
     """
     found = measure(session.stores().ledger, session.settings().times, within_s=since)
     answer(session, document(found), lambda: _show(session, found))
