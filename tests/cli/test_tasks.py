@@ -18,7 +18,7 @@ from tests.system.fleet import wait_until
 from workq.cli.inputs import arguments
 from workq.values.codec import new_task_id
 from workq.values.incarnation import Incarnation
-from workq.values.task import Done, NewTask, Settlement, Unhandled
+from workq.values.task import Dead, Done, NewTask, Settlement, Unhandled
 
 UNKNOWN = "01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f"
 STATES = ("ready", "waiting", "running", "succeeded", "dead", "cancelled")
@@ -279,6 +279,15 @@ class TestShow:
         assert "ValueError: no" in text.out
         assert "history:" in text.out
         assert text.out.isascii()
+
+    def test_the_history_shows_of_an_error_its_first_line(self, cli: Cli) -> None:
+        error = "ValueError: no luck\n\nTraceback (most recent call last):\nValueError: no luck\n(see the wiki)"
+        (task_id,) = cli.settle(cli.record("shop.add", 1), Dead("failures_max reached: ValueError", error))
+
+        history = cli("task", "show", task_id).out.partition("history:")[2]
+
+        assert "failed attempt 1  error=ValueError: no luck  dead=" in history
+        assert "wiki" not in history
 
     def test_an_unknown_id_exits_1_and_wait_times_out_with_5(self, cli: Cli) -> None:
         (ready,), (dead,) = cli.record("shop.add", 1), cli.kill()

@@ -182,7 +182,7 @@ def _show(found: Task, history: list[Event], certificates: dict[str, Certificate
 
 def _in_short(value: Any) -> str:
     lines = text_of(value).strip().splitlines() or [""]
-    return lines[-1][:200]
+    return lines[0][:200]
 
 
 @task.command(
