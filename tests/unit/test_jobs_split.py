@@ -17,7 +17,7 @@ from workq.errors import Snooze
 from workq.jobs.define import Job, JobCall, RunOptions
 from workq.jobs.sources import Items, Page, Source, Steps
 from workq.jobs.split import Splitting
-from workq.jobs.values import JobRow, JobState
+from workq.jobs.values import Full, JobRow, JobState
 from workq.ledger import migrate
 from workq.values import codec
 
@@ -118,7 +118,7 @@ def test_of_one_that_never_ends_no_more_than_a_window_is_open(splits: Splits) ->
             yield number, number + 1
 
     for _ in range(3):
-        with pytest.raises(Snooze, match="as many subtasks are open as its window has"):
+        with pytest.raises(Full, match="as many subtasks are open as its window has"):
             splits.attempt(Steps(numbers))
 
     assert (splits.row.open_subtasks, splits.row.split, splits.row.total) == (WINDOW, 2 * WINDOW, None)

@@ -20,6 +20,7 @@ from workq.errors import ConfigError, NotInTask
 from workq.handlers.handler import Handler
 from workq.handlers.retry import Exponential
 from workq.handlers.said import RESULT_MAX_BYTES, TRACEBACK_MAX, describe
+from workq.jobs.values import Full
 from workq.jobs.verdict import WrongVerdict
 from workq.values.task import Cancelled, Claim, Dead, Done, Failed, Snoozed, Unhandled
 from workq.worker.attempt import prepare, raised, returned, run_async, run_sync
@@ -206,6 +207,7 @@ def test_the_reason_of_a_cancel_may_be_anything(reason: Any, handler: Handler[..
 def test_a_snooze_is_neither_a_failure_nor_a_cancel(handler: Handler[..., Any]) -> None:
     assert raised(claim(failures=2), handler, Snooze(90), rng=RNG) == Snoozed(90.0)
     assert raised(claim(), handler, Snooze(0.5, "too early"), rng=RNG) == Snoozed(0.5, "too early")
+    assert raised(claim(), handler, Full(5.0, "full"), rng=RNG) == Snoozed(5.0, "full", awaits_room=True)
     assert raised(claim(), handler, Snooze(1.0, Hostile()), rng=RNG) == Snoozed(1.0)  # type: ignore[arg-type]  # as handlers do
 
 

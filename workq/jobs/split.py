@@ -25,7 +25,7 @@ from workq.handlers.forks import handlers_code
 from workq.handlers.said import tell
 from workq.jobs.chunks import Unfit, chunks, partition
 from workq.jobs.sources import Page, Source
-from workq.jobs.values import JOB_ENDED, JOB_PAUSES, JOB_UNWANTED, JobRow
+from workq.jobs.values import JOB_ENDED, JOB_PAUSES, JOB_UNWANTED, Full, JobRow
 from workq.ledger import Unpublished
 from workq.stores import Stores
 from workq.values import codec
@@ -135,7 +135,7 @@ class Splitting:
         if self._room == 0 and self._waits is not None:
             self._room = self._waits()
         if self._room == 0:
-            raise Snooze(FULL_S, "as many subtasks are open as its window has")
+            raise Full(FULL_S, "as many subtasks are open as its window has")
 
     def _pause(self) -> None:
         """It goes on when its job does: where it is parked at its next claim, or here, where it cannot leave off."""

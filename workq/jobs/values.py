@@ -12,7 +12,8 @@
     failed -> running                        its source failed, and a person lets it go on at its cursor
 
 Paused, it still ends when nothing is left to run. Who decides: the ledger, in the transaction that settles the last
-subtask, splits the last page, or obeys a person; or a sweep, for whoever died in between. Imports values only.
+subtask, splits the last page, or obeys a person; or a sweep, for whoever died in between. Imports values and errors
+only.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any, Final
 
 import msgspec
 
+from workq.errors import Snooze
 from workq.values import codec
 from workq.values.task import Limit, NewTask, OnCrash
 
@@ -188,6 +190,10 @@ def nested_id(parent_id: str, name: str, key: str | None, params: str) -> str:
     bits = int.from_bytes(told.digest()[:10], "big")
     at = parent_id[:13]  # by time it stands beside its parent
     return f"{at}-7{bits & 0xFFF:03x}-{0x8000 | bits >> 12 & 0x3FFF:04x}-{bits >> 26 & 0xFFFFFFFFFFFF:012x}"
+
+
+class Full(Snooze):
+    """What a splitter raises whose job has no room: it is due as soon as half of the window is done."""
 
 
 def splitter(task_id: str, name: str, queue: str, job_id: str) -> NewTask:

@@ -63,6 +63,8 @@ class Change:
     """What is left is tried again."""
     added: tuple[NewSubtask, ...] = ()
     """Subtasks that its handler has added to the job."""
+    awaits_room: bool = False
+    """It is no subtask but the splitter, and waits for room: said under the job's lock, so that no end is missed."""
     told: int = 0
     """So many items have results."""
     results: tuple[Result, ...] = ()
@@ -138,6 +140,8 @@ class Counting(Recording, Appending):
                 self._count_one(tx, row, subtask, change)
         for rest, subtasks in alike.items():
             self._count_alike(tx, row, subtasks, rest)
+        if any(change.awaits_room and change.task_id == row.split_task for change in changes):
+            row.awaits_room = 1  # what has ended meanwhile met a splitter that still ran, and woke nobody
         if added:
             self.insert_subtasks(tx, row, added, None)
             row.total = None if row.total is None else row.total + sum(one.items for one in added)

@@ -431,4 +431,5 @@ def _change(one: Settlement, state: State | None) -> Change | None:
             if isinstance(one.outcome, HandedBack):
                 return None
             # a snooze changes no count; but its job may be pausing, and wait for this one
-            return replace(change, is_retried=not isinstance(one.outcome, Snoozed | Unhandled))
+            awaits_room = isinstance(one.outcome, Snoozed) and one.outcome.awaits_room
+            return replace(change, is_retried=not isinstance(one.outcome, Snoozed | Unhandled), awaits_room=awaits_room)

@@ -181,10 +181,14 @@ class Cancelled(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Snoozed(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """The handler wants to run again in `delay_s` seconds. It has not failed."""
+    """The handler wants to run again in `delay_s` seconds. It has not failed.
+
+    `awaits_room`: it splits a job, and is due before, as soon as half of the job's window is done.
+    """
 
     delay_s: float
     reason: str = ""
+    awaits_room: bool = False
 
 
 class Unhandled(msgspec.Struct, frozen=True, array_like=True, tag=True):

@@ -19,6 +19,7 @@ from workq.handlers.forks import end_if_child, handlers_code
 from workq.handlers.handler import Handler
 from workq.handlers.retry import Exponential
 from workq.handlers.said import REASON_MAX, TRACEBACK_MAX, describe, encoded, kind_named, line_of, short, tell, text_of
+from workq.jobs.values import Full
 from workq.values import codec
 from workq.values.names import check_delay_s
 from workq.values.opaque import is_a
@@ -150,7 +151,7 @@ def _raised(claim: Claim, handler: Handler[..., Any], error: BaseException, *, r
         return Cancelled(short(reason) if is_a(reason, str) else "cancelled by its handler")
     if is_a(error, Snooze):
         try:
-            return Snoozed(check_delay_s(error.in_s, "Snooze"), short(error.reason))
+            return Snoozed(check_delay_s(error.in_s, "Snooze"), short(error.reason), is_a(error, Full))
         except BaseException as wrong:  # whatever the handler passed: a failure, like any other mistake of its own
             wrong.__cause__ = error
             error = wrong

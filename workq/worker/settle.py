@@ -313,8 +313,8 @@ def _plain(outcome: Outcome) -> Outcome:
             return Dead("failed", refused, failed=failed)
         case Cancelled():
             return Cancelled("cancelled by its handler")
-        case Snoozed(delay_s=delay_s):
-            return Snoozed(delay_s)
+        case Snoozed(delay_s=delay_s, awaits_room=awaits_room):
+            return Snoozed(delay_s, awaits_room=awaits_room)
         case Delivered():
             then = _plain(outcome.then)
             return replace(outcome, sent=replace(outcome.sent, error=refused, answer=""), then=then)

@@ -103,6 +103,52 @@ class JobsContract(JobSteps):
         assert woken == [job.splitter.id]
         assert [claim.task_id for claim in ledger.claim(woken, by=worker.id)] == woken
 
+    def test_when_half_of_its_window_is_done_before_its_splitter_has_left_off_that_is_due_at_once(
+        self, ledger: Ledger, worker: Incarnation, job: NewJob
+    ) -> None:
+        [splitting] = ledger.claim([job.splitter.id], by=worker.id)
+        claims = self.running(ledger, worker, job, 4)
+        early = [hint for one in ledger.settle([Settlement(claim, Done()) for claim in claims]) for hint in one.follows]
+        assert early == [], "it still runs"
+
+        [left] = ledger.settle([Settlement(splitting, Snoozed(3600.0, "its window is full", awaits_room=True))])
+
+        assert [hint.task_id for hint in left.follows] == [job.splitter.id]
+        assert ledger.has_due(["default"]), "a drain does not leave"
+        assert len(ledger.claim([job.splitter.id], by=worker.id)) == 1
+
+    def test_a_splitter_whose_window_others_have_filled_again_is_woken_by_those(
+        self, ledger: Ledger, worker: Incarnation, job: NewJob
+    ) -> None:
+        [splitting] = ledger.claim([job.splitter.id], by=worker.id)
+        claims = self.running(ledger, worker, job, 4)
+        added = chunks(4)
+        ledger.settle([Settlement(claims[0], Done()), Settlement(claims[1], Done())])
+        ledger.settle([Settlement(claims[2], Worked(succeeded=10, added=tuple(added)))])
+
+        [left] = ledger.settle([Settlement(splitting, Snoozed(3600.0, "its window is full", awaits_room=True))])
+        assert left.follows == (), "five are open, and it has four"
+        again = ledger.claim([one.task_id for one in added], by=worker.id)
+        woken = [
+            hint.task_id
+            for claim in again
+            for one in ledger.settle([Settlement(claim, Done())])
+            for hint in one.follows
+        ]
+
+        assert woken == [job.splitter.id]
+
+    def test_a_splitter_that_is_to_be_read_on_later_is_not_due_before_though_there_is_room(
+        self, ledger: Ledger, worker: Incarnation, job: NewJob
+    ) -> None:
+        [splitting] = ledger.claim([job.splitter.id], by=worker.id)
+        self.split(ledger, job, 1)
+
+        [left] = ledger.settle([Settlement(splitting, Snoozed(3600.0, "its source raised"))])
+
+        assert left.follows == ()
+        assert ledger.claim([job.splitter.id], by=worker.id) == []
+
     def test_of_a_paused_one_no_page_is_recorded_and_that_is_told(self, ledger: Ledger, job: NewJob) -> None:
         ledger.pause_job(job.id, **WHO)
         paused = ledger.split_job(job.id, chunks(1), after=0, cursor=10, is_last=True)
