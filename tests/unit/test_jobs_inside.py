@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,7 +17,7 @@ from workq.jobs.define import Job, RunOptions
 from workq.jobs.values import NewJob, nested_id
 from workq.values import codec
 from workq.values.task import Claim, Worked
-from workq.worker.attempt import run_sync
+from workq.worker.attempt import run_async, run_sync
 
 JOB_ID = "01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f"
 
@@ -39,9 +40,14 @@ def job(function: Any, **options: Any) -> Job:
     return made
 
 
-def run(one: Job, items: list[Any], *, desk: Any = None) -> Worked:
-    claim = Claim("0" * 36, "unit.job", "default", "", 1, "t", 0, 0, 1, 3, JOB_ID)
-    worked = run_sync(claim, one.handler, {"a": (items,), "k": {}}, desk or Desk())
+def run(one: Job, items: list[Any], *, desk: Any = None, failures_max: int = 1, **params: Any) -> Worked:
+    payload = codec.encode({"a": [items], "k": params}, path="payload")
+    claim = Claim("0" * 36, "unit.job", "default", payload, 1, "t", 0, 0, failures_max, 3, JOB_ID)
+    given = codec.decode(payload)
+    if one.handler.is_async:
+        worked = asyncio.run(run_async(claim, one.handler, given, desk or Desk()))
+    else:
+        worked = run_sync(claim, one.handler, given, desk or Desk())
     assert isinstance(worked, Worked)
     return worked
 
@@ -134,3 +140,46 @@ def test_its_subtasks_count_for_its_limit_by_its_parameters() -> None:
     made = [one.new_job(RunOptions(), params).options.limit for params in ({}, {"host": "b"})]
 
     assert [(limit.key, limit.concurrency) for limit in made if limit] == [("host:a", 3), ("host:b", 3)]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_call_gets_the_parameters_as_they_are_recorded_whatever_the_one_before_has_changed(is_async: bool) -> None:
+    calls: list[tuple[list[int], list[str]]] = []
+
+    def grow(items: list[int], *, tags: list[str]) -> None:
+        tags.append("seen")
+        calls.append((items, list(tags)))
+        if 3 in items:
+            raise ValueError("no threes")
+
+    async def agrow(items: list[int], *, tags: list[str]) -> None:
+        grow(items, tags=tags)
+
+    run(job(agrow if is_async else grow), [1, 2, 3, 4], tags=["x"])
+
+    assert [items for items, _ in calls] == [[1, 2, 3, 4], [1, 2], [3, 4], [3], [4]]
+    assert all(tags == ["x", "seen"] for _, tags in calls)
+
+
+def test_what_is_tried_again_or_added_has_the_parameters_as_they_are_recorded() -> None:
+    def grow(items: list[int], *, tags: list[str]) -> dict[int, str]:
+        tags.append("seen")
+        workq.current().add([7])
+        return {2: "busy"}
+
+    worked = run(job(grow), [1, 2], failures_max=3, tags=["x"])
+
+    assert worked.again == '{"a":[[2]],"k":{"tags":["x"]}}'
+    assert [one.payload for one in worked.added] == ['{"a":[[7]],"k":{"tags":["x"]}}']
+
+
+def test_items_have_failed_as_they_are_recorded_when_a_handler_answers_for_what_it_was_not_given() -> None:
+    def grow(rows: list[dict[str, int]]) -> dict[str, str]:
+        for row in rows:
+            row.clear()
+        return {"other": "no"}
+
+    worked = run(job(grow), [{"id": 1}, {"id": 2}])
+
+    assert [one.item for one in worked.failed] == ['{"id":1}', '{"id":2}']
+    assert "not given" in worked.error

@@ -16,13 +16,14 @@ from workq.handlers.retry import Fixed, Retries, retries
 from workq.jobs.values import Collect
 from workq.jobs.verdict import Answered, Raised, Verdict, Worked, WrongVerdict, bisected
 from workq.jobs.work import Chunk, work
+from workq.values import codec
 from workq.values.task import Claim, FailedItem, Result
 
 Handler = Callable[[list[Any]], object]
 
 
-def claimed(*, failures: int = 0, failures_max: int = 5) -> Claim:
-    return Claim("1", "index", "default", "{}", 1, "t", failures, 0, failures_max, 3, "2", False, None, None)
+def claimed(payload: str, *, failures: int = 0, failures_max: int = 5) -> Claim:
+    return Claim("1", "index", "default", payload, 1, "t", failures, 0, failures_max, 3, "2", False, None, None)
 
 
 def played(items: list[Any], handler: Handler, *, is_last: bool = False) -> tuple[Worked, list[list[Any]]]:
@@ -139,9 +140,10 @@ class TestChunk:
         collect: Collect = Collect.NONE,
         **flags: bool,
     ) -> Any:
+        payload = codec.encode({"a": [items], "k": {"index": "v2"}}, path="payload")
         chunk = Chunk(
-            claimed(failures=failures),
-            items,
+            claimed(payload, failures=failures),
+            codec.decode(payload)["a"][0],
             {"index": "v2"},
             policy or retries(Fixed(7.0), None, None),
             collect=collect,
@@ -230,3 +232,114 @@ class TestChunk:
     def test_one_that_is_to_stop_halves_no_further(self) -> None:
         with pytest.raises(Cancel):
             self.outcome(list(range(10)), allergic(3), stops=True)
+
+    def test_each_call_gets_the_items_as_they_are_recorded_whatever_the_one_before_has_changed(self) -> None:
+        done: dict[int, int] = {}
+
+        def handler(rows: list[dict[str, int]]) -> None:
+            for row in rows:
+                row["price"] *= 100
+            if 2 in [row["id"] for row in rows]:
+                raise ValueError("the shop is busy")
+            done.update((row.pop("id"), row["price"]) for row in rows)
+            rows.clear()
+
+        found = self.outcome([{"id": number, "price": 5} for number in range(8)], handler, failures=2)
+
+        assert done == {number: 500 for number in range(8) if number != 2}
+        assert [one.item for one in found.failed] == ['{"id":2,"price":5}']
+        assert found.succeeded == len(done)
+
+    def test_what_is_tried_again_is_as_it_was_recorded_when_an_answer_names_what_was_changed(self) -> None:
+        def handler(rows: list[dict[str, int]]) -> dict[Any, Any] | Verdict:
+            for row in rows:
+                row["price"] *= 100
+            rows.reverse()
+            return Verdict([(rows[0], "busy")], skipped=[rows[1]], results=[(rows[2], "done")])
+
+        found = self.outcome([{"id": number, "price": 5} for number in range(3)], handler, collect=Collect.ALL)
+
+        assert (found.succeeded, found.skipped) == (1, 1)
+        assert found.again == '{"a":[[{"id":2,"price":5}]],"k":{"index":"v2"}}'
+        assert found.results == (Result('{"id":0,"price":5}', '"done"'),)
+
+    def test_an_attempt_of_one_call_whose_answer_names_nothing_decodes_nothing_again(self) -> None:
+        chunk = Chunk(claimed("never read"), [{"id": 1}, {"id": 2}], {}, retries(None, None, None))
+
+        work(lambda _: None, chunk, stops=lambda: False, is_whole=lambda: False)
+
+        assert chunk.outcome(Random(0)).succeeded == 2
+
+    def test_what_waits_because_both_halves_have_raised_is_as_it_was_recorded(self) -> None:
+        def handler(rows: list[dict[str, int]]) -> None:
+            for row in rows:
+                row["price"] *= 100
+            if {4, 7} & {row["id"] for row in rows}:
+                raise ValueError("the shop is busy")
+
+        rows = [{"id": number, "price": 5} for number in range(8)]
+        found = self.outcome(rows, handler)
+
+        assert (found.succeeded, found.failed) == (4, ())
+        assert codec.decode(found.again)["a"] == [rows[4:]]
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            lambda row, _: row,
+            lambda row, _: dict(row),
+            lambda _, before: before,
+        ],
+        ids=["the object itself", "what is like it now", "what is like it as it was"],
+    )
+    def test_an_item_that_was_changed_is_known_by_itself_and_by_what_it_is_and_was(
+        self, name: Callable[[Any, Any], Any]
+    ) -> None:
+        def handler(rows: list[dict[str, int]]) -> Verdict:
+            before = [dict(row) for row in rows]
+            for row in rows:
+                row["price"] *= 100
+            return Verdict([(name(rows[1], before[1]), "busy")])
+
+        found = self.outcome([{"id": number, "price": 5} for number in range(3)], handler)
+
+        assert (found.succeeded, found.again) == (2, '{"a":[[{"id":1,"price":5}]],"k":{"index":"v2"}}')
+
+    def test_items_that_are_recorded_alike_have_the_same_verdict_when_one_of_them_was_changed(self) -> None:
+        def handler(rows: list[dict[str, int]]) -> Verdict:
+            rows[0]["price"] *= 100
+            return Verdict([(rows[0], "busy")])
+
+        found = self.outcome([{"price": 5}, {"price": 6}, {"price": 5}], handler)
+
+        assert (found.succeeded, found.again) == (1, '{"a":[[{"price":5},{"price":5}]],"k":{"index":"v2"}}')
+
+    def test_a_changed_item_is_known_by_itself_though_another_was_like_it(self) -> None:
+        def handler(rows: list[dict[str, int]]) -> Verdict:
+            for row in rows:
+                row["n"] += 1
+            return Verdict([(rows[0], "busy")])
+
+        assert self.outcome([{"n": 1}, {"n": 2}], handler).again == '{"a":[[{"n":1}]],"k":{"index":"v2"}}'
+
+    def test_a_copy_that_may_be_one_item_or_another_names_none(self) -> None:
+        def handler(rows: list[dict[str, int]]) -> Verdict:
+            for row in rows:
+                row["n"] += 1
+            return Verdict([(dict(rows[0]), "busy")])
+
+        with pytest.raises(WrongVerdict, match=r"may be several of them.*name the very object"):
+            self.outcome([{"n": 1}, {"n": 2}], handler)
+
+    def test_an_object_of_another_call_that_was_changed_there_is_not_of_this_one(self) -> None:
+        seen: list[Any] = []
+
+        def handler(rows: list[dict[str, int]]) -> Verdict | None:
+            seen.append(rows[0])
+            rows[0]["n"] += 10
+            if len(rows) == 2:
+                raise ValueError("find out")
+            return Verdict([(seen[0], "busy")]) if len(seen) == 3 else None
+
+        with pytest.raises(WrongVerdict, match="not given"):
+            self.outcome([{"n": 1}, {"n": 2}], handler)

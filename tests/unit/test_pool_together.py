@@ -59,7 +59,7 @@ class Stage:
     def take(self, count: int, handler: Handler[..., Any] | None = None, **start_by: float) -> None:
         members = [
             Member(
-                Claim(new_task_id(), "h", "default", "", 1, "token", 0, 0, 3, 3, None),
+                Claim(new_task_id(), "h", "default", f'{{"a":[{number}],"k":{{}}}}', 1, "token", 0, 0, 3, 3, None),
                 number,
                 start_by.get(f"n{number}"),
             )

@@ -19,14 +19,16 @@ from workq.errors import Cancel, ConfigError, NotInTask, Retry, Snooze, SoftTime
 from workq.handlers.context import current
 from workq.handlers.handler import BatchHandler
 from workq.handlers.retry import Fixed
+from workq.values import codec
 from workq.values.task import Cancelled, Claim, Dead, Done, Failed, Outcome, Snoozed
 from workq.worker.batch import Together, call, call_async
 
 Function = Callable[[list[Any]], Any]
 
 
-def claim(number: int, *, failures: int = 0, failures_max: int = 5) -> Claim:
-    return Claim(str(number), "index", "default", "{}", 1, "t", failures, 0, failures_max, 3, None)
+def claim(number: int, item: Any, *, failures: int = 0, failures_max: int = 5) -> Claim:
+    payload = codec.encode({"a": [item], "k": {}}, path="payload")
+    return Claim(str(number), "index", "default", payload, 1, "t", failures, 0, failures_max, 3, None)
 
 
 def registered(function: Function, **options: Any) -> BatchHandler[Any, Any]:
@@ -47,8 +49,8 @@ def outcomes(
 ) -> list[Outcome]:
     """What becomes of these; `failures` by place."""
     handler = registered(function, **options)
-    claims = [claim(place, failures=(failures or {}).get(place, 0)) for place in range(len(items))]
-    together = Together(claims, items, handler)
+    claims = [claim(place, item, failures=(failures or {}).get(place, 0)) for place, item in enumerate(items)]
+    together = Together(claims, [codec.decode(one.payload)["a"][0] for one in claims], handler)
     if handler.is_async:
         asyncio.run(ended(together, call_async(together, handler)))
     else:
@@ -300,6 +302,41 @@ def test_none_of_them_is_the_current_task() -> None:
     assert "several tasks at once" in first.error
     with pytest.raises(NotInTask, match="inside a running handler only"):
         current()
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_each_call_gets_the_items_as_they_were_enqueued_whatever_the_one_before_has_changed(is_async: bool) -> None:
+    done: dict[int, int] = {}
+
+    def function(rows: list[dict[str, int]]) -> None:
+        for row in rows:
+            row["price"] *= 100
+        if 2 in [row["id"] for row in rows]:
+            raise ValueError("the shop is busy")
+        done.update((row.pop("id"), row["price"]) for row in rows)
+        rows.clear()
+
+    async def afunction(rows: list[dict[str, int]]) -> None:
+        function(rows)
+
+    found = outcomes([{"id": number, "price": 5} for number in range(8)], afunction if is_async else function)
+
+    assert failed_of(found) == {2}
+    assert done == {number: 500 for number in range(8) if number != 2}
+
+
+def test_an_answer_names_the_objects_of_its_own_call_though_they_were_changed() -> None:
+    def function(rows: list[dict[str, int]]) -> workq.Verdict:
+        for row in rows:
+            row["n"] += 1
+        if len(rows) == 4:
+            raise ValueError("find out")
+        rows.reverse()
+        return workq.Verdict([(rows[0], "busy")], results=[(rows[1], rows[1])])
+
+    found = outcomes([{"n": number} for number in range(4)], function)
+
+    assert found == [Done('{"n":1}'), Failed(7.0, "busy"), Done('{"n":3}'), Failed(7.0, "busy")]
 
 
 def test_answers_that_cannot_be_read_are_no_verdict() -> None:

@@ -288,11 +288,12 @@ class Job(answer.Work):
 
     def work(self, items: list[Any], **params: Any) -> Worked:
         """The handler of its subtasks, of a plain function."""
-        chunk, here, additions = self._chunk(items, params), context.current(), self._additions(params)
+        chunk, here = self._chunk(items, params), context.current()
+        additions = self._additions(chunk)
 
         def call(part: list[Any]) -> object:
             additions.begin()
-            found = answer.call(self.function, context.desk().wait_for, part, **params)
+            found = answer.call(self.function, context.desk().wait_for, part, **chunk.params)
             additions.keep()
             return found
 
@@ -304,16 +305,17 @@ class Job(answer.Work):
                 is_whole=lambda: here.has_begun_transaction,
             )
         except WrongVerdict as error:
-            return self._all_failed(items, error)
+            return self._all_failed(chunk, error)
         return msgspec.structs.replace(chunk.outcome(Random()), added=tuple(additions.kept))
 
     async def work_async(self, items: list[Any], **params: Any) -> Worked:
         """The handler of its subtasks, of a coroutine function."""
-        chunk, here, additions = self._chunk(items, params), context.current(), self._additions(params)
+        chunk, here = self._chunk(items, params), context.current()
+        additions = self._additions(chunk)
 
         async def call(part: list[Any]) -> object:
             additions.begin()
-            found = await answer.call_async(self.function, part, **params)
+            found = await answer.call_async(self.function, part, **chunk.params)
             additions.keep()
             return found
 
@@ -325,7 +327,7 @@ class Job(answer.Work):
                 is_whole=lambda: here.has_begun_transaction,
             )
         except WrongVerdict as error:
-            return self._all_failed(items, error)
+            return self._all_failed(chunk, error)
         return msgspec.structs.replace(chunk.outcome(Random()), added=tuple(additions.kept))
 
     def iterate(self, partition: Any, _beginning: None, **params: Any) -> None:
@@ -348,12 +350,12 @@ class Job(answer.Work):
     def _chunk(self, items: list[Any], params: Mapping[str, Any]) -> Chunk:
         return Chunk(context.running(), items, params, self.handler.retries, collect=self.job_options.collect)
 
-    def _additions(self, params: Mapping[str, Any]) -> Additions:
+    def _additions(self, chunk: Chunk) -> Additions:
         def cut(items: Iterable[Any]) -> list[NewSubtask]:
             found: list[NewSubtask] = []
             rest = iter(items)
             while part := list(islice(rest, self.job_options.chunk)):
-                for one in chunks(part, params, payload_max_bytes=self._app.settings.payload_max_bytes):
+                for one in chunks(part, chunk.recorded_params, payload_max_bytes=self._app.settings.payload_max_bytes):
                     if isinstance(one, Unfit):
                         raise one.error
                     found.append(one)
@@ -362,11 +364,12 @@ class Job(answer.Work):
         context.current().additions = additions = Additions(cut)
         return additions
 
-    def _all_failed(self, items: list[Any], error: WrongVerdict) -> Worked:
+    def _all_failed(self, chunk: Chunk, error: WrongVerdict) -> Worked:
         text = describe(error)
         alike = fingerprint(self.name, "", text)
         failures = context.running().failures + 1
-        return Worked(0, 0, tuple(FailedItem(as_json(item), failures, text, alike) for item in items), error=text)
+        items = map(as_json, chunk.recorded_items)
+        return Worked(0, 0, tuple(FailedItem(item, failures, text, alike) for item in items), error=text)
 
 
 class JobCall:

@@ -8,6 +8,9 @@ others are done after 2 log2(n) + 1 calls.
 Where both halves raise, it is rather the world than an item (a database is away): then the rest fails as a whole, and
 is tried again after its delay; only what is not tried again is halved to the end.
 
+A handler names items by the objects that its call was given, which it may have changed: so an object is known by its
+identity; any other name is compared with the items as they are recorded, and with what the call was given as it is now.
+
 `bisected` says what to call next and is told what came of it, so that plain functions and coroutines share it.
 """
 
@@ -15,15 +18,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final
 
 from workq.errors import PayloadError, SoftTimeLimit
 from workq.handlers import answer
+from workq.jobs.recorded import ByPlace
 from workq.values import codec
 from workq.values.opaque import is_a, kind_of
 
 TEXT_MAX: Final = 1000
 """Characters of what a handler says of one item."""
+_CHANGEABLE: Final = frozenset({dict, list})
+"""Of what JSON is decoded to, a handler can change these in place."""
+_FIXED: Final = frozenset({type(None), bool, int, float, str})
+"""These it cannot: such an item is now as it is recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +49,13 @@ class Verdict:
 
 
 class Answered:
-    """Of a part of the chunk: what the handler has returned."""
+    """Of a part of the chunk: what the handler has returned, and what it was given; None: the items themselves."""
 
-    __slots__ = ("value",)
+    __slots__ = ("given", "value")
 
-    def __init__(self, value: object) -> None:
+    def __init__(self, value: object, given: Sequence[Any] | None = None) -> None:
         self.value = value
+        self.given = given
 
 
 class Raised:
@@ -77,16 +87,16 @@ Steps = Generator[range, Answered | Raised, Worked]
 IsLast = Callable[[range, BaseException], bool]
 
 
-def bisected(items: Sequence[Any], *, is_last: IsLast) -> Steps:
+def bisected(items: ByPlace, *, is_last: IsLast) -> Steps:
     """Call the handler with the items in each range that this yields, and send what came of it; returns the whole.
 
-    `is_last`: whether these, if all of them fail of this, are not tried again.
+    `items` are those that are recorded. `is_last`: whether these, if all of them fail of this, are not tried again.
     """
     worked = Worked()
     whole = range(len(items))
     answer = yield whole
     if isinstance(answer, Answered):
-        _take(worked, items, whole, answer.value)
+        _take(worked, items, whole, answer)
     else:
         yield from _halved(worked, items, whole, answer.error, 1, is_last=is_last)
     return worked
@@ -94,7 +104,7 @@ def bisected(items: Sequence[Any], *, is_last: IsLast) -> Steps:
 
 def _halved(
     worked: Worked,
-    items: Sequence[Any],
+    items: ByPlace,
     part: range,
     error: BaseException,
     calls: int,
@@ -110,7 +120,7 @@ def _halved(
     for half in (part[:middle], part[middle:]):
         answer = yield half
         if isinstance(answer, Answered):
-            _take(worked, items, half, answer.value)
+            _take(worked, items, half, answer)
         else:
             raised.append((half, answer.error))
     is_world = len(raised) == 2
@@ -121,24 +131,25 @@ def _halved(
         yield from _halved(worked, items, half, why, calls + 1, is_last=is_last)
 
 
-def read(items: Sequence[Any], part: range, value: object) -> Worked:
+def read(items: ByPlace, part: range, answer: Answered) -> Worked:
     """What a handler has answered for a part of the items.
 
     Raises:
         WrongVerdict: for others, or nothing that means anything.
     """
     worked = Worked()
-    _take(worked, items, part, value)
+    _take(worked, items, part, answer)
     return worked
 
 
-def _take(worked: Worked, items: Sequence[Any], part: range, value: object) -> None:
+def _take(worked: Worked, items: ByPlace, part: range, answer: Answered) -> None:
     """What a handler has answered for a part of the items."""
-    if value is None:
+    if answer.value is None:
         return
+    given = [items[place] for place in part] if answer.given is None else answer.given
     found = Worked()
     try:
-        _look_through(found, items, part, value)
+        _look_through(found, _Names(items, part, given), answer.value)
     except (WrongVerdict, SoftTimeLimit):
         raise
     except BaseException as error:  # of what the handler has made: its own methods may raise anything
@@ -148,7 +159,7 @@ def _take(worked: Worked, items: Sequence[Any], part: range, value: object) -> N
     worked.results.update(found.results)
 
 
-def _look_through(worked: Worked, items: Sequence[Any], part: range, value: object) -> None:
+def _look_through(worked: Worked, names: _Names, value: object) -> None:
     verdict = Verdict(value) if isinstance(value, Mapping) else value
     if not is_a(verdict, Verdict):
         _check_run(value)
@@ -156,17 +167,14 @@ def _look_through(worked: Worked, items: Sequence[Any], part: range, value: obje
             f"a handler of a list answers None, a mapping of failed items to errors, or a workq.Verdict; "
             f"it answered {kind_of(value)}"
         )
-    places: dict[str, list[int]] = {}
-    for place in part:
-        places.setdefault(_name(items[place]), []).append(place)
     for item, error in _pairs(verdict.failed):
-        for place in _places(places, item):
+        for place in names.places(item):
             worked.failed[place] = error, 1
     for item in verdict.skipped:
-        worked.skipped.update(place for place in _places(places, item) if place not in worked.failed)
+        worked.skipped.update(place for place in names.places(item) if place not in worked.failed)
     for item, result in _pairs(verdict.results):
         _check_run(result)
-        worked.results.update((place, result) for place in _places(places, item) if place not in worked.failed)
+        worked.results.update((place, result) for place in names.places(item) if place not in worked.failed)
 
 
 def _check_run(value: object) -> None:
@@ -180,12 +188,59 @@ def _pairs(given: Mapping[Any, object] | Iterable[tuple[Any, object]]) -> Iterab
     return given.items() if isinstance(given, Mapping) else given
 
 
-def _places(places: Mapping[str, list[int]], item: object) -> list[int]:
-    found = places.get(_name(item))
-    if found is None:
+class _Names:
+    """Which items a handler means by what it names. Items that are recorded alike are one: all of them are meant."""
+
+    def __init__(self, items: ByPlace, part: range, given: Sequence[Any]) -> None:
+        self._items = items
+        self._part = part
+        self._given = given
+        self._objects = {id(one): place for place, one in zip(part, given, strict=True) if type(one) in _CHANGEABLE}
+
+    def places(self, item: object) -> Sequence[int]:
+        """The places of the items that are meant.
+
+        Raises:
+            WrongVerdict: none is, or that cannot be told.
+        """
+        place = self._objects.get(id(item))
+        if place is not None:
+            return self._recorded[self._name_at[place]]
+        name = _name(item)
+        meant = {name} if name in self._recorded else set()
+        if type(item) not in _FIXED:
+            meant |= self._changed.get(name, set())
+        if len(meant) == 1:
+            return self._recorded[meant.pop()]
         shown = codec.storable(repr(item), characters_max=200)
+        if meant:
+            raise WrongVerdict(
+                f"the handler has changed its items, and this may be several of them: {shown}; "
+                "name the very object that the handler was given"
+            )
         raise WrongVerdict(f"the handler has answered for an item that it was not given: {shown}")
-    return found
+
+    @cached_property
+    def _name_at(self) -> dict[int, str]:
+        """By place: the name of the item as it is recorded."""
+        return {place: _name(self._items[place]) for place in self._part}
+
+    @cached_property
+    def _recorded(self) -> dict[str, list[int]]:
+        """The places of each name."""
+        found: dict[str, list[int]] = {}
+        for place, name in self._name_at.items():
+            found.setdefault(name, []).append(place)
+        return found
+
+    @cached_property
+    def _changed(self) -> dict[str, set[str]]:
+        """By the name that an item has now: the names of those items as they are recorded."""
+        found: dict[str, set[str]] = {}
+        for place, one in zip(self._part, self._given, strict=True):
+            if type(one) in _CHANGEABLE:
+                found.setdefault(_name(one), set()).add(self._name_at[place])
+        return found
 
 
 def _name(item: object) -> str:

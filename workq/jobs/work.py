@@ -5,6 +5,9 @@ has failed and has failures left is tried again as the same task, which from the
 none left has failed for good. An item's failures are those of its subtask before, and the calls with it that raised in
 this attempt: so one that was found by halving a chunk has usually none left.
 
+A handler may change in place what it is given. So each call has items and parameters of its own, and what is recorded
+is decoded from the payload of the claim.
+
 What goes wrong: an answer for items that were not given, or that says nothing: the whole chunk has failed of it, and
 is not tried again, because that would not help. What the handler raises for itself (Cancel, Snooze, Retry, a time
 limit) is said of the whole chunk; and so is all that it raises once it has begun a `current().transaction()`.
@@ -13,6 +16,7 @@ limit) is said of the whole chunk; and so is all that it raises once it has begu
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cached_property
 from random import Random
 from typing import Any, Final
 
@@ -21,6 +25,7 @@ from msgspec.structs import replace
 from workq.errors import Cancel, PayloadError, Retry, Snooze, SoftTimeLimit
 from workq.handlers.retry import Exponential, Retries
 from workq.handlers.said import encoded, text_of
+from workq.jobs.recorded import Recorded
 from workq.jobs.values import SAMPLE_RESULTS, Collect
 from workq.jobs.verdict import Answered, Raised, Steps, Worked, bisected
 from workq.values import codec
@@ -47,15 +52,29 @@ class Chunk:
         *,
         collect: Collect = Collect.NONE,
     ) -> None:
+        """`items` and `params` are decoded from the payload of the claim, and are for the first call alone."""
+        self._items = Recorded(len(items), lambda: _decoded(claim)[0])
+        self.params = params
+        """The parameters to call the handler with."""
         self._claim = claim
-        self._items = items
-        self._params = params
         self._retries = retries
         self._collect = collect
         is_last = claim.failures + 1 >= claim.failures_max
-        self._steps: Steps = bisected(items, is_last=lambda _, error: is_last or retries.gives_up(error))
+        self._steps: Steps = bisected(self._items, is_last=lambda _, error: is_last or retries.gives_up(error))
         self._worked: Worked | None = None
         self._part: range = next(self._steps)
+        self._given = items
+        """The objects of the next call, or of that which is under way."""
+
+    @property
+    def recorded_items(self) -> Sequence[Any]:
+        """The items as they are recorded: no handler is given these objects."""
+        return [self._items[place] for place in range(len(self._items))]
+
+    @cached_property
+    def recorded_params(self) -> Mapping[str, Any]:
+        """The parameters as they are recorded: no handler is given these objects."""
+        return _decoded(self._claim)[1]
 
     @property
     def is_done(self) -> bool:
@@ -65,16 +84,19 @@ class Chunk:
     @property
     def part(self) -> list[Any]:
         """The items to call the handler with."""
-        if len(self._part) == len(self._items):
-            return list(self._items)
-        return [self._items[place] for place in self._part]
+        return list(self._given)
 
     def tell(self, answer: Answered | Raised) -> None:
         """What came of the last part."""
+        if isinstance(answer, Answered):
+            answer = Answered(answer.value, self._given)
         try:
             self._part = self._steps.send(answer)
         except StopIteration as end:
             self._worked = end.value
+        else:
+            items, self.params = _decoded(self._claim)
+            self._given = items[self._part.start : self._part.stop]
 
     def outcome(self, rng: Random) -> Outcome:
         """What is settled.
@@ -97,7 +119,7 @@ class Chunk:
         if not again:
             return outcome
         payload = codec.encode(
-            {"a": [[self._items[place] for place in again]], "k": dict(self._params)}, path="items", max_bytes=1 << 30
+            {"a": [[self._items[place] for place in again]], "k": self.recorded_params}, path="items", max_bytes=1 << 30
         )
         delay_s = self._delay_s(last, rng)
         return replace(outcome, again=payload, delay_s=delay_s)
@@ -134,6 +156,12 @@ class Chunk:
             except BaseException:  # the user's function may raise anything
                 return Exponential().delay_s(failures, rng=rng)
         return Exponential().delay_s(failures, rng=rng)
+
+
+def _decoded(claim: Claim) -> tuple[list[Any], dict[str, Any]]:
+    """The items and parameters of a claim, as new objects."""
+    arguments = codec.decode(claim.payload)
+    return arguments["a"][0], arguments["k"]
 
 
 def work(

@@ -26,7 +26,9 @@ from workq.handlers import answer, context
 from workq.handlers.answer import NotRun
 from workq.handlers.handler import Handler
 from workq.handlers.said import describe
+from workq.jobs.recorded import Recorded
 from workq.jobs.verdict import Answered, Raised, Steps, Worked, WrongVerdict, bisected, read
+from workq.values import codec
 from workq.values.opaque import is_a
 from workq.values.task import Claim, Dead, Done, Outcome
 from workq.worker.attempt import raised, returned, told
@@ -39,8 +41,14 @@ class Together:
     """Several tasks in one attempt: whom to call the handler with next, and what came of each."""
 
     def __init__(self, claims: Sequence[Claim], items: Sequence[Any], handler: Handler[..., Any]) -> None:
+        """`items` are decoded from the payloads of the claims, and are for the first call alone.
+
+        Each call has items of its own, because a handler may change them in place.
+        """
         self.claims = claims
-        self._items = items
+        self._items = Recorded(len(items), lambda: [_item_of(claim) for claim in claims])
+        self._given = items
+        """The objects of the next call, or of that which is under way."""
         self._handler = handler
         self._said: dict[int, BaseException] = {}
         """By place: what the handler has raised for a whole list, or what was wrong with its answer."""
@@ -57,13 +65,13 @@ class Together:
         """What to call the handler with next; None when that is all."""
         if self._part is None:
             return None
-        return [self._items[place] for place in self._part]
+        return list(self._given)
 
     def answered(self, value: object) -> None:
         """The handler has returned this."""
         part = self._part or range(0)
         try:
-            told_now = read(self._items, part, value)
+            told_now = read(self._items, part, Answered(value, self._given))
         except WrongVerdict as wrong:
             self._said.update(dict.fromkeys(part, wrong))
         else:
@@ -115,6 +123,8 @@ class Together:
         except StopIteration as end:
             self._found = end.value
             self._part = None
+        else:
+            self._given = [_item_of(self.claims[place]) for place in self._part]
 
     def _outcome(self, place: int, claim: Claim, rng: Random) -> Outcome:
         wrong = self._said.get(place)
@@ -133,6 +143,10 @@ class Together:
         if place in self._told.skipped:
             return Done(None, SKIPPED)
         return returned(self._told.results.get(place))
+
+
+def _item_of(claim: Claim) -> Any:
+    return codec.decode(claim.payload)["a"][0]
 
 
 def call(
