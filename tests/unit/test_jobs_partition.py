@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 from sqlalchemy import Connection
 
 from tests.contract.given import awaited
@@ -19,7 +20,7 @@ from workq.jobs.define import Job, RunOptions
 from workq.jobs.partition import Partition, iterate, iterate_async
 from workq.jobs.values import Bookmark, JobState, NewStep, Stepped
 from workq.values.task import Claim
-from workq.worker.attempt import run_sync
+from workq.worker.attempt import run_async, run_sync
 
 CLAIM = Claim("1", "pull", "default", "{}", 1, "t", 0, 0, 5, 3, "2")
 RETRIES = Retries(Fixed(7.0), give_up_on=(LookupError,))
@@ -370,3 +371,28 @@ def test_a_partition_is_a_subtask_of_its_own_and_gets_the_parameters_by_name() -
 def test_it_adds_no_partitions(desk: Steps) -> None:
     with pytest.raises(ConfigError, match="its source yields"):
         run_sync(CLAIM, job().handler, {"a": ("eu", None), "k": {"since": "monday"}}, desk)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_each_step_gets_its_partition_and_parameters_as_they_are_recorded(desk: Steps, is_async: bool) -> None:
+    calls: list[Any] = []
+
+    def one(region: dict[str, Any], cursor: Any, *, tags: list[str]) -> None:
+        tags.append("seen")
+        calls.append((region.pop("name"), cursor, tags))
+        step(None if cursor == 2 else (cursor or 0) + 1)
+
+    async def aone(region: dict[str, Any], cursor: Any, *, tags: list[str]) -> None:
+        await asyncio.to_thread(one, region, cursor, tags=tags)
+
+    wq = WorkQueue(ledger="sqlite:///never-opened.db")
+    handler = wq.job(name="unit.pull", partitioned=True, source=["eu"])(aone if is_async else one).handler
+    claim = replace(CLAIM, payload='{"a":[{"name":"eu"},null],"k":{"tags":["x"]}}')
+    arguments = {"a": ({"name": "eu"}, None), "k": {"tags": ["x"]}}
+
+    if is_async:
+        asyncio.run(run_async(claim, handler, arguments, desk))
+    else:
+        run_sync(claim, handler, arguments, desk)
+
+    assert calls == [("eu", cursor, ["x", "seen"]) for cursor in (None, 1, 2)]

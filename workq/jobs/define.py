@@ -332,12 +332,22 @@ class Job(answer.Work):
 
     def iterate(self, partition: Any, _beginning: None, **params: Any) -> None:
         """The handler of its subtasks, of a plain function of partitions."""
-        call = partial(answer.call, self.function, context.desk().wait_for, partition, **params)
+        given, wait = _each_anew(partition, params), context.desk().wait_for
+
+        def call(cursor: Any) -> object:
+            item, its_params = next(given)
+            return answer.call(self.function, wait, item, cursor, **its_params)
+
         iterate(call, self._partition(), context.current())
 
     async def iterate_async(self, partition: Any, _beginning: None, **params: Any) -> None:
         """The handler of its subtasks, of a coroutine function of partitions."""
-        call = partial(answer.call_async, self.function, partition, **params)
+        given = _each_anew(partition, params)
+
+        async def call(cursor: Any) -> object:
+            item, its_params = next(given)
+            return await answer.call_async(self.function, item, cursor, **its_params)
+
         await iterate_async(call, self._partition(), context.current())
 
     def _partition(self) -> Partition:
@@ -408,6 +418,14 @@ class JobCall:
     def open_feed(self, **params: Any) -> Begun:
         """Begin it without items: `feed_into` hands them over. Raises as `run`."""
         return self._job.begin(dataclasses.replace(self._options, is_fed=True), params)
+
+
+def _each_anew(partition: Any, params: Mapping[str, Any]) -> Iterator[tuple[Any, Mapping[str, Any]]]:
+    """What each call for a partition is given beside the cursor: a handler may change it in place."""
+    yield partition, params
+    while True:
+        arguments = codec.decode(context.running().payload)
+        yield arguments["a"][0], arguments["k"]
 
 
 def _room_of(ledger: Ledger, job_id: str) -> int:
