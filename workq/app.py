@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
 from workq.config import Settings, Times
-from workq.errors import ConfigError, UnknownTask
+from workq.errors import BadSource, ConfigError, UnknownTask
 from workq.handlers.handler import (
     BatchHandler,
     Call,
@@ -315,7 +315,7 @@ class WorkQueue:
                 placeholder.becomes(job.iterate_async if placeholder.is_async else job.iterate)
             else:
                 placeholder.becomes(job.work_async if placeholder.is_async else job.work)
-            task(name=job_name + SPLIT)(job.split)
+            task(name=job_name + SPLIT, give_up_on=BadSource)(job.split)
             self.registry.jobs[job_name] = job
             return job
 

@@ -3,7 +3,8 @@
 WorkqError
 ├── ConfigError (ValueError)         a setting, name or option is wrong; nothing was contacted
 │   ├── MissingExtra                 the client library for a URL is not installed
-│   └── NoLedger                     no ledger is where the settings say; nothing was made
+│   ├── NoLedger                     no ledger is where the settings say; nothing was made
+│   └── BadSource                    a job's source yields what waiting does not mend: its job fails at once
 ├── PayloadError (ValueError)        arguments or a result that JSON cannot carry; nothing was recorded
 ├── UnknownTask (LookupError)        no handler is registered under that name
 ├── NotFound (LookupError)           no task with that id in the ledger
@@ -48,6 +49,14 @@ class MissingExtra(ConfigError):
 
 class NoLedger(ConfigError):
     """The SQLite file that the settings name is not there, or holds no ledger. Only what records something makes it."""
+
+
+class BadSource(ConfigError):
+    """The source of a job yields what waiting does not mend: a line that is no JSON, rows that share a key.
+
+    The job fails at once. Mend the data, then `workq job resume ID` reads on at the cursor. A source of your own may
+    raise it, too.
+    """
 
 
 class PayloadError(WorkqError, ValueError):

@@ -192,7 +192,7 @@ class TestRun:
         work(bazaar)
 
         assert (broken.status, whole.status, more.status) == (2, 0, 6)
-        assert "the line at byte 8 is not JSON" in broken.err
+        assert "standard input: line 5 (at byte 8) is not JSON" in broken.err
         assert f"give the same input again with --into {job_id}" in broken.err
         assert (waits["state"], waits["split"], waits["total"]) == ("running", 4, None)
         assert "takes no items: it has all" in more.err

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sqlalchemy import NullPool, create_engine, text
 
 from workq import WorkQueue
-from workq.errors import ConfigError
+from workq.errors import BadSource, ConfigError
 from workq.jobs.sources import CsvFile, Items, JsonLines, Keyset, Range, Source, Steps
 
 
@@ -112,13 +112,16 @@ def test_how_many_there_are_is_said_where_it_is_known(tmp_path: Path) -> None:
         (lambda _: Keyset("sqlite://", "SELECT 1"), "Keyset: the query needs :cursor"),
         (
             lambda folder: Keyset(table(folder), "SELECT 1 WHERE :cursor = :cursor LIMIT :limit", start=1),
-            "Keyset: a page ends where it began",
+            "Keyset: a page has the row of its cursor, 1, once more",
         ),
         (lambda _: Steps(lambda _: WORDS), "yields pairs"),
         (lambda folder: JsonLines(folder / "none"), "No such file"),
-        (lambda folder: JsonLines(written(folder, "a", '1\n{"a"\n')), "the line at byte 2 is not JSON"),
-        (lambda folder: CsvFile(written(folder, "a", "a,b\n1,2,3\n")), "has 3 fields; the first line names 2"),
-        (lambda folder: CsvFile(written(folder, "a", 'a,b\n"1,2\n')), "the row that ends at byte 9"),
+        (lambda folder: JsonLines(written(folder, "a", '1\n{"a"\n')), r"line 2 \(at byte 2\) is not JSON: .* column 5"),
+        (
+            lambda folder: CsvFile(written(folder, "a", "a,b\n1,2,3\n")),
+            r"line 2 \(at byte 4\) has 3 fields; .* names 2",
+        ),
+        (lambda folder: CsvFile(written(folder, "a", 'a,b\n"1,2\n')), r"ends in line 2 \(at byte 4\) is not CSV"),
     ],
 )
 def test_what_it_cannot_read_it_says_and_where(make: Callable[[Path], Source], text: str, tmp_path: Path) -> None:
@@ -129,7 +132,7 @@ def test_what_it_cannot_read_it_says_and_where(make: Callable[[Path], Source], t
 def test_a_file_that_is_not_utf_8_is_told_with_its_place(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b'"good"\n"\xff"\n')
 
-    with pytest.raises(ConfigError, match="at byte 7: not UTF-8"):
+    with pytest.raises(ConfigError, match=r"line 2 \(at byte 7\) is not UTF-8"):
         read(JsonLines(tmp_path / "a"))
 
 
@@ -181,3 +184,91 @@ def test_a_file_whose_columns_have_one_name_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match="names 'email' more than once"):
         list(CsvFile(tmp_path / "a.csv").pages(None, 10))
+
+
+TIES = "SELECT kind FROM thing WHERE kind > :cursor ORDER BY kind LIMIT :limit"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 10])
+def test_rows_that_share_a_key_are_refused_wherever_a_page_ends(size: int, tmp_path: Path) -> None:
+    url = things(tmp_path, "(1), (2), (2), (3)")
+
+    with pytest.raises(BadSource, match=r"two rows have the key kind = 2, .* a unique column"):
+        read(Keyset(url, TIES), size)
+
+
+def test_what_is_read_before_rows_that_share_a_key_is_yielded(tmp_path: Path) -> None:
+    pages = Keyset(things(tmp_path, "(1), (2), (3), (4), (4)"), TIES).pages(None, 2)
+
+    assert next(pages).items == [1, 2]
+    with pytest.raises(BadSource, match="the key kind = 4"):
+        next(pages)
+
+
+def test_a_query_that_caps_its_pages_is_read_to_its_end(tmp_path: Path) -> None:
+    url = things(tmp_path, "(1), (2), (3), (4), (5)")
+
+    assert read(Keyset(url, TIES.replace(":limit", "min(:limit, 2)")), 2) == [1, 2, 3, 4, 5]
+
+
+def test_a_query_that_begins_at_its_cursor_is_refused(tmp_path: Path) -> None:
+    url = things(tmp_path, "(1), (2), (3)")
+
+    with pytest.raises(BadSource, match="a page has the row of its cursor, 2, once more"):
+        read(Keyset(url, TIES.replace(">", ">=")), 2)
+
+
+def test_a_query_with_two_columns_of_one_name_is_refused(tmp_path: Path) -> None:
+    query = "SELECT a.id, b.id FROM product a JOIN product b USING (id) WHERE a.id > :cursor ORDER BY 1 LIMIT :limit"
+
+    with pytest.raises(BadSource, match=r"two columns of the name 'id', .* AS other_id"):
+        read(Keyset(table(tmp_path), query))
+
+
+def things(folder: Path, kinds: str) -> str:
+    url = f"sqlite:///{folder}/things.db"
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE thing (kind INTEGER)"))
+        connection.execute(text(f"INSERT INTO thing VALUES {kinds}"))
+    engine.dispose()
+    return url
+
+
+def test_an_object_with_one_key_twice_is_refused_with_its_line(tmp_path: Path) -> None:
+    lines = JsonLines(written(tmp_path, "a", '{"a": 1}\n\n{"b": [{"a": 1, "c": 2, "a": 3}]}\n'))
+
+    with pytest.raises(BadSource, match=r"line 3 \(at byte 10\) has an object with the key 'a' twice"):
+        read(lines)
+
+
+@pytest.mark.parametrize("is_file", [True, False])
+def test_a_line_is_numbered_from_the_beginning_wherever_it_is_read_on(
+    is_file: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = '1\n\n2\n3\n4\n"\n'
+    path = written(tmp_path, "a", given) if is_file else "-"
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(given.encode())))
+    cursor = len(given.encode()) - 4
+
+    with pytest.raises(BadSource, match=rf"{'/a' if is_file else 'standard input'}: line 6 \(at byte {cursor + 2}\)"):
+        read(JsonLines(path), 2, cursor)
+
+
+@pytest.mark.parametrize("is_file", [True, False])
+def test_a_row_is_numbered_from_the_beginning_wherever_it_is_read_on(
+    is_file: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = 'a,b\n1,"x\ny"\n2,z\n3\n'
+    path = written(tmp_path, "a", given) if is_file else "-"
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(given.encode())))
+
+    with pytest.raises(BadSource, match=r"the row that ends in line 5 \(at byte 16\) has 1 fields"):
+        read(CsvFile(path), 2, 12)
+
+
+def test_a_file_that_is_not_there_may_come_and_is_not_bad(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file") as found:
+        read(JsonLines(tmp_path / "none"))
+
+    assert not isinstance(found.value, BadSource)

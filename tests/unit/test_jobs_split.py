@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from workq import WorkQueue
-from workq.errors import Snooze
+from workq.errors import BadSource, Snooze
 from workq.jobs.define import Job, JobCall, RunOptions
 from workq.jobs.sources import Items, Page, Source, Steps
 from workq.jobs.split import Splitting
@@ -103,6 +103,17 @@ def test_one_that_raises_before_it_has_yielded_anything_has_failed(splits: Split
         splits.attempt(raising(0))
 
     assert (splits.row.state, splits.row.split) == (JobState.PLANNING, 0)
+
+
+def test_one_that_yields_what_waiting_does_not_mend_has_failed_at_once_behind_what_stands(splits: Splits) -> None:
+    def read(cursor: int | None) -> Iterator[tuple[int, int]]:
+        yield from ((number, number + 1) for number in range(cursor or 0, 5))
+        raise BadSource("line 6 is not JSON")
+
+    with pytest.raises(BadSource, match="line 6 is not JSON"):
+        splits.attempt(Steps(read))
+
+    assert (splits.row.split, splits.row.cursor) == (4, 4)
 
 
 def test_what_it_yields_twice_is_two_items(splits: Splits) -> None:

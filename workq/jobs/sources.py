@@ -5,8 +5,10 @@ twice. The splitter saves the cursor in the transaction that records the page's 
 where it was left, whoever dies. What a source yields twice is two items.
 
 What goes wrong: a source that raises: what was read before stands, and the splitter is tried again at the cursor, as
-any task. One that never ends: its job has no total, and runs until it is cancelled; no more than a window of it is
-outstanding. An item that JSON cannot carry is a failed item of its own.
+any task. Data that waiting does not mend (`BadSource`): the job fails at once, and goes on at the cursor when a person
+says so. A file that is not there: it is tried again, because it may be on its way, or on the disk of another worker.
+One that never ends: its job has no total, and runs until it is cancelled; no more than a window of it is outstanding.
+An item that JSON cannot carry is a failed item of its own.
 """
 
 from __future__ import annotations
@@ -17,11 +19,11 @@ import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
 
-from workq.errors import ConfigError
+from workq.errors import BadSource, ConfigError
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -124,7 +126,7 @@ class Steps:
         while found := list(islice(pairs, size)):
             for one in found:
                 if not isinstance(one, tuple) or len(one) != 2:
-                    raise ConfigError(
+                    raise BadSource(
                         f"a source of a cursor yields pairs, an item and the cursor behind it; it yielded {one!r:.200}"
                     )
             yield Page([item for item, _ in found], found[-1][1])
@@ -134,7 +136,8 @@ class Keyset:
     """The rows of a query that is asked for page after page: `... WHERE id > :cursor ORDER BY id LIMIT :limit`.
 
     A row of one column is an item as it is; of several, a mapping by their names. The cursor is the first column of the
-    last row. Every page is a statement of its own, and holds nothing open.
+    last row. No two rows may share it: the second would be passed over, where a page ends between them. Two that do are
+    found, because each page asks for one row more. Every page is a statement of its own, and holds nothing open.
     """
 
     def __init__(
@@ -178,13 +181,15 @@ class Keyset:
         with self._engine() as engine:
             while True:
                 with engine.connect() as connection:
-                    found = connection.execute(query, {"cursor": after, "limit": size})
-                    names, rows = list(found.keys()), found.all()
-                if not rows:
+                    found = connection.execute(query, {"cursor": after, "limit": size + 1})
+                    names, read = list(found.keys()), found.all()
+                if not read:
                     return
-                if rows[-1][0] == after:
-                    raise ConfigError(
-                        f"Keyset: a page ends where it began, at {after!r:.200}: "
+                _check_rows(names, read)
+                rows = read[:size]
+                if after in (rows[0][0], rows[-1][0]):
+                    raise BadSource(
+                        f"Keyset: a page has the row of its cursor, {after!r:.200}, once more: "
                         "the query must be ordered by its first column, and begin behind :cursor"
                     )
                 after = rows[-1][0]
@@ -202,6 +207,26 @@ class Keyset:
             engine = create_engine(self._database)
             return _Disposing(engine)
         return nullcontext(self._database() if callable(self._database) else self._database)
+
+
+def _check_rows(names: list[str], rows: Sequence[Any]) -> None:
+    """Refuse what would lose an item or a part of one.
+
+    Raises:
+        BadSource: two columns of one name, or two rows that follow each other with one key.
+    """
+    if doubled := next((name for name in names if names.count(name) > 1), None):
+        raise BadSource(
+            f"Keyset: the query answers two columns of the name {doubled!r}, and an item would have one of them: name "
+            f"each by itself, such as ... AS other_{doubled}"
+        )
+    for row, following in pairwise(rows):
+        if row[0] == following[0]:
+            raise BadSource(
+                f"Keyset: two rows have the key {names[0]} = {row[0]!r:.200}, and where a page ends between them, "
+                "one is passed over: order by a first column that is unique, such as the primary key, or one that "
+                f"joins {names[0]} and a unique column"
+            )
 
 
 class _Disposing:
@@ -233,15 +258,32 @@ class _Lines:
         try:
             return Path(self._path).open("rb")
         except OSError as error:
-            raise ConfigError(f"cannot read {os.fspath(self._path)}: {error.strerror}") from error
+            raise ConfigError(
+                f"cannot read {os.fspath(self._path)}: {error.strerror}; put it there, or give its whole path"
+            ) from error
 
-    def _go_to(self, file: BinaryIO, cursor: int) -> None:
-        if self._path != "-":
+    @property
+    def _name(self) -> str:
+        return "standard input" if self._path == "-" else os.fspath(self._path)
+
+    def _go_to(self, file: BinaryIO, place: _Place, cursor: int) -> None:
+        if self._path == "-":
+            place.lines += _lines_in(file, cursor - place.bytes)
+        else:
             file.seek(cursor)
-            return
-        left = cursor
-        while left > 0 and (passed := file.read(min(left, 1 << 20))):
-            left -= len(passed)
+            place.begin, place.lines = cursor, 0
+        place.bytes = cursor
+
+    def _line(self, place: _Place) -> str:
+        """The last line that was read, as a person finds it. Lines before the cursor are counted only now."""
+        before = 0
+        if place.begin:
+            file = self._opened()
+            try:
+                before = _lines_in(file, place.begin)
+            finally:
+                file.close()
+        return f"line {before + place.lines:,} (at byte {place.line_begin})"
 
     def _close(self, file: BinaryIO) -> None:
         if self._path != "-":
@@ -249,31 +291,44 @@ class _Lines:
 
     def _read_lines(self, file: BinaryIO, at: _Place) -> Generator[str]:
         while line := file.readline(LINE_MAX_BYTES + 1):
+            at.line_begin, at.bytes, at.lines = at.bytes, at.bytes + len(line), at.lines + 1
             if len(line) > LINE_MAX_BYTES:
-                raise ConfigError(f"{self._path}: at byte {at.bytes}: a line of more than {LINE_MAX_BYTES} bytes")
-            start, at.bytes = at.bytes, at.bytes + len(line)
+                raise BadSource(f"{self._name}: {self._line(at)} has more than {LINE_MAX_BYTES} bytes")
             try:
-                yield line.decode("utf-8-sig" if start == 0 else "utf-8")
+                text = line.decode("utf-8-sig" if at.line_begin == 0 else "utf-8")
             except UnicodeDecodeError as error:
-                raise ConfigError(f"{self._path}: at byte {start}: not UTF-8 ({error.reason})") from error
+                raise BadSource(f"{self._name}: {self._line(at)} is not UTF-8 ({error.reason})") from error
+            yield text
+
+
+def _lines_in(file: BinaryIO, size: int) -> int:
+    """Read so many bytes; answers how many lines end in them."""
+    lines = 0
+    while size > 0 and (passed := file.read(min(size, 1 << 20))):
+        size -= len(passed)
+        lines += passed.count(b"\n")
+    return lines
 
 
 @dataclass(slots=True)
 class _Place:
-    """How far a file was read."""
+    """How far a file was read. `lines`: those since byte `begin`; `line_begin`: where the last of them begins."""
 
     bytes: int = 0
+    lines: int = 0
+    begin: int = 0
+    line_begin: int = 0
 
 
 class JsonLines(_Lines):
-    """A file with one JSON value a line; empty lines are none."""
+    """A file with one JSON value a line; empty lines are none. An object that has one key twice is refused."""
 
     def pages(self, cursor: Any, size: int) -> Iterator[Page]:
         """See `Source`."""
         file = self._opened()
         try:
-            place = _Place(cursor or 0)
-            self._go_to(file, place.bytes)
+            place = _Place()
+            self._go_to(file, place, cursor or 0)
             values = self._values(file, place)
             while found := list(islice(values, size)):
                 yield Page(found, place.bytes)
@@ -284,10 +339,25 @@ class JsonLines(_Lines):
         for line in self._read_lines(file, place):
             if line.strip():
                 try:
-                    yield json.loads(line)
-                except ValueError as error:
-                    start = place.bytes - len(line.encode())
-                    raise ConfigError(f"{self._path}: the line at byte {start} is not JSON: {error}") from error
+                    value = json.loads(line.rstrip(), object_pairs_hook=_object)
+                except _DoubledKey as error:
+                    raise BadSource(f"{self._name}: {self._line(place)} has {error}; rename one of them") from error
+                except (ValueError, RecursionError) as error:
+                    said = f"{error.msg}, at column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
+                    raise BadSource(f"{self._name}: {self._line(place)} is not JSON: {said}") from error
+                yield value
+
+
+class _DoubledKey(ValueError):
+    """An object of JSON has one key twice, of which Python would keep the last."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise _DoubledKey(f"an object with the key {next(key for key in keys if keys.count(key) > 1)!r:.200} twice")
+    return found
 
 
 class CsvFile(_Lines):
@@ -307,10 +377,9 @@ class CsvFile(_Lines):
             if names is None:
                 return
             if doubled := sorted({name for name in names if names.count(name) > 1}):
-                raise ConfigError(f"{self._path}: the first line names {doubled[0]!r} more than once; rename one")
+                raise BadSource(f"{self._name}: the first line names {doubled[0]!r} more than once; rename one")
             if cursor is not None:
-                self._go_to(file, cursor if self._path != "-" else cursor - place.bytes)
-                place.bytes = cursor
+                self._go_to(file, place, cursor)
             while found := list(islice(self._rows(rows, names, place), size)):
                 yield Page(found, place.bytes)
         finally:
@@ -321,8 +390,8 @@ class CsvFile(_Lines):
             if not row:
                 continue
             if len(row) != len(names):
-                raise ConfigError(
-                    f"{self._path}: the row that ends at byte {place.bytes} has {len(row)} fields; "
+                raise BadSource(
+                    f"{self._name}: the row that ends in {self._line(place)} has {len(row)} fields; "
                     f"the first line names {len(names)}"
                 )
             yield dict(zip(names, row, strict=True))
@@ -331,4 +400,4 @@ class CsvFile(_Lines):
         try:
             return next(rows, None)
         except csv.Error as error:
-            raise ConfigError(f"{self._path}: the row that ends at byte {place.bytes}: {error}") from error
+            raise BadSource(f"{self._name}: the row that ends in {self._line(place)} is not CSV: {error}") from error

@@ -5,7 +5,8 @@ goes on there. No more than the job's window is outstanding: then it gives its t
 that is done. It also gives it back each second, so that where there is one thread, the first subtasks start.
 
 What goes wrong: the source raises after it has yielded something new: that was progress, and it is read on a little
-later. It raises at once: the splitter has failed, and is tried again as any task; dead, it takes its job with it. An
+later. It raises at once: the splitter has failed, and is tried again as any task; dead, it takes its job with it. It
+raises `BadSource`: no other try would end otherwise; what was read is recorded, and the splitter is dead at once. An
 item that JSON cannot carry, or that alone is larger than a payload may be, has failed for good, and the others go on.
 An earlier attempt, thought dead, was not, and has recorded the page first: it is read again behind that.
 """
@@ -20,7 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from workq.enqueue.producer import Producer, hint_rows
-from workq.errors import ConfigError, PayloadError, Snooze
+from workq.errors import BadSource, PayloadError, Snooze
 from workq.handlers.forks import handlers_code
 from workq.handlers.said import tell
 from workq.jobs.chunks import Unfit, chunks, partition
@@ -31,7 +32,7 @@ from workq.stores import Stores
 from workq.values import codec
 from workq.values.failpoints import reach
 from workq.values.fingerprint import fingerprint
-from workq.values.opaque import kind_of
+from workq.values.opaque import is_a, kind_of
 from workq.values.task import FailedItem, NewSubtask
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ class Splitting:
 
         Raises:
             Snooze: it is not at its end, and goes on later.
+            BadSource: its source yields what no other try would mend.
         """
         if self._job.is_split or self._job.state in JOB_UNWANTED | JOB_ENDED:
             return
@@ -119,7 +121,7 @@ class Splitting:
         pages = iter(self._source.pages(self._cursor, self._job.options.chunk))
         total = self._source.count() if self._job.total is None and self._made == 0 else self._job.total
         if self._job.options.spread_s is not None and total is None:
-            raise ConfigError("spread_s: its source does not know how many items it has (Keyset: give total=)")
+            raise BadSource("spread_s: its source does not know how many items it has (Keyset: give total=)")
         while (page := self._next(pages)) is not None:
             self._add(page)
             is_first = self._made == 0
@@ -150,7 +152,7 @@ class Splitting:
         except Exception as error:
             if self._subtasks and not self._record(total=None, is_last=False):
                 return None
-            if self._has_progressed and self._waits is None:
+            if self._has_progressed and self._waits is None and not is_a(error, BadSource):
                 tell(log, "job.source_raised", error, job=self._job.id, items=self._made)
                 raise Snooze(AGAIN_S, f"its source raised: {kind_of(error)}") from error
             raise
