@@ -79,6 +79,9 @@ JOB_PAUSES: Final = frozenset({JobState.PAUSING, JobState.PAUSED})
 JOB_UNWANTED: Final = frozenset({JobState.CANCELLING, JobState.CANCELLED, JobState.FAILING, JobState.FAILED})
 """In these, nobody wants what has not started."""
 
+SOURCE_FAILED: Final = "its source failed"
+"""How the error of a job begins whose source has failed for good."""
+
 CHUNK_MAX: Final = 10_000
 WINDOW_MAX: Final = 100_000
 

@@ -25,7 +25,17 @@ import msgspec
 from sqlalchemy import Connection, func, insert, select, update
 
 from workq.jobs.progress import SAMPLE_S, smoothed
-from workq.jobs.values import JOB_ENDED, JOB_UNWANTED, SAMPLE_RESULTS, Callback, Collect, Ending, JobOptions, JobState
+from workq.jobs.values import (
+    JOB_ENDED,
+    JOB_UNWANTED,
+    SAMPLE_RESULTS,
+    SOURCE_FAILED,
+    Callback,
+    Collect,
+    Ending,
+    JobOptions,
+    JobState,
+)
 from workq.ledger import HintRows, Unpublished, telling
 from workq.ledger.among import among, in_order
 from workq.ledger.events import Appending
@@ -146,7 +156,19 @@ class Counting(Recording, Appending):
             self.insert_subtasks(tx, row, added, None)
             row.total = None if row.total is None else row.total + sum(one.items for one in added)
             wishes.hints += [Unpublished(one.task_id, row.options.queue, 0, 0.0) for one in added]
+        if any(change.rest is Rest.FAILED and change.task_id == row.split_task for change in changes):
+            self.fail_source(tx, row)
         self.conclude(tx, row, wishes)
+
+    def fail_source(self, tx: Connection, row: JobLock) -> None:
+        """Note that the splitter of a job is dead, or was removed: the job fails when what was read of it is done."""
+        if row.is_split or row.error is not None or row.state in JOB_UNWANTED | JOB_ENDED:
+            return
+        t = self.database.tables.task
+        dead = tx.execute(select(t.c.error, t.c.reason).where(t.c.id == row.split_task)).first()
+        said = "its splitter was removed" if dead is None else dead.error or dead.reason
+        after = counted(row.split, "item")
+        row.error = codec.storable(f"{SOURCE_FAILED} after {after}: {said}", characters_max=ERROR_MAX)
 
     def _count_alike(self, tx: Connection, row: JobLock, subtasks: Sequence[Any], rest: Rest) -> None:
         """Subtasks of which all that was left has ended in one way: nearly all, and one statement."""

@@ -42,7 +42,7 @@ from workq.ledger.counting import Change, JobLock, Rest, Wishes
 from workq.ledger.database import Database
 from workq.ledger.positions import NEVER_S
 from workq.ledger.repair import RESERVED_S
-from workq.ledger.settling import ERROR_MAX, Settling
+from workq.ledger.settling import Settling
 from workq.ledger.states import CLAIMABLE, ENDED, guarded
 from workq.ledger.windows import live_key
 from workq.ledger.withdraw import Withdrawing
@@ -334,13 +334,9 @@ class Tending(Withdrawing, Settling):
             row = self.locked_job(tx, job_id)
             if row is None or row.is_split or row.error is not None or row.state in JOB_UNWANTED | JOB_ENDED:
                 return
-            query = select(t.c.state, t.c.error, t.c.reason).where(t.c.id == row.split_task)
-            task = tx.execute(query).first()
+            task = tx.execute(select(t.c.state, t.c.reason).where(t.c.id == row.split_task)).first()
             if task is None or task.state == State.DEAD:
-                said = "its splitter was removed" if task is None else task.error or task.reason
-                row.error = codec.storable(
-                    f"its source failed after {row.split} items: {said}", characters_max=ERROR_MAX
-                )
+                self.fail_source(tx, row)
             elif task.state == State.SUCCEEDED and row.state in JOB_STARTS and not row.options.is_fed:
                 self.split_on(tx, row, wishes)  # it has left off before its end, however that came
             elif task.state == State.CANCELLED:

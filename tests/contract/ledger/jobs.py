@@ -380,6 +380,18 @@ class JobsContract(JobSteps):
         split = ledger.split_job(job.id, [], after=2, cursor=20, is_last=True)
         assert (split.room, self.stands(ledger, job).state) == (4, JobState.SUCCEEDED)
 
+    def test_a_job_whose_splitter_dies_has_failed_in_that_transaction(
+        self, ledger: Ledger, worker: Incarnation, job: NewJob
+    ) -> None:
+        [splitting] = ledger.claim([job.splitter.id], by=worker.id)
+
+        for _ in range(2):
+            ledger.settle([Settlement(splitting, Dead("not retried: BadSource", "BadSource: line 7"))])
+
+        row = self.stands(ledger, job)
+        assert (row.state, row.error) == (JobState.FAILED, "its source failed after 0 items: BadSource: line 7")
+        assert self.followers(ledger) == ["on.complete", "on.failure"]
+
     def test_one_that_has_failed_of_too_many_failures_does_not_go_on(self, ledger: Ledger, worker: Incarnation) -> None:
         job = job_of(replace(OPTIONS, failed_max=0))
         ledger.begin_job(job)
