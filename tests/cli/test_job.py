@@ -48,6 +48,12 @@ def pull(region: str, cursor: object) -> None: ...
 @wq.job(name="bazaar.broken")
 def broken(items: list[int]) -> None: ...
 
+@wq.job(name="bazaar.load", chunk=2, source=workq.JsonLines("items.jsonl"))
+def load(items: list[int]) -> None: ...
+
+@wq.job(name="bazaar.away", source=lambda: open("away.txt").read())
+def away(items: list[int]) -> None: ...
+
 @wq.job(name="bazaar.take", chunk=2, concurrency=1)
 def take(items: list[object], *, of: str = "?") -> None:
     with open("taken", "a") as file:
@@ -231,6 +237,80 @@ class TestRun:
         assert len(found["slowest"]) == 3
         assert found["slowest"] == sorted(found["slowest"], key=lambda one: -one["ran_s"])
         assert f"nested in: {job_id}" in bazaar("job", "show", nested[0]["id"]).out
+
+
+class TestSource:
+    def test_a_bad_line_fails_the_job_at_once_and_mended_it_goes_on_at_its_cursor(self, bazaar: Cli) -> None:
+        (bazaar.folder / "items.jsonl").write_text('1\n2\n3\n{"a": 1, "a": 2}\n')
+        job_id = run(bazaar, "bazaar.load")
+        work(bazaar)
+        found, plain = bazaar.look("job", "show", job_id), bazaar("job", "show", job_id).out
+        (bazaar.folder / "items.jsonl").write_text("1\n2\n3\n4\n")
+        resumed = bazaar("job", "resume", job_id)
+        work(bazaar)
+        after = bazaar.look("job", "show", job_id)
+
+        assert (found["state"], found["succeeded"]) == ("failed", 2)
+        assert found["source"] == {
+            "task": found["source"]["task"],
+            "state": "dead",
+            "failures": 1,
+            "failures_max": 5,
+            "error": "workq.errors.BadSource: items.jsonl: line 4 (at byte 6) has an object with the key 'a' twice; "
+            "rename one of them",
+            "next_at": None,
+            "do": f"mend its source, then: workq job resume {job_id}",
+        }
+        assert "its source failed after 2 items: workq.errors.BadSource: items.jsonl: line 4" in plain
+        told = f"1 try has failed of at most 5, and no other follows; mend its source, then: workq job resume {job_id}"
+        assert told in plain
+        assert resumed.status == 0
+        assert (after["state"], after["succeeded"], after["source"]) == ("succeeded", 4, None)
+
+    def test_while_a_source_is_tried_again_its_job_says_what_it_has_failed_of(self, bazaar: Cli) -> None:
+        job_id = run(bazaar, "bazaar.away")
+        fresh = bazaar.look("job", "show", job_id)
+        work(bazaar)
+
+        found, plain = bazaar.look("job", "show", job_id), bazaar("job", "show", job_id).out
+        source = found["source"]
+        assert fresh["source"] is None
+        assert (found["state"], source["state"], source["do"]) == ("planning", "waiting", None)
+        assert (source["failures"] >= 1, source["failures_max"]) == (True, 5)
+        assert source["error"] == "FileNotFoundError: [Errno 2] No such file or directory: 'away.txt'"
+        assert source["next_at"] > found["created_at"]
+        assert re.search(r"source: +\d tr(y has|ies have) failed of at most 5, the next is at 2.*Z: FileNot", plain)
+
+    def test_a_job_whose_source_has_failed_says_so_in_the_log(self, bazaar: Cli) -> None:
+        (bazaar.folder / "items.jsonl").write_bytes(b"1\n\xff\n")
+        job_id = run(bazaar, "bazaar.load")
+
+        log = bazaar("worker", "--drain").err
+
+        [line] = [line for line in log.splitlines() if "job.failed" in line]
+        assert f"job={job_id}" in line
+        assert "line 2 (at byte 2) is not UTF-8" in line
+
+    @pytest.mark.parametrize(
+        ("name", "text"),
+        [
+            (
+                "bazaar.load",
+                "workq: error: cannot read items.jsonl: No such file or directory; put it there, or give its whole "
+                "path",
+            ),
+            (
+                "bazaar.away",
+                "workq: error: the source of bazaar.away raised FileNotFoundError: [Errno 2] No such file or "
+                "directory: 'away.txt'; nothing was begun: mend the source, or what it reads, and try again "
+                "(-v shows where)",
+            ),
+        ],
+    )
+    def test_a_dry_run_of_a_source_that_raises_says_so_in_a_line(self, bazaar: Cli, name: str, text: str) -> None:
+        ran = bazaar("job", "run", name, "--dry-run")
+
+        assert (ran.status, ran.out, ran.err.splitlines()) == (2, "", [text])
 
 
 class TestSteer:

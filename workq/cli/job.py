@@ -16,16 +16,28 @@ from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, cell, clean, line, record, table, text_of, write
 from workq.cli.watch import watch as watch_it
 from workq.enqueue.relay import publish
-from workq.errors import NotFound, Refused, UnknownTask
+from workq.errors import BadSource, NotFound, Refused, UnknownTask, WorkqError
+from workq.handlers.said import describe
 from workq.jobs.define import Job
 from workq.jobs.progress import left_s, told, told_s
 from workq.jobs.sources import CsvFile, JsonLines
-from workq.jobs.values import CHUNK_MAX, JOB_ENDED, Begun, Collect, IfRunning, JobRow, JobState
+from workq.jobs.values import (
+    CHUNK_MAX,
+    JOB_ENDED,
+    JOB_STARTS,
+    SOURCE_FAILED,
+    Begun,
+    Collect,
+    IfRunning,
+    JobRow,
+    JobState,
+)
 from workq.ledger import Unpublished
 from workq.stores import Stores
 from workq.values import codec
 from workq.values.incarnation import this_person
 from workq.values.plural import counted
+from workq.values.task import State, Task
 
 if TYPE_CHECKING:
     from workq.ledger.sql import Ledger
@@ -155,9 +167,18 @@ def _begin(session: Session, begin: Callable[[], Begun]) -> Begun | None:
 def _foresee(session: Session, found: Job, params: dict[str, Any]) -> None:
     """What a run would be."""
     chunk = found.job_options.chunk
-    source = found.items(params)
-    total = source.count()
-    pages = [page.items for page in islice(source.pages(None, chunk), 3)]
+    try:
+        source = found.items(params)
+        total = source.count()
+        pages = [page.items for page in islice(source.pages(None, chunk), 3)]
+    except WorkqError:
+        raise
+    except Exception as error:  # it is the application's
+        said = describe(error).partition("\n")[0]
+        raise BadSource(
+            f"the source of {found.name} raised {said}; nothing was begun: mend the source, or what it reads, and try "
+            "again (-v shows where)"
+        ) from error
     chunks = None if total is None else -(-total // chunk)
     what, total = ("partitions", None) if found.job_options.is_partitioned else ("items", total)
 
@@ -224,6 +245,7 @@ def show(session: Session, job_id: str, slowest: int) -> None:
     found = of(ledger, job_id)
     groups = ledger.failed_groups(job_id, limit=_ERRORS_SHOWN)
     slow = ledger.slowest_subtasks(job_id, limit=slowest) if slowest else []
+    source = _failed_source(found, None if found.is_split else ledger.get(found.split_task))
 
     def as_text() -> None:
         rate = found.rate if found.state is JobState.RUNNING else None
@@ -253,6 +275,7 @@ def show(session: Session, job_id: str, slowest: int) -> None:
                 ("who", found.who),
                 ("why", found.why),
                 ("error", None if found.error is None else found.error.partition("\n")[0]),
+                ("source", None if source is None else _source_told(source)),
             ]
         )
         for group in groups:
@@ -268,11 +291,37 @@ def show(session: Session, job_id: str, slowest: int) -> None:
         session,
         document(found)
         | {
+            "source": source,
             "errors": [{"count": one.count, "error": one.error, "item": one.item} for one in groups],
             "slowest": [{"task": one.task_id, "items": one.items, "ran_s": one.ran_s} for one in slow],
         },
         as_text,
     )
+
+
+def _failed_source(found: JobRow, splitter: Task | None) -> dict[str, Any] | None:
+    """What its source has failed of, how often, and what follows; None: it has not failed, or was read to its end."""
+    if splitter is None or not splitter.failures or splitter.error is None:
+        return None
+    is_tried_again = splitter.state in (State.WAITING, State.READY) and found.state in JOB_STARTS
+    is_over = found.error is not None and found.error.startswith(SOURCE_FAILED)
+    return {
+        "task": splitter.id,
+        "state": splitter.state,
+        "failures": splitter.failures,
+        "failures_max": splitter.failures_max,
+        "error": splitter.error.partition("\n")[0],
+        "next_at": splitter.due_at if is_tried_again else None,
+        "do": f"mend its source, then: workq job resume {found.id}" if is_over else None,
+    }
+
+
+def _source_told(source: dict[str, Any]) -> str:
+    tries = f"{counted(source['failures'], 'try has', 'tries have')} failed of at most {source['failures_max']}"
+    if source["do"] is not None:
+        return f"{tries}, and no other follows; {source['do']}"
+    follows = "" if source["next_at"] is None else f", the next is at {text_of(source['next_at'])}"
+    return f"{tries}{follows}: {source['error']}"
 
 
 @job.command(
