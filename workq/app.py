@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -30,7 +31,6 @@ from workq.handlers.handler import (
     check_on_crash,
     check_time_limit_s,
     new_schedule,
-    seconds_until,
 )
 from workq.handlers.keywords import JobKeywords, TaskOptions
 from workq.handlers.naming import default_name
@@ -382,38 +382,60 @@ class WorkQueue:
 
     # -- decisions of a person
 
-    def cancel(self, task_id: str, *, reason: str = "cancelled by a person", kill: bool = False) -> CancelAnswer:
+    def cancel(
+        self,
+        task_id: str,
+        *,
+        why: str = "cancelled by a person",
+        who: str | None = None,
+        kill: bool = False,
+        reason: str | None = None,
+    ) -> CancelAnswer:
         """Cancel a task at once if it does not run, or ask its handler to stop (`current().cancelled()`).
 
-        `kill`: end the process that runs it, within some seconds; what runs beside it there runs again, at no cost.
+        Args:
+            why: stored with the task, up to 200 characters.
+            who: who decides this, for its history; by default the user of this process, as `user@host`.
+            kill: end the process that runs it, within some seconds; what runs beside it there runs again, at no cost.
+            reason: the former name of `why`; the next version does not know it any more.
 
         Raises:
             NotFound: no such task.
         """
-        return self.existing.ledger.cancel(str(task_id), reason=reason, kills=kill)
+        from workq.operations import tasks
 
-    def pause_queue(self, name: str, *, why: str, for_s: float | None = None) -> Pause:
+        if reason is not None:
+            warnings.warn("cancel(reason=) is why= now", DeprecationWarning, stacklevel=2)
+            why = reason
+        return tasks.cancel(self.existing, str(task_id), who=who or this_person(), why=why, kills=kill)
+
+    def pause_queue(self, name: str, *, why: str, for_s: float | None = None, who: str | None = None) -> Pause:
         """Start nothing of a queue any more, for `for_s` seconds or until it is resumed. What runs goes on.
 
         Args:
             name: a queue, with all of its bands, or one band of it, such as `mail~low`.
             why: stored, and told to whoever asks why a task does not run.
             for_s: it ends by itself after so many seconds.
+            who: who decides this; by default the user of this process, as `user@host`.
 
         Raises:
             ConfigError: no name of a queue or band, or `for_s` is no number from 0 to ten years.
         """
-        queue, ends_in_s = check_band(name), None if for_s is None else check_delay_s(for_s, "for_s")
-        return self.existing.ledger.pause(queue, who=this_person(), why=why, for_s=ends_in_s)
+        from workq.operations import queues
 
-    def resume_queue(self, name: str, *, why: str = "resumed by a person") -> bool:
+        queue, ends_in_s = check_band(name), None if for_s is None else check_delay_s(for_s, "for_s")
+        return queues.pause(self.existing, queue, who=who or this_person(), why=why, for_s=ends_in_s)
+
+    def resume_queue(self, name: str, *, why: str = "resumed by a person", who: str | None = None) -> bool:
         """Let a paused queue go on, with all of its bands, or one band of it; False when it was not paused.
 
         Raises:
             ConfigError: no name of a queue or band.
         """
+        from workq.operations import queues
+
         queue = check_band(name)
-        return self.existing.ledger.resume(queue, who=this_person(), why=why)
+        return queues.resume(self.existing, queue, who=who or this_person(), why=why)
 
     def reschedule(
         self,
@@ -422,6 +444,7 @@ class WorkQueue:
         delay_s: float | None = None,
         at: datetime | None = None,
         why: str = "rescheduled by a person",
+        who: str | None = None,
     ) -> None:
         """Let a task that does not run be due in `delay_s` seconds, or `at` an aware instant; the past means now.
 
@@ -429,20 +452,20 @@ class WorkQueue:
             ConfigError: not one of both, or out of range. NotFound: no such task.
             Refused: it runs, or is settled, or would expire before.
         """
-        if (delay_s is None) == (at is None):
-            raise ConfigError("delay_s and at: give one of them")
-        wait_s = check_delay_s(delay_s) if at is None else seconds_until(at)
-        hint = self.existing.ledger.reschedule(str(task_id), delay_s=wait_s, why=why, at=at)
-        self.producer.relay.offer([hint])
+        from workq.operations import tasks
 
-    def revive(self, task_id: str, *, why: str = "revived by a person") -> None:
+        when, by = tasks.due(delay_s=delay_s, at=at), who or this_person()
+        tasks.reschedule(self.existing, str(task_id), when, who=by, why=why, announce=self.producer.relay.offer)
+
+    def revive(self, task_id: str, *, why: str = "revived by a person", who: str | None = None) -> None:
         """Send a dead or cancelled task back to ready, with fresh budgets.
 
         Raises:
             NotFound: no such task. Refused: it is neither dead nor cancelled, or a live task holds its key.
         """
-        hint = self.existing.ledger.revive(str(task_id), why=why)
-        self.producer.relay.offer([hint])
+        from workq.operations import tasks
+
+        tasks.revive(self.existing, str(task_id), who=who or this_person(), why=why, announce=self.producer.relay.offer)
 
     # -- stores
 

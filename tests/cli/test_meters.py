@@ -108,7 +108,7 @@ def test_what_had_not_started_or_did_not_start_again_is_no_duplicate(scene: Scen
     scene.die(Kind.KILLED, started=False)
     scene.die(Kind.KILLED, again=False)
     claim = scene.die(Kind.KILLED, again=False)
-    scene.ledger.cancel(claim.task_id, reason="enough")
+    scene.ledger.cancel(claim.task_id, who="ada", why="enough")
 
     found = scene.measure()
 
@@ -156,10 +156,10 @@ def test_a_revived_task_that_had_run_before_is_a_replay_and_one_that_had_not_is_
     ran, never, waits = scene.record(), scene.record(), scene.record()
     for task_id in (ran, waits):
         scene.settle(scene.claim(task_id), Dead("failures_max reached", "no"))
-    scene.ledger.cancel(never, reason="not yet")
+    scene.ledger.cancel(never, who="ada", why="not yet")
     scene.forward(1.0)
     for task_id in (ran, never, waits):
-        scene.ledger.revive(task_id, why="try it")
+        scene.ledger.revive(task_id, who="ada", why="try it")
     scene.forward(1.0)
     scene.settle(scene.claim(ran))
     scene.settle(scene.claim(never))

@@ -89,7 +89,7 @@ def begin(wq: WorkQueue, name: str, subtasks: int) -> None:
     ledger.begin_job(job)
     ledger.split_job(job.id, page, after=0, cursor=subtasks, is_last=True)
     for task_id in (job.splitter.id, *(one.task_id for one in page)):
-        ledger.cancel(task_id, reason="not needed")
+        ledger.cancel(task_id, who="ada", why="not needed")
 
 
 def wreck(cli: Cli) -> None:
@@ -106,7 +106,7 @@ def wreck(cli: Cli) -> None:
         with ago(wq, 600.0):
             crashed = join(wq, "crashed")
             running = claim(wq, record(wq, 5), crashed)
-            ledger.cancel(running[0].task_id, reason="asked")  # it ends as cancelled: neither returned nor dead
+            ledger.cancel(running[0].task_id, who="ada", why="asked")  # it ends as cancelled: neither returned nor dead
             held = record(wq, 3)
             wq.stores.inflight.hold([Entry(task_id, "sums") for task_id in held], by=crashed.id)
             half = join(wq, "half-reaped")
@@ -141,7 +141,7 @@ def wreck(cli: Cli) -> None:
         assert database.run(lambda tx: tx.execute(ended).rowcount) == 15
         for number in range(13):
             first, _ = record(wq, 2, order_key=f"customer:{number}")
-            ledger.cancel(first, reason="not needed")
+            ledger.cancel(first, who="ada", why="not needed")
         park(wq, 17)
         webhooks = [
             {"id": f"msg_{number}", "type": "invoice.paid", "body": "{}", "data_hash": "0", "created_at": ticked}

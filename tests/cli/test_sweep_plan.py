@@ -460,7 +460,7 @@ def move(wq: WorkQueue, task_ids: list[str]) -> None:
             t = database.tables.task
             database.run(methodcaller("execute", t.update().where(t.c.id == task_id).values(token="0" * 32)))
         elif at % 3 == 0 or task.expires_at is not None:
-            ledger.cancel(task_id, reason="no need")
+            ledger.cancel(task_id, who="ada", why="no need")
         elif at % 3 == 1:
             assert ledger.claim([task_id], by=other.id)
         else:

@@ -120,7 +120,7 @@ def test_a_settled_task_says_how_and_when(scene: Scene) -> None:
 
 def test_a_cancelled_task_says_why(scene: Scene) -> None:
     by_person, by_handler = scene.record(), scene.record()
-    scene.ledger.cancel(by_person, reason="not needed")
+    scene.ledger.cancel(by_person, who="ada", why="not needed")
     scene.settle(by_handler, Cancelled("withdrawn"))
 
     assert scene.why(by_person).code is scene.why(by_handler).code is Code.CANCELLED
@@ -147,7 +147,7 @@ def test_a_running_task_names_its_worker_its_attempt_and_when_it_started(scene: 
 def test_a_running_task_that_was_asked_to_stop_says_so(scene: Scene) -> None:
     task_id = scene.record()
     scene.claim(task_id)
-    scene.ledger.cancel(task_id, reason="enough")
+    scene.ledger.cancel(task_id, who="ada", why="enough")
 
     assert scene.why(task_id).code is Code.CANCEL_REQUESTED
 

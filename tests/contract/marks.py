@@ -125,7 +125,7 @@ class MarksContract(OnDatabase):
         ledger.marker_returned([marker.id])
         ledger.claim([running], by=ME.id)
         ledger.settle([Settlement(ledger.claim([settled], by=ME.id)[0], Done())])
-        ledger.cancel(cancelled, reason="no")
+        ledger.cancel(cancelled, who="ada", why="no")
         assert lost(ledger, marker, held={held}) == [gone]
 
     def test_a_hint_confirmed_after_the_marker_was_sent_is_not_proved_lost(
@@ -194,7 +194,7 @@ class MarksContract(OnDatabase):
             hint(ledger, found)
             ledger.marker_closed(marker)
             for task_id in found:
-                ledger.cancel(task_id, reason="seen")
+                ledger.cancel(task_id, who="ada", why="seen")
 
     def test_a_marker_speaks_for_its_own_queue_and_until_it_is_closed(self, ledger: Ledger, database: Database) -> None:
         record(ledger, queue="other")

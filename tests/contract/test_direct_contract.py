@@ -299,7 +299,7 @@ class DirectContract(OnDatabase):
         missed: Missed,
     ) -> None:
         [[gone, here]] = self.hinted(ledger, broker, 2)
-        ledger.cancel(gone, reason="why")
+        ledger.cancel(gone, who="ada", why="why")
 
         taken = self.take(consumer, missed)
 

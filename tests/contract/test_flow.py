@@ -60,8 +60,8 @@ class FlowContract(Steps):
     def test_of_many_each_has_its_own_and_what_people_do_is_there(self, ledger: Ledger, worker: Incarnation) -> None:
         ids = self.record(ledger, 50)
         ledger.claim(ids[:40], by=worker.id)
-        ledger.cancel(ids[49], reason="?")
-        ledger.revive(ids[49], why="?")
+        ledger.cancel(ids[49], who="ada", why="?")
+        ledger.revive(ids[49], who="ada", why="?")
 
         moves = [[(before, after) for before, after, _, _ in self.moves(ledger, task_id)] for task_id in ids]
 

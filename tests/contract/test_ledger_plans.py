@@ -155,7 +155,7 @@ CALLS: dict[str, Callable[[Stage], object]] = {
     "has_due": lambda stage: stage.ledger.has_due(["q1", "q2"]),
     "look": lambda stage: stage.ledger.look(stage.ready[:50]),
     "prune": lambda stage: stage.ledger.prune(limit=50, retention_s=60.0, dead_retention_s=60.0),
-    "cancel": lambda stage: stage.ledger.cancel(stage.ready[300], reason="?"),
+    "cancel": lambda stage: stage.ledger.cancel(stage.ready[300], who="ada", why="?"),
     "running": lambda stage: stage.ledger.running(WORKER),
     "claimed_by": lambda stage: stage.ledger.claimed_by(WORKER),
     "return_forgotten": lambda stage: stage.ledger.return_forgotten(dict.fromkeys(stage.ready[:50], "?"), by=WORKER),

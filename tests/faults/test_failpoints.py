@@ -177,7 +177,7 @@ def test_a_death_at_this_point_of_a_job_loses_nothing(
         page = chunks(TASKS, 1)
         assert ledger.split_job(job.id, page, after=0, cursor=TASKS, is_last=True).room is not None
         for one in page:
-            ledger.cancel(one.task_id, reason="?")
+            ledger.cancel(one.task_id, who="ada", why="?")
         sweep_elsewhere(leg, armed | {"WORKQ_FAILPOINT": f"{point}:exit137"}, once)
     with leg.fleet(processes=2, threads=THREADS, environ=armed, app=workshop.APP):
         wait_until(once.exists, timeout_s=30, what=f"{point} was reached")

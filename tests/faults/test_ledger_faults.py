@@ -408,9 +408,9 @@ class TestAnswersThatAreLost:
     def test_people_may_not_notice(self, ledger: Ledger, relay: Relay, where: str) -> None:
         [task_id] = self.some(ledger, 1)
         relay.cut_next(where)
-        ledger.cancel(task_id, reason="?")
+        ledger.cancel(task_id, who="ada", why="?")
         relay.cut_next(where)
-        hint = ledger.revive(task_id, why="?")
+        hint = ledger.revive(task_id, who="ada", why="?")
 
         assert relay.cut == 2
         assert hint.task_id == task_id

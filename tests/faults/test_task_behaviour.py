@@ -197,7 +197,7 @@ def test_a_running_task_sees_that_it_was_cancelled(name: str, leg: Leg) -> None:
     task = leg[name].enqueue(60.0)
     wait_until(lambda: leg.starts()[task.id] == 1, timeout_s=30, what="it runs")
 
-    assert leg.app.stores.ledger.cancel(task.id, reason="no longer wanted") == "requested"
+    assert leg.app.stores.ledger.cancel(task.id, who="ada", why="no longer wanted") == "requested"
 
     after = settled(leg, task.id)
     assert (after.state, after.failures, after.attempt) == (State.CANCELLED, 0, 1)
@@ -207,7 +207,7 @@ def test_a_running_task_sees_that_it_was_cancelled(name: str, leg: Leg) -> None:
 def test_a_success_stays_a_success_though_a_cancel_was_asked_for(leg: Leg) -> None:
     task = leg["note"].enqueue(1, 1.0)
     wait_until(lambda: leg.starts()[task.id] == 1, timeout_s=30, what="it runs")
-    leg.app.stores.ledger.cancel(task.id, reason="too late")
+    leg.app.stores.ledger.cancel(task.id, who="ada", why="too late")
 
     assert settled(leg, task.id).state is State.SUCCEEDED
 

@@ -795,17 +795,17 @@ class Person:
             if chance < 0.2:
                 delay_s = world.rng.choice([0.0, 0.7, 5.0])
                 recorder.rescheduled.add(task_id)
-                self.relay.offer([self.stores.ledger.reschedule(task_id, delay_s=delay_s, why="simulated")])
+                self.relay.offer([self.stores.ledger.reschedule(task_id, delay_s=delay_s, who="ada", why="simulated")])
                 world.note(f"rescheduled {task_id[-6:]}")
             elif chance < 0.7:
-                answer = self.stores.ledger.cancel(task_id, reason="simulated")
+                answer = self.stores.ledger.cancel(task_id, who="ada", why="simulated")
                 world.note(f"cancel {task_id[-6:]}: {answer.value}")
                 if answer in (CancelAnswer.CANCELLED, CancelAnswer.ALREADY_CANCELLED):
                     recorder.cancelled.add(task_id)
             else:
                 recorder.revived[task_id] += 1
                 recorder.cancelled.discard(task_id)
-                self.relay.offer([self.stores.ledger.revive(task_id, why="simulated")])
+                self.relay.offer([self.stores.ledger.revive(task_id, who="ada", why="simulated")])
                 world.note(f"revived {task_id[-6:]}")
         except (Unavailable, NotFound, Refused):
             return

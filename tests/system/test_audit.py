@@ -386,7 +386,7 @@ def test_a_hint_of_a_task_that_nobody_knows_is_a_ghost_and_the_repair_takes_it_o
 
 def test_a_hint_of_a_settled_task_is_stale_and_no_finding(scene: Scene) -> None:
     [task_id] = scene.enqueue(1)
-    scene.stores.ledger.cancel(task_id, reason="no need")
+    scene.stores.ledger.cancel(task_id, who="ada", why="no need")
 
     audited = scene.audit()
 

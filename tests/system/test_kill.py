@@ -22,7 +22,7 @@ def test_what_does_not_listen_is_ended_with_its_process_and_its_neighbour_runs_a
         stubborn = leg[handler].enqueue(60.0 if handler == "hold_gil" else 2).id
         wait_until(lambda: stubborn in leg.starts(), timeout_s=30, what="it runs")
 
-        answer = leg.app.cancel(stubborn, reason="it does not listen", kill=True)
+        answer = leg.app.cancel(stubborn, why="it does not listen", kill=True)
         wait_until(lambda: leg.starts()[neighbour] == 2, timeout_s=30, what="the neighbour runs again")
         tell(leg.folder / "witness")
         leg.wait_settled(timeout_s=30)

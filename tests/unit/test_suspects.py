@@ -33,7 +33,7 @@ def suspects(process: Process, count: int, *, name: str = "work") -> list[str]:
     ledger.claim([*ids, company], by=gone.id)
     reaped = ledger.reap(gone.id, Evidence("SIGSEGV", started=dict.fromkeys([*ids, company], 1)))
     assert reaped is not None
-    ledger.cancel(company, reason="it has played its part")
+    ledger.cancel(company, who="ada", why="it has played its part")
     publish(process.stores, [hint for hint in reaped.hints if hint.task_id != company], deadline_s=30.0)
     return ids
 

@@ -101,6 +101,7 @@ def decide(
         bulk = Bulk(
             session.stores(),
             confirm_s=session.settings().times.confirm_s,
+            who=this_person(),
             why=decision.why,
             pace=Pace(options.get("per_s")),
             tally=tally,
@@ -111,7 +112,7 @@ def decide(
             is_whole = True
         finally:
             with ending.held_back():
-                bulk.record(decision.what, who=this_person(), which=dict(decision.which))
+                bulk.record(decision.what, which=dict(decision.which))
                 if not is_whole:
                     session.warn(
                         f"{_told(tally, decision)}; the others are still {decision.before}: the same command goes on "

@@ -22,7 +22,9 @@ from workq.cli.show import Column, answer, in_json, table, write
 from workq.cli.task import each, revive
 from workq.errors import Refused
 from workq.ledger import Which
+from workq.operations import tasks
 from workq.operations.bulk import GROUPS_MAX, Bulk, Tally
+from workq.values.incarnation import this_person
 from workq.values.lane import physical
 from workq.values.task import State, Task
 
@@ -205,7 +207,7 @@ def discard(ctx: click.Context, /, task_ids: tuple[str, ...], is_all: bool, why:
     ledger = session.stores().ledger
 
     def one(task_id: str) -> str:
-        if not ledger.discard_dead([task_id], why=why):
+        if not tasks.discard(session.stores(), task_id, who=this_person(), why=why):
             found = ledger.get(task_id)
             raise Refused(f"no task {task_id}" if found is None else f"it is {found.state}, not dead")
         return "discarded"

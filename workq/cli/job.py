@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,7 +33,7 @@ from workq.jobs.values import (
     JobState,
 )
 from workq.ledger import Unpublished
-from workq.stores import Stores
+from workq.operations import Announce, jobs
 from workq.values import codec
 from workq.values.incarnation import this_person
 from workq.values.plural import counted
@@ -361,7 +361,7 @@ def looks(ledger: Ledger, job_id: str, *, timeout_s: float | None, every_s: floa
 @pass_session
 def pause(session: Session, job_id: str, why: str, is_forced: bool) -> None:
     """Start none of its subtasks until it is resumed. What runs goes on; then it is paused."""
-    _told(session, session.stores().ledger.pause_job(job_id, who=this_person(), why=why, is_forced=is_forced))
+    _told(session, jobs.pause(session.stores(), job_id, who=this_person(), why=why, is_forced=is_forced))
 
 
 @job.command("resume", examples="workq job resume 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f")
@@ -370,12 +370,10 @@ def pause(session: Session, job_id: str, why: str, is_forced: bool) -> None:
 @pass_session
 def resume(session: Session, job_id: str, why: str) -> None:
     """Let a paused job go on; or one whose source has failed, where it was in it."""
-    stores = session.stores()
-    found, hints = stores.ledger.resume_job(job_id, who=this_person(), why=why)
-    _hint(session, stores, hints)
+    found, count = jobs.resume(session.stores(), job_id, who=this_person(), why=why, announce=_announcing(session))
     if found is None:
-        text = f"the job's row is gone: {counted(len(hints), 'subtask')} of it goes on like any other task"
-        answer(session, {"id": job_id, "tasks": len(hints)}, lambda: write(text))
+        text = f"the job's row is gone: {counted(count, 'subtask')} of it goes on like any other task"
+        answer(session, {"id": job_id, "tasks": count}, lambda: write(text))
         return
     _told(session, found)
 
@@ -387,10 +385,8 @@ def resume(session: Session, job_id: str, why: str) -> None:
 @pass_session
 def cancel(session: Session, job_id: str, why: str, is_forced: bool) -> None:
     """Start nothing of it any more, from this moment on. What runs is asked to stop; then it is cancelled."""
-    stores = session.stores()
-    found, hints = stores.ledger.cancel_job(job_id, who=this_person(), why=why, is_forced=is_forced)
-    _hint(session, stores, hints)
-    _told(session, found)
+    stores, announce = session.stores(), _announcing(session)
+    _told(session, jobs.cancel(stores, job_id, who=this_person(), why=why, announce=announce, is_forced=is_forced))
 
 
 @job.command(
@@ -408,10 +404,8 @@ def throttle(ctx: click.Context, job_id: str, rate: float | None, off: bool, why
     if (rate is None) != off:
         raise click.UsageError("--rate and --off: give one of them", ctx)
     session = ctx.ensure_object(Session)
-    stores = session.stores()
-    found, hints = stores.ledger.throttle_job(job_id, rate_max=rate, who=this_person(), why=why)
-    _hint(session, stores, hints)
-    _told(session, found)
+    stores, announce = session.stores(), _announcing(session)
+    _told(session, jobs.throttle(stores, job_id, items_per_s=rate, who=this_person(), why=why, announce=announce))
 
 
 @job.command(
@@ -430,8 +424,9 @@ def throttle(ctx: click.Context, job_id: str, rate: float | None, off: bool, why
     show_default=True,
     help="what becomes of it while another of its name and key has not ended",
 )
+@click.option("--why", default="retried by an operator", show_default=True, metavar="TEXT", help="stored")
 @pass_session
-def retry(session: Session, job_id: str, chunk: int | None, rate: float | None, if_running: str) -> int:
+def retry(session: Session, job_id: str, chunk: int | None, rate: float | None, if_running: str, why: str) -> int:
     """Begin a job over the failed items of one that has ended, with its parameters and what follows its end.
 
     Each item gets a fresh budget of failures. What no subtask could carry is left out. Its dead subtasks are dead no
@@ -441,10 +436,16 @@ def retry(session: Session, job_id: str, chunk: int | None, rate: float | None, 
     stores = session.stores()
 
     def begin() -> Begun:
-        ledger = stores.ledger
-        begun = ledger.retry_job(job_id, chunk=chunk, rate_max=rate, if_running=IfRunning(if_running), hints=None)
-        _hint(session, stores, list(begun.hints))
-        return begun
+        return jobs.retry(
+            stores,
+            job_id,
+            who=this_person(),
+            why=why,
+            announce=_announcing(session),
+            chunk=chunk,
+            items_per_s=rate,
+            if_running=IfRunning(if_running),
+        )
 
     return exits.REFUSED if _begin(session, begin) is None else exits.DONE
 
@@ -553,10 +554,14 @@ def document(found: JobRow) -> dict[str, Any]:
     }
 
 
-def _hint(session: Session, stores: Stores, hints: list[Unpublished]) -> None:
+def _announcing(session: Session) -> Announce:
     """What was let go gets its hints; what cannot be published now, a sweep relays."""
-    if hints:
-        publish(stores, hints, deadline_s=session.settings().times.confirm_s)
+
+    def announce(hints: Sequence[Unpublished]) -> None:
+        if hints:
+            publish(session.stores(), hints, deadline_s=session.settings().times.confirm_s)
+
+    return announce
 
 
 def _told(session: Session, found: JobRow) -> None:

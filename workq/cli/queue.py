@@ -18,6 +18,7 @@ from workq.cli.show import Column, answer, record, table, text_of, write
 from workq.cli.task import cancel_all
 from workq.errors import BrokerUnavailable
 from workq.ledger import Pause, QueueCount, WhichOpen
+from workq.operations import queues
 from workq.values.incarnation import this_person
 from workq.values.lane import is_extra, meant, queue_of
 from workq.values.names import check_delay_s
@@ -120,7 +121,7 @@ def pause(session: Session, name: str, why: str, for_s: float | None) -> None:
 def resume(session: Session, name: str, why: str) -> None:
     """Let a paused queue go on: its workers notice within a second. What is not paused stays so, and is no error."""
     _warn_of_unknown(session, name)
-    is_resumed = session.stores().ledger.resume(name, who=this_person(), why=why)
+    is_resumed = queues.resume(session.stores(), name, who=this_person(), why=why)
     text = "resumed" if is_resumed else "it was not paused"
     answer(session, {"queue": name, "resumed": is_resumed}, lambda: write(text))
 
@@ -213,7 +214,7 @@ def _looked_at(
 def _paused(session: Session, name: str, why: str, for_s: float | None) -> Pause:
     ends_in_s = None if for_s is None else check_delay_s(for_s, "--for")
     _warn_of_unknown(session, name)
-    return session.stores().ledger.pause(name, who=this_person(), why=why, for_s=ends_in_s)
+    return queues.pause(session.stores(), name, who=this_person(), why=why, for_s=ends_in_s)
 
 
 def _running(ledger: Ledger, name: str) -> int:

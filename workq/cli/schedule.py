@@ -14,6 +14,7 @@ from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, table, text_of, write
 from workq.errors import NotFound
 from workq.ledger import ScheduleRow
+from workq.operations import schedules
 from workq.schedules.tick import now_as_task
 from workq.values import codec
 from workq.values.incarnation import this_person
@@ -84,7 +85,7 @@ def run(session: Session, name: str) -> None:
 @pass_session
 def pause(session: Session, name: str, why: str) -> None:
     """Let a schedule not tick until it is resumed. What has become a task already stays one."""
-    session.stores().ledger.pause_schedule(name, who=this_person(), why=why)
+    schedules.pause(session.stores(), name, who=this_person(), why=why)
     answer(session, {"schedule": name, "paused": True}, lambda: write("paused until it is resumed"))
 
 
@@ -94,17 +95,18 @@ def pause(session: Session, name: str, why: str) -> None:
 @pass_session
 def resume(session: Session, name: str, why: str) -> None:
     """Let a paused schedule tick again, from now on: what it would have ticked meanwhile is left out."""
-    is_resumed = session.stores().ledger.resume_schedule(name, who=this_person(), why=why)
+    is_resumed = schedules.resume(session.stores(), name, who=this_person(), why=why)
     text = "resumed" if is_resumed else "it was not paused"
     answer(session, {"schedule": name, "resumed": is_resumed}, lambda: write(text))
 
 
 @schedule.command("rm", examples="workq schedule rm nightly")
 @click.argument("name", type=ScheduleName(), metavar="NAME")
+@click.option("--why", default="removed by an operator", show_default=True, metavar="TEXT", help="stored")
 @pass_session
-def rm(session: Session, name: str) -> None:
+def rm(session: Session, name: str, why: str) -> None:
     """Forget a schedule that no application declares any more; a worker that does writes it again when it starts."""
-    if not session.stores().ledger.unschedule(name, who=this_person()):
+    if not schedules.remove(session.stores(), name, who=this_person(), why=why):
         raise _unknown(name)
     answer(session, {"schedule": name, "removed": True}, lambda: write("removed"))
 

@@ -20,19 +20,20 @@ from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, clean, line, record, table, text_of, write
 from workq.enqueue.relay import publish
 from workq.errors import NotFound, Refused, WorkqError
-from workq.handlers.handler import seconds_until
 from workq.ledger import Unpublished, WhichOpen
 from workq.ledger.positions import is_behind
+from workq.operations import Announce, tasks
 from workq.stores import Stores
 from workq.values.certificate import Certificate
 from workq.values.codec import is_task_id
+from workq.values.incarnation import this_person
 from workq.values.lane import physical
 from workq.values.names import check_delay_s
 from workq.values.plural import counted
 from workq.values.task import SETTLED, Event, OnCrash, Priority, State, Task
 
 if TYPE_CHECKING:
-    from workq.ledger.sql import Ledger
+    pass
 
 
 _LOOK_EVERY_S = 0.2
@@ -236,8 +237,12 @@ def cancel(
         return cancel_all(session, which, what="task cancel", why=why, options=options)
     if state or any(filters.values()) or any(options.values()):
         raise click.UsageError("filters, --rate, --yes and --dry-run belong to --all", ctx)
-    ledger = session.stores().ledger
-    return each(session, ids_of(task_ids), lambda task_id: ledger.cancel(task_id, reason=why, kills=kill).value)
+    stores, who = session.stores(), this_person()
+
+    def one(task_id: str) -> str:
+        return tasks.cancel(stores, task_id, who=who, why=why, kills=kill).value
+
+    return each(session, ids_of(task_ids), one)
 
 
 def cancel_all(session: Session, which: WhichOpen, *, what: str, why: str, options: Mapping[str, Any]) -> int:
@@ -279,10 +284,10 @@ def reschedule(
     """
     if (delay_s is not None) + (at is not None) + is_now != 1:
         raise click.UsageError("--in, --at and --now: give one of them")
-    wait_s = check_delay_s(delay_s or 0.0, "--in") if at is None else seconds_until(at)
+    when = tasks.due(delay_s=None if at else check_delay_s(delay_s or 0.0, "--in"), at=at)
 
-    def one(ledger: Ledger, task_id: str) -> Unpublished:
-        return ledger.reschedule(task_id, delay_s=wait_s, why=why, at=at)
+    def one(stores: Stores, announce: Announce, task_id: str) -> Unpublished:
+        return tasks.reschedule(stores, task_id, when, who=this_person(), why=why, announce=announce)
 
     return _hint_each(session, ids_of(task_ids), one)
 
@@ -303,23 +308,19 @@ def retry(session: Session, task_ids: tuple[str, ...], why: str) -> int:
 def revive(session: Session, task_ids: Iterable[str], *, why: str, only: State | None = None) -> int:
     """Revive tasks one by one and publish their hints; answers the exit status."""
 
-    def one(ledger: Ledger, task_id: str) -> Unpublished:
-        if only is not None:
-            found = ledger.get(task_id)
-            if found is not None and found.state is not only:
-                raise Refused(f"it is {found.state}, not {only}")
-        return ledger.revive(task_id, why=why)
+    def one(stores: Stores, announce: Announce, task_id: str) -> Unpublished:
+        return tasks.revive(stores, task_id, who=this_person(), why=why, announce=announce, only=only)
 
     return _hint_each(session, task_ids, one)
 
 
-def _hint_each(session: Session, task_ids: Iterable[str], act: Callable[[Ledger, str], Unpublished]) -> int:
+def _hint_each(session: Session, task_ids: Iterable[str], act: Callable[[Stores, Announce, str], Unpublished]) -> int:
     """Do what makes a task need a new hint, one by one, and publish the hints, some at a time."""
     stores = session.stores()
     unhinted: list[Unpublished] = []
 
     def one(task_id: str) -> str:
-        unhinted.append(row := act(stores.ledger, task_id))
+        row = act(stores, unhinted.extend, task_id)
         if len(unhinted) >= _HINTS_AT_ONCE:
             _publish(session, stores, unhinted)
         return "ready" if row.delay_s <= 0.0 else "waiting"

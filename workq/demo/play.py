@@ -26,9 +26,11 @@ from workq.demo.kill import Killed, kill_one
 from workq.demo.stage import folder_for, private_servers, working, write_settings
 from workq.demo.versions import CHUNK, NEW, OLD, UNREADABLE, alias, make_unreadable, mend, point
 from workq.demo.watch import STALL_S, GaveUp, Watch
-from workq.jobs.values import JOB_ENDED, SPLIT, IfRunning, JobRow, JobState
+from workq.jobs.values import JOB_ENDED, SPLIT, JobRow, JobState
 from workq.lab.environment import only_workq_variables
 from workq.ledger.migrate import migrate
+from workq.operations import jobs
+from workq.values.incarnation import this_person
 from workq.values.task import State, Task
 
 if TYPE_CHECKING:
@@ -327,9 +329,10 @@ class _Run:
         watch = self._watch
         mend(watch.folder)
         watch.moved()
-        self._job_id = self._wq.producer.retry_job(
-            self._job_id, chunk=None, rate_max=None, if_running=IfRunning.REFUSE
-        ).id
+        again = jobs.retry(
+            self._wq.stores, self._job_id, who=this_person(), why="mended", announce=self._wq.producer.relay.offer
+        )
+        self._job_id = again.id
         watch.until(lambda: self._row().state in JOB_ENDED)
         found = self._row()
         self._seen.mended = found.succeeded

@@ -23,7 +23,7 @@ from workq.broker import Broker
 from workq.enqueue.group_commit import Gather
 from workq.enqueue.relay import BEHIND_MAX, Relay, hints_of
 from workq.errors import Refused, Unavailable
-from workq.jobs.values import Begun, IfRunning, NewJob
+from workq.jobs.values import Begun, NewJob
 from workq.ledger import HintRows, Unpublished
 from workq.stores import Stores
 from workq.values.failpoints import reach
@@ -130,13 +130,6 @@ class Producer:
                 "this handler is inside of its transaction(), which may still be rolled back: begin the job before it"
             )
         return self._begun(self._stores.ledger.begin_job(job, hints=self._hint_rows()))
-
-    def retry_job(self, job_id: str, *, chunk: int | None, rate_max: float | None, if_running: IfRunning) -> Begun:
-        """Begin a job over the failed items of another, and see to the hint."""
-        ledger = self._stores.ledger
-        return self._begun(
-            ledger.retry_job(job_id, chunk=chunk, rate_max=rate_max, if_running=if_running, hints=self._hint_rows())
-        )
 
     def _hint_rows(self) -> HintRows | None:
         return partial(hint_rows, self._stores.broker) if self._stores.broker.is_transactional else None

@@ -75,7 +75,7 @@ class Grouping(Deciding):
         query = select(c.id).where(*self._which(which), *rest).order_by(c.id).limit(limit)
         return self.database.ask(lambda tx: list(tx.execute(query).scalars()))
 
-    def revive_dead(self, task_ids: Sequence[str], *, why: str) -> tuple[list[Unpublished], dict[str, str]]:
+    def revive_dead(self, task_ids: Sequence[str], *, who: str, why: str) -> tuple[list[Unpublished], dict[str, str]]:
         """As `revive`, of many that are dead, in one transaction; answers the hints, and by id why another is not.
 
         What is not dead any more is in neither: somebody was faster. Repeatable.
@@ -95,7 +95,8 @@ class Grouping(Deciding):
                 ids = [row.id for row in alone]
                 mine = update(t).where(t.c.id.in_(ids), guarded(t.c.state, State.DEAD))
                 tx.execute(mine.values(self.revived()))
-                self.append(tx, "revived", {"why": codec.storable(why, characters_max=REASON_MAX)}, task_ids=ids)
+                said = {"who": who, "why": codec.storable(why, characters_max=REASON_MAX)}
+                self.append(tx, "revived", said, task_ids=ids)
             in_order = sorted(alone, key=lambda row: (row.order_key or "", row.id))
             hints = [
                 Unpublished(row.id, row.queue, row.attempt, self.in_line(tx, row.id, row.order_key)) for row in in_order
@@ -105,12 +106,12 @@ class Grouping(Deciding):
         hints, keyed = self.database.run(send_back)
         for task_id in keyed:  # the unique constraint decides for each by itself whether its key is free
             try:
-                hints.append(self.revive_from(task_id, State.DEAD, why=why))
+                hints.append(self.revive_from(task_id, State.DEAD, who=who, why=why))
             except (Refused, NotFound) as error:
                 refused[task_id] = str(error)
         return hints, refused
 
-    def discard_dead(self, task_ids: Sequence[str], *, why: str) -> list[str]:
+    def discard_dead(self, task_ids: Sequence[str], *, who: str, why: str) -> list[str]:
         """Dead tasks that nobody wants back: cancelled, as `discarded`. Answers which were. Repeatable."""
         t, now = self.database.tables.task, self.database.now
         locked = self._still_dead(task_ids, t.c.id)
@@ -121,7 +122,7 @@ class Grouping(Deciding):
             if ids:
                 mine = update(t).where(t.c.id.in_(ids), guarded(t.c.state, State.DEAD))
                 tx.execute(mine.values(state=State.CANCELLED, reason=reason, settled_at=now(), fingerprint=None))
-                self.append(tx, "cancelled", {"reason": reason}, task_ids=ids)
+                self.append(tx, "cancelled", {"reason": reason, "who": who}, task_ids=ids)
             return ids
 
         return self.database.run(discard)

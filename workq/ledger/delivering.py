@@ -39,6 +39,7 @@ from sqlalchemy.types import Float
 from workq.ledger import Settled, Unpublished, permits, telling
 from workq.ledger.among import among, as_text, in_order
 from workq.ledger.endpoints import options_in, rests_until
+from workq.ledger.events import BY_ITSELF
 from workq.ledger.noticing import Noticing
 from workq.ledger.positions import NEVER_S
 from workq.ledger.sqltime import Instant, instant, unread
@@ -68,7 +69,6 @@ REST_MAX_S: Final = 3600.0
 DISABLED_AFTER_S: Final = 5 * 86_400.0
 DISABLED_AFTER: Final = 20
 """Nothing has arrived for so long, and so many attempts have failed in a row: it is disabled."""
-BY_ITSELF: Final = "workq"
 """Who has disabled an endpoint, where no person has."""
 WARNED_AT: Final = (90, 70, 50)
 """Percent of both of that: operators are told."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection, insert
 
@@ -11,6 +11,8 @@ from workq.ledger.database import Database
 from workq.values import codec
 
 DETAIL_MAX_BYTES = 1 << 20
+BY_ITSELF: Final = "workq"
+"""Who has decided, where no person has."""
 
 
 class Appending:

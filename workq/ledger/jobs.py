@@ -11,7 +11,7 @@ whoever asked for it, and otherwise by a sweep.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -38,6 +38,7 @@ from workq.jobs.values import (
 from workq.ledger import HintRows, Unpublished
 from workq.ledger.among import among, in_order
 from workq.ledger.counting import Change, JobLock, Rest, Wishes, too_many
+from workq.ledger.events import BY_ITSELF
 from workq.ledger.positions import NEVER_S
 from workq.ledger.settling import REASON_MAX
 from workq.ledger.showing import Showing
@@ -52,8 +53,11 @@ class Running(Tending, Showing):
 
     # -- begin
 
-    def begin_job(self, job: NewJob, *, hints: HintRows | None = None) -> Begun:
-        """Record a job with the task that splits it, in one transaction; or answer the one that has not ended."""
+    def begin_job(self, job: NewJob, *, hints: HintRows | None = None, said: Mapping[str, str] | None = None) -> Begun:
+        """Record a job with the task that splits it, in one transaction; or answer the one that has not ended.
+
+        `said`: who wants the failed items of another job run again, and why.
+        """
         cancelled: list[Unpublished] = []
 
         def write(tx: Connection) -> Begun:
@@ -75,7 +79,7 @@ class Running(Tending, Showing):
             if other is not None and job.if_running is IfRunning.JOIN:
                 return Begun(other, False)
             if job.options.failed_of is not None:
-                self._begin_retry(tx, job.options.failed_of, by=job.id)
+                self._begin_retry(tx, job.options.failed_of, by=job.id, said=said or {})
             self._insert_job(tx, job, waits=other is not None, hints=hints)
             is_hinted = other is not None or hints is not None
             return Begun(job.id, True, () if is_hinted else (Unpublished(job.splitter.id, job.splitter.queue, 0, 0.0),))
@@ -87,7 +91,7 @@ class Running(Tending, Showing):
         if begun.created and job.if_running is IfRunning.REPLACE:
             for other in self._before(job):
                 with suppress(Refused):  # it has just ended by itself
-                    cancelled += self.cancel_job(other, who="workq", why=f"replaced by job {job.id}")[1]
+                    cancelled += self.cancel_job(other, who=BY_ITSELF, why=f"replaced by job {job.id}")[1]
         return replace(begun, hints=(*begun.hints, *cancelled))
 
     def _check_outer(self, tx: Connection, job_id: str) -> None:
@@ -146,7 +150,15 @@ class Running(Tending, Showing):
         self._insert(tx, [splitter], None if waits else hints)
 
     def retry_job(
-        self, job_id: str, *, chunk: int | None, rate_max: float | None, if_running: IfRunning, hints: HintRows | None
+        self,
+        job_id: str,
+        *,
+        chunk: int | None,
+        rate_max: float | None,
+        if_running: IfRunning,
+        who: str,
+        why: str,
+        hints: HintRows | None,
     ) -> Begun:
         """Begin a job over the failed items of one that has ended, with its parameters, and what follows its end.
 
@@ -182,9 +194,9 @@ class Running(Tending, Showing):
             rate_max=rate_max,
             if_running=if_running,
         )
-        return self.begin_job(again, hints=hints)
+        return self.begin_job(again, hints=hints, said={"who": who, "why": why})
 
-    def _begin_retry(self, tx: Connection, job_id: str, *, by: str) -> None:
+    def _begin_retry(self, tx: Connection, job_id: str, *, by: str, said: Mapping[str, str]) -> None:
         """Note in a job that another runs its failed items again; of two that want to, one does.
 
         One that was cancelled or has failed itself left some of them undone: there may be another.
@@ -198,6 +210,7 @@ class Running(Tending, Showing):
                 raise Refused(_retried(job_id, other, state))
         options = encoded(replace(old.options, retried_by=by))
         tx.execute(update(j).where(j.c.id == job_id).values(options=options))
+        self.append(tx, "job", {"job": job_id, "what": "retried", "by": by, **said})
 
     # -- split
 

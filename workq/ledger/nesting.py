@@ -10,11 +10,13 @@ the other's subtasks are withdrawn, which a sweep repeats.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 
 from workq.errors import NotFound, Refused
 from workq.jobs.values import JOB_ENDED, JOB_PAUSES, JOB_UNWANTED, Begun, JobRow, JobState, NewJob
 from workq.ledger import HintRows, Unpublished
+from workq.ledger.events import BY_ITSELF
 from workq.ledger.jobs import Running
 
 _OPEN = tuple(state for state in JobState if state not in JOB_ENDED)
@@ -25,7 +27,7 @@ _MOST = 10_000
 class Nesting(Running):
     """The part of the ledger that keeps nested jobs together."""
 
-    def begin_job(self, job: NewJob, *, hints: HintRows | None = None) -> Begun:
+    def begin_job(self, job: NewJob, *, hints: HintRows | None = None, said: Mapping[str, str] | None = None) -> Begun:
         """Record a job with the task that reads its source, in one transaction. Repeatable.
 
         While another of its name and key has not ended, `job.if_running` says what becomes of it.
@@ -33,7 +35,7 @@ class Nesting(Running):
         Raises:
             Refused: the other one has not ended, and this one was to be refused then.
         """
-        begun = super().begin_job(job, hints=hints)
+        begun = super().begin_job(job, hints=hints, said=said)
         outer = None if job.parent_id is None or not begun.created else self.job(job.parent_id)
         if outer is not None and outer.state in JOB_PAUSES:
             self.pause_job(begun.id, who=outer.who or "", why=outer.why or "")
@@ -81,7 +83,7 @@ class Nesting(Running):
         job = self.job(job_id)
         if job is None or job.state not in JOB_UNWANTED:
             return hints
-        return hints + self._cancel_nested(job_id, who="workq", why=f"it is nested in job {job_id}", is_forced=False)
+        return hints + self._cancel_nested(job_id, who=BY_ITSELF, why=f"it is nested in job {job_id}", is_forced=False)
 
     def _cancel_nested(self, job_id: str, *, who: str, why: str, is_forced: bool) -> list[Unpublished]:
         hints: list[Unpublished] = []

@@ -30,7 +30,7 @@ class Deciding(Appending):
 
     reserved_s: float = RESERVED_S
 
-    def cancel(self, task_id: str, *, reason: str, kills: bool = False) -> CancelAnswer:
+    def cancel(self, task_id: str, *, who: str, why: str, kills: bool = False) -> CancelAnswer:
         """Cancel at once what does not run; ask it of what runs. NotFound when there is no such task.
 
         `kills`: the process of an attempt that runs is to be killed (see `kills`). Repeatable.
@@ -38,7 +38,7 @@ class Deciding(Appending):
         if not codec.is_task_id(task_id):
             raise _unknown(task_id)
         t, now = self.database.tables.task, self.database.now
-        kept = _kept(reason, REASON_MAX)
+        kept, by = _kept(why, REASON_MAX), _kept(who, REASON_MAX)
 
         def decide(tx: Connection) -> CancelAnswer | None:
             at_once = tx.execute(
@@ -47,7 +47,7 @@ class Deciding(Appending):
                 .values(state=State.CANCELLED, reason=kept, settled_at=now(), live_key=None)
             ).rowcount
             if at_once:
-                self.append(tx, "cancelled", {"reason": kept}, task_ids=[task_id])
+                self.append(tx, "cancelled", {"reason": kept, "who": by}, task_ids=[task_id])
                 return CancelAnswer.CANCELLED
             asked = tx.execute(
                 update(t)
@@ -57,7 +57,7 @@ class Deciding(Appending):
             is_killed = kills and self._condemn(tx, task_id)
             if asked or is_killed:
                 by_force = {"kill": True} if is_killed else {}
-                self.append(tx, "cancelled", {"reason": kept, "asked": True, **by_force}, task_ids=[task_id])
+                self.append(tx, "cancelled", {"reason": kept, "who": by, "asked": True, **by_force}, task_ids=[task_id])
                 return CancelAnswer.REQUESTED
             state = tx.execute(select(t.c.state).where(t.c.id == task_id)).scalar()
             if state is None:
@@ -94,7 +94,9 @@ class Deciding(Appending):
         query = select(k.c.task_id, k.c.attempt).where(k.c.worker.in_(workers)).order_by(k.c.attempt)
         return {row.task_id: row.attempt for row in self.database.ask(lambda tx: tx.execute(query).all())}
 
-    def reschedule(self, task_id: str, *, delay_s: float, why: str, at: datetime | None = None) -> Unpublished:
+    def reschedule(
+        self, task_id: str, *, delay_s: float, who: str, why: str, at: datetime | None = None
+    ) -> Unpublished:
         """Let a task that does not run be due in `delay_s` seconds, whatever it waited for. Answers its new hint.
 
         `at`: the instant to which these seconds lead, where a person has named one: it is due exactly then.
@@ -140,21 +142,21 @@ class Deciding(Appending):
                         raise Refused(f"task {task_id} expires before, at {row.expires_at:%Y-%m-%dT%H:%M:%SZ}")
                     return None
                 raise Refused(f"task {task_id} is {row.state}; only ready and waiting tasks are rescheduled")
-            self.append(tx, "rescheduled", {"why": _kept(why), "delay_s": delay_s}, task_ids=[task_id])
+            self.append(tx, "rescheduled", {**_said(who, why), "delay_s": delay_s}, task_ids=[task_id])
             return Unpublished(task_id, row.queue, row.attempt, delay_s)
 
         while (moved := self.database.run(move)) is None:
             continue  # it was handed back or reaped between two of our statements
         return moved
 
-    def revive(self, task_id: str, *, why: str) -> Unpublished:
+    def revive(self, task_id: str, *, who: str, why: str) -> Unpublished:
         """Send a dead or cancelled task back to ready with fresh budgets; it does not expire any more.
 
         Raises NotFound or Refused.
         """
-        return self.revive_from(task_id, State.DEAD, State.CANCELLED, why=why)
+        return self.revive_from(task_id, State.DEAD, State.CANCELLED, who=who, why=why)
 
-    def revive_from(self, task_id: str, *states: State, why: str) -> Unpublished:
+    def revive_from(self, task_id: str, *states: State, who: str, why: str) -> Unpublished:
         """As `revive`, of a task that is in one of these states."""
         if not codec.is_task_id(task_id):
             raise _unknown(task_id)
@@ -191,7 +193,7 @@ class Deciding(Appending):
                 if tries > 1 and row.state in CLAIMABLE:  # the answer of our first try was lost: it stands
                     return Unpublished(task_id, row.queue, row.attempt, 0.0)
                 raise Refused(f"task {task_id} is {row.state}; only {' and '.join(states)} tasks are revived")
-            self.append(tx, "revived", {"why": _kept(why)}, task_ids=[task_id])
+            self.append(tx, "revived", _said(who, why), task_ids=[task_id])
             if row.limit_key is not None:
                 parked.forget(tx, self.database, row.limit_key, task_id)
             return Unpublished(task_id, row.queue, row.attempt, self.in_line(tx, task_id, row.order_key))
@@ -245,6 +247,10 @@ def told_of_job(task_id: str, job_id: str) -> str:
 
 def _kept(text: str, characters_max: int = ERROR_MAX) -> str:
     return codec.storable(text, characters_max=characters_max)
+
+
+def _said(who: str, why: str) -> dict[str, str]:
+    return {"who": _kept(who, REASON_MAX), "why": _kept(why)}
 
 
 def _unknown(task_id: str) -> NotFound:

@@ -67,14 +67,14 @@ class Scheduling(Recording, Appending):
         except IntegrityError:  # somebody else has just scheduled the same: its row is there now
             return self.database.run(write)
 
-    def unschedule(self, name: str, *, who: str) -> bool:
+    def unschedule(self, name: str, *, who: str, why: str) -> bool:
         """Let it tick no more; False when there is none of that name. What has become a task stays one."""
         s = self.database.tables.schedule
 
         def remove(tx: Connection) -> bool:
             if not tx.execute(delete(s).where(s.c.name == name)).rowcount:
                 return False
-            self.append(tx, "unscheduled", {"schedule": name, "who": who})
+            self.append(tx, "unscheduled", {"schedule": name, "who": who, "why": why})
             return True
 
         return self.database.run(remove)

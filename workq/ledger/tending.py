@@ -40,6 +40,7 @@ from workq.ledger import PrunedJobs, Settled, Unpublished
 from workq.ledger.among import among, in_order
 from workq.ledger.counting import Change, JobLock, Rest, Wishes
 from workq.ledger.database import Database
+from workq.ledger.events import BY_ITSELF
 from workq.ledger.positions import NEVER_S
 from workq.ledger.repair import RESERVED_S
 from workq.ledger.settling import Settling
@@ -246,7 +247,7 @@ class Tending(Withdrawing, Settling):
             if start and monotonic() > until:
                 break
             waits, _ = self.cancel_all(
-                found[start : start + AT_ONCE], states=(*CLAIMABLE, State.RUNNING), reason=reason
+                found[start : start + AT_ONCE], states=(*CLAIMABLE, State.RUNNING), who=BY_ITSELF, why=reason
             )
             _, wishes = self.tally(job_id, waits)
             wishes.withdraw.clear()  # that is what we do

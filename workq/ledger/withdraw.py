@@ -56,7 +56,7 @@ class Withdrawing(Appending):
         return list(dict.fromkeys(self.database.ask(look)))
 
     def cancel_all(
-        self, task_ids: Sequence[str], *, states: Collection[State], reason: str
+        self, task_ids: Sequence[str], *, states: Collection[State], who: str, why: str
     ) -> tuple[list[str], list[str]]:
         """As `cancel`, of many that are in one of these states, in one transaction.
 
@@ -67,7 +67,7 @@ class Withdrawing(Appending):
         chosen = _chosen(states)
         if not ids or not chosen:
             return [], []
-        kept = codec.storable(reason, characters_max=REASON_MAX)
+        kept = codec.storable(why, characters_max=REASON_MAX)
         locked = (
             select(t.c.id, t.c.state, t.c.cancel_requested_at)
             .where(t.c.id.in_(ids), guarded(t.c.state, *chosen))
@@ -82,11 +82,11 @@ class Withdrawing(Appending):
             if waits:
                 mine = update(t).where(t.c.id.in_(waits), guarded(t.c.state, *CLAIMABLE))
                 tx.execute(mine.values(state=State.CANCELLED, reason=kept, settled_at=now(), live_key=None))
-                self.append(tx, "cancelled", {"reason": kept}, task_ids=waits)
+                self.append(tx, "cancelled", {"reason": kept, "who": who}, task_ids=waits)
             if runs:
                 mine = update(t).where(t.c.id.in_(runs), guarded(t.c.state, State.RUNNING))
                 tx.execute(mine.values(cancel_requested_at=now(), reason=kept))
-                self.append(tx, "cancelled", {"reason": kept, "asked": True}, task_ids=runs)
+                self.append(tx, "cancelled", {"reason": kept, "who": who, "asked": True}, task_ids=runs)
             return waits, runs
 
         return self.database.run(decide)

@@ -80,6 +80,7 @@ class Bulk:
         stores: Stores,
         *,
         confirm_s: float,
+        who: str,
         why: str,
         pace: Pace,
         tally: Tally,
@@ -89,6 +90,7 @@ class Bulk:
         self._stores = stores
         self._ledger: Ledger = stores.ledger
         self._confirm_s = confirm_s
+        self._who = who
         self._why = why
         self._pace = pace
         self._held_back = held_back
@@ -120,7 +122,7 @@ class Bulk:
         """Cancel all of these as discarded."""
         for page in self._pages(which):
             with self._held_back():
-                self.tally.done += len(self._ledger.discard_dead(page, why=self._why))
+                self.tally.done += len(self._ledger.discard_dead(page, who=self._who, why=self._why))
 
     def cancel(self, which: WhichOpen) -> None:
         """Cancel all of these that are enqueued now; ask those that run."""
@@ -130,15 +132,15 @@ class Bulk:
                 page = found[start : start + self._pace.page]
                 self._pace.wait(len(page))
                 with self._held_back():
-                    cancelled, asked = self._ledger.cancel_all(page, states=which.states, reason=self._why)
+                    cancelled, asked = self._ledger.cancel_all(page, states=which.states, who=self._who, why=self._why)
                     self.tally.done += len(cancelled)
                     self.tally.asked += len(asked)
 
-    def record(self, what: str, *, who: str, which: dict[str, Any]) -> None:
+    def record(self, what: str, *, which: dict[str, Any]) -> None:
         """Note in the ledger what this run has done so far, if anything."""
         if self.tally.done or self.tally.asked:
             tasks = self.tally.done + self.tally.asked
-            detail = {"who": who, "what": what, "why": self._why, "which": which, "tasks": tasks}
+            detail = {"who": self._who, "what": what, "why": self._why, "which": which, "tasks": tasks}
             self._ledger.note("manual", detail=detail)
 
     def _pages(self, which: Which) -> Iterator[Sequence[str]]:
@@ -151,7 +153,7 @@ class Bulk:
     def _send_back(self, page: Sequence[str]) -> list[str]:
         """Answers those that were."""
         with self._held_back():
-            hints, refused = self._ledger.revive_dead(page, why=self._why)
+            hints, refused = self._ledger.revive_dead(page, who=self._who, why=self._why)
             self.tally.done += len(hints)
             self.tally.unconfirmed += len(hints)
             self.tally.refused |= refused

@@ -219,22 +219,24 @@ class Endpoints:
             count += 1
         return count
 
-    def disable(self, endpoint_id: str, *, why: str = "disabled by a person") -> Endpoint:
+    def disable(self, endpoint_id: str, *, why: str = "disabled by a person", who: str | None = None) -> Endpoint:
         """Send nothing there any more, from now on. What is open, and what is sent meanwhile, is held.
 
         Raises:
             NotFound: there is none of that id.
         """
-        self._app.existing.ledger.disable_endpoint(check_endpoint_id(endpoint_id), who=this_person(), why=why)
+        by = who or this_person()
+        self._app.existing.ledger.disable_endpoint(check_endpoint_id(endpoint_id), who=by, why=why)
         return self.get(endpoint_id)
 
-    def enable(self, endpoint_id: str, *, why: str = "enabled by a person") -> int:
+    def enable(self, endpoint_id: str, *, why: str = "enabled by a person", who: str | None = None) -> int:
         """Send there again, from now on; answers how many deliveries are held: `release` them, or `discard` them.
 
         Raises:
             NotFound: there is none of that id.
         """
-        return self._app.existing.ledger.enable_endpoint(check_endpoint_id(endpoint_id), who=this_person(), why=why)
+        by = who or this_person()
+        return self._app.existing.ledger.enable_endpoint(check_endpoint_id(endpoint_id), who=by, why=why)
 
     def held(self, endpoint_id: str) -> int:
         """How many deliveries are held."""

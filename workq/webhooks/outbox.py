@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from workq.errors import ConfigError, MissingExtra, NotFound, Refused
 from workq.ledger.positions import is_behind
 from workq.values import codec
+from workq.values.incarnation import this_person
 from workq.values.names import check_delay_s
 from workq.values.task import State
 from workq.webhooks.backoff import THROTTLED_MIN_S
@@ -193,7 +194,7 @@ class Outbox:
         if not dry_run:
             ledger.want_delivery(found.id)  # first: it may be sent as soon as it is due
             try:
-                hint = ledger.reschedule(found.task_id, delay_s=0.0, why="retried by a person")
+                hint = ledger.reschedule(found.task_id, delay_s=0.0, who=this_person(), why="retried by a person")
             except Refused:
                 pass  # it runs, or it is not its turn
             else:

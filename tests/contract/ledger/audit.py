@@ -23,7 +23,7 @@ class AuditContract(Steps):
         running = [claim.task_id for claim in ledger.claim(self.record(ledger, 5), by=worker.id)]
         settled, gone = self.run_one(ledger, worker), self.record(ledger, 1)
         self.settle(ledger, settled, Done(None))
-        ledger.cancel(gone[0], reason="no need")
+        ledger.cancel(gone[0], who="ada", why="no need")
         elsewhere = self.record(ledger, 2, queue="other")
 
         def pages(*, is_running: bool, limit: int) -> list[str]:

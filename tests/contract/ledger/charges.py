@@ -23,7 +23,7 @@ class ChargesContract(Steps):
         self.settle(ledger, done, Done(None))
         self.settle(ledger, again, HandedBack())
         [second] = ledger.claim([again.task_id], by=worker.id)
-        ledger.cancel(cancelled.task_id, reason="no need")
+        ledger.cancel(cancelled.task_id, who="ada", why="no need")
 
         hints = ledger.return_forgotten({**word, theirs.task_id: theirs.token}, by=worker.id)
         repeated = ledger.return_forgotten(word, by=worker.id)
@@ -173,7 +173,7 @@ class ChargesContract(Steps):
         ledger.claim([suspect], by=worker.id)
         ledger.reap(worker.id, Evidence("SIGSEGV", started={suspect: 2}))
 
-        ledger.revive(suspect, why="its bug is fixed")
+        ledger.revive(suspect, who="ada", why="its bug is fixed")
 
         [again] = self.claim_elsewhere(ledger, [suspect])
         assert (again.is_suspect, again.crashes) == (False, 0)

@@ -58,7 +58,7 @@ class ClaimContract(Steps):
         for claim, name in zip(claims[1:], ["done", "dead", "cancelled"], strict=False):
             self.settle(ledger, claim, OUTCOMES[name])
         [cancelled] = self.record(ledger)
-        ledger.cancel(cancelled, reason="why")
+        ledger.cancel(cancelled, who="ada", why="why")
 
         ids = [*(claim.task_id for claim in claims), cancelled, codec.new_task_id()]
 

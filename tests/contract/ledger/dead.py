@@ -77,7 +77,7 @@ class DeadContract(Steps):
 
         counted = ledger.revivable_count(EVERYONE), ledger.revivable_count(Which(ids=ids[:3]))
         apart = [ledger.dead_count(Which(of_job=one)) for one in (None, False, True)]
-        hints, refused = ledger.revive_dead(ids, why="?")
+        hints, refused = ledger.revive_dead(ids, who="ada", why="?")
 
         assert counted == (3, 3)
         assert apart == [6, 5, 1]
@@ -91,7 +91,7 @@ class DeadContract(Steps):
         mail = self.kill(ledger, worker, 1, queue="mail")
         named = self.kill(ledger, worker, 1, name="refund")
         cancelled = self.record(ledger)[0]
-        ledger.cancel(cancelled, reason="not needed")
+        ledger.cancel(cancelled, who="ada", why="not needed")
         group = fingerprint("refund", REASON, "boom")
 
         found = {
@@ -147,8 +147,8 @@ class DeadContract(Steps):
         ids = self.kill(ledger, worker, 3)
         [done] = self.record(ledger)
 
-        hints, refused = ledger.revive_dead([*ids, done, "no id"], why="the bank is back")
-        again = ledger.revive_dead(ids, why="once more")
+        hints, refused = ledger.revive_dead([*ids, done, "no id"], who="ada", why="the bank is back")
+        again = ledger.revive_dead(ids, who="ada", why="once more")
 
         assert sorted(hint.task_id for hint in hints) == ids
         assert refused == {}
@@ -170,7 +170,7 @@ class DeadContract(Steps):
         [plain] = self.kill(ledger, worker, 1)
         self.record(ledger, key="k")
 
-        hints, refused = ledger.revive_dead([keyed, free, plain], why="again")
+        hints, refused = ledger.revive_dead([keyed, free, plain], who="ada", why="again")
 
         assert sorted(hint.task_id for hint in hints) == sorted([free, plain])
         assert list(refused) == [keyed]
@@ -180,9 +180,9 @@ class DeadContract(Steps):
     def test_several_at_once_send_each_of_them_back_once(self, ledger: Ledger, worker: Incarnation) -> None:
         ids = self.kill(ledger, worker, 40)
 
-        answers = at_once(4, lambda _: ledger.revive_dead(ids, why="again"))
+        answers = at_once(4, lambda _: ledger.revive_dead(ids, who="ada", why="again"))
         hints = [hint.task_id for hinted, _ in answers for hint in hinted]
-        hints += [hint.task_id for hint in ledger.revive_dead(ids, why="the rest")[0]]
+        hints += [hint.task_id for hint in ledger.revive_dead(ids, who="ada", why="the rest")[0]]
 
         assert Counter(hints) == Counter(ids)
         assert all(self.kinds(ledger, task_id).count("revived") == 1 for task_id in ids)
@@ -193,8 +193,8 @@ class DeadContract(Steps):
         ids = self.kill(ledger, worker, 2)
         running = self.run_one(ledger, worker)
 
-        discarded = ledger.discard_dead([*ids, running.task_id], why="withdrawn")
-        again = ledger.discard_dead(ids, why="withdrawn")
+        discarded = ledger.discard_dead([*ids, running.task_id], who="ada", why="withdrawn")
+        again = ledger.discard_dead(ids, who="ada", why="withdrawn")
 
         assert (sorted(discarded), again) == (ids, [])
         for task_id in ids:
@@ -205,7 +205,7 @@ class DeadContract(Steps):
             assert self.row(database, task_id).fingerprint is None
         assert self.state(ledger, running.task_id) is State.RUNNING
         assert ledger.dead_count(EVERYONE) == 0
-        assert ledger.revive(ids[0], why="after all").task_id == ids[0]
+        assert ledger.revive(ids[0], who="ada", why="after all").task_id == ids[0]
 
     def test_one_that_is_discarded_and_sent_back_at_once_is_one_of_both(
         self, ledger: Ledger, worker: Incarnation
@@ -215,8 +215,8 @@ class DeadContract(Steps):
 
         def decide(number: int) -> list[str]:
             if number:
-                return ledger.discard_dead(ids, why="withdrawn")
-            return [hint.task_id for hint in ledger.revive_dead(ids, why="again")[0]]
+                return ledger.discard_dead(ids, who="ada", why="withdrawn")
+            return [hint.task_id for hint in ledger.revive_dead(ids, who="ada", why="again")[0]]
 
         revived, discarded = at_once(2, decide)
 

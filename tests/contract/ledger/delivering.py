@@ -148,7 +148,7 @@ class DeliveringContract(WebhookSteps):
         self.endpoint(ledger)
         crashed, cancelled, open_one = [self.send(ledger)[0] for _ in range(3)]
         self.crash(ledger, crashed.delivery_id)
-        ledger.cancel(cancelled.delivery_id, reason="not wanted")
+        ledger.cancel(cancelled.delivery_id, who="ada", why="not wanted")
 
         counts = [ledger.tend_deliveries(limit=9, dry_run=True), *(ledger.tend_deliveries(limit=9) for _ in range(2))]
 

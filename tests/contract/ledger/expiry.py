@@ -116,7 +116,7 @@ class ExpiryContract(Steps):
         clock.forward(11.0)
         ledger.expire(limit=9)
 
-        ledger.revive(task_id, why="it matters after all")
+        ledger.revive(task_id, who="ada", why="it matters after all")
 
         assert self.task(ledger, task_id).expires_at is None
         assert len(ledger.claim([task_id], by=worker.id)) == 1
@@ -129,7 +129,7 @@ class ExpiryContract(Steps):
         ids = [expired, claimed, moved, early, later]
         fences = list(ledger.fences(ids).values())
         ledger.claim([claimed], by=worker.id)
-        ledger.reschedule(moved, delay_s=5.0, why="?")
+        ledger.reschedule(moved, delay_s=5.0, who="ada", why="?")
         clock.forward(11.0)
         assert set(ledger.expirable(limit=9)) == {expired, moved, early}
 

@@ -8,12 +8,14 @@ import pytest
 
 from tests.contract.given import chunks, new_job
 from tests.contract.ledger.steps import Steps
-from workq.jobs.values import Callback, Ending, JobOptions, JobRow, NewJob
+from workq.jobs.values import Callback, Ending, IfRunning, JobOptions, JobRow, NewJob
 from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
 from workq.values.task import Claim, FailedItem
 
 WHO: dict[str, Any] = {"who": "eve@host", "why": "?"}
+AGAIN: dict[str, Any] = {"rate_max": None, "if_running": IfRunning.REFUSE, **WHO, "hints": None}
+"""How `retry_job` is called, where only the job matters."""
 CALLBACKS = tuple(Callback(when, f"on.{when}", "default") for when in Ending)
 OPTIONS = JobOptions(queue="default", chunk=10, window=4, callbacks=CALLBACKS)
 BAD = FailedItem("3", 5, "ValueError: boom", "f" * 16)

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.contract.given import Clock, at_once, chunks
-from tests.contract.ledger.job_steps import BAD, CALLBACKS, OPTIONS, WHO, JobSteps, job_of
+from tests.contract.ledger.job_steps import AGAIN, BAD, CALLBACKS, OPTIONS, WHO, JobSteps, job_of
 from workq.errors import LedgerUnavailable, NotFound, Refused
 from workq.jobs.values import Begun, Collect, IfRunning, JobOptions, JobState, NewJob
 from workq.ledger import Evidence, Which, gates
@@ -310,8 +310,8 @@ class JobsContract(JobSteps):
         self, ledger: Ledger, worker: Incarnation, job: NewJob
     ) -> None:
         [first, second] = self.running(ledger, worker, job, 2, is_last=True)
-        ledger.cancel(first.task_id, reason="?")
-        ledger.cancel(second.task_id, reason="?")
+        ledger.cancel(first.task_id, who="ada", why="?")
+        ledger.cancel(second.task_id, who="ada", why="?")
         ledger.reap(worker.id, Evidence("SIGKILL", started={}))
         before = self.stands(ledger, job)
 
@@ -423,12 +423,14 @@ class JobsContract(JobSteps):
     ) -> None:
         [claim] = self.running(ledger, worker, job, 1)
         with pytest.raises(Refused, match="is running"):
-            ledger.retry_job(job.id, chunk=None, rate_max=None, if_running=IfRunning.REFUSE, hints=None)
+            ledger.retry_job(job.id, chunk=None, **AGAIN)
         self.settle(ledger, claim, Worked(9, 0, (BAD,)))
         unfit = FailedItem('"object"', 0, "PayloadError: no", "e" * 16)
         ledger.split_job(job.id, [], after=1, cursor=10, is_last=True, failed=[unfit])
 
-        begun = ledger.retry_job(job.id, chunk=1, rate_max=7.0, if_running=IfRunning.REFUSE, hints=None)
+        begun = ledger.retry_job(
+            job.id, chunk=1, rate_max=7.0, if_running=IfRunning.REFUSE, who="ada", why="again", hints=None
+        )
 
         again = ledger.job(begun.id)
         assert again is not None
@@ -438,10 +440,20 @@ class JobsContract(JobSteps):
         assert [hint.task_id for hint in begun.hints] == [again.split_task]
         assert [item for _, item in ledger.failed_items(job.id, of_subtasks=True)] == [BAD]
         with pytest.raises(NotFound, match="no job"):
-            ledger.retry_job(codec.new_task_id(), chunk=None, rate_max=None, if_running=IfRunning.REFUSE, hints=None)
+            ledger.retry_job(
+                codec.new_task_id(),
+                chunk=None,
+                rate_max=None,
+                if_running=IfRunning.REFUSE,
+                who="ada",
+                why="again",
+                hints=None,
+            )
 
     def retry(self, ledger: Ledger, job_id: str) -> str:
-        return ledger.retry_job(job_id, chunk=None, rate_max=None, if_running=IfRunning.QUEUE, hints=None).id
+        return ledger.retry_job(
+            job_id, chunk=None, rate_max=None, if_running=IfRunning.QUEUE, who="ada", why="again", hints=None
+        ).id
 
     def ended_with_a_failure(self, ledger: Ledger, worker: Incarnation, job: NewJob) -> Claim:
         """One of its items has failed, the others have succeeded."""
@@ -536,18 +548,18 @@ class JobsContract(JobSteps):
         ledger.split_job(job.id, [], after=0, cursor=None, is_last=True)
 
         with pytest.raises(Refused, match="no failed items"):
-            ledger.retry_job(job.id, chunk=None, rate_max=None, if_running=IfRunning.REFUSE, hints=None)
+            ledger.retry_job(job.id, chunk=None, **AGAIN)
 
     def test_a_dead_subtask_is_not_sent_back_by_itself(self, ledger: Ledger, worker: Incarnation, job: NewJob) -> None:
         [claim] = self.running(ledger, worker, job, 1)
         self.settle(ledger, claim, Dead("bad_arguments", "TypeError"))
 
-        hints, refused = ledger.revive_dead([claim.task_id], why="?")
+        hints, refused = ledger.revive_dead([claim.task_id], who="ada", why="?")
 
         assert (hints, list(refused)) == ([], [claim.task_id])
         assert f"workq job retry {job.id}" in refused[claim.task_id]
         with pytest.raises(Refused, match="which has counted its items"):
-            ledger.revive(claim.task_id, why="?")
+            ledger.revive(claim.task_id, who="ada", why="?")
         assert self.state(ledger, claim.task_id) is State.DEAD
 
     # -- one at a time

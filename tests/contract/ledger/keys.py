@@ -75,7 +75,7 @@ class KeysContract(Steps):
 
     def test_a_key_is_free_again_when_its_task_is_cancelled_by_a_person(self, ledger: Ledger) -> None:
         [task_id] = self.record(ledger, key="k")
-        ledger.cancel(task_id, reason="why")
+        ledger.cancel(task_id, who="ada", why="why")
 
         assert ledger.record(new(key="k"))[0].created
 

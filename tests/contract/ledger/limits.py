@@ -262,9 +262,9 @@ class LimitsContract(Steps):
         self.settle(ledger, first, Done())
 
         assert self.admitted(ledger) == [ids[1]]
-        ledger.cancel(ids[1], reason="no need")
+        ledger.cancel(ids[1], who="ada", why="no need")
         assert self.admitted(ledger) == [ids[2]]
-        ledger.reschedule(ids[2], delay_s=HOUR_S, why="later")
+        ledger.reschedule(ids[2], delay_s=HOUR_S, who="ada", why="later")
         assert self.admitted(ledger) == [ids[3]]
         clock.forward(61.0)
         assert self.admitted(ledger) == [ids[4]]
@@ -274,8 +274,8 @@ class LimitsContract(Steps):
     ) -> None:
         ids = self.record(ledger, 6, limit=TWO)
         running = ledger.claim(ids, by=worker.id)
-        ledger.cancel(ids[2], reason="no need")
-        hint = ledger.reschedule(ids[3], delay_s=0.0, why="now")
+        ledger.cancel(ids[2], who="ada", why="no need")
+        hint = ledger.reschedule(ids[3], delay_s=0.0, who="ada", why="now")
         for claim in running:
             self.settle(ledger, claim, Done())
 
@@ -291,8 +291,8 @@ class LimitsContract(Steps):
         count = 2 * parked.AT_ONCE + 3
         ids = self.record(ledger, count, limit=TWO)
         first, _ = ledger.claim(ids, by=worker.id)
-        ledger.cancel_all(ids[3:-1], states=[State.WAITING], reason="no need")
-        ledger.cancel(ids[2], reason="no need")
+        ledger.cancel_all(ids[3:-1], states=[State.WAITING], who="ada", why="no need")
+        ledger.cancel(ids[2], who="ada", why="no need")
         self.settle(ledger, first, Done())
 
         claims, hints = ledger.admit_and_claim(["mail"], by=worker.id, room=int(has_room), queues=["default"])
@@ -307,7 +307,7 @@ class LimitsContract(Steps):
         ids = self.record(ledger, 2 * parked.AT_ONCE + 4, limit=Limit("mail", concurrency=1))
         [first] = ledger.claim(ids, by=worker.id)
         stay = [ids[parked.AT_ONCE + 50], ids[-1]]
-        ledger.cancel_all([one for one in ids[1:] if one not in stay], states=[State.WAITING], reason="no need")
+        ledger.cancel_all([one for one in ids[1:] if one not in stay], states=[State.WAITING], who="ada", why="no need")
         self.settle(ledger, first, Done())
 
         assert self.admitted(ledger) == stay[:1]
@@ -323,11 +323,11 @@ class LimitsContract(Steps):
         [running] = ledger.claim(self.record(ledger, 1, limit=Limit("mail", concurrency=1)), by=worker.id)
         ids = [self.record(ledger, 1, limit=Limit("mail", concurrency=1), order_key="key")[0] for _ in range(2)]
         assert self.claim(ledger, worker, ids[:1]) == []
-        ledger.cancel(ids[0], reason="no need")
+        ledger.cancel(ids[0], who="ada", why="no need")
         [turn] = ledger.advance(["key"])
         assert (turn.task_id, self.claim(ledger, worker, ids[1:])) == (ids[1], [])
 
-        ledger.revive(ids[0], why="after all")
+        ledger.revive(ids[0], who="ada", why="after all")
         self.settle(ledger, running, Done())
 
         assert self.admitted(ledger) == ids[1:]
@@ -526,9 +526,9 @@ class LimitsContract(Steps):
         assert self.claim_elsewhere(ledger, self.record(ledger, 2, limit=TWO)) != []
         first_in_line, behind = self.record(ledger, 2, limit=TWO, order_key="other")
         assert self.claim(ledger, worker, [first_in_line]) == []  # parked by its limit, and first of its key
-        assert ledger.reschedule(first_in_line, delay_s=0.0, why="now").task_id == first_in_line
+        assert ledger.reschedule(first_in_line, delay_s=0.0, who="ada", why="now").task_id == first_in_line
         with pytest.raises(Refused, match="its turn in order key"):
-            ledger.reschedule(behind, delay_s=0.0, why="now")
+            ledger.reschedule(behind, delay_s=0.0, who="ada", why="now")
 
     def test_a_batch_may_have_tasks_with_and_without(self, ledger: Ledger) -> None:
         recorded = ledger.record([*new(limit=TWO), *new(), *new(limit=TEN_A_MINUTE)])

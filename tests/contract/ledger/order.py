@@ -83,10 +83,10 @@ class OrderContract(Steps):
 
         blocked = ledger.advance(["k"]), ledger.ended_heads(limit=9)
         [row] = ledger.sequences(blocked_only=True)
-        ledger.revive(ids[0], why="mended")
+        ledger.revive(ids[0], who="ada", why="mended")
         [again] = ledger.claim(ids, by=worker.id)
         self.settle(ledger, again, Dead("no", "no"))
-        ledger.discard_dead([ids[0]], why="given up")
+        ledger.discard_dead([ids[0]], who="ada", why="given up")
         ended = ledger.ended_heads(limit=9)
         hints = ledger.advance(ended)
 
@@ -107,7 +107,7 @@ class OrderContract(Steps):
         assert ledger.ended_heads(limit=9) == ["k"]
         ledger.advance(["k"])
 
-        ledger.revive(ids[0], why="once more")
+        ledger.revive(ids[0], who="ada", why="once more")
         order = []
         for _ in ids:
             [claim] = ledger.claim(ids, by=worker.id)
@@ -125,7 +125,7 @@ class OrderContract(Steps):
         )
         ids = [one.id for one in recorded]
         [claim] = ledger.claim(ids, by=worker.id)
-        ledger.cancel(ids[1], reason="not needed")
+        ledger.cancel(ids[1], who="ada", why="not needed")
         clock.forward(6.0)
         assert ledger.expire(limit=9) == 1
         self.settle(ledger, claim, Done())
@@ -141,7 +141,7 @@ class OrderContract(Steps):
         ids = self.record(ledger, 60, order_key="k")
         [claim] = ledger.claim(ids, by=worker.id)
         for one in ids[1:-1]:
-            ledger.cancel(one, reason="not needed")
+            ledger.cancel(one, who="ada", why="not needed")
         self.settle(ledger, claim, Done())
         statements = []
         event.listen(database.engine, "before_cursor_execute", lambda *of: statements.append(of[2]))
@@ -153,7 +153,7 @@ class OrderContract(Steps):
 
     def test_a_cancelled_first_one_ends_and_a_sweep_finds_it(self, ledger: Ledger) -> None:
         ids = self.record(ledger, 2, order_key="k")
-        ledger.cancel(ids[0], reason="not needed")
+        ledger.cancel(ids[0], who="ada", why="not needed")
 
         assert ledger.ended_heads(limit=9) == ["k"]
         assert [hint.task_id for hint in ledger.advance(["k"])] == [ids[1]]
@@ -170,9 +170,9 @@ class OrderContract(Steps):
     def test_what_stands_behind_is_not_rescheduled(self, ledger: Ledger) -> None:
         ids = self.record(ledger, 2, order_key="k")
 
-        ledger.reschedule(ids[0], delay_s=60.0, why="later")
+        ledger.reschedule(ids[0], delay_s=60.0, who="ada", why="later")
         with pytest.raises(Refused, match="waits for its turn in order key 'k'"):
-            ledger.reschedule(ids[1], delay_s=0.0, why="now")
+            ledger.reschedule(ids[1], delay_s=0.0, who="ada", why="now")
 
     def test_keys_mind_only_their_own_tasks(self, ledger: Ledger) -> None:
         tasks = [*new(order_key="a"), *new(), *new(order_key="b"), *new(order_key="a"), *new(order_key="a")]
@@ -247,14 +247,14 @@ class OrderContract(Steps):
             [claim] = ledger.claim([task_id], by=worker.id)
             self.settle(ledger, claim, ended)
             ledger.advance(["k"])
-            ledger.revive(task_id, why="?")
+            ledger.revive(task_id, who="ada", why="?")
             [behind] = self.record(ledger, 1, order_key="k")
             [claim] = ledger.claim([task_id], by=worker.id)
             self.settle(ledger, claim, Dead("failures_max reached", "boom"))
 
             assert len(ledger.ended_heads(limit=9)) == goes_on
             assert [hint.task_id for hint in ledger.advance(["k"])] == [behind] * goes_on
-            ledger.cancel(behind, reason="?")
+            ledger.cancel(behind, who="ada", why="?")
             ledger.advance(["k"])
 
 

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from sqlalchemy import insert
 
 from tests.contract.given import LONG_S, Clock, at_once, new_job
-from tests.contract.ledger.job_steps import CALLBACKS, WHO, JobSteps
+from tests.contract.ledger.job_steps import AGAIN, CALLBACKS, WHO, JobSteps
 from tests.contract.ledger.transaction import EFFECT, TransactionContract
 from workq.errors import Refused
-from workq.jobs.values import Bookmark, IfRunning, JobOptions, JobRow, JobState, NewJob, NewStep, Stepped
+from workq.jobs.values import Bookmark, JobOptions, JobRow, JobState, NewJob, NewStep, Stepped
 from workq.ledger import Evidence
 from workq.ledger.database import Database
 from workq.ledger.sql import Ledger
@@ -251,7 +251,7 @@ class PartitionsContract(TransactionContract, JobSteps):
 
         row = self.as_it_stands(ledger, pull)
         [(_, failed)] = ledger.failed_items(pull.id, of_subtasks=True)
-        begun = ledger.retry_job(pull.id, chunk=50, rate_max=None, if_running=IfRunning.REFUSE, hints=None)
+        begun = ledger.retry_job(pull.id, chunk=50, **AGAIN)
         again = ledger.job(begun.id)
         assert again is not None
         assert (row.state, row.succeeded, row.failed, row.split) == (JobState.COMPLETED_WITH_FAILURES, 10, 1, 11)

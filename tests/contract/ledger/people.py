@@ -23,19 +23,19 @@ class PeopleContract(Steps):
     def test_what_does_not_run_is_cancelled_at_once(self, ledger: Ledger, delay_s: float) -> None:
         [task_id] = self.record(ledger, delay_s=delay_s)
 
-        answer = ledger.cancel(task_id, reason="not needed")
+        answer = ledger.cancel(task_id, who="ada", why="not needed")
 
         assert answer is CancelAnswer.CANCELLED
         task = self.task(ledger, task_id)
         assert (task.state, task.reason) == (State.CANCELLED, "not needed")
         assert task.settled_at is not None
         assert [(event.kind, event.detail) for event in ledger.history(task_id)] == [
-            ("cancelled", {"reason": "not needed"})
+            ("cancelled", {"reason": "not needed", "who": "ada"})
         ]
 
     def test_cancelling_is_asked_of_what_runs(self, ledger: Ledger, claimed: Claim) -> None:
-        first = ledger.cancel(claimed.task_id, reason="not needed")
-        second = ledger.cancel(claimed.task_id, reason="again")
+        first = ledger.cancel(claimed.task_id, who="ada", why="not needed")
+        second = ledger.cancel(claimed.task_id, who="ada", why="again")
 
         assert (first, second) == (CancelAnswer.REQUESTED, CancelAnswer.REQUESTED)
         task = self.task(ledger, claimed.task_id)
@@ -46,9 +46,9 @@ class PeopleContract(Steps):
         self, ledger: Ledger, worker: Incarnation, claimed: Claim
     ) -> None:
         other = self.run_one(ledger, worker)
-        ledger.cancel(claimed.task_id, reason="asked first")
+        ledger.cancel(claimed.task_id, who="ada", why="asked first")
 
-        answers = [ledger.cancel(claimed.task_id, reason="by force", kills=True) for _ in range(2)]
+        answers = [ledger.cancel(claimed.task_id, who="ada", why="by force", kills=True) for _ in range(2)]
         condemned = ledger.kills([worker.id, "another"]), ledger.kills(["another"]), ledger.kills([])
         ledger.reap(worker.id, Evidence("by force", failed={claimed.task_id: ("by force", 0.0)}, kind=Kind.CANCEL))
 
@@ -69,7 +69,7 @@ class PeopleContract(Steps):
             [task_id] = self.record(ledger)
         if end == "settled":
             self.settle(ledger, claimed, Done())
-        ledger.cancel(task_id, reason="?", kills=True)
+        ledger.cancel(task_id, who="ada", why="?", kills=True)
         if end == "left":
             ledger.leave(worker.id)
 
@@ -79,13 +79,13 @@ class PeopleContract(Steps):
         self, ledger: Ledger, database: Database, worker: Incarnation
     ) -> None:
         [cancelled] = self.record(ledger)
-        ledger.cancel(cancelled, reason="not needed")
+        ledger.cancel(cancelled, who="ada", why="not needed")
         done, dead = self.run_one(ledger, worker), self.run_one(ledger, worker)
         self.settle(ledger, done, Done())
         self.settle(ledger, dead, OUTCOMES["dead"])
         before = self.everything(database)
 
-        answers = [ledger.cancel(task_id, reason="?") for task_id in (cancelled, done.task_id, dead.task_id)]
+        answers = [ledger.cancel(task_id, who="ada", why="?") for task_id in (cancelled, done.task_id, dead.task_id)]
 
         assert answers == [CancelAnswer.ALREADY_CANCELLED, CancelAnswer.ALREADY_FINISHED, CancelAnswer.ALREADY_FINISHED]
         assert self.everything(database) == before
@@ -93,9 +93,9 @@ class PeopleContract(Steps):
     @pytest.mark.parametrize("task_id", ["01a1fc62-6900-73bb-8aa5-d6cb9f630536", "no id", "", "'; drop table task"])
     def test_a_task_that_is_not_there_is_neither_cancelled_nor_revived(self, ledger: Ledger, task_id: str) -> None:
         with pytest.raises(NotFound):
-            ledger.cancel(task_id, reason="?")
+            ledger.cancel(task_id, who="ada", why="?")
         with pytest.raises(NotFound):
-            ledger.revive(task_id, why="?")
+            ledger.revive(task_id, who="ada", why="?")
         assert ledger.get(task_id) is None
         assert ledger.history(task_id) == []
 
@@ -103,7 +103,7 @@ class PeopleContract(Steps):
     def test_after_a_cancel_request_a_failure_ends_as_cancelled(
         self, ledger: Ledger, claimed: Claim, outcome: str
     ) -> None:
-        ledger.cancel(claimed.task_id, reason="not needed")
+        ledger.cancel(claimed.task_id, who="ada", why="not needed")
 
         settled = self.settle(ledger, claimed, OUTCOMES[outcome])
 
@@ -114,7 +114,7 @@ class PeopleContract(Steps):
         assert self.settle(ledger, claimed, OUTCOMES[outcome]) == settled
 
     def test_after_a_cancel_request_a_success_stays_a_success(self, ledger: Ledger, claimed: Claim) -> None:
-        ledger.cancel(claimed.task_id, reason="not needed")
+        ledger.cancel(claimed.task_id, who="ada", why="not needed")
 
         assert self.settle(ledger, claimed, Done("1")).state is State.SUCCEEDED
         task = self.task(ledger, claimed.task_id)
@@ -123,7 +123,7 @@ class PeopleContract(Steps):
     def test_after_a_cancel_request_a_reaping_ends_as_cancelled(
         self, ledger: Ledger, claimed: Claim, worker: Incarnation
     ) -> None:
-        ledger.cancel(claimed.task_id, reason="not needed")
+        ledger.cancel(claimed.task_id, who="ada", why="not needed")
 
         reaped = ledger.reap(worker.id, Evidence("SIGKILL"))
 
@@ -137,7 +137,7 @@ class PeopleContract(Steps):
             [task_id] = self.record(ledger)
 
             def act(number: int, task_id: str = task_id) -> Any:
-                return ledger.claim([task_id], by=worker.id) if number else ledger.cancel(task_id, reason="?")
+                return ledger.claim([task_id], by=worker.id) if number else ledger.cancel(task_id, who="ada", why="?")
 
             answer, claims = at_once(2, act)
 
@@ -149,27 +149,27 @@ class PeopleContract(Steps):
         claim = self.run_one(ledger, worker, key="k")
         self.settle(ledger, claim, Failed(0.0, "boom"))
         [claim] = ledger.claim([claim.task_id], by=worker.id)
-        ledger.cancel(claim.task_id, reason="?")
+        ledger.cancel(claim.task_id, who="ada", why="?")
         self.settle(ledger, claim, OUTCOMES[end])
 
-        hint = ledger.revive(claim.task_id, why="fixed")
+        hint = ledger.revive(claim.task_id, who="ada", why="fixed")
 
         assert hint == Unpublished(claim.task_id, "default", 2, 0.0)
         task = self.task(ledger, claim.task_id)
         assert (task.state, task.attempt, task.failures, task.crashes) == (State.READY, 2, 0, 0)
         assert (task.settled_at, task.reason, task.is_cancel_requested) == (None, None, False)
         assert ledger.history(claim.task_id)[-1].kind == "revived"
-        assert ledger.history(claim.task_id)[-1].detail == {"why": "fixed"}
+        assert ledger.history(claim.task_id)[-1].detail == {"who": "ada", "why": "fixed"}
         assert not ledger.record(new(key="k"))[0].created
         assert ledger.claim([claim.task_id], by=worker.id)[0].attempt == 3
 
     def test_a_task_is_not_revived_while_its_key_is_held_by_another(self, ledger: Ledger) -> None:
         [task_id] = self.record(ledger, key="k")
-        ledger.cancel(task_id, reason="?")
+        ledger.cancel(task_id, who="ada", why="?")
         self.record(ledger, key="k")
 
         with pytest.raises(Refused, match="key"):
-            ledger.revive(task_id, why="?")
+            ledger.revive(task_id, who="ada", why="?")
         assert self.state(ledger, task_id) is State.CANCELLED
         assert self.kinds(ledger, task_id) == ["cancelled"]
 
@@ -183,7 +183,7 @@ class PeopleContract(Steps):
 
         for task_id in ids:
             with pytest.raises(Refused):
-                ledger.revive(task_id, why="?")
+                ledger.revive(task_id, who="ada", why="?")
         assert self.everything(database) == before
 
     @pytest.mark.parametrize("before_s", [0.0, HOUR_S])
@@ -195,7 +195,7 @@ class PeopleContract(Steps):
         ledger.mark_published([Unpublished(task_id, "default", 0, before_s)])
         clock.forward(10.0)
 
-        hint = ledger.reschedule(task_id, delay_s=after_s, why="a person asked")
+        hint = ledger.reschedule(task_id, delay_s=after_s, who="ada", why="a person asked")
 
         assert hint == Unpublished(task_id, "default", 0, after_s)
         task = self.task(ledger, task_id)
@@ -203,7 +203,7 @@ class PeopleContract(Steps):
         assert after_s - LONG_S < (task.due_at - ledger.clock()).total_seconds() <= after_s
         assert ledger.fences([task_id])[task_id].published_at is None
         assert [(one.kind, one.detail) for one in ledger.history(task_id)] == [
-            ("rescheduled", {"why": "a person asked", "delay_s": after_s})
+            ("rescheduled", {"who": "ada", "why": "a person asked", "delay_s": after_s})
         ]
         clock.forward(30.0)
         assert (ledger.claim([task_id], by=worker.id) == []) is (after_s > 0.0), "a hint of before is worth nothing"
@@ -213,7 +213,7 @@ class PeopleContract(Steps):
     def test_a_retry_that_waits_is_rescheduled_too(self, ledger: Ledger, claimed: Claim, worker: Incarnation) -> None:
         self.settle(ledger, claimed, Failed(HOUR_S, "boom"))
 
-        ledger.reschedule(claimed.task_id, delay_s=0.0, why="mended")
+        ledger.reschedule(claimed.task_id, delay_s=0.0, who="ada", why="mended")
 
         [again] = ledger.claim([claimed.task_id], by=worker.id)
         assert (again.attempt, again.failures) == (2, 1)
@@ -227,18 +227,18 @@ class PeopleContract(Steps):
 
         for task_id in (running.task_id, done.task_id):
             with pytest.raises(Refused, match="only ready and waiting tasks"):
-                ledger.reschedule(task_id, delay_s=1.0, why="?")
+                ledger.reschedule(task_id, delay_s=1.0, who="ada", why="?")
         for unknown in ("01a1fc62-6900-73bb-8aa5-d6cb9f630536", "no id"):
             with pytest.raises(NotFound):
-                ledger.reschedule(unknown, delay_s=1.0, why="?")
+                ledger.reschedule(unknown, delay_s=1.0, who="ada", why="?")
         assert self.everything(database) == before
 
     def test_beyond_its_expiry_a_task_is_not_rescheduled(self, ledger: Ledger) -> None:
         [task_id] = self.record(ledger, expires_s=100.0)
 
         with pytest.raises(Refused, match="expires before"):
-            ledger.reschedule(task_id, delay_s=200.0, why="?")
-        assert ledger.reschedule(task_id, delay_s=50.0, why="?").delay_s == 50.0
+            ledger.reschedule(task_id, delay_s=200.0, who="ada", why="?")
+        assert ledger.reschedule(task_id, delay_s=50.0, who="ada", why="?").delay_s == 50.0
 
     @pytest.mark.parametrize("decision", ["cancel", "reschedule"])
     def test_raced_against_a_claim_exactly_one_of_both_happens(
@@ -251,9 +251,9 @@ class PeopleContract(Steps):
                 if number:
                     return bool(ledger.claim([task_id], by=worker.id))
                 if decision == "cancel":
-                    return ledger.cancel(task_id, reason="?") is CancelAnswer.CANCELLED
+                    return ledger.cancel(task_id, who="ada", why="?") is CancelAnswer.CANCELLED
                 try:
-                    return ledger.reschedule(task_id, delay_s=HOUR_S, why="?").delay_s == HOUR_S
+                    return ledger.reschedule(task_id, delay_s=HOUR_S, who="ada", why="?").delay_s == HOUR_S
                 except Refused:
                     return False
 

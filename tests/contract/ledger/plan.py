@@ -46,7 +46,7 @@ class PlanContract(Steps):
         ledger.claim([ids[2]], by=worker.id)
         [claim] = ledger.claim([ids[3]], by=worker.id)
         self.settle(ledger, claim, HandedBack())
-        ledger.cancel(ids[4], reason="no need")
+        ledger.cancel(ids[4], who="ada", why="no need")
         with database.engine.begin() as tx:
             tx.execute(delete(database.tables.task).where(database.tables.task.c.id == ids[5]))
 
@@ -168,7 +168,7 @@ class PlanContract(Steps):
 
     def test_a_planned_reaping_does_what_was_foreseen(self, ledger: Ledger, worker: Incarnation, clock: Clock) -> None:
         claims = [self.run_one(ledger, worker) for _ in range(2)]
-        ledger.cancel(claims[0].task_id, reason="asked")
+        ledger.cancel(claims[0].task_id, who="ada", why="asked")
         self.suspected(ledger, worker, clock)
 
         foreseen = ledger.foresee(worker.id, Evidence("silence"))
@@ -238,8 +238,8 @@ class PlanContract(Steps):
         assert ledger.prunable(limit=9, **kept) == []
         clock.forward(2 * HOUR_S)
         [dead] = ledger.prunable(limit=9, **kept)
-        ledger.revive(claims[0].task_id, why="a person asked")
-        ledger.revive(claims[1].task_id, why="a person asked")
+        ledger.revive(claims[0].task_id, who="ada", why="a person asked")
+        ledger.revive(claims[1].task_id, who="ada", why="a person asked")
         [again] = ledger.claim([claims[1].task_id], by=worker.id)
         self.settle(ledger, again, Dead("no", "no"))
         clock.forward(2 * HOUR_S)  # and it is beyond its retention again

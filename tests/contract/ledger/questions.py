@@ -46,7 +46,7 @@ class QuestionsContract(Steps):
         self.settle(ledger, claim, Failed(0.0, "first"))
         [claim] = ledger.claim([claim.task_id], by=worker.id)
         self.settle(ledger, claim, Dead("enough", "second"))
-        ledger.revive(claim.task_id, why="?")
+        ledger.revive(claim.task_id, who="ada", why="?")
 
         events = ledger.history(claim.task_id)
         assert [(event.kind, event.attempt) for event in events] == [("failed", 1), ("failed", 2), ("revived", None)]

@@ -73,14 +73,14 @@ class RecordContract(Steps):
         keyed = new(1, delay_s=HOUR_S, at=at, key="k")
         ledger.record(keyed)
         [moved] = self.record(ledger)
-        ledger.reschedule(moved, delay_s=HOUR_S, why="?", at=at)
+        ledger.reschedule(moved, delay_s=HOUR_S, who="ada", why="?", at=at)
 
         tasks = [
             self.task(ledger, task_id) for task_id in (one.id, *(other.id for other in others), keyed[0].id, moved)
         ]
 
         assert {task.due_at for task in tasks} == {at}
-        ledger.reschedule(moved, delay_s=0.0, why="now", at=at - timedelta(hours=2))
+        ledger.reschedule(moved, delay_s=0.0, who="ada", why="now", at=at - timedelta(hours=2))
         assert self.task(ledger, moved).due_at > at - timedelta(hours=1, seconds=LONG_S)
 
     def test_a_task_can_be_due_in_ten_years(self, ledger: Ledger) -> None:

@@ -42,7 +42,7 @@ class RecoveryContract(Steps):
 
         reaped = ledger.reap(worker.id, self.deaths(claim)[how])
         task = self.task(ledger, claim.task_id)
-        ledger.revive(claim.task_id, why="I looked: it had done nothing")
+        ledger.revive(claim.task_id, who="ada", why="I looked: it had done nothing")
         [again] = self.claim_elsewhere(ledger, [claim.task_id])
 
         assert reaped is not None
@@ -98,7 +98,7 @@ class RecoveryContract(Steps):
 
     def test_what_asks_and_was_asked_to_stop_is_cancelled(self, ledger: Ledger, worker: Incarnation) -> None:
         claim = self.run_one(ledger, worker, on_crash=ASK)
-        ledger.cancel(claim.task_id, reason="not needed")
+        ledger.cancel(claim.task_id, who="ada", why="not needed")
 
         ledger.reap(worker.id, Evidence("SIGKILL", started={claim.task_id: 1}))
 

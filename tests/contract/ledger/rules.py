@@ -66,11 +66,11 @@ class Walk:
             "leave": lambda: ledger.leave(self.a_worker()),
             "join": self.join,
             "beat": lambda: ledger.beat(self.a_worker()),
-            "cancel": lambda: ledger.cancel(self.rng.choice(self.ids), reason="?"),
+            "cancel": lambda: ledger.cancel(self.rng.choice(self.ids), who="ada", why="?"),
             "cancel_all": lambda: ledger.cancel_all(
-                self.some_ids()[:2], states=self.rng.sample(list(State), 2), reason="?"
+                self.some_ids()[:2], states=self.rng.sample(list(State), 2), who="ada", why="?"
             ),
-            "revive": lambda: ledger.revive(self.rng.choice(self.ids), why="?"),
+            "revive": lambda: ledger.revive(self.rng.choice(self.ids), who="ada", why="?"),
             "promote": lambda: ledger.promote(limit=5),
             "orphans": lambda: ledger.orphans(limit=5),
             "unhint": lambda: ledger.unhint(self.some_ids()),

@@ -123,9 +123,9 @@ class SchedulesContract(Steps):
         for change in (
             lambda: ledger.schedule(replace(EVERY, queue="mail")),
             lambda: ledger.pause_schedule("every", who=WHO, why="?"),
-            lambda: ledger.unschedule("every", who=WHO),
+            lambda: ledger.unschedule("every", who=WHO, why="gone"),
         ):
-            ledger.unschedule("every", who=WHO)
+            ledger.unschedule("every", who=WHO, why="gone")
             ledger.schedule(EVERY)
             clock.forward(61.0)
             [row] = ledger.schedules_due(ahead_s=0.0, limit=9)
@@ -195,7 +195,7 @@ class SchedulesContract(Steps):
             [row] = ledger.schedules_due(ahead_s=60.0, limit=9)
             assert row.next_at == at
             made.append(ledger.tick(row, [(at, self.for_a_tick())], next_at=None))
-            ledger.unschedule("once", who=WHO)
+            ledger.unschedule("once", who=WHO, why="gone")
 
         assert made == [True, True]
         assert len(ledger.tasks()) == len(ledger.ticks("once", limit=9)) == 1
@@ -223,7 +223,7 @@ class SchedulesContract(Steps):
     def test_what_is_not_there_is_told(self, ledger: Ledger, database: Database) -> None:
         before = self.everything(database)
 
-        assert not ledger.unschedule("nobody", who=WHO)
+        assert not ledger.unschedule("nobody", who=WHO, why="gone")
         with pytest.raises(NotFound, match="no schedule 'nobody'"):
             ledger.pause_schedule("nobody", who=WHO, why="?")
         with pytest.raises(NotFound, match="no schedule 'nobody'"):

@@ -56,8 +56,8 @@ class TextContract(Steps):
         outcomes: list[Outcome] = [Done(None, note=text), Failed(5.0, text), Dead(text, text), Cancelled(text)]
         settled = ledger.settle([Settlement(*pair) for pair in zip(claims, outcomes, strict=True)])
         [cancelled] = self.record(ledger)
-        ledger.cancel(cancelled, reason=text)
-        ledger.revive(cancelled, why=text)
+        ledger.cancel(cancelled, who="ada", why=text)
+        ledger.revive(cancelled, who="ada", why=text)
         [claim] = ledger.claim([cancelled], by=workers[1].id)
         ledger.reap(workers[1].id, Evidence(text, failed={claim.task_id: (text, 1.0)}))
 

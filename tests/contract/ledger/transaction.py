@@ -302,7 +302,7 @@ class TransactionContract(Steps):
     def test_a_cancel_that_was_only_asked_for_does_not_undo_what_was_done(
         self, ledger: Ledger, claimed: Claim, effects: Callable[[], int]
     ) -> None:
-        ledger.cancel(claimed.task_id, reason="not needed")
+        ledger.cancel(claimed.task_id, who="ada", why="not needed")
         with ledger.transaction(claimed) as connection:
             self.act(connection, claimed)
         assert (effects(), self.state(ledger, claimed.task_id)) == (1, State.SUCCEEDED)

@@ -93,7 +93,7 @@ class UnhandledContract(JobSteps):
         self.settle(ledger, by_id[slept.task_id], Snoozed(1.0))
         assert self.task(ledger, slept.task_id).reason is None
         assert self.look_again(ledger, dead, clock, after_s=20.0, name="late").state is State.DEAD
-        ledger.revive(dead.task_id, why="the workers are new")
+        ledger.revive(dead.task_id, who="ada", why="the workers are new")
 
         for claim in (ran, slept, dead):
             assert self.look_again(ledger, claim, clock, after_s=5.0, name="late").state is State.WAITING
@@ -132,7 +132,7 @@ class UnhandledContract(JobSteps):
         assert (ended.open_subtasks, ended.failed) == (0, 10)
 
     def test_what_was_asked_to_stop_is_cancelled_by_the_look(self, ledger: Ledger, claimed: Claim) -> None:
-        assert ledger.cancel(claimed.task_id, reason="not needed") is CancelAnswer.REQUESTED
+        assert ledger.cancel(claimed.task_id, who="ada", why="not needed") is CancelAnswer.REQUESTED
 
         assert self.settle(ledger, claimed, LOOK).state is State.CANCELLED
 

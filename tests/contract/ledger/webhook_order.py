@@ -186,7 +186,7 @@ class WebhookOrderContract(WebhookSteps):
         self.endpoint(ledger, options=BY_ENDPOINT)
         ids = [self.send_one(ledger) for _ in range(4)]
         for one in ids[:2]:
-            ledger.cancel(one, reason="not wanted")
+            ledger.cancel(one, who="ada", why="not wanted")
 
         blocked = self.their_turn(ledger, worker, ids)
         hints = ledger.advance(ledger.ended_heads(limit=9))

@@ -29,7 +29,7 @@ class WithdrawContract(Steps):
         running = [self.run_one(ledger, worker).task_id]
         self.settle(ledger, self.run_one(ledger, worker), Done())
         self.settle(ledger, self.run_one(ledger, worker), Dead("failures_max reached", "boom"))
-        ledger.cancel(self.record(ledger)[0], reason="not needed")
+        ledger.cancel(self.record(ledger)[0], who="ada", why="not needed")
         new = mail + named + waiting + running
 
         meant = {
@@ -60,8 +60,8 @@ class WithdrawContract(Steps):
         running = self.run_one(ledger, worker)
         ids = [*ready, *waiting, running.task_id]
 
-        cancelled, asked = ledger.cancel_all([*ids, "no id"], states=OPEN, reason="the campaign was withdrawn")
-        again = ledger.cancel_all(ids, states=OPEN, reason="once more")
+        cancelled, asked = ledger.cancel_all([*ids, "no id"], states=OPEN, who="ada", why="the campaign was withdrawn")
+        again = ledger.cancel_all(ids, states=OPEN, who="ada", why="once more")
 
         assert (sorted(cancelled), asked) == (sorted(ready + waiting), [running.task_id])
         assert again == ([], [])
@@ -70,7 +70,7 @@ class WithdrawContract(Steps):
             task = self.task(ledger, task_id)
             assert (task.state, task.reason) == (State.CANCELLED, "the campaign was withdrawn")
             assert [(one.kind, one.detail) for one in ledger.history(task_id)] == [
-                ("cancelled", {"reason": "the campaign was withdrawn"})
+                ("cancelled", {"reason": "the campaign was withdrawn", "who": "ada"})
             ]
         assert self.task(ledger, running.task_id).is_cancel_requested
         assert self.settle(ledger, running, Failed(5.0, "boom")).state is State.CANCELLED
@@ -86,11 +86,11 @@ class WithdrawContract(Steps):
         before = self.everything(database)
 
         answers = [
-            ledger.cancel_all(ready, states=[State.RUNNING, State.WAITING], reason="?"),
-            ledger.cancel_all([running.task_id], states=[State.READY], reason="?"),
-            ledger.cancel_all([done.task_id], states=OPEN, reason="?"),
-            ledger.cancel_all([], states=OPEN, reason="?"),
-            ledger.cancel_all(ready, states=[], reason="?"),
+            ledger.cancel_all(ready, states=[State.RUNNING, State.WAITING], who="ada", why="?"),
+            ledger.cancel_all([running.task_id], states=[State.READY], who="ada", why="?"),
+            ledger.cancel_all([done.task_id], states=OPEN, who="ada", why="?"),
+            ledger.cancel_all([], states=OPEN, who="ada", why="?"),
+            ledger.cancel_all(ready, states=[], who="ada", why="?"),
         ]
 
         assert answers == [([], [])] * 5
@@ -99,7 +99,7 @@ class WithdrawContract(Steps):
     def test_a_key_is_free_again(self, ledger: Ledger) -> None:
         first = self.record(ledger, key="k")
 
-        ledger.cancel_all(first, states=OPEN, reason="?")
+        ledger.cancel_all(first, states=OPEN, who="ada", why="?")
 
         assert self.record(ledger, key="k") != first
 
@@ -109,7 +109,7 @@ class WithdrawContract(Steps):
     ) -> None:
         running = self.run_one(ledger, worker)
 
-        ledger.cancel_all([running.task_id], states=OPEN, reason="?")
+        ledger.cancel_all([running.task_id], states=OPEN, who="ada", why="?")
 
         ended = self.settle(ledger, running, OUTCOMES[outcome]).state
         assert ended is {"done": State.SUCCEEDED, "failed": State.CANCELLED}[outcome]
@@ -118,7 +118,7 @@ class WithdrawContract(Steps):
         ids = self.record(ledger, 60)
 
         answers = at_once(
-            4, lambda number: ledger.cancel_all(ids[number * 10 : number * 10 + 30], states=OPEN, reason="?")
+            4, lambda number: ledger.cancel_all(ids[number * 10 : number * 10 + 30], states=OPEN, who="ada", why="?")
         )
 
         assert Counter(one for cancelled, _ in answers for one in cancelled) == Counter(ids)
@@ -130,7 +130,7 @@ class WithdrawContract(Steps):
         def one(number: int) -> set[str]:
             if number:
                 return {claim.task_id for claim in ledger.claim(ids, by=worker.id)}
-            return set(ledger.cancel_all(ids, states=OPEN, reason="?")[0])
+            return set(ledger.cancel_all(ids, states=OPEN, who="ada", why="?")[0])
 
         cancelled, claimed = at_once(2, one)
 

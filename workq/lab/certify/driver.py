@@ -171,7 +171,7 @@ class Driver:
 
     def _cancel(self, entry: Entry) -> None:
         try:
-            answer = self._app.cancel(entry.ids[0], reason="certify")
+            answer = self._app.cancel(entry.ids[0], why="certify")
         except Unavailable:
             return
         except Exception as error:  # nobody should ever see it: the auditor reports it

@@ -1,0 +1,81 @@
+"""What a person decides is decided in one place, and recorded with who and why."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workq import WorkQueue
+from workq.app import WorkQueue as App
+from workq.ledger.sql import Ledger
+from workq.operations import jobs, queues, schedules, tasks
+from workq.webhooks import Endpoints
+
+PACKAGE = Path(__file__).parents[2] / "workq"
+FUNCTIONS = [
+    one
+    for module in (jobs, queues, schedules, tasks)
+    for _, one in inspect.getmembers(module, inspect.isfunction)
+    if one.__module__ == module.__name__ and "stores" in inspect.signature(one).parameters
+]
+DECISIONS = {
+    name
+    for name, method in inspect.getmembers(Ledger, inspect.isfunction)
+    if not name.startswith("_") and {"who", "why"} <= set(inspect.signature(method).parameters)
+}
+"""What the ledger does because a person wants it."""
+
+
+def test_the_ledger_asks_who_and_why_for_each_decision() -> None:
+    assert {"cancel", "revive", "reschedule", "pause", "resume", "cancel_job", "retry_job", "discard_dead"} <= DECISIONS
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda one: f"{one.__module__.rpartition('.')[2]}.{one.__name__}")
+def test_each_operation_takes_who_and_why_and_has_no_default_for_them(function: Callable[..., Any]) -> None:
+    given = inspect.signature(function).parameters
+
+    assert given["who"].default is given["why"].default is inspect.Parameter.empty
+
+
+@pytest.mark.parametrize(
+    "method",
+    [App.cancel, App.pause_queue, App.resume_queue, App.reschedule, App.revive, Endpoints.disable, Endpoints.enable],
+)
+def test_in_python_who_can_be_said(method: Callable[..., Any]) -> None:
+    assert inspect.signature(method).parameters["who"].default is None
+
+
+@pytest.mark.parametrize("place", ["cli", "app.py"])
+def test_the_command_line_and_the_application_decide_nothing_past_the_operations(place: str) -> None:
+    files = [PACKAGE / place] if place.endswith(".py") else sorted((PACKAGE / place).glob("*.py"))
+    called = {
+        (file.name, node.func.attr)
+        for file in files
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in DECISIONS
+        and ast.unparse(node.func.value).endswith("ledger")
+    }
+
+    assert files
+    assert called == set()
+
+
+def test_reason_is_why_for_one_version_more(tmp_path: Path) -> None:
+    with WorkQueue(ledger=f"sqlite:///{tmp_path}/shop.db") as wq:
+        task = wq.task(name="shop.add")(lambda: None)
+        first, second = task.enqueue(), task.enqueue()
+
+        with pytest.warns(DeprecationWarning, match="why="):
+            wq.cancel(first.id, reason="formerly")
+        wq.cancel(second.id, why="now", who="ada@office")
+
+        assert [wq.get(one.id).reason for one in (first, second)] == ["formerly", "now"]  # type: ignore[union-attr]
+        [cancelled] = wq.stores.ledger.history(second.id)
+        assert cancelled.detail == {"reason": "now", "who": "ada@office"}
