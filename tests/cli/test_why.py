@@ -308,6 +308,49 @@ def test_a_suspect_that_is_held_waits_until_its_process_is_idle(scene: Scene) ->
     assert "runs alone" in found.reason
 
 
+def test_a_suspect_that_nobody_has_in_hand_names_the_processes_that_it_waits_for(scene: Scene) -> None:
+    busy, task_id = scene.record(), scene.record()
+    scene.suspect(task_id)
+    scene.claim(busy)
+
+    first = scene.why(task_id)
+    scene.join("empty")
+    second = scene.why(task_id)
+    scene.ledger.rehinted([task_id], delay_s=60.0)
+    handed_on = scene.why(task_id)
+
+    assert first.code is second.code is handed_on.code is Code.SUSPECT
+    assert "is suspected of having killed it" in first.reason
+    assert "it waits until one of the 1 process of queue 'sums' is empty, and none is empty now" in first.reason
+    assert f"worker {scene.me.id} (process 4711 on host) has 1 unsettled" in first.reason
+    assert "1 process is empty" in second.reason
+    assert "its hint comes again at" in handed_on.reason
+    assert near(handed_on.until, scene.now() + timedelta(seconds=60.0))
+
+
+def test_a_suspect_behind_others_says_what_it_waits_for_then(scene: Scene) -> None:
+    scene.record()
+    task_id = scene.record()
+    scene.suspect(task_id)
+
+    found = scene.why(task_id)
+
+    assert found.code is Code.BEHIND
+    assert "then it waits for a process that runs nothing else" in found.reason
+    assert "suspected of having killed it" in found.reason
+
+
+def test_a_suspect_that_runs_says_that_it_runs_alone(scene: Scene) -> None:
+    task_id = scene.record()
+    scene.suspect(task_id)
+    scene.claim(task_id)
+
+    found = scene.why(task_id)
+
+    assert found.code is Code.RUNNING
+    assert "alone there: it was running when a process died and is suspected" in found.reason
+
+
 def test_a_suspect_that_is_claimed_waits_for_its_turn_and_runs_when_nothing_else_does(scene: Scene) -> None:
     task_id, neighbour, other = scene.record(), scene.record(), scene.record()
     scene.suspect(task_id, other)

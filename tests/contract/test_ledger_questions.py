@@ -80,6 +80,7 @@ class QuestionsContract(OnDatabase):
         assert ledger.company(at[ids[0]]) == Company(2, 1)
         assert ledger.company(at[ids[1]]) == Company(2, 0)
         assert ledger.company(at[ids[3]]) == Company(0, 0)
+        assert ledger.occupied(["me", "other", "nobody"]) == {"me": 3, "other": 1}
 
     def test_what_happened_is_the_newest_of_the_kinds_within_the_time_oldest_first(self, ledger: Ledger) -> None:
         ledger.note("manual", detail={"n": 0})

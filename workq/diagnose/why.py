@@ -13,7 +13,8 @@ later cannot matter before it is gone. A task that changes while it is looked at
     not_due, no_handler                       its time has not come; why it waits
     paused                                    somebody has paused its queue
     inflight_away                             nothing can be held, so nothing starts
-    held, suspect                             a worker has it in hand and has not started it
+    held, suspect                             a worker has it in hand and has not started it; a suspect waits for a
+                                              process that runs nothing else
     no_worker                                 nobody serves its queue
     unpublished                               its hint has not been confirmed by the broker
     delayed                                   a worker sent its hint on, to come again a little later
@@ -54,6 +55,10 @@ from workq.worker.attempt import ALIKE
 
 LOOKS_MAX: Final = 5
 """How often a task that changes under our eyes is looked at again."""
+
+NAMED_MAX: Final = 3
+"""How many workers one reason names at most."""
+_SUSPECTED: Final = "it was running when a process died and is suspected of having killed it"
 
 
 class Code(StrEnum):
@@ -202,9 +207,10 @@ class _Look:
             )
         if self._runs_alone and (company := self._stores.ledger.company(task)).others:
             return self._waits_alone(row, company)
+        alone = f", alone there: {_SUSPECTED}" if self._runs_alone else ""
         return self._why(
             Code.RUNNING,
-            f"it does run: on {on} since {_at(task.started_at)} (attempt {task.attempt})",
+            f"it does run: on {on} since {_at(task.started_at)} (attempt {task.attempt}){alone}",
             "nothing: wait for its handler",
             since=task.started_at,
         )
@@ -222,10 +228,31 @@ class _Look:
             turn = f"takes turns there with {counted(company.suspects, 'other suspect')}, one at a time"
         return self._why(
             Code.SUSPECT,
-            f"it was running when a process died, and runs alone from now on: {_named(row.id, row)} claimed it at "
+            f"{_SUSPECTED}, so it runs alone: {_named(row.id, row)} claimed it at "
             f"{_at(task.started_at)} (attempt {task.attempt}), and it {turn}",
             "wait for its turn; what it cannot have soon is handed back to others",
             since=task.started_at,
+        )
+
+    def _is_suspected(
+        self, serving: Sequence[WorkerRow], *, since: datetime | None = None, until: datetime | None = None
+    ) -> Why:
+        """A suspect that no worker has in hand: it waits for one of the processes of its queue to be empty."""
+        running = self._stores.ledger.occupied([row.id for row in serving])
+        named = [f"{_named(row.id, row)} has {running[row.id]} unsettled" for row in serving if row.id in running]
+        listed = "; ".join(named[:NAMED_MAX]) + (f"; and {len(named) - NAMED_MAX} more" if named[NAMED_MAX:] else "")
+        empty = len(serving) - len(named)
+        state = f"{counted(empty, 'process is', 'processes are')} empty" if empty else "none is empty now"
+        again = f"; its hint comes again at {_at(until)} at the latest" if until is not None else ""
+        return self._why(
+            Code.SUSPECT,
+            f"{_SUSPECTED}, so it runs alone: it waits until one of the "
+            f"{counted(len(serving), 'process', 'processes')} of queue {queue_of(self._task.queue)!r} is empty, and "
+            f"{state}{f' ({listed})' if listed else ''}{again}",
+            "nothing: a worker that takes it starts nothing else until it is done; if none gets empty, start one more: "
+            f"workq worker --queues {queue_of(self._task.queue)}",
+            since=since,
+            until=until,
         )
 
     def _silent(self, row: WorkerRow, what: str) -> Why:
@@ -272,6 +299,8 @@ class _Look:
             return self._is_not_served()
         if task.published_at is None:
             return self._is_unpublished()
+        if task.published_at > task.now and self._runs_alone:
+            return self._is_suspected(serving, until=task.published_at)
         if task.published_at > task.now:  # the instant at which the hint reaches its queue (see Ledger.rehinted)
             return self._why(
                 Code.DELAYED,
@@ -293,13 +322,17 @@ class _Look:
         if depth.ready == 0 and not depth.unacked and (task.now - since).total_seconds() > self._times.beat_s:
             return self._seems_lost(since, epoch_age_s)
         older = self._stores.ledger.older(task)
+        if self._runs_alone and not older:
+            return self._is_suspected(serving, since=since)
         hints = f"{counted(depth.ready, 'hint')} of {task.queue!r} in the broker"
         threads = counted(sum(row.threads for row in serving), "thread")
         by = f"{counted(len(serving), 'process', 'processes')} with {threads}"
+        then = f"; then it waits for a process that runs nothing else, since {_SUSPECTED}" if self._runs_alone else ""
         if older:
             return self._why(
                 Code.BEHIND,
-                f"it is behind {counted(older, 'older task')} of queue {task.queue!r} ({hints}), which {by} serve",
+                f"it is behind {counted(older, 'older task')} of queue {task.queue!r} ({hints}), which {by} serve"
+                + then,
                 "wait, or start more workers: workq status shows whether the queue grows",
                 since=since,
             )
@@ -462,10 +495,12 @@ class _Look:
         if self._is_silent(row):
             return self._silent(row, f"it is held by {on}")
         if self._runs_alone:
+            running = self._stores.ledger.occupied([row.id]).get(row.id, 0)
+            beside = f" ({counted(running, 'task runs', 'tasks run')} there now)" if running else ""
             return self._why(
                 Code.SUSPECT,
-                f"it was running when a process died, and runs alone from now on: {on} holds it since {_at(since)}, "
-                "and starts it when nothing else runs there",
+                f"{_SUSPECTED}, so it runs alone: {on} holds it since {_at(since)}, "
+                f"and starts it when nothing else runs there{beside}",
                 "wait until that process is idle",
                 since=since,
             )

@@ -64,6 +64,16 @@ class Reporting:
         others, suspects = self.database.ask(lambda tx: tx.execute(query).one())
         return Company(int(others), int(suspects))
 
+    def occupied(self, workers: Iterable[str]) -> dict[str, int]:
+        """How many tasks each of these workers has claimed and not settled; a worker without any is missing."""
+        t = self.database.tables.task
+        query = (
+            select(t.c.worker, func.count().label("tasks"))
+            .where(found(t.c.state, State.RUNNING), t.c.worker.in_(sorted(set(workers))))
+            .group_by(t.c.worker)
+        )
+        return {row.worker: int(row.tasks) for row in self.database.ask(partial(_all, query))}
+
     def happened(self, kinds: Collection[str], *, within_s: float, limit: int) -> list[Event]:
         """The newest events of these kinds, at most `limit` and `within_s` seconds old; the oldest first."""
         e = self.database.tables.event
