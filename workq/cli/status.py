@@ -20,9 +20,10 @@ from workq.values.lane import is_extra, queue_of
 def status(session: Session) -> None:
     """How many tasks are where, how long the oldest has been ready, and how many workers live.
 
-    A task that is due counts as ready, whatever its state says. What is ready in a paused queue has an age of its own,
-    and is not in `oldest ready`, for alerts. A worker that has not beaten for longer than a lease is late: it is
-    stopped, cut off, or dead and not reaped yet.
+    A task that is due counts as ready, whatever its state says. The ready, waiting and running below the table are the
+    sums of its columns; `dead of jobs` are among the dead. What is ready in a paused queue has an age of its own, and
+    is not in `oldest ready`, for alerts. A worker that has not beaten for longer than a lease is late: it is stopped,
+    cut off, or dead and not reaped yet.
     """
     ledger = session.stores().ledger
     counts, times = ledger.counts(), session.settings().times

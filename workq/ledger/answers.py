@@ -257,8 +257,9 @@ class Unknown:
 class Counts:
     """The answer to `workq status`.
 
-    `oldest_ready_s` is None when nothing is ready in a queue that is not paused; `oldest_paused_s` has the age of the
-    oldest task that is ready in each queue, or band, that is.
+    What `states` says of open tasks is the sum of `queues`: a task that is due is ready in both. `oldest_ready_s` is
+    None when nothing is ready in a queue that is not paused; `oldest_paused_s` has the age of the oldest task that is
+    ready in each queue, or band, that is.
     """
 
     queues: Mapping[str, QueueCount]

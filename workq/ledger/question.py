@@ -116,6 +116,10 @@ class Asking:
         for row in places:
             queues.setdefault(row.queue, {"ready": 0, "waiting": 0, "running": 0})[row.place] = row.n
         by_name = {row.state: row.n for row in states}
+        # by place, as in the queues, and so the sums of these: what is due, and not promoted yet, is ready in both
+        by_name |= {
+            place: sum(counts[place] for counts in queues.values()) for place in ("ready", "waiting", "running")
+        }
         ages = {row.queue: max(0.0, (row.now - row.due_at).total_seconds()) for row in oldest}
         return Counts(
             queues={name: QueueCount(**counts) for name, counts in sorted(queues.items())},

@@ -72,6 +72,8 @@ class QuestionsContract(Steps):
         assert (b.ready, b.waiting, b.running) == (1, 0, 1)  # due, though not promoted yet: it could run now
         assert "c" not in counts.queues
         assert counts.states[State.SUCCEEDED] == 1
+        for state, sums in ((State.READY, 4), (State.WAITING, 2), (State.RUNNING, 1)):
+            assert counts.states[state] == sum(getattr(one, state.value) for one in counts.queues.values()) == sums
         assert counts.oldest_ready_s is not None
         assert 120.0 <= counts.oldest_ready_s < 120.0 + LONG_S
         assert counts.workers == 1
