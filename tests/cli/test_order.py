@@ -47,3 +47,27 @@ def test_nothing_in_order_is_said_in_words(cli: Cli) -> None:
     cli.here("db", "migrate")
     assert cli("order", "ls").err == "no order key has open tasks\n"
     assert cli("order", "ls", "--blocked").err == "no order key is blocked\n"
+
+
+def test_the_advice_after_a_death_leads_step_by_step_to_the_next_one_of_the_key(cli: Cli) -> None:
+    [first, second] = record(cli, "a", 2)
+    cli.settle([first], Dead("no", "no"))
+
+    blocked = cli.look("why", second)
+    assert f"workq dead discard {first}" in blocked["do"]
+    assert cli.here("dead", "discard", first).status == 0
+
+    given_up, listed = cli.look("why", second), cli.here("order", "ls")
+    assert given_up["code"] == "in_line"
+    assert f"task {first}, which came before it in order key 'a', has ended (cancelled)" in given_up["reason"]
+    assert first not in given_up["do"], "why it is cancelled, and how to bring it back, helps nobody here"
+    assert "workq sweep" in given_up["do"]
+    assert "1 key goes on with the next sweep" in listed.err
+    assert [one["moves_on"] for one in cli.look("order", "ls")["keys"]] == [True]
+    assert cli.here("sweep").status == 0
+
+    swept, moved = cli.look("why", second), cli.look("order", "show", "a")
+    assert swept["code"] == "no_worker"
+    assert (moved["turn_of"], moved["state"], moved["moves_on"]) == (second, "ready", False)
+    assert cli("worker", "--drain", app=True).status == 0
+    assert cli.look("why", second)["reason"].startswith("it succeeded")

@@ -27,7 +27,8 @@ def ls(session: Session, is_blocked: bool, limit: int) -> None:
     """Each order key with open tasks: whose turn it is, and how many wait behind it.
 
     A key is blocked when the task whose turn it is has died. It goes on when a person revives that task
-    (`workq task retry ID`) or gives it up (`workq dead discard ID`).
+    (`workq task retry ID`) or gives it up (`workq dead discard ID`). A key whose task has ended otherwise goes on with
+    the next sweep: each worker sweeps every few seconds, and `workq sweep` does it at once.
     """
     found = session.stores().ledger.sequences(blocked_only=is_blocked, limit=limit)
     columns = [
@@ -47,6 +48,9 @@ def ls(session: Session, is_blocked: bool, limit: int) -> None:
             empty="no order key is blocked" if is_blocked else "no order key has open tasks",
         ),
     )
+    if session.output == "table" and (count := sum(one.moves_on for one in found)):
+        goes = "1 key goes" if count == 1 else f"{count} keys go"
+        session.note(f"{goes} on with the next sweep: the task whose turn it was has ended; if none runs: workq sweep")
 
 
 @order.command("show", examples="workq order show customer:7")
@@ -68,4 +72,5 @@ def _document(one: SequenceRow) -> dict[str, Any]:
         "state": one.state,
         "behind": one.behind,
         "blocked_since": one.blocked_since,
+        "moves_on": one.moves_on,
     }

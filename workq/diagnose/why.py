@@ -400,6 +400,13 @@ class _Look:
                 f"workq task retry {line.head}, or give it up: workq dead discard {line.head}",
                 since=line.blocked_since,
             )
+        if line.moves_on:
+            return self._why(
+                Code.IN_LINE,
+                f"task {line.head}, which came before it in order key {key!r}, has ended "
+                f"({line.state or 'it is gone'}), and the line moves up with the next sweep",
+                "nothing: the sweep lets the next one go on; if none runs: workq sweep",
+            )
         return self._why(
             Code.IN_LINE,
             f"it stands in line for order key {key!r}: it is the turn of task {line.head} ({line.state or 'gone'}), "

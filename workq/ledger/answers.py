@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from workq.schedules.timetable import Missed, Timetable
 from workq.values.certificate import NO_FACTS, Certificate, Facts, Kind
 from workq.values.hint import HintRow
-from workq.values.task import Limit, NewTask, OnCrash, State
+from workq.values.task import SETTLED, Limit, NewTask, OnCrash, State
 
 
 class Unpublished(msgspec.Struct, frozen=True):
@@ -87,6 +87,11 @@ class SequenceRow:
     state: State | None
     behind: int
     blocked_since: datetime | None
+
+    @property
+    def moves_on(self) -> bool:
+        """Whether the first one has ended and blocks nothing: the next sweep lets the next one go on."""
+        return self.blocked_since is None and (self.state is None or self.state in SETTLED)
 
 
 @dataclass(frozen=True, slots=True)
