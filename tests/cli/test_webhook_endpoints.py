@@ -14,7 +14,7 @@ from tests.cli.conftest import Cli
 from tests.contract.given import incarnation
 from workq import WorkQueue
 from workq.values.task import Dead, Delivered, Done, Failed, Sent, Settlement
-from workq.webhooks import new_secret
+from workq.webhooks import Webhooks, new_secret
 from workq.webhooks.vault import Vault
 
 URL = "https://example.org/hooks"
@@ -431,3 +431,25 @@ def test_an_endpoint_that_has_asked_for_less_rests_and_all_that_look_say_so(cli:
     for one in (itself, other):
         assert "429" in one["reason"]
         assert "Retry-After" in one["reason"]
+
+
+def test_what_no_endpoint_listens_to_is_said_with_the_nearest_topic(cli: Cli) -> None:
+    add(cli, "--id", "acme", "--topic", "customer-acme", "--type", "invoice.*")
+
+    sent = cli.here("webhook", "send", "invoice.paid", "--topic", "customer-acne")
+    document = cli.look("webhook", "send", "invoice.paid", "--topic", "customer-acne")
+    of_another_type = cli.here("webhook", "send", "user.added", "--topic", "customer-acme")
+    heard = cli.look("webhook", "send", "invoice.paid", "--topic", "customer-acme")
+    with cli.queue() as wq:
+        in_python = Webhooks(wq).send("invoice.paid", {}, topic="far-away")
+
+    said = "nothing is recorded to be sent: no endpoint has the topic 'customer-acne'; did you mean 'customer-acme'?"
+    assert sent.status == of_another_type.status == 0
+    assert sent.out.endswith("  to 0 endpoints\n")
+    assert sent.err == f"workq: warning: {said}; see: workq webhook endpoint ls\n"
+    assert document["unheard"] == said
+    assert "no endpoint of topic 'customer-acme' wants 'user.added'" in of_another_type.err
+    assert heard["unheard"] is None
+    assert len(heard["deliveries"]) == 1
+    assert in_python.deliveries == ()
+    assert in_python.unheard == "nothing is recorded to be sent: no endpoint has the topic 'far-away'"

@@ -55,14 +55,23 @@ def webhook() -> None:
 @click.option("--order-key", metavar="KEY", help="endpoints with --ordered key keep the order of each key")
 @pass_session
 def send(session: Session, /, event_type: str, source: str, **given: Any) -> None:
-    """Send an event of TYPE to all endpoints that want it. The application's workers deliver it."""
+    """Send an event of TYPE to all endpoints that want it. The application's workers deliver it.
+
+    Where no endpoint wants it, nothing is sent: a warning says so, and the exit status is 0.
+    """
     from workq.webhooks.outbox import Outbox
 
     outbox = Outbox(session.queue())
     args, kwargs = document(source, max_bytes=session.settings().payload_max_bytes, option="--data")
     session.may_make(session.settings())
     sent = outbox.send(event_type, list(args) or kwargs, **given)
-    found = {"id": sent.id, "deliveries": [to_builtins(one) for one in sent.deliveries]}
+    found = {
+        "id": sent.id,
+        "deliveries": [to_builtins(one) for one in sent.deliveries],
+        "unheard": sent.unheard,
+    }
+    if sent.unheard is not None:
+        session.warn(f"{sent.unheard}; see: workq webhook endpoint ls")
     answer(session, found, lambda: write(f"{sent.id}  to {counted(len(sent.deliveries), 'endpoint')}"))
 
 

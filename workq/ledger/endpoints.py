@@ -88,6 +88,12 @@ class Keeping(Banding):
         row = self.database.ask(lambda tx: tx.execute(query).first())
         return None if row is None else endpoint_of(row)
 
+    def topics(self, *, limit: int = 1000) -> list[str]:
+        """The topics that endpoints have, by name, at most so many."""
+        topic = self.database.tables.endpoint.c.topic
+        query = select(topic).distinct().order_by(topic).limit(limit)
+        return self.database.ask(lambda tx: list(tx.execute(query).scalars()))
+
     def endpoints(
         self,
         *,

@@ -14,10 +14,11 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from workq.errors import ConfigError, MissingExtra, NotFound, Refused
+from workq.errors import ConfigError, MissingExtra, NotFound, Refused, Unavailable
 from workq.ledger.positions import is_behind
 from workq.values import codec
 from workq.values.incarnation import this_person
@@ -55,10 +56,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """A webhook that was sent. `id` is its `webhook-id`, for every receiver and in every attempt."""
+    """A webhook that was sent. `id` is its `webhook-id`, for every receiver and in every attempt.
+
+    `unheard` says why there are no `deliveries`: no endpoint has the topic, or none of the topic wants the type. That
+    is no error, since a topic may get its endpoints later; None when there are some.
+    """
 
     id: str
     deliveries: tuple[SentTo, ...]
+    unheard: str | None = None
 
 
 class Outbox:
@@ -85,8 +91,9 @@ class Outbox:
     ) -> Dispatch:
         """Send an event to all endpoints of a topic that want its type, or to one endpoint.
 
-        Recorded when this returns, or with the caller's transaction. The body is written once, and is the same, byte
-        for byte, for every receiver and in every attempt: `{"type": ..., "timestamp": ..., "data": ...}`.
+        Recorded when this returns, or with the caller's transaction. Where no endpoint wants it, nothing is recorded to
+        be sent, and `unheard` of the answer says why: nothing is raised. The body is written once, and is the same,
+        byte for byte, for every receiver and in every attempt: `{"type": ..., "timestamp": ..., "data": ...}`.
 
         Args:
             event_type: words with dots between, such as `invoice.paid`.
@@ -112,7 +119,7 @@ class Outbox:
             raise ConfigError(f"topic: {OWN_TOPIC} is for what workq itself tells operators; choose another name")
         webhook = self._new(event_type, data, topic, endpoint, event_id, delay_s, order_key)
         sent = self._app.producer.send(webhook, connection=connection)
-        return Dispatch(webhook.id, tuple(sent))
+        return Dispatch(webhook.id, tuple(sent), None if sent else self._why_unheard(webhook))
 
     async def asend(self, event_type: str, data: Any, **more: Any) -> Dispatch:
         """`send` without blocking the event loop."""
@@ -251,6 +258,18 @@ class Outbox:
             count += len(page) if dry_run else len(self._app.producer.resend(page, cause=cause))
             after = page[-1]
         return count
+
+    def _why_unheard(self, webhook: NewWebhook) -> str:
+        """Why no endpoint gets this webhook, which is recorded: what the ledger does not answer now is left out."""
+        said = f"nothing is recorded to be sent: no endpoint has the topic {webhook.topic!r}"
+        try:
+            if self._app.stores.ledger.endpoints(topic=webhook.topic, limit=1):
+                return f"nothing is recorded to be sent: no endpoint of topic {webhook.topic!r} wants {webhook.type!r}"
+            known = self._app.stores.ledger.topics()
+        except Unavailable:
+            return said
+        near = get_close_matches(webhook.topic or "", known, n=1)
+        return f"{said}; did you mean {near[0]!r}?" if near else said
 
     def _new(
         self,
