@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
 from workq.config import Settings, Times
+from workq.config.variables import log_unread
 from workq.errors import BadSource, ConfigError, UnknownTask
 from workq.handlers.handler import (
     BatchHandler,
@@ -99,6 +100,7 @@ class WorkQueue:
             ladder=ladder,
             times=times,
         )
+        log_unread()
         self.registry = Registry()
         self._lock = threading.Lock()
         self._opened: tuple[Stores, Producer] | None = None

@@ -423,3 +423,13 @@ def test_without_a_folder_for_temporary_files_a_command_names_tmpdir(tmp_path: P
     assert ran.returncode == 2, ran.stderr
     assert "set TMPDIR" in one_line(ran.stderr)
     assert "defect" not in ran.stderr
+
+
+def test_a_variable_that_nothing_reads_is_told_once_with_the_nearest_name(cli: Cli) -> None:
+    cli.here("db", "migrate")
+
+    ran = cli("status", "-q", env={"WORKQ_LEDGR_URL": "sqlite:///other.db"})
+
+    assert ran.status == 0
+    assert ran.err.count("WORKQ_LEDGR_URL") == 1
+    assert "workq: warning: WORKQ_LEDGR_URL is set, and nothing reads it; did you mean WORKQ_LEDGER_URL?\n" in ran.err

@@ -92,10 +92,12 @@ class Session:
         if self._app is None:
             from workq.app import WorkQueue
             from workq.application import load_app
+            from workq.config.variables import log_unread
 
             found = Settings.load()
             for warning in found.warnings:
                 self.warn(warning)
+            log_unread(is_said=True)
             self._app = load_app(found.app) if found.app is not None and self.url is None else WorkQueue()
         return self._app
 

@@ -14,6 +14,7 @@ from workq.config.sources import RETENTIONS, SECRETS, URLS, Environment, Found, 
 from workq.config.times import Times
 from workq.config.urls import check_broker_url, check_inflight_url, check_ledger_url, check_proxy_url, masked
 from workq.config.values import as_float, is_number, kind_of
+from workq.config.variables import unread
 from workq.errors import ConfigError
 from workq.logs.forms import FORMS, Form
 from workq.values.names import check_namespace
@@ -160,7 +161,9 @@ class Settings:
                 raise ConfigError(f"times (argument): must be a Times, not {kind_of(times)}")
             for one in fields(Times):
                 found.add(f"times.{one.name}", getattr(times, one.name), "argument")
-        environment = Environment(os.environ if environ is None else environ, found.warnings)
+        variables = os.environ if environ is None else environ
+        environment = Environment(variables, found.warnings)
+        found.warnings += unread(variables)
         environment.settings(found, folder)
         named = file if file is not None else environment.value("WORKQ_CONFIG")
         read_files(found, folder, named)

@@ -65,6 +65,10 @@ RETENTIONS: Final = tuple(_NUMBER_VARIABLES)
 URLS: Final = frozenset({"ledger", "broker", "inflight", "webhook_proxy"})
 SECRETS: Final = frozenset({"secret_key"})
 _IN_FILES: Final = URLS | SECRETS
+OF_SETTINGS: Final = frozenset(
+    {*_VARIABLES.values(), *_NUMBER_VARIABLES.values(), *(f"{_VARIABLES[name]}_FILE" for name in _IN_FILES)}
+)
+"""Every variable that is read for a setting."""
 
 
 class Environment:
