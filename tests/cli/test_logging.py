@@ -123,6 +123,19 @@ def test_an_application_that_has_configured_logging_is_left_alone_and_gets_what_
     assert any(line.startswith("OWN INFO workq.supervisor supervisor.started pid=") for line in lines)
 
 
+def test_a_log_format_is_said_to_have_no_effect_where_the_application_has_configured_logging(cli: Cli) -> None:
+    (cli.folder / "app.py").write_text(APP.format(configured=OWN))
+    cli.here("db", "migrate")
+
+    given = cli("worker", "--app", "app:wq", "--drain", "--log-format", "json")
+    not_given = cli("worker", "--app", "app:wq", "--drain")
+
+    said = "workq: warning: --log-format json has no effect: the application has configured logging itself; "
+    assert given.status == not_given.status == 0
+    assert given.err.count(said) == 1
+    assert "has no effect" not in not_given.err
+
+
 def test_a_wrong_log_format_is_refused_in_words(cli: Cli) -> None:
     option = cli("worker", "--log-format", "xml", app=True)
     variable = cli("worker", app=True, env={"WORKQ_LOG_FORMAT": "xml"})

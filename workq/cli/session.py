@@ -38,6 +38,8 @@ class Session:
         self.is_colored = not os.environ.get("NO_COLOR")
         self.url: str | None = None
         self.app_path: str | None = None
+        self.log_format: str | None = None
+        """What `--log-format` said."""
         self._app: WorkQueue | None = None
         self.say: Callable[[str], None] = partial(click.echo, err=True)
         """Says one line to a person. A command that runs on puts one here that waits for no reader."""
@@ -162,7 +164,11 @@ class Session:
         """Begin to log, as the settings say, or the application itself."""
         from workq.logs import configure
 
-        configure(level, form=self.settings().log_format)
+        if not configure(level, form=self.settings().log_format) and self.log_format is not None:
+            self.warn(
+                f"--log-format {self.log_format} has no effect: the application has configured logging itself; "
+                "give its handlers the formatter that you want"
+            )
 
     def urls(self) -> list[str]:
         """Every URL of the settings that were loaded, with their passwords."""
@@ -203,8 +209,9 @@ def global_options() -> list[click.Parameter]:
     ]
 
 
-def _take_log_format(_ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
+def _take_log_format(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
     if value is not None:
+        ctx.ensure_object(Session).log_format = value
         os.environ["WORKQ_LOG_FORMAT"] = value
 
 

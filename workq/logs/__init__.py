@@ -23,15 +23,17 @@ _buffers: list[Buffer[Any]] = []
 """What `flush` waits for."""
 
 
-def configure(level: int = logging.INFO, *, form: Form = "text", fields: logging.Filter | None = None) -> None:
+def configure(level: int = logging.INFO, *, form: Form = "text", fields: logging.Filter | None = None) -> bool:
     """Send what this process logs to where it belongs. Repeatable: only the level changes.
+
+    Answers whether it is written here, in this `form`: not where the application has configured logging.
 
     `fields`: a filter that adds to each record what it should say beside its own fields.
     """
     ours, root = logging.getLogger("workq"), logging.getLogger()
     ours.setLevel(level)
     if any(isinstance(one, Buffer) for one in ours.handlers):
-        return
+        return any(isinstance(one, LineBuffer) for one in ours.handlers)
     handlers = [one for one in ours.handlers if not isinstance(one, logging.NullHandler)]
     is_configured = bool(handlers or root.handlers)
     buffer: Buffer[Any] = (
@@ -54,6 +56,7 @@ def configure(level: int = logging.INFO, *, form: Form = "text", fields: logging
             logging.getLogger(name).disabled = False
     ours.disabled = False
     logging.getLogger("pika").setLevel(logging.CRITICAL)  # it reports each broken connection five times; we do once
+    return not is_configured
 
 
 def printer(fd: int, *, is_json: bool) -> LineBuffer:
