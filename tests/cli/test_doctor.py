@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from cryptography.fernet import Fernet
 
 from tests.cli.conftest import Cli
 from tests.conftest import Private
+from workq.app import WorkQueue
 from workq.broker import Hint
 from workq.config import Settings, Times
 from workq.diagnose.doctor import Bounds, Check, Level, examine
@@ -19,6 +21,7 @@ from workq.diagnose.doctor.host import skew
 from workq.lab.servers import MariaDB, PostgreSQL, RabbitMQ, Redis, start_redis
 from workq.ledger import migrate
 from workq.ledger.database import Database
+from workq.values.task import State
 
 
 def findings(checks: list[Check]) -> list[str]:
@@ -47,6 +50,33 @@ class TestOneFile:
 
         assert findings(checks) == []
         assert list(tmp_path.iterdir()) == []
+
+    def test_a_file_with_a_second_name_is_a_finding_by_either_and_a_symbolic_link_is_none(self, cli: Cli) -> None:
+        cli.record("shop.add", 1)
+        one, other, link = (cli.folder / name for name in ("shop.db", "two.db", "link.db"))
+        link.symlink_to(one)
+        by_link = findings(examine(Settings(ledger=f"sqlite:///{link}")))
+        with WorkQueue(ledger=f"sqlite:///{link}") as wq:
+            seen = wq.stores.ledger.counts().states[State.READY]
+        other.hardlink_to(one)
+
+        twice = [findings(examine(Settings(ledger=f"sqlite:///{name}"))) for name in (one, other)]
+
+        assert by_link == []
+        assert seen == 1
+        for (found,) in twice:
+            assert "has 2 names (hard links)" in found
+            assert "let each use the same name, and remove the others" in found
+
+    def test_a_file_that_is_mounted_alone_is_a_finding(self, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+        cli.record("shop.add", 1)
+        mounts = [SimpleNamespace(mountpoint=str(cli.folder / "shop.db"), fstype="ext4")]
+        monkeypatch.setattr("psutil.disk_partitions", lambda **_: mounts)
+
+        (found,) = findings(examine(settings(cli.folder)))
+
+        assert "is mounted alone" in found
+        assert found.endswith("mount its folder")
 
     def test_a_missing_folder_and_a_missing_schema_are_findings(self, tmp_path: Path) -> None:
         with sqlite3.connect(tmp_path / "theirs.db") as file:

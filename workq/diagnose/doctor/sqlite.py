@@ -40,6 +40,7 @@ def place(url: str, file: Path, *, origin: str) -> Iterator[Check]:
             return
     elif not os.access(file, os.W_OK) or not os.access(folder, os.W_OK):
         yield Check("ledger", Level.ERROR, f"{masked(url)}: the file or its folder {folder} is not writable")
+    yield from _names(url, file)
     if (kind := _filesystem(file)) in _NETWORK_FILESYSTEMS:
         yield Check(
             "ledger",
@@ -54,6 +55,27 @@ def place(url: str, file: Path, *, origin: str) -> Iterator[Check]:
             Level.WARNING,
             f"only {free >> 20} MiB are free on the disk of {masked(url)}: when it is full, enqueue() fails and "
             "nothing can be settled; make room, or see `workq sweep --only prune`",
+        )
+
+
+def _names(url: str, file: Path) -> Iterator[Check]:
+    """Whether the file has one name, as the log beside it has.
+
+    A symbolic link is no second name: SQLite follows it, and keeps its log beside the file that the link leads to.
+    """
+    beside = "SQLite keeps its newest writes in a -wal and a -shm file beside one name"
+    if is_there(file) and (names := file.stat().st_nlink) > 1:
+        yield Check(
+            "ledger",
+            Level.WARNING,
+            f"the file of {masked(url)} has {names} names (hard links): {beside}, so processes that use another name "
+            "do not see them, and may damage the file; stop all, let each use the same name, and remove the others",
+        )
+    if any(Path(one.mountpoint) == file.resolve() for one in psutil.disk_partitions(all=True)):
+        yield Check(
+            "ledger",
+            Level.WARNING,
+            f"the file of {masked(url)} is mounted alone: {beside}, which others do not see; mount its folder",
         )
 
 
