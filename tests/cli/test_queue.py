@@ -12,6 +12,11 @@ from tests.cli.conftest import BOUND_S, Cli
 from tests.system.fleet import wait_until
 from workq.values.incarnation import this_person
 
+DRAINED = (
+    "queue 'sums' is drained: nothing of it runs; it stays paused, and 1 task waits in it; "
+    "to let it go on: workq queue resume sums\n"
+)
+
 
 def paused(cli: Cli, queue: str = "sums") -> dict[str, Any] | None:
     found: dict[str, Any] | None = cli.look("queue", "show", queue)["paused"]
@@ -61,7 +66,7 @@ def test_drain_looks_twice_for_a_claim_that_was_under_way_when_it_paused(
 
     drained = cli.here("queue", "drain", "sums", "--why", "?", "--wait", "60s")
 
-    assert (drained.status, drained.out) == (0, "paused until it is resumed; nothing of it runs\n")
+    assert (drained.status, drained.out) == (0, DRAINED)
     assert list(seen) == []
 
 
@@ -79,10 +84,26 @@ def test_drain_waits_for_what_runs_and_the_queue_stays_paused(cli: Cli) -> None:
         release.join(BOUND_S)
 
     assert too_long.status == 5
-    assert "1 of its tasks still run" in too_long.out
-    assert (drained.status, drained.out) == (0, "paused until it is resumed; nothing of it runs\n")
+    assert too_long.out == (
+        "queue 'sums' is not drained: after 0.3 s 1 task of it still runs; it stays paused, and 0 tasks wait in it; "
+        "which run: workq task ls --queue sums --state running; to let it go on: workq queue resume sums\n"
+    )
+    assert too_long.err == "queue 'sums' is paused; waiting for 1 task that still runs, 0 s at most\n"
+    assert (drained.status, drained.out) == (0, DRAINED)
     assert paused(cli) is not None
     assert cli.look("task", "show", task_id)["state"] == "ready"
+
+
+def test_drain_says_what_waits_in_the_queue_and_until_when_it_stays_paused(cli: Cli) -> None:
+    cli.record("shop.add", 1, count=2)
+
+    drained = cli.here("queue", "drain", "sums", "--why", "?", "--for", "2h")
+    document = cli.look("queue", "drain", "sums", "--why", "?")
+
+    assert drained.out.startswith("queue 'sums' is drained: nothing of it runs; it stays paused until 20")
+    assert drained.out.endswith(", and 2 tasks wait in it; to let it go on: workq queue resume sums\n")
+    assert drained.err == ""
+    assert (document["queue"], document["running"], document["backlog"]) == ("sums", 0, 2)
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _TITLES: Final = ("queue", "ready", "waiting", "running", "hints", "hints_unacked", "consumers", "paused")
 _LOOK_EVERY_S: Final = 0.2
 _LOOKS_APART_S: Final = 1.0
+_TELL_EVERY_S: Final = 10.0
 
 
 @click.group(
@@ -130,10 +131,15 @@ def resume(session: Session, name: str, why: str) -> None:
 @click.argument("name", type=BandName(), metavar="QUEUE")
 @click.option("--why", required=True, metavar="TEXT", help="as for: workq queue pause")
 @click.option("--for", "for_s", type=Duration(), metavar="TIME", help="as for: workq queue pause")
-@click.option("--wait", "wait_s", type=Duration(), default="10m", show_default=True, help="for what runs; then exit 5")
+@click.option(
+    "--wait", "wait_s", type=Duration(), default="10m", show_default=True, help="at most, until nothing of it runs"
+)
 @pass_session
 def drain(session: Session, name: str, why: str, for_s: float | None, wait_s: float) -> int:
     """Pause a queue, and wait until nothing of it runs any more. It stays paused, also when the time is up: exit 5.
+
+    What waits in the queue stays there, and starts when the queue is resumed. How many tasks still run is told
+    meanwhile, on standard error.
 
     A claim that was under way when the pause began may still stand some milliseconds later. So nothing has to run at
     two looks, a second apart; the second is taken even when the time is up.
@@ -141,11 +147,19 @@ def drain(session: Session, name: str, why: str, for_s: float | None, wait_s: fl
     made = _paused(session, name, why, for_s)
     ledger = session.stores().ledger
     deadline = time.monotonic() + wait_s
+    told_at = float("-inf")
     while running := _running(ledger, name) or _running_a_moment_later(ledger, name):
-        if time.monotonic() > deadline:
+        now = time.monotonic()
+        if now - told_at >= _TELL_EVERY_S:
+            told_at, left_s = now, max(0.0, deadline - now)
+            still = counted(running, "task that still runs", "tasks that still run")
+            session.note(f"queue {name!r} is paused; waiting for {still}, {left_s:.0f} s at most")
+        if now > deadline:
             break
         time.sleep(_LOOK_EVERY_S)
-    answer(session, _pause(made) | {"queue": name, "running": running}, lambda: write(_told(made, running)))
+    backlog = sum(ledger.open_count(WhichOpen((State.READY, State.WAITING), queue=name)).values())
+    document = _pause(made) | {"queue": name, "running": running, "backlog": backlog}
+    answer(session, document, lambda: write(_drained(name, made, running, backlog, wait_s)))
     return exits.TIMED_OUT if running else exits.DONE
 
 
@@ -236,6 +250,18 @@ def _told(made: Pause, running: int) -> str:
     return f"paused {end}; " + (
         f"{running} of its tasks still run{'s' if running == 1 else ''}" if running else "nothing of it runs"
     )
+
+
+def _drained(name: str, made: Pause, running: int, backlog: int, wait_s: float) -> str:
+    """What came of it, what is left, and what to do next."""
+    until = "" if made.ends_at is None else f" until {text_of(made.ends_at)}"
+    stays = f"it stays paused{until}, and {counted(backlog, 'task waits', 'tasks wait')} in it"
+    go_on = f"to let it go on: workq queue resume {name}"
+    if not running:
+        return f"queue {name!r} is drained: nothing of it runs; {stays}; {go_on}"
+    still = counted(running, "task of it still runs", "tasks of it still run")
+    look = f"workq task ls --queue {name} --state running"
+    return f"queue {name!r} is not drained: after {wait_s:g} s {still}; {stays}; which run: {look}; {go_on}"
 
 
 def _together(name: str, bands: Sequence[dict[str, Any]]) -> dict[str, Any]:
