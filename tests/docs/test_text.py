@@ -101,6 +101,18 @@ def test_the_page_on_performance_is_read_in_three_minutes() -> None:
     assert len(prose("docs/performance.md").split()) <= 1200
 
 
+@pytest.mark.parametrize("heading", ["# Words", "## Words that still mean two things"])
+def test_the_glossary_is_in_alphabetical_order_and_its_places_exist(heading: str) -> None:
+    text = text_of("docs/explanation/words.md").split(f"{heading}\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| ([a-z][a-z -]*) \| .+ \| (`.+`) \|$", text, flags=re.MULTILINE)
+    words = [word for word, _ in rows]
+    places = {place for _, found in rows for place in re.findall(r"`([^`]+)`", found)}
+
+    assert len(words) > 10
+    assert words == sorted(set(words))
+    assert [place for place in places if not (REPOSITORY / "workq" / place).exists()] == []
+
+
 def test_every_make_target_that_a_page_names_exists() -> None:
     makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z-]+):.*## ", makefile, flags=re.MULTILINE))
