@@ -35,7 +35,7 @@ from workq.handlers.handler import (
 )
 from workq.handlers.keywords import JobKeywords, TaskOptions
 from workq.handlers.naming import default_name
-from workq.handlers.retry import Compute, Policy, retries
+from workq.handlers.retry import Compute, RetryPolicy, retries
 from workq.schedules.timetable import Timetable
 from workq.values.incarnation import this_person
 from workq.values.lane import check_band, check_priority, physical
@@ -139,7 +139,7 @@ class WorkQueue:
         rate: str | None = None,
         concurrency: int | None = None,
         time_limit_s: float | None = None,
-        retry: Policy | Compute | None = None,
+        retry: RetryPolicy | Compute | None = None,
         retry_on: type[BaseException] | Sequence[type[BaseException]] | None = None,
         give_up_on: type[BaseException] | Sequence[type[BaseException]] | None = None,
         batch: int | None = None,
@@ -239,7 +239,7 @@ class WorkQueue:
         limit: str | None = None,
         concurrency: int | None = None,
         time_limit_s: float | None = None,
-        retry: Policy | Compute | None = None,
+        retry: RetryPolicy | Compute | None = None,
         retry_on: type[BaseException] | Sequence[type[BaseException]] | None = None,
         give_up_on: type[BaseException] | Sequence[type[BaseException]] | None = None,
         on_complete: Handler[..., Any] | None = None,

@@ -14,10 +14,10 @@ from tests.cli.conftest import Cli
 from tests.stores import database_of
 from workq.app import WorkQueue
 from workq.diagnose.doctor import work
-from workq.diagnose.meters import _SEEN, Cause, Meters, Spread, measure
+from workq.diagnose.meters import _SEEN, Meters, RestartCause, Spread, measure
 from workq.ledger import Evidence
 from workq.values import codec
-from workq.values.certificate import Facts, Kind
+from workq.values.certificate import DeathFacts, ProofOfEnd
 from workq.values.codec import new_task_id
 from workq.values.incarnation import Incarnation
 from workq.values.task import Cancelled, Claim, Dead, Done, Failed, NewTask, Outcome, Settlement
@@ -52,12 +52,12 @@ class Scene:
     def settle(self, claim: Claim, outcome: Outcome | None = None) -> None:
         self.ledger.settle([Settlement(claim, outcome or Done("1"))])
 
-    def die(self, kind: Kind, *, started: bool = True, again: bool = True, **facts: Any) -> Claim:
+    def die(self, kind: ProofOfEnd, *, started: bool = True, again: bool = True, **facts: Any) -> Claim:
         """A worker dies with one claim; then the task runs again, to its end."""
         worker = self.join()
         claim = self.claim(self.record(), by=worker)
         evidence = Evidence(
-            "it died", {claim.task_id: 1} if started else {}, None, kind, Facts(**facts) if facts else Facts()
+            "it died", {claim.task_id: 1} if started else {}, None, kind, DeathFacts(**facts) if facts else DeathFacts()
         )
         assert self.ledger.reap(worker, evidence) is not None
         if again:
@@ -80,34 +80,34 @@ def scene(cli: Cli) -> Iterator[Scene]:
 @pytest.mark.parametrize(
     "kind",
     [
-        Kind.KILLED,
-        Kind.HARD_LIMIT,
-        Kind.CANCEL,
-        Kind.SHUTDOWN,
-        Kind.GONE,
-        Kind.LEASE,
-        Kind.REDIS_LOSS,
-        Kind.ORPHAN,
+        ProofOfEnd.KILLED,
+        ProofOfEnd.HARD_LIMIT,
+        ProofOfEnd.CANCEL,
+        ProofOfEnd.SHUTDOWN,
+        ProofOfEnd.GONE,
+        ProofOfEnd.LEASE,
+        ProofOfEnd.REDIS_LOSS,
+        ProofOfEnd.ORPHAN,
     ],
 )
-def test_an_attempt_that_had_started_and_died_is_counted_once_under_its_cause(scene: Scene, kind: Kind) -> None:
+def test_an_attempt_that_had_started_and_died_is_counted_once_under_its_cause(scene: Scene, kind: ProofOfEnd) -> None:
     scene.die(kind)
 
     found = scene.measure()
 
-    assert found.duplicates == {Cause(kind.value): 1}
+    assert found.duplicates == {RestartCause(kind.value): 1}
     assert found.starts == 2
     assert found.duplicates_per_million == 500_000.0
 
 
 def test_every_way_to_die_that_is_recorded_is_a_cause() -> None:
-    assert {kind.value for kind in Kind} <= {cause.value for cause in Cause}
+    assert {kind.value for kind in ProofOfEnd} <= {cause.value for cause in RestartCause}
 
 
 def test_what_had_not_started_or_did_not_start_again_is_no_duplicate(scene: Scene) -> None:
-    scene.die(Kind.KILLED, started=False)
-    scene.die(Kind.KILLED, again=False)
-    claim = scene.die(Kind.KILLED, again=False)
+    scene.die(ProofOfEnd.KILLED, started=False)
+    scene.die(ProofOfEnd.KILLED, again=False)
+    claim = scene.die(ProofOfEnd.KILLED, again=False)
     scene.ledger.cancel(claim.task_id, who="ada", why="enough")
 
     found = scene.measure()
@@ -117,14 +117,14 @@ def test_what_had_not_started_or_did_not_start_again_is_no_duplicate(scene: Scen
 
 
 def test_what_ran_at_a_shutdown_counts_though_nobody_is_charged(scene: Scene) -> None:
-    scene.die(Kind.SHUTDOWN, started=False)
+    scene.die(ProofOfEnd.SHUTDOWN, started=False)
     worker = scene.join()
     claim = scene.claim(scene.record(), by=worker)
-    evidence = Evidence("the end", {}, None, Kind.SHUTDOWN, Facts(ran_s={claim.task_id: 1.0}))
+    evidence = Evidence("the end", {}, None, ProofOfEnd.SHUTDOWN, DeathFacts(ran_s={claim.task_id: 1.0}))
     scene.ledger.reap(worker, evidence)
     scene.settle(scene.claim(claim.task_id))
 
-    assert scene.measure().duplicates == {Cause.SHUTDOWN: 1}
+    assert scene.measure().duplicates == {RestartCause.SHUTDOWN: 1}
 
 
 def test_a_retry_after_a_failure_is_no_duplicate(scene: Scene) -> None:
@@ -141,15 +141,15 @@ def test_a_retry_after_a_failure_is_no_duplicate(scene: Scene) -> None:
 
 
 def test_a_task_that_dies_twice_counts_twice_and_one_that_runs_again_counts(scene: Scene) -> None:
-    claim = scene.die(Kind.KILLED, again=False)
+    claim = scene.die(ProofOfEnd.KILLED, again=False)
     worker = scene.join()
     scene.claim(claim.task_id, by=worker)
-    scene.ledger.reap(worker, Evidence("again", None, None, Kind.LEASE))
-    assert scene.measure().duplicates == {Cause.KILLED: 1}, "the second was not started again yet"
+    scene.ledger.reap(worker, Evidence("again", None, None, ProofOfEnd.LEASE))
+    assert scene.measure().duplicates == {RestartCause.KILLED: 1}, "the second was not started again yet"
 
     scene.claim(claim.task_id)
 
-    assert scene.measure().duplicates == {Cause.KILLED: 1, Cause.LEASE: 1}
+    assert scene.measure().duplicates == {RestartCause.KILLED: 1, RestartCause.LEASE: 1}
 
 
 def test_a_revived_task_that_had_run_before_is_a_replay_and_one_that_had_not_is_none(scene: Scene) -> None:
@@ -164,7 +164,7 @@ def test_a_revived_task_that_had_run_before_is_a_replay_and_one_that_had_not_is_
     scene.settle(scene.claim(ran))
     scene.settle(scene.claim(never))
 
-    assert scene.measure().duplicates == {Cause.REPLAY: 1}
+    assert scene.measure().duplicates == {RestartCause.REPLAY: 1}
 
 
 def test_an_event_of_an_earlier_version_counts_as_started_for_an_unknown_cause(scene: Scene) -> None:
@@ -178,13 +178,13 @@ def test_an_event_of_an_earlier_version_counts_as_started_for_an_unknown_cause(s
     scene.database.run(lambda tx: tx.execute(update(t).where(t.c.id == task_id).values(attempt=2)))
     scene.settle(scene.claim(task_id))
 
-    assert scene.measure().duplicates == {Cause.UNKNOWN: 1}
+    assert scene.measure().duplicates == {RestartCause.UNKNOWN: 1}
 
 
 def test_a_late_result_is_counted_and_the_window_ends(scene: Scene) -> None:
     worker = scene.join()
     zombie = scene.claim(scene.record(), by=worker)
-    scene.ledger.reap(worker, Evidence("paused", None, None, Kind.LEASE))
+    scene.ledger.reap(worker, Evidence("paused", None, None, ProofOfEnd.LEASE))
     scene.settle(scene.claim(zombie.task_id))
     scene.settle(zombie)
 
@@ -193,7 +193,7 @@ def test_a_late_result_is_counted_and_the_window_ends(scene: Scene) -> None:
     later = scene.measure()
 
     assert found.late_results == 1
-    assert found.duplicates == {Cause.LEASE: 1}
+    assert found.duplicates == {RestartCause.LEASE: 1}
     assert (later.late_results, later.duplicates, later.starts, later.recoveries) == (0, {}, 0, [])
 
 
@@ -221,14 +221,14 @@ def test_hints_that_a_marker_proved_lost_are_counted_and_how_soon_their_tasks_st
 def test_a_recovery_that_took_longer_than_promised_is_a_finding_and_one_within_a_beat_is_none(scene: Scene) -> None:
     within, beyond = scene.join(), scene.join()
     scene.forward(50.0)
-    scene.ledger.reap(within, Evidence("silent", None, None, Kind.LEASE))
+    scene.ledger.reap(within, Evidence("silent", None, None, ProofOfEnd.LEASE))
     well = scene.measure()
     scene.forward(150.0)
-    scene.ledger.reap(beyond, Evidence("silent", None, None, Kind.LEASE))
+    scene.ledger.reap(beyond, Evidence("silent", None, None, ProofOfEnd.LEASE))
     ill = scene.measure()
 
     assert well.findings == [], "45 s are promised, and it may have died a beat of 10 s after its last one"
-    assert [(one.cause, one.promised_s, one.exceeded) for one in ill.recoveries] == [(Cause.LEASE, 45.0, 1)]
+    assert [(one.cause, one.promised_s, one.exceeded) for one in ill.recoveries] == [(RestartCause.LEASE, 45.0, 1)]
     (finding,) = ill.findings
     assert "1 of 2 recoveries (lease) took longer than the promised 45 s" in finding
     assert [check.message for check in work.examine(scene.ledger, scene.wq.settings)] == [finding]
@@ -238,7 +238,7 @@ def test_a_fleet_that_dies_together_has_the_time_of_the_brake(scene: Scene) -> N
     fleet = [scene.join() for _ in range(3)]
     scene.forward(56.0)
     for number, worker in enumerate(fleet):
-        scene.ledger.reap(worker, Evidence("silent", None, None, Kind.LEASE))
+        scene.ledger.reap(worker, Evidence("silent", None, None, ProofOfEnd.LEASE))
         scene.forward(0.1 + 0.1 * number)
 
     assert scene.measure().findings == [], "50 s are promised to a fleet, and a beat before"
@@ -247,12 +247,14 @@ def test_a_fleet_that_dies_together_has_the_time_of_the_brake(scene: Scene) -> N
 def test_a_death_that_a_supervisor_saw_is_shown_and_not_judged(scene: Scene) -> None:
     worker = scene.join()
     scene.forward(600.0)  # a handler held the interpreter lock
-    scene.ledger.reap(worker, Evidence("killed", {}, None, Kind.KILLED))
+    scene.ledger.reap(worker, Evidence("killed", {}, None, ProofOfEnd.KILLED))
 
     found = scene.measure()
 
     assert found.findings == []
-    assert [(one.cause, one.measured.count, one.promised_s) for one in found.recoveries] == [(Cause.KILLED, 1, 2.0)]
+    assert [(one.cause, one.measured.count, one.promised_s) for one in found.recoveries] == [
+        (RestartCause.KILLED, 1, 2.0)
+    ]
 
 
 def test_the_help_says_from_when_a_recovery_is_shown_and_which_are_not_compared(cli: Cli) -> None:
@@ -271,7 +273,7 @@ def test_percentiles_are_measured_values() -> None:
 def test_the_command_prints_the_causes_and_exits_3_with_a_finding(cli: Cli) -> None:
     with cli.queue() as wq:
         scene = Scene(wq)
-        scene.die(Kind.KILLED)
+        scene.die(ProofOfEnd.KILLED)
     ran, document = cli("meters"), cli.look("meters", "--since", "2h")
     with cli.queue() as wq:
         worker = Incarnation("host.late", "host", 1)
@@ -279,7 +281,7 @@ def test_the_command_prints_the_causes_and_exits_3_with_a_finding(cli: Cli) -> N
         w = database_of(wq).tables.worker
         past = wq.stores.ledger.clock() - timedelta(seconds=300)
         database_of(wq).run(lambda tx: tx.execute(update(w).where(w.c.id == worker.id).values(beat_at=past)))
-        wq.stores.ledger.reap(worker.id, Evidence("silent", None, None, Kind.LEASE))
+        wq.stores.ledger.reap(worker.id, Evidence("silent", None, None, ProofOfEnd.LEASE))
     late = cli("meters", "-o", "json")
 
     assert ran.status == 0

@@ -13,7 +13,7 @@ import click
 import pytest
 
 from tests.cli.conftest import REPOSITORY, Cli, Ran
-from workq.cli.group import Command, Group
+from workq.cli.group import Command, CommandGroup
 from workq.cli.root import root
 from workq.cli.session import Session
 
@@ -36,7 +36,7 @@ def commands(
 def parse(words: list[str]) -> None:
     """Parse a command line as the real command does, without running it."""
     context = root.make_context("workq", list(words), obj=Session())
-    while isinstance(context.command, Group):
+    while isinstance(context.command, CommandGroup):
         rest = [*context._protected_args, *context.args]
         if not rest:
             return
@@ -71,7 +71,7 @@ class TestHelp:
     def test_every_example_is_accepted(self, path: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(os, "environ", dict(os.environ))  # --app and --url write into it
         found = dict(commands())[path]
-        assert isinstance(found, Command | Group)
+        assert isinstance(found, Command | CommandGroup)
 
         examples = [line.strip() for line in found.examples.strip().splitlines()]
 

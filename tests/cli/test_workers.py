@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.conftest import Cli
 from workq.ledger import Evidence
-from workq.values.certificate import Facts, Kind, OutOfMemory
+from workq.values.certificate import DeathFacts, OutOfMemory, ProofOfEnd
 from workq.values.incarnation import Incarnation
 
 DEAD = "web-7.d93f29b9.29304.6b011c1e.f45b23c6"
@@ -28,7 +28,7 @@ def story(cli: Cli) -> tuple[Cli, str, str, str]:
             ledger.beat(name, memory_bytes=300 << 20)
         ledger.claim([guilty, waiting], by=DEAD)
         ledger.claim([running], by=LIVE)
-        facts = Facts(
+        facts = DeathFacts(
             signal="SIGKILL",
             oom=OutOfMemory(1, None, 512 << 20),
             memory_bytes=500 << 20,
@@ -37,7 +37,9 @@ def story(cli: Cli) -> tuple[Cli, str, str, str]:
             stacks={guilty: STACK},
             unknown=("who was meant",),
         )
-        ledger.reap(DEAD, Evidence("killed by the kernel: out of memory", {guilty: 1}, kind=Kind.KILLED, facts=facts))
+        ledger.reap(
+            DEAD, Evidence("killed by the kernel: out of memory", {guilty: 1}, kind=ProofOfEnd.KILLED, facts=facts)
+        )
     return cli, guilty, waiting, running
 
 

@@ -29,7 +29,7 @@ from workq.values.codec import Envelope, encode_hint, new_task_id
 from workq.values.incarnation import Incarnation
 from workq.values.lane import all_of
 from workq.values.task import Done, Settlement, State
-from workq.worker.fetch.refused import LOOKS_MAX, REFUSED_AGAIN_S, Missed
+from workq.worker.fetch.refused import LOOKS_MAX, REFUSED_AGAIN_S, RefusedHints
 
 BEAT_S = 5.0
 
@@ -60,8 +60,8 @@ class DirectContract(OnDatabase):
         return DirectConsumer(broker, ledger, ["default"], name=worker.id)
 
     @pytest.fixture
-    def missed(self, ledger: Ledger, worker: Incarnation) -> Missed:
-        return Missed(
+    def missed(self, ledger: Ledger, worker: Incarnation) -> RefusedHints:
+        return RefusedHints(
             ledger,
             me=worker.id,
             beat_s=BEAT_S,
@@ -81,7 +81,7 @@ class DirectContract(OnDatabase):
         return ids
 
     @staticmethod
-    def take(consumer: DirectConsumer, missed: Missed, ids_max: int = 100) -> Taken:
+    def take(consumer: DirectConsumer, missed: RefusedHints, ids_max: int = 100) -> Taken:
         """One look; what it took, if anything."""
         return consumer.claim(lambda *of: missed.judge(*of).again, ids_max=ids_max, wait_s=0.0) or Taken()
 
@@ -107,7 +107,7 @@ class DirectContract(OnDatabase):
         database: Database,
         consumer: DirectConsumer,
         worker: Incarnation,
-        missed: Missed,
+        missed: RefusedHints,
     ) -> None:
         pages = self.hinted(ledger, broker, 3, 1, 2)
 
@@ -125,7 +125,7 @@ class DirectContract(OnDatabase):
 
     @pytest.mark.parametrize("at_once", [1, 7, 100])
     def test_tasks_of_all_bands_are_claimed_and_run_by_weight_however_many_at_once(
-        self, ledger: Ledger, broker: EmbeddedBroker, consumer: DirectConsumer, missed: Missed, at_once: int
+        self, ledger: Ledger, broker: EmbeddedBroker, consumer: DirectConsumer, missed: RefusedHints, at_once: int
     ) -> None:
         high, normal, low = all_of("default")
         for band, count in ((low, 8), (normal, 32), (high, 128)):
@@ -141,7 +141,7 @@ class DirectContract(OnDatabase):
             assert Counter(found[start : start + 21]) == {high: 16, normal: 4, low: 1}
 
     def test_of_a_page_that_is_longer_than_the_room_only_what_is_claimed_counts(
-        self, ledger: Ledger, broker: EmbeddedBroker, consumer: DirectConsumer, missed: Missed
+        self, ledger: Ledger, broker: EmbeddedBroker, consumer: DirectConsumer, missed: RefusedHints
     ) -> None:
         high, _, low = all_of("default")
         self.hinted(ledger, broker, 50, queue=low)
@@ -158,7 +158,7 @@ class DirectContract(OnDatabase):
         broker: EmbeddedBroker,
         database: Database,
         consumer: DirectConsumer,
-        missed: Missed,
+        missed: RefusedHints,
     ) -> None:
         sent: list[str] = []
         listen(database, lambda text, _: sent.append(text))
@@ -179,7 +179,7 @@ class DirectContract(OnDatabase):
         database: Database,
         consumer: DirectConsumer,
         worker: Incarnation,
-        missed: Missed,
+        missed: RefusedHints,
     ) -> None:
         inflight = ClaimsInFlight(database)
         [page] = self.hinted(ledger, broker, 3)
@@ -198,7 +198,7 @@ class DirectContract(OnDatabase):
         broker: EmbeddedBroker,
         database: Database,
         consumer: DirectConsumer,
-        missed: Missed,
+        missed: RefusedHints,
     ) -> None:
         [first, second] = self.hinted(ledger, broker, 10, 4)
 
@@ -208,7 +208,7 @@ class DirectContract(OnDatabase):
         assert self.waiting(database) == []
 
     def test_single_hints_are_taken_together(
-        self, ledger: Ledger, broker: EmbeddedBroker, consumer: DirectConsumer, missed: Missed
+        self, ledger: Ledger, broker: EmbeddedBroker, consumer: DirectConsumer, missed: RefusedHints
     ) -> None:
         ids = flat(self.hinted(ledger, broker, *[1] * 120))
 
@@ -221,7 +221,7 @@ class DirectContract(OnDatabase):
         assert max(sizes) == 50, "once it knows how many hints to ask for, it fills the room"
 
     def test_queues_are_served_in_turns(
-        self, ledger: Ledger, broker: EmbeddedBroker, worker: Incarnation, missed: Missed
+        self, ledger: Ledger, broker: EmbeddedBroker, worker: Incarnation, missed: RefusedHints
     ) -> None:
         consumer = DirectConsumer(broker, ledger, ["a", "b"], name=worker.id)
         for queue in ("a", "b"):
@@ -232,7 +232,7 @@ class DirectContract(OnDatabase):
         assert seen == [{"a"}, {"b"}, {"a"}, {"b"}]
 
     def test_a_hint_is_not_taken_before_it_is_due(
-        self, ledger: Ledger, broker: EmbeddedBroker, clock: Clock, consumer: DirectConsumer, missed: Missed
+        self, ledger: Ledger, broker: EmbeddedBroker, clock: Clock, consumer: DirectConsumer, missed: RefusedHints
     ) -> None:
         [task_id] = [one.id for one in ledger.record(new(delay_s=30.0))]
         broker.publish([Hint("default", (task_id,), 30.0)], deadline_s=LONG_S)
@@ -243,7 +243,7 @@ class DirectContract(OnDatabase):
         assert (self.granted(early), self.granted(self.take(consumer, missed))) == ([], [task_id])
 
     def test_each_task_is_granted_to_one_of_six_consumers(
-        self, ledger: Ledger, broker: EmbeddedBroker, database: Database, missed: Missed
+        self, ledger: Ledger, broker: EmbeddedBroker, database: Database, missed: RefusedHints
     ) -> None:
         pages = self.hinted(ledger, broker, *[7, 1, 30] * 10)
         workers = [incarnation() for _ in range(6)]
@@ -266,7 +266,7 @@ class DirectContract(OnDatabase):
         assert self.waiting(database) == []
 
     def test_a_consumer_that_waits_sees_what_another_connection_commits(
-        self, ledger: Ledger, broker: EmbeddedBroker, database: Database, consumer: DirectConsumer, missed: Missed
+        self, ledger: Ledger, broker: EmbeddedBroker, database: Database, consumer: DirectConsumer, missed: RefusedHints
     ) -> None:
         other = Database(database.url.render_as_string(hide_password=False), namespace=database.namespace)
         elsewhere = EmbeddedBroker(other)
@@ -281,7 +281,7 @@ class DirectContract(OnDatabase):
         assert len(taken.claims) == 1
 
     def test_a_closed_consumer_takes_nothing(
-        self, ledger: Ledger, broker: EmbeddedBroker, consumer: DirectConsumer, missed: Missed
+        self, ledger: Ledger, broker: EmbeddedBroker, consumer: DirectConsumer, missed: RefusedHints
     ) -> None:
         self.hinted(ledger, broker, 1)
         consumer.close()
@@ -296,7 +296,7 @@ class DirectContract(OnDatabase):
         broker: EmbeddedBroker,
         database: Database,
         consumer: DirectConsumer,
-        missed: Missed,
+        missed: RefusedHints,
     ) -> None:
         [[gone, here]] = self.hinted(ledger, broker, 2)
         ledger.cancel(gone, who="ada", why="why")
@@ -313,7 +313,7 @@ class DirectContract(OnDatabase):
         database: Database,
         clock: Clock,
         consumer: DirectConsumer,
-        missed: Missed,
+        missed: RefusedHints,
     ) -> None:
         [[early]] = self.hinted(ledger, broker, 1, delay_s=20.0)
 
@@ -332,7 +332,7 @@ class DirectContract(OnDatabase):
         database: Database,
         clock: Clock,
         consumer: DirectConsumer,
-        missed: Missed,
+        missed: RefusedHints,
     ) -> None:
         unknown = new_task_id()
         broker.publish([Hint("default", (unknown,))], deadline_s=LONG_S)
@@ -351,7 +351,7 @@ class DirectContract(OnDatabase):
         missed.tell(judged[-1], queue="default")
 
     def test_a_task_may_be_in_another_queue_than_its_hint(
-        self, ledger: Ledger, broker: EmbeddedBroker, consumer: DirectConsumer, missed: Missed
+        self, ledger: Ledger, broker: EmbeddedBroker, consumer: DirectConsumer, missed: RefusedHints
     ) -> None:
         [elsewhere] = [one.id for one in ledger.record(new(queue="elsewhere"))]
         broker.publish([Hint("default", (elsewhere,))], deadline_s=LONG_S)
@@ -369,7 +369,7 @@ class DirectContract(OnDatabase):
         clock: Clock,
         consumer: DirectConsumer,
         worker: Incarnation,
-        missed: Missed,
+        missed: RefusedHints,
     ) -> None:
         [page] = self.hinted(ledger, broker, 3)
         ledger.reap(worker.id, Evidence("SIGKILL"))
@@ -398,7 +398,7 @@ class DirectContract(OnDatabase):
         broker: EmbeddedBroker,
         database: Database,
         consumer: DirectConsumer,
-        missed: Missed,
+        missed: RefusedHints,
     ) -> None:
         marker = new_task_id()
         pages = self.hinted(ledger, broker, 1)
@@ -432,7 +432,7 @@ class DirectContract(OnDatabase):
         assert len(self.waiting(database)) == 1
 
     def test_what_a_marker_has_overtaken_is_never_in_its_transaction_too_late(
-        self, ledger: Ledger, broker: EmbeddedBroker, consumer: DirectConsumer, missed: Missed
+        self, ledger: Ledger, broker: EmbeddedBroker, consumer: DirectConsumer, missed: RefusedHints
     ) -> None:
         """A marker comes out after all hints before it: also when the room ends within the page before it."""
         marker = new_task_id()
@@ -450,7 +450,7 @@ class DirectContract(OnDatabase):
         broker: EmbeddedBroker,
         database: Database,
         consumer: DirectConsumer,
-        missed: Missed,
+        missed: RefusedHints,
     ) -> None:
         """So that no marker which was sent before it proves it lost."""
         [[early]] = self.hinted(ledger, broker, 1, delay_s=20.0)
@@ -476,7 +476,7 @@ class DirectContract(OnDatabase):
         broker: EmbeddedBroker,
         database: Database,
         consumer: DirectConsumer,
-        missed: Missed,
+        missed: RefusedHints,
     ) -> None:
         [[task_id]] = self.hinted(ledger, broker, 1)
         broker.publish([Hint("default", (task_id,)), Hint("default", (task_id,))], deadline_s=LONG_S)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import click
 
 from workq.cli import exits
-from workq.cli.group import Command, Group
+from workq.cli.group import Command, CommandGroup
 from workq.cli.root import root
 from workq.cli.session import Session
 
@@ -41,13 +41,13 @@ def commands() -> Iterator[tuple[str, click.Context]]:
 
 def _below(context: click.Context) -> Iterator[tuple[str, click.Context]]:
     group = context.command
-    assert isinstance(group, Group)
+    assert isinstance(group, CommandGroup)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         assert command is not None, name
         own = click.Context(command, info_name=name, parent=context)
         yield own.command_path, own
-        if isinstance(command, Group):
+        if isinstance(command, CommandGroup):
             yield from _below(own)
 
 
@@ -58,7 +58,7 @@ def _context(command: click.Command, parent: click.Context | None) -> click.Cont
 
 def _about(context: click.Context) -> Iterator[str]:
     command = context.command
-    assert isinstance(command, Group | Command), context.command_path
+    assert isinstance(command, CommandGroup | Command), context.command_path
     yield re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(command.help or "")) + "\n"
     pieces = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     yield _indented(pieces)

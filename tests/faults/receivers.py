@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from workq.webhooks.target import Policy
+from workq.webhooks.target import TargetPolicy
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-HERE = Policy.of("loopback", "1-65535")
+HERE = TargetPolicy.of("loopback", "1-65535")
 BODY = b'{"type":"invoice.paid"}'
 SHORT_S = 0.6
 OK = "HTTP/1.1 200 OK\r\n"

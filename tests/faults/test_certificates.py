@@ -20,8 +20,8 @@ from tests.system.conftest import OpenLeg
 from tests.system.fleet import Fleet, wait_until
 from tests.system.legs import Leg
 from workq import State
-from workq.supervisor.oom import Group
-from workq.values.certificate import Certificate, Kind, Ran
+from workq.supervisor.oom import MemoryGroup
+from workq.values.certificate import Certificate, ProofOfEnd, Ran
 from workq.values.task import Event, Task
 
 pytestmark = pytest.mark.one_leg
@@ -113,7 +113,7 @@ def test_a_poison_task_is_found_in_one_more_run_and_takes_nobody_along(
     assert [event.detail["charged"] for event in (first, second, third)] == ["suspicion", "crash", "crash"]
     for event in (first, second, third):
         of = certificate(leg, event)
-        assert of.kind is Kind.KILLED
+        assert of.kind is ProofOfEnd.KILLED
         assert of.cause == event.detail["cause"]
         assert cause.format(id=poison.id) in of.cause
         assert (of.exit_status, of.signal) == (status, name)
@@ -148,7 +148,7 @@ def test_a_process_that_is_killed_from_outside_says_so(fast_leg: Leg) -> None:
 
     [event] = deaths(leg, task.id)
     of = certificate(leg, event)
-    assert (of.kind, of.signal, of.exit_status) == (Kind.KILLED, "SIGKILL", None)
+    assert (of.kind, of.signal, of.exit_status) == (ProofOfEnd.KILLED, "SIGKILL", None)
     assert of.oom is not None
     if of.oom.group_kills is not None:
         assert of.oom.group_kills == 0
@@ -161,7 +161,7 @@ def test_a_process_that_is_killed_from_outside_says_so(fast_leg: Leg) -> None:
 @pytest.fixture
 def memory_group() -> Iterator[Path]:
     """The folder of a new control group below our own that may use 400 MiB; what runs in it is ended with the test."""
-    own = Group.of_this_process()
+    own = MemoryGroup.of_this_process()
     if own is None:
         pytest.skip("no memory control group can be read here")
     folder = own.limit.parent / f"workq-test-{secrets.token_hex(4)}"
@@ -212,7 +212,7 @@ def test_one_task_that_eats_all_memory_among_500_is_dead_and_harms_nobody(
     check_alone(leg, poison.id)
     for event in deaths(leg, poison.id):
         of = certificate(leg, event)
-        assert (of.kind, of.signal) == (Kind.KILLED, "SIGKILL")
+        assert (of.kind, of.signal) == (ProofOfEnd.KILLED, "SIGKILL")
         assert "killed by the kernel: out of memory" in of.cause
         assert "of at most 400 MiB" in of.cause
         assert of.oom is not None
@@ -250,7 +250,7 @@ def test_a_hung_task_leaves_the_stack_of_its_thread(name: str, fast_leg: Leg) ->
     assert (found(leg, neighbour).crashes, found(leg, neighbour).failures) == (0, 0)
     [event] = deaths(leg, hung.id)
     of = certificate(leg, event)
-    assert (of.kind, of.signal, of.stack_note, of.oom) == (Kind.HARD_LIMIT, "SIGKILL", None, None)
+    assert (of.kind, of.signal, of.stack_note, of.oom) == (ProofOfEnd.HARD_LIMIT, "SIGKILL", None, None)
     assert f"killed by its supervisor: task {hung.id} (attempt 1) exceeded its hard limit" in of.cause
     assert event.detail["charged"] == "failure"
     stack = ran(of, hung.id).stack
@@ -273,7 +273,7 @@ def test_a_stopped_process_gives_no_stack_and_its_certificate_says_so(fast_leg: 
 
     [event] = deaths(leg, hung.id)
     of = certificate(leg, event)
-    assert of.kind is Kind.HARD_LIMIT
+    assert of.kind is ProofOfEnd.HARD_LIMIT
     assert of.stack_note == "it was stopped, and a stopped process gives no stacks"
     assert event.detail["stack_note"] == of.stack_note
     assert ran(of, hung.id).stack is None
@@ -290,7 +290,7 @@ def test_what_does_not_end_within_the_grace_leaves_its_stack_and_costs_nothing(n
 
     [event] = deaths(leg, task.id)
     of = certificate(leg, event)
-    assert of.kind is Kind.SHUTDOWN
+    assert of.kind is ProofOfEnd.SHUTDOWN
     assert "within the grace at shutdown" in of.cause
     assert (event.detail["charged"], found(leg, task.id).crashes) == ("nothing", 0)
     assert f"in {name}" in event.detail["stack"].splitlines()[0]
@@ -317,7 +317,7 @@ def test_what_nobody_saw_is_not_claimed_to_be_known(fast_leg: Leg) -> None:
     for task_id in ids:
         [event] = deaths(leg, task_id)
         of = certificate(leg, event)
-        assert of.kind in (Kind.GONE, Kind.LEASE)
+        assert of.kind in (ProofOfEnd.GONE, ProofOfEnd.LEASE)
         assert (of.signal, of.exit_status, of.oom) == (None, None, None)
         assert of.unknown != ()
         assert of.beat_memory_bytes is not None

@@ -17,7 +17,7 @@ import pytest
 
 from tests.stores import database_of
 from workq import State, WorkQueue
-from workq.diagnose.meters import Cause, measure
+from workq.diagnose.meters import RestartCause, measure
 from workq.ledger import migrate
 from workq.recovery.apply import apply
 from workq.recovery.plan import make
@@ -166,9 +166,9 @@ def test_the_meters_count_what_had_begun_and_tell_what_nobody_saw(machine: Machi
     found = measure(machine.ledger, machine.wq.settings.times, within_s=3600.0)
 
     if fate == "kill":
-        assert (found.duplicates, found.assumed, found.starts) == ({Cause.LEASE: 1}, 0, 4)
+        assert (found.duplicates, found.assumed, found.starts) == ({RestartCause.LEASE: 1}, 0, 4)
     else:
-        assert (found.duplicates, found.assumed) == ({Cause.LEASE: 2}, 2), "a stopped process may go on"
+        assert (found.duplicates, found.assumed) == ({RestartCause.LEASE: 2}, 2), "a stopped process may go on"
         machine.ledger.settle([Settlement(machine.running, Done("late"))])
         assert measure(machine.ledger, machine.wq.settings.times, within_s=3600.0).assumed == 1
 
@@ -180,5 +180,5 @@ def test_of_a_machine_that_was_killed_and_started_again_only_what_had_begun_coun
     orphaned.run_again()
 
     found = measure(orphaned.ledger, orphaned.wq.settings.times, within_s=3600.0)
-    assert (found.duplicates, found.assumed, found.starts) == ({Cause.GONE: 1}, 0, 4)
+    assert (found.duplicates, found.assumed, found.starts) == ({RestartCause.GONE: 1}, 0, 4)
     assert Board.of(orphaned.me.id) is None

@@ -37,7 +37,7 @@ from workq.webhooks import new_secret
 from workq.webhooks.answer_limits import ANSWER_MAX_BYTES
 from workq.webhooks.post import Answer, ErrorClass, Sender
 from workq.webhooks.signing import signed
-from workq.webhooks.target import Policy
+from workq.webhooks.target import TargetPolicy
 
 Attempt = Callable[[Path], Answer]
 """One attempt. It is given a certificate for hooks.example, with its key."""
@@ -54,7 +54,7 @@ async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.write(status(400))
 
 
-def post(handler: Handler, *, scheme: str = "http", policy: Policy = HERE, **options: Any) -> Answer:
+def post(handler: Handler, *, scheme: str = "http", policy: TargetPolicy = HERE, **options: Any) -> Answer:
     """One attempt at a server that does so."""
 
     async def one() -> Answer:
@@ -64,7 +64,7 @@ def post(handler: Handler, *, scheme: str = "http", policy: Policy = HERE, **opt
     return asyncio.run(one())
 
 
-def to(url: str, *, lookup: Any = socket.getaddrinfo, policy: Policy = HERE, **options: Any) -> Answer:
+def to(url: str, *, lookup: Any = socket.getaddrinfo, policy: TargetPolicy = HERE, **options: Any) -> Answer:
     """One attempt at this URL."""
 
     async def one() -> Answer:
@@ -113,7 +113,7 @@ def where_no_connection_is_accepted(_: Path) -> Answer:
 def through_a_proxy_that_refuses(_: Path) -> Answer:
     async def one() -> Answer:
         async with serving(refusing(403).serve) as port:
-            policy = Policy.of("loopback", proxy=f"http://127.0.0.1:{port}")
+            policy = TargetPolicy.of("loopback", proxy=f"http://127.0.0.1:{port}")
             async with Sender(policy, total_s=SHORT_S) as sender:
                 return await sender.post("https://hooks.example/", BODY, {})
 
@@ -122,7 +122,7 @@ def through_a_proxy_that_refuses(_: Path) -> Answer:
 
 def through_a_proxy_that_is_not_there(_: Path) -> Answer:
     with closed() as port:
-        return to("https://hooks.example/", policy=Policy.of("loopback", proxy=f"http://127.0.0.1:{port}"))
+        return to("https://hooks.example/", policy=TargetPolicy.of("loopback", proxy=f"http://127.0.0.1:{port}"))
 
 
 CASES: dict[str, tuple[Attempt, ErrorClass | None, int | None]] = {
@@ -196,7 +196,7 @@ CASES: dict[str, tuple[Attempt, ErrorClass | None, int | None]] = {
     "a handshake that does not end": (at(saying(b""), scheme="https"), ErrorClass.CONNECT_TIMEOUT, None),
     "a name without an address": (calling("http://nowhere.example/", lookup=unknown), ErrorClass.DNS, None),
     "no way leads there": (
-        calling("http://far.example/", lookup=answering("255.255.255.255"), policy=Policy.of("*")),
+        calling("http://far.example/", lookup=answering("255.255.255.255"), policy=TargetPolicy.of("*")),
         ErrorClass.UNREACHABLE,
         None,
     ),
@@ -208,9 +208,9 @@ CASES: dict[str, tuple[Attempt, ErrorClass | None, int | None]] = {
         None,
     ),
     "https at a port for http": (at(plain, scheme="https"), ErrorClass.TLS, None),
-    "an inner address": (calling("http://10.0.0.5/", policy=Policy.of()), ErrorClass.BLOCKED, None),
+    "an inner address": (calling("http://10.0.0.5/", policy=TargetPolicy.of()), ErrorClass.BLOCKED, None),
     "a name that leads to one": (
-        calling("http://rebind.example/", lookup=answering("10.0.0.5"), policy=Policy.of()),
+        calling("http://rebind.example/", lookup=answering("10.0.0.5"), policy=TargetPolicy.of()),
         ErrorClass.BLOCKED,
         None,
     ),
@@ -265,7 +265,7 @@ def test_what_it_asks_for_is_kept() -> None:
     ],
 )
 def test_a_name_with_any_address_that_may_not_be_reached_is_blocked(addresses: list[str], blocked: str) -> None:
-    found = to("http://rebind.example/", lookup=answering(*addresses), policy=Policy.of())
+    found = to("http://rebind.example/", lookup=answering(*addresses), policy=TargetPolicy.of())
 
     assert found.error_class is ErrorClass.BLOCKED
     assert found.error.startswith(f"blocked address {blocked} (set WORKQ_WEBHOOK_ALLOW=")
@@ -281,7 +281,7 @@ def test_however_an_inner_address_is_written_nothing_is_sent_there(host: str) ->
         reached.append(await reader.read(1))
 
     async def one() -> Answer:
-        async with serving(handler) as port, Sender(Policy.of("external", "1-65535"), total_s=SHORT_S) as sender:
+        async with serving(handler) as port, Sender(TargetPolicy.of("external", "1-65535"), total_s=SHORT_S) as sender:
             return await sender.post(f"http://{host}:{port}/", BODY, {})
 
     found = asyncio.run(one())
@@ -291,7 +291,7 @@ def test_however_an_inner_address_is_written_nothing_is_sent_there(host: str) ->
 
 def test_a_name_that_changes_its_address_is_judged_anew_at_each_connection() -> None:
     answers = iter([answering("127.0.0.1"), answering("127.0.0.2")])
-    policy = Policy.of("127.0.0.1", "1-65535")
+    policy = TargetPolicy.of("127.0.0.1", "1-65535")
 
     async def both() -> list[Answer]:
         async with (
@@ -311,14 +311,14 @@ def test_the_socket_itself_is_the_last_to_ask() -> None:
 
     async def one() -> Answer:
         async with serving(saying(status(200))) as port, Sender(HERE, total_s=SHORT_S) as sender:
-            sender._guard._allowed = Policy.of("external").allowed  # as it would be, had the first look missed it
+            sender._guard._allowed = TargetPolicy.of("external").allowed  # as it would be, had the first look missed it
             return await sender.post(f"http://127.0.0.1:{port}/", BODY, {})
 
     assert asyncio.run(one()).error_class is ErrorClass.BLOCKED
 
 
 def test_a_name_that_is_permitted_may_have_any_address() -> None:
-    policy = Policy.of("external,hooks.local", "1-65535")
+    policy = TargetPolicy.of("external,hooks.local", "1-65535")
 
     async def one() -> list[Answer]:
         async with (

@@ -39,7 +39,7 @@ from workq.webhooks.carry import Carrier
 from workq.webhooks.endpoints import Endpoints
 from workq.webhooks.post import Answer, ErrorClass, Sender
 from workq.webhooks.proxy import Proxy
-from workq.webhooks.target import Policy
+from workq.webhooks.target import TargetPolicy
 from workq.webhooks.vault import Vault
 
 HTTP = "http://hooks.example/a%20b?c=d"
@@ -75,7 +75,7 @@ def through(
             serving(proxy.serve) as port,
         ):
             proxy.ahead = ahead
-            policy = Policy.of(allow, ports, proxy=f"http://{login}127.0.0.1:{port}")
+            policy = TargetPolicy.of(allow, ports, proxy=f"http://{login}127.0.0.1:{port}")
             options.setdefault("total_s", 5.0)
             async with Sender(policy, lookup=lookup, trust=client_trust(trust), **options) as sender:
                 return [await sender.post(url, BODY, {"x-shop": "7"}) for url in urls]
@@ -141,7 +141,7 @@ def test_only_the_proxys_name_is_looked_up_here() -> None:
     async def one() -> Answer:
         proxy = EgressProxy()
         async with serving(saying(status(200))) as proxy.ahead, serving(proxy.serve) as port:
-            policy = Policy.of("loopback", proxy=f"http://proxy.example:{port}")
+            policy = TargetPolicy.of("loopback", proxy=f"http://proxy.example:{port}")
             async with Sender(policy, total_s=5.0, lookup=lookup) as sender:
                 return await sender.post(HTTP, BODY, {})
 
@@ -202,7 +202,7 @@ def test_a_connection_that_the_proxy_has_closed_while_it_was_kept_is_no_failure(
     async def two() -> list[Answer]:
         async with (
             serving(once) as port,
-            Sender(Policy.of("loopback", proxy=f"http://127.0.0.1:{port}"), total_s=5.0) as sender,
+            Sender(TargetPolicy.of("loopback", proxy=f"http://127.0.0.1:{port}"), total_s=5.0) as sender,
         ):
             return [await sender.post(HTTP, BODY, {}) for _ in range(2)]
 
@@ -220,7 +220,7 @@ def test_a_proxy_that_has_gone_while_a_connection_to_it_was_kept_is_away() -> No
     async def two() -> list[Answer]:
         servers.append(await asyncio.start_server(once, "127.0.0.1", 0))
         proxy = f"http://127.0.0.1:{servers[0].sockets[0].getsockname()[1]}"
-        async with Sender(Policy.of("loopback", proxy=proxy), total_s=5.0) as sender:
+        async with Sender(TargetPolicy.of("loopback", proxy=proxy), total_s=5.0) as sender:
             return [await sender.post(HTTP, BODY, {}) for _ in range(2)]
 
     servers: list[asyncio.Server] = []
@@ -235,7 +235,7 @@ def test_a_proxy_that_has_gone_while_a_connection_to_it_was_kept_is_away() -> No
 
 def away(url: str, host: str, *, lookup: Any = nobody, allow: str = "loopback", **options: Any) -> Answer:
     async def one() -> Answer:
-        policy = Policy.of(allow, proxy=f"http://{LOGIN}{host}")
+        policy = TargetPolicy.of(allow, proxy=f"http://{LOGIN}{host}")
         async with Sender(policy, total_s=SHORT_S, lookup=lookup, **options) as sender:
             return await sender.post(url, BODY, {})
 
@@ -286,7 +286,7 @@ def test_a_proxy_that_is_not_reached_is_away_and_nothing_was_sent(url: str, case
 
 def test_a_delivery_waits_while_the_proxy_is_away_and_arrives_when_it_is_back() -> None:
     proxy, place, parcel = EgressProxy(), bound(), replace(PARCEL, url=HTTP)
-    policy = Policy.of("loopback", proxy=f"http://127.0.0.1:{place.getsockname()[1]}")
+    policy = TargetPolicy.of("loopback", proxy=f"http://127.0.0.1:{place.getsockname()[1]}")
 
     async def carried(carrier: Carrier) -> Delivered:
         context.enter(claim_of(), Nobody())
@@ -400,7 +400,7 @@ def test_a_proxy_that_is_silent_cannot_be_told_from_a_silent_receiver(url: str, 
     async def one() -> Answer:
         async with (
             serving(silent) as port,
-            Sender(Policy.of("loopback", proxy=f"http://127.0.0.1:{port}"), total_s=SHORT_S) as sender,
+            Sender(TargetPolicy.of("loopback", proxy=f"http://127.0.0.1:{port}"), total_s=SHORT_S) as sender,
         ):
             return await sender.post(url, BODY, {})
 
@@ -445,7 +445,7 @@ def by_name(allow: str, url: str) -> tuple[Answer, EgressProxy]:
 
     async def one() -> Answer:
         async with serving(saying(status(200))) as proxy.ahead, serving(proxy.serve) as port:
-            policy = Policy.of(allow, "1-65535", proxy=f"http://proxy.example:{port}")
+            policy = TargetPolicy.of(allow, "1-65535", proxy=f"http://proxy.example:{port}")
             async with Sender(policy, total_s=5.0, lookup=answering("127.0.0.1")) as sender:
                 return await sender.post(url.replace("PORT", str(port)), BODY, {})
 
@@ -482,7 +482,7 @@ def test_the_socket_asks_for_the_proxys_name_and_not_for_the_receivers() -> None
 
 
 def test_neither_a_policy_nor_its_proxy_shows_the_login() -> None:
-    policy = Policy.of(proxy=f"http://{LOGIN}proxy.example:3128")
+    policy = TargetPolicy.of(proxy=f"http://{LOGIN}proxy.example:3128")
 
     assert policy.proxy is not None
     assert policy.proxy.headers == {"proxy-authorization": BASIC}

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from workq.broker import Browsed, Delivery, Depth, Hint, See
 from workq.broker.delays import delays_of
 from workq.broker.ladder import waits_ms
-from workq.broker.turns import Turns
+from workq.broker.turns import Rotation
 from workq.config import BINARY
 from workq.values.codec import Envelope, decode_hint, encode_hint
 from workq.values.hint import HintRow
@@ -364,7 +364,7 @@ class SimConsumer:
         self._server = server
         self._befall = befall
         self.subscription = Subscription(name, list(dict.fromkeys(queues)), prefetch)
-        self._turns = Turns()
+        self._turns = Rotation()
         self._met: set[str] = set()
         server.subscriptions.append(self.subscription)
         server.dispatch()

@@ -16,13 +16,13 @@ from tests.simulation import broker, inflight
 from tests.simulation.ledger import BEGAN, SimDatabase, instant
 from workq.broker import Hint
 from workq.broker.embedded import EmbeddedBroker
-from workq.broker.watch import Watch
+from workq.broker.watch import Wakeup
 from workq.values.codec import Envelope, decode_hint
 
 T = TypeVar("T")
 
 
-class OneLook(Watch):
+class OneLook(Wakeup):
     """A consumer looks once a step; its strand decides when to look again."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class SimEmbeddedBroker(EmbeddedBroker):
 
     on_written: Callable[[Sequence[Hint]], None]
 
-    def watch(self, wait: Callable[[float], bool]) -> Watch:
+    def watch(self, wait: Callable[[float], bool]) -> Wakeup:
         return OneLook()
 
     def insert(self, hints: Sequence[Hint], connection: Connection) -> None:

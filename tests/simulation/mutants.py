@@ -5,7 +5,7 @@ of them violates an invariant. A mutant that survives would mean that the harnes
 
 Not in the list, because nothing can see it: a hint published by a settlement that came late (a second hint is worth
 nothing). Nor yet was seen: a process that forgets a claim when an older one of the same task is settled late; a hint
-that is dropped without a look because another holds its task (`Custody._held_elsewhere`); 600 seeds did not show it.
+that is dropped without a look because another holds its task (`ThreeStores._held_elsewhere`); 600 seeds showed none.
 Nor what becomes of a splitter that loses its page to an older attempt (its attempt is one step here, and whoever waits
 in the middle of a step waits for those that began after it), nor the attempt by which a repeated settlement counts
 nothing of its subtask (the fence sees it before).
@@ -53,11 +53,11 @@ from workq.ledger.scheduling import Scheduling
 from workq.ledger.tending import Tending
 from workq.recovery import lost_hints, reap, sweep
 from workq.values.task import SETTLED, Failed, State
-from workq.worker.fetch.foreign import Arrivals
-from workq.worker.fetch.refused import Missed
-from workq.worker.fetch.served_lanes import Pauses
-from workq.worker.fetch.three_stores import Custody
-from workq.worker.holds import Held
+from workq.worker.fetch.foreign import ForeignMessages
+from workq.worker.fetch.refused import RefusedHints
+from workq.worker.fetch.served_lanes import ServedLanes
+from workq.worker.fetch.three_stores import ThreeStores
+from workq.worker.holds import Holds
 from workq.worker.settle import Settler
 
 SEEDS_MAX = 2_000
@@ -216,7 +216,7 @@ def claim_without_looking_whether_its_queue_is_paused() -> Any:
 
 @mutant
 def a_worker_never_serves_a_queue_again_that_was_paused() -> Any:
-    original = Pauses.has_changed
+    original = ServedLanes.has_changed
 
     def has_changed(self: Any) -> bool:
         before = self.open
@@ -224,19 +224,19 @@ def a_worker_never_serves_a_queue_again_that_was_paused() -> Any:
         self.open = tuple(queue for queue in self.open if queue in before)
         return changed
 
-    return replaced(Pauses, "has_changed", has_changed)
+    return replaced(ServedLanes, "has_changed", has_changed)
 
 
 @mutant
 def the_hint_of_a_paused_task_is_dropped() -> Any:
-    original = Missed.judge
+    original = RefusedHints.judge
 
     def judge(self: Any, missed: Any, looks: Any) -> Any:
         missed = list(missed)
         judged = original(self, [one for one in missed if one[0] not in looks or not looks[one[0]].is_paused], looks)
         return judged if len(missed) == 0 else replace(judged, is_paused=any(one.is_paused for one in looks.values()))
 
-    return replaced(Missed, "judge", judge)
+    return replaced(RefusedHints, "judge", judge)
 
 
 @mutant
@@ -331,18 +331,18 @@ def _host_clock(*ops: str) -> Iterator[None]:
 
 @mutant
 def ack_before_the_hold() -> Any:
-    original = Custody._hold
+    original = ThreeStores._hold
 
     def hold(self: Any) -> None:
         self._consumer.ack(self._unheld)
         original(self)
 
-    return replaced(Custody, "_hold", hold)
+    return replaced(ThreeStores, "_hold", hold)
 
 
 @mutant
 def ack_although_the_hold_failed() -> Any:
-    original = Custody._hold
+    original = ThreeStores._hold
 
     def hold(self: Any) -> None:
         deliveries = self._unheld
@@ -352,12 +352,12 @@ def ack_although_the_hold_failed() -> Any:
             self._consumer.ack(deliveries)
             self._unheld = []
 
-    return replaced(Custody, "_hold", hold)
+    return replaced(ThreeStores, "_hold", hold)
 
 
 @mutant
 def a_split_page_loses_its_rest() -> Any:
-    original = Custody._split
+    original = ThreeStores._split
 
     def split(self: Any, deliveries: Any, room: int) -> Any:
         publish = self._publish
@@ -367,7 +367,7 @@ def a_split_page_loses_its_rest() -> Any:
         finally:
             self._publish = publish
 
-    return replaced(Custody, "_split", split)
+    return replaced(ThreeStores, "_split", split)
 
 
 @mutant
@@ -376,7 +376,7 @@ def what_is_given_back_is_released_without_a_hint() -> Any:
         self._let_go(rows)
         return True
 
-    return replaced(Custody, "_give_back", give_back)
+    return replaced(ThreeStores, "_give_back", give_back)
 
 
 # -- direct
@@ -429,20 +429,20 @@ def what_is_claimed_and_unknown_is_never_returned() -> Any:
 @mutant
 def what_is_being_claimed_is_taken_for_forgotten() -> Any:
     """Two looks alone: the answer to a claim may take longer."""
-    return replaced(Held, "claiming", nullcontext)
+    return replaced(Holds, "claiming", nullcontext)
 
 
 @mutant
 def what_was_unknown_once_is_forgotten() -> Any:
     """The first look decides."""
-    original = Held.return_forgotten
+    original = Holds.return_forgotten
 
     def return_forgotten(self: Any) -> Any:
         self._calls_then = frozenset()
         self._forgotten = frozenset(self._ledger.claimed_by(self._by).items())
         return original(self)
 
-    return replaced(Held, "return_forgotten", return_forgotten)
+    return replaced(Holds, "return_forgotten", return_forgotten)
 
 
 @mutant
@@ -658,13 +658,13 @@ def the_marker_ignores_what_is_held() -> Any:
 
 @mutant
 def a_marker_is_returned_before_the_hints_ahead_of_it_are_held() -> Any:
-    original = Arrivals.sort
+    original = ForeignMessages.sort
 
     def sort(self: Any, deliveries: Any) -> Any:
         ours = original(self, deliveries)
         return [one for one in ours if not self._markers] if len(ours) > 1 else ours
 
-    return replaced(Arrivals, "sort", sort)
+    return replaced(ForeignMessages, "sort", sort)
 
 
 @mutant

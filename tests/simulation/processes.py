@@ -1,8 +1,8 @@
 """Who acts in a simulated world: producers, workers, sweepers, a supervisor, and a person.
 
 Each is the production code of its duty, put together as `workq.app` and `workq.worker` do, and called step by step:
-`Custody.round`, `Heart.beat`, `Settler.settle_once`, `Relay.relay_once`, `sweep`. What the simulation writes itself is
-only the loops around them, and the handlers.
+`ThreeStores.round`, `LeaseKeeper.beat`, `Settler.settle_once`, `Relay.relay_once`, `sweep`. What the simulation writes
+itself is only the loops around them, and the handlers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.simulation.world import Act, Crash, Process, Strand, World
 from workq.broker import Hint
 from workq.config import Settings
 from workq.diagnose.audit import Audited, audit_in_steps
-from workq.diagnose.where import Kind
+from workq.diagnose.where import Misplacement
 from workq.enqueue.producer import _VISIBLE_AFTER_S, Producer
 from workq.enqueue.relay import Relay
 from workq.errors import (
@@ -43,7 +43,7 @@ from workq.ledger import CancelAnswer, Evidence, NewSchedule, Unpublished
 from workq.recovery.reap import end_worker
 from workq.recovery.sweep import STEPS, sweep
 from workq.recovery.swept import Swept
-from workq.schedules.timetable import Missed, Timetable
+from workq.schedules.timetable import MissedTicks, Timetable
 from workq.stores import Stores
 from workq.values.incarnation import Incarnation
 from workq.values.task import AfterDeath, Claim, HandedBack, Limit, NewTask, Outcome
@@ -51,7 +51,7 @@ from workq.worker.attempt import raised, returned
 from workq.worker.crash_board import HEAD_BYTES, LINE_BYTES, Board
 from workq.worker.fetch.intake import Parts
 from workq.worker.holds import held_for
-from workq.worker.lease import Heart
+from workq.worker.lease import LeaseKeeper
 from workq.worker.pool import Attempt, Pool
 from workq.worker.process import take_in
 from workq.worker.settle import Settler
@@ -179,7 +179,9 @@ TICKING: Final = "ticking"
 def ticking(every_s: float) -> NewSchedule:
     """What ticks so often, each of its ticks."""
     timetable = Timetable.every(every_s)
-    return NewSchedule(TICKING, timetable, Missed.ALL, "act", "mail", '{"a":[1],"k":{}}', failures_max=3, crashes_max=3)
+    return NewSchedule(
+        TICKING, timetable, MissedTicks.ALL, "act", "mail", '{"a":[1],"k":{}}', failures_max=3, crashes_max=3
+    )
 
 
 def _nobody() -> Any:
@@ -359,7 +361,9 @@ class Worker:
         self.board = SimBoard(LINES)
         self.relay = SteppedRelay(setting, process, self.stores)
         self.held = held_for(self.stores, by=self.me.id, clock=lambda: 0.0)
-        self.heart = Heart(self.stores, self.held, me=self.me, times=times, offer=self.relay.offer, clock=process.clock)
+        self.heart = LeaseKeeper(
+            self.stores, self.held, me=self.me, times=times, offer=self.relay.offer, clock=process.clock
+        )
         self.pool = SteppedPool(
             self.stores.ledger,
             self.board,
@@ -634,9 +638,9 @@ class Auditor:
         world.note(f"audited: {dict(audited.places)} {audited.findings}")
         self.setting.recorder.audits += 1
         for finding in audited.findings:
-            if finding.kind is Kind.TWIN:
+            if finding.kind is Misplacement.TWIN:
                 continue  # true: two workers may each have sent a hint on, when one gives back what the other wants
-            if finding.kind is not Kind.LOST or finding.task not in self.setting.recorder.destroyed:
+            if finding.kind is not Misplacement.LOST or finding.task not in self.setting.recorder.destroyed:
                 world.violated("audit", f"a false alarm: {finding}")
 
 

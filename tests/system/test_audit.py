@@ -28,14 +28,14 @@ from tests.system.legs import Leg
 from workq import State
 from workq.broker import Hint
 from workq.diagnose.audit import Audited, Repaired, Way, audit, repair
-from workq.diagnose.where import Kind, Place
+from workq.diagnose.where import Misplacement, Place
 from workq.inflight import Entry
 from workq.values.codec import decode_hint, new_task_id
 from workq.values.incarnation import Incarnation
 from workq.values.task import Claim, Done, NewTask, Settlement
 
 QUEUE = "witness"
-Found = set[tuple[Kind, str]]
+Found = set[tuple[Misplacement, str]]
 
 
 @dataclass
@@ -265,7 +265,9 @@ def test_it_finds_exactly_the_hints_and_holds_that_were_dropped_and_a_second_rep
             scene.lose_hold(runner, task_id)
         for task_id in remembered:  # its holder writes it again with its next beat: no finding
             scene.lose_hold(holder, task_id, is_forgotten=False)
-        expected = {(Kind.LOST, one) for one in [*lost, *lost_holds]} | {(Kind.ORPHAN, one) for one in forgotten}
+        expected = {(Misplacement.LOST, one) for one in [*lost, *lost_holds]} | {
+            (Misplacement.ORPHAN, one) for one in forgotten
+        }
 
         audited = scene.audit()
 
@@ -274,8 +276,8 @@ def test_it_finds_exactly_the_hints_and_holds_that_were_dropped_and_a_second_rep
         assert audited.places[Place.WAITING] == 5
         assert sum(audited.places.values()) == 45 - len(expected)
         mended = scene.repair(audited)
-        assert mended.done[Kind.LOST] == len(lost) + len(lost_holds)
-        assert mended.done[Kind.ORPHAN] == len(forgotten)
+        assert mended.done[Misplacement.LOST] == len(lost) + len(lost_holds)
+        assert mended.done[Misplacement.ORPHAN] == len(forgotten)
         assert mended.left == 0
         assert nothing(scene.repair(audited)), "what is mended has moved"
         again = scene.audit()
@@ -327,8 +329,8 @@ def test_a_purged_queue_is_lost_whole_and_whole_again_after_the_repair(scene: Sc
     audited = scene.audit()
     mended = scene.repair(audited)
 
-    assert found(audited) == {(Kind.LOST, one) for one in ids}
-    assert mended.done[Kind.LOST] == 1200
+    assert found(audited) == {(Misplacement.LOST, one) for one in ids}
+    assert mended.done[Misplacement.LOST] == 1200
     assert scene.audit().places[Place.BROKER] == 1200
     [event] = scene.stores.ledger.history(ids[0])
     assert (event.kind, event.detail["by"], event.detail["audit"]) == ("manual", "somebody@here", "lost")
@@ -344,9 +346,9 @@ def test_what_has_expired_waits_for_a_sweep_and_is_overdue_when_none_comes(scene
     mended = scene.repair(audited)
 
     assert (young.places[Place.EXPIRED], young.findings) == (3, ())
-    assert found(audited) == {(Kind.OVERDUE, one) for one in ids}
+    assert found(audited) == {(Misplacement.OVERDUE, one) for one in ids}
     assert {one.repair for one in audited.findings} == {"cancel it: it has expired"}
-    assert mended.done[Kind.OVERDUE] == 3
+    assert mended.done[Misplacement.OVERDUE] == 3
     tasks = [scene.stores.ledger.get(one) for one in ids]
     assert {(one.state, one.reason) for one in tasks if one is not None} == {(State.CANCELLED, "expired")}
     assert scene.audit().tasks == 0
@@ -368,7 +370,7 @@ def test_a_task_that_is_not_due_is_judged_once_it_is_due(scene: Scene) -> None:
 
     scene.database.clock_offset_s += 3700.0
 
-    assert found(scene.audit()) == {(Kind.LOST, task_id)}
+    assert found(scene.audit()) == {(Misplacement.LOST, task_id)}
 
 
 def test_a_hint_of_a_task_that_nobody_knows_is_a_ghost_and_the_repair_takes_it_out(scene: Scene) -> None:
@@ -379,9 +381,11 @@ def test_a_hint_of_a_task_that_nobody_knows_is_a_ghost_and_the_repair_takes_it_o
     audited = scene.audit()
     mended = scene.repair(audited)
 
-    assert found(audited) == {(Kind.GHOST, one) for one in ghosts} | {(Kind.TWIN, ids[0])}
-    assert mended.done[Kind.GHOST] == 2, "a hint that names a task as well stays: it drops the ghost when delivered"
-    assert found(scene.audit()) == {(Kind.GHOST, ghosts[2]), (Kind.TWIN, ids[0])}
+    assert found(audited) == {(Misplacement.GHOST, one) for one in ghosts} | {(Misplacement.TWIN, ids[0])}
+    assert mended.done[Misplacement.GHOST] == 2, (
+        "a hint that names a task as well stays: it drops the ghost when delivered"
+    )
+    assert found(scene.audit()) == {(Misplacement.GHOST, ghosts[2]), (Misplacement.TWIN, ids[0])}
 
 
 def test_a_hint_of_a_settled_task_is_stale_and_no_finding(scene: Scene) -> None:
@@ -403,9 +407,9 @@ def test_a_hold_of_a_task_that_nobody_knows_is_a_ghost_and_the_repair_drops_it(s
     audited = scene.audit()
     mended = scene.repair(audited)
 
-    assert found(audited) == {(Kind.GHOST, ghost)}
+    assert found(audited) == {(Misplacement.GHOST, ghost)}
     assert audited.findings[0].worker == puppet.id
-    assert mended.done[Kind.GHOST] == 1
+    assert mended.done[Misplacement.GHOST] == 1
     assert scene.stores.inflight.holds(QUEUE) == []
     assert scene.audit().is_ok
 
@@ -420,8 +424,8 @@ def test_a_hold_of_a_settled_task_that_stays_is_a_ghost(scene: Scene) -> None:
 
     audited = scene.audit()
 
-    assert found(audited) == {(Kind.GHOST, task_id)}
-    assert scene.repair(audited).done[Kind.GHOST] == 1
+    assert found(audited) == {(Misplacement.GHOST, task_id)}
+    assert scene.repair(audited).done[Misplacement.GHOST] == 1
     assert scene.audit().is_ok
 
 
@@ -454,7 +458,7 @@ def test_two_copies_are_twins_and_are_left_to_the_claim(scene: Scene, how: str) 
     audited = scene.audit()
     mended = scene.repair(audited)
 
-    assert found(audited) == {(Kind.TWIN, task_id)}
+    assert found(audited) == {(Misplacement.TWIN, task_id)}
     assert (audited.tasks, sum(audited.places.values())) == (1, 1)
     assert nothing(mended)
     assert mended.left == 1
@@ -467,7 +471,7 @@ def test_holds_in_the_hashes_of_two_queues_are_twins(open_leg: OpenLeg) -> None:
     scene.take(one, 1)
     scene.hold(other, [task_id], queue="elsewhere")
 
-    assert found(scene.audit()) == {(Kind.TWIN, task_id)}
+    assert found(scene.audit()) == {(Misplacement.TWIN, task_id)}
 
 
 def test_what_runs_under_an_incarnation_that_is_not_live_is_an_orphan(scene: Scene) -> None:
@@ -482,8 +486,8 @@ def test_what_runs_under_an_incarnation_that_is_not_live_is_an_orphan(scene: Sce
     audited = scene.audit()
     mended = scene.repair(audited)
 
-    assert found(audited) == {(Kind.ORPHAN, one) for one in taken}
-    assert mended.done[Kind.ORPHAN] == 3
+    assert found(audited) == {(Misplacement.ORPHAN, one) for one in taken}
+    assert mended.done[Misplacement.ORPHAN] == 3
     assert scene.states(taken) == {State.READY}
     assert scene.audit().places[Place.BROKER] == 3
 
@@ -501,8 +505,8 @@ def test_what_runs_and_nobody_holds_though_its_worker_beats_is_an_orphan_and_is_
     audited = scene.audit()
     mended = scene.repair(audited)
 
-    assert found(audited) == {(Kind.ORPHAN, task_id)}
-    assert mended.done[Kind.ORPHAN] == 1
+    assert found(audited) == {(Misplacement.ORPHAN, task_id)}
+    assert mended.done[Misplacement.ORPHAN] == 1
     task = scene.stores.ledger.get(task_id)
     assert task is not None
     assert (task.state, task.failures, task.crashes) == (State.READY, 0, 0)
@@ -517,9 +521,9 @@ def test_tasks_without_a_hint_for_long_are_overdue_and_the_repair_sends_it(scene
     audited = scene.audit()
     mended = scene.repair(audited)
 
-    assert found(audited) == {(Kind.OVERDUE, one) for one in ids}
+    assert found(audited) == {(Misplacement.OVERDUE, one) for one in ids}
     assert "nobody has ever swept here" in audited.findings[0].proof
-    assert mended.done[Kind.OVERDUE] == 3
+    assert mended.done[Misplacement.OVERDUE] == 3
     assert scene.audit().places[Place.BROKER] == 3
 
 
@@ -537,8 +541,8 @@ def test_what_runs_and_is_held_under_a_lease_that_ended_long_ago_is_overdue_and_
     audited = scene.audit()
     mended = scene.repair(audited)
 
-    assert found(audited) == {(Kind.OVERDUE, one) for one in taken}
-    assert mended.done[Kind.OVERDUE] == 3
+    assert found(audited) == {(Misplacement.OVERDUE, one) for one in taken}
+    assert mended.done[Misplacement.OVERDUE] == 3
     assert scene.states(taken) == {State.READY}
     assert scene.audit().places[Place.BROKER] == 3
 
@@ -553,9 +557,9 @@ def test_a_hold_of_nobody_hides_no_lost_task(open_leg: OpenLeg) -> None:
 
     audited = scene.audit()
 
-    assert found(audited) == {(Kind.LOST, task_id)}
+    assert found(audited) == {(Misplacement.LOST, task_id)}
     assert "nobody, which holds it, is nobody" in audited.findings[0].proof
-    assert scene.repair(audited).done[Kind.LOST] == 1
+    assert scene.repair(audited).done[Misplacement.LOST] == 1
 
 
 def test_a_task_that_is_claimed_between_the_looks_is_no_finding(scene: Scene) -> None:
@@ -572,7 +576,7 @@ def test_a_task_that_is_claimed_between_the_looks_is_no_finding(scene: Scene) ->
 
     audited = scene.audit(wait=meanwhile)
 
-    assert found(audited) == {(Kind.LOST, ids[2])}
+    assert found(audited) == {(Misplacement.LOST, ids[2])}
     assert audited.tasks == 3
 
 
@@ -585,7 +589,7 @@ def test_a_task_that_got_another_hint_between_the_looks_is_no_finding_though_nob
         scene.pass_time(seconds)
         scene.stores.ledger.rehinted(ids[:1])
 
-    assert found(scene.audit(wait=meanwhile)) == {(Kind.LOST, ids[1])}
+    assert found(scene.audit(wait=meanwhile)) == {(Misplacement.LOST, ids[1])}
 
 
 def test_a_repair_leaves_alone_what_has_moved_since_the_audit(scene: Scene) -> None:
@@ -598,7 +602,7 @@ def test_a_repair_leaves_alone_what_has_moved_since_the_audit(scene: Scene) -> N
 
     mended = scene.repair(audited)
 
-    assert (mended.done[Kind.LOST], mended.left) == (1, 1)
+    assert (mended.done[Misplacement.LOST], mended.left) == (1, 1)
     assert scene.states(ids[:1]) == {State.RUNNING}
 
 
@@ -635,9 +639,9 @@ def test_one_queue_alone_can_be_audited(scene: Scene) -> None:
     scene.database.clock_offset_s += 60.0
     scene.lose_hints([here])
 
-    assert found(scene.audit(queue=QUEUE)) == {(Kind.LOST, here)}
-    assert found(scene.audit(queue="elsewhere")) == {(Kind.OVERDUE, elsewhere[0])}
-    assert found(scene.audit()) == {(Kind.LOST, here), (Kind.OVERDUE, elsewhere[0])}
+    assert found(scene.audit(queue=QUEUE)) == {(Misplacement.LOST, here)}
+    assert found(scene.audit(queue="elsewhere")) == {(Misplacement.OVERDUE, elsewhere[0])}
+    assert found(scene.audit()) == {(Misplacement.LOST, here), (Misplacement.OVERDUE, elsewhere[0])}
 
 
 def _task_of(queue: str) -> NewTask:
@@ -696,9 +700,9 @@ def test_beside_consumers_a_marker_proves_what_is_lost(open_leg: OpenLeg) -> Non
         again = audit(scene.stores, scene.settings, wait=_waiting(scene))
 
     assert audited.ways[QUEUE] is Way.MARKED
-    assert found(audited) == {(Kind.LOST, one) for one in ids[::3]}
+    assert found(audited) == {(Misplacement.LOST, one) for one in ids[::3]}
     assert "a marker sent through queue witness" in audited.findings[0].proof
-    assert mended.done[Kind.LOST] == 10
+    assert mended.done[Misplacement.LOST] == 10
     assert again.is_ok
     assert again.places[Place.HELD] == 30
 
@@ -818,7 +822,7 @@ def test_a_repair_beside_a_busy_fleet_sends_again_what_is_lost_and_nothing_runs_
     audited = audit(stores, traffic.app.settings, wait_s=60.0)
     repair(stores, traffic.app.settings, audited, by="somebody@here")
 
-    assert {one.kind for one in audited.findings} <= {Kind.LOST}
+    assert {one.kind for one in audited.findings} <= {Misplacement.LOST}
     assert {one.task for one in audited.findings} <= set(lost), "the sweep may have been faster with some"
     wait_until(
         lambda: {state for one in lost if (state := _state(traffic, one))} == {State.SUCCEEDED},

@@ -10,7 +10,7 @@ from tests.system.fleet import wait_until
 from tests.system.legs import Leg
 from workq import State
 from workq.ledger import WhichOpen
-from workq.operations.bulk import Bulk, Pace, Tally
+from workq.operations.bulk import Bulk, RateCap, Tally
 from workq.values.task import SETTLED
 
 PAGE = 1000
@@ -24,7 +24,7 @@ def test_of_many_that_are_cancelled_while_workers_run_them_none_starts_afterward
     handler = leg["note"]
     handler.enqueue_many((number, 0.02) for number in range(count))  # long enough for some to be left
     other = leg["fail_until"].enqueue(1, 1).id
-    bulk = Bulk(leg.app.stores, confirm_s=5.0, who="ada", why="withdrawn", pace=Pace(None), tally=Tally())
+    bulk = Bulk(leg.app.stores, confirm_s=5.0, who="ada", why="withdrawn", pace=RateCap(None), tally=Tally())
 
     with leg.fleet(processes=2, threads=2):
         wait_until(lambda: leg.states()[State.SUCCEEDED] >= 10, timeout_s=60, what="some have run")

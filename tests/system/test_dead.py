@@ -12,7 +12,7 @@ from tests.system.fleet import wait_until
 from tests.system.legs import Leg
 from workq import State
 from workq.ledger import Which
-from workq.operations.bulk import Bulk, Pace, Tally
+from workq.operations.bulk import Bulk, RateCap, Tally
 from workq.values.task import Dead, Settlement
 
 ERRORS = (
@@ -58,7 +58,7 @@ def test_a_hundred_thousand_dead_are_grouped_exactly_and_go_back_group_by_group(
     assert [one.tasks for one in groups] == [count // 5] * 5
     assert sorted(Counter(one.reason for one in groups).values()) == [1, 2, 2]
 
-    bulk = Bulk(leg.app.stores, confirm_s=5.0, who="ada", why="the bank is back", pace=Pace(None), tally=Tally())
+    bulk = Bulk(leg.app.stores, confirm_s=5.0, who="ada", why="the bank is back", pace=RateCap(None), tally=Tally())
     began = time.monotonic()
     bulk.retry(Which(group=groups[0].group))
     back_s = time.monotonic() - began
@@ -78,7 +78,7 @@ def test_a_canary_that_dies_again_stops_its_group_and_no_other(fast_leg: Leg) ->
     claims = ledger.claim(recorded, by=me.id)
     ledger.settle([Settlement(one, Dead("failures_max reached: OSError", "OSError: no disk")) for one in claims])
     ledger.leave(me.id)
-    bulk = Bulk(leg.app.stores, confirm_s=5.0, who="ada", why="again", pace=Pace(None), tally=Tally())
+    bulk = Bulk(leg.app.stores, confirm_s=5.0, who="ada", why="again", pace=RateCap(None), tally=Tally())
 
     with leg.fleet(processes=1, threads=4):
         bulk.retry_with_canaries(Which(), canaries=3, wait_s=60.0)

@@ -8,7 +8,7 @@ from tests.system.fleet import wait_until
 from tests.system.legs import Leg
 from tests.system.witness import tell
 from workq import State
-from workq.values.certificate import Kind
+from workq.values.certificate import ProofOfEnd
 
 
 @pytest.mark.parametrize("handler", ["until_told", "hold_gil"], ids=["sleeping", "holding_the_interpreter"])
@@ -37,5 +37,5 @@ def test_what_does_not_listen_is_ended_with_its_process_and_its_neighbour_runs_a
     assert other is not None
     assert (other.state, other.crashes, other.failures) == (State.SUCCEEDED, 0, 0)
     [death] = [event for event in ledger.history(neighbour) if event.kind == "reaped"]
-    assert (death.detail["kind"], death.detail["charged"]) == (Kind.CANCEL, "nothing")
+    assert (death.detail["kind"], death.detail["charged"]) == (ProofOfEnd.CANCEL, "nothing")
     assert f"a person cancelled task {stubborn} (attempt 1) by force" in death.detail["cause"]

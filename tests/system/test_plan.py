@@ -16,7 +16,7 @@ from tests.system.test_sweep import (
 )
 from workq import State
 from workq.ledger import Unpublished
-from workq.recovery.apply import Done, apply
+from workq.recovery.apply import AppliedPlan, apply
 from workq.recovery.plan import Plan, Reap, decode, digest, encode, make
 from workq.recovery.sweep import sweep
 from workq.values.incarnation import Incarnation
@@ -51,7 +51,7 @@ def test_a_plan_moves_exactly_its_rows_however_many_apply_it_at_once(leg: Leg) -
     clockwork(leg).clock_offset_s = 6.0
     later = record_unpublished(stores.ledger, leg, 20)
     clockwork(leg).clock_offset_s = 36.0
-    done: list[Done] = []
+    done: list[AppliedPlan] = []
     threads = [
         threading.Thread(target=lambda: done.append(apply(stores, settings, plan, plan_digest=its_digest)))
         for _ in range(10)

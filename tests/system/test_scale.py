@@ -25,7 +25,7 @@ from tests.system.fleet import Fleet, wait_until
 from tests.system.legs import Leg
 from workq import LedgerUnavailable, State
 from workq.diagnose.audit import Audited, audit
-from workq.diagnose.where import Kind, Place
+from workq.diagnose.where import Misplacement, Place
 from workq.lab.redis_cluster import RedisCluster, start_redis_cluster
 from workq.lab.servers import PostgreSQL, RabbitMQ, Redis, start_postgres, start_rabbitmq
 from workq.ledger.sql import Ledger
@@ -138,7 +138,7 @@ def test_of_two_ledgers_one_stops_and_only_its_own_tasks_wait(
         assert leg.app.producer.relay.flush(timeout_s=20)
     assert halted.lose_hints() > 0
     broken, whole = at_once(audited, (halted, other))
-    assert (len(broken.findings), broken.count(Kind.LOST), broken.tasks) == (40, 40, 40)
+    assert (len(broken.findings), broken.count(Misplacement.LOST), broken.tasks) == (40, 40, 40)
     assert (whole.is_ok, whole.places[Place.BROKER], whole.tasks) == (True, 40, 40)
 
 

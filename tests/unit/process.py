@@ -20,7 +20,7 @@ from workq.webhooks.values import TASK_NAME
 from workq.worker.crash_board import Board
 from workq.worker.fetch.intake import Parts
 from workq.worker.holds import held_for
-from workq.worker.lease import Heart
+from workq.worker.lease import LeaseKeeper
 from workq.worker.pool import Attempt, Pool
 from workq.worker.process import take_in
 
@@ -52,7 +52,7 @@ class Process:
         self.me = Incarnation("host.b007.1.2.steps", "host", 4711)
         self.board = Board.create(lines=64)
         self.held = held_for(self.stores, by=self.me.id)
-        self.heart = Heart(
+        self.heart = LeaseKeeper(
             self.stores,
             self.held,
             me=self.me,

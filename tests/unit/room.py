@@ -15,7 +15,7 @@ from workq.ledger.sql import Ledger
 from workq.values.codec import encode, new_task_id
 from workq.values.task import Claim, Outcome, Settlement
 from workq.worker.crash_board import Board
-from workq.worker.linger import Group, Member
+from workq.worker.linger import FillingBatch, Member
 from workq.worker.pool import Pool
 
 THREADS = 2
@@ -51,7 +51,7 @@ class Room(Pool):
     def run_together(self, function: Callable[..., Any], *items: Any) -> list[Outcome]:
         """Call it once for all of them."""
         handler = self.app.task(name=f"unit.n{new_task_id()}", batch=10)(function)
-        self.take_together(Group(handler, [Member(claim((item,)), item, None) for item in items], 0.0))
+        self.take_together(FillingBatch(handler, [Member(claim((item,)), item, None) for item in items], 0.0))
         return [self.next() for _ in items]
 
     def run_job(self, function: Callable[..., Any], *items: Any, **options: Any) -> Outcome:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from workq import Times
-from workq.supervisor.cutoff import Reach, Watch, Way
+from workq.supervisor.cutoff import CutoffWatch, Reach, Reached
 from workq.worker.crash_board import Board
 
 TIMES = Times()
@@ -22,7 +22,7 @@ class Machine:
         self.now = 1000.0
         self.board = board
         self.reach = Reach(TIMES, clock=lambda: self.now)
-        self.watch = Watch(TIMES, clock=lambda: self.now)
+        self.watch = CutoffWatch(TIMES, clock=lambda: self.now)
         board.introduce("host.1.2.3")
 
     def live(
@@ -36,7 +36,7 @@ class Machine:
                 self.board.reached(self.now)
             if runs:
                 self.board.runs(self.now)
-            for way in Way:
+            for way in Reached:
                 if supervisor:
                     self.reach.had(way)
                 else:

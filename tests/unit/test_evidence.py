@@ -11,8 +11,8 @@ from workq.recovery.deaths import of_silence
 from workq.values.certificate import (
     Certificate,
     Charge,
-    Kind,
     OutOfMemory,
+    ProofOfEnd,
     Ran,
     certificate_in,
     fields_of,
@@ -75,9 +75,9 @@ def test_of_several_attempts_an_exit_status_does_not_tell_which_it_was(status: i
 
 
 def test_what_a_supervisor_saw_has_nothing_unknown_by_its_kind_and_all_else_has() -> None:
-    seen = {Kind.KILLED, Kind.HARD_LIMIT, Kind.CANCEL, Kind.SHUTDOWN}
+    seen = {ProofOfEnd.KILLED, ProofOfEnd.HARD_LIMIT, ProofOfEnd.CANCEL, ProofOfEnd.SHUTDOWN}
 
-    assert {kind for kind in Kind if unknown_of(kind) == ()} == seen
+    assert {kind for kind in ProofOfEnd if unknown_of(kind) == ()} == seen
 
 
 def test_a_lease_that_the_store_has_lost_is_told_from_one_that_has_ended() -> None:
@@ -86,7 +86,7 @@ def test_a_lease_that_the_store_has_lost_is_told_from_one_that_has_ended() -> No
 
     lost, ended = of_silence(row, has_lease=False), of_silence(row)
 
-    assert (lost.kind, ended.kind) == (Kind.REDIS_LOSS, Kind.LEASE)
+    assert (lost.kind, ended.kind) == (ProofOfEnd.REDIS_LOSS, ProofOfEnd.LEASE)
     assert lost.cause.startswith("the in-flight store has lost its lease, ")
     assert lost.cause.endswith(" and it has not beaten for 42 s")
     assert ended.cause == "its lease ended and it has not beaten for 42 s"
@@ -95,7 +95,7 @@ def test_a_lease_that_the_store_has_lost_is_told_from_one_that_has_ended() -> No
 def certificate() -> Certificate:
     claim = Ran(task_id="t", attempt=2, name="index", state="ready", charged=Charge.CRASH, started=True, ran_s=1.5)
     return Certificate(
-        kind=Kind.KILLED, cause="killed \u20ac", pid=7, oom=OutOfMemory(1), unknown=("who",), claims=(claim,)
+        kind=ProofOfEnd.KILLED, cause="killed \u20ac", pid=7, oom=OutOfMemory(1), unknown=("who",), claims=(claim,)
     )
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from workq.errors import Cancel
 from workq.handlers.retry import Fixed, Retries, retries
 from workq.jobs.values import Collect
-from workq.jobs.verdict import Answered, Raised, Verdict, Worked, WrongVerdict, bisected
+from workq.jobs.verdict import Answered, ChunkOutcome, Raised, Verdict, WrongVerdict, bisected
 from workq.jobs.work import Chunk, work
 from workq.values import codec
 from workq.values.task import Claim, FailedItem, Result
@@ -26,7 +26,7 @@ def claimed(payload: str, *, failures: int = 0, failures_max: int = 5) -> Claim:
     return Claim("1", "index", "default", payload, 1, "t", failures, 0, failures_max, 3, "2", False, None, None)
 
 
-def played(items: list[Any], handler: Handler, *, is_last: bool = False) -> tuple[Worked, list[list[Any]]]:
+def played(items: list[Any], handler: Handler, *, is_last: bool = False) -> tuple[ChunkOutcome, list[list[Any]]]:
     """What came of a chunk, and the calls."""
     calls: list[list[Any]] = []
     steps = bisected(items, is_last=lambda _part, _error: is_last)

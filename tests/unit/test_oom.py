@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from workq.supervisor.oom import Group, Kills, offer_as_victim
+from workq.supervisor.oom import Kills, MemoryGroup, offer_as_victim
 from workq.values.certificate import OutOfMemory
 
 V1 = "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n"
@@ -17,7 +17,7 @@ class Machine:
     """A control group and a machine whose counters a test moves."""
 
     def __init__(self, folder: Path) -> None:
-        self.group = Group((folder / "memory.oom_control", "oom_kill"), folder / "memory.limit_in_bytes")
+        self.group = MemoryGroup((folder / "memory.oom_control", "oom_kill"), folder / "memory.limit_in_bytes")
         self.vmstat = folder / "vmstat"
         self.group.limit.write_text(f"{512 << 20}\n")
         self.kills(0, 0)
@@ -124,7 +124,7 @@ def test_without_a_group_only_the_machine_counts(machine: Machine) -> None:
 
 def test_counters_that_cannot_be_read_are_unknown_and_no_error(tmp_path: Path) -> None:
     (tmp_path / "memory.events").write_text("nonsense\noom_kill many\n")
-    group = Group((tmp_path / "memory.events", "oom_kill"), tmp_path / "missing")
+    group = MemoryGroup((tmp_path / "memory.events", "oom_kill"), tmp_path / "missing")
 
     kills = Kills(group, vmstat=tmp_path / "missing")
     kills.look()
@@ -186,10 +186,10 @@ def test_a_group_of_version_1_is_found(tmp_path: Path) -> None:
         ],
     )
 
-    found = Group.of_this_process(of)
+    found = MemoryGroup.of_this_process(of)
 
     folder = tmp_path / "memory/mine"
-    assert found == Group((folder / "memory.oom_control", "oom_kill"), folder / "memory.limit_in_bytes")
+    assert found == MemoryGroup((folder / "memory.oom_control", "oom_kill"), folder / "memory.limit_in_bytes")
 
 
 @pytest.mark.parametrize("file", ["memory.events.local", "memory.events"])
@@ -197,10 +197,10 @@ def test_a_group_of_version_2_is_found(tmp_path: Path, file: str) -> None:
     group(tmp_path / "unified/user/mine", file, V2.format(3))
     of = proc(tmp_path, "0::/user/mine\n", [f"30 25 0:26 / {tmp_path}/unified rw - cgroup2 cgroup2 rw"])
 
-    found = Group.of_this_process(of)
+    found = MemoryGroup.of_this_process(of)
 
     folder = tmp_path / "unified/user/mine"
-    assert found == Group((folder / file, "oom_kill"), folder / "memory.max")
+    assert found == MemoryGroup((folder / file, "oom_kill"), folder / "memory.max")
 
 
 def test_a_container_whose_group_is_the_root_of_its_mount_finds_it(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_a_container_whose_group_is_the_root_of_its_mount_finds_it(tmp_path: Pat
         tmp_path, "4:memory:/docker/4b1d\n", [f"31 25 0:27 /docker/4b1d {tmp_path}/memory rw - cgroup cgroup rw,memory"]
     )
 
-    found = Group.of_this_process(of)
+    found = MemoryGroup.of_this_process(of)
 
     assert found is not None
     assert found.kills[0] == tmp_path / "memory/memory.oom_control"
@@ -218,5 +218,5 @@ def test_a_container_whose_group_is_the_root_of_its_mount_finds_it(tmp_path: Pat
 def test_where_there_is_no_group_there_is_none(tmp_path: Path) -> None:
     of = proc(tmp_path, "0::/\n", [f"30 25 0:26 / {tmp_path}/unified rw - cgroup2 cgroup2 rw"])
 
-    assert Group.of_this_process(of) is None
-    assert Group.of_this_process(tmp_path / "nowhere") is None
+    assert MemoryGroup.of_this_process(of) is None
+    assert MemoryGroup.of_this_process(tmp_path / "nowhere") is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from workq.operations.bulk import PAGE, Pace
+from workq.operations.bulk import PAGE, RateCap
 
 
 class Hands:
@@ -20,9 +20,9 @@ class Hands:
         self.now += seconds
 
 
-def paced(per_s: float | None) -> tuple[Pace, Hands]:
+def paced(per_s: float | None) -> tuple[RateCap, Hands]:
     hands = Hands()
-    return Pace(per_s, clock=hands.clock, sleep=hands.sleep), hands
+    return RateCap(per_s, clock=hands.clock, sleep=hands.sleep), hands
 
 
 @pytest.mark.parametrize("per_s", [0.5, 3.0, 100.0, 10_000.0])

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from workq.errors import LedgerUnavailable
 from workq.ledger import Pause
-from workq.worker.fetch.served_lanes import LOOK_EVERY_S, Pauses
+from workq.worker.fetch.served_lanes import LOOK_EVERY_S, ServedLanes
 
 AT = datetime(2026, 11, 22, tzinfo=UTC)
 
@@ -35,8 +35,8 @@ class Asked:
         return {queue: Pause(queue, AT, None, "eve", "?") for queue in self.paused}
 
 
-def known(ledger: Asked) -> Pauses:
-    return Pauses(ledger, ["mail", "reports"], clock=lambda: ledger.now)  # type: ignore[arg-type]  # all that it asks
+def known(ledger: Asked) -> ServedLanes:
+    return ServedLanes(ledger, ["mail", "reports"], clock=lambda: ledger.now)  # type: ignore[arg-type]  # all that it asks
 
 
 def test_it_looks_once_at_the_beginning_and_then_nobody_is_asked_for_pauses() -> None:

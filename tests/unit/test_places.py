@@ -6,13 +6,13 @@ from datetime import UTC, datetime, timedelta
 
 from workq.config import Times
 from workq.diagnose.doctor import Bounds
-from workq.diagnose.where import Facts, Kind, Line, Place, Stand, stand_of
+from workq.diagnose.where import HolderFacts, Misplacement, Place, QueueHints, Stand, stand_of
 from workq.ledger import OpenTask
 from workq.values.codec import new_task_id
 from workq.values.task import State
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-NOBODY = Facts(leases={}, live=(), beat_age_s={}, holds={}, epoch_age_s=1e6, swept_for_s=0.0)
+NOBODY = HolderFacts(leases={}, live=(), beat_age_s={}, holds={}, epoch_age_s=1e6, swept_for_s=0.0)
 
 
 def seen(*, due_s: float, comes_s: float, marked_s: float) -> Stand:
@@ -31,7 +31,7 @@ def seen(*, due_s: float, comes_s: float, marked_s: float) -> Stand:
         now=NOW,
     )
     return stand_of(
-        task, Line(NOW - timedelta(seconds=marked_s), "a marker came back"), NOBODY, times, Bounds.of(times)
+        task, QueueHints(NOW - timedelta(seconds=marked_s), "a marker came back"), NOBODY, times, Bounds.of(times)
     )
 
 
@@ -41,4 +41,4 @@ def test_a_task_waits_while_its_hint_comes_later_however_long_it_is_due() -> Non
 
 def test_its_hint_is_lost_when_it_has_come_before_the_marker_and_nobody_has_it() -> None:
     assert seen(due_s=600.0, comes_s=5.0, marked_s=10.0).place is Place.BROKER, "it came behind the marker"
-    assert seen(due_s=600.0, comes_s=10.0, marked_s=5.0).kind is Kind.LOST
+    assert seen(due_s=600.0, comes_s=10.0, marked_s=5.0).kind is Misplacement.LOST

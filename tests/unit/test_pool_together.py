@@ -16,7 +16,7 @@ from workq.ledger.sql import Ledger
 from workq.values.codec import new_task_id
 from workq.values.task import Claim, Done, Failed, HandedBack, Outcome, Settlement
 from workq.worker.crash_board import Board
-from workq.worker.linger import Group, Member
+from workq.worker.linger import FillingBatch, Member
 from workq.worker.pool import Pool
 
 THREADS = 2
@@ -65,7 +65,7 @@ class Stage:
             )
             for number in range(count)
         ]
-        self.pool.take_together(Group(handler or self.registered(), members, 0.0))
+        self.pool.take_together(FillingBatch(handler or self.registered(), members, 0.0))
 
     def began_another(self) -> bool:
         return self.began.acquire(timeout=LONG_S)

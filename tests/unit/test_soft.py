@@ -17,12 +17,12 @@ from tests.system.fleet import wait_until
 from tests.unit.test_writer import is_held
 from workq.errors import SoftTimeLimit
 from workq.ledger.database import Database
-from workq.values.time_limit import Limit, apart, whole
+from workq.values.time_limit import SoftDeadline, apart, whole
 
 LONG_S = 10.0
 
 
-def hit(limit: Limit, go: threading.Event, after_s: float) -> None:
+def hit(limit: SoftDeadline, go: threading.Event, after_s: float) -> None:
     go.wait()
     until = time.perf_counter() + after_s
     while time.perf_counter() < until:
@@ -36,7 +36,7 @@ def elsewhere(act: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-def exceed(limit: Limit) -> None:
+def exceed(limit: SoftDeadline) -> None:
     """By another thread, as the keeper of limits does."""
     elsewhere(limit.exceed).join(LONG_S)
 
@@ -48,8 +48,8 @@ def work() -> None:
 
 
 @pytest.fixture
-def limit() -> Iterator[Limit]:
-    limit = Limit(0.0)
+def limit() -> Iterator[SoftDeadline]:
+    limit = SoftDeadline(0.0)
     yield limit
     limit.ended()
 
@@ -70,7 +70,7 @@ def spin(until: Callable[[], bool]) -> None:
 
 
 def test_a_limit_interrupts_python_code_once() -> None:
-    limit, has_begun = Limit(0.0), threading.Event()
+    limit, has_begun = SoftDeadline(0.0), threading.Event()
 
     def exceed() -> None:
         has_begun.wait(10.0)
@@ -90,7 +90,7 @@ def test_a_limit_interrupts_python_code_once() -> None:
 
 
 def test_a_limit_that_comes_after_the_end_raises_nothing() -> None:
-    limit = Limit(0.0)
+    limit = SoftDeadline(0.0)
     limit.ended()
 
     limit.exceed()
@@ -104,7 +104,7 @@ def test_a_limit_never_leaks_out_of_the_attempt_it_was_for(switching: None) -> N
     arrived = leaked = 0
     rng = Random(11)
     for _ in range(400):
-        limit, go = Limit(0.0), threading.Event()
+        limit, go = SoftDeadline(0.0), threading.Event()
         hitter = threading.Thread(target=hit, args=(limit, go, rng.uniform(0.0, 0.002)))
         hitter.start()
         try:
@@ -131,10 +131,10 @@ def test_a_limit_never_leaks_out_of_the_attempt_it_was_for(switching: None) -> N
 TRACED = """
 import sys, threading, time
 from workq.errors import SoftTimeLimit
-from workq.values.time_limit import Limit
+from workq.values.time_limit import SoftDeadline
 
 def handled(exceeds):
-    limit = Limit(0.0)
+    limit = SoftDeadline(0.0)
     is_at_end = []
 
     def exceed():
@@ -182,7 +182,7 @@ def test_after_a_limit_calls_can_be_traced(exceeded: str) -> None:
     assert (ran.stdout, ran.stderr) == ("7\n", "")
 
 
-def test_it_comes_behind_what_is_whole(limit: Limit) -> None:
+def test_it_comes_behind_what_is_whole(limit: SoftDeadline) -> None:
     steps: list[str] = []
 
     def handler() -> None:
@@ -203,7 +203,7 @@ def test_it_comes_behind_what_is_whole(limit: Limit) -> None:
     assert steps == ["inner", "outer"]
 
 
-def test_code_of_others_inside_may_be_cut(limit: Limit) -> None:
+def test_code_of_others_inside_may_be_cut(limit: SoftDeadline) -> None:
     steps: list[str] = []
 
     def handler() -> None:
@@ -223,7 +223,7 @@ def test_code_of_others_inside_may_be_cut(limit: Limit) -> None:
     assert steps == ["cleaned up"]
 
 
-def test_what_had_to_wait_comes_where_code_of_others_begins(limit: Limit) -> None:
+def test_what_had_to_wait_comes_where_code_of_others_begins(limit: SoftDeadline) -> None:
     steps: list[str] = []
 
     def handler() -> None:
@@ -239,7 +239,7 @@ def test_what_had_to_wait_comes_where_code_of_others_begins(limit: Limit) -> Non
 
 
 def test_an_end_in_time_raises_nothing_behind_what_is_whole() -> None:
-    limit = Limit(0.0)
+    limit = SoftDeadline(0.0)
     with whole():
         limit.ended()
         exceed(limit)
@@ -255,7 +255,7 @@ def test_whenever_it_comes_a_lock_that_is_taken_in_a_whole_step_is_given_back(sw
     rng, lock = Random(7), threading.Lock()
     arrived = 0
     for _ in range(300):
-        limit, go = Limit(0.0), threading.Event()
+        limit, go = SoftDeadline(0.0), threading.Event()
         hitter = threading.Thread(target=hit, args=(limit, go, rng.uniform(0.0, 0.001)))
         hitter.start()
         try:
@@ -296,11 +296,11 @@ def test_a_handler_gives_back_what_it_holds_around_a_loop_wherever_its_limit_com
 
     arrived = 0
     for _ in range(10):
-        begun, limits = threading.Event(), list[Limit]()
+        begun, limits = threading.Event(), list[SoftDeadline]()
 
-        def attempt(begun: threading.Event = begun, limits: list[Limit] = limits) -> None:
+        def attempt(begun: threading.Event = begun, limits: list[SoftDeadline] = limits) -> None:
             nonlocal arrived
-            limit = Limit(0.0)
+            limit = SoftDeadline(0.0)
             limits.append(limit)
             try:
                 try:
@@ -325,10 +325,10 @@ def test_who_waits_for_its_turn_to_write_when_its_limit_comes_keeps_it_from_nobo
     """Its turn comes in the very moment in which the limit does."""
     database = Database(f"sqlite:///{tmp_path / 'workq.db'}")
     said: list[object] = []
-    limits: list[Limit] = []
+    limits: list[SoftDeadline] = []
 
     def handler() -> None:
-        limit = Limit(0.0)
+        limit = SoftDeadline(0.0)
         limits.append(limit)
         try:
             try:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from workq.worker.stacks import WAIT_S, Found, Stacks, parse
+from workq.worker.stacks import WAIT_S, DumpedStacks, Stacks, parse
 
 LONG_S = 30.0
 
@@ -154,7 +154,7 @@ def test_a_stopped_process_gives_none_and_nobody_waits_for_long(stacks: Stacks, 
     assert not stacks.wait(time.monotonic() + WAIT_S)
 
     assert time.monotonic() - began < 10.0
-    assert stacks.read() == Found()
+    assert stacks.read() == DumpedStacks()
 
 
 def test_a_process_that_is_gone_gives_none(stacks: Stacks, start: Start) -> None:
@@ -198,7 +198,7 @@ def test_a_fault_handler_of_the_applications_own_is_left_in_place(stacks: Stacks
 
     assert died.returncode == -signal.SIGSEGV
     assert "Segmentation fault" in died.stderr
-    assert stacks.read() == Found()
+    assert stacks.read() == DumpedStacks()
 
 
 def test_a_process_that_leaves_may_write_them_itself(stacks: Stacks, start: Start) -> None:
@@ -222,11 +222,11 @@ Current thread 0x00000000000000bb [name] (most recent call first):
 Extension modules: numpy (total: 1)
   File "c.py", line 4 in four
 """
-    assert parse(text) == Found(
+    assert parse(text) == DumpedStacks(
         {
             0xAA: 'File "a.py", line 1 in one\nFile "a.py", line 2 in two',
             0xBB: 'File "b.py", line 3 in three\n<no Python frame>',
         },
         fault=0xBB,
     )
-    assert parse("") == parse("\x00\n  nonsense\nThread 0xzz\n") == Found()
+    assert parse("") == parse("\x00\n  nonsense\nThread 0xzz\n") == DumpedStacks()

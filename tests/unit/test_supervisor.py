@@ -14,7 +14,7 @@ import pytest
 
 from workq import LedgerUnavailable, Times, WorkQueue
 from workq.supervisor.child import Child
-from workq.supervisor.cutoff import Watch
+from workq.supervisor.cutoff import CutoffWatch
 from workq.supervisor.supervisor import Supervisor
 from workq.worker import readiness
 from workq.worker.crash_board import Board
@@ -33,7 +33,7 @@ def dying() -> Iterator[Child]:
     with subprocess.Popen(["sleep", "60"]) as process:
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        yield Child(process, board, stacks, started_at=0.0, extended_at=time.monotonic(), watch=Watch(Times()))
+        yield Child(process, board, stacks, started_at=0.0, extended_at=time.monotonic(), watch=CutoffWatch(Times()))
     board.remove()
     stacks.remove()
 

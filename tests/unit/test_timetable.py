@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workq.errors import ConfigError
-from workq.schedules.timetable import Due, Missed, Rule, Timetable, due
+from workq.schedules.timetable import Due, MissedTicks, Rule, Timetable, due
 
 BERLIN = "Europe/Berlin"
 
@@ -127,11 +127,11 @@ class TestMissed:
     NEXT = utc("2026-11-22T00:00:00+00:00")
     HOURLY = Timetable.cron("0 * * * *")
 
-    def due(self, missed: Missed, now: str, *, ahead_s: float = 10.0, limit: int = 100) -> Due:
+    def due(self, missed: MissedTicks, now: str, *, ahead_s: float = 10.0, limit: int = 100) -> Due:
         return due(self.HOURLY, missed, self.NEXT, now=utc(now), ahead_s=ahead_s, late_s=60.0, limit=limit)
 
-    @pytest.mark.parametrize("missed", list(Missed))
-    def test_in_time_it_is_the_same_for_all(self, missed: Missed) -> None:
+    @pytest.mark.parametrize("missed", list(MissedTicks))
+    def test_in_time_it_is_the_same_for_all(self, missed: MissedTicks) -> None:
         early = self.due(missed, "2026-11-21T23:59:49+00:00")
         near = self.due(missed, "2026-11-21T23:59:51+00:00")
         late = self.due(missed, "2026-11-22T00:00:59+00:00")
@@ -143,20 +143,20 @@ class TestMissed:
         now = "2026-11-22T05:30:00+00:00"
         following = utc("2026-11-22T06:00:00+00:00")
 
-        assert self.due(Missed.SKIP, now) == Due((), following)
-        assert self.due(Missed.ONCE, now) == Due((utc("2026-11-22T05:00:00+00:00"),), following)
-        assert self.due(Missed.ALL, now) == Due(tuple(self.NEXT + timedelta(hours=n) for n in range(6)), following)
-        assert self.due(Missed.ALL, now, limit=2).next_at == utc("2026-11-22T02:00:00+00:00")
+        assert self.due(MissedTicks.SKIP, now) == Due((), following)
+        assert self.due(MissedTicks.ONCE, now) == Due((utc("2026-11-22T05:00:00+00:00"),), following)
+        assert self.due(MissedTicks.ALL, now) == Due(tuple(self.NEXT + timedelta(hours=n) for n in range(6)), following)
+        assert self.due(MissedTicks.ALL, now, limit=2).next_at == utc("2026-11-22T02:00:00+00:00")
 
     def test_a_tick_in_time_stands_for_those_that_were_missed(self) -> None:
-        found = self.due(Missed.ONCE, "2026-11-22T05:00:30+00:00")
+        found = self.due(MissedTicks.ONCE, "2026-11-22T05:00:30+00:00")
 
         assert found == Due((utc("2026-11-22T05:00:00+00:00"),), utc("2026-11-22T06:00:00+00:00"))
 
     def test_a_year_of_missed_minutes_is_no_work(self) -> None:
         found = due(
             Timetable.cron("* * * * *"),
-            Missed.ONCE,
+            MissedTicks.ONCE,
             self.NEXT,
             now=self.NEXT + timedelta(days=365, seconds=30),
             ahead_s=10.0,
@@ -168,11 +168,11 @@ class TestMissed:
 
     @given(
         st.sampled_from([Timetable.cron("*/7 * * * *"), Timetable.every(61.0), Timetable.cron("0 3 * * *", BERLIN)]),
-        st.sampled_from(list(Missed)),
+        st.sampled_from(list(MissedTicks)),
         st.lists(st.floats(0.0, 200_000.0), min_size=1, max_size=20),
     )
     def test_however_it_is_looked_at_no_tick_comes_twice_and_none_is_left_out_of_all(
-        self, timetable: Timetable, missed: Missed, gaps: list[float]
+        self, timetable: Timetable, missed: MissedTicks, gaps: list[float]
     ) -> None:
         first = timetable.first(self.NEXT)
         assert first is not None
@@ -191,7 +191,7 @@ class TestMissed:
         assert seen == sorted(set(seen))
         assert next_at is not None
         assert next_at > now + timedelta(seconds=10)
-        if missed is Missed.ALL:
+        if missed is MissedTicks.ALL:
             assert all(timetable.after(one) == later for one, later in pairwise([*seen, next_at]))
 
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workq.broker import PAGE, Delivery
-from workq.broker.buffer import Buffer
-from workq.broker.turns import STEPS, WEIGHTS, Line, Turns
+from workq.broker.buffer import FairBuffer
+from workq.broker.turns import STEPS, WEIGHTS, QueueTurns, Rotation
 from workq.values.codec import new_task_id
 from workq.values.lane import all_of
 from workq.values.task import Priority
@@ -22,8 +22,8 @@ HIGHER_MAX = 20
 """Before a low task that is first in line, where tasks come one by one."""
 
 
-def line_of(*names: str) -> Line:
-    line = Line("mail")
+def line_of(*names: str) -> QueueTurns:
+    line = QueueTurns("mail")
     line.serve(names)
     return line
 
@@ -187,7 +187,7 @@ def test_a_band_is_asked_only_when_it_may_be_its_turn() -> None:
 
 
 def test_queues_take_turns_whatever_the_priorities_of_their_tasks() -> None:
-    turns = Turns(["mail", "mail~high", "mail~low", "reports~low", "reports"])
+    turns = Rotation(["mail", "mail~high", "mail~low", "reports~low", "reports"])
 
     taken = []
     for _ in range(60):
@@ -202,7 +202,7 @@ def test_queues_take_turns_whatever_the_priorities_of_their_tasks() -> None:
 
 
 def test_what_is_served_may_change_and_a_queue_that_stays_keeps_its_place() -> None:
-    turns = Turns(["mail", "reports"])
+    turns = Rotation(["mail", "reports"])
     turns.turn(turns.lines[0])
 
     turns.serve(["mail", "mail~low", "reports", "sums"])
@@ -240,7 +240,7 @@ def delivery(queue: str, ids: int = 1, marker: str | None = None) -> Delivery:
 
 
 def test_a_buffer_gives_whole_deliveries_up_to_the_room_and_one_in_any_case() -> None:
-    buffer = Buffer()
+    buffer = FairBuffer()
     sent = [delivery("mail", size) for size in (10, 20, 30)]
     for one in sent:
         buffer.append(one)
@@ -255,7 +255,7 @@ def test_a_buffer_gives_whole_deliveries_up_to_the_room_and_one_in_any_case() ->
 def test_each_band_of_a_buffer_stays_first_in_first_out_so_that_a_marker_proves_what_it_says(
     arriving: list[tuple[str, int]],
 ) -> None:
-    buffer = Buffer()
+    buffer = FairBuffer()
     sent = [delivery(queue, ids, marker=None if ids else "m") for queue, ids in arriving]
     for one in sent:
         buffer.append(one)
@@ -270,7 +270,7 @@ def test_each_band_of_a_buffer_stays_first_in_first_out_so_that_a_marker_proves_
 
 
 def test_of_a_page_that_is_longer_than_the_room_only_what_is_kept_counts() -> None:
-    buffer = Buffer()
+    buffer = FairBuffer()
     for _ in range(100):
         buffer.append(delivery(HIGH))
         buffer.append(delivery(LOW, PAGE))
@@ -281,7 +281,7 @@ def test_of_a_page_that_is_longer_than_the_room_only_what_is_kept_counts() -> No
 
 
 def test_what_is_forgotten_does_not_come() -> None:
-    buffer = Buffer()
+    buffer = FairBuffer()
     buffer.append(delivery(LOW))
 
     buffer.clear()

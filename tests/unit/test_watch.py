@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from workq.broker.watch import LOOK_MAX_S, Watch
+from workq.broker.watch import LOOK_MAX_S, Wakeup
 from workq.ledger.database import Database
 
 LONG_S = 30.0
@@ -45,7 +45,7 @@ class Looks:
 
 def test_what_is_there_is_found_at_the_first_look(database: Database) -> None:
     looks = Looks(finds_after=0)
-    watch = Watch(database, looks.wait, clock=looks.clock)
+    watch = Wakeup(database, looks.wait, clock=looks.clock)
 
     assert watch.until(looks.look, LONG_S) == "found"
     assert (looks.count, looks.waits) == (1, [])
@@ -54,7 +54,7 @@ def test_what_is_there_is_found_at_the_first_look(database: Database) -> None:
 
 def test_it_looks_once_when_there_is_no_time_to_wait(database: Database) -> None:
     looks = Looks(finds_after=9)
-    watch = Watch(database, looks.wait, clock=looks.clock)
+    watch = Wakeup(database, looks.wait, clock=looks.clock)
 
     assert watch.until(looks.look, 0.0) is None
     assert looks.count == 1
@@ -71,7 +71,7 @@ def test_after_a_commit_of_another_process_it_looks_at_once(database: Database) 
             other.run(lambda tx: tx.exec_driver_sql("CREATE TABLE something (x)"))
         return False  # at once, so that the time for the next look by itself does not come
 
-    watch = Watch(database, wait, clock=looks.clock)
+    watch = Wakeup(database, wait, clock=looks.clock)
     looks.now += LONG_S
 
     assert watch.until(looks.look, LONG_S) == "found"
@@ -82,7 +82,7 @@ def test_after_a_commit_of_another_process_it_looks_at_once(database: Database) 
 
 def test_it_looks_again_when_a_row_becomes_due(database: Database) -> None:
     looks = Looks(finds_after=1, again_s=0.05)
-    watch = Watch(database, looks.wait, clock=looks.clock)
+    watch = Wakeup(database, looks.wait, clock=looks.clock)
     looks.now += LONG_S
 
     assert watch.until(looks.look, LONG_S) == "found"
@@ -92,7 +92,7 @@ def test_it_looks_again_when_a_row_becomes_due(database: Database) -> None:
 
 def test_the_longer_it_is_quiet_the_more_rarely_it_looks(database: Database) -> None:
     looks = Looks(finds_after=9)
-    watch = Watch(database, looks.wait, clock=looks.clock)
+    watch = Wakeup(database, looks.wait, clock=looks.clock)
     watch._version = None  # as on a server
     watch.until(looks.look, 1.0)
     early = list(looks.waits)
@@ -109,7 +109,7 @@ def test_the_longer_it_is_quiet_the_more_rarely_it_looks(database: Database) -> 
 
 def test_closing_ends_the_wait(database: Database) -> None:
     looks = Looks(finds_after=10**9)
-    watch = Watch(database, looks.wait, clock=looks.clock)
+    watch = Wakeup(database, looks.wait, clock=looks.clock)
 
     def look() -> tuple[str | None, float]:
         if looks.count == 3:

@@ -21,7 +21,7 @@ from workq.webhooks import carry, new_secret
 from workq.webhooks.backoff import JITTER, STEPS_S
 from workq.webhooks.carry import NO_PROXY_S, Carrier, Read
 from workq.webhooks.post import Answer, ErrorClass
-from workq.webhooks.target import Policy
+from workq.webhooks.target import TargetPolicy
 from workq.webhooks.values import EndpointOptions, OnGone, Parcel
 from workq.webhooks.vault import Content, Secret, Vault
 
@@ -76,7 +76,7 @@ def carried(
     told = Told(answer)
     read = read or (lambda _: {} if parcel is None else {"d1": parcel})
     make = cast(Any, lambda _: told)
-    carrier = Carrier(read, vault=Vault(), policy=Policy.of(), rng=Random(1), make=make, **options)
+    carrier = Carrier(read, vault=Vault(), policy=TargetPolicy.of(), rng=Random(1), make=make, **options)
 
     async def run() -> Delivered:
         context.enter(claim_of(failures=failures), Nobody())
@@ -253,7 +253,7 @@ def test_many_at_once_share_questions_to_the_ledger_and_an_error_is_everybodys()
             raise LedgerUnavailable("away")
         return {one: replace(PARCEL, delivery_id=one, task_id=f"t{one[1:]}") for one in ids}
 
-    carrier = Carrier(read, vault=Vault(), policy=Policy.of(), make=cast(Any, lambda _: Told(OK)))
+    carrier = Carrier(read, vault=Vault(), policy=TargetPolicy.of(), make=cast(Any, lambda _: Told(OK)))
 
     async def one(number: int) -> Delivered:
         context.enter(claim_of(number), Nobody())
@@ -287,7 +287,7 @@ class Ledger:
 
 def carried_ahead(read: Read, calls: list[Any]) -> list[Any]:
     """What becomes of calls that were claimed together."""
-    carrier = Carrier(read, vault=Vault(), policy=Policy.of(), make=cast(Any, lambda _: Told(OK)))
+    carrier = Carrier(read, vault=Vault(), policy=TargetPolicy.of(), make=cast(Any, lambda _: Told(OK)))
 
     async def one(number: int, call: Any) -> Any:
         context.enter(claim_of(number), Nobody())
@@ -337,7 +337,7 @@ def test_what_cannot_be_read_ahead_says_so_when_it_starts() -> None:
 
 def test_what_is_no_delivery_is_not_read_ahead() -> None:
     ledger = Ledger()
-    carrier = Carrier(ledger.read, vault=Vault(), policy=Policy.of())
+    carrier = Carrier(ledger.read, vault=Vault(), policy=TargetPolicy.of())
     strange = [call_of(), call_of(17), call_of(["d0"]), {"a": ("d0", "d1"), "k": {}}]
 
     assert carrier.ahead([*strange, call_of("d0")])[:-1] == strange

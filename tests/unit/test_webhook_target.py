@@ -9,7 +9,7 @@ import pytest
 
 from workq.config.addresses import Allowed, Ports, is_external
 from workq.errors import ConfigError
-from workq.webhooks.target import URL_MAX, Policy, check_header_alias, check_headers, checked
+from workq.webhooks.target import URL_MAX, TargetPolicy, check_header_alias, check_headers, checked
 
 EXTERNAL = [
     *("1.1.1.1", "8.8.8.8", "9.255.255.255", "11.0.0.0", "93.184.216.34", "100.63.255.255", "100.128.0.0"),
@@ -32,7 +32,7 @@ SPECIAL = [
     *("100.100.100.200", "192.0.0.192", "fd20:ce::254", "fd00:42::42"),  # more services of clouds
     *("fe80::1", "febf::1", "fec0::1", "ff00::1", "ff02::1", "ff0e::1"),
 ]
-PUBLIC = Policy.of()
+PUBLIC = TargetPolicy.of()
 
 
 @pytest.mark.parametrize("address", EXTERNAL)
@@ -74,10 +74,10 @@ def test_presets_networks_and_addresses_permit_what_they_name(
 def test_the_name_of_a_clouds_own_service_is_refused_also_where_a_proxy_would_look_it_up(name: str) -> None:
     url = f"http://{name}/computeMetadata/v1/"
 
-    for policy in (PUBLIC, Policy.of("external,private", proxy="http://proxy.example:3128")):
+    for policy in (PUBLIC, TargetPolicy.of("external,private", proxy="http://proxy.example:3128")):
         with pytest.raises(ConfigError, match=r"blocked name .* \(set WORKQ_WEBHOOK_ALLOW=external.* to permit\)"):
             checked(url, policy)
-    assert [checked(url, Policy.of(allow)).url for allow in ("*", f"external,{name.rstrip('.')}")] == [url, url]
+    assert [checked(url, TargetPolicy.of(allow)).url for allow in ("*", f"external,{name.rstrip('.')}")] == [url, url]
 
 
 def test_a_host_is_permitted_by_its_very_name() -> None:
@@ -204,7 +204,7 @@ def test_what_could_mean_something_else_is_refused(url: object, said: str) -> No
 
 def test_only_https_may_be_permitted() -> None:
     with pytest.raises(ConfigError, match="WORKQ_WEBHOOK_SCHEMES=https"):
-        checked("http://example.org/", Policy.of(schemes="https"))
+        checked("http://example.org/", TargetPolicy.of(schemes="https"))
 
 
 def test_headers_of_a_receiver_are_kept_in_lower_case() -> None:

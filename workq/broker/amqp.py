@@ -172,7 +172,7 @@ class _Loop(IOLoop):
                 watched.shutdown(socket.SHUT_RDWR)
 
 
-class Session:
+class AmqpSession:
     """One connection, from its opening to its end, on the thread that calls `run`. Only `call` is for other threads."""
 
     def __init__(self, parameters: pika.ConnectionParameters, opened: Callable[[SelectConnection], None]) -> None:
@@ -285,7 +285,7 @@ class Link:
         self._address = address
         self._duty = duty
         self._lock = threading.Lock()
-        self._session: Session | None = None
+        self._session: AmqpSession | None = None
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
 
@@ -340,12 +340,12 @@ class Link:
 
         Even its event loop takes sockets: a process that has none left now may have some in a moment.
         """
-        session: Session | None = None
+        session: AmqpSession | None = None
         try:
             with self._lock:
                 if self._closing.is_set():
                     return False, None
-                self._session = session = Session(self._parameters, self._duty.opened)
+                self._session = session = AmqpSession(self._parameters, self._duty.opened)
             session.run()
             return session.was_open, session.error
         except Exception as error:
@@ -383,7 +383,7 @@ def converse(
         session.cut()
 
     try:
-        session = Session(parameters, lambda connection: talk(connection, answer))
+        session = AmqpSession(parameters, lambda connection: talk(connection, answer))
     except OSError as error:  # not even an event loop: no sockets are left to this process
         raise unavailable(error, address) from None
     session.later(deadline_s, give_up)

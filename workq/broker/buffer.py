@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections import deque
 
 from workq.broker import Delivery
-from workq.broker.turns import Turns
+from workq.broker.turns import Rotation
 
 
-class Buffer:
+class FairBuffer:
     """Not thread-safe."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[Delivery]] = {}
-        self._turns = Turns()
+        self._turns = Rotation()
         self._count = 0
 
     def __len__(self) -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from workq.broker.ladder import Binary, Level
+from workq.broker.ladder import Binary, DelayQueue
 from workq.broker.levels import Levels
 from workq.config import levels_ms
 
@@ -52,7 +52,7 @@ class Delays(Protocol):
         """
         ...
 
-    def queues(self, namespace: str) -> list[Level]:
+    def queues(self, namespace: str) -> list[DelayQueue]:
         """All queues with their exchanges, in the order in which they are declared."""
         ...
 

@@ -19,7 +19,7 @@ from sqlalchemy import Connection, Delete, Update, bindparam, delete, update
 
 from workq.broker import Delivery, Hint
 from workq.broker.embedded import EmbeddedBroker, EmbeddedConsumer, as_bytes, delivery_of
-from workq.broker.turns import Line
+from workq.broker.turns import QueueTurns
 from workq.ledger import Look
 from workq.ledger.among import IDS, among
 from workq.values.codec import Envelope, decode_hint, encode_hint
@@ -144,7 +144,7 @@ class DirectConsumer(EmbeddedConsumer):
         reach("worker.before_commit")
         return [(one.task_ids, one.delay_s) for one in again]
 
-    def _choose_of(self, line: Line, step: _Step, tx: Connection) -> None:
+    def _choose_of(self, line: QueueTurns, step: _Step, tx: Connection) -> None:
         room = step.room - len(step.taken.hinted)
         rows_max = math.ceil(room / self._ids_each) + _ROWS_SPARE
         statement = self._database.kept("hints due", self._due_rows)

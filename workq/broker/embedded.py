@@ -44,8 +44,8 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from workq.broker import Browsed, Delivery, Depth, Hint, See
 from workq.broker.front import Front, Rows
-from workq.broker.turns import Line, Turns
-from workq.broker.watch import LOOK_MAX_S, Watch
+from workq.broker.turns import QueueTurns, Rotation
+from workq.broker.watch import LOOK_MAX_S, Wakeup
 from workq.errors import BrokerUnavailable, LedgerUnavailable
 from workq.ledger.database import Database
 from workq.ledger.hinting import insert_hints
@@ -213,9 +213,9 @@ class EmbeddedBroker:
         for consumer in consumers:
             consumer.close()
 
-    def watch(self, wait: Callable[[float], bool]) -> Watch:
+    def watch(self, wait: Callable[[float], bool]) -> Wakeup:
         """What tells a consumer when to look. A simulation replaces it."""
-        return Watch(self.database, wait)
+        return Wakeup(self.database, wait)
 
     def publishes(self) -> int:
         """How often this process has published so far."""
@@ -244,7 +244,7 @@ class EmbeddedBroker:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TakenRow:
     """Which row a delivery was, and its body for the quarantine."""
 
     id: int
@@ -267,7 +267,7 @@ class EmbeddedConsumer:
         """Why nothing can arrive just now: the database did not answer when it was last asked."""
         self._broker = broker
         self._database = database
-        self._turns = Turns(queues)
+        self._turns = Rotation(queues)
         self._queues = tuple(dict.fromkeys(queues))
         """Those that it serves."""
         self._name = name
@@ -430,7 +430,7 @@ class EmbeddedConsumer:
         return self._front.look(queue, ask)
 
     def _in_turns(
-        self, line: Line, statement: Kept, connection: Connection, *, limit: int
+        self, line: QueueTurns, statement: Kept, connection: Connection, *, limit: int
     ) -> Iterator[tuple[str, tuple[Any, ...]]]:
         """What a statement finds in the bands of a queue, in their turns: up to `limit` of each, read when wanted.
 
@@ -536,7 +536,7 @@ def _delivery_of(queue: str, row_id: int, body: bytes, deliveries: int) -> Deliv
 
 def delivery_of(hint: Envelope | str, queue: str, row_id: int, body: bytes, deliveries: int) -> Delivery:
     """A delivery of a row whose body was decoded to `hint`."""
-    row, again = Row(row_id, body), deliveries > 1
+    row, again = TakenRow(row_id, body), deliveries > 1
     if isinstance(hint, str):
         return Delivery(row, queue, (), 0, again, hint, deliveries - 1)
     return Delivery(row, queue, hint.task_ids, hint.looks, again, marker=hint.marker)

@@ -29,7 +29,7 @@ HORIZON_S: Final = 819.1
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class DelayQueue:
     """One queue in which hints wait, called `name`, and the topic exchange before it."""
 
     name: str
@@ -66,14 +66,14 @@ def due_pattern(main_queue: str) -> str:
     return "*." * LEVELS + main_queue
 
 
-def levels(namespace: str) -> list[Level]:
+def levels(namespace: str) -> list[DelayQueue]:
     """All rungs, from the foot up: each `next` comes before it."""
     rungs = []
     below = due_exchange(namespace)
     for n in range(LEVELS):
         before = "*." * (LEVELS - 1 - n)
         name = _level_name(namespace, n)
-        rungs.append(Level(name, name, UNIT_MS << n, f"{before}1.#", below, f"{before}0.#"))
+        rungs.append(DelayQueue(name, name, UNIT_MS << n, f"{before}1.#", below, f"{before}0.#"))
         below = name
     return rungs
 
@@ -107,7 +107,7 @@ class Binary:
         count, wait_ms = split(delay_s)
         return *way(namespace, main_queue, count), wait_ms
 
-    def queues(self, namespace: str) -> list[Level]:
+    def queues(self, namespace: str) -> list[DelayQueue]:
         return levels(namespace)
 
 

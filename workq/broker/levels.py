@@ -16,7 +16,7 @@ import math
 from bisect import bisect_left
 from dataclasses import dataclass
 
-from workq.broker.ladder import LEVELS, Level, due_exchange
+from workq.broker.ladder import LEVELS, DelayQueue, due_exchange
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,9 @@ class Levels:
             return "", main_queue, 0
         return _exchange(namespace), f"{level_ms}.{'0.' * (LEVELS - 1)}{main_queue}", 0
 
-    def queues(self, namespace: str) -> list[Level]:
+    def queues(self, namespace: str) -> list[DelayQueue]:
         return [
-            Level(
+            DelayQueue(
                 f"{namespace}.level.{level_ms}",
                 _exchange(namespace),
                 level_ms,

@@ -35,7 +35,7 @@ from workq.broker.delays import delays_of
 from workq.broker.ladder import waits_ms
 from workq.broker.rabbitmq_browser import Turn
 from workq.broker.rabbitmq_consumer import RETURNS_HEADER, Foreign, RabbitMQConsumer
-from workq.broker.rabbitmq_publisher import Batch, Message, Publisher, properties
+from workq.broker.rabbitmq_publisher import Confirms, Message, Publisher, properties
 from workq.broker.topology import LADDER, QUARANTINE, QueueType, Topology
 from workq.config import BINARY
 from workq.values.codec import Envelope, encode_hint
@@ -91,7 +91,7 @@ class RabbitMQBroker:
             ValueError: a delay is negative or above `horizon_s`; nothing was sent.
             ConfigError: a queue exists with other arguments; other hints of the call may have been sent.
         """
-        batch = Batch(len(hints))
+        batch = Confirms(len(hints))
         messages = [self._message(batch, index, hint) for index, hint in enumerate(hints)]
         if not messages:
             return []
@@ -207,7 +207,7 @@ class RabbitMQBroker:
         )
         return exchange, routing_key, (queue, LADDER) if exchange else (queue,), wait_ms
 
-    def _message(self, batch: Batch, index: int, hint: Hint) -> Message:
+    def _message(self, batch: Confirms, index: int, hint: Hint) -> Message:
         exchange, routing_key, needs, wait_ms = self._way(hint.queue, hint.delay_s)
         return Message(
             batch,
@@ -233,7 +233,7 @@ class RabbitMQBroker:
 
     def _send_on(self, foreign: Foreign, done: Callable[[bool | ConfigError], None]) -> None:
         """One message to the quarantine, or back into its queue; nobody waits for it, but `done` is told."""
-        batch = Batch(1, lambda ended: done(ended.error or ended.answers[0] is True))
+        batch = Confirms(1, lambda ended: done(ended.error or ended.answers[0] is True))
         if foreign.reason is None:
             exchange, routing_key, needs, _ = self._way(foreign.queue, min(foreign.delay_s, self.horizon_s))
             headers: dict[str, Any] = {RETURNS_HEADER: foreign.returns}

@@ -30,7 +30,7 @@ from pika.channel import Channel
 
 from workq.broker import Delivery
 from workq.broker.amqp import ANSWER_S, Address, Link
-from workq.broker.buffer import Buffer
+from workq.broker.buffer import FairBuffer
 from workq.broker.topology import Declarer, Topology
 from workq.errors import ConfigError
 from workq.values.codec import HINT_MAX_BYTES, decode_hint
@@ -105,7 +105,7 @@ class RabbitMQConsumer:
         self._prefetch = prefetch
         self._send_on = send_on
         self._arrived = threading.Condition()
-        self._buffer = Buffer()
+        self._buffer = FairBuffer()
         self._life = 0
         self._error: ConfigError | None = None
         self._is_wanted = True

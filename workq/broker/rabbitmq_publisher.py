@@ -1,6 +1,6 @@
 """Hints on their way to RabbitMQ: persistent, mandatory, confirmed, and pipelined on one channel.
 
-Callers hand over a `Batch` and wait for it with a deadline of their own; the connection's thread sends, and answers
+Callers hand over `Confirms` and wait for them with a deadline of their own; the connection's thread sends, and answers
 each message once: True when the broker has confirmed that it is stored in a queue, False when it cannot be sent.
 
 What happens on each failure:
@@ -38,10 +38,10 @@ WINDOW: Final = 2000
 SENDS_MAX: Final = 2
 
 
-class Batch:
+class Confirms:
     """Messages that are answered together. Made and awaited by one thread, answered by the connection's."""
 
-    def __init__(self, size: int, on_done: Callable[[Batch], None] | None = None) -> None:
+    def __init__(self, size: int, on_done: Callable[[Confirms], None] | None = None) -> None:
         self.answers: list[bool | None] = [None] * size
         self.error: ConfigError | None = None
         self.is_over = False
@@ -81,7 +81,7 @@ class Message:
 
     def __init__(
         self,
-        batch: Batch,
+        batch: Confirms,
         index: int,
         *,
         exchange: str,
@@ -141,7 +141,7 @@ class Publisher:
         if self._is_closed:
             self._drop_all()
 
-    def forget(self, batch: Batch) -> None:
+    def forget(self, batch: Confirms) -> None:
         """Nobody waits for this batch any more."""
         batch.end()
         self.link.call(lambda: self._free(batch))
@@ -291,7 +291,7 @@ class Publisher:
         self._is_watching = True
         self.link.later(self._confirm_s, self._watch)
 
-    def _free(self, batch: Batch) -> None:
+    def _free(self, batch: Confirms) -> None:
         self._window -= batch.unconfirmed
         batch.unconfirmed = 0
         self._ready = deque(message for message in self._ready if not message.batch.is_over)

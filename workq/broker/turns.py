@@ -49,7 +49,7 @@ class _Band:
         self.at = now if now - self.missed_at < self.step else now + self.step
 
 
-class Line:
+class QueueTurns:
     """One queue: those of its bands that are served."""
 
     def __init__(self, queue: str) -> None:
@@ -92,11 +92,11 @@ def _turn(band: _Band) -> tuple[int, int]:
     return band.at, -band.step
 
 
-class Turns:
+class Rotation:
     """The queues of one consumer. Not thread-safe."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
-        self.lines: list[Line] = []
+        self.lines: list[QueueTurns] = []
         """In the order of their turns."""
         self.has_bands = False
         """Whether any of them has more than one."""
@@ -109,19 +109,19 @@ class Turns:
             wanted.setdefault(queue_of(name), []).append(name)
         self.lines = [line for line in self.lines if line.queue in wanted]
         had = {line.queue for line in self.lines}
-        self.lines += [Line(queue) for queue in wanted if queue not in had]
+        self.lines += [QueueTurns(queue) for queue in wanted if queue not in had]
         for line in self.lines:
             line.serve(wanted[line.queue])
         self.has_bands = any(len(bands) > 1 for bands in wanted.values())
 
-    def next(self, has: Has) -> tuple[Line, str] | None:
+    def next(self, has: Has) -> tuple[QueueTurns, str] | None:
         """The queue whose turn it is among those that have something, and the band of it."""
         for line in self.lines:
             if (name := line.next(has)) is not None:
                 return line, name
         return None
 
-    def turn(self, line: Line) -> None:
+    def turn(self, line: QueueTurns) -> None:
         """This one had its turn: the others come first."""
         if len(self.lines) > 1:
             self.lines.remove(line)

@@ -24,7 +24,7 @@ COMPARE_PART: Final = 0.02
 """The same for a comparison of the version."""
 
 
-class Watch:
+class Wakeup:
     """Of one consumer. `wait` waits for so many seconds, or until this process publishes, and then says so."""
 
     def __init__(

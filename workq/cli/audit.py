@@ -16,7 +16,7 @@ from workq.config import Settings
 from workq.diagnose.audit import Audited, Finding, Repaired
 from workq.diagnose.audit import audit as look
 from workq.diagnose.audit import repair as mend
-from workq.diagnose.where import Kind
+from workq.diagnose.where import Misplacement
 from workq.values.incarnation import this_person
 from workq.values.plural import counted
 
@@ -68,12 +68,12 @@ def _document(audited: Audited, repaired: Repaired | None) -> dict[str, Any]:
     document = {
         "ok": audited.is_ok,
         "tasks": audited.tasks,
-        "lost": audited.count(Kind.LOST),
-        "ghosts": audited.count(Kind.GHOST),
-        "twins": audited.count(Kind.TWIN),
-        "orphans": audited.count(Kind.ORPHAN),
-        "miscounts": audited.count(Kind.MISCOUNT),
-        "overdue": audited.count(Kind.OVERDUE),
+        "lost": audited.count(Misplacement.LOST),
+        "ghosts": audited.count(Misplacement.GHOST),
+        "twins": audited.count(Misplacement.TWIN),
+        "orphans": audited.count(Misplacement.ORPHAN),
+        "miscounts": audited.count(Misplacement.MISCOUNT),
+        "overdue": audited.count(Misplacement.OVERDUE),
         "findings": [_finding(one) for one in audited.findings],
         "places": dict(audited.places),
         "unproven": dict(audited.unproven),
@@ -99,7 +99,7 @@ def _finding(one: Finding) -> dict[str, Any]:
 
 def _show(session: Session, audited: Audited, repaired: Repaired | None, settings: Settings) -> None:
     rows: list[tuple[str, int]] = [(place.value, count) for place, count in audited.places.items()]
-    rows += [(kind.value, count) for kind in Kind if (count := audited.count(kind))]
+    rows += [(kind.value, count) for kind in Misplacement if (count := audited.count(kind))]
     rows += [("unproven", sum(audited.unproven.values()))] if audited.unproven else []
     table(session, [Column("place"), Column("tasks", is_number=True)], rows)
     if audited.findings:
@@ -125,7 +125,7 @@ def _next(audited: Audited, repaired: Repaired | None, settings: Settings) -> li
         lines.append(f"repaired: {done}{left}")
     elif audited.findings:
         lines.append("mend it: workq audit --repair (a running sweep mends most of it as well)")
-    if audited.count(Kind.OVERDUE):
+    if audited.count(Misplacement.OVERDUE):
         lines.append(f"does anything sweep? Each worker does, every {settings.times.sweep_s:g} s; or: workq sweep")
     for queue, count in audited.unproven.items():
         lines.append(

@@ -13,7 +13,7 @@ from workq.cli import exits
 from workq.cli.session import Session
 from workq.cli.show import answer, write
 from workq.cli.stopping import ended_by_signals
-from workq.operations.bulk import Bulk, Pace, Tally
+from workq.operations.bulk import Bulk, RateCap, Tally
 from workq.values.incarnation import this_person
 from workq.values.plural import counted
 
@@ -26,7 +26,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class DecisionWords:
     """What is decided, in the words of its messages: "3 `tasks` would be `done`", and "the others are still `before`".
 
     `what` and `which` are recorded.
@@ -76,7 +76,7 @@ def is_confirmed(session: Session, what: str) -> bool:
 
 def decide(
     session: Session,
-    decision: Decision,
+    decision: DecisionWords,
     act: Callable[[Bulk], None],
     *,
     count: int,
@@ -103,7 +103,7 @@ def decide(
             confirm_s=session.settings().times.confirm_s,
             who=this_person(),
             why=decision.why,
-            pace=Pace(options.get("per_s")),
+            pace=RateCap(options.get("per_s")),
             tally=tally,
             held_back=ending.held_back,
         )
@@ -130,5 +130,5 @@ def decide(
     return exits.FINDINGS if tally.stopped or tally.refused else exits.DONE
 
 
-def _told(tally: Tally, decision: Decision) -> str:
+def _told(tally: Tally, decision: DecisionWords) -> str:
     return f"{tally.done} {decision.done}" + (f", {tally.asked} that run were asked to stop" if tally.asked else "")

@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 import click
 
 from workq.cli import exits
-from workq.cli.group import Group
+from workq.cli.group import CommandGroup
 from workq.cli.inputs import Duration
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, record, table, write
@@ -24,7 +24,7 @@ from workq.recovery.retention import retention_of
 from workq.values.incarnation import this_person
 
 
-@click.group(cls=Group, examples="workq db migrate\nworkq db status\nworkq db prune --dry-run")
+@click.group(cls=CommandGroup, examples="workq db migrate\nworkq db status\nworkq db prune --dry-run")
 def db() -> None:
     """The ledger's schema, and what is kept. A SQLite file gets it by itself; a server from `workq db migrate`."""
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from workq.cli import exits
-from workq.cli.bulk import SAMPLE, Decision, decide
+from workq.cli.bulk import SAMPLE, DecisionWords, decide
 from workq.cli.documents import task_in_full, task_in_short
-from workq.cli.group import Group
-from workq.cli.inputs import BandName, Duration, Fingerprint, Rate, TaskId, WholeNumber, ids_of
+from workq.cli.group import CommandGroup
+from workq.cli.inputs import BandName, Duration, Fingerprint, RateText, TaskId, WholeNumber, ids_of
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, in_json, table, write
 from workq.cli.task import each, revive
@@ -36,7 +36,9 @@ _PAGE = 500
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@click.group(cls=Group, examples="workq dead groups\nworkq dead retry --group 5d41402abc4b2a76 --canary 3 --rate 50/s")
+@click.group(
+    cls=CommandGroup, examples="workq dead groups\nworkq dead retry --group 5d41402abc4b2a76 --canary 3 --rate 50/s"
+)
 def dead() -> None:
     """Tasks that failed or crashed too often: list and group them, send them back, discard or export them."""
 
@@ -133,7 +135,7 @@ def groups(session: Session, /, limit: int, **options: Any) -> None:
 @click.argument("task_ids", nargs=-1, metavar="[ID... | -]")
 @click.option("--all", "is_all", is_flag=True, help="all that the filters leave")
 @_filters
-@click.option("--rate", "per_s", type=Rate(), metavar="RATE", help="at most 100/s, 60/m, ...")
+@click.option("--rate", "per_s", type=RateText(), metavar="RATE", help="at most 100/s, 60/m, ...")
 @click.option(
     "--canary", type=WholeNumber(1, 1000), metavar="N", help="N of each group first; the others if they do well"
 )
@@ -266,7 +268,7 @@ def _bulk(
 
     return decide(
         session,
-        Decision(what, "dead tasks", done, "dead", why, {name: one for name, one in asdict(which).items() if one}),
+        DecisionWords(what, "dead tasks", done, "dead", why, {name: one for name, one in asdict(which).items() if one}),
         act,
         count=count,
         sample=lambda: ledger.dead_ids(which, after=None, limit=SAMPLE),

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from workq.cli import exits
-from workq.cli.group import Group
+from workq.cli.group import CommandGroup
 from workq.cli.inputs import Duration, TaskId, WholeNumber
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, clean, record, table, text_of, write
@@ -18,7 +18,7 @@ from workq.webhooks.values import AttemptRow, DeliveryState, WhichDeliveries, ch
 
 @click.group(
     "delivery",
-    cls=Group,
+    cls=CommandGroup,
     examples="workq webhook delivery ls --state exhausted\n"
     "workq webhook delivery show 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f",
 )

@@ -10,7 +10,7 @@ import click
 
 from workq.cli import exits
 from workq.cli.bulk import is_confirmed
-from workq.cli.group import Group
+from workq.cli.group import CommandGroup
 from workq.cli.inputs import Decimal, Duration, WholeNumber, lines_of
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, record, table, text_of, write
@@ -24,7 +24,7 @@ from workq.webhooks.values import EndpointState, OnGone, Ordered
 
 @click.group(
     "endpoint",
-    cls=Group,
+    cls=CommandGroup,
     examples="workq webhook endpoint add https://example.org/hooks --type 'invoice.*'\nworkq webhook endpoint ls",
 )
 def endpoint() -> None:

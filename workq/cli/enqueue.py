@@ -7,7 +7,7 @@ from datetime import datetime
 import click
 
 from workq.cli.group import Command, nearest
-from workq.cli.inputs import Duration, Instant, QueueName, arguments, document
+from workq.cli.inputs import Duration, InstantText, QueueName, arguments, document
 from workq.cli.session import Session
 from workq.cli.show import answer, write
 from workq.errors import UnknownTask
@@ -26,7 +26,7 @@ workq enqueue report.nightly --at 2026-11-21T03:00Z --queue reports --priority l
 @click.argument("pairs", nargs=-1, metavar="[ARGUMENT=VALUE]...")
 @click.option("--json", "source", metavar="JSON | -", help="arguments as a JSON object or array; - reads stdin")
 @click.option("--in", "delay_s", type=Duration(), metavar="TIME", help="run it in 90s, 10m, 2h or 1d")
-@click.option("--at", type=Instant(), metavar="TIME", help="run it at 2026-11-21T03:00Z")
+@click.option("--at", type=InstantText(), metavar="TIME", help="run it at 2026-11-21T03:00Z")
 @click.option("--key", metavar="KEY", help="at most one live task of this name has it; that one is answered")
 @click.option("--key-for", "key_for_s", type=Duration(), metavar="TIME", help="hold the key so long in any case")
 @click.option("--queue", type=QueueName(), help="another queue than the handler's own")

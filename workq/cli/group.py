@@ -69,7 +69,7 @@ class Lazy(NamedTuple):
     summary: str
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """A group of commands. Those in `lazy` are imported when they are called."""
 
     command_class = Command

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from workq.cli.group import Group
+from workq.cli.group import CommandGroup
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, record, table
 from workq.handlers.handler import Handler
@@ -19,7 +19,7 @@ SHOWN_MAX = 50
 _COLUMNS = ("name", "queue", "priority", "failures_max", "crashes_max", "on_crash", "time_limit_s", "retry")
 
 
-@click.group(cls=Group, examples="workq handler ls\nworkq handler show shop.charge")
+@click.group(cls=CommandGroup, examples="workq handler ls\nworkq handler show shop.charge")
 def handler() -> None:
     """Handlers: what your application has registered. Asks no server."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from workq.cli import exits
-from workq.cli.group import Command, Group, nearest
+from workq.cli.group import Command, CommandGroup, nearest
 from workq.cli.show import write
 
 
@@ -20,9 +20,9 @@ def explain(ctx: click.Context, names: tuple[str, ...]) -> None:
     context = ctx.find_root()
     for name in names:
         command = context.command
-        found = command.get_command(context, name) if isinstance(command, Group) else None
+        found = command.get_command(context, name) if isinstance(command, CommandGroup) else None
         if found is None:
-            known = command.list_commands(context) if isinstance(command, Group) else []
+            known = command.list_commands(context) if isinstance(command, CommandGroup) else []
             raise click.UsageError(f"no such command {name!r}{nearest(name, [*known, 'exit-codes'])}", ctx)
         context = click.Context(found, info_name=name, parent=context)
     write(context.get_help())

@@ -40,7 +40,7 @@ class Duration(click.ParamType[float]):
         return seconds
 
 
-class Instant(click.ParamType[datetime]):
+class InstantText(click.ParamType[datetime]):
     """An instant with its offset, such as `2026-11-21T03:00Z`."""
 
     name = "time"
@@ -92,7 +92,7 @@ class WholeNumber(click.ParamType[int]):
         return int(text)
 
 
-class Rate(click.ParamType[float]):
+class RateText(click.ParamType[float]):
     """`100/s`, `60/m` or `1000/h`, as so many a second."""
 
     name = "rate"

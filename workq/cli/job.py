@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from workq.cli import exits
-from workq.cli.group import Group, nearest
-from workq.cli.inputs import Duration, Rate, TaskId, WholeNumber, arguments
+from workq.cli.group import CommandGroup, nearest
+from workq.cli.inputs import Duration, RateText, TaskId, WholeNumber, arguments
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, cell, clean, line, record, table, text_of, write
 from workq.cli.watch import watch as watch_it
@@ -54,7 +54,7 @@ EXITS: Final = {
 
 
 @click.group(
-    cls=Group,
+    cls=CommandGroup,
     examples="""workq job run shop.reindex index=v2
     workq job watch 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f
     workq job ls""",
@@ -79,7 +79,7 @@ def job() -> None:
     show_default=True,
     help="what becomes of it while another of its name and key has not ended",
 )
-@click.option("--rate", type=Rate(), metavar="N/s", help="so many items a second, at most")
+@click.option("--rate", type=RateText(), metavar="N/s", help="so many items a second, at most")
 @click.option("--spread", type=Duration(), metavar="TIME", help="its items start evenly over so long a time")
 @click.option("--stdin", "form", type=click.Choice(["jsonl", "csv"]), help="its items are standard input, read here")
 @click.option("--into", type=TaskId(), metavar="ID", help="with --stdin: go on with this run, behind what it has")
@@ -395,7 +395,7 @@ def cancel(session: Session, job_id: str, why: str, is_forced: bool) -> None:
     workq job throttle 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f --off""",
 )
 @click.argument("job_id", type=TaskId(), metavar="ID")
-@click.option("--rate", type=Rate(), metavar="N/s", help="items a second, at most")
+@click.option("--rate", type=RateText(), metavar="N/s", help="items a second, at most")
 @click.option("--off", is_flag=True, help="as fast as it can")
 @click.option("--why", default="throttled by an operator", show_default=True, metavar="TEXT", help="stored")
 @click.pass_context
@@ -416,7 +416,7 @@ def throttle(ctx: click.Context, job_id: str, rate: float | None, off: bool, why
 @click.argument("job_id", type=TaskId(), metavar="ID")
 @click.option("--failed", is_flag=True, expose_value=False, help="its failed items: there is no other way yet")
 @click.option("--chunk", type=WholeNumber(1, CHUNK_MAX), help="items of one subtask; by default as before")
-@click.option("--rate", type=Rate(), metavar="N/s", help="so many items a second, at most")
+@click.option("--rate", type=RateText(), metavar="N/s", help="so many items a second, at most")
 @click.option(
     "--if-running",
     type=click.Choice([one.value for one in IfRunning]),

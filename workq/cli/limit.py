@@ -6,14 +6,14 @@ from dataclasses import asdict
 
 import click
 
-from workq.cli.group import Group
+from workq.cli.group import CommandGroup
 from workq.cli.inputs import WholeNumber
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, record, table
 from workq.errors import NotFound
 
 
-@click.group(cls=Group, examples="workq limit ls\nworkq limit show endpoint:example.org")
+@click.group(cls=CommandGroup, examples="workq limit ls\nworkq limit show endpoint:example.org")
 def limit() -> None:
     """Limits: how many tasks run at once, or start in a time, of all that share one."""
 

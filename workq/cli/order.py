@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from workq.cli.group import Group
+from workq.cli.group import CommandGroup
 from workq.cli.inputs import WholeNumber
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, record, table
@@ -14,7 +14,7 @@ from workq.errors import NotFound
 from workq.ledger import SequenceRow
 
 
-@click.group(cls=Group, examples="workq order ls --blocked\nworkq order show customer:7")
+@click.group(cls=CommandGroup, examples="workq order ls --blocked\nworkq order show customer:7")
 def order() -> None:
     """Order keys: whose tasks run one at a time, in the order of their commits."""
 

@@ -11,7 +11,7 @@ import click
 from workq.broker import Depth
 from workq.cli import exits
 from workq.cli.bulk import why_option
-from workq.cli.group import Group, nearest
+from workq.cli.group import CommandGroup, nearest
 from workq.cli.inputs import BandName, Duration
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, record, table, text_of, write
@@ -36,7 +36,7 @@ _TELL_EVERY_S: Final = 10.0
 
 
 @click.group(
-    cls=Group,
+    cls=CommandGroup,
     examples="""workq queue ls
     workq queue show mail
     workq queue pause mail --why "the mail server moves" --for 2h

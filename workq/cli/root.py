@@ -17,7 +17,7 @@ from urllib.parse import unquote
 import click
 
 from workq.cli import exits
-from workq.cli.group import Group, Lazy
+from workq.cli.group import CommandGroup, Lazy
 from workq.cli.session import Session
 from workq.errors import (
     ConfigError,
@@ -74,7 +74,7 @@ All commands: workq --help       Exit codes: workq help exit-codes"""
 
 
 @click.group(
-    cls=Group,
+    cls=CommandGroup,
     lazy=_COMMANDS,
     examples=_EXAMPLES,
     invoke_without_command=True,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from workq.cli.group import Group
+from workq.cli.group import CommandGroup
 from workq.cli.inputs import ScheduleName, WholeNumber
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, table, text_of, write
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from workq.ledger.sql import Ledger
 
 
-@click.group(cls=Group, examples="workq schedule ls\nworkq schedule next nightly\nworkq schedule run nightly")
+@click.group(cls=CommandGroup, examples="workq schedule ls\nworkq schedule next nightly\nworkq schedule run nightly")
 def schedule() -> None:
     """Schedules: list them, see when they tick, run one now, pause and resume it."""
 

@@ -10,7 +10,7 @@ from types import FrameType
 _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Ending:
+class StopSignals:
     """What SIGINT, SIGTERM and SIGHUP do meanwhile. Used by the main thread."""
 
     def __init__(self) -> None:
@@ -40,9 +40,9 @@ class Ending:
 
 
 @contextmanager
-def ended_by_signals() -> Iterator[Ending]:
+def ended_by_signals() -> Iterator[StopSignals]:
     """SIGTERM and SIGHUP end the run in order, like Ctrl-C."""
-    ending = Ending()
+    ending = StopSignals()
     before = {number: signal.getsignal(number) for number in _NUMBERS}
     for number in _NUMBERS:
         signal.signal(number, ending.came)

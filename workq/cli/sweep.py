@@ -249,11 +249,11 @@ def _read(source: str) -> bytes:
 
 
 def _apply(session: Session, source: str, *, yes: bool) -> int:
-    from workq.recovery.apply import Done, apply, check
+    from workq.recovery.apply import AppliedPlan, apply, check
     from workq.recovery.plan import counts, decode, digest
 
     body = _read(source)
-    done = Done()
+    done = AppliedPlan()
     try:
         plan = decode(body)
         stores, settings = session.stores(), session.settings()

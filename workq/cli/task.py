@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from workq.cli import exits
-from workq.cli.bulk import SAMPLE, Decision, decide, why_option
+from workq.cli.bulk import SAMPLE, DecisionWords, decide, why_option
 from workq.cli.certificates import write_death
 from workq.cli.documents import certificate, task_in_full, task_in_short
-from workq.cli.group import Group
-from workq.cli.inputs import BandName, Duration, Instant, Rate, TaskId, WholeNumber, ids_of
+from workq.cli.group import CommandGroup
+from workq.cli.inputs import BandName, Duration, InstantText, RateText, TaskId, WholeNumber, ids_of
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, clean, line, record, table, text_of, write
 from workq.enqueue.relay import publish
@@ -52,7 +52,9 @@ COLUMNS = [
 ]
 
 
-@click.group(cls=Group, examples="workq task ls --state dead\nworkq task show 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f")
+@click.group(
+    cls=CommandGroup, examples="workq task ls --state dead\nworkq task show 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f"
+)
 def task() -> None:
     """Tasks: list, show, cancel, reschedule, retry."""
 
@@ -201,7 +203,7 @@ def _in_short(value: Any) -> str:
     "--older", "older_s", type=Duration(), metavar="TIME", help="only those enqueued 10m, 2h, 1d ago or before"
 )
 @click.option("--newer", "younger_s", type=Duration(), metavar="TIME", help="only those enqueued since")
-@click.option("--rate", "per_s", type=Rate(), metavar="RATE", help="at most 100/s, 60/m, ...")
+@click.option("--rate", "per_s", type=RateText(), metavar="RATE", help="at most 100/s, 60/m, ...")
 @click.option("--kill", is_flag=True, help="of what runs, end the process; its neighbours run again")
 @click.option("--yes", is_flag=True, help="do not ask")
 @click.option("--dry-run", is_flag=True, help="only print how many; exit 3 when there are any")
@@ -254,7 +256,7 @@ def cancel_all(session: Session, which: WhichOpen, *, what: str, why: str, optio
     kept["states"] = [state.value for state in which.states]
     return decide(
         session,
-        Decision(what, f"tasks ({shown})" if shown else "tasks", "cancelled", "open", why, kept),
+        DecisionWords(what, f"tasks ({shown})" if shown else "tasks", "cancelled", "open", why, kept),
         lambda bulk: bulk.cancel(which),
         count=sum(counts.values()),
         sample=lambda: ledger.open_ids(which, limit=SAMPLE),
@@ -271,7 +273,7 @@ def cancel_all(session: Session, which: WhichOpen, *, what: str, why: str, optio
 )
 @click.argument("task_ids", nargs=-1, required=True, metavar="ID... | -")
 @click.option("--in", "delay_s", type=Duration(), metavar="TIME", help="run them in 90s, 10m, 2h or 1d")
-@click.option("--at", type=Instant(), metavar="TIME", help="run them at 2026-11-21T03:00Z")
+@click.option("--at", type=InstantText(), metavar="TIME", help="run them at 2026-11-21T03:00Z")
 @click.option("--now", "is_now", is_flag=True, help="run them as soon as a worker is free")
 @click.option("--why", default="rescheduled by an operator", show_default=True, help="stored in the history")
 @pass_session

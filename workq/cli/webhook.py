@@ -14,7 +14,7 @@ from msgspec import to_builtins
 
 from workq.cli import exits
 from workq.cli.bulk import is_confirmed
-from workq.cli.group import Group, Lazy
+from workq.cli.group import CommandGroup, Lazy
 from workq.cli.inputs import Decimal, Duration, WholeNumber, document
 from workq.cli.session import Session, pass_session
 from workq.cli.show import answer, line, record, write
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @click.group(
-    cls=Group,
+    cls=CommandGroup,
     examples="workq webhook endpoint add https://example.org/hooks\nworkq webhook delivery ls --state exhausted\n"
     "workq webhook test https://example.org/hooks",
     lazy={
@@ -142,9 +142,11 @@ def test(session: Session, endpoint: str, secret: str | None, total_s: float) ->
     """
     secret = new_secret() if secret is None else check_secret(secret)
     settings = session.settings()
-    from workq.webhooks.target import Policy, checked
+    from workq.webhooks.target import TargetPolicy, checked
 
-    policy = Policy.of(settings.webhook_allow, settings.webhook_ports, settings.webhook_schemes, settings.webhook_proxy)
+    policy = TargetPolicy.of(
+        settings.webhook_allow, settings.webhook_ports, settings.webhook_schemes, settings.webhook_proxy
+    )
     checked(endpoint, policy)
     try:
         from workq.webhooks.ping import ping

@@ -10,7 +10,7 @@ import click
 from workq.cli.certificates import write_certificate
 from workq.cli.documents import certificate, worker_in_full
 from workq.cli.documents import worker as document
-from workq.cli.group import Group, nearest
+from workq.cli.group import CommandGroup, nearest
 from workq.cli.inputs import QueueNames, WholeNumber
 from workq.cli.session import Session, log_format_option, pass_session
 from workq.cli.show import Column, answer, clean, record, table, text_of, write
@@ -30,7 +30,7 @@ workq worker show web-7.d93f29b9.29304
 """
 
 
-@click.group(cls=Group, invoke_without_command=True, examples=_EXAMPLES, subcommand_metavar="[ls | show]")
+@click.group(cls=CommandGroup, invoke_without_command=True, examples=_EXAMPLES, subcommand_metavar="[ls | show]")
 @click.option("--queues", type=QueueNames(), metavar="A,B", help="which queues  [default: those of the app's tasks]")
 @click.option("--processes", type=WholeNumber(1, 64), default=1, show_default=True, help="consumer processes, 1 to 64")
 @click.option(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from workq.cli.group import Group, Lazy
+from workq.cli.group import CommandGroup, Lazy
 from workq.cli.inputs import WholeNumber
 from workq.cli.private import private_files
 from workq.cli.session import Session, pass_session
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @click.group(
-    cls=Group,
+    cls=CommandGroup,
     examples="workq demo reindex\nworkq demo webhooks\nworkq demo reindex --servers",
     lazy={
         "webhooks": Lazy(

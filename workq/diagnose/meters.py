@@ -42,7 +42,7 @@ _NEVER_STARTED: Final = ("bad_payload", "bad_arguments", "no_handler")
 _KINDS: Final = ("reaped", "failed", "snoozed", "late_result", "cancelled", "revived", "hints_lost")
 
 
-class Cause(StrEnum):
+class RestartCause(StrEnum):
     """Why a task that had started was started again."""
 
     KILLED = "killed"
@@ -69,7 +69,7 @@ class Cause(StrEnum):
     """Recorded by an earlier version, which did not say."""
 
 
-_SEEN: Final = (Cause.KILLED, Cause.HARD_LIMIT, Cause.CANCEL, Cause.SHUTDOWN)
+_SEEN: Final = (RestartCause.KILLED, RestartCause.HARD_LIMIT, RestartCause.CANCEL, RestartCause.SHUTDOWN)
 """A supervisor saw these deaths."""
 
 
@@ -95,10 +95,10 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Recovery:
+class RecoveryTimes:
     """How long the ends of dead workers took, for one way to die, beside what these settings promise."""
 
-    cause: Cause
+    cause: RestartCause
     measured: Spread
     promised_s: float
     exceeded: int
@@ -112,7 +112,7 @@ class Meters:
     within_s: float
     is_complete: bool
     starts: int
-    duplicates: Mapping[Cause, int]
+    duplicates: Mapping[RestartCause, int]
     assumed: int
     """Of the duplicates, those of which nobody saw whether the first attempt had started."""
     late_results: int
@@ -121,7 +121,7 @@ class Meters:
     """How often a marker proved that hints were lost."""
     hints_lost_started: Spread
     """From the proof to the start of the tasks, as far as the events name them."""
-    recoveries: Sequence[Recovery]
+    recoveries: Sequence[RecoveryTimes]
 
     @property
     def duplicates_per_million(self) -> float | None:
@@ -157,7 +157,7 @@ def measure(ledger: Ledger, times: Times, *, within_s: float) -> Meters:
     tasks = ledger.standings(
         [event.task_id for event in (*interrupted, *by_kind["revived"]) if event.task_id is not None] + named
     )
-    duplicates: Counter[Cause] = Counter()
+    duplicates: Counter[RestartCause] = Counter()
     assumed = 0
     came_late = {(event.task_id, event.attempt) for event in by_kind["late_result"]}
     for event in interrupted:
@@ -166,12 +166,12 @@ def measure(ledger: Ledger, times: Times, *, within_s: float) -> Meters:
             assumed += _is_assumed(event) and (event.task_id, event.attempt) not in came_late
     for event in by_kind["revived"]:
         if _replayed(event, tasks, ends):
-            duplicates[Cause.REPLAY] += 1
+            duplicates[RestartCause.REPLAY] += 1
     return Meters(
         within_s=within_s,
         is_complete=len(events) < EVENTS_MAX,
         starts=ledger.begun(within_s=within_s) + sum(map(len, ends.values())),
-        duplicates={cause: duplicates[cause] for cause in Cause if duplicates[cause]},
+        duplicates={cause: duplicates[cause] for cause in RestartCause if duplicates[cause]},
         assumed=assumed,
         late_results=len(by_kind["late_result"]),
         hints_lost=sum(int(event.detail.get("tasks", 0)) for event in losses),
@@ -232,11 +232,11 @@ def _replayed(event: Event, tasks: Mapping[str, Standing], ends: Mapping[str, Ma
     return bool(after) and min(after) > 1
 
 
-def _cause(kind: object) -> Cause:
+def _cause(kind: object) -> RestartCause:
     try:
-        return Cause(str(kind))
+        return RestartCause(str(kind))
     except ValueError:
-        return Cause.UNKNOWN
+        return RestartCause.UNKNOWN
 
 
 # -- lost hints
@@ -253,10 +253,10 @@ def _starts_after(losses: Iterable[Event], tasks: Mapping[str, Standing]) -> Ite
 # -- recoveries
 
 
-def _recoveries(ledger: Ledger, times: Times, reaped: Iterable[Event], *, within_s: float) -> list[Recovery]:
+def _recoveries(ledger: Ledger, times: Times, reaped: Iterable[Event], *, within_s: float) -> list[RecoveryTimes]:
     bounds = Bounds.of(times)
     now = ledger.clock()
-    ended: dict[str, tuple[Cause, datetime, float]] = {}
+    ended: dict[str, tuple[RestartCause, datetime, float]] = {}
     for event in reaped:  # kept longer than the rows of workers
         age_s = event.detail.get("beat_age_s")
         if event.worker is not None and isinstance(age_s, int | float):
@@ -265,8 +265,8 @@ def _recoveries(ledger: Ledger, times: Times, reaped: Iterable[Event], *, within
         if row.state == "reaped" and row.ended_at is not None and (now - row.ended_at).total_seconds() <= within_s:
             cause = _cause(row.certificate.kind if row.certificate is not None else None)
             ended[row.id] = cause, row.ended_at, (row.ended_at - row.beat_at).total_seconds()
-    took: defaultdict[Cause, list[float]] = defaultdict(list)
-    exceeded: Counter[Cause] = Counter()
+    took: defaultdict[RestartCause, list[float]] = defaultdict(list)
+    exceeded: Counter[RestartCause] = Counter()
     for cause, at, measured_s in ended.values():
         took[cause].append(measured_s)
         is_alone = not any(
@@ -275,19 +275,19 @@ def _recoveries(ledger: Ledger, times: Times, reaped: Iterable[Event], *, within
         promised_s = _promised_s(cause, bounds) if is_alone else max(_promised_s(cause, bounds), bounds.dead_fleet_s)
         exceeded[cause] += cause not in _SEEN and measured_s - times.worker_beat_s > promised_s
     return [
-        Recovery(cause, Spread.of(took[cause]), _promised_s(cause, bounds), exceeded[cause])
-        for cause in Cause
+        RecoveryTimes(cause, Spread.of(took[cause]), _promised_s(cause, bounds), exceeded[cause])
+        for cause in RestartCause
         if took[cause]
     ]
 
 
-def _promised_s(cause: Cause, bounds: Bounds) -> float:
+def _promised_s(cause: RestartCause, bounds: Bounds) -> float:
     match cause:
-        case Cause.KILLED | Cause.HARD_LIMIT | Cause.CANCEL | Cause.SHUTDOWN:
+        case RestartCause.KILLED | RestartCause.HARD_LIMIT | RestartCause.CANCEL | RestartCause.SHUTDOWN:
             return bounds.local_crash_s
-        case Cause.REDIS_LOSS:
+        case RestartCause.REDIS_LOSS:
             return bounds.inflight_wiped_s
-        case Cause.FORGOTTEN:
+        case RestartCause.FORGOTTEN:
             return bounds.forgotten_s
-        case Cause.GONE | Cause.LEASE | Cause.ORPHAN | Cause.REPLAY | Cause.UNKNOWN:
+        case RestartCause.GONE | RestartCause.LEASE | RestartCause.ORPHAN | RestartCause.REPLAY | RestartCause.UNKNOWN:
             return bounds.dead_host_s

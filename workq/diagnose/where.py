@@ -37,7 +37,7 @@ class Place(StrEnum):
     EXPIRED = "expired"
 
 
-class Kind(StrEnum):
+class Misplacement(StrEnum):
     """What may be wrong with a task, a hint or a hold."""
 
     LOST = "lost"
@@ -55,7 +55,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class HolderFacts:
     """What the in-flight store, and the ledger's rows of workers, say at one look."""
 
     leases: Mapping[str, Lease]
@@ -86,7 +86,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class QueueHints:
     """What is known of the hints in one queue.
 
     Every hint that was confirmed at `known_until` or before is among the `copies`, or has left the queue. None: nothing
@@ -104,7 +104,7 @@ class Stand:
     """Where a task seems to be, and what seems wrong. Without a place and a suspicion nothing can be told."""
 
     place: Place | None
-    kind: Kind | None = None
+    kind: Misplacement | None = None
     proof: str = ""
     worker: str | None = None
     """Of whom this speaks: under whom an orphan runs, who is to be reaped, who holds a ghost."""
@@ -112,7 +112,7 @@ class Stand:
     """It runs, its worker lives, and nobody holds it."""
 
 
-def stand_of(task: OpenTask, line: Line, facts: Facts, times: Times, bounds: Bounds) -> Stand:
+def stand_of(task: OpenTask, line: QueueHints, facts: HolderFacts, times: Times, bounds: Bounds) -> Stand:
     """Where one open task is, by one look."""
     if task.state is State.RUNNING:
         return _running(task, line, facts, bounds)
@@ -121,24 +121,24 @@ def stand_of(task: OpenTask, line: Line, facts: Facts, times: Times, bounds: Bou
     return _unclaimed(task, line, facts, times, bounds)
 
 
-def _running(task: OpenTask, line: Line, facts: Facts, bounds: Bounds) -> Stand:
+def _running(task: OpenTask, line: QueueHints, facts: HolderFacts, bounds: Bounds) -> Stand:
     worker = task.worker or ""
     if worker not in facts.live:
         proof = f"attempt {task.attempt} runs under {worker}, which is not live in the ledger"
-        return Stand(None, Kind.ORPHAN, proof, worker)
+        return Stand(None, Misplacement.ORPHAN, proof, worker)
     holds = facts.holds.get(task.task_id, ())
     if not facts.has_lease(worker):
         ended_for_s = facts.lease_ended_for_s(worker)
         if ended_for_s > bounds.dead_host_s:
-            return Stand(Place.RUNNING, Kind.OVERDUE, _unreaped(worker, ended_for_s, bounds, facts), worker)
+            return Stand(Place.RUNNING, Misplacement.OVERDUE, _unreaped(worker, ended_for_s, bounds, facts), worker)
         return Stand(Place.RUNNING)
     if not holds:
         proof = f"attempt {task.attempt} runs under {worker}, whose lease is live and who does not hold it"
-        return Stand(None, Kind.ORPHAN, proof, worker, is_unheld=True)
+        return Stand(None, Misplacement.ORPHAN, proof, worker, is_unheld=True)
     return _twin(task, line, holds, Place.RUNNING) or Stand(Place.RUNNING)
 
 
-def _unclaimed(task: OpenTask, line: Line, facts: Facts, times: Times, bounds: Bounds) -> Stand:
+def _unclaimed(task: OpenTask, line: QueueHints, facts: HolderFacts, times: Times, bounds: Bounds) -> Stand:
     holds = [hold for hold in facts.holds.get(task.task_id, ()) if facts.has_lease(hold.worker)]
     copies = line.copies.get(task.task_id, 0)
     if holds or copies:
@@ -148,7 +148,9 @@ def _unclaimed(task: OpenTask, line: Line, facts: Facts, times: Times, bounds: B
         if facts.is_to_be_reaped(hold.worker):
             ended_for_s = facts.lease_ended_for_s(hold.worker)
             if ended_for_s > bounds.dead_host_s:
-                return Stand(Place.HELD, Kind.OVERDUE, _unreaped(hold.worker, ended_for_s, bounds, facts), hold.worker)
+                return Stand(
+                    Place.HELD, Misplacement.OVERDUE, _unreaped(hold.worker, ended_for_s, bounds, facts), hold.worker
+                )
             return Stand(Place.HELD)
     if task.published_at is None:
         return _unpublished(task, bounds, facts)
@@ -162,13 +164,13 @@ def _unclaimed(task: OpenTask, line: Line, facts: Facts, times: Times, bounds: B
     held = "".join(f"; {hold.worker}, which holds it, is nobody" for hold in facts.holds.get(task.task_id, ()))
     return Stand(
         None,
-        Kind.LOST,
+        Misplacement.LOST,
         f"its hint was confirmed at {_at(task.published_at)}, it is due since {_at(task.due_at)}, nobody has claimed "
         f"it{held or ' or holds it'}; {line.proof}",
     )
 
 
-def _unpublished(task: OpenTask, bounds: Bounds, facts: Facts) -> Stand:
+def _unpublished(task: OpenTask, bounds: Bounds, facts: HolderFacts) -> Stand:
     since = max(task.due_at, task.queued_at)
     if since > task.now:
         return Stand(Place.WAITING)
@@ -177,17 +179,17 @@ def _unpublished(task: OpenTask, bounds: Bounds, facts: Facts) -> Stand:
     if late_s <= bounds.unpublished_s or is_in_hand:
         return Stand(Place.UNPUBLISHED)
     proof = f"due for {late_s:.0f} s without a hint; a sweep sends it within {bounds.unpublished_s:.0f} s"
-    return Stand(Place.UNPUBLISHED, Kind.OVERDUE, f"{proof}; {_swept(facts)}")
+    return Stand(Place.UNPUBLISHED, Misplacement.OVERDUE, f"{proof}; {_swept(facts)}")
 
 
-def _expired(for_s: float, bounds: Bounds, facts: Facts) -> Stand:
+def _expired(for_s: float, bounds: Bounds, facts: HolderFacts) -> Stand:
     if for_s <= bounds.unpublished_s:
         return Stand(Place.EXPIRED)
     proof = f"expired for {for_s:.0f} s; a sweep cancels it within {bounds.unpublished_s:.0f} s"
-    return Stand(Place.EXPIRED, Kind.OVERDUE, f"{proof}; {_swept(facts)}")
+    return Stand(Place.EXPIRED, Misplacement.OVERDUE, f"{proof}; {_swept(facts)}")
 
 
-def _twin(task: OpenTask, line: Line, holds: Collection[Hold], place: Place) -> Stand | None:
+def _twin(task: OpenTask, line: QueueHints, holds: Collection[Hold], place: Place) -> Stand | None:
     copies = line.copies.get(task.task_id, 0)
     owners = sorted({f"{hold.worker} (queue {hold.queue})" for hold in holds})
     if copies + len(owners) < 2:
@@ -196,17 +198,17 @@ def _twin(task: OpenTask, line: Line, holds: Collection[Hold], place: Place) -> 
         [f"{copies} hints in queue {task.queue}" if copies > 1 else f"a hint in queue {task.queue}"] if copies else []
     )
     seen += [f"held by {owner}" for owner in owners]
-    return Stand(place, Kind.TWIN, ", ".join(seen))
+    return Stand(place, Misplacement.TWIN, ", ".join(seen))
 
 
-def _unreaped(worker: str, ended_for_s: float, bounds: Bounds, facts: Facts) -> str:
+def _unreaped(worker: str, ended_for_s: float, bounds: Bounds, facts: HolderFacts) -> str:
     return (
         f"the lease of {worker} ended {ended_for_s:.0f} s ago; a sweep reaps it within {bounds.dead_host_s:.0f} s; "
         f"{_swept(facts)}"
     )
 
 
-def _swept(facts: Facts) -> str:
+def _swept(facts: HolderFacts) -> str:
     if facts.swept_for_s is None:
         return "nobody has ever swept here"
     return f"somebody swept {facts.swept_for_s:.0f} s ago"

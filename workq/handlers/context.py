@@ -58,7 +58,7 @@ class Desk(Protocol):
         ...
 
 
-class Steps(Protocol):
+class PartitionSteps(Protocol):
     """The partition whose handler runs (see jobs/partition.py)."""
 
     has_ended: bool
@@ -110,7 +110,7 @@ class Current:
     has_succeeded: bool = field(default=False, repr=False)
     """By a `transaction()` that stands."""
     has_begun_transaction: bool = field(default=False, repr=False)
-    steps: Steps | None = field(default=None, repr=False)
+    steps: PartitionSteps | None = field(default=None, repr=False)
     """Of the partition that it runs, in a job with `partitioned=True`."""
     additions: Additions | None = field(default=None, repr=False)
     """None: it is no subtask of a job."""

@@ -21,7 +21,7 @@ from workq.handlers import answer
 from workq.handlers.naming import innermost
 from workq.handlers.retry import Retries
 from workq.limits.rule import LimitRule
-from workq.schedules.timetable import Missed
+from workq.schedules.timetable import MissedTicks
 from workq.values import codec
 from workq.values.lane import check_priority, physical
 from workq.values.names import check_delay_s, check_key, check_queue, check_task_name
@@ -453,8 +453,8 @@ def new_schedule(
     from workq.ledger import NewSchedule
 
     check_task_name(name)
-    if missed not in tuple(Missed):
-        raise ConfigError(f"missed: need one of {', '.join(Missed)}, got {missed!r}")
+    if missed not in tuple(MissedTicks):
+        raise ConfigError(f"missed: need one of {', '.join(MissedTicks)}, got {missed!r}")
     if not isinstance(what, Call | Handler):
         raise ConfigError(f"schedule {name!r}: give the task itself, as @wq.task has made it, not {what!r:.100}")
     call = what if isinstance(what, Call) else what.options()
@@ -467,7 +467,7 @@ def new_schedule(
     return NewSchedule(
         name=name,
         timetable=timetable,
-        missed=Missed(missed),
+        missed=MissedTicks(missed),
         task_name=task.name,
         queue=task.queue,
         payload=task.payload,

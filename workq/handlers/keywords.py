@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypedDict
 
 from workq.handlers.handler import Handler
-from workq.handlers.retry import Compute, Policy
+from workq.handlers.retry import Compute, RetryPolicy
 
 
 class TaskOptions(TypedDict, total=False):
@@ -22,7 +22,7 @@ class TaskOptions(TypedDict, total=False):
     rate: str | None
     concurrency: int | None
     time_limit_s: float | None
-    retry: Policy | Compute | None
+    retry: RetryPolicy | Compute | None
     retry_on: type[BaseException] | Sequence[type[BaseException]] | None
     give_up_on: type[BaseException] | Sequence[type[BaseException]] | None
 
@@ -44,7 +44,7 @@ class JobKeywords(TypedDict, total=False):
     limit: str | None
     concurrency: int | None
     time_limit_s: float | None
-    retry: Policy | Compute | None
+    retry: RetryPolicy | Compute | None
     retry_on: type[BaseException] | Sequence[type[BaseException]] | None
     give_up_on: type[BaseException] | Sequence[type[BaseException]] | None
     on_complete: Handler[..., Any] | None

@@ -17,7 +17,7 @@ from workq.values.names import DELAY_MAX_S, check_delay_s
 from workq.values.opaque import is_a
 
 
-class Policy(Protocol):
+class RetryPolicy(Protocol):
     """How long to wait after a failure."""
 
     def delay_s(self, failures: int, *, rng: Random) -> float:
@@ -101,7 +101,7 @@ class Schedule:
         return _around(self.waits_s[min(failures, len(self.waits_s)) - 1], self.jitter)
 
 
-def timeline(policy: Policy, failures_max: int) -> list[tuple[float, float]]:
+def timeline(policy: RetryPolicy, failures_max: int) -> list[tuple[float, float]]:
     """For each attempt but the first: the least and the most seconds from the first failure to its start.
 
     The attempts themselves count as nothing.
@@ -119,7 +119,7 @@ def timeline(policy: Policy, failures_max: int) -> list[tuple[float, float]]:
 class Retries:
     """What a handler's failures lead to: when it runs again, and after which errors it does not."""
 
-    policy: Policy | Compute
+    policy: RetryPolicy | Compute
     on: tuple[type[BaseException], ...] | None = None
     """Only these are tried again; None: all are."""
     give_up_on: tuple[type[BaseException], ...] = ()

@@ -68,7 +68,7 @@ class Raised:
 
 
 @dataclass(slots=True)
-class Worked:
+class ChunkOutcome:
     """What became of a chunk in one attempt, by the places of its items."""
 
     skipped: set[int] = field(default_factory=set)
@@ -83,7 +83,7 @@ class WrongVerdict(Exception):
     """The handler has answered for what it was not given, or in a way that says nothing."""
 
 
-Steps = Generator[range, Answered | Raised, Worked]
+Steps = Generator[range, Answered | Raised, ChunkOutcome]
 IsLast = Callable[[range, BaseException], bool]
 
 
@@ -92,7 +92,7 @@ def bisected(items: ByPlace, *, is_last: IsLast) -> Steps:
 
     `items` are those that are recorded. `is_last`: whether these, if all of them fail of this, are not tried again.
     """
-    worked = Worked()
+    worked = ChunkOutcome()
     whole = range(len(items))
     answer = yield whole
     if isinstance(answer, Answered):
@@ -103,7 +103,7 @@ def bisected(items: ByPlace, *, is_last: IsLast) -> Steps:
 
 
 def _halved(
-    worked: Worked,
+    worked: ChunkOutcome,
     items: ByPlace,
     part: range,
     error: BaseException,
@@ -131,23 +131,23 @@ def _halved(
         yield from _halved(worked, items, half, why, calls + 1, is_last=is_last)
 
 
-def read(items: ByPlace, part: range, answer: Answered) -> Worked:
+def read(items: ByPlace, part: range, answer: Answered) -> ChunkOutcome:
     """What a handler has answered for a part of the items.
 
     Raises:
         WrongVerdict: for others, or nothing that means anything.
     """
-    worked = Worked()
+    worked = ChunkOutcome()
     _take(worked, items, part, answer)
     return worked
 
 
-def _take(worked: Worked, items: ByPlace, part: range, answer: Answered) -> None:
+def _take(worked: ChunkOutcome, items: ByPlace, part: range, answer: Answered) -> None:
     """What a handler has answered for a part of the items."""
     if answer.value is None:
         return
     given = [items[place] for place in part] if answer.given is None else answer.given
-    found = Worked()
+    found = ChunkOutcome()
     try:
         _look_through(found, _Names(items, part, given), answer.value)
     except (WrongVerdict, SoftTimeLimit):
@@ -159,7 +159,7 @@ def _take(worked: Worked, items: ByPlace, part: range, answer: Answered) -> None
     worked.results.update(found.results)
 
 
-def _look_through(worked: Worked, names: _Names, value: object) -> None:
+def _look_through(worked: ChunkOutcome, names: _Names, value: object) -> None:
     verdict = Verdict(value) if isinstance(value, Mapping) else value
     if not is_a(verdict, Verdict):
         _check_run(value)

@@ -27,7 +27,7 @@ from workq.handlers.retry import Exponential, Retries
 from workq.handlers.said import encoded, text_of
 from workq.jobs.recorded import Recorded
 from workq.jobs.values import SAMPLE_RESULTS, Collect
-from workq.jobs.verdict import Answered, Raised, Steps, Worked, bisected
+from workq.jobs.verdict import Answered, ChunkOutcome, Raised, Steps, bisected
 from workq.values import codec
 from workq.values.fingerprint import fingerprint
 from workq.values.opaque import is_a
@@ -61,7 +61,7 @@ class Chunk:
         self._collect = collect
         is_last = claim.failures + 1 >= claim.failures_max
         self._steps: Steps = bisected(self._items, is_last=lambda _, error: is_last or retries.gives_up(error))
-        self._worked: Worked | None = None
+        self._worked: ChunkOutcome | None = None
         self._part: range = next(self._steps)
         self._given = items
         """The objects of the next call, or of that which is under way."""
@@ -124,7 +124,7 @@ class Chunk:
         delay_s = self._delay_s(last, rng)
         return replace(outcome, again=payload, delay_s=delay_s)
 
-    def _results(self, worked: Worked) -> dict[str, Any]:
+    def _results(self, worked: ChunkOutcome) -> dict[str, Any]:
         """Of what has not failed: how many results there are, and those that may be kept."""
         if self._collect is Collect.NONE:
             return {}
@@ -132,7 +132,7 @@ class Chunk:
         kept = tuple(_result(self._items[place], worked.results[place]) for place in sorted(worked.results)[:most])
         return {"told": len(worked.results), "results": kept}
 
-    def _is_tried_again(self, worked: Worked, place: int) -> bool:
+    def _is_tried_again(self, worked: ChunkOutcome, place: int) -> bool:
         error, calls = worked.failed[place]
         if is_a(error, BaseException) and self._retries.gives_up(error):
             return False
@@ -144,7 +144,7 @@ class Chunk:
             as_json(self._items[place]), self._claim.failures + calls, text, fingerprint(self._claim.name, "", text)
         )
 
-    def _last_error(self, worked: Worked) -> object | None:
+    def _last_error(self, worked: ChunkOutcome) -> object | None:
         found: list[object] = [*worked.unknown.values(), *(error for error, _ in worked.failed.values())]
         return found[0] if found else None
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pika import SelectConnection
     from pika.channel import Channel
 
-    from workq.broker.ladder import Level
+    from workq.broker.ladder import DelayQueue
 
 _NAME: Final = re.compile("(certify|bench)_[0-9a-f]{8}")
 _LIBRARIES: Final = ("sqlalchemy", "msgspec", "psutil", "pika", "redis", "psycopg", "PyMySQL")
@@ -204,7 +204,7 @@ class Namespace:
 
         return Topology(self.settings.namespace, self.settings.queue_type, delays_of(self.settings.ladder))
 
-    def delays(self) -> list[Level]:
+    def delays(self) -> list[DelayQueue]:
         """The queues in which hints wait until they are due."""
         from workq.broker.delays import delays_of
 

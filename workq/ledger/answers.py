@@ -11,8 +11,8 @@ from typing import Final, Protocol
 import msgspec
 from sqlalchemy import Connection
 
-from workq.schedules.timetable import Missed, Timetable
-from workq.values.certificate import NO_FACTS, Certificate, Facts, Kind
+from workq.schedules.timetable import MissedTicks, Timetable
+from workq.values.certificate import NO_FACTS, Certificate, DeathFacts, ProofOfEnd
 from workq.values.hint import HintRow
 from workq.values.task import SETTLED, Limit, NewTask, OnCrash, State
 
@@ -100,7 +100,7 @@ class NewSchedule:
 
     name: str
     timetable: Timetable
-    missed: Missed
+    missed: MissedTicks
     task_name: str
     queue: str
     payload: str
@@ -121,7 +121,7 @@ class ScheduleRow:
 
     name: str
     timetable: Timetable
-    missed: Missed
+    missed: MissedTicks
     task_name: str
     queue: str
     payload: str
@@ -184,8 +184,8 @@ class Evidence:
     cause: str
     started: Mapping[str, int] | None = None
     failed: Mapping[str, tuple[str, float]] | None = None
-    kind: Kind = Kind.LEASE
-    facts: Facts = NO_FACTS
+    kind: ProofOfEnd = ProofOfEnd.LEASE
+    facts: DeathFacts = NO_FACTS
     ended: frozenset[str] = frozenset()
     is_bystander: bool = False
     is_seen: bool = True

@@ -21,7 +21,7 @@ from workq.values.lane import queue_of
 from workq.values.task import Cancelled, Dead, Delivered, Failed, Settlement, State, Unhandled, Worked
 
 if TYPE_CHECKING:
-    from workq.ledger.verdicts import Verdict
+    from workq.ledger.verdicts import ClaimVerdict
 
 _CLASS: Final = re.compile(r"[^\W\d][\w.]*(?=: |$)")
 _EVENTS: Final = {State.WAITING: "task.retry", State.DEAD: "task.dead", State.CANCELLED: "task.cancelled"}
@@ -62,7 +62,7 @@ def _by_outcome(one: Settlement, state: State, delay_s: float) -> Decision | Non
     return Decision(_EVENTS[state], fields, of=claim.name, kind=kind or found, traceback=below or None)
 
 
-def by_death(verdicts: Iterable[Verdict], worker: str, certificate: Certificate) -> Iterator[Decision]:
+def by_death(verdicts: Iterable[ClaimVerdict], worker: str, certificate: Certificate) -> Iterator[Decision]:
     """Of the claims of a worker that is gone."""
     for one in verdicts:
         row = one.row

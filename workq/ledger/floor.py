@@ -25,7 +25,7 @@ from sqlalchemy import Connection, select
 
 from workq.errors import LedgerUnavailable
 from workq.ledger.database import Database
-from workq.values.rarely import QUICK_S, Rarely
+from workq.values.rarely import QUICK_S, Throttle
 
 log = logging.getLogger("workq.ledger")
 
@@ -44,7 +44,7 @@ class Floor:
         self._database = database
         self._clock = clock
         self._at: datetime | None = None
-        self._whole: defaultdict[str, Rarely] = defaultdict(lambda: Rarely(clock))
+        self._whole: defaultdict[str, Throttle] = defaultdict(lambda: Throttle(clock))
         """When each look may go all the way again."""
         self._warned: set[str] = set()
         self.queues: frozenset[str] = frozenset()

@@ -43,7 +43,7 @@ def is_open(database: Database) -> ColumnElement[bool]:
     return or_(t.c.job_id.is_(None), runs.exists(), gone)
 
 
-class Asking(NamedTuple):
+class StartCandidate(NamedTuple):
     """A claimable task, its limit, its job and its part of that, as far as it has them."""
 
     id: str
@@ -60,20 +60,20 @@ class Asking(NamedTuple):
     slot_at: datetime | None
 
 
-def look(tx: Connection, database: Database, task_ids: Sequence[str]) -> list[Asking]:
+def look(tx: Connection, database: Database, task_ids: Sequence[str]) -> list[StartCandidate]:
     """Of these tasks, in their order, what is claimable and has a job or a limit."""
     asked = database.kept("ask the gates", partial(_asked, database)).rows(tx, {"b_ids": in_order(task_ids)})
-    rows = {row.id: row for row in (Asking(*one) for one in asked)}
+    rows = {row.id: row for row in (StartCandidate(*one) for one in asked)}
     return [rows[task_id] for task_id in dict.fromkeys(task_ids) if task_id in rows]
 
 
-def ask(tx: Connection, database: Database, rows: Sequence[Asking]) -> list[Asking]:
+def ask(tx: Connection, database: Database, rows: Sequence[StartCandidate]) -> list[StartCandidate]:
     """Of these, what no job holds back."""
     t = database.tables.task
-    passed: list[Asking] = []
+    passed: list[StartCandidate] = []
     over: list[str] = []
-    held: dict[str, list[Asking]] = {}
-    paced: dict[str, list[Asking]] = {}
+    held: dict[str, list[StartCandidate]] = {}
+    paced: dict[str, list[StartCandidate]] = {}
     for row in rows:
         state = None if row.state is None else JobState(row.state)
         if state in JOB_STARTS and row.live_key is None:  # it waits for another of its name
@@ -127,7 +127,7 @@ def _asked(database: Database) -> Select[Any]:
     )
 
 
-def _held_back(tx: Connection, database: Database, job_id: str, rows: Sequence[Asking]) -> list[Asking]:
+def _held_back(tx: Connection, database: Database, job_id: str, rows: Sequence[StartCandidate]) -> list[StartCandidate]:
     """Park them, if their job holds them back still; answers those that start.
 
     That is seen under its lock: whoever lets the job go on has to wait for this, and finds them parked afterwards.
@@ -146,7 +146,7 @@ def _held_back(tx: Connection, database: Database, job_id: str, rows: Sequence[A
     return []
 
 
-def _paced(tx: Connection, database: Database, job_id: str, rows: Sequence[Asking]) -> list[Asking]:
+def _paced(tx: Connection, database: Database, job_id: str, rows: Sequence[StartCandidate]) -> list[StartCandidate]:
     """Those whose slot has come; the others are due then."""
     t, j, s = database.tables.task, database.tables.job, database.tables.subtask
     job = tx.execute(select(j.c.rate_max, j.c.slot_at).where(j.c.id == job_id).with_for_update()).first()
@@ -154,7 +154,7 @@ def _paced(tx: Connection, database: Database, job_id: str, rows: Sequence[Askin
         return list(rows)
     now: datetime = tx.execute(select(database.now())).scalar_one()
     next_at = max(now, job.slot_at or now)
-    passed: list[Asking] = []
+    passed: list[StartCandidate] = []
     given: list[dict[str, Any]] = []
     wait: list[dict[str, Any]] = []
     for row in rows:

@@ -114,7 +114,7 @@ class Limiting(Claiming):
         return select(h.c.id).where(these, parked.is_waited_for(self.database))
 
     def _admit(self, key: str, *, dry_run: bool) -> list[Unpublished]:
-        def give(tx: Connection) -> permits.Turns:
+        def give(tx: Connection) -> permits.NextPermits:
             turns = permits.admit(tx, self.database, key, reserved_s=self.reserved_s)
             if dry_run:
                 raise _OnlyLooked(turns.hints)
@@ -129,9 +129,9 @@ class Limiting(Claiming):
 
     def _admit_and_claim(
         self, key: str, *, by: str, room: int, queues: Container[str]
-    ) -> tuple[list[Claim], permits.Turns]:
+    ) -> tuple[list[Claim], permits.NextPermits]:
         call = self.claim_call(by)
-        turns = permits.Turns()
+        turns = permits.NextPermits()
 
         def take(tx: Connection) -> Sequence[Any]:
             nonlocal turns

@@ -50,7 +50,7 @@ from sqlalchemy.types import Float
 from workq.ledger import Unpublished, parked
 from workq.ledger.among import among, as_text, in_order
 from workq.ledger.database import Database
-from workq.ledger.gates import Asking
+from workq.ledger.gates import StartCandidate
 from workq.ledger.paused import is_paused
 from workq.ledger.positions import is_behind
 from workq.ledger.states import CLAIMABLE, guarded
@@ -109,7 +109,7 @@ class _Limit:
         """Whether nothing may start."""
         return self.closed_until is not None and self.closed_until > self.now
 
-    def has_plenty(self, rows: Sequence[Asking]) -> bool:
+    def has_plenty(self, rows: Sequence[StartCandidate]) -> bool:
         """Whether all of these may run, however many of the permits are in use."""
         if self.closed_until is not None or self.has_parked or self.has_promises:
             return False
@@ -152,14 +152,14 @@ class _Limit:
         self.promises[task_id] = self.new_promises[task_id] = at
 
 
-def ask(tx: Connection, database: Database, rows: Iterable[Asking]) -> dict[str, float | None]:
+def ask(tx: Connection, database: Database, rows: Iterable[StartCandidate]) -> dict[str, float | None]:
     """Which of these tasks, whose turn it would be but for their limits, get a permit for their next attempt.
 
     Answers, for each of those, within how many seconds it has to start (None: at any time). The others wait for a slot
     of their own, or are parked; but for those that may not start in any case.
     """
     granted: dict[str, float | None] = {}
-    limited: dict[str, list[Asking]] = {}
+    limited: dict[str, list[StartCandidate]] = {}
     for row in rows:
         if row.limit_key is not None and row.may_start:
             limited.setdefault(row.limit_key, []).append(row)
@@ -183,8 +183,8 @@ def ask(tx: Connection, database: Database, rows: Iterable[Asking]) -> dict[str,
 
 
 def _park_behind(
-    tx: Connection, database: Database, key: str, rows: Sequence[Asking], *, now: datetime
-) -> list[Asking]:
+    tx: Connection, database: Database, key: str, rows: Sequence[StartCandidate], *, now: datetime
+) -> list[StartCandidate]:
     """Park these behind others, without the lock of their limit; answers those to whom it is promised.
 
     So whoever lets the next one start does not wait for those who come. Should all who wait, and all who run, have
@@ -205,7 +205,7 @@ def _promised(database: Database) -> Select[Any]:
     return select(as_text(p.c.task_id, database.dialect)).where(of, p.c.attempt.is_(None), these)
 
 
-def _decide(limit: _Limit, row: Asking) -> dict[str, float | None]:
+def _decide(limit: _Limit, row: StartCandidate) -> dict[str, float | None]:
     rate = None if row.limit_rate is None else rate_of(row.limit_rate)
     is_promised = row.id in limit.promises and not limit.is_closed
     if is_promised or (not limit.has_parked and limit.has_room(row.limit_most)):
@@ -223,7 +223,7 @@ def _decide(limit: _Limit, row: Asking) -> dict[str, float | None]:
 
 
 @dataclass(slots=True)
-class Turns:
+class NextPermits:
     """Whose turn has come. `takes` have their permits already, for the attempts that begin in this transaction."""
 
     hints: list[Unpublished] = field(default_factory=list)
@@ -238,12 +238,12 @@ class Turns:
 
 def admit(
     tx: Connection, database: Database, key: str, *, reserved_s: float, room: int = 0, queues: Container[str] = ()
-) -> Turns:
+) -> NextPermits:
     """Give what is free of a limit to the first that are parked: to be used now, or later, by whoever gets the hint.
 
     Now: as many as the caller has `room` for, of its `queues`. What is of a job has to ask that, too (see gates.py).
     """
-    turns = Turns()
+    turns = NextPermits()
     limit = _locked(tx, database, key)
     if not limit.has_parked and not limit.is_idle:
         return turns

@@ -27,16 +27,16 @@ from workq.ledger.repair import (
     unpublished,
 )
 from workq.ledger.states import CLAIMABLE, ENDED, found, guarded, unexpired
-from workq.ledger.verdicts import Verdict, certificate_of, verdicts_of
+from workq.ledger.verdicts import ClaimVerdict, certificate_of, verdicts_of
 from workq.values import codec
-from workq.values.certificate import Kind
+from workq.values.certificate import ProofOfEnd
 from workq.values.task import State
 
 AT_ONCE = 500
 """How many rows one transaction decides."""
 _NUMBERED = frozenset({Prunes.EVENTS, Prunes.TICKS})
 """Whose ids are numbers."""
-ORPHANED = Evidence("it ran under an incarnation that is not live any more", kind=Kind.ORPHAN)
+ORPHANED = Evidence("it ran under an incarnation that is not live any more", kind=ProofOfEnd.ORPHAN)
 
 
 class Planning(Repairing):
@@ -342,7 +342,7 @@ def _is_key(text: str, what: Prunes) -> bool:
             assert_never(what)
 
 
-def _foreseen(verdict: Verdict) -> Foreseen:
+def _foreseen(verdict: ClaimVerdict) -> Foreseen:
     return Foreseen(fence_of(verdict.row), verdict.state, verdict.charge.value)
 
 

@@ -40,11 +40,11 @@ from workq.ledger.events import Appending
 from workq.ledger.fences import are_claims_moved
 from workq.ledger.floor import Floor
 from workq.ledger.states import CLAIMABLE, ENDED, found, guarded, unexpired
-from workq.ledger.verdicts import Verdict, certificate_of, in_history, reaped_as, verdicts_of
+from workq.ledger.verdicts import ClaimVerdict, certificate_of, in_history, reaped_as, verdicts_of
 from workq.values import codec
 from workq.values.certificate import (
     Certificate,
-    Kind,
+    ProofOfEnd,
     text_of,
 )
 from workq.values.incarnation import Incarnation
@@ -54,7 +54,7 @@ RESERVED_S = 15.0
 """How long a relay may take before another sweep may publish the same rows."""
 EVENTS_KEPT_S = 30 * 86400.0
 WORKERS_KEPT_S = 86400.0
-FORGOTTEN = Evidence("its worker lives and does not have it", kind=Kind.FORGOTTEN, is_bystander=True)
+FORGOTTEN = Evidence("its worker lives and does not have it", kind=ProofOfEnd.FORGOTTEN, is_bystander=True)
 """The ledger was restored, the process was, or an answer was lost: it may have begun, and no process died."""
 
 
@@ -303,7 +303,7 @@ class Repairing(Appending):
     def orphans(self, *, limit: int, dry_run: bool = False) -> list[Unpublished]:
         """Return tasks that run under an incarnation which is not live any more."""
         t, w = self.database.tables.task, self.database.tables.worker
-        evidence = Evidence("it ran under an incarnation that is not live any more", kind=Kind.ORPHAN)
+        evidence = Evidence("it ran under an incarnation that is not live any more", kind=ProofOfEnd.ORPHAN)
         chosen = (
             self._running()
             .outerjoin(w, w.c.id == t.c.worker)
@@ -396,7 +396,9 @@ class Repairing(Appending):
             self.database.now().label("now"),
         )
 
-    def _reclaim(self, tx: Connection, verdicts: Sequence[Verdict], worker: str, certificate: Certificate) -> Reaped:
+    def _reclaim(
+        self, tx: Connection, verdicts: Sequence[ClaimVerdict], worker: str, certificate: Certificate
+    ) -> Reaped:
         """End claims of one incarnation. The rows are locked; every write carries the fence all the same."""
         if not verdicts:
             return Reaped(worker, 0, 0, ())

@@ -19,7 +19,7 @@ from workq.ledger import HintRows, NewSchedule, ScheduleRow
 from workq.ledger.events import Appending
 from workq.ledger.record import Recording, limit_columns, limit_of
 from workq.ledger.settling import REASON_MAX
-from workq.schedules.timetable import Missed, Rule, Timetable
+from workq.schedules.timetable import MissedTicks, Rule, Timetable
 from workq.values import codec
 from workq.values.task import NewTask, OnCrash
 
@@ -191,7 +191,7 @@ def _row(row: Any) -> ScheduleRow:
     return ScheduleRow(
         name=row.name,
         timetable=_timetable(row),
-        missed=Missed(row.missed),
+        missed=MissedTicks(row.missed),
         task_name=row.task_name,
         queue=row.queue,
         payload=row.payload,

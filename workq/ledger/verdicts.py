@@ -21,7 +21,7 @@ from workq.values.certificate import (
     STARTED_UNKNOWN,
     Certificate,
     Charge,
-    Kind,
+    ProofOfEnd,
     Ran,
     fields_of,
     kept,
@@ -35,7 +35,7 @@ WAIT_MAX_S = 3600.0
 _SUSPICION = {Charge.PRESENCE: NOTED, Charge.SUSPICION: SUSPECT, Charge.CRASH: SUSPECT}
 
 
-class Verdict:
+class ClaimVerdict:
     """What becomes of one claim whose worker is gone."""
 
     __slots__ = ("charge", "delay_s", "parameters", "ran", "row", "state")
@@ -86,7 +86,7 @@ class Verdict:
         return Unpublished(self.row.id, self.row.queue, self.row.attempt, self.delay_s)
 
 
-def verdicts_of(rows: Sequence[Row[Any]], evidence: Evidence, *, is_all: bool = True) -> list[Verdict]:
+def verdicts_of(rows: Sequence[Row[Any]], evidence: Evidence, *, is_all: bool = True) -> list[ClaimVerdict]:
     """What becomes of the claims of one dead incarnation: of all of them, or of some that were left over.
 
     Who is charged: with a failure what exceeded its hard limit; with the crash the attempt that was running, if it was
@@ -111,7 +111,7 @@ def _is_running(row: Row[Any], evidence: Evidence) -> bool:
     return is_known and _has_started(row, evidence) and row.id not in evidence.ended
 
 
-def _verdict(row: Row[Any], evidence: Evidence, *, is_alone: bool) -> Verdict:
+def _verdict(row: Row[Any], evidence: Evidence, *, is_alone: bool) -> ClaimVerdict:
     if evidence.failed and row.id in evidence.failed:
         return _failed(row, evidence, "time_limit", *evidence.failed[row.id])
     has_started = _has_started(row, evidence)
@@ -119,30 +119,32 @@ def _verdict(row: Row[Any], evidence: Evidence, *, is_alone: bool) -> Verdict:
     if row.on_crash == OnCrash.ASK and (has_started or row.id in evidence.facts.ran_s):
         how = (
             "nothing is known of its attempt"
-            if evidence.kind is Kind.FORGOTTEN
+            if evidence.kind is ProofOfEnd.FORGOTTEN
             else "its worker process died while it ran"
         )
         error = f"{how}, and on_crash is 'ask': {evidence.cause}"
-        return Verdict(row, evidence, State.DEAD, Charge.CRASH, reason="worker_lost: a person decides", error=error)
+        return ClaimVerdict(
+            row, evidence, State.DEAD, Charge.CRASH, reason="worker_lost: a person decides", error=error
+        )
     if evidence.failed or evidence.is_bystander or not has_started:
-        return Verdict(row, evidence, State.READY, Charge.NOTHING)
+        return ClaimVerdict(row, evidence, State.READY, Charge.NOTHING)
     if row.on_crash == OnCrash.FAIL:
         return _failed(row, evidence, "worker_lost", f"its worker process died: {evidence.cause}", _wait_s(row))
     error = f"its worker process died: {evidence.cause}"
     if not (is_alone or row.is_suspect or row.crashes):
         charge = Charge.SUSPICION if _is_running(row, evidence) else Charge.PRESENCE
-        return Verdict(row, evidence, State.READY, charge, error=error)
+        return ClaimVerdict(row, evidence, State.READY, charge, error=error)
     if row.crashes + 1 >= row.crashes_max:
-        return Verdict(row, evidence, State.DEAD, Charge.CRASH, reason="worker_lost", error=error)
-    return Verdict(row, evidence, State.READY, Charge.CRASH, error=error)
+        return ClaimVerdict(row, evidence, State.DEAD, Charge.CRASH, reason="worker_lost", error=error)
+    return ClaimVerdict(row, evidence, State.READY, Charge.CRASH, error=error)
 
 
-def _failed(row: Row[Any], evidence: Evidence, what: str, error: str, delay_s: float) -> Verdict:
+def _failed(row: Row[Any], evidence: Evidence, what: str, error: str, delay_s: float) -> ClaimVerdict:
     """It counts as a failure: it waits for its next attempt, or is out of budget."""
     if row.failures + 1 >= row.failures_max:
         reason = f"failures_max reached: {what}"
-        return Verdict(row, evidence, State.DEAD, Charge.FAILURE, reason=reason, error=error)
-    return Verdict(row, evidence, State.WAITING, Charge.FAILURE, error=error, delay_s=max(delay_s, 0.001))
+        return ClaimVerdict(row, evidence, State.DEAD, Charge.FAILURE, reason=reason, error=error)
+    return ClaimVerdict(row, evidence, State.WAITING, Charge.FAILURE, error=error, delay_s=max(delay_s, 0.001))
 
 
 def _wait_s(row: Row[Any]) -> float:
@@ -151,7 +153,7 @@ def _wait_s(row: Row[Any]) -> float:
     return min(WAIT_MAX_S, 2.0 ** min(failures + 1, 30))
 
 
-def certificate_of(row: Any, evidence: Evidence, verdicts: Sequence[Verdict]) -> Certificate:
+def certificate_of(row: Any, evidence: Evidence, verdicts: Sequence[ClaimVerdict]) -> Certificate:
     """What is known of a death: the worker's row (if there is one), the evidence, and what came of its claims."""
     facts = evidence.facts
     is_assumed = evidence.started is None and not evidence.failed and bool(verdicts)
@@ -176,7 +178,7 @@ def certificate_of(row: Any, evidence: Evidence, verdicts: Sequence[Verdict]) ->
     )
 
 
-def in_history(certificate: Certificate, verdict: Verdict) -> dict[str, Any]:
+def in_history(certificate: Certificate, verdict: ClaimVerdict) -> dict[str, Any]:
     """The essentials of a certificate for one task. Its own words come first; what is not known is absent."""
     document = fields_of(certificate)
     for name in ("claims", "claims_more"):
@@ -193,6 +195,6 @@ def in_history(certificate: Certificate, verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def reaped_as(worker: str, verdicts: Sequence[Verdict]) -> Reaped:
+def reaped_as(worker: str, verdicts: Sequence[ClaimVerdict]) -> Reaped:
     hints = tuple(hint for verdict in verdicts if (hint := verdict.hint) is not None)
     return Reaped(worker, len(hints), sum(verdict.state is State.DEAD for verdict in verdicts), hints)

@@ -44,7 +44,7 @@ class Tally:
     stopped: list[tuple[DeadGroup, str]] = field(default_factory=list)
 
 
-class Pace:
+class RateCap:
     """At most so many a second, over the whole run."""
 
     def __init__(
@@ -82,7 +82,7 @@ class Bulk:
         confirm_s: float,
         who: str,
         why: str,
-        pace: Pace,
+        pace: RateCap,
         tally: Tally,
         held_back: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:

@@ -21,9 +21,9 @@ from workq.config import Settings
 from workq.enqueue.relay import publish
 from workq.errors import Refused
 from workq.ledger import Applied, Evidence, Fence, Marker, Prunable, Unpublished
-from workq.recovery.deaths import Look, gone_from_here, look_for_the_dead, of_absence, of_silence, remains_of
+from workq.recovery.deaths import Suspicions, gone_from_here, look_for_the_dead, of_absence, of_silence, remains_of
 from workq.recovery.lost_hints import proofs
-from workq.recovery.plan import Expire, Lost, Orphan, Plan, Promote, Prune, Reap, Rehint, Relay, name_of
+from workq.recovery.plan import Expire, Lost, Orphan, Plan, Promote, Prune, Reap, Rehint, RelayHint, name_of
 from workq.recovery.reap import settle_in_its_place
 from workq.stores import Stores
 from workq.values.failpoints import reach
@@ -32,7 +32,7 @@ from workq.values.task import State
 
 
 @dataclass(slots=True)
-class Done:
+class AppliedPlan:
     """What came of a plan: changes of each kind, and what was refused."""
 
     applied: Counter[str] = field(default_factory=Counter)
@@ -68,8 +68,8 @@ def apply(
     *,
     plan_digest: str,
     who: str | None = None,
-    done: Done | None = None,
-) -> Done:
+    done: AppliedPlan | None = None,
+) -> AppliedPlan:
     """Make the decisions of a plan that still hold. `done` is filled on the way, for whoever needs it after an error.
 
     Raises:
@@ -78,7 +78,7 @@ def apply(
     """
     check(plan, stores, settings)
     by = {"who": this_person() if who is None else who, "what": "sweep --apply", "plan": plan_digest}
-    work = _Work(stores, settings, by, Done() if done is None else done)
+    work = _Work(stores, settings, by, AppliedPlan() if done is None else done)
     work.run(plan)
     return work.done
 
@@ -94,7 +94,7 @@ class Write(Protocol):
 class _Work:
     """One application of a plan."""
 
-    def __init__(self, stores: Stores, settings: Settings, by: Mapping[str, Any], done: Done) -> None:
+    def __init__(self, stores: Stores, settings: Settings, by: Mapping[str, Any], done: AppliedPlan) -> None:
         self.stores, self.settings, self.done = stores, settings, done
         self._by = by
         self._relayed: frozenset[str] = frozenset()
@@ -114,7 +114,7 @@ class _Work:
             match row:
                 case Expire():
                     expired.append(row.fence)
-                case Relay():
+                case RelayHint():
                     relayed.append(row.fence)
                 case Reap():
                     reaps.append(row)
@@ -166,7 +166,7 @@ class _Work:
         for worker, fences in held.items():
             self._free(worker, fences, [])
 
-    def _reap(self, row: Reap, look: Look, gone: set[str]) -> Sequence[Unpublished]:
+    def _reap(self, row: Reap, look: Suspicions, gone: set[str]) -> Sequence[Unpublished]:
         """End one incarnation, or say why not; answers the hints that are to follow."""
         worker = row.foresight.worker
         why = self._why_not_reaped(row, look, gone)
@@ -195,7 +195,7 @@ class _Work:
         self.done.refused.append(("reap", worker, why))
         return ()
 
-    def _why_not_reaped(self, row: Reap, look: Look, gone: set[str]) -> str | None:
+    def _why_not_reaped(self, row: Reap, look: Suspicions, gone: set[str]) -> str | None:
         """What a sweep looks at before it reaps."""
         worker = row.foresight.worker
         if (why := self._why_moved(row)) is not None:

@@ -27,7 +27,7 @@ from workq.config import Settings
 from workq.inflight import Lease
 from workq.ledger import Evidence, WorkerRow
 from workq.stores import Stores
-from workq.values.certificate import Kind
+from workq.values.certificate import ProofOfEnd
 from workq.values.incarnation import is_gone, this_machine
 from workq.values.task import Settlement
 from workq.worker.crash_board import Board
@@ -41,7 +41,7 @@ BRAKE: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Suspicions:
     """Who looks dead, and who has done so for long enough."""
 
     live: Mapping[str, WorkerRow]
@@ -67,12 +67,12 @@ class Look:
         ]
 
 
-def look_for_the_dead(stores: Stores, settings: Settings, *, dry_run: bool = False) -> Look:
+def look_for_the_dead(stores: Stores, settings: Settings, *, dry_run: bool = False) -> Suspicions:
     """Note who has no live lease, unless it is a dry run, and answer who has had none for long enough."""
     times = settings.times
     leases = stores.inflight.leases()
     if stores.inflight.epoch_age_s() < 3 * times.beat_s:  # asked second: a wipe between the two is seen as young
-        return Look({}, leases, is_quiet=True)
+        return Suspicions({}, leases, is_quiet=True)
     # longer than any lease is granted: the store's clock was set back, and only the heartbeat in the ledger can tell
     lease_max_s = 2 * times.lease_s
     holding = {worker for worker, lease in leases.items() if 0 < lease.left_s <= lease_max_s}
@@ -85,20 +85,20 @@ def look_for_the_dead(stores: Stores, settings: Settings, *, dry_run: bool = Fal
         looked_for_s += times.beat_s * BRAKE
         log.error("sweep.brake", extra={"dead": len(confirmed), "fleet": len(live)})
         confirmed = stores.ledger.suspect(missing, beat_s=looked_for_s, lease_s=times.lease_s, dry_run=dry_run)
-    return Look(live, leases, missing, confirmed, looked_for_s, is_braked=is_braked, lease_max_s=lease_max_s)
+    return Suspicions(live, leases, missing, confirmed, looked_for_s, is_braked=is_braked, lease_max_s=lease_max_s)
 
 
 def of_silence(row: WorkerRow, *, has_lease: bool = True) -> Evidence:
     """All that is known of a worker whose lease has ended. One that is not even there any more, the store has lost."""
     if not has_lease:
         text = "the in-flight store has lost its lease, it has not asserted it again,"
-        return Evidence(f"{text} and it has not beaten for {row.beat_age_s:.0f} s", kind=Kind.REDIS_LOSS)
+        return Evidence(f"{text} and it has not beaten for {row.beat_age_s:.0f} s", kind=ProofOfEnd.REDIS_LOSS)
     return Evidence(f"its lease ended and it has not beaten for {row.beat_age_s:.0f} s")
 
 
 def of_absence(row: WorkerRow) -> Evidence:
     """What the kernel says of a worker of this machine."""
-    return Evidence(f"process {row.pid} and its supervisor {row.parent} are gone from {row.host}", kind=Kind.GONE)
+    return Evidence(f"process {row.pid} and its supervisor {row.parent} are gone from {row.host}", kind=ProofOfEnd.GONE)
 
 
 def gone_from_here(stores: Stores) -> list[WorkerRow]:

@@ -23,7 +23,7 @@ import msgspec
 from workq.config import Settings, masked
 from workq.errors import ConfigError, InFlightUnavailable, Refused
 from workq.ledger import Fence, Foreseen, Foresight, Marker, Prunable
-from workq.recovery.deaths import Look, gone_from_here, look_for_the_dead, of_absence, of_silence, remains_of
+from workq.recovery.deaths import Suspicions, gone_from_here, look_for_the_dead, of_absence, of_silence, remains_of
 from workq.recovery.lost_hints import proofs, slack_s
 from workq.recovery.sweep import STEPS
 from workq.stores import Stores
@@ -48,7 +48,7 @@ class Expire(_Row, frozen=True, kw_only=True, tag="expire"):
     fence: Fence
 
 
-class Relay(_Row, frozen=True, kw_only=True, tag="relay"):
+class RelayHint(_Row, frozen=True, kw_only=True, tag="relay"):
     """A task that is due and has no confirmed hint gets one."""
 
     fence: Fence
@@ -93,7 +93,7 @@ class Prune(_Row, frozen=True, kw_only=True, tag="prune"):
     rows: Prunable
 
 
-Row: TypeAlias = Expire | Relay | Reap | Rehint | Orphan | Promote | Lost | Prune
+Row: TypeAlias = Expire | RelayHint | Reap | Rehint | Orphan | Promote | Lost | Prune
 KINDS: Final = ("expire", "relay", "reap", "rehint", "orphan", "promote", "lost", "prune")
 
 
@@ -166,7 +166,7 @@ def name_of(ledger_url: str) -> str:
 def rows_of(row: Row) -> Iterator[tuple[str, str]]:
     """The (kind, id) of all that a row would change."""
     match row:
-        case Expire() | Relay() | Rehint() | Promote() | Lost():
+        case Expire() | RelayHint() | Rehint() | Promote() | Lost():
             yield str(row.__struct_config__.tag), row.fence.task_id
         case Reap():
             yield "reap", row.foresight.worker
@@ -237,7 +237,7 @@ class _Draft:
         self.rows: list[Row] = []
         self.cut: list[str] = []
         self.away: list[str] = []
-        self.look = Look({}, {})
+        self.look = Suspicions({}, {})
         self.reaped: set[str] = set()
         self.is_blind = False
 
@@ -260,7 +260,7 @@ class _Draft:
         for fence in self._fences("relay", [row.task_id for row in rows]):
             if fence.published_at is None:
                 queued, due = self._ago(fence.queued_at), self._ago(fence.due_at)
-                self.rows.append(Relay(why=f"queued {queued}, due {due}, without a confirmed hint", fence=fence))
+                self.rows.append(RelayHint(why=f"queued {queued}, due {due}, without a confirmed hint", fence=fence))
 
     def reap(self) -> None:
         for row in gone_from_here(self.stores):
@@ -290,7 +290,7 @@ class _Draft:
         self._rehint(foresight.worker, claimed, f"held by {foresight.worker}, which is to be reaped, and not claimed")
 
     def _rehint(self, worker: str, claimed: Sequence[str], why: str) -> None:
-        known = {*claimed, *(row.fence.task_id for row in self.rows if isinstance(row, Relay | Rehint))}
+        known = {*claimed, *(row.fence.task_id for row in self.rows if isinstance(row, RelayHint | Rehint))}
         held = [one.task_id for one in self.stores.inflight.held_by(worker) if one.task_id not in known]
         for fence in self._fences("reap", held):
             if fence.state in (State.READY, State.WAITING):

@@ -39,7 +39,7 @@ NICKNAMES: Final = {
 """What cron takes in the place of five fields. What is stored are the fields."""
 
 
-class Missed(StrEnum):
+class MissedTicks(StrEnum):
     """What becomes of ticks that nobody was there for."""
 
     SKIP = "skip"
@@ -198,7 +198,14 @@ class Due:
 
 
 def due(
-    timetable: Timetable, missed: Missed, next_at: datetime, *, now: datetime, ahead_s: float, late_s: float, limit: int
+    timetable: Timetable,
+    missed: MissedTicks,
+    next_at: datetime,
+    *,
+    now: datetime,
+    ahead_s: float,
+    late_s: float,
+    limit: int,
 ) -> Due:
     """The ticks from `next_at` on that are to become tasks now: those until `ahead_s` from now, at most `limit`.
 
@@ -206,11 +213,11 @@ def due(
     """
     horizon = now + timedelta(seconds=ahead_s)
     tick: datetime | None = next_at
-    if missed is not Missed.ALL and next_at < (in_time := now - timedelta(seconds=late_s)):
+    if missed is not MissedTicks.ALL and next_at < (in_time := now - timedelta(seconds=late_s)):
         newest = timetable.newest(next_at, in_time)
         after = timetable.after(newest)
         # a later one that is in time stands for those that were missed
-        tick = newest if missed is Missed.ONCE and (after is None or after > now) else after
+        tick = newest if missed is MissedTicks.ONCE and (after is None or after > now) else after
     ticks: list[datetime] = []
     while tick is not None and tick <= horizon and len(ticks) < limit:
         ticks.append(tick)

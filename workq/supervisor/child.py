@@ -12,7 +12,7 @@ from typing import Final
 
 import psutil
 
-from workq.supervisor.cutoff import Watch
+from workq.supervisor.cutoff import CutoffWatch
 from workq.worker.crash_board import Board, Started
 from workq.worker.stacks import Stacks
 
@@ -28,7 +28,7 @@ class Child:
     stacks: Stacks
     started_at: float
     extended_at: float
-    watch: Watch
+    watch: CutoffWatch
     overdue: list[Started] = field(default_factory=list)
     condemned: list[Started] = field(default_factory=list)
     """Attempts that a person has cancelled by force."""

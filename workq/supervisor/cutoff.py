@@ -21,7 +21,7 @@ AWAKE_S: Final = 2.0
 """A process whose threads have not run for so long does not reach anything because of that."""
 
 
-class Way(Enum):
+class Reached(Enum):
     """How a supervisor reaches the stores. Each is needed to say that it does."""
 
     LEASE = "lease"
@@ -34,17 +34,17 @@ class Reach:
     def __init__(self, times: Times, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._stale_s = times.lease_s
         self._clock = clock
-        self._since = dict.fromkeys(Way, math.inf)
-        self._last = dict.fromkeys(Way, -math.inf)
+        self._since = dict.fromkeys(Reached, math.inf)
+        self._last = dict.fromkeys(Reached, -math.inf)
 
-    def had(self, way: Way) -> None:
+    def had(self, way: Reached) -> None:
         """It did, just now."""
         now = self._clock()
         if now - self._last[way] > self._stale_s:
             self._since[way] = now
         self._last[way] = now
 
-    def missed(self, way: Way) -> None:
+    def missed(self, way: Reached) -> None:
         """A store did not answer."""
         self._last[way] = -math.inf
 
@@ -57,7 +57,7 @@ class Reach:
         return max(self._since.values())
 
 
-class Watch:
+class CutoffWatch:
     """For how long one process has reached no store although it runs, and its supervisor has reached them."""
 
     def __init__(self, times: Times, *, clock: Callable[[], float] = time.monotonic) -> None:

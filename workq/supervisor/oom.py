@@ -34,14 +34,14 @@ def offer_as_victim(pid: int, proc: Path = Path("/proc")) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class MemoryGroup:
     """The files of one memory control group: `(file, key)` of its count of kills, and the file of its limit."""
 
     kills: tuple[Path, str]
     limit: Path
 
     @staticmethod
-    def of_this_process(proc: Path = Path("/proc/self")) -> Group | None:
+    def of_this_process(proc: Path = Path("/proc/self")) -> MemoryGroup | None:
         """The group that this process and its children live in; None where there is none, or it cannot be read."""
         try:
             memberships = (proc / "cgroup").read_text().splitlines()
@@ -50,7 +50,7 @@ class Group:
             return None
         for folder in _folders(memberships, mounts):
             for file in ("memory.events.local", "memory.events", "memory.oom_control"):
-                group = Group((folder / file, "oom_kill"), folder / _limit_beside(file))
+                group = MemoryGroup((folder / file, "oom_kill"), folder / _limit_beside(file))
                 if _count(*group.kills) is not None:
                     return group
         return None
@@ -59,7 +59,7 @@ class Group:
 class Kills:
     """The kernel's counters, as one supervisor watches them. Used by one thread."""
 
-    def __init__(self, group: Group | None, *, vmstat: Path = Path("/proc/vmstat")) -> None:
+    def __init__(self, group: MemoryGroup | None, *, vmstat: Path = Path("/proc/vmstat")) -> None:
         self._group = group
         self._vmstat = vmstat
         self._before = self._last = self._read()

@@ -38,15 +38,23 @@ from workq.recovery.reap import end_worker
 from workq.recovery.sweep import sweep
 from workq.recovery.swept import Swept
 from workq.supervisor.child import Child
-from workq.supervisor.cutoff import Reach, Watch, Way
-from workq.supervisor.oom import Group, Kills, offer_as_victim
+from workq.supervisor.cutoff import CutoffWatch, Reach, Reached
+from workq.supervisor.oom import Kills, MemoryGroup, offer_as_victim
 from workq.supervisor.ticker import Ticker
 from workq.values.begin import begun
-from workq.values.certificate import EXIT_BROKEN, EXIT_LEASE_LOST, Facts, Kind, OutOfMemory, how_it_ended, signal_of
+from workq.values.certificate import (
+    EXIT_BROKEN,
+    EXIT_LEASE_LOST,
+    DeathFacts,
+    OutOfMemory,
+    ProofOfEnd,
+    how_it_ended,
+    signal_of,
+)
 from workq.worker.crash_board import Board, Started, remove_stale
 from workq.worker.process import EXIT_GRACE_EXCEEDED, WorkerSpec
 from workq.worker.readiness import wait_for_all
-from workq.worker.stacks import WAIT_S, Found, Stacks
+from workq.worker.stacks import WAIT_S, DumpedStacks, Stacks
 
 if TYPE_CHECKING:
     from workq.app import WorkQueue
@@ -74,7 +82,7 @@ EXIT_LEDGER_GONE = 4
 class _Ending:
     """How a child ended, in one sentence; `is_ours`: because it was told to, and nothing is charged."""
 
-    kind: Kind
+    kind: ProofOfEnd
     text: str
     unknown: tuple[str, ...] = ()
     is_ours: bool = False
@@ -87,7 +95,7 @@ class _Remains:
     status: int
     incarnation: str | None
     started: Sequence[Started]
-    found: Found
+    found: DumpedStacks
     has_left: bool
     oom: OutOfMemory
 
@@ -146,7 +154,7 @@ class Supervisor:
         """Not written into the ledger yet."""
         self._condemned: dict[str, int] = {}
         """Attempts of these processes that a person wants ended by force, by task, as the ledger told last."""
-        self._kills = Kills(Group.of_this_process())
+        self._kills = Kills(MemoryGroup.of_this_process())
         self._kills_at = time.monotonic() + KILLS_EVERY_S
         self._victims: list[_Death] = []
         """Who died lately for want of memory."""
@@ -175,7 +183,7 @@ class Supervisor:
             for slot in self._slots:
                 if slot.child is not None:
                     slot.child.kill_family()
-                    self._bury(slot, _Ending(Kind.SHUTDOWN, "killed because its supervisor ended", is_ours=True))
+                    self._bury(slot, _Ending(ProofOfEnd.SHUTDOWN, "killed because its supervisor ended", is_ours=True))
             ticker.close()
             self._end_claims(is_last=True)
         if self._signals > 1:
@@ -220,7 +228,7 @@ class Supervisor:
                 log.warning("supervisor.grace_exceeded", extra={"pid": slot.child.process.pid})
                 slot.child.kill_family()
                 text = "killed because it did not end within the grace at shutdown"
-                self._bury(slot, _Ending(Kind.SHUTDOWN, text, is_ours=True) if self._signals == 1 else None)
+                self._bury(slot, _Ending(ProofOfEnd.SHUTDOWN, text, is_ours=True) if self._signals == 1 else None)
         self._is_failed = True
 
     def _is_over(self) -> bool:
@@ -263,7 +271,7 @@ class Supervisor:
                 process.stdin.write(msgspec.json.encode(spec) + b"\n")
         log.info("supervisor.started", extra={"pid": process.pid})
         now = time.monotonic()
-        return Child(process, board, stacks, started_at=now, extended_at=float("-inf"), watch=Watch(self.times))
+        return Child(process, board, stacks, started_at=now, extended_at=float("-inf"), watch=CutoffWatch(self.times))
 
     def _watch(self, child: Child, now: float) -> None:
         """Keep the lease of a child that cannot beat by itself, and end one whose attempt exceeds its hard limit."""
@@ -299,11 +307,11 @@ class Supervisor:
                 incarnation = child.board.incarnation()
                 if incarnation is not None and not child.is_stopped():
                     self.app.stores.inflight.extend(incarnation, lease_s=self.times.lease_s)
-                    self._reach.had(Way.LEASE)
+                    self._reach.had(Reached.LEASE)
         except psutil.Error:
             return  # it is dying: the next round buries it
         except Unavailable as error:
-            self._reach.missed(Way.LEASE)
+            self._reach.missed(Reached.LEASE)
             log.warning("supervisor.extend: %s", error)
 
     def _is_condemned(self, one: Started) -> bool:
@@ -385,38 +393,38 @@ class Supervisor:
         status = left.status
         if child.overdue:
             tasks = ", ".join(f"task {one.task_id} (attempt {one.attempt})" for one in child.overdue)
-            return _Ending(Kind.HARD_LIMIT, f"killed by its supervisor: {tasks} exceeded its hard limit")
+            return _Ending(ProofOfEnd.HARD_LIMIT, f"killed by its supervisor: {tasks} exceeded its hard limit")
         if child.condemned:
             tasks = ", ".join(f"task {one.task_id} (attempt {one.attempt})" for one in child.condemned)
-            return _Ending(Kind.CANCEL, f"killed by its supervisor: a person cancelled {tasks} by force")
+            return _Ending(ProofOfEnd.CANCEL, f"killed by its supervisor: a person cancelled {tasks} by force")
         if child.cut_off_s is not None:
             return _Ending(
-                Kind.KILLED,
+                ProofOfEnd.KILLED,
                 f"killed by its supervisor: for {child.cut_off_s:.0f} s it had reached no store that its supervisor "
                 "did reach; a handler may have closed its descriptors, or set a limit for its process (setrlimit)",
             )
         if self._signals > 1:
             how = signal_of(status) or f"exit status {status}"
-            return _Ending(Kind.SHUTDOWN, f"ended at once by the second signal ({how})", is_ours=True)
+            return _Ending(ProofOfEnd.SHUTDOWN, f"ended at once by the second signal ({how})", is_ours=True)
         if self._signals and status == EXIT_GRACE_EXCEEDED:
             text = f"exit status {status}: what it ran did not end within the grace at shutdown"
-            return _Ending(Kind.SHUTDOWN, text, is_ours=True)
+            return _Ending(ProofOfEnd.SHUTDOWN, text, is_ours=True)
         if self._signals and status == -signal.SIGTERM:
-            return _Ending(Kind.SHUTDOWN, "ended by SIGTERM before it was ready to drain", is_ours=True)
+            return _Ending(ProofOfEnd.SHUTDOWN, "ended by SIGTERM before it was ready to drain", is_ours=True)
         if status == EXIT_LEASE_LOST:
-            return _Ending(Kind.LEASE, f"exit status {status}: it had lost its lease", is_ours=True)
+            return _Ending(ProofOfEnd.LEASE, f"exit status {status}: it had lost its lease", is_ours=True)
         if left.has_left and status > 0:
-            return _Ending(Kind.KILLED, f"exit status {status}: it could not start or serve; its log says why")
+            return _Ending(ProofOfEnd.KILLED, f"exit status {status}: it could not start or serve; its log says why")
         text, unknown = how_it_ended(status, left.oom, started=sum(not one.is_ended for one in left.started))
         culprits = [one.task_id for one in left.started if one.thread == left.found.fault and not one.is_ended]
         if culprits:
-            return _Ending(Kind.KILLED, f"{text}, in the thread that ran {' and '.join(culprits[:3])}")
-        return _Ending(Kind.KILLED, text, unknown)
+            return _Ending(ProofOfEnd.KILLED, f"{text}, in the thread that ran {' and '.join(culprits[:3])}")
+        return _Ending(ProofOfEnd.KILLED, text, unknown)
 
     def _evidence(self, child: Child, left: _Remains, ending: _Ending, now: float) -> Evidence:
         """What is told to the ledger: who had started, who exceeded its limit, and the facts."""
-        is_killed = ending.kind is Kind.KILLED
-        facts = Facts(
+        is_killed = ending.kind is ProofOfEnd.KILLED
+        facts = DeathFacts(
             exit_status=left.status if left.status >= 0 else None,
             signal=signal_of(left.status),
             oom=left.oom if is_killed and left.status == -signal.SIGKILL else None,
@@ -487,14 +495,14 @@ class Supervisor:
                 self._unscheduled.pop(0)
             self._condemned = self._asked_to_kill()
             done = sweep(self.app.stores, self.app.settings)
-            self._reach.had(Way.SWEEP)
+            self._reach.had(Reached.SWEEP)
             if done.changes:
                 log.info("sweep.done", extra={"changes": done.changes})
         except LedgerReplaced as error:
             log.error("supervisor.ledger_replaced: %s", error)
             self._is_ledger_gone = True
         except (Unavailable, OSError) as error:  # of this machine too: no descriptor is left, for one
-            self._reach.missed(Way.SWEEP)
+            self._reach.missed(Reached.SWEEP)
             log.warning("sweep.waits: %s", error)
         except Exception:
             log.exception("sweep.failed")

@@ -34,7 +34,7 @@ EXIT_BROKEN: Final = 70
 _FAULTS: Final = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL")
 
 
-class Kind(StrEnum):
+class ProofOfEnd(StrEnum):
     """How it is known that an incarnation has ended."""
 
     KILLED = "killed"
@@ -105,7 +105,7 @@ class Ran(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 class Certificate(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """How one incarnation ended, what it was doing, and who was charged. What is absent is not known."""
 
-    kind: Kind
+    kind: ProofOfEnd
     cause: str
     host: str | None = None
     pid: int | None = None
@@ -130,7 +130,7 @@ class Certificate(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class DeathFacts:
     """What a supervisor knows of its dead child beyond the cause. All of it may be absent."""
 
     exit_status: int | None = None
@@ -147,24 +147,24 @@ class Facts:
     unknown: tuple[str, ...] = ()
 
 
-NO_FACTS: Final = Facts()
+NO_FACTS: Final = DeathFacts()
 STARTED_UNKNOWN: Final = "which of its claims had started: all count as started"
 
 
-def unknown_of(kind: Kind) -> tuple[str, ...]:
+def unknown_of(kind: ProofOfEnd) -> tuple[str, ...]:
     """What nobody can know about an ending of this kind."""
     match kind:
-        case Kind.KILLED | Kind.HARD_LIMIT | Kind.CANCEL | Kind.SHUTDOWN:
+        case ProofOfEnd.KILLED | ProofOfEnd.HARD_LIMIT | ProofOfEnd.CANCEL | ProofOfEnd.SHUTDOWN:
             return ()
-        case Kind.GONE:
+        case ProofOfEnd.GONE:
             return ("how it ended: nobody waited for it",)
-        case Kind.LEASE:
+        case ProofOfEnd.LEASE:
             return ("whether it died, was paused, or was cut off: nobody saw it",)
-        case Kind.REDIS_LOSS:
+        case ProofOfEnd.REDIS_LOSS:
             return ("whether it died before or after the loss: nobody saw it",)
-        case Kind.ORPHAN:
+        case ProofOfEnd.ORPHAN:
             return ("how its worker ended: see the certificate of that one, if it has one",)
-        case Kind.FORGOTTEN:
+        case ProofOfEnd.FORGOTTEN:
             return ("whether it had ended, in what the ledger or its worker has forgotten",)
         case _:
             assert_never(kind)

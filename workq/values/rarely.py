@@ -14,7 +14,7 @@ PACE: Final = 100.0
 PAUSE_MAX_S: Final = 600.0
 
 
-class Rarely:
+class Throttle:
     """When one kind of look may be made again. Thread-safe: at worst it is made once more."""
 
     __slots__ = ("_clock", "_next_at", "_was_slow")

@@ -27,13 +27,13 @@ from workq.values.loops import watch
 LOOP_LOOKS = 5
 """At this look, the limit does not wait for the top of a loop any longer."""
 _NO_LIMIT: AbstractContextManager[object] = nullcontext()
-_of_thread: dict[int, Limit] = {}
+_of_thread: dict[int, SoftDeadline] = {}
 """The limit of what each thread runs now, where it has one."""
-_at_loop: set[Limit] = set()
+_at_loop: set[SoftDeadline] = set()
 """The limits that their threads raise at the top of a loop."""
 
 
-class Limit:
+class SoftDeadline:
     """The soft limit of one attempt, made and used by the thread that runs it; another one calls `exceed`.
 
     What was raised is not taken back by raising nothing: CPython 3.11 does not forget that something was raised until

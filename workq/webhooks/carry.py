@@ -29,7 +29,7 @@ from workq.values.task import Claim, Dead, Delivered, Done, Failed, Sent
 from workq.webhooks import backoff
 from workq.webhooks.post import TIMEOUTS, Answer, ErrorClass, Sender
 from workq.webhooks.signing import signed
-from workq.webhooks.target import Policy
+from workq.webhooks.target import TargetPolicy
 from workq.webhooks.values import Cause, EndpointState, OnGone, Parcel
 from workq.webhooks.vault import Vault
 
@@ -118,10 +118,10 @@ class Carrier:
         read: Read,
         *,
         vault: Vault,
-        policy: Policy,
+        policy: TargetPolicy,
         throttled_min_s: float = backoff.THROTTLED_MIN_S,
         rng: Random | None = None,
-        make: Callable[[Policy], Sender] = Sender,
+        make: Callable[[TargetPolicy], Sender] = Sender,
     ) -> None:
         """`read`: the ledger's `parcels`. `throttled_min_s`: see `backoff.wait_s`. `make`: for tests."""
         self._read = read

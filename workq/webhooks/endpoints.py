@@ -16,7 +16,7 @@ from workq.values.incarnation import this_person
 from workq.values.names import check_delay_s
 from workq.webhooks.backoff import check_steps
 from workq.webhooks.signing import check_secret, new_secret
-from workq.webhooks.target import Policy, check_header_alias, check_headers, checked
+from workq.webhooks.target import TargetPolicy, check_header_alias, check_headers, checked
 from workq.webhooks.values import (
     CONCURRENCY,
     DeliveryState,
@@ -86,7 +86,7 @@ class Endpoints:
         self._app = app
         settings = app.settings
         self.vault = Vault(settings.secret_key)
-        self.policy = Policy.of(
+        self.policy = TargetPolicy.of(
             settings.webhook_allow, settings.webhook_ports, settings.webhook_schemes, settings.webhook_proxy
         )
 

@@ -9,7 +9,7 @@ from typing import Final
 from workq.values import codec
 from workq.webhooks.post import Answer, ErrorClass, Sender
 from workq.webhooks.signing import signed
-from workq.webhooks.target import Policy
+from workq.webhooks.target import TargetPolicy
 
 EVENT_TYPE: Final = "workq.ping"
 _ADVICE: Final = {
@@ -53,7 +53,7 @@ class Ping:
         return None if self.answer.error_class is None else _ADVICE[self.answer.error_class]
 
 
-async def ping(url: str, *, secret: str, policy: Policy, total_s: float) -> Ping:
+async def ping(url: str, *, secret: str, policy: TargetPolicy, total_s: float) -> Ping:
     """Send one `workq.ping`. Nothing is recorded."""
     now = datetime.now(UTC)
     body = codec.encode({"type": EVENT_TYPE, "timestamp": now.isoformat(), "data": {}}, path="body").encode()

@@ -34,7 +34,7 @@ from workq.webhooks.answer_limits import ANSWER_MAX_BYTES, LimitedAnswers, TooMu
 from workq.webhooks.deadline import Deadline
 from workq.webhooks.guard import Blocked, Guard, Lookup, Trace, tracing
 from workq.webhooks.proxy import Proxy
-from workq.webhooks.target import Policy, Target, checked
+from workq.webhooks.target import Target, TargetPolicy, checked
 
 CONNECT_S: Final = 5.0
 TOTAL_S: Final = 20.0
@@ -131,7 +131,7 @@ class Sender:
 
     def __init__(
         self,
-        policy: Policy,
+        policy: TargetPolicy,
         *,
         connect_s: float = CONNECT_S,
         total_s: float = TOTAL_S,

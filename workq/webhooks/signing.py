@@ -27,13 +27,13 @@ SIGNERS_MAX: Final = 1_000
 """So many secrets are kept decoded."""
 
 
-class _Items(Protocol):
+class _HeaderItems(Protocol):
     """Headers as most frameworks have them."""
 
     def items(self) -> Iterable[tuple[Any, Any]]: ...
 
 
-Headers = _Items | Iterable[tuple[Any, Any]]
+Headers = _HeaderItems | Iterable[tuple[Any, Any]]
 """A mapping, or pairs; of text, or of bytes as ASGI has them. How they are written does not matter."""
 
 

@@ -34,7 +34,7 @@ _OURS: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class TargetPolicy:
     """Where webhooks may go: addresses, ports, schemes; and through which proxy, if there is one."""
 
     allowed: Allowed
@@ -43,9 +43,11 @@ class Policy:
     proxy: Proxy | None = None
 
     @staticmethod
-    def of(allow: str = "external", ports: str = "", schemes: str = "http,https", proxy: str | None = None) -> Policy:
+    def of(
+        allow: str = "external", ports: str = "", schemes: str = "http,https", proxy: str | None = None
+    ) -> TargetPolicy:
         """The same, of settings that were checked."""
-        return Policy(
+        return TargetPolicy(
             Allowed.of(allow),
             Ports.of(ports),
             tuple(part.strip() for part in schemes.split(",")),
@@ -63,7 +65,7 @@ class Target:
     port: int
 
 
-def checked(url: object, policy: Policy) -> Target:
+def checked(url: object, policy: TargetPolicy) -> Target:
     """The parts of a URL that a webhook may go to.
 
     Raises:
@@ -103,7 +105,7 @@ def checked(url: object, policy: Policy) -> Target:
     return Target(url, parts.scheme, host, port)
 
 
-def _check_host(host: str, netloc: str, policy: Policy) -> None:
+def _check_host(host: str, netloc: str, policy: TargetPolicy) -> None:
     address = literal(host)
     if netloc.startswith("[") != isinstance(address, IPv6Address):
         raise ConfigError("URL: only an IPv6 address stands in brackets, and it has to")

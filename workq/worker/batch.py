@@ -27,7 +27,7 @@ from workq.handlers.answer import NotRun
 from workq.handlers.handler import Handler
 from workq.handlers.said import describe
 from workq.jobs.recorded import Recorded
-from workq.jobs.verdict import Answered, Raised, Steps, Worked, WrongVerdict, bisected, read
+from workq.jobs.verdict import Answered, ChunkOutcome, Raised, Steps, WrongVerdict, bisected, read
 from workq.values import codec
 from workq.values.opaque import is_a
 from workq.values.task import Claim, Dead, Done, Outcome
@@ -52,12 +52,12 @@ class Together:
         self._handler = handler
         self._said: dict[int, BaseException] = {}
         """By place: what the handler has raised for a whole list, or what was wrong with its answer."""
-        self._told = Worked()
+        self._told = ChunkOutcome()
         """By place: whom the handler has named in its answers."""
         self._answers: list[Answered | Raised] = []
         self._steps = self._begun()
         self._part: range | None = next(self._steps)
-        self._found = Worked()
+        self._found = ChunkOutcome()
         """By place: whose fault it was, as halving has found it."""
 
     @property

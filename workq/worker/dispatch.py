@@ -28,9 +28,9 @@ from workq.logs.seldom import Seldom
 from workq.values.task import Claim, HandedBack, Outcome
 from workq.webhooks.values import BEYOND_SUSPICION
 from workq.worker.attempt import prepare
-from workq.worker.holds import Held
-from workq.worker.lease import Heart
-from workq.worker.linger import Group, Member
+from workq.worker.holds import Holds
+from workq.worker.lease import LeaseKeeper
+from workq.worker.linger import FillingBatch, Member
 from workq.worker.pool import Pool
 
 SUSPECTS_TOGETHER_S = 5.0
@@ -45,7 +45,7 @@ UNKNOWN_EVERY_S = 60.0
 log = logging.getLogger("workq.dispatch")
 
 
-class Dispatch:
+class Dispatcher:
     """What one incarnation has claimed and not yet given to its pool."""
 
     def __init__(
@@ -53,8 +53,8 @@ class Dispatch:
         *,
         queues: Sequence[str],
         registry: Registry,
-        heart: Heart,
-        held: Held,
+        heart: LeaseKeeper,
+        held: Holds,
         pool: Pool,
         rng: random.Random,
         seldom: Seldom,
@@ -215,7 +215,7 @@ class Dispatch:
             self._pool.pace.weigh(len(claim.payload))
             member = Member(claim, arguments["a"][0], start_by)
             if is_alone:
-                self._pool.take_together(Group(handler, [member], self._clock()))
+                self._pool.take_together(FillingBatch(handler, [member], self._clock()))
             else:
                 self._linger.add(handler.batch, handler, member)
         else:

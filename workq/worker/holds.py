@@ -1,6 +1,6 @@
-"""Held: what this process holds in the in-flight store, and which claims are its own until they are settled.
+"""Holds: what this process holds in the in-flight store, and which claims are its own until they are settled.
 
-Custody takes a hold, the beat asserts it, a release drops it.
+The fetch takes a hold, the beat asserts it, a release drops it.
 
 Nothing is released while a beat is being written, or the beat would write again what was just released. A release
 that failed is made up for by the next one, or by the next beat; if this process dies before, its reaping does it.
@@ -31,7 +31,7 @@ from workq.inflight import Beat, Entry, InFlight
 from workq.ledger import Unpublished
 from workq.stores import Stores
 from workq.values.failpoints import reach
-from workq.values.rarely import Rarely
+from workq.values.rarely import Throttle
 from workq.values.task import Claim
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ log = logging.getLogger("workq.held")
 UNRELEASED_MAX = 10_000
 
 
-class _Call:
+class _ClaimCall:
     """One call that claims. It is among the calls that are open as long as its block lasts; thread-safe."""
 
     __slots__ = ("_open",)
@@ -58,7 +58,7 @@ class _Call:
         self._open.discard(self)
 
 
-class Held:
+class Holds:
     """The entries of one incarnation. Thread-safe."""
 
     def __init__(self, inflight: InFlight, ledger: Ledger, *, by: str, clock: Callable[[], float]) -> None:
@@ -71,7 +71,7 @@ class Held:
         """By task: the token of its newest claim by this process, from the ledger's answer to its settlement."""
         self._calls: set[object] = set()
         """Claims that the ledger has been asked for, and has not answered yet."""
-        self._rarely = Rarely(clock)
+        self._rarely = Throttle(clock)
         self._forgotten: frozenset[tuple[str, str]] = frozenset()
         """(task id, token) that runs here by the ledger, and that was unknown at the last look."""
         self._calls_then: frozenset[object] = frozenset()
@@ -93,7 +93,7 @@ class Held:
 
     def claiming(self) -> AbstractContextManager[None]:
         """Around each call that claims, up to `claimed` with its answer."""
-        return _Call(self._calls)
+        return _ClaimCall(self._calls)
 
     def claimed(self, claims: Sequence[Claim]) -> None:
         """The ledger has granted these to this process; of what is held, attempts and queues are known now."""
@@ -169,7 +169,7 @@ class Held:
             return self._inflight.release(strays, by=self._by) if strays else 0
 
 
-class ClaimsHeld(Held):
+class ClaimsAsHolds(Holds):
     """Of a process that claims straight from the hints (one_database.py): a claim is the hold, and ends by itself."""
 
     def claimed(self, claims: Sequence[Claim]) -> None:
@@ -189,7 +189,7 @@ class ClaimsHeld(Held):
         return 0
 
 
-def held_for(stores: Stores, *, by: str, clock: Callable[[], float] = time.monotonic) -> Held:
+def held_for(stores: Stores, *, by: str, clock: Callable[[], float] = time.monotonic) -> Holds:
     """What an incarnation holds, as its stores tell it."""
-    kind = Held if stores.direct is None else ClaimsHeld
+    kind = Holds if stores.direct is None else ClaimsAsHolds
     return kind(stores.inflight, stores.ledger, by=by, clock=clock)

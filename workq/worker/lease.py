@@ -22,7 +22,7 @@ from workq.ledger import Unpublished
 from workq.stores import Stores
 from workq.values.failpoints import reach
 from workq.values.incarnation import Incarnation
-from workq.worker.holds import Held
+from workq.worker.holds import Holds
 
 log = logging.getLogger("workq.beat")
 
@@ -30,13 +30,13 @@ TRUST = 0.8
 """The part of a lease within which this process trusts it."""
 
 
-class Heart:
+class LeaseKeeper:
     """The lease of one incarnation. One step a call; the caller decides when."""
 
     def __init__(
         self,
         stores: Stores,
-        held: Held,
+        held: Holds,
         *,
         me: Incarnation,
         times: Times,

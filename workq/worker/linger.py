@@ -28,7 +28,7 @@ class Member:
 
 
 @dataclass(slots=True)
-class Group:
+class FillingBatch:
     """Tasks of one handler, to be run together at `due_at` at the latest."""
 
     handler: Handler[..., Any]
@@ -47,8 +47,8 @@ class Linger:
         self.is_used = False
         self._most = most
         self._clock = clock
-        self._open: dict[str, Group] = {}
-        self._full: list[Group] = []
+        self._open: dict[str, FillingBatch] = {}
+        self._full: list[FillingBatch] = []
         self._joined = self._in_a_row = 0
         """How many have come since the last `came`; and until then, without any other task among them."""
 
@@ -57,7 +57,7 @@ class Linger:
         now = self._clock()
         group = self._open.get(handler.name)
         if group is None:
-            group = self._open[handler.name] = Group(handler, [], now + batch.linger_s)
+            group = self._open[handler.name] = FillingBatch(handler, [], now + batch.linger_s)
         group.members.append(member)
         if member.start_by is not None:
             group.due_at = min(group.due_at, (now + member.start_by) / 2)
@@ -76,7 +76,7 @@ class Linger:
         self._in_a_row = self._in_a_row + self._joined if self._joined == claims else 0
         self._joined = 0
 
-    def ready(self, *, is_all: bool = False) -> list[Group]:
+    def ready(self, *, is_all: bool = False) -> list[FillingBatch]:
         """Those who wait no longer, in the order in which they are due; `is_all`: nobody does."""
         is_all = is_all or self.count >= self._most
         now = self._clock()

@@ -38,11 +38,11 @@ from workq.handlers.said import describe, tell
 from workq.jobs.values import Bookmark, NewStep, Stepped
 from workq.values.failpoints import reach
 from workq.values.task import Claim, HandedBack, NewSubtask, Outcome, Settlement, State
-from workq.values.time_limit import Limit, whole
+from workq.values.time_limit import SoftDeadline, whole
 from workq.worker.attempt import raised, returned, run_async, run_sync
 from workq.worker.batch import Together, call, call_async
 from workq.worker.crash_board import Board
-from workq.worker.linger import Group, Linger
+from workq.worker.linger import FillingBatch, Linger
 from workq.worker.loop import is_whole, new_event_loop, wait_for
 from workq.worker.pace import Pace
 
@@ -72,7 +72,7 @@ class Attempt:
     line: int
     handler: Handler[..., Any] | None = None
     arguments: Any = None
-    limit: Limit | None = None
+    limit: SoftDeadline | None = None
     start_by: float | None = None
     """It has a slot in a rate, which ends then."""
     is_started: bool = False
@@ -195,7 +195,7 @@ class Pool:
         else:
             self.dispatch(attempt)
 
-    def take_together(self, group: Group) -> None:
+    def take_together(self, group: FillingBatch) -> None:
         """Take claims that share one call, and run them."""
         first, *others = [
             Attempt(one.claim, self._lines.popleft(), group.handler, one.item, start_by=one.start_by)
@@ -430,7 +430,7 @@ class Pool:
             self.finish(attempt, HandedBack())
             return
         began = self.begin(attempt)
-        limit = Limit(began + handler.time_limit_s) if handler.time_limit_s is not None else None
+        limit = SoftDeadline(began + handler.time_limit_s) if handler.time_limit_s is not None else None
         outcome: Outcome
         try:
             if limit is not None:
@@ -472,7 +472,7 @@ class Pool:
             return
         began = self.begin_together(company)
         together = Together([one.claim for one in company], [one.arguments for one in company], handler)
-        limit = Limit(began + handler.time_limit_s) if handler.time_limit_s is not None else None
+        limit = SoftDeadline(began + handler.time_limit_s) if handler.time_limit_s is not None else None
         try:
             if limit is not None:
                 first.limit = limit

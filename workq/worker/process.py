@@ -45,9 +45,9 @@ from workq.values.lane import all_of
 from workq.worker.crash_board import Board
 from workq.worker.fetch.intake import Intake, Parts
 from workq.worker.fetch.prefetch import Prefetch
-from workq.worker.fetch.three_stores import Custody
+from workq.worker.fetch.three_stores import ThreeStores
 from workq.worker.holds import held_for
-from workq.worker.lease import Heart
+from workq.worker.lease import LeaseKeeper
 from workq.worker.pool import Pool
 from workq.worker.readiness import wait_until_ready
 from workq.worker.settle import Settler
@@ -111,7 +111,7 @@ class Worker:
         self._beating = threading.Thread(target=self._keep_beating, name="workq-beat", daemon=True)
         self._held = held_for(self.stores, by=self.me.id)
         self._intake: Intake | None = None
-        self._heart = Heart(
+        self._heart = LeaseKeeper(
             self.stores, self._held, me=self.me, times=self.times, offer=self.relay.offer, on_reached=board.reached
         )
         self._pool = Pool(
@@ -261,12 +261,12 @@ def take_in(parts: Parts) -> tuple[Consumer, Intake]:
     stores = parts.stores
     if stores.direct is not None:
         from workq.broker.direct import DirectConsumer
-        from workq.worker.fetch.one_database import Direct
+        from workq.worker.fetch.one_database import OneDatabase
 
         direct = DirectConsumer(stores.direct, stores.ledger, parts.queues, name=parts.me)
-        return direct, Direct(parts, direct)
+        return direct, OneDatabase(parts, direct)
     consumer = stores.broker.consumer(parts.queues, name=parts.me, prefetch=Prefetch(parts.pool.threads).least)
-    return consumer, Custody(parts, consumer)
+    return consumer, ThreeStores(parts, consumer)
 
 
 def _end_broken() -> None:

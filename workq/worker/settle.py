@@ -42,7 +42,7 @@ from workq.values.task import (
     Unhandled,
     Worked,
 )
-from workq.worker.holds import Held
+from workq.worker.holds import Holds
 
 log = logging.getLogger("workq.settle")
 
@@ -85,7 +85,7 @@ class Settler:
         self,
         stores: Stores,
         relay: Relay,
-        held: Held,
+        held: Holds,
         *,
         by: str,
         taker: Callable[[], Taker | None],

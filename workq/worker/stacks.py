@@ -34,7 +34,7 @@ _THREAD = re.compile(r"^(Current thread|Thread) 0x([0-9a-f]+)\b")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DumpedStacks:
     """The stacks in the file: by thread, each with the innermost call first. `fault` is the thread that crashed."""
 
     threads: dict[int, str] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class Stacks:
             still = still + 1 if self._asked_at < last == size else 0
         return size > self._asked_at
 
-    def read(self) -> Found:
+    def read(self) -> DumpedStacks:
         """What was written so far: of each thread the newest."""
         text = os.pread(self._file.fileno(), _READ_MAX, max(0, self._size() - _READ_MAX)).decode("utf-8", "replace")
         return parse(text)
@@ -107,7 +107,7 @@ class Stacks:
         return os.fstat(self._file.fileno()).st_size
 
 
-def parse(text: str) -> Found:
+def parse(text: str) -> DumpedStacks:
     """Stacks as `faulthandler` writes them."""
     threads: dict[int, str] = {}
     fault = None
@@ -128,4 +128,4 @@ def parse(text: str) -> Found:
             threads[ident] = "\n".join(lines)
         else:
             lines = None
-    return Found(threads, fault)
+    return DumpedStacks(threads, fault)

@@ -10,7 +10,7 @@ from tests.contract.ledger.steps import Steps
 from workq.ledger import Evidence
 from workq.ledger.database import Database
 from workq.ledger.sql import Ledger
-from workq.values.certificate import Certificate, Charge, Facts, Kind, OutOfMemory, Ran
+from workq.values.certificate import Certificate, Charge, DeathFacts, OutOfMemory, ProofOfEnd, Ran
 from workq.values.incarnation import Incarnation
 from workq.values.task import Claim
 
@@ -22,7 +22,7 @@ class CertificatesContract(Steps):
         ran, waited = self.run_one(ledger, worker, name="shop.resize"), self.run_one(ledger, worker)
         ledger.beat(worker.id, memory_bytes=300 << 20)
         clock.forward(7.0)
-        facts = Facts(
+        facts = DeathFacts(
             signal="SIGKILL",
             oom=OutOfMemory(1, 1, 512 << 20),
             memory_bytes=500 << 20,
@@ -33,7 +33,7 @@ class CertificatesContract(Steps):
             unknown=("who was meant",),
         )
 
-        ledger.reap(worker.id, Evidence("out of memory", {ran.task_id: 1}, kind=Kind.KILLED, facts=facts))
+        ledger.reap(worker.id, Evidence("out of memory", {ran.task_id: 1}, kind=ProofOfEnd.KILLED, facts=facts))
 
         [row] = ledger.workers(live_only=False)
         assert row.certificate is not None
@@ -41,7 +41,7 @@ class CertificatesContract(Steps):
         assert beat_age_s is not None
         assert 7.0 <= beat_age_s < 7.0 + LONG_S
         assert row.certificate == Certificate(
-            kind=Kind.KILLED,
+            kind=ProofOfEnd.KILLED,
             cause="out of memory",
             host="host",
             pid=4711,
@@ -78,14 +78,14 @@ class CertificatesContract(Steps):
     @pytest.mark.parametrize(
         ("kind", "unknown"),
         [
-            (Kind.LEASE, "whether it died, was paused, or was cut off"),
-            (Kind.GONE, "how it ended"),
-            (Kind.REDIS_LOSS, "whether it died before or after the loss"),
+            (ProofOfEnd.LEASE, "whether it died, was paused, or was cut off"),
+            (ProofOfEnd.GONE, "how it ended"),
+            (ProofOfEnd.REDIS_LOSS, "whether it died before or after the loss"),
         ],
         ids=["lease", "gone", "redis_loss"],
     )
     def test_a_death_that_nobody_saw_says_what_is_not_known(
-        self, ledger: Ledger, worker: Incarnation, claimed: Claim, kind: Kind, unknown: str
+        self, ledger: Ledger, worker: Incarnation, claimed: Claim, kind: ProofOfEnd, unknown: str
     ) -> None:
         ledger.reap(worker.id, Evidence("nobody is there", kind=kind))
 

@@ -17,7 +17,7 @@ from workq.values.task import Dead, Delivered, Done, Settlement, State
 from workq.webhooks.backoff import JITTER, STEPS_S
 from workq.webhooks.carry import Carrier
 from workq.webhooks.post import Answer, ErrorClass
-from workq.webhooks.target import Policy
+from workq.webhooks.target import TargetPolicy
 from workq.webhooks.values import (
     Cause,
     DeliveryState,
@@ -82,7 +82,7 @@ class DeliveringContract(WebhookSteps):
     ) -> None:
         self.endpoint(ledger)
         [one] = self.send(ledger)
-        carrier = Carrier(ledger.parcels, vault=Vault(), policy=Policy.of(), rng=Random(7))
+        carrier = Carrier(ledger.parcels, vault=Vault(), policy=TargetPolicy.of(), rng=Random(7))
         answer = Answer(500, ErrorClass.SERVER_ERROR, "500", 3.0)
 
         def fail() -> Any:

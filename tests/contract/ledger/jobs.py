@@ -697,7 +697,7 @@ class JobsContract(JobSteps):
         def resume() -> None:
             hints.extend(hint.task_id for hint in ledger.resume_job(job.id, **WHO)[1])
 
-        def resumed_first(*arguments: Any) -> list[gates.Asking]:
+        def resumed_first(*arguments: Any) -> list[gates.StartCandidate]:
             resuming.start()
             resuming.join(timeout=0.5)  # on SQLite it waits for this transaction
             return hold_back(*arguments)

@@ -345,7 +345,7 @@ class LimitsContract(Steps):
         admit = permits.admit
 
         def but_for(gone: str) -> Any:
-            def admitted(tx: Connection, database: Database, key: str, **more: Any) -> permits.Turns:
+            def admitted(tx: Connection, database: Database, key: str, **more: Any) -> permits.NextPermits:
                 if key == gone:
                     raise LedgerUnavailable("it went away")
                 return admit(tx, database, key, **more)

@@ -13,7 +13,7 @@ from workq.errors import NotFound, Refused
 from workq.ledger import CancelAnswer, Evidence, Settled, Unpublished
 from workq.ledger.database import Database
 from workq.ledger.sql import Ledger
-from workq.values.certificate import Kind
+from workq.values.certificate import ProofOfEnd
 from workq.values.incarnation import Incarnation
 from workq.values.task import Claim, Done, Failed, State
 
@@ -50,7 +50,9 @@ class PeopleContract(Steps):
 
         answers = [ledger.cancel(claimed.task_id, who="ada", why="by force", kills=True) for _ in range(2)]
         condemned = ledger.kills([worker.id, "another"]), ledger.kills(["another"]), ledger.kills([])
-        ledger.reap(worker.id, Evidence("by force", failed={claimed.task_id: ("by force", 0.0)}, kind=Kind.CANCEL))
+        ledger.reap(
+            worker.id, Evidence("by force", failed={claimed.task_id: ("by force", 0.0)}, kind=ProofOfEnd.CANCEL)
+        )
 
         assert answers == [CancelAnswer.REQUESTED] * 2
         assert condemned == ({claimed.task_id: 1}, {}, {})

@@ -8,7 +8,7 @@ from tests.contract.given import Clock, new
 from tests.contract.ledger.steps import Steps
 from workq.ledger import Evidence
 from workq.ledger.sql import Ledger
-from workq.values.certificate import Facts, Kind
+from workq.values.certificate import DeathFacts, ProofOfEnd
 from workq.values.incarnation import Incarnation
 from workq.values.task import Claim, OnCrash, State
 
@@ -27,7 +27,7 @@ class RecoveryContract(Steps):
             "of another's limit": Evidence("hard limit", started=started, failed=neighbour),
             "of another's memory": Evidence("out of memory", started=started, is_bystander=True),
             "at shutdown": Evidence(
-                "the grace was over", started={}, kind=Kind.SHUTDOWN, facts=Facts(ran_s={claim.task_id: 0.5})
+                "the grace was over", started={}, kind=ProofOfEnd.SHUTDOWN, facts=DeathFacts(ran_s={claim.task_id: 0.5})
             ),
         }
 

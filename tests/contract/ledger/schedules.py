@@ -18,13 +18,13 @@ from workq.ledger import NewSchedule, Prunes, ScheduleRow
 from workq.ledger.database import Database
 from workq.ledger.sql import Ledger
 from workq.schedules import tick
-from workq.schedules.timetable import Missed, Timetable
+from workq.schedules.timetable import MissedTicks, Timetable
 from workq.stores import Stores
 from workq.values.task import NewTask, OnCrash, State
 
 WHO = "eve@host"
 DAY_S = 86400.0
-NIGHTLY = NewSchedule("nightly", Timetable.cron("0 3 * * *"), Missed.ONCE, "index", "default", ARGUMENTS, 5, 3)
+NIGHTLY = NewSchedule("nightly", Timetable.cron("0 3 * * *"), MissedTicks.ONCE, "index", "default", ARGUMENTS, 5, 3)
 EVERY = replace(NIGHTLY, name="every", timetable=Timetable.every(60.0))
 
 
@@ -65,7 +65,12 @@ class SchedulesContract(Steps):
 
         assert row.next_at is not None
         assert (row.next_at - row.now).total_seconds() == pytest.approx(60.0, abs=30.0)
-        assert (row.timetable, row.missed, row.payload, row.last_at) == (EVERY.timetable, Missed.ONCE, ARGUMENTS, None)
+        assert (row.timetable, row.missed, row.payload, row.last_at) == (
+            EVERY.timetable,
+            MissedTicks.ONCE,
+            ARGUMENTS,
+            None,
+        )
         assert row.on_crash is OnCrash.AGAIN
         assert early == []
         assert [one.name for one in due] == ["every"]
@@ -74,12 +79,12 @@ class SchedulesContract(Steps):
         ledger.schedule(EVERY)
         before = self.standing(ledger, "every").next_at
 
-        assert ledger.schedule(replace(EVERY, queue="mail", missed=Missed.ALL, on_crash=OnCrash.ASK))
+        assert ledger.schedule(replace(EVERY, queue="mail", missed=MissedTicks.ALL, on_crash=OnCrash.ASK))
         changed = self.standing(ledger, "every")
         assert ledger.schedule(replace(EVERY, timetable=Timetable.every(HOUR_S)))
         moved = self.standing(ledger, "every")
 
-        assert (changed.next_at, changed.queue, changed.missed) == (before, "mail", Missed.ALL)
+        assert (changed.next_at, changed.queue, changed.missed) == (before, "mail", MissedTicks.ALL)
         assert changed.on_crash is OnCrash.ASK
         assert before is not None
         assert moved.next_at is not None
@@ -159,7 +164,7 @@ class SchedulesContract(Steps):
         settings = Settings()
         rng = random.Random(month)
         clock.forward((changes_at - timedelta(hours=3) - ledger.clock()).total_seconds())
-        nightly = replace(NIGHTLY, timetable=Timetable.cron("30 2 * * *", "Europe/Berlin"), missed=Missed.ALL)
+        nightly = replace(NIGHTLY, timetable=Timetable.cron("30 2 * * *", "Europe/Berlin"), missed=MissedTicks.ALL)
         quarters = replace(nightly, name="quarters", timetable=Timetable.cron("*/15 * * * *", "Europe/Berlin"))
         first = {}
         for one in (nightly, quarters):

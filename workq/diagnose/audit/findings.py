@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from workq.diagnose.where import Kind, Place
+from workq.diagnose.where import Misplacement, Place
 from workq.ledger import Fence
 
 IDS_AT_ONCE = 500
@@ -25,7 +25,7 @@ class Way(StrEnum):
 class Finding:
     """One thing that is wrong. `fence` says where the task stood; a hint or hold without a task has none."""
 
-    kind: Kind
+    kind: Misplacement
     task: str
     queue: str
     proof: str
@@ -58,7 +58,7 @@ class Audited:
         """Every task is in exactly one place, and that is proved."""
         return not self.findings and not self.unproven
 
-    def count(self, kind: Kind) -> int:
+    def count(self, kind: Misplacement) -> int:
         """How many findings are of this kind."""
         return sum(finding.kind is kind for finding in self.findings)
 
@@ -67,5 +67,5 @@ class Audited:
 class Repaired:
     """What a repair did, by kind. `left` counts what had moved meanwhile, what mends itself, and what is harmless."""
 
-    done: Mapping[Kind, int]
+    done: Mapping[Misplacement, int]
     left: int

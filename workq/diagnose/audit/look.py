@@ -14,7 +14,7 @@ from workq.config import Settings
 from workq.diagnose.audit.findings import IDS_AT_ONCE, Audited, Finding
 from workq.diagnose.audit.queues import Queues
 from workq.diagnose.doctor import Bounds
-from workq.diagnose.where import Facts, Kind, Line, Place, Stand, stand_of
+from workq.diagnose.where import HolderFacts, Misplacement, Place, QueueHints, Stand, stand_of
 from workq.inflight import Hold
 from workq.ledger import Look, OpenTask
 from workq.stores import Stores
@@ -42,7 +42,7 @@ JOBS_S = 86400.0
 class _Suspicion:
     """What looked wrong at the first look: a task as it stood, a hold, or the hint of a task that nobody knows."""
 
-    kind: Kind
+    kind: Misplacement
     task_id: str
     queue: str
     stand: Stand
@@ -52,13 +52,13 @@ class _Suspicion:
     @property
     def is_of_holds(self) -> bool:
         """Whether a live worker could write, or drop, a hold and end the suspicion."""
-        is_held_twin = self.kind is Kind.TWIN and self.stand.place is not Place.BROKER
+        is_held_twin = self.kind is Misplacement.TWIN and self.stand.place is not Place.BROKER
         return self.stand.is_unheld or self.hold is not None or is_held_twin
 
     @property
     def is_of_hints(self) -> bool:
         """Whether what is in the queue can end the suspicion."""
-        return self.hold is None and self.kind in (Kind.LOST, Kind.GHOST, Kind.TWIN)
+        return self.hold is None and self.kind in (Misplacement.LOST, Misplacement.GHOST, Misplacement.TWIN)
 
 
 class Auditor:
@@ -113,9 +113,11 @@ class Auditor:
             if found := ledger.miscounts(job.id):
                 says = (f"{name} is {now}, and its subtasks have {right}" for name, (now, right) in found.items())
                 proof = f"of job {job.name}: {', '.join(says)}"
-                self._findings.append(Finding(Kind.MISCOUNT, job.id, job.options.queue, proof, "count it again"))
+                self._findings.append(
+                    Finding(Misplacement.MISCOUNT, job.id, job.options.queue, proof, "count it again")
+                )
 
-    def _facts(self, queues: Sequence[str]) -> Facts:
+    def _facts(self, queues: Sequence[str]) -> HolderFacts:
         """What workers hold. Asked after the broker: what was fetched meanwhile is held by then."""
         inflight, ledger = self._stores.inflight, self._stores.ledger
         epoch_age_s = inflight.epoch_age_s()
@@ -126,7 +128,7 @@ class Auditor:
         for hold in {(one.task_id, one.queue, one.worker): one for one in found}.values():
             holds[hold.task_id] = (*holds.get(hold.task_id, ()), hold)
         rows = ledger.workers()
-        return Facts(
+        return HolderFacts(
             leases=leases,
             live={row.id for row in rows},
             beat_age_s={row.id: row.beat_age_s for row in rows},
@@ -137,7 +139,7 @@ class Auditor:
 
     # -- the first look
 
-    def _look(self, lines: Mapping[str, Line], facts: Facts) -> list[_Suspicion]:
+    def _look(self, lines: Mapping[str, QueueHints], facts: HolderFacts) -> list[_Suspicion]:
         """Where every open task seems to be; answers what seems wrong."""
         suspicions: list[_Suspicion] = []
         met: set[str] = set()
@@ -183,7 +185,7 @@ class Auditor:
                     proof = (
                         f"{copies[task_id]} of the hints in queue {queue} is of a task that the ledger does not know"
                     )
-                    yield _Suspicion(Kind.GHOST, task_id, queue, Stand(None, Kind.GHOST, proof))
+                    yield _Suspicion(Misplacement.GHOST, task_id, queue, Stand(None, Misplacement.GHOST, proof))
 
     def _ghost_holds(self, holds: Iterator[Hold]) -> Iterator[_Suspicion]:
         while page := list(islice(holds, IDS_AT_ONCE)):
@@ -195,8 +197,8 @@ class Auditor:
                     continue
                 what = "a task that the ledger does not know" if look is None else f"a task that is {look.state}"
                 proof = f"{hold.worker} holds {what}, in queue {hold.queue}, for {hold.since_s:.0f} s"
-                stand = Stand(None, Kind.GHOST, proof, hold.worker)
-                yield _Suspicion(Kind.GHOST, hold.task_id, hold.queue, stand, hold=hold)
+                stand = Stand(None, Misplacement.GHOST, proof, hold.worker)
+                yield _Suspicion(Misplacement.GHOST, hold.task_id, hold.queue, stand, hold=hold)
 
     def _looks(self, task_ids: Sequence[str]) -> dict[str, Look]:
         """Where tasks stand; what is not even an id is unknown too."""
@@ -208,19 +210,19 @@ class Auditor:
 
     # -- the second look
 
-    def _gap_s(self, suspicions: Sequence[_Suspicion], facts: Facts) -> float:
+    def _gap_s(self, suspicions: Sequence[_Suspicion], facts: HolderFacts) -> float:
         """How long what is suspicious is left alone before it is looked at again."""
         times = self._times
         gap_s = APART * times.beat_s
         of_holds = any(one.is_of_holds for one in suspicions)
-        lost = [one for one in suspicions if one.kind is Kind.LOST]
+        lost = [one for one in suspicions if one.kind is Misplacement.LOST]
         if of_holds:
             gap_s = max(gap_s, APART_OF_HOLDS * times.beat_s)
         if of_holds or any(self._queues.may_be_in_hand(one.queue) for one in lost):
             gap_s = max(gap_s, times.marker_grace_s)
         if of_holds or lost:  # until live workers have written what a wipe took
             gap_s = max(gap_s, (QUIET + APART - 1.0) * times.beat_s - facts.epoch_age_s)
-        if any(one.kind is Kind.OVERDUE for one in suspicions):
+        if any(one.kind is Misplacement.OVERDUE for one in suspicions):
             gap_s = max(gap_s, 2 * times.sweep_s + times.beat_s)
         return gap_s
 
@@ -252,7 +254,11 @@ class Auditor:
         return {worker: (before_s + lease.left_s, after_s + lease.left_s) for worker, lease in leases.items()}
 
     def _look_again(
-        self, suspicions: Sequence[_Suspicion], lines: Mapping[str, Line], before: Facts, queues: Sequence[str]
+        self,
+        suspicions: Sequence[_Suspicion],
+        lines: Mapping[str, QueueHints],
+        before: HolderFacts,
+        queues: Sequence[str],
     ) -> None:
         ledger = self._stores.ledger
         again = dict(lines)
@@ -277,16 +283,16 @@ class Auditor:
         self._find(confirmed)
 
     def _is_confirmed(
-        self, one: _Suspicion, then: OpenTask, now: OpenTask, line: Line, facts: Facts, before: Facts
+        self, one: _Suspicion, then: OpenTask, now: OpenTask, line: QueueHints, facts: HolderFacts, before: HolderFacts
     ) -> bool:
         """Whether a task stands as it stood; if not, it is counted where it is now."""
         stand = stand_of(now, line, facts, self._times, self._bounds)
         is_quiet = facts.epoch_age_s >= QUIET * self._times.beat_s
-        if stand.kind is Kind.LOST and not is_quiet:
+        if stand.kind is Misplacement.LOST and not is_quiet:
             stand = Stand(None)
         elif stand.is_unheld and not (is_quiet and self._has_beaten(now.worker or "", facts)):
             stand = Stand(Place.RUNNING)
-        elif stand.kind is Kind.TWIN and not all(
+        elif stand.kind is Misplacement.TWIN and not all(
             self._is_kept(hold, facts) for hold in before.holds.get(now.task_id, ())
         ):
             stand = Stand(stand.place)
@@ -296,7 +302,7 @@ class Auditor:
         self._put(now, stand if stand.kind is None else _presumed(now, stand))
         return False
 
-    def _is_kept(self, hold: Hold, facts: Facts) -> bool:
+    def _is_kept(self, hold: Hold, facts: HolderFacts) -> bool:
         """Whether it is the same hold, and of somebody who would have dropped it by now, or of nobody."""
         is_same = any(
             (one.worker, one.queue) == (hold.worker, hold.queue) and one.since_s >= hold.since_s
@@ -306,7 +312,7 @@ class Auditor:
             return False
         return not facts.has_lease(hold.worker) or self._has_beaten(hold.worker, facts)
 
-    def _has_beaten(self, worker: str, facts: Facts) -> bool:
+    def _has_beaten(self, worker: str, facts: HolderFacts) -> bool:
         """Whether it lives, and has written all that it holds several times since the first look."""
         return facts.has_lease(worker) and self._renewals[worker] >= RENEWALS
 
@@ -356,19 +362,19 @@ def _presumed(task: OpenTask, stand: Stand) -> Stand:
 
 def _repair_of(one: _Suspicion) -> str:
     match one.kind:
-        case Kind.LOST:
+        case Misplacement.LOST:
             return "publish its hint again"
-        case Kind.GHOST:
+        case Misplacement.GHOST:
             return "drop the hint" if one.hold is None else "drop the hold"
-        case Kind.MISCOUNT:
+        case Misplacement.MISCOUNT:
             return "count it again"
-        case Kind.TWIN:
+        case Misplacement.TWIN:
             return "none: the claim decides"
-        case Kind.ORPHAN:
+        case Misplacement.ORPHAN:
             return "return it, at no charge" if one.stand.is_unheld else "return it"
-        case Kind.OVERDUE if one.stand.place is Place.EXPIRED:
+        case Misplacement.OVERDUE if one.stand.place is Place.EXPIRED:
             return "cancel it: it has expired"
-        case Kind.OVERDUE:
+        case Misplacement.OVERDUE:
             return "publish its hint" if one.stand.worker is None else "reap its worker"
         case _:
             assert_never(one.kind)

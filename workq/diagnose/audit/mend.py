@@ -11,7 +11,7 @@ from workq.broker import Hint
 from workq.config import Settings, Times
 from workq.diagnose.audit.findings import IDS_AT_ONCE, Audited, Finding, Repaired
 from workq.diagnose.audit.queues import turn
-from workq.diagnose.where import Kind
+from workq.diagnose.where import Misplacement
 from workq.enqueue.relay import publish
 from workq.ledger import Applied
 from workq.recovery.sweep import sweep
@@ -29,7 +29,7 @@ def repair_in_steps(
     stores: Stores, settings: Settings, audited: Audited, *, by: str
 ) -> Generator[float, None, Repaired]:
     """As `repair`, for whoever keeps the time: each step answers for how many seconds nothing is to be done."""
-    done: Counter[Kind] = Counter()
+    done: Counter[Misplacement] = Counter()
     sent: list[Finding] = []
     returned: list[Finding] = []
     unheld: list[Finding] = []
@@ -40,19 +40,19 @@ def repair_in_steps(
     miscounted: list[Finding] = []
     for finding in audited.findings:
         match finding.kind:
-            case Kind.LOST:
+            case Misplacement.LOST:
                 sent.append(finding)
-            case Kind.ORPHAN:
+            case Misplacement.ORPHAN:
                 (unheld if finding.is_unheld else returned).append(finding)
-            case Kind.GHOST:
+            case Misplacement.GHOST:
                 (hints if finding.worker is None else holds).append(finding)
-            case Kind.OVERDUE if finding.is_expired:
+            case Misplacement.OVERDUE if finding.is_expired:
                 expired.append(finding)
-            case Kind.OVERDUE:
+            case Misplacement.OVERDUE:
                 (sent if finding.worker is None else unreaped).append(finding)
-            case Kind.MISCOUNT:
+            case Misplacement.MISCOUNT:
                 miscounted.append(finding)
-            case Kind.TWIN:
+            case Misplacement.TWIN:
                 pass  # the claim decides between them
             case _:
                 assert_never(finding.kind)
@@ -63,11 +63,11 @@ def repair_in_steps(
         (stores.ledger.expire_planned, expired),
     ):
         done += _change(stores, settings.times, change, findings, by)
-    done[Kind.GHOST] += _drop_holds(stores, holds, by)
-    done[Kind.GHOST] += _drop_hints(stores, settings.times, hints, by)
-    done[Kind.MISCOUNT] += _recount(stores, settings.times, miscounted, by)
-    done[Kind.OVERDUE] += yield from _reap(stores, settings, unreaped)
-    return Repaired({kind: done[kind] for kind in Kind}, len(audited.findings) - done.total())
+    done[Misplacement.GHOST] += _drop_holds(stores, holds, by)
+    done[Misplacement.GHOST] += _drop_hints(stores, settings.times, hints, by)
+    done[Misplacement.MISCOUNT] += _recount(stores, settings.times, miscounted, by)
+    done[Misplacement.OVERDUE] += yield from _reap(stores, settings, unreaped)
+    return Repaired({kind: done[kind] for kind in Misplacement}, len(audited.findings) - done.total())
 
 
 def _change(
@@ -76,10 +76,10 @@ def _change(
     change: Callable[..., Applied],
     findings: Sequence[Finding],
     by: str,
-) -> Counter[Kind]:
+) -> Counter[Misplacement]:
     """Let the ledger change what still stands as it did, then publish the hints of that."""
-    done: Counter[Kind] = Counter()
-    for kind in Kind:
+    done: Counter[Misplacement] = Counter()
+    for kind in Misplacement:
         mine = {one.task: one.fence for one in findings if one.kind is kind and one.fence is not None}
         for start in range(0, len(mine), IDS_AT_ONCE):
             fences = list(mine.values())[start : start + IDS_AT_ONCE]
@@ -130,7 +130,13 @@ def _drop_hints(stores: Stores, times: Times, findings: Sequence[Finding], by: s
         else:
             turn(stores, times, queue, see, deadline_s=TURN_S, clock=time.monotonic)
         if gone:
-            detail = {"by": by, "audit": Kind.GHOST.value, "dropped": "hints", "queue": queue, "tasks": len(gone)}
+            detail = {
+                "by": by,
+                "audit": Misplacement.GHOST.value,
+                "dropped": "hints",
+                "queue": queue,
+                "tasks": len(gone),
+            }
             stores.ledger.note("manual", detail={**detail, "first": sorted(gone)[:NAMED_MAX]})
         dropped |= gone
     return len(dropped)

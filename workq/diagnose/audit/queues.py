@@ -21,7 +21,7 @@ from datetime import datetime
 from workq.broker import Browsed, Hint, See
 from workq.config import Times
 from workq.diagnose.audit.findings import Way
-from workq.diagnose.where import Line
+from workq.diagnose.where import QueueHints
 from workq.stores import Stores
 from workq.values.codec import new_task_id
 from workq.values.lane import all_of, is_extra, meant
@@ -82,7 +82,7 @@ class Queues:
                 self.ways[queue] = Way.MARKED
         return queues
 
-    def look(self) -> Generator[float, None, dict[str, Line]]:
+    def look(self) -> Generator[float, None, dict[str, QueueHints]]:
         """What is in each queue, in its way; waits for markers."""
         sent_at = {queue: self._send_marker(queue) for queue, way in self.ways.items() if way is Way.MARKED}
         back = yield from self._await_markers(sent_at)
@@ -93,7 +93,7 @@ class Queues:
             for queue, way in self.ways.items()
         }
 
-    def look_again(self, queue: str, line: Line, *, only: set[str]) -> Line:
+    def look_again(self, queue: str, line: QueueHints, *, only: set[str]) -> QueueHints:
         """What is in it now of these tasks. Of a marked queue there is nothing new to see: `line` is all there is."""
         way = self.ways[queue]
         return line if way is Way.MARKED else self._browse(queue, way, only=only)
@@ -129,7 +129,7 @@ class Queues:
                         self._send_marker(queue)
             yield min(beat_s / POLLS, max(0.001, began + self._wait_s - now))
 
-    def _browse(self, queue: str, way: Way, *, only: set[str] | None = None) -> Line:
+    def _browse(self, queue: str, way: Way, *, only: set[str] | None = None) -> QueueHints:
         """All hints in one queue; `only` those of some tasks are kept in mind."""
         began_at = self._stores.ledger.clock()
         copies: dict[str, int] = {}
@@ -147,12 +147,12 @@ class Queues:
         if only is None:
             self.foreign += browsed.foreign
         proof = f"none of the {browsed.hints} hints in queue {queue} is its own"
-        return Line(began_at if browsed.is_whole else None, proof, copies)
+        return QueueHints(began_at if browsed.is_whole else None, proof, copies)
 
 
-def _marked(queue: str, sent_at: datetime | None, *, is_back: bool) -> Line:
+def _marked(queue: str, sent_at: datetime | None, *, is_back: bool) -> QueueHints:
     proof = "" if sent_at is None else f"a marker sent through queue {queue} at {sent_at:%H:%M:%S} came back"
-    return Line(sent_at if is_back else None, proof)
+    return QueueHints(sent_at if is_back else None, proof)
 
 
 def turn(

@@ -1,4 +1,4 @@
-"""Arrivals: what comes out of a queue besides hints of tasks. Markers go back to the ledger, the rest is set aside.
+"""Foreign messages: what a queue delivers besides hints of tasks. Markers go back to the ledger, the rest is set aside.
 
 A foreign message goes to the quarantine; a hint of a newer version first waits for a worker that can read it, as there
 will be in a rolling upgrade. Used by one thread.
@@ -21,7 +21,7 @@ RETURNS_MAX = 5
 """How often a hint of a newer version waits a beat for a worker that can read it."""
 
 
-class Arrivals:
+class ForeignMessages:
     """What one consumer has received and is to be dealt with before hints."""
 
     def __init__(self, consumer: Consumer, ledger: Ledger, *, beat_s: float, seldom: Seldom) -> None:

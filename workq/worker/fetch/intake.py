@@ -21,13 +21,13 @@ from workq.stores import Stores
 from workq.values.failpoints import reach
 from workq.values.lane import all_of
 from workq.values.task import Claim, HandedBack
-from workq.worker.dispatch import Dispatch
-from workq.worker.fetch.foreign import Arrivals
+from workq.worker.dispatch import Dispatcher
+from workq.worker.fetch.foreign import ForeignMessages
 from workq.worker.fetch.handover import Handover
-from workq.worker.fetch.refused import Missed
-from workq.worker.fetch.served_lanes import Pauses
-from workq.worker.holds import Held
-from workq.worker.lease import Heart
+from workq.worker.fetch.refused import RefusedHints
+from workq.worker.fetch.served_lanes import ServedLanes
+from workq.worker.holds import Holds
+from workq.worker.lease import LeaseKeeper
 from workq.worker.pool import Pool
 
 log = logging.getLogger("workq.intake")
@@ -45,8 +45,8 @@ class Parts:
     queues: Sequence[str]
     registry: Registry
     settings: Settings
-    heart: Heart
-    held: Held
+    heart: LeaseKeeper
+    held: Holds
     pool: Pool
     rng: random.Random
     admit: Callable[[set[str]], None]
@@ -69,8 +69,8 @@ class Intake(ABC):
         self._pool = parts.pool
         self._clock = parts.clock
         self._seldom = Seldom(log)
-        self._arrivals = Arrivals(consumer, parts.stores.ledger, beat_s=self._times.beat_s, seldom=self._seldom)
-        self._missed = Missed(
+        self._arrivals = ForeignMessages(consumer, parts.stores.ledger, beat_s=self._times.beat_s, seldom=self._seldom)
+        self._missed = RefusedHints(
             parts.stores.ledger,
             me=parts.me,
             beat_s=self._times.beat_s,
@@ -80,8 +80,8 @@ class Intake(ABC):
             wall=parts.wall,
         )
         self._handover = Handover()
-        self._pauses = Pauses(parts.stores.ledger, parts.queues, clock=parts.clock)
-        self._dispatch = Dispatch(
+        self._pauses = ServedLanes(parts.stores.ledger, parts.queues, clock=parts.clock)
+        self._dispatch = Dispatcher(
             queues=[band for queue in parts.queues for band in all_of(queue)],
             registry=parts.registry,
             heart=parts.heart,

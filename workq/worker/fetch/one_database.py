@@ -22,7 +22,7 @@ from workq.worker.fetch.intake import FETCH_WAIT_S, FULL_WAIT_S, Intake, Parts
 from workq.worker.fetch.refused import Judged
 
 
-class Direct(Intake):
+class OneDatabase(Intake):
     """What one incarnation has claimed and not yet started."""
 
     def __init__(self, parts: Parts, consumer: DirectConsumer) -> None:

@@ -1,4 +1,4 @@
-"""Missed: what becomes of hints whose tasks the ledger did not grant.
+"""Refused hints: what becomes of hints whose tasks the ledger did not grant.
 
 Such a task is settled, expired, or somebody else's: its hint is worth nothing. It is early, its queue is paused, or it
 was refused: its hint is sent again. Or the ledger does not know it (its producer's commit may not be visible yet): it
@@ -42,7 +42,7 @@ class Judged:
     is_paused: bool = False
 
 
-class Missed:
+class RefusedHints:
     """Judges for one incarnation."""
 
     def __init__(

@@ -30,7 +30,7 @@ _AT_ONCE: Final = float("-inf")
 _WHEN_TOLD: Final = float("inf")
 
 
-class Pauses:
+class ServedLanes:
     """Those that one worker knows of. Used by one thread."""
 
     def __init__(self, ledger: Ledger, queues: Sequence[str], *, clock: Callable[[], float] = time.monotonic) -> None:

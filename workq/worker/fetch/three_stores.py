@@ -1,4 +1,4 @@
-"""Custody: from a delivery to a claim. Fetch, split, hold, ack, claim, and hand back what cannot start soon.
+"""Three stores: from a delivery to a claim. Fetch, split, hold, ack, claim, and hand back what cannot start soon.
 
 Custody moves in that order: a delivery is acked only after its ids are held under this incarnation's lease, and a
 task runs only after the ledger has granted the claim. What was fetched and cannot start soon is handed back as a new
@@ -51,7 +51,7 @@ IDLE_S = 5.0
 """After so long without a delivery, few are asked for again."""
 
 
-class Custody(Intake):
+class ThreeStores(Intake):
     """What one incarnation has fetched and not yet started."""
 
     def __init__(self, parts: Parts, consumer: Consumer) -> None:
