@@ -17,7 +17,7 @@ import pytest
 from tests.system.fleet import ROOM_S, wait_until
 from tests.system.legs import Leg
 from workq import LedgerUnavailable, State
-from workq.lab.proxy import Direction, Proxy
+from workq.lab.proxy import Direction, FaultProxy
 from workq.lab.servers import MariaDB, PostgreSQL, RabbitMQ, Redis
 
 
@@ -26,7 +26,7 @@ class Wired:
     """A leg that reaches one of its servers through a proxy."""
 
     leg: Leg
-    proxy: Proxy
+    proxy: FaultProxy
     where: str
 
     def check(self, count: int) -> None:
@@ -60,7 +60,7 @@ def wire(
         )
         urls = {"ledger": database.url, "broker": rabbitmq_server.url, "inflight": redis_server.url}
         name = "ledger" if where == "mariadb" else where
-        proxy = Proxy.before(urls[name]).start()
+        proxy = FaultProxy.before(urls[name]).start()
         urls[name] = proxy.url(urls[name])
         leg = Leg.open("servers", tmp_path, divide=10.0, **urls)
         ends.extend([leg.close, proxy.stop])

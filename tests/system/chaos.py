@@ -25,7 +25,7 @@ from workq.lab.certify import report, trial
 from workq.lab.certify.faults import Fault
 from workq.lab.certify.faults.processes import KillEverything
 from workq.lab.certify.nemesis import Draw
-from workq.lab.certify.stage import Cause, Stage
+from workq.lab.certify.stage import DuplicateCause, Stage
 from workq.lab.certify.witness import QUEUE
 from workq.lab.namespace import Store
 from workq.lab.servers import (
@@ -121,7 +121,7 @@ class EverythingAtOnce(_OfServers):
         for store, server in self.servers:
             if store is not Store.LEDGER:
                 server.wipe()
-        stage.note(Cause.KILLED, self.kind, at, pids)
+        stage.note(DuplicateCause.KILLED, self.kind, at, pids)
         return f"{self.names()} and all workers for {self.lasts_s:.1f} s"
 
     def heal(self, stage: Stage) -> None:
@@ -221,7 +221,7 @@ def main() -> int:
     seed = trial.new_seed() if asked.seed is None else asked.seed
     is_clean = True
     for leg in ("sqlite", "servers") if asked.leg == "both" else (asked.leg,):
-        wishes = trial.Wishes(
+        wishes = trial.CertifyWishes(
             minutes=asked.minutes,
             seed=seed,
             rate=asked.rate,

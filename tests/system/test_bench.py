@@ -108,7 +108,7 @@ def test_a_kill_that_came_when_all_tasks_had_ended_is_made_again(place: Path, mo
 
     monkeypatch.setattr(Host, "kill", late)
 
-    report = trial.run(Settings(ledger=f"sqlite:///{place}/shop.db"), trial.Wishes(tasks=100, runs=0))
+    report = trial.run(Settings(ledger=f"sqlite:///{place}/shop.db"), trial.BenchWishes(tasks=100, runs=0))
 
     assert report.missing == 0
     assert report.figures["last_completion_after_kill_s"].least > 0

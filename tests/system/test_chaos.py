@@ -28,8 +28,8 @@ from workq.config import Settings
 from workq.lab.certify import faults, report, trial
 from workq.lab.certify.nemesis import Draw
 from workq.lab.certify.stage import Stage
-from workq.lab.certify.trial import Report, Wishes
-from workq.lab.certify.verdict import Fault
+from workq.lab.certify.trial import CertifyReport, CertifyWishes
+from workq.lab.certify.verdict import Defect
 from workq.lab.namespace import Store
 from workq.lab.servers import start_postgres, start_rabbitmq, start_redis
 
@@ -66,17 +66,17 @@ def servers(private: Private) -> Iterator[Servers]:
         }
 
 
-def chaos(servers: Servers, folder: Path, wishes: Wishes, more: trial.More | None = None) -> Report:
+def chaos(servers: Servers, folder: Path, wishes: CertifyWishes, more: trial.More | None = None) -> CertifyReport:
     """One run, told on standard output for whoever asks pytest for it."""
     found = trial.run(settings_of(servers, folder), wishes, tell=print, more=more)
     print(report.page(found))
     return found
 
 
-def check_clean(found: Report, *, tasks_min: int) -> None:
+def check_clean(found: CertifyReport, *, tasks_min: int) -> None:
     """Nothing is wrong; and nothing is late by more than five times what the promise and this machine allow."""
     figures = found.verdict.figures
-    assert [f"{one.fault}: {one.what}" for one in found.verdict.findings if one.fault is not Fault.SLOW] == []
+    assert [f"{one.fault}: {one.what}" for one in found.verdict.findings if one.fault is not Defect.SLOW] == []
     late = [one for one in found.verdict.recoveries if one.last_s is not None and one.last_s > 5 * one.allowed_s]
     assert late == []
     assert (figures.lost, figures.unexpected, figures.unexplained_starts) == (0, 0, 0)
@@ -86,7 +86,9 @@ def check_clean(found: Report, *, tasks_min: int) -> None:
 
 @pytest.mark.timeout(400)
 def test_nothing_is_lost_on_the_embedded_queue_whatever_strikes(tmp_path: Path) -> None:
-    found = chaos({}, tmp_path, Wishes(minutes=MINUTES, seed=11, rate=150.0, divide=5.0, only=frozenset(EMBEDDED)))
+    found = chaos(
+        {}, tmp_path, CertifyWishes(minutes=MINUTES, seed=11, rate=150.0, divide=5.0, only=frozenset(EMBEDDED))
+    )
 
     check_clean(found, tasks_min=500)
     assert len(found.struck) >= 2
@@ -94,7 +96,7 @@ def test_nothing_is_lost_on_the_embedded_queue_whatever_strikes(tmp_path: Path) 
 
 @pytest.mark.timeout(500)
 def test_nothing_is_lost_on_three_servers_whatever_strikes(servers: Servers, tmp_path: Path) -> None:
-    wishes = Wishes(minutes=MINUTES, seed=11, rate=150.0, divide=5.0, only=frozenset(ON_SERVERS))
+    wishes = CertifyWishes(minutes=MINUTES, seed=11, rate=150.0, divide=5.0, only=frozenset(ON_SERVERS))
     found = chaos(servers, tmp_path, wishes, server_faults(servers))
 
     check_clean(found, tasks_min=500)
@@ -309,16 +311,16 @@ class Sabotage(faults.Fault):
 @pytest.mark.parametrize(
     ("how", "fault"),
     [
-        ("a row is deleted", Fault.LOST),
-        ("a settled task runs again", Fault.UNEXPLAINED),
-        ("a success is made up", Fault.UNSEEN),
+        ("a row is deleted", Defect.LOST),
+        ("a settled task runs again", Defect.UNEXPLAINED),
+        ("a success is made up", Defect.UNSEEN),
     ],
 )
-def test_sabotage_is_found_with_its_whole_timeline(how: str, fault: Fault, tmp_path: Path) -> None:
+def test_sabotage_is_found_with_its_whole_timeline(how: str, fault: Defect, tmp_path: Path) -> None:
     def more(_: Stage) -> Mapping[str, Draw]:
         return {"sabotage": lambda _: Sabotage(how)}
 
-    found = chaos({}, tmp_path, Wishes(minutes=0.05, seed=1, divide=10.0, only=frozenset({"sabotage"})), more)
+    found = chaos({}, tmp_path, CertifyWishes(minutes=0.05, seed=1, divide=10.0, only=frozenset({"sabotage"})), more)
 
     assert fault in [one.fault for one in found.verdict.findings]
     told = "\n".join(found.shown[0][1])
@@ -332,7 +334,7 @@ def test_the_command_prints_a_finding_and_ends_with_3(
 ) -> None:
     real = trial.run
 
-    def sabotaged(settings: Settings, wishes: Wishes, *, tell: Callable[[str], None]) -> Report:
+    def sabotaged(settings: Settings, wishes: CertifyWishes, *, tell: Callable[[str], None]) -> CertifyReport:
         return real(settings, wishes, tell=tell, more=lambda _: {"sabotage": lambda _: Sabotage("a row is deleted")})
 
     monkeypatch.setattr(trial, "run", sabotaged)

@@ -80,7 +80,7 @@ import sqlite3, sys
 from workq.cli.session import Session
 from workq.demo import tell
 from workq.demo.command import ended
-from workq.demo.play import Wishes, play
+from workq.demo.play import ReindexWishes, play
 from workq.demo.voice import Silence
 
 class Thief(tell.Story):
@@ -93,7 +93,7 @@ class Thief(tell.Story):
             connection.execute("DELETE FROM document WHERE number = 65")
         connection.close()
 
-sys.exit(ended(Session(), play(Wishes(kill=False), Thief(Silence()))))
+sys.exit(ended(Session(), play(ReindexWishes(kill=False), Thief(Silence()))))
 """
 
 
@@ -113,7 +113,7 @@ import psutil
 from workq.cli.session import Session
 from workq.demo import tell
 from workq.demo.command import ended
-from workq.demo.play import Wishes, play
+from workq.demo.play import ReindexWishes, play
 from workq.demo.voice import Silence
 
 class Freezer(tell.Story):
@@ -125,7 +125,7 @@ class Freezer(tell.Story):
             for process in psutil.Process().children(recursive=True):
                 process.{act}()
 
-sys.exit(ended(Session(), play(Wishes(kill=False, stall_s=15.0), Freezer(Silence()))))
+sys.exit(ended(Session(), play(ReindexWishes(kill=False, stall_s=15.0), Freezer(Silence()))))
 """
 
 

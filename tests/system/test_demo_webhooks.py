@@ -100,7 +100,7 @@ from workq.cli.session import Session
 from workq.demo.voice import Silence
 from workq.demo.webhooks import tell
 from workq.demo.webhooks.command import ended
-from workq.demo.webhooks.play import Wishes, play
+from workq.demo.webhooks.play import WebhookWishes, play
 from workq.demo.webhooks.receivers import Receivers
 
 note = Receivers.note
@@ -110,7 +110,7 @@ def forget(self, name, request):
         note(self, name, request)
 
 Receivers.note = forget
-sys.exit(ended(Session(), play(Wishes(events=100, kill=False), tell.Story(Silence()))))
+sys.exit(ended(Session(), play(WebhookWishes(events=100, kill=False), tell.WebhookStory(Silence()))))
 """
 
 
@@ -131,7 +131,7 @@ from workq.cli.session import Session
 from workq.demo.voice import Silence
 from workq.demo.webhooks import tell
 from workq.demo.webhooks.command import ended
-from workq.demo.webhooks.play import Wishes, play
+from workq.demo.webhooks.play import WebhookWishes, play
 from workq.demo.webhooks.shop import Shop
 
 def send_and_forget(self, moves):
@@ -139,7 +139,7 @@ def send_and_forget(self, moves):
         self._outbox.send(one.event_type, {"order": one.order_number}, event_id=one.event_id)
 
 Shop.record_and_roll_back = send_and_forget
-sys.exit(ended(Session(), play(Wishes(events=100, kill=False), tell.Story(Silence()))))
+sys.exit(ended(Session(), play(WebhookWishes(events=100, kill=False), tell.WebhookStory(Silence()))))
 """
 
 
@@ -160,7 +160,7 @@ from workq.cli.session import Session
 from workq.demo.voice import Silence
 from workq.demo.webhooks import tell
 from workq.demo.webhooks.command import ended
-from workq.demo.webhooks.play import Wishes, play
+from workq.demo.webhooks.play import WebhookWishes, play
 
 class Murderer(tell.Story):
     def progress(self, done, total):
@@ -168,7 +168,7 @@ class Murderer(tell.Story):
             for process in psutil.Process().children(recursive=True):
                 process.kill()
 
-sys.exit(ended(Session(), play(Wishes(events=100, kill=False), Murderer(Silence()))))
+sys.exit(ended(Session(), play(WebhookWishes(events=100, kill=False), Murderer(Silence()))))
 """
 
 

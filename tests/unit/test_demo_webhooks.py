@@ -11,8 +11,8 @@ import pytest
 
 from workq.cli.session import Session
 from workq.demo.webhooks.command import ended
-from workq.demo.webhooks.play import Report, Returned, Scene
-from workq.demo.webhooks.proof import Recorded, Request, Tally, tally
+from workq.demo.webhooks.play import Returned, WebhookReport, WebhookScene
+from workq.demo.webhooks.proof import ReceiverTally, Recorded, Request, tally
 from workq.demo.webhooks.roles import (
     LEAVING,
     SLOW,
@@ -35,7 +35,7 @@ def taken(webhook_id: str, at: float) -> Request:
     return Request(webhook_id, at, at + 0.1, 200)
 
 
-def count(requests: list[Request], **facts: Any) -> Tally:
+def count(requests: list[Request], **facts: Any) -> ReceiverTally:
     """What a receiver got that was sent a and b, and no process was killed."""
     given: dict[str, Any] = {"sent_at": SENT_AT, "recorded": BOTH, "in_hand": NOBODY}
     return tally("steady", "order.created", requests=requests, **given | facts)
@@ -198,7 +198,7 @@ def test_what_a_killed_process_had_in_hand_has_waited_for_the_kill_and_for_nobod
 # -- the verdict
 
 
-def report(**facts: Any) -> Report:
+def report(**facts: Any) -> WebhookReport:
     """One of a run in which all went well, and nobody was killed."""
     each = count([taken("a", 11.0), taken("b", 11.0)])
     slow = replace(each, name=SLOW, span_s=9.0)
@@ -207,8 +207,8 @@ def report(**facts: Any) -> Report:
         "returned": Returned(released=5, recovered=1),
         "trouble": None,
     }
-    return Report(
-        scene=Scene(6, the_five(2), 2, 32, False, Path("demo")),
+    return WebhookReport(
+        scene=WebhookScene(6, the_five(2), 2, 32, False, Path("demo")),
         stores="SQLite",
         rolled_back=20,
         killed=None,
@@ -218,7 +218,7 @@ def report(**facts: Any) -> Report:
     )
 
 
-def with_one(tallies: tuple[Tally, ...], **facts: Any) -> tuple[Tally, ...]:
+def with_one(tallies: tuple[ReceiverTally, ...], **facts: Any) -> tuple[ReceiverTally, ...]:
     """The same, but for something of the first."""
     return (replace(tallies[0], **facts), *tallies[1:])
 
@@ -250,7 +250,7 @@ RIGHT = report().tallies
     ],
 )
 def test_only_what_has_arrived_as_it_should_deserves_status_0(
-    given: Report, status: int, said: str, capsys: pytest.CaptureFixture[str]
+    given: WebhookReport, status: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert ended(Session(), given) == status
     page = capsys.readouterr().out

@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 
-from workq.lab.proxy import PIECE, Direction, Proxy
+from workq.lab.proxy import PIECE, Direction, FaultProxy
 
 LONG_S = 20.0
 """Far more than anything here takes."""
@@ -74,13 +74,13 @@ def echo() -> Iterator[Echo]:
 
 
 @pytest.fixture
-def proxy(echo: Echo) -> Iterator[Proxy]:
-    with Proxy("127.0.0.1", echo.port) as proxy:
+def proxy(echo: Echo) -> Iterator[FaultProxy]:
+    with FaultProxy("127.0.0.1", echo.port) as proxy:
         yield proxy
 
 
 @pytest.fixture
-def connect(proxy: Proxy) -> Iterator[Callable[[], socket.socket]]:
+def connect(proxy: FaultProxy) -> Iterator[Callable[[], socket.socket]]:
     clients: list[socket.socket] = []
 
     def one() -> socket.socket:
@@ -144,7 +144,7 @@ def is_reset_at(address: tuple[str, int]) -> bool:
 # Nothing is wrong.
 
 
-def test_bytes_pass_both_ways_unchanged_and_are_counted(proxy: Proxy, connect: Connect) -> None:
+def test_bytes_pass_both_ways_unchanged_and_are_counted(proxy: FaultProxy, connect: Connect) -> None:
     data = Random(1).randbytes(3_000_000)
     client = connect()
     sender = threading.Thread(target=client.sendall, args=(data,))
@@ -160,7 +160,7 @@ def test_bytes_pass_both_ways_unchanged_and_are_counted(proxy: Proxy, connect: C
 
 
 def test_the_end_of_one_direction_reaches_the_other_side_and_leaves_the_other_direction_open(
-    proxy: Proxy, connect: Connect
+    proxy: FaultProxy, connect: Connect
 ) -> None:
     client = connect()
     client.sendall(b"question")
@@ -182,11 +182,13 @@ def test_a_reset_of_the_client_reaches_the_server(echo: Echo, connect: Connect) 
 def test_where_nobody_listens_the_client_is_reset() -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         port = gone.getsockname()[1]
-    with Proxy("127.0.0.1", port) as proxy:
+    with FaultProxy("127.0.0.1", port) as proxy:
         assert is_reset_at(proxy.address)
 
 
-def test_a_reader_that_is_slow_stops_the_sender_and_not_the_memory(echo: Echo, proxy: Proxy, connect: Connect) -> None:
+def test_a_reader_that_is_slow_stops_the_sender_and_not_the_memory(
+    echo: Echo, proxy: FaultProxy, connect: Connect
+) -> None:
     """The client reads nothing: the server can send only what fits into the sockets and the proxy's few pieces."""
     client = connect()
     client.settimeout(0.5)
@@ -200,7 +202,7 @@ def test_a_reader_that_is_slow_stops_the_sender_and_not_the_memory(echo: Echo, p
     assert read(client, 1000) == b"x" * 1000
 
 
-def test_many_connections_at_once_do_not_mix_their_bytes(proxy: Proxy, connect: Connect) -> None:
+def test_many_connections_at_once_do_not_mix_their_bytes(proxy: FaultProxy, connect: Connect) -> None:
     clients = [connect() for _ in range(50)]
     for number, client in enumerate(clients):
         client.sendall(f"client {number:02}".encode())
@@ -211,7 +213,9 @@ def test_many_connections_at_once_do_not_mix_their_bytes(proxy: Proxy, connect: 
 # New connections.
 
 
-def test_while_it_refuses_new_connections_are_reset_and_existing_ones_go_on(proxy: Proxy, connect: Connect) -> None:
+def test_while_it_refuses_new_connections_are_reset_and_existing_ones_go_on(
+    proxy: FaultProxy, connect: Connect
+) -> None:
     old = connect()
     assert answers(old)
     proxy.refuse()
@@ -228,7 +232,7 @@ def test_while_it_refuses_new_connections_are_reset_and_existing_ones_go_on(prox
 
 
 def test_a_new_connection_that_is_dropped_is_made_but_nobody_answers(
-    echo: Echo, proxy: Proxy, connect: Connect
+    echo: Echo, proxy: FaultProxy, connect: Connect
 ) -> None:
     old = connect()
     assert answers(old)
@@ -249,7 +253,7 @@ def test_a_new_connection_that_is_dropped_is_made_but_nobody_answers(
 
 
 def test_cut_closes_every_connection_on_both_sides_and_says_how_many(
-    echo: Echo, proxy: Proxy, connect: Connect
+    echo: Echo, proxy: FaultProxy, connect: Connect
 ) -> None:
     clients = [connect() for _ in range(3)]
     assert all(map(answers, clients))
@@ -263,7 +267,7 @@ def test_cut_closes_every_connection_on_both_sides_and_says_how_many(
     assert answers(connect())
 
 
-def test_reset_is_a_reset_on_both_sides(echo: Echo, proxy: Proxy, connect: Connect) -> None:
+def test_reset_is_a_reset_on_both_sides(echo: Echo, proxy: FaultProxy, connect: Connect) -> None:
     clients = [connect() for _ in range(3)]
     assert all(map(answers, clients))
 
@@ -277,7 +281,7 @@ def test_reset_is_a_reset_on_both_sides(echo: Echo, proxy: Proxy, connect: Conne
 # Bytes that do not go on.
 
 
-def test_half_open_nothing_goes_on_and_nobody_is_told(echo: Echo, proxy: Proxy, connect: Connect) -> None:
+def test_half_open_nothing_goes_on_and_nobody_is_told(echo: Echo, proxy: FaultProxy, connect: Connect) -> None:
     client, leaver = connect(), connect()
     assert answers(client)
     assert answers(leaver)
@@ -295,7 +299,7 @@ def test_half_open_nothing_goes_on_and_nobody_is_told(echo: Echo, proxy: Proxy, 
 
 
 def test_when_it_heals_what_has_a_hole_is_reset_and_what_has_none_lives_on(
-    echo: Echo, proxy: Proxy, connect: Connect
+    echo: Echo, proxy: FaultProxy, connect: Connect
 ) -> None:
     holed, whole, left = connect(), connect(), connect()
     for client in (holed, whole, left):
@@ -312,7 +316,7 @@ def test_when_it_heals_what_has_a_hole_is_reset_and_what_has_none_lives_on(
     assert b"lost" not in echo.got
 
 
-def test_blocked_towards_the_server_the_server_still_speaks(echo: Echo, proxy: Proxy, connect: Connect) -> None:
+def test_blocked_towards_the_server_the_server_still_speaks(echo: Echo, proxy: FaultProxy, connect: Connect) -> None:
     client = connect()
     assert answers(client)
     proxy.blackhole(Direction.TO_SERVER)
@@ -324,7 +328,7 @@ def test_blocked_towards_the_server_the_server_still_speaks(echo: Echo, proxy: P
     assert echo.got == b"word"
 
 
-def test_blocked_towards_the_client_the_server_still_hears(echo: Echo, proxy: Proxy, connect: Connect) -> None:
+def test_blocked_towards_the_client_the_server_still_hears(echo: Echo, proxy: FaultProxy, connect: Connect) -> None:
     client = connect()
     assert answers(client)
     proxy.blackhole(Direction.TO_CLIENT)
@@ -339,7 +343,7 @@ def test_blocked_towards_the_client_the_server_still_hears(echo: Echo, proxy: Pr
 # Bytes that come late, or in pieces.
 
 
-def test_a_delay_is_added_to_each_answer_and_ends_with_it(proxy: Proxy, connect: Connect) -> None:
+def test_a_delay_is_added_to_each_answer_and_ends_with_it(proxy: FaultProxy, connect: Connect) -> None:
     client = connect()
     assert answers(client)
     proxy.delay(0.2)
@@ -355,7 +359,7 @@ def test_a_delay_is_added_to_each_answer_and_ends_with_it(proxy: Proxy, connect:
     assert time.monotonic() - began < 20 * 0.4
 
 
-def test_delayed_pieces_travel_side_by_side_and_in_order(echo: Echo, proxy: Proxy, connect: Connect) -> None:
+def test_delayed_pieces_travel_side_by_side_and_in_order(echo: Echo, proxy: FaultProxy, connect: Connect) -> None:
     """Latency, not a lower speed: thirty pieces are late together, not one after the other."""
     client = connect()
     proxy.delay(0.5, jitter_s=0.2, rng=Random(3), direction=Direction.TO_SERVER)
@@ -370,7 +374,7 @@ def test_delayed_pieces_travel_side_by_side_and_in_order(echo: Echo, proxy: Prox
     assert 0.5 <= took_s < 5.0
 
 
-def test_what_is_delayed_arrives_at_once_when_it_heals(proxy: Proxy, connect: Connect) -> None:
+def test_what_is_delayed_arrives_at_once_when_it_heals(proxy: FaultProxy, connect: Connect) -> None:
     client = connect()
     proxy.delay(3600.0)
     client.sendall(b"late")
@@ -380,12 +384,12 @@ def test_what_is_delayed_arrives_at_once_when_it_heals(proxy: Proxy, connect: Co
     assert read(client, 4) == b"late"
 
 
-def test_jitter_needs_a_random_source(proxy: Proxy) -> None:
+def test_jitter_needs_a_random_source(proxy: FaultProxy) -> None:
     with pytest.raises(ValueError, match="pass rng"):
         proxy.delay(0.1, jitter_s=0.1)
 
 
-def test_slices_are_as_small_as_asked_for_with_a_pause_after_each(proxy: Proxy, connect: Connect) -> None:
+def test_slices_are_as_small_as_asked_for_with_a_pause_after_each(proxy: FaultProxy, connect: Connect) -> None:
     client = connect()
     proxy.slice(3, pause_s=0.02, direction=Direction.TO_CLIENT)
     client.sendall(b"0123456789")
@@ -403,7 +407,9 @@ def test_slices_are_as_small_as_asked_for_with_a_pause_after_each(proxy: Proxy, 
 
 
 @pytest.mark.parametrize("count", [0, 1, 5])
-def test_the_answer_is_cut_after_exactly_so_many_bytes(echo: Echo, proxy: Proxy, connect: Connect, count: int) -> None:
+def test_the_answer_is_cut_after_exactly_so_many_bytes(
+    echo: Echo, proxy: FaultProxy, connect: Connect, count: int
+) -> None:
     client, other = connect(), connect()
     assert answers(client)
     assert answers(other)
@@ -418,7 +424,7 @@ def test_the_answer_is_cut_after_exactly_so_many_bytes(echo: Echo, proxy: Proxy,
     assert answers(connect())
 
 
-def test_what_fits_exactly_passes_and_the_next_byte_is_cut(proxy: Proxy, connect: Connect) -> None:
+def test_what_fits_exactly_passes_and_the_next_byte_is_cut(proxy: FaultProxy, connect: Connect) -> None:
     client = connect()
     proxy.cut_after(4, Direction.TO_CLIENT)
     assert answers(client)
@@ -430,7 +436,7 @@ def test_what_fits_exactly_passes_and_the_next_byte_is_cut(proxy: Proxy, connect
 
 
 def test_a_request_is_cut_after_exactly_so_many_bytes_of_all_connections(
-    echo: Echo, proxy: Proxy, connect: Connect
+    echo: Echo, proxy: FaultProxy, connect: Connect
 ) -> None:
     first, second = connect(), connect()
     proxy.cut_after(6, Direction.TO_SERVER)
@@ -459,27 +465,27 @@ def test_a_request_is_cut_after_exactly_so_many_bytes_of_all_connections(
     ids=["redis", "rediss", "amqp", "postgresql", "mysql"],
 )
 def test_a_url_leads_through_it_with_all_the_rest_unchanged(
-    echo: Echo, proxy: Proxy, original: str, where: str
+    echo: Echo, proxy: FaultProxy, original: str, where: str
 ) -> None:
     given = original.format(port=echo.port)
 
     assert proxy.url(given) == where.format(proxy=proxy.port)
-    assert Proxy.before(given).target == ("127.0.0.1", echo.port)
+    assert FaultProxy.before(given).target == ("127.0.0.1", echo.port)
 
 
 def test_a_url_without_a_port_means_the_usual_one() -> None:
-    assert Proxy.before("amqp://somewhere/").target == ("somewhere", 5672)
-    assert Proxy.before("postgres://somewhere/db").target == ("somewhere", 5432)
+    assert FaultProxy.before("amqp://somewhere/").target == ("somewhere", 5672)
+    assert FaultProxy.before("postgres://somewhere/db").target == ("somewhere", 5432)
 
 
 @pytest.mark.parametrize("url", ["sqlite:///file.db", "postgresql:///db?host=/run", "nothing", "redis://:secret@:1/0"])
 def test_a_url_without_a_server_is_refused_without_showing_it(url: str) -> None:
     with pytest.raises(ValueError, match="cannot go through a proxy") as caught:
-        Proxy.before(url)
+        FaultProxy.before(url)
     assert "secret" not in str(caught.value)
 
 
-def test_a_url_of_another_server_is_refused(proxy: Proxy) -> None:
+def test_a_url_of_another_server_is_refused(proxy: FaultProxy) -> None:
     with pytest.raises(ValueError, match="does not lead to"):
         proxy.url("redis://127.0.0.1:1/0")
 
@@ -490,7 +496,7 @@ def test_a_url_of_another_server_is_refused(proxy: Proxy) -> None:
 def test_it_ends_with_every_connection_closed_and_leaves_no_thread_and_no_descriptor(echo: Echo) -> None:
     gc.collect()  # what other tests left is not counted
     threads, descriptors = set(threading.enumerate()), len(os.listdir("/proc/self/fd"))
-    with Proxy("127.0.0.1", echo.port) as proxy:
+    with FaultProxy("127.0.0.1", echo.port) as proxy:
         clients = [socket.create_connection(proxy.address, timeout=LONG_S) for _ in range(4)]
         assert answers(clients[0])
         proxy.delay(3600.0)
@@ -512,7 +518,7 @@ def test_it_ends_with_every_connection_closed_and_leaves_no_thread_and_no_descri
 
 
 def test_stopping_twice_is_harmless_and_a_stopped_one_says_so(echo: Echo) -> None:
-    proxy = Proxy("127.0.0.1", echo.port).start()
+    proxy = FaultProxy("127.0.0.1", echo.port).start()
     proxy.stop()
     proxy.stop()
 
@@ -522,7 +528,7 @@ def test_stopping_twice_is_harmless_and_a_stopped_one_says_so(echo: Echo) -> Non
         proxy.start()
 
 
-def test_faults_that_come_and_go_at_random_leave_a_proxy_that_works(proxy: Proxy, connect: Connect) -> None:
+def test_faults_that_come_and_go_at_random_leave_a_proxy_that_works(proxy: FaultProxy, connect: Connect) -> None:
     """One seed, one sequence of faults; clients come, send and fail meanwhile."""
     rng = Random(7)
     stop = threading.Event()

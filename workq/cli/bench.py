@@ -62,7 +62,9 @@ def bench(
     check_folder(settings.ledger)
     if remove is not None:
         return remove_namespace(session, remove)
-    wishes = trial.Wishes(tasks=tasks, runs=runs, processes=processes, threads=threads, latency_s=seconds, keep=keep)
+    wishes = trial.BenchWishes(
+        tasks=tasks, runs=runs, processes=processes, threads=threads, latency_s=seconds, keep=keep
+    )
     with private_files(), ended_by_signals():
         report = trial.run(settings, wishes, tell=session.note)
     answer(session, told.document(report), lambda: write("\n".join(map(clean, told.page(report).split("\n")))))

@@ -67,7 +67,7 @@ def certify(
     check_folder(settings.ledger)
     if remove is not None:
         return remove_namespace(session, remove)
-    wishes = trial.Wishes(
+    wishes = trial.CertifyWishes(
         minutes=minutes,
         seed=trial.new_seed() if seed is None else seed,
         processes=processes,

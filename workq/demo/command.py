@@ -76,10 +76,10 @@ def reindex(
     are counted in the index, not in the queue. Everything happens in a temporary folder.
     """
     from workq.demo import tell
-    from workq.demo.play import Wishes, play
+    from workq.demo.play import ReindexWishes, play
     from workq.demo.voice import speaking
 
-    wishes = Wishes(
+    wishes = ReindexWishes(
         engine=engine,
         corpus=corpus,
         servers=servers,

@@ -25,7 +25,7 @@ from workq.demo.index import Count, Hit, count, create_index, open_index
 from workq.demo.kill import Killed, kill_one
 from workq.demo.stage import folder_for, private_servers, working, write_settings
 from workq.demo.versions import CHUNK, NEW, OLD, UNREADABLE, alias, make_unreadable, mend, point
-from workq.demo.watch import STALL_S, GaveUp, Watch
+from workq.demo.watch import STALL_S, GaveUp, WorkWatch
 from workq.jobs.values import JOB_ENDED, SPLIT, JobRow, JobState
 from workq.lab.environment import only_workq_variables
 from workq.ledger.migrate import migrate
@@ -51,7 +51,7 @@ _APP: Final = "workq.demo.reindex:wq"
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class ReindexWishes:
     """What was asked for. `keep` is a folder that stays; `servers` means RabbitMQ, Redis and PostgreSQL of our own."""
 
     engine: str = "fts5"
@@ -79,7 +79,7 @@ class Scene:
 
 
 @dataclass(frozen=True, slots=True)
-class Recovery:
+class SubtaskRecovery:
     """What became of a killed process's subtasks.
 
     `subtasks`: others ran so many again. `had_ended`: the kill came too late for so many, they were only to be settled.
@@ -123,7 +123,7 @@ class Report:
     subtasks: int
     run_again: int
     killed: Killed | None
-    recovery: Recovery | None
+    recovery: SubtaskRecovery | None
     throttled: Throttled | None
     failures: Failures | None
     mended: int
@@ -171,7 +171,7 @@ class Narrator(Protocol):
         """A process was killed just now."""
         ...
 
-    def recovered(self, recovery: Recovery) -> None:
+    def recovered(self, recovery: SubtaskRecovery) -> None:
         """All its subtasks were settled by others."""
         ...
 
@@ -202,14 +202,14 @@ class _Seen:
 
     ended_at: float = 0.0
     killed: Killed | None = None
-    recovery: Recovery | None = None
+    recovery: SubtaskRecovery | None = None
     has_paused: bool = False
     throttled: Throttled | None = None
     failures: Failures | None = None
     mended: int = 0
 
 
-def play(wishes: Wishes, narrator: Narrator) -> Report:
+def play(wishes: ReindexWishes, narrator: Narrator) -> Report:
     """Run the demo from start to end; nothing is left behind but what `wishes.keep` names.
 
     Once in the life of a process: the application reads its settings when it is imported.
@@ -261,7 +261,7 @@ def play(wishes: Wishes, narrator: Narrator) -> Report:
         with working(
             folder, app=_APP, queues=application.QUEUE, processes=wishes.processes, threads=wishes.threads
         ) as worker:
-            watch = Watch(worker, folder, len(expected), "documents are done", wishes.stall_s)
+            watch = WorkWatch(worker, folder, len(expected), "documents are done", wishes.stall_s)
             run = _Run(wq, watch, seen, wishes, narrator)
             try:
                 run.job(application.reindex.run(version=NEW).id)
@@ -295,7 +295,7 @@ def play(wishes: Wishes, narrator: Narrator) -> Report:
 class _Run:
     """One run of the job, watched, and steered."""
 
-    def __init__(self, wq: WorkQueue, watch: Watch, seen: _Seen, wishes: Wishes, narrator: Narrator) -> None:
+    def __init__(self, wq: WorkQueue, watch: WorkWatch, seen: _Seen, wishes: ReindexWishes, narrator: Narrator) -> None:
         self._wq = wq
         self._watch = watch
         self._seen = seen
@@ -406,7 +406,7 @@ def _is_subtask(task: Task) -> bool:
     return not task.name.endswith(SPLIT)
 
 
-def _recovery(wq: WorkQueue, killed: Killed) -> Recovery | None:
+def _recovery(wq: WorkQueue, killed: Killed) -> SubtaskRecovery | None:
     """None while some of its subtasks are not settled yet.
 
     What had ended when the process was stopped is settled in its place, if it did not do so itself: such a subtask
@@ -421,7 +421,7 @@ def _recovery(wq: WorkQueue, killed: Killed) -> Recovery | None:
             again.append(task)
     settled = [task.settled_at for task in again if task.settled_at is not None]
     seconds = (max(settled) - killed.at).total_seconds() if settled else None
-    return Recovery(len(again), len(killed.attempts) - len(again), seconds)
+    return SubtaskRecovery(len(again), len(killed.attempts) - len(again), seconds)
 
 
 def _all_tasks(wq: WorkQueue, queue: str) -> list[Task]:

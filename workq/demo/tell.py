@@ -12,9 +12,9 @@ from workq.demo.play import (
     PAUSE_S,
     RATE,
     Failures,
-    Recovery,
     Report,
     Scene,
+    SubtaskRecovery,
     Throttled,
 )
 from workq.demo.versions import NEW, UNREADABLE
@@ -69,7 +69,7 @@ class Story:
             f"  SIGKILL   process {killed.pid}, which had {len(killed.attempts):,} of the subtasks in its hands"
         )
 
-    def recovered(self, recovery: Recovery) -> None:
+    def recovered(self, recovery: SubtaskRecovery) -> None:
         """The subtasks of the dead are done."""
         if recovery.seconds is None:
             self._voice.say(

@@ -26,7 +26,7 @@ class GaveUp(Exception):
 
 
 @dataclass(slots=True)
-class Watch:
+class WorkWatch:
     """What was seen of the work of a worker so far. `what`: what is counted. `folder`: where its log is."""
 
     worker: subprocess.Popen[bytes]

@@ -35,7 +35,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar, assert_never
 from urllib.parse import urlsplit, urlunsplit
 
-__all__ = ["Direction", "Proxy"]
+__all__ = ["Direction", "FaultProxy"]
 
 PIECE: Final = 65_536
 HELD_MAX: Final = 16
@@ -88,7 +88,7 @@ class _Way:
     pause_s: float = 0.0
 
 
-class Proxy:
+class FaultProxy:
     """One proxy before one server. As a context manager it starts and stops with the block.
 
     Attributes:
@@ -356,7 +356,7 @@ class Proxy:
 class _Link:
     """One client's connection, and ours to the server for it."""
 
-    def __init__(self, proxy: Proxy, client: socket.socket) -> None:
+    def __init__(self, proxy: FaultProxy, client: socket.socket) -> None:
         self.proxy = proxy
         self.client = client
         self.server: socket.socket | None = None

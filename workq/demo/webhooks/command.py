@@ -22,7 +22,7 @@ from workq.demo.ending import PROCESSES_MAX, THREADS_MAX
 from workq.demo.webhooks.roles import EVENTS, EVENTS_MIN
 
 if TYPE_CHECKING:
-    from workq.demo.webhooks.play import Report
+    from workq.demo.webhooks.play import WebhookReport
 
 EVENTS_MAX: Final = 100_000
 
@@ -57,22 +57,24 @@ def webhooks(
     """
     from workq.demo.voice import speaking
     from workq.demo.webhooks import tell
-    from workq.demo.webhooks.play import Wishes, play
+    from workq.demo.webhooks.play import WebhookWishes, play
 
-    wishes = Wishes(events=events, servers=servers, processes=processes, threads=threads, keep=keep, kill=not no_kill)
+    wishes = WebhookWishes(
+        events=events, servers=servers, processes=processes, threads=threads, keep=keep, kill=not no_kill
+    )
     with (
         private_files(),
         ended_by_signals(),
         speaking(is_quiet=session.is_quiet, is_colored=session.is_colored, what=tell.WHAT, styles=tell.STYLES) as voice,
     ):
-        report = play(wishes, tell.Story(voice))
+        report = play(wishes, tell.WebhookStory(voice))
     status = ended(session, report)
     if keep is not None:
         session.note(f"kept in {report.scene.folder}: worker.log, and the ledger unless it was on a server")
     return status
 
 
-def ended(session: Session, report: Report) -> int:
+def ended(session: Session, report: WebhookReport) -> int:
     """Print the proof, and answer the exit status that it deserves."""
     from workq.demo.webhooks import tell
 

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from workq.demo.kill import Killed, kill_one
 from workq.demo.stage import folder_for, private_servers, working, write_settings
-from workq.demo.watch import STALL_S, GaveUp, Watch
-from workq.demo.webhooks.proof import Recorded, Tally, tally
+from workq.demo.watch import STALL_S, GaveUp, WorkWatch
+from workq.demo.webhooks.proof import ReceiverTally, Recorded, tally
 from workq.demo.webhooks.roles import EVENTS, LEAVING, SLOW, STEADY, Role, UntilItLeaves, the_five
 from workq.demo.webhooks.shop import Move, Shop, moves_of
 from workq.errors import MissingExtra
@@ -53,7 +53,7 @@ _APP: Final = "workq.demo.webhooks.application:wq"
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class WebhookWishes:
     """What was asked for. `keep` is a folder that stays; `servers` means RabbitMQ, Redis and PostgreSQL of our own."""
 
     events: int = EVENTS
@@ -66,7 +66,7 @@ class Wishes:
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class WebhookScene:
     """What is about to happen."""
 
     events: int
@@ -94,16 +94,16 @@ class Returned:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class WebhookReport:
     """The outcome. `seconds`: from the first event sent to the last one taken.
 
     `tallies`: of each receiver. `rolled_back`: events that must not have arrived anywhere. `returned` None: it did not
     come so far.
     """
 
-    scene: Scene
+    scene: WebhookScene
     stores: str
-    tallies: tuple[Tally, ...]
+    tallies: tuple[ReceiverTally, ...]
     rolled_back: int
     killed: Killed | None
     freed: Freed | None
@@ -126,10 +126,10 @@ class Report:
         return waits is not None and waits.most_undisturbed_s < found[SLOW].span_s
 
 
-class Narrator(Protocol):
+class WebhookNarrator(Protocol):
     """Who tells the user what happens. Called from one thread."""
 
-    def begins(self, scene: Scene) -> None:
+    def begins(self, scene: WebhookScene) -> None:
         """What is about to happen. Nothing runs yet."""
         ...
 
@@ -174,7 +174,7 @@ class Narrator(Protocol):
         ...
 
 
-def play(wishes: Wishes, narrator: Narrator) -> Report:
+def play(wishes: WebhookWishes, narrator: WebhookNarrator) -> WebhookReport:
     """Run the demo from start to end; nothing is left behind but what `wishes.keep` names.
 
     Once in the life of a process: the application reads its settings when it is imported.
@@ -191,7 +191,7 @@ def play(wishes: Wishes, narrator: Narrator) -> Report:
     secrets = {name: new_secret() for name in roles}
     with ExitStack() as stack:
         folder = stack.enter_context(folder_for(wishes.keep))
-        scene = Scene(wishes.events, roles, wishes.processes, wishes.threads, wishes.kill, folder)
+        scene = WebhookScene(wishes.events, roles, wishes.processes, wishes.threads, wishes.kill, folder)
         narrator.begins(scene)
         stores, urls = "SQLite: ledger, hints and leases in one file", {"ledger": f"sqlite:///{folder / 'workq.db'}"}
         if wishes.servers:
@@ -217,15 +217,15 @@ def play(wishes: Wishes, narrator: Narrator) -> Report:
         narrator.starts_worker(stores)
         trouble = None
         with working(folder, app=_APP, queues=QUEUE, processes=wishes.processes, threads=wishes.threads) as worker:
-            watch = Watch(worker, folder, wishes.events, "deliveries have succeeded", wishes.stall_s)
-            run = _Run(wq, outbox, shop, watch, scene, narrator)
+            watch = WorkWatch(worker, folder, wishes.events, "deliveries have succeeded", wishes.stall_s)
+            run = _WebhookRun(wq, outbox, shop, watch, scene, narrator)
             try:
                 run.send()
                 run.wait()
             except GaveUp as error:
                 trouble = str(error)
         narrator.counting()
-        return Report(
+        return WebhookReport(
             scene=scene,
             stores=stores,
             tallies=_tallies(roles, receivers, outbox, shop, run.in_hand),
@@ -241,11 +241,17 @@ def play(wishes: Wishes, narrator: Narrator) -> Report:
 # -- the run
 
 
-class _Run:
+class _WebhookRun:
     """What is done, and what was seen of it."""
 
     def __init__(
-        self, wq: WorkQueue, outbox: Outbox, shop: Shop, watch: Watch, scene: Scene, narrator: Narrator
+        self,
+        wq: WorkQueue,
+        outbox: Outbox,
+        shop: Shop,
+        watch: WorkWatch,
+        scene: WebhookScene,
+        narrator: WebhookNarrator,
     ) -> None:
         self._wq = wq
         self._outbox = outbox
@@ -371,7 +377,7 @@ def _pages(moves: Sequence[Move]) -> Iterator[list[Move]]:
 
 def _tallies(
     roles: Mapping[str, Role], receivers: Receivers, outbox: Outbox, shop: Shop, in_hand: frozenset[str]
-) -> tuple[Tally, ...]:
+) -> tuple[ReceiverTally, ...]:
     """Of each receiver: its log, against the application's rows and the ledger."""
     wanted: defaultdict[str, dict[str, float]] = defaultdict(dict)
     for move in shop.recorded():

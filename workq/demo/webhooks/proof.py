@@ -56,7 +56,7 @@ class Waits:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class ReceiverTally:
     """What one receiver got. Events are named by their webhook-ids.
 
     Attributes:
@@ -110,7 +110,7 @@ def tally(
     requests: Sequence[Request],
     recorded: Mapping[str, Recorded],
     in_hand: frozenset[str],
-) -> Tally:
+) -> ReceiverTally:
     """Count what one receiver got.
 
     Args:
@@ -130,7 +130,7 @@ def tally(
     }
     arrived = sent_at.keys() & taken_at.keys()
     twice = [webhook_id for webhook_id, found in of_each.items() if any(one.is_taken for one in found[:-1])]
-    return Tally(
+    return ReceiverTally(
         name=name,
         event_type=event_type,
         sent=len(sent_at),

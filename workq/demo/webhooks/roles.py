@@ -38,7 +38,7 @@ _OFTEN: Final[dict[str, Any]] = {"retry_schedule": (0.5, 1.0, *[2.0] * 28)}
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ReceiverAnswer:
     """What a receiver does with one request."""
 
     status: int
@@ -46,10 +46,10 @@ class Answer:
     retry_after_s: float | None = None
 
 
-class Manner(Protocol):
+class Behaviour(Protocol):
     """How a receiver answers. Used from one thread."""
 
-    def answer(self, at: float, /) -> Answer:
+    def answer(self, at: float, /) -> ReceiverAnswer:
         """To the next request, which came at this moment of the monotonic clock."""
         ...
 
@@ -60,9 +60,9 @@ class Steadily:
 
     after_s: float = 0.0
 
-    def answer(self, _at: float) -> Answer:
+    def answer(self, _at: float) -> ReceiverAnswer:
         """It takes it."""
-        return Answer(200, self.after_s)
+        return ReceiverAnswer(200, self.after_s)
 
 
 @dataclass(slots=True)
@@ -72,9 +72,9 @@ class NowAndThen:
     refused: float
     rng: Random
 
-    def answer(self, _at: float) -> Answer:
+    def answer(self, _at: float) -> ReceiverAnswer:
         """It takes it, or does not."""
-        return Answer(503 if self.rng.random() < self.refused else 200)
+        return ReceiverAnswer(503 if self.rng.random() < self.refused else 200)
 
 
 @dataclass(slots=True)
@@ -86,14 +86,14 @@ class SoManyInARow:
     opens_at: float = field(default=0.0, init=False)
     taken: int = field(default=0, init=False)
 
-    def answer(self, at: float) -> Answer:
+    def answer(self, at: float) -> ReceiverAnswer:
         """It takes it, or says when to come again."""
         if self.taken == self.most:
             self.opens_at, self.taken = at + self.closed_s, 0
         if at < self.opens_at:
-            return Answer(429, retry_after_s=self.closed_s)
+            return ReceiverAnswer(429, retry_after_s=self.closed_s)
         self.taken += 1
-        return Answer(200)
+        return ReceiverAnswer(200)
 
 
 @dataclass(slots=True)
@@ -108,12 +108,12 @@ class UntilItLeaves:
         """It takes everything from now on. From any thread."""
         self.is_back = True
 
-    def answer(self, _at: float) -> Answer:
+    def answer(self, _at: float) -> ReceiverAnswer:
         """It takes it, or is gone."""
         if self.taken >= self.most and not self.is_back:
-            return Answer(410)
+            return ReceiverAnswer(410)
         self.taken += 1
-        return Answer(200)
+        return ReceiverAnswer(200)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Role:
     name: str
     event_type: str
     about: str
-    manner: Manner
+    manner: Behaviour
     options: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from workq.demo.kill import Killed
 from workq.demo.voice import Voice, counted, processes
-from workq.demo.webhooks.play import AT_ONCE, KILL_AT, Freed, Report, Returned, Scene
-from workq.demo.webhooks.proof import Tally
+from workq.demo.webhooks.play import AT_ONCE, KILL_AT, Freed, Returned, WebhookReport, WebhookScene
+from workq.demo.webhooks.proof import ReceiverTally
 from workq.demo.webhooks.roles import LEAVING, SLOW, STEADY, THROTTLED_MIN_S
 from workq.webhooks.backoff import THROTTLED_MIN_S as BY_DEFAULT_S
 
@@ -19,13 +19,13 @@ _SHOWN: Final = 5
 """How many ids are listed."""
 
 
-class Story:
+class WebhookStory:
     """What happens, for a person."""
 
     def __init__(self, voice: Voice) -> None:
         self._voice = voice
 
-    def begins(self, scene: Scene) -> None:
+    def begins(self, scene: WebhookScene) -> None:
         """What this is, in some lines, and who takes part."""
         kill = f" At {KILL_AT:.0%} one of them is killed with SIGKILL." if scene.kill else ""
         self._voice.say(
@@ -89,7 +89,7 @@ class Story:
         """Nothing to say: the proof follows at once."""
 
 
-def page(report: Report) -> str:
+def page(report: WebhookReport) -> str:
     """The proof, and who waited for whom, for a person."""
     tallies = report.tallies
     lines = ["", "Counted at the receivers, from sent to arrived:", _HEAD, *(_row(one) for one in tallies), ""]
@@ -123,7 +123,7 @@ def page(report: Report) -> str:
     return "\n".join(lines)
 
 
-def document(report: Report) -> dict[str, Any]:
+def document(report: WebhookReport) -> dict[str, Any]:
     """The report as one JSON object; lists of ids are cut short, their counts are not."""
     killed, freed, returned = report.killed, report.freed, report.returned
     return {
@@ -145,7 +145,7 @@ def document(report: Report) -> dict[str, Any]:
 _HEAD: Final = "            events  requests  retries        half within  99 % within    longest  all after"
 
 
-def _row(one: Tally) -> str:
+def _row(one: ReceiverTally) -> str:
     waits = ["-"] * 3 if one.waits is None else [_s(one.waits.half_s), _s(one.waits.p99_s), _s(one.waits.most_s)]
     retries = ", ".join(f"{count:,} after {status}" for status, count in one.refused.items()) or "0"
     return (
@@ -158,7 +158,7 @@ def _s(value: float) -> str:
     return f"{value:.2f} s"
 
 
-def _twice(report: Report) -> str:
+def _twice(report: WebhookReport) -> str:
     twice = sum(len(one.twice) for one in report.tallies)
     unexcused = [one for each in report.tallies for one in each.unexcused]
     if unexcused:
@@ -168,7 +168,7 @@ def _twice(report: Report) -> str:
     return f"  twice     {twice:,}, with the same webhook-id: the killed process had them in its hands"
 
 
-def _wrong(tallies: Iterable[Tally]) -> list[str]:
+def _wrong(tallies: Iterable[ReceiverTally]) -> list[str]:
     """What is told only when it is there."""
     return [
         f"  {word:<9} {what} {one.name}: {_ids(ids)}"
@@ -182,7 +182,7 @@ def _wrong(tallies: Iterable[Tally]) -> list[str]:
     ]
 
 
-def _who_waited(report: Report) -> str:
+def _who_waited(report: WebhookReport) -> str:
     found = {one.name: one for one in report.tallies}
     steady, slow = found[STEADY], found[SLOW]
     if steady.waits is None:
@@ -202,7 +202,7 @@ def _ids(ids: Iterable[str]) -> str:
     return f"{len(found):,}: {', '.join(found[:_SHOWN])}{', ...' if len(found) > _SHOWN else ''}"
 
 
-def _as_json(one: Tally) -> dict[str, Any]:
+def _as_json(one: ReceiverTally) -> dict[str, Any]:
     lists = ("lost", "foreign", "twice", "unexcused", "early", "unfinished", "unrecorded")
     counts = {name: len(getattr(one, name)) for name in lists}
     first = {f"{name}_first": list(getattr(one, name)[:_SHOWN]) for name in ("lost", "foreign", "twice")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any, Final
 
-from workq.lab.bench.trial import Figure, Report
+from workq.lab.bench.trial import BenchReport, Figure
 from workq.values.plural import counted
 
 _SHOWN: Final = {
@@ -24,7 +24,7 @@ _SHOWN: Final = {
 }
 
 
-def document(report: Report) -> dict[str, Any]:
+def document(report: BenchReport) -> dict[str, Any]:
     """One JSON object. Names are only added."""
     return {
         "ok": report.missing == 0 and not report.not_removed,
@@ -43,7 +43,7 @@ def document(report: Report) -> dict[str, Any]:
     }
 
 
-def page(report: Report) -> str:
+def page(report: BenchReport) -> str:
     """For a person."""
     wishes = report.wishes
     lines = [

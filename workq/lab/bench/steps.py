@@ -27,7 +27,7 @@ _CONSUMER: Final = {"fetch": "fetch", "ack": "fetch"}
 _BROKER: Final = {"publish": "hand on"}
 
 
-class Steps:
+class StepTimes:
     """Processor seconds by step and by thread. Thread-safe."""
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ def _kind(name: str) -> str:
     return "other"
 
 
-_steps: Final = Steps() if os.environ.get(VARIABLE) else None
+_steps: Final = StepTimes() if os.environ.get(VARIABLE) else None
 
 
 def at_work() -> None:
@@ -97,7 +97,7 @@ def at_work() -> None:
 class _Timed:
     """An object, some of whose methods are timed."""
 
-    def __init__(self, target: Any, steps: Steps, methods: Mapping[str, str]) -> None:
+    def __init__(self, target: Any, steps: StepTimes, methods: Mapping[str, str]) -> None:
         self._target = target
         for method, step in methods.items():
             setattr(self, method, steps.timed(getattr(target, method), step))
@@ -109,7 +109,7 @@ class _Timed:
 class _TimedBroker(_Timed):
     """Its consumers are timed, too."""
 
-    def __init__(self, target: Any, steps: Steps) -> None:
+    def __init__(self, target: Any, steps: StepTimes) -> None:
         super().__init__(target, steps, _BROKER)
         self._steps = steps
 

@@ -46,7 +46,7 @@ SINGLE_PART: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class BenchWishes:
     """What to measure."""
 
     tasks: int = 20_000
@@ -77,10 +77,10 @@ class Figure:
 
 
 @dataclass(slots=True)
-class Report:
+class BenchReport:
     """What was measured. Rates are tasks a second, processor time is microseconds a task, memory is bytes."""
 
-    wishes: Wishes
+    wishes: BenchWishes
     namespace: str
     began_at: datetime
     versions: dict[str, str]
@@ -94,7 +94,7 @@ class Report:
     not_removed: list[str] = field(default_factory=list)
 
 
-def run(settings: Settings, wishes: Wishes, *, tell: Callable[[str], None] = lambda _: None) -> Report:
+def run(settings: Settings, wishes: BenchWishes, *, tell: Callable[[str], None] = lambda _: None) -> BenchReport:
     """Measure these stores.
 
     Raises:
@@ -116,7 +116,7 @@ def run(settings: Settings, wishes: Wishes, *, tell: Callable[[str], None] = lam
         namespace.create()
         stack.callback(fleet.end_all, folder)
         tell(f"namespace {scratch_settings.namespace}")
-        trial = _Trial(folder, wishes, tell)
+        trial = _BenchTrial(folder, wishes, tell)
         stack.callback(trial.close)
         report = trial.play(scratch_settings.namespace, versions_here() | namespace.versions())
         report.kept = folder if wishes.keep else None
@@ -124,10 +124,10 @@ def run(settings: Settings, wishes: Wishes, *, tell: Callable[[str], None] = lam
     return report
 
 
-class _Trial:
+class _BenchTrial:
     """The course of one measurement."""
 
-    def __init__(self, folder: Path, wishes: Wishes, tell: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, wishes: BenchWishes, tell: Callable[[str], None]) -> None:
         self.folder = folder
         self.wishes = wishes
         self.tell = tell
@@ -143,7 +143,7 @@ class _Trial:
         """Close connections."""
         self.app.close()
 
-    def play(self, namespace: str, versions: dict[str, str]) -> Report:
+    def play(self, namespace: str, versions: dict[str, str]) -> BenchReport:
         began_at = datetime.now(UTC)
         for number in range(self.wishes.runs):
             self.tell(f"run {number + 1} of {self.wishes.runs}: enqueue, drain, latency")
@@ -158,7 +158,7 @@ class _Trial:
         missing = self._kill()
         steps, threads = self._steps()
         figures = {name: Figure.of(values) for name, values in self.found.items()}
-        return Report(self.wishes, namespace, began_at, versions, figures, steps, threads, missing)
+        return BenchReport(self.wishes, namespace, began_at, versions, figures, steps, threads, missing)
 
     def _note(self, name: str, value: float) -> None:
         self.found.setdefault(name, []).append(value)

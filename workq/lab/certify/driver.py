@@ -16,7 +16,7 @@ from workq.app import WorkQueue
 from workq.errors import CommitUnknown, Unavailable
 from workq.handlers.handler import Handler
 from workq.lab.certify import witness
-from workq.lab.certify.journal import Answer, Entry, Journal, Kind
+from workq.lab.certify.journal import EnqueueAnswer, Journal, JournalEntry, TaskKind
 from workq.lab.certify.witness import Testimony
 from workq.ledger import CancelAnswer
 from workq.values.task import Enqueued
@@ -25,13 +25,13 @@ PRODUCERS: Final = 2
 AHEAD_S: Final = 2.0
 """So much work may wait."""
 _KINDS: Final = {
-    Kind.MANY: 50,
-    Kind.ONE: 30,
-    Kind.DELAYED: 8,
-    Kind.FAILING: 6,
-    Kind.DOOMED: 2,
-    Kind.KEYED: 2,
-    Kind.CANCELLED: 2,
+    TaskKind.MANY: 50,
+    TaskKind.ONE: 30,
+    TaskKind.DELAYED: 8,
+    TaskKind.FAILING: 6,
+    TaskKind.DOOMED: 2,
+    TaskKind.KEYED: 2,
+    TaskKind.CANCELLED: 2,
 }
 """How often each kind of call is made, relatively."""
 _LONG_S: Final = (0.05, 0.6)
@@ -92,7 +92,7 @@ class Driver:
 
     def pile_up(self) -> None:
         """Enqueue in one call what keeps all workers busy for a while."""
-        entry = self._journal.begin(Kind.MANY, max(_PILE_MIN, min(_PILE_MAX, int(_PILE_S * self._testimony.pace))))
+        entry = self._journal.begin(TaskKind.MANY, max(_PILE_MIN, min(_PILE_MAX, int(_PILE_S * self._testimony.pace))))
         seconds = _PILE_S / len(entry.numbers) * self._threads_max
         self._many(entry, [{"number": number, "seconds": seconds} for number in entry.numbers])
 
@@ -115,61 +115,61 @@ class Driver:
         """One call of a kind that chance chooses; answers how many tasks it was for."""
         kind = rng.choices(list(_KINDS), weights=list(_KINDS.values()))[0]
         match kind:
-            case Kind.ONE:
+            case TaskKind.ONE:
                 entry = self._journal.begin(kind, 1)
                 self._one(entry, lambda number: self._work.enqueue(number, self._seconds(rng)))
-            case Kind.MANY:
+            case TaskKind.MANY:
                 entry = self._journal.begin(kind, rng.randint(10, max(11, min(500, int(self._rate / 4)))))
                 self._many(entry, [{"number": number, "seconds": self._seconds(rng)} for number in entry.numbers])
-            case Kind.DELAYED:
+            case TaskKind.DELAYED:
                 delay_s = round(rng.uniform(0.2, 4.0), 1)
                 entry = self._journal.begin(kind, 1, delay_s=delay_s)
                 self._one(entry, lambda number: self._work.options(delay_s=delay_s).enqueue(number, self._seconds(rng)))
-            case Kind.FAILING:
+            case TaskKind.FAILING:
                 failures = rng.randint(1, 2)
                 entry = self._journal.begin(kind, 1)
                 self._one(entry, lambda number: self._work.enqueue(number, self._seconds(rng), failures))
-            case Kind.DOOMED:
+            case TaskKind.DOOMED:
                 entry = self._journal.begin(kind, 1)
                 self._one(entry, self._doomed.enqueue)
-            case Kind.KEYED:
+            case TaskKind.KEYED:
                 entry = self._journal.begin(kind, 1)
                 keyed = self._work.options(key=f"number-{entry.numbers.start}")
                 self._one(entry, keyed.enqueue)
                 self._one(self._journal.again(entry), keyed.enqueue)
-            case Kind.CANCELLED:
+            case TaskKind.CANCELLED:
                 entry = self._journal.begin(kind, 1, delay_s=2.0)
                 self._one(entry, self._work.options(delay_s=2.0).enqueue)
-                if entry.answer is Answer.ACKNOWLEDGED:
+                if entry.answer is EnqueueAnswer.ACKNOWLEDGED:
                     self._cancel(entry)
             case _:
                 assert_never(kind)
         return len(entry.numbers)
 
-    def _one(self, entry: Entry, enqueue: Callable[[int], Enqueued]) -> None:
+    def _one(self, entry: JournalEntry, enqueue: Callable[[int], Enqueued]) -> None:
         self._ask(entry, lambda: (enqueue(entry.numbers.start).id,))
 
-    def _many(self, entry: Entry, calls: list[dict[str, object]]) -> None:
+    def _many(self, entry: JournalEntry, calls: list[dict[str, object]]) -> None:
         def enqueue() -> tuple[str, ...]:
             self._work.enqueue_many(calls)  # one transaction: no more than produce.CHUNK
             return ()
 
         self._ask(entry, enqueue)
 
-    def _ask(self, entry: Entry, call: Callable[[], tuple[str, ...]]) -> None:
+    def _ask(self, entry: JournalEntry, call: Callable[[], tuple[str, ...]]) -> None:
         try:
             ids = call()
         except CommitUnknown as error:
-            self._journal.end(entry, Answer.UNKNOWN, error=str(error))
+            self._journal.end(entry, EnqueueAnswer.UNKNOWN, error=str(error))
         except Unavailable as error:
-            self._journal.end(entry, Answer.REFUSED, error=str(error))
+            self._journal.end(entry, EnqueueAnswer.REFUSED, error=str(error))
         except Exception as error:  # nobody should ever see it: the auditor reports it
             self._journal.trouble.append(f"enqueue ({entry.kind}) raised {type(error).__name__}: {error}")
-            self._journal.end(entry, Answer.UNKNOWN, error=f"{type(error).__name__}: {error}")
+            self._journal.end(entry, EnqueueAnswer.UNKNOWN, error=f"{type(error).__name__}: {error}")
         else:
-            self._journal.end(entry, Answer.ACKNOWLEDGED, ids=ids)
+            self._journal.end(entry, EnqueueAnswer.ACKNOWLEDGED, ids=ids)
 
-    def _cancel(self, entry: Entry) -> None:
+    def _cancel(self, entry: JournalEntry) -> None:
         try:
             answer = self._app.cancel(entry.ids[0], why="certify")
         except Unavailable:

@@ -7,11 +7,11 @@ from dataclasses import asdict
 from typing import Any
 
 from workq.diagnose.doctor import Bounds
-from workq.lab.certify.trial import Report
-from workq.lab.certify.verdict import Recovery
+from workq.lab.certify.trial import CertifyReport
+from workq.lab.certify.verdict import FaultRecovery
 
 
-def document(report: Report) -> dict[str, Any]:
+def document(report: CertifyReport) -> dict[str, Any]:
     """One JSON object. Names are only added."""
     figures = report.verdict.figures
     return {
@@ -59,7 +59,7 @@ def document(report: Report) -> dict[str, Any]:
     }
 
 
-def page(report: Report) -> str:
+def page(report: CertifyReport) -> str:
     """For a person."""
     figures, times = report.verdict.figures, report.settings.times
     servers = [f"{name}: {report.versions[name]}" for name in ("ledger", "broker", "inflight")]
@@ -118,9 +118,9 @@ def page(report: Report) -> str:
     return "\n".join(lines)
 
 
-def _recoveries(recoveries: list[Recovery]) -> list[str]:
+def _recoveries(recoveries: list[FaultRecovery]) -> list[str]:
     """One line for each fault that struck alone, and one for all that struck together."""
-    groups: dict[str, list[Recovery]] = {}
+    groups: dict[str, list[FaultRecovery]] = {}
     for one in recoveries:
         groups.setdefault(one.faults[0] if len(one.faults) == 1 else "several at once", []).append(one)
     lines = []

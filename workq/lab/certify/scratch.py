@@ -24,7 +24,7 @@ _UNLIMITED: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FinalRow:
     """One task as the ledger has it at the end."""
 
     id: str
@@ -90,12 +90,12 @@ class Scratch(Namespace):
 
     # -- what is there
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[FinalRow]:
         """Every task."""
         t = self.database.tables.task
         query = select(t.c.id, t.c.state, t.c.attempt, t.c.reason, t.c.payload).order_by(t.c.id)
         found = self.database.ask(lambda tx: tx.execute(query).all())
-        return [Row(row.id, _number(row.payload), State(row.state), row.attempt, row.reason) for row in found]
+        return [FinalRow(row.id, _number(row.payload), State(row.state), row.attempt, row.reason) for row in found]
 
     def settled(self, limit: int) -> dict[str, tuple[str, int, Any]]:
         """The newest tasks that are settled: state, attempt and time, which must never change again."""

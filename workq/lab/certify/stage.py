@@ -20,7 +20,7 @@ WAKING_S: Final = 30.0
 """So long after a pause past its lease a process may still be leaving, with the status that says so."""
 
 
-class Cause(StrEnum):
+class DuplicateCause(StrEnum):
     """Why a task may have been started twice."""
 
     KILLED = "killed"
@@ -32,7 +32,7 @@ class Cause(StrEnum):
 class Harm:
     """What one fault did to processes (`pids`), or to everybody's way to a store (none). Times are monotonic."""
 
-    cause: Cause
+    cause: DuplicateCause
     fault: str
     at: float
     until: float
@@ -56,13 +56,15 @@ class Stage:
     pile_up: Callable[[], None] = lambda: None
     """Enqueue more at once than the workers can take, so that hints wait in the queue."""
 
-    def note(self, cause: Cause, fault: str, at: float, pids: Iterable[int] = ()) -> None:
+    def note(self, cause: DuplicateCause, fault: str, at: float, pids: Iterable[int] = ()) -> None:
         """A harm that has ended just now."""
         self.harms.append(Harm(cause, fault, at, time.monotonic(), frozenset(pids)))
 
     def good_ends(self) -> set[int | None]:
         """How a supervisor may end after SIGTERM: with 0; with 1 if one of its processes, just woken, was leaving."""
-        woken = any(harm.cause is Cause.PAUSED and harm.until > time.monotonic() - WAKING_S for harm in self.harms)
+        woken = any(
+            harm.cause is DuplicateCause.PAUSED and harm.until > time.monotonic() - WAKING_S for harm in self.harms
+        )
         return {0, 1} if woken else {0}
 
     def bounds(self) -> Bounds:

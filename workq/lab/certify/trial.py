@@ -37,11 +37,11 @@ from workq.lab import fleet
 from workq.lab.certify import nemesis, witness
 from workq.lab.certify.driver import AHEAD_S, Driver
 from workq.lab.certify.faults import Fault
-from workq.lab.certify.journal import Answer, Journal, Kind
+from workq.lab.certify.journal import EnqueueAnswer, Journal, TaskKind
 from workq.lab.certify.nemesis import Deck, Draw
 from workq.lab.certify.scratch import Scratch
 from workq.lab.certify.stage import Stage
-from workq.lab.certify.verdict import Evidence, Finding, Round, Verdict, judge, timeline
+from workq.lab.certify.verdict import Round, RunEvidence, RunFinding, RunVerdict, judge, timeline
 from workq.lab.certify.wire import Wires
 from workq.lab.certify.witness import QUEUE, Testimony
 from workq.lab.environment import only_workq_variables
@@ -64,7 +64,7 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class CertifyWishes:
     """What was asked for. `divide` None: chosen to fit the minutes. `only` are names of faults; none means all."""
 
     minutes: float = 3.0
@@ -94,10 +94,10 @@ class Wishes:
 
 
 @dataclass(slots=True)
-class Report:
+class CertifyReport:
     """What came of it."""
 
-    wishes: Wishes
+    wishes: CertifyWishes
     began_at: datetime
     seconds: float
     namespace: str
@@ -110,9 +110,9 @@ class Report:
     struck: dict[str, int]
     left_out: dict[str, str]
     rounds_composed: int
-    verdict: Verdict
+    verdict: RunVerdict
     logged: dict[str, int]
-    shown: list[tuple[Finding, list[str]]]
+    shown: list[tuple[RunFinding, list[str]]]
     kept: Path | None = None
     not_removed: list[str] = field(default_factory=list)
 
@@ -122,8 +122,8 @@ More = Callable[[Stage], Mapping[str, Draw]]
 
 
 def run(
-    settings: Settings, wishes: Wishes, *, tell: Callable[[str], None] = lambda _: None, more: More | None = None
-) -> Report:
+    settings: Settings, wishes: CertifyWishes, *, tell: Callable[[str], None] = lambda _: None, more: More | None = None
+) -> CertifyReport:
     """Certify these stores.
 
     Raises:
@@ -156,17 +156,17 @@ def run(
         ]
         stage = Stage(folder, hosts, scratch, wires, times, Random(f"{wishes.seed} strike"), tell=tell)
         stack.enter_context(_ended(folder))
-        trial = _Trial(stage, wishes, more)
+        trial = _CertifyTrial(stage, wishes, more)
         report = trial.play(versions)
         report.kept = folder if wishes.keep else None
         report.not_removed = not_removed  # filled when the stack unwinds
     return report
 
 
-class _Trial:
+class _CertifyTrial:
     """The course of one run."""
 
-    def __init__(self, stage: Stage, wishes: Wishes, more: More | None) -> None:
+    def __init__(self, stage: Stage, wishes: CertifyWishes, more: More | None) -> None:
         self.stage = stage
         self.wishes = wishes
         self.draws = nemesis.draws(stage) | dict(more(stage) if more else {})
@@ -195,7 +195,7 @@ class _Trial:
         self._passed = 0
         """So many entries of the journal are finished for certain."""
 
-    def play(self, versions: dict[str, str]) -> Report:
+    def play(self, versions: dict[str, str]) -> CertifyReport:
         began_at, began = datetime.now(UTC), time.monotonic()
         with _stalls() as stalls:
             try:
@@ -208,7 +208,7 @@ class _Trial:
         evidence = self._evidence(residue)
         verdict = judge(evidence)
         shown = [(one, self._timeline(evidence, one, began)) for one in verdict.findings[:SHOWN]]
-        return Report(
+        return CertifyReport(
             wishes=self.wishes,
             began_at=began_at,
             seconds=time.monotonic() - began,
@@ -312,14 +312,16 @@ class _Trial:
             if entry.called_at > before:
                 return False
             is_done = (
-                entry.kind in (Kind.DOOMED, Kind.CANCELLED)
-                or entry.answer is not Answer.ACKNOWLEDGED
+                entry.kind in (TaskKind.DOOMED, TaskKind.CANCELLED)
+                or entry.answer is not EnqueueAnswer.ACKNOWLEDGED
                 or max(entry.answered_at, entry.called_at + entry.delay_s) > before
                 or all(number in finished for number in entry.numbers)
             )
             if not is_done:
                 return True
-            is_prefix = is_prefix and entry.answer is not Answer.NONE and entry.called_at + entry.delay_s < before
+            is_prefix = (
+                is_prefix and entry.answer is not EnqueueAnswer.NONE and entry.called_at + entry.delay_s < before
+            )
             if is_prefix:
                 self._passed = at + 1
         return False
@@ -400,11 +402,11 @@ class _Trial:
             "hints in the queue": depth.ready + (depth.unacked or 0),
         }
 
-    def _evidence(self, residue: dict[str, int]) -> Evidence:
+    def _evidence(self, residue: dict[str, int]) -> RunEvidence:
         stage = self.stage
         now = stage.scratch.settled_of(list(self.watched))
         self.start_s = max(self.start_s, _start_s(stage.folder))  # a machine may be busier later than at the start
-        return Evidence(
+        return RunEvidence(
             entries=self.journal.entries,
             lines=self.testimony.lines,
             rows=stage.scratch.rows(),
@@ -417,7 +419,7 @@ class _Trial:
             lease_s=stage.times.lease_s,
         )
 
-    def _timeline(self, evidence: Evidence, finding: Finding, began: float) -> list[str]:
+    def _timeline(self, evidence: RunEvidence, finding: RunFinding, began: float) -> list[str]:
         events: list[str] = []
         if finding.task_id is not None:
             for event in self.stage.scratch.app.stores.ledger.history(finding.task_id):

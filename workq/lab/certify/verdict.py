@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 
-from workq.lab.certify.journal import Answer, Entry, Kind
-from workq.lab.certify.scratch import Row
-from workq.lab.certify.stage import Cause, Harm
-from workq.lab.certify.witness import Line, What
+from workq.lab.certify.journal import EnqueueAnswer, JournalEntry, TaskKind
+from workq.lab.certify.scratch import FinalRow
+from workq.lab.certify.stage import DuplicateCause, Harm
+from workq.lab.certify.witness import What, WitnessLine
 from workq.values.task import SETTLED, State
 
 EARLY_S = 1.0
@@ -31,7 +31,7 @@ AWAKE_S = 2.0
 """What a process was granted before it was paused, it may start so long after it woke, before it knows."""
 
 
-class Fault(StrEnum):
+class Defect(StrEnum):
     """What can be wrong."""
 
     LOST = "lost"
@@ -58,17 +58,17 @@ class Fault(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class RunFinding:
     """One thing that is wrong. `task_id` and `number` where it is about one task."""
 
-    fault: Fault
+    fault: Defect
     what: str
     task_id: str | None = None
     number: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Recovery:
+class FaultRecovery:
     """One round of faults. Seconds from the blow, or from the end of the fault where the promise counts from there.
 
     `affected` tasks were acknowledged, due and not finished when it struck. `first_s` and `last_s` are None when
@@ -134,12 +134,12 @@ class Figures:
 
 
 @dataclass(slots=True)
-class Evidence:
+class RunEvidence:
     """All that is judged."""
 
-    entries: Sequence[Entry]
-    lines: Sequence[Line]
-    rows: Sequence[Row]
+    entries: Sequence[JournalEntry]
+    lines: Sequence[WitnessLine]
+    rows: Sequence[FinalRow]
     harms: Sequence[Harm]
     late_results: Sequence[tuple[str, int]] = ()
     rewritten: Sequence[str] = ()
@@ -151,12 +151,12 @@ class Evidence:
 
 
 @dataclass(slots=True)
-class Verdict:
+class RunVerdict:
     """The figures, the recoveries and the findings, the worst first."""
 
     figures: Figures
-    recoveries: list[Recovery]
-    findings: list[Finding]
+    recoveries: list[FaultRecovery]
+    findings: list[RunFinding]
 
     @property
     def is_clean(self) -> bool:
@@ -164,46 +164,46 @@ class Verdict:
         return not self.findings
 
 
-def judge(evidence: Evidence) -> Verdict:
+def judge(evidence: RunEvidence) -> RunVerdict:
     """Judge one run."""
     return _Judge(evidence).verdict()
 
 
 class _Judge:
-    def __init__(self, evidence: Evidence) -> None:
+    def __init__(self, evidence: RunEvidence) -> None:
         self.evidence = evidence
         self.figures = Figures()
-        self.findings: list[Finding] = []
-        self.rows_of: defaultdict[int, list[Row]] = defaultdict(list)
+        self.findings: list[RunFinding] = []
+        self.rows_of: defaultdict[int, list[FinalRow]] = defaultdict(list)
         for row in evidence.rows:
             self.rows_of[row.number].append(row)
         self.row = {row.id: row for row in evidence.rows}
-        self.calls_of: defaultdict[int, list[Entry]] = defaultdict(list)
+        self.calls_of: defaultdict[int, list[JournalEntry]] = defaultdict(list)
         for entry in evidence.entries:
             for number in entry.numbers:
                 self.calls_of[number].append(entry)
-        self.lines_of: defaultdict[str, list[Line]] = defaultdict(list)
+        self.lines_of: defaultdict[str, list[WitnessLine]] = defaultdict(list)
         for line in evidence.lines:
             self.lines_of[line.task_id].append(line)
         self.harms_to: defaultdict[int, list[Harm]] = defaultdict(list)
         self.cuts: list[Harm] = []
         for harm in evidence.harms:
-            if harm.cause is Cause.CUT:
+            if harm.cause is DuplicateCause.CUT:
                 self.cuts.append(harm)
             for pid in harm.pids:
                 self.harms_to[pid].append(harm)
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> RunVerdict:
         self._calls()
         self._runs()
         self._rest()
         recoveries = self._recoveries()
-        order = list(Fault)
+        order = list(Defect)
         self.findings.sort(key=lambda one: (order.index(one.fault), one.number or 0))
-        return Verdict(self.figures, recoveries, self.findings)
+        return RunVerdict(self.figures, recoveries, self.findings)
 
-    def _find(self, fault: Fault, what: str, task_id: str | None = None, number: int | None = None) -> None:
-        self.findings.append(Finding(fault, what, task_id, number))
+    def _find(self, fault: Defect, what: str, task_id: str | None = None, number: int | None = None) -> None:
+        self.findings.append(RunFinding(fault, what, task_id, number))
 
     # -- what was asked
 
@@ -213,10 +213,10 @@ class _Judge:
             rows = self.rows_of.get(number, [])
             figures.attempted += 1
             answers = {call.answer for call in calls}
-            if Answer.ACKNOWLEDGED in answers:
+            if EnqueueAnswer.ACKNOWLEDGED in answers:
                 figures.acknowledged += 1
                 self._acknowledged(number, calls, rows)
-            elif answers & {Answer.UNKNOWN, Answer.NONE}:
+            elif answers & {EnqueueAnswer.UNKNOWN, EnqueueAnswer.NONE}:
                 figures.unknown += 1
                 figures.recovered += bool(rows)
             else:
@@ -224,46 +224,46 @@ class _Judge:
                 if rows:
                     figures.unexpected += 1
                     self._find(
-                        Fault.UNEXPECTED,
+                        Defect.UNEXPECTED,
                         f"number {number}: the caller was told that nothing was recorded ({calls[0].error})",
                         rows[0].id,
                         number,
                     )
             if len(rows) > len(calls):
-                self._find(Fault.TWIN, f"number {number} was asked for {len(calls)} times", rows[-1].id, number)
+                self._find(Defect.TWIN, f"number {number} was asked for {len(calls)} times", rows[-1].id, number)
             for row in rows:
                 self._ended(row, calls)
         for row in self.evidence.rows:
             if row.number not in self.calls_of:
-                self._find(Fault.UNEXPECTED, f"number {row.number} was never asked for", row.id, row.number)
+                self._find(Defect.UNEXPECTED, f"number {row.number} was never asked for", row.id, row.number)
                 figures.unexpected += 1
 
-    def _acknowledged(self, number: int, calls: Sequence[Entry], rows: Sequence[Row]) -> None:
+    def _acknowledged(self, number: int, calls: Sequence[JournalEntry], rows: Sequence[FinalRow]) -> None:
         missing = [task_id for call in calls for task_id in call.ids if task_id not in self.row]
         if not rows or missing:
             self.figures.lost += 1
             self._find(
-                Fault.LOST, f"number {number} was acknowledged, and has no row", next(iter(missing), None), number
+                Defect.LOST, f"number {number} was acknowledged, and has no row", next(iter(missing), None), number
             )
         elif any(row.state not in SETTLED for row in rows):
             self.figures.lost += 1
 
-    def _ended(self, row: Row, calls: Sequence[Entry]) -> None:
+    def _ended(self, row: FinalRow, calls: Sequence[JournalEntry]) -> None:
         match row.state:
             case State.SUCCEEDED:
                 self.figures.completed += 1
-                if calls[0].kind is Kind.DOOMED:
-                    self._find(Fault.UNSEEN, "its handler always fails, and it succeeded", row.id, row.number)
+                if calls[0].kind is TaskKind.DOOMED:
+                    self._find(Defect.UNSEEN, "its handler always fails, and it succeeded", row.id, row.number)
             case State.DEAD:
                 self.figures.dead += 1
-                if calls[0].kind is not Kind.DOOMED:
-                    self._find(Fault.DEAD, f"dead: {row.reason}", row.id, row.number)
+                if calls[0].kind is not TaskKind.DOOMED:
+                    self._find(Defect.DEAD, f"dead: {row.reason}", row.id, row.number)
             case State.CANCELLED:
                 self.figures.cancelled += 1
-                if calls[0].kind is not Kind.CANCELLED:
-                    self._find(Fault.DEAD, f"cancelled by nobody: {row.reason}", row.id, row.number)
+                if calls[0].kind is not TaskKind.CANCELLED:
+                    self._find(Defect.DEAD, f"cancelled by nobody: {row.reason}", row.id, row.number)
             case State.READY | State.WAITING | State.RUNNING:
-                self._find(Fault.LOST, f"it is still {row.state}", row.id, row.number)
+                self._find(Defect.LOST, f"it is still {row.state}", row.id, row.number)
 
     # -- what ran
 
@@ -273,7 +273,7 @@ class _Judge:
             lines.sort(key=lambda line: (line.at, line.attempt))
             row = self.row.get(task_id)
             if row is None:
-                self._find(Fault.GHOST, f"number {lines[0].number} ran", task_id, lines[0].number)
+                self._find(Defect.GHOST, f"number {lines[0].number} ran", task_id, lines[0].number)
                 continue
             starts = sorted((line for line in lines if line.what is What.START), key=lambda line: line.attempt)
             self.figures.starts += len(starts)
@@ -283,15 +283,15 @@ class _Judge:
             self._time(row, starts)
         for row in self.evidence.rows:
             if row.state is State.SUCCEEDED and row.id not in self.lines_of:
-                self._find(Fault.UNSEEN, "no handler ever started", row.id, row.number)
+                self._find(Defect.UNSEEN, "no handler ever started", row.id, row.number)
             attempts = {line.attempt for line in self.lines_of.get(row.id, ()) if line.what is What.START}
             self.figures.handed_back += max(0, row.attempt - len(attempts))
 
-    def _second_start(self, lines: Sequence[Line], before: Line, after: Line) -> None:
+    def _second_start(self, lines: Sequence[WitnessLine], before: WitnessLine, after: WitnessLine) -> None:
         """Why the task was started again. The later attempt may begin first, if the earlier one's slept."""
         if after.attempt == before.attempt:
             what = f"attempt {after.attempt} began in process {before.pid}, and again in process {after.pid}"
-            self._find(Fault.REPEATED, what, after.task_id, after.number)
+            self._find(Defect.REPEATED, what, after.task_id, after.number)
             return
         ends = [line for line in lines if line.attempt == before.attempt and line.what is not What.START]
         harm = self._harm(before, after)
@@ -306,26 +306,28 @@ class _Judge:
                 f"attempt {before.attempt} (process {before.pid}), then attempt {after.attempt} (process {after.pid}): "
                 "nothing had happened to the first"
             )
-            self._find(Fault.UNEXPLAINED, what, after.task_id, after.number)
+            self._find(Defect.UNEXPLAINED, what, after.task_id, after.number)
         self._overlap(before, after, lines, harm)
 
-    def _harm(self, before: Line, after: Line) -> Harm | None:
+    def _harm(self, before: WitnessLine, after: WitnessLine) -> Harm | None:
         """What happened to the earlier attempt's process before the later attempt began."""
         for harm in self.harms_to.get(before.pid, ()):
             is_between = harm.at <= after.at and harm.until >= before.at
             match harm.cause:
-                case Cause.KILLED:
+                case DuplicateCause.KILLED:
                     if is_between:
                         return harm
-                case Cause.PAUSED:
+                case DuplicateCause.PAUSED:
                     is_zombie = harm.at <= after.at and harm.until + AWAKE_S >= before.at
                     if is_zombie and harm.until - harm.at >= 0.8 * self.evidence.lease_s:
                         return harm
-                case Cause.CUT:
+                case DuplicateCause.CUT:
                     continue
         return next((cut for cut in self.cuts if cut.at <= after.at and cut.until >= before.at), None)
 
-    def _overlap(self, before: Line, after: Line, lines: Sequence[Line], harm: Harm | None) -> None:
+    def _overlap(
+        self, before: WitnessLine, after: WitnessLine, lines: Sequence[WitnessLine], harm: Harm | None
+    ) -> None:
         """Two attempts at once: only after a lease was lost."""
         begin_at = max(before.at, after.at)
         end_at = min(
@@ -336,24 +338,24 @@ class _Judge:
             return
         self.figures.overlaps += 1
         self.figures.overlap_max_s = max(self.figures.overlap_max_s, end_at - begin_at)
-        if harm is None or harm.cause is Cause.KILLED:
+        if harm is None or harm.cause is DuplicateCause.KILLED:
             what = f"attempts {before.attempt} and {after.attempt} ran at once for {end_at - begin_at:.3f} s"
-            self._find(Fault.OVERLAP, what, after.task_id, after.number)
+            self._find(Defect.OVERLAP, what, after.task_id, after.number)
 
-    def _settlement(self, row: Row, lines: Sequence[Line], starts: Sequence[Line]) -> None:
+    def _settlement(self, row: FinalRow, lines: Sequence[WitnessLine], starts: Sequence[WitnessLine]) -> None:
         """The settlement is that of the newest attempt, which has ended as the ledger says."""
         if row.state not in SETTLED:
             return
         newest = max((line.attempt for line in starts), default=0)
         if newest > row.attempt:
             what = f"settled by attempt {row.attempt}, and attempt {newest} was started"
-            self._find(Fault.LATE_START, what, row.id, row.number)
+            self._find(Defect.LATE_START, what, row.id, row.number)
         wanted = {State.SUCCEEDED: What.END, State.DEAD: What.FAIL}.get(row.state)
         if wanted is not None and not any(line.what is wanted and line.attempt == row.attempt for line in lines):
             what = f"{row.state} by attempt {row.attempt}, of which the witness has no {wanted}"
-            self._find(Fault.UNSEEN, what, row.id, row.number)
+            self._find(Defect.UNSEEN, what, row.id, row.number)
 
-    def _time(self, row: Row, starts: Sequence[Line]) -> None:
+    def _time(self, row: FinalRow, starts: Sequence[WitnessLine]) -> None:
         """Neither before its time, nor after the answer that it is cancelled."""
         call = self.calls_of[row.number][0] if row.number in self.calls_of else None
         if call is None or not starts:
@@ -361,24 +363,24 @@ class _Judge:
         first_at, last_at = min(line.at for line in starts), max(line.at for line in starts)
         if call.delay_s and first_at < call.called_at + call.delay_s - EARLY_S:
             what = f"due {call.delay_s:g} s after the call, started after {first_at - call.called_at:.2f} s"
-            self._find(Fault.EARLY, what, row.id, row.number)
+            self._find(Defect.EARLY, what, row.id, row.number)
         if call.cancelled_at is not None and last_at > call.cancelled_at:
             what = f"started {last_at - call.cancelled_at:.2f} s after the answer"
-            self._find(Fault.CANCELLED, what, row.id, row.number)
+            self._find(Defect.CANCELLED, what, row.id, row.number)
 
     # -- the rest
 
     def _rest(self) -> None:
         for task_id in self.evidence.rewritten:
             row = self.row.get(task_id)
-            self._find(Fault.REWRITTEN, "its settlement is not what it was", task_id, row.number if row else None)
+            self._find(Defect.REWRITTEN, "its settlement is not what it was", task_id, row.number if row else None)
         for what, count in self.evidence.residue.items():
             if count:
-                self._find(Fault.RESIDUE, f"{what}: {count}")
+                self._find(Defect.RESIDUE, f"{what}: {count}")
         for text, times in Counter(self.evidence.trouble).items():
-            self._find(Fault.BROKEN, f"{text}{f' ({times} times)' if times > 1 else ''}")
+            self._find(Defect.BROKEN, f"{text}{f' ({times} times)' if times > 1 else ''}")
 
-    def _recoveries(self) -> list[Recovery]:
+    def _recoveries(self) -> list[FaultRecovery]:
         done_at: dict[int, float] = {}
         for row in self.evidence.rows:
             wanted = {State.SUCCEEDED: What.END, State.DEAD: What.FAIL}.get(row.state)
@@ -388,7 +390,7 @@ class _Judge:
         spans = sorted(
             (max(call.answered_at, call.called_at + call.delay_s), done_at[number], number)
             for number, calls in self.calls_of.items()
-            if (call := calls[0]).answer is Answer.ACKNOWLEDGED and number in done_at
+            if (call := calls[0]).answer is EnqueueAnswer.ACKNOWLEDGED and number in done_at
         )
         opened = [span[0] for span in spans]
         recoveries = []
@@ -396,7 +398,7 @@ class _Judge:
             until = bisect_left(opened, one.struck_at)
             ended = sorted((done, number) for _, done, number in spans[:until] if done > one.struck_at)
             affected = [done - one.origin_at for done, _ in ended]
-            recovery = Recovery(
+            recovery = FaultRecovery(
                 one.faults,
                 one.hit,
                 one.struck_at,
@@ -413,7 +415,7 @@ class _Judge:
             if recovery.last_s is not None and recovery.last_s > one.allowed_s:
                 number = ended[-1][1]
                 self._find(
-                    Fault.SLOW,
+                    Defect.SLOW,
                     f"{' + '.join(one.faults)}: the last of {len(affected)} tasks after {recovery.last_s:.1f} s; "
                     f"promised {one.promised_s:.1f} s, and with the start of processes here {one.allowed_s:.1f} s",
                     self.rows_of[number][0].id,
@@ -429,7 +431,7 @@ def percentile(ordered: Sequence[float], percent: float) -> float | None:
     return ordered[min(len(ordered) - 1, max(0, -(-len(ordered) * int(percent) // 100) - 1))]
 
 
-def timeline(evidence: Evidence, finding: Finding, events: Iterable[str] = (), *, zero_at: float) -> list[str]:
+def timeline(evidence: RunEvidence, finding: RunFinding, events: Iterable[str] = (), *, zero_at: float) -> list[str]:
     """Everything that is known of the task of a finding, in order: calls, starts and ends, harms; then the row."""
     numbers = set() if finding.number is None else {finding.number}
     told: list[tuple[float, str]] = []

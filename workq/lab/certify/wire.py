@@ -12,7 +12,7 @@ from typing import Final
 
 from workq.config import Settings, node_urls
 from workq.lab.namespace import Store, urls_of
-from workq.lab.proxy import Proxy
+from workq.lab.proxy import FaultProxy
 
 _CHECKS_THE_HOST: Final = ("amqps://", "rediss://", "sslmode=verify-full", "ssl_verify_identity", "ssl_check_hostname")
 
@@ -23,7 +23,7 @@ class Wires(AbstractContextManager["Wires"]):
     def __init__(self, settings: Settings) -> None:
         self.urls: dict[Store, str] = {}
         """Where each store is for those who go through the proxies."""
-        self.proxies: dict[Store, Proxy] = {}
+        self.proxies: dict[Store, FaultProxy] = {}
         self.missing: dict[Store, str] = {}
         for store, url in urls_of(settings).items():
             self.urls[store] = url
@@ -34,7 +34,7 @@ class Wires(AbstractContextManager["Wires"]):
                 self.missing[store] = "the nodes of a cluster tell their own addresses, which lead around a proxy"
                 continue
             try:
-                proxy = Proxy.before(url)
+                proxy = FaultProxy.before(url)
             except ValueError:
                 self.missing[store] = "no one way to it through a network: a file, a local socket, or several hosts"
                 continue

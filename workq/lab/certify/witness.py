@@ -40,7 +40,7 @@ class What(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class WitnessLine:
     """One line of testimony: what happened to which attempt, in which process, and when."""
 
     what: What
@@ -55,7 +55,7 @@ class Testimony:
     """What the handlers have written so far. For several threads."""
 
     def __init__(self, file: Path) -> None:
-        self.lines: list[Line] = []
+        self.lines: list[WitnessLine] = []
         self.finished: set[int] = set()
         """The numbers of the tasks that have ended well at least once."""
         self.pace = 0.0
@@ -79,7 +79,7 @@ class Testimony:
             *whole, self._rest = (self._rest + body).split(b"\n")
             for one in whole:
                 what, task_id, attempt, number, pid, at = one.decode().split(" ")
-                line = Line(What(what), task_id, int(attempt), int(number), int(pid), float(at))
+                line = WitnessLine(What(what), task_id, int(attempt), int(number), int(pid), float(at))
                 self.lines.append(line)
                 if line.what is What.END:
                     self.finished.add(line.number)

@@ -9,7 +9,7 @@ from abc import abstractmethod
 from workq.lab.servers.server import Server
 
 
-class Database(Server):
+class DatabaseServer(Server):
     """A private SQL server. A subclass says how to reach a database, and how to make one."""
 
     @property

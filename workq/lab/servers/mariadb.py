@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from workq.lab.servers.database import Database
+from workq.lab.servers.database import DatabaseServer
 from workq.lab.servers.server import find_program
 
 
-class MariaDB(Database):
+class MariaDB(DatabaseServer):
     """A private MariaDB with the user `workq` (password `workq`, all rights) and the database `workq`.
 
     Debian ships MariaDB where MySQL is asked for; what holds only for MySQL is tested with the compose file.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from workq.lab.servers.database import Database
+from workq.lab.servers.database import DatabaseServer
 from workq.lab.servers.postgresql import PostgreSQL
 from workq.lab.servers.server import find_program
 
@@ -14,7 +14,7 @@ _ADMIN: Final = "pgbouncer"
 """The name of the database in which PgBouncer answers for itself."""
 
 
-class PgBouncer(Database):
+class PgBouncer(DatabaseServer):
     """A private PgBouncer in transaction mode, with few connections to the server: clients share each of them.
 
     The databases are those of the server behind it, with the same user.

@@ -7,11 +7,11 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from workq.lab.servers.database import Database
+from workq.lab.servers.database import DatabaseServer
 from workq.lab.servers.server import find_program
 
 
-class PostgreSQL(Database):
+class PostgreSQL(DatabaseServer):
     """A private PostgreSQL with one superuser, `workq`, trusted without a password, and one database, `workq`.
 
     It refuses to run as root, so under root it runs as the account `postgres` that the Debian package makes; then the

@@ -12,7 +12,7 @@ import psutil
 
 from workq.lab import fleet
 from workq.lab.certify.faults import Fault
-from workq.lab.certify.stage import Cause, Stage
+from workq.lab.certify.stage import DuplicateCause, Stage
 from workq.lab.namespace import Store
 
 
@@ -42,7 +42,7 @@ class _Kill(_OfProcesses):
     def strike(self, stage: Stage) -> str:
         at = time.monotonic()
         pids = self.kill(stage)
-        stage.note(Cause.KILLED, self.kind, at, pids)
+        stage.note(DuplicateCause.KILLED, self.kind, at, pids)
         return _told(pids)
 
     @abstractmethod
@@ -170,7 +170,7 @@ class _Pause(_OfOneHost):
 
     def heal(self, stage: Stage) -> None:
         fleet.wake(reversed(self._paused))
-        stage.note(Cause.PAUSED, self.kind, self._at, [one.pid for one in self._paused])
+        stage.note(DuplicateCause.PAUSED, self.kind, self._at, [one.pid for one in self._paused])
 
 
 @dataclass
@@ -238,7 +238,7 @@ class Terminate(_OfOneHost):
                 if status is not None
                 else f"SIGTERM: host {self.host} has not left 10 s after its grace of {stage.times.grace_s:g} s"
             )
-            stage.note(Cause.KILLED, self.kind, time.monotonic(), host.kill())
+            stage.note(DuplicateCause.KILLED, self.kind, time.monotonic(), host.kill())
         host.start()
 
 

@@ -13,7 +13,7 @@ from random import Random
 from typing import Final, assert_never
 
 from workq.lab.certify.faults import Fault
-from workq.lab.certify.stage import Cause, Stage
+from workq.lab.certify.stage import DuplicateCause, Stage
 from workq.lab.namespace import Store
 from workq.lab.proxy import Direction
 
@@ -79,7 +79,7 @@ class Wire(_OfStores):
 
     def heal(self, stage: Stage) -> None:
         stage.wires.proxies[self.store].heal()
-        stage.note(Cause.CUT, f"{self.kind} {self.store} {self.how}", self._at)
+        stage.note(DuplicateCause.CUT, f"{self.kind} {self.store} {self.how}", self._at)
 
 
 # -- in them
