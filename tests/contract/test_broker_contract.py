@@ -19,12 +19,12 @@ from sqlalchemy import Engine, cast, insert, select
 from sqlalchemy.types import LargeBinary
 
 from workq.broker import Broker, Browsed, Consumer, Hint
-from workq.broker.delays import delays_of
 from workq.broker.embedded import EmbeddedBroker
 from workq.broker.rabbitmq import RabbitMQBroker
-from workq.broker.rabbitmq_browser import WINDOW
-from workq.broker.rabbitmq_consumer import RabbitMQConsumer
-from workq.broker.topology import QueueType
+from workq.broker.rabbitmq.browser import WINDOW
+from workq.broker.rabbitmq.consumer import RabbitMQConsumer
+from workq.broker.rabbitmq.delays import delays_of
+from workq.broker.rabbitmq.topology import QueueType
 from workq.config import BINARY
 from workq.lab.servers import MariaDB, PostgreSQL, RabbitMQ
 from workq.ledger.database import Database

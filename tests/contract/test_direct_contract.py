@@ -16,9 +16,9 @@ from tests.contract.databases import OnDatabase, OnMariaDB, OnPostgreSQL, OnSQLi
 from tests.contract.given import LONG_S, Clock, at_once, incarnation, new
 from tests.contract.sent import listen
 from workq.broker import Hint
-from workq.broker.direct import DirectConsumer, Taken
 from workq.broker.embedded import EmbeddedBroker
-from workq.broker.front import BEGINNING
+from workq.broker.embedded.claiming_consumer import DirectConsumer, Taken
+from workq.broker.embedded.scan_floor import BEGINNING
 from workq.errors import LeaseLost
 from workq.inflight.claims import ClaimsInFlight
 from workq.ledger import Evidence

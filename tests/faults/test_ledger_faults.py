@@ -26,8 +26,8 @@ from sqlalchemy import Connection, create_engine, event, select, text
 from tests.conftest import Private
 from tests.contract.given import LONG_S, incarnation, new, new_job
 from workq.broker import Hint
-from workq.broker.direct import DirectConsumer
 from workq.broker.embedded import EmbeddedBroker
+from workq.broker.embedded.claiming_consumer import DirectConsumer
 from workq.errors import CommitUnknown, LedgerUnavailable, SchemaMismatch
 from workq.jobs.values import JobOptions, NewStep, Stepped
 from workq.lab.servers import MariaDB, PostgreSQL, Server, start_mariadb, start_postgres

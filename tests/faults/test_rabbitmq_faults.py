@@ -25,8 +25,8 @@ from tests.faults.rabbitmq import ask
 from tests.system.conftest import OpenLeg
 from tests.system.fleet import REPOSITORY, ROOM_S
 from workq.broker import Hint
-from workq.broker.amqp import Address, Link
 from workq.broker.rabbitmq import RabbitMQBroker
+from workq.broker.rabbitmq.connection import Address, Link
 from workq.config import QueueType
 from workq.errors import BrokerUnavailable, ConfigError
 from workq.lab.servers import RabbitMQ, start_rabbitmq

@@ -16,9 +16,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from workq.broker import Browsed, Delivery, Depth, Hint, See
-from workq.broker.delays import delays_of
-from workq.broker.ladder import waits_ms
-from workq.broker.turns import Rotation
+from workq.broker.fair_turns import Rotation
+from workq.broker.rabbitmq.delays import delays_of
+from workq.broker.rabbitmq.ladder import waits_ms
 from workq.config import BINARY
 from workq.values.codec import Envelope, decode_hint, encode_hint
 from workq.values.hint import HintRow

@@ -16,7 +16,7 @@ from tests.simulation import broker, inflight
 from tests.simulation.ledger import BEGAN, SimDatabase, instant
 from workq.broker import Hint
 from workq.broker.embedded import EmbeddedBroker
-from workq.broker.watch import Wakeup
+from workq.broker.embedded.wakeup import Wakeup
 from workq.values.codec import Envelope, decode_hint
 
 T = TypeVar("T")

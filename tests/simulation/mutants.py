@@ -34,7 +34,7 @@ from tests.simulation import broker, inflight
 from tests.simulation.ledger import SimDatabase
 from tests.simulation.run import Result, database, run
 from tests.simulation.world import Plan
-from workq.broker.direct import DirectConsumer
+from workq.broker.embedded.claiming_consumer import DirectConsumer
 from workq.enqueue import relay
 from workq.enqueue.producer import Producer
 from workq.errors import InFlightUnavailable

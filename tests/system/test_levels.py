@@ -11,7 +11,7 @@ from tests.system.legs import Leg
 from tests.system.test_delays import EARLY_S, due, record
 from tests.system.test_lost_hints import purged, sent_again
 from workq import State
-from workq.broker.delays import delays_of
+from workq.broker.rabbitmq.delays import delays_of
 from workq.config import BINARY
 from workq.lab.servers import RabbitMQ
 

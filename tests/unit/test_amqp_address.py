@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from workq.broker.amqp import Address
 from workq.broker.rabbitmq import RabbitMQBroker
+from workq.broker.rabbitmq.connection import Address
 from workq.errors import ConfigError
 
 CANARY = "canary-5f2c"

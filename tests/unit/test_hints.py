@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from tests.system.fleet import wait_until
 from workq import WorkQueue
-from workq.broker import PAGE, Hint, ladder
+from workq.broker import PAGE, Hint
+from workq.broker.rabbitmq import ladder
 from workq.enqueue.relay import BATCH, SENT_MAX, Relay, hints_of
 from workq.ledger import Unpublished, migrate
 from workq.values.codec import new_task_id

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from workq.broker.watch import LOOK_MAX_S, Wakeup
+from workq.broker.embedded.wakeup import LOOK_MAX_S, Wakeup
 from workq.ledger.database import Database
 
 LONG_S = 30.0

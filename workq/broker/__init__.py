@@ -94,7 +94,7 @@ class Consumer(Protocol):
     def fetch(self, *, ids_max: int, wait_s: float) -> list[Delivery]:
         """Deliveries with about `ids_max` task ids together, waiting at most `wait_s` seconds for the first.
 
-        Queues take turns, and the bands of one queue share by their weights (see turns.py).
+        Queues take turns, and the bands of one queue share by their weights (see fair_turns.py).
 
         At least one delivery is returned when any is there, even if its page alone exceeds `ids_max`.
         Foreign messages come along, with `fault` set. Empty when nothing came, also while disconnected, or when woken.

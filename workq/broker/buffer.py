@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 
 from workq.broker import Delivery
-from workq.broker.turns import Rotation
+from workq.broker.fair_turns import Rotation
 
 
 class FairBuffer:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pika import SelectConnection
     from pika.channel import Channel
 
-    from workq.broker.ladder import DelayQueue
+    from workq.broker.rabbitmq.ladder import DelayQueue
 
 _NAME: Final = re.compile("(certify|bench)_[0-9a-f]{8}")
 _LIBRARIES: Final = ("sqlalchemy", "msgspec", "psutil", "pika", "redis", "psycopg", "PyMySQL")
@@ -178,7 +178,7 @@ class Namespace:
     def _remove_queues(self) -> None:
         if self.settings.broker is None:
             return
-        from workq.broker import ladder
+        from workq.broker.rabbitmq import ladder
 
         topology, delays = self.topology(), self.delays()
         queues = [topology.main_queue(self.queue), topology.quarantine, *(level.name for level in delays)]
@@ -199,14 +199,14 @@ class Namespace:
     # -- RabbitMQ
 
     def topology(self) -> Any:
-        from workq.broker.delays import delays_of
-        from workq.broker.topology import Topology
+        from workq.broker.rabbitmq.delays import delays_of
+        from workq.broker.rabbitmq.topology import Topology
 
         return Topology(self.settings.namespace, self.settings.queue_type, delays_of(self.settings.ladder))
 
     def delays(self) -> list[DelayQueue]:
         """The queues in which hints wait until they are due."""
-        from workq.broker.delays import delays_of
+        from workq.broker.rabbitmq.delays import delays_of
 
         return delays_of(self.settings.ladder).queues(self.settings.namespace)
 
@@ -214,7 +214,7 @@ class Namespace:
         """One order after the other; what is not there (404) answers None."""
         from pika.exceptions import ChannelClosedByBroker
 
-        from workq.broker.amqp import Address, converse
+        from workq.broker.rabbitmq.connection import Address, converse
 
         if self.settings.broker is None:
             return []

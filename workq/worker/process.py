@@ -260,7 +260,7 @@ def take_in(parts: Parts) -> tuple[Consumer, Intake]:
     """Begin to consume: straight into claims where all three stores are one database."""
     stores = parts.stores
     if stores.direct is not None:
-        from workq.broker.direct import DirectConsumer
+        from workq.broker.embedded.claiming_consumer import DirectConsumer
         from workq.worker.fetch.one_database import OneDatabase
 
         direct = DirectConsumer(stores.direct, stores.ledger, parts.queues, name=parts.me)

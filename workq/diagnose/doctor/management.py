@@ -29,8 +29,8 @@ from workq.diagnose.doctor import Check, Level
 from workq.values.plural import counted
 
 if TYPE_CHECKING:
-    from workq.broker.amqp import Address
-    from workq.broker.topology import Topology
+    from workq.broker.rabbitmq.connection import Address
+    from workq.broker.rabbitmq.topology import Topology
 
 VARIABLE: Final = "WORKQ_BROKER_MANAGEMENT_URL"
 ANSWER_S: Final = 2.0

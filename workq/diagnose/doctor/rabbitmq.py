@@ -17,7 +17,7 @@ from workq.diagnose.doctor.host import require
 from workq.values.lane import all_of
 
 if TYPE_CHECKING:
-    from workq.broker.amqp import Address
+    from workq.broker.rabbitmq.connection import Address
 
 VERSION_MIN: Final = (3, 10)
 CONNECT_S: Final = 3.0
@@ -42,10 +42,10 @@ def look(settings: Settings, queues: tuple[str, ...]) -> Iterator[Check]:
             Level.WARNING,
             f"{masked(url)} logs in as guest, whom RabbitMQ admits from its own host only; create a user",
         )
-    from workq.broker.amqp import Address
-    from workq.broker.delays import delays_of
     from workq.broker.rabbitmq import RabbitMQBroker
-    from workq.broker.topology import Topology
+    from workq.broker.rabbitmq.connection import Address
+    from workq.broker.rabbitmq.delays import delays_of
+    from workq.broker.rabbitmq.topology import Topology
     from workq.diagnose.doctor import management
 
     broker = RabbitMQBroker(
@@ -144,7 +144,7 @@ def _asked(
     """
     from pika.exceptions import ChannelClosedByBroker
 
-    from workq.broker.amqp import converse
+    from workq.broker.rabbitmq.connection import converse
 
     def talk(connection: Any, answer: Callable[[int | Exception], None]) -> None:
         def closed(_channel: Any, reason: Exception) -> None:

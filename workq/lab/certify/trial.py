@@ -29,7 +29,6 @@ from typing import Any, Final
 from sqlalchemy.exc import SQLAlchemyError
 
 from workq.app import WorkQueue
-from workq.broker.delays import delays_of
 from workq.config import Settings
 from workq.config.temporary import temporary_folder
 from workq.errors import ConfigError, Unavailable
@@ -191,7 +190,7 @@ class _CertifyTrial:
         self.composed = 0
         self.watched: dict[str, tuple[str, int, object]] = {}
         self.start_s = 0.0
-        self.late_s = delays_of(stage.scratch.settings.ladder).late_max_s
+        self.late_s = _late_max_s(stage.scratch.settings)
         self._passed = 0
         """So many entries of the journal are finished for certain."""
 
@@ -466,6 +465,15 @@ def _start_s(folder: Path) -> float:
             elif words[3] in started:
                 found.append((at - started.pop(words[3])).total_seconds())
     return sorted(found)[len(found) * 3 // 4]
+
+
+def _late_max_s(settings: Settings) -> float:
+    """How late a hint may come at most: where hints are rows, never."""
+    if settings.broker is None:
+        return 0.0
+    from workq.broker.rabbitmq.delays import delays_of  # needs pika, which only RabbitMQ asks for
+
+    return delays_of(settings.ladder).late_max_s
 
 
 def _last_words(hosts: list[Host]) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from workq.broker import Hint
-from workq.broker.direct import DirectConsumer, Taken
+from workq.broker.embedded.claiming_consumer import DirectConsumer, Taken
 from workq.ledger import Look
 from workq.values.failpoints import reach
 from workq.values.task import Claim

@@ -19,7 +19,7 @@ from sqlalchemy import Connection, Delete, Update, bindparam, delete, update
 
 from workq.broker import Delivery, Hint
 from workq.broker.embedded import EmbeddedBroker, EmbeddedConsumer, as_bytes, delivery_of
-from workq.broker.turns import QueueTurns
+from workq.broker.fair_turns import QueueTurns
 from workq.ledger import Look
 from workq.ledger.among import IDS, among
 from workq.values.codec import Envelope, decode_hint, encode_hint

@@ -39,7 +39,7 @@ from pika.exceptions import AMQPError, ChannelClosedByBroker
 from pika.spec import Basic
 
 from workq.broker import Browsed, Hint, See
-from workq.broker.rabbitmq_consumer import RETURNS_HEADER
+from workq.broker.rabbitmq.consumer import RETURNS_HEADER
 from workq.values.codec import decode_hint, new_task_id
 
 WINDOW: Final = 200

@@ -16,7 +16,7 @@ import math
 from bisect import bisect_left
 from dataclasses import dataclass
 
-from workq.broker.ladder import LEVELS, DelayQueue, due_exchange
+from workq.broker.rabbitmq.ladder import LEVELS, DelayQueue, due_exchange
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,9 +29,9 @@ from pika import BasicProperties, SelectConnection
 from pika.channel import Channel
 
 from workq.broker import Delivery
-from workq.broker.amqp import ANSWER_S, Address, Link
 from workq.broker.buffer import FairBuffer
-from workq.broker.topology import Declarer, Topology
+from workq.broker.rabbitmq.connection import ANSWER_S, Address, Link
+from workq.broker.rabbitmq.topology import Declarer, Topology
 from workq.errors import ConfigError
 from workq.values.codec import HINT_MAX_BYTES, decode_hint
 

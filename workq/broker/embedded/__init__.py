@@ -8,8 +8,8 @@ consumer left or was forgotten, is delivered again.
 Who decides: the ledger; a row here is only a wake-up like any other. The order is that of `due_at`, then of arrival.
 
 What happens when the database does not answer: `publish` answers False, `fetch` waits and returns nothing, an `ack` is
-dropped and the delivery comes again. Idle consumers look again and again (see watch.py), reading only: no write lock on
-SQLite.
+dropped and the delivery comes again. Idle consumers look again and again (see wakeup.py), reading only: no write lock
+on SQLite.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from sqlalchemy.sql import text
 from sqlalchemy.sql.elements import ColumnElement
 
 from workq.broker import Browsed, Delivery, Depth, Hint, See
-from workq.broker.front import Front, Rows
-from workq.broker.turns import QueueTurns, Rotation
-from workq.broker.watch import LOOK_MAX_S, Wakeup
+from workq.broker.embedded.scan_floor import Front, Rows
+from workq.broker.embedded.wakeup import LOOK_MAX_S, Wakeup
+from workq.broker.fair_turns import QueueTurns, Rotation
 from workq.errors import BrokerUnavailable, LedgerUnavailable
 from workq.ledger.database import Database
 from workq.ledger.hinting import insert_hints

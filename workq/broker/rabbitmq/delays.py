@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from workq.broker.ladder import Binary, DelayQueue
-from workq.broker.levels import Levels
+from workq.broker.rabbitmq.ladder import Binary, DelayQueue
+from workq.broker.rabbitmq.levels import Levels
 from workq.config import levels_ms
 
 

@@ -29,8 +29,8 @@ from pika.channel import Channel
 from pika.exceptions import ChannelClosedByBroker
 from pika.spec import Basic
 
-from workq.broker.amqp import Address, Link
-from workq.broker.topology import ACCESS_REFUSED, Declarer, Topology
+from workq.broker.rabbitmq.connection import Address, Link
+from workq.broker.rabbitmq.topology import ACCESS_REFUSED, Declarer, Topology
 from workq.errors import ConfigError
 
 WINDOW: Final = 2000

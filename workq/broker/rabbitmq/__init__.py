@@ -3,11 +3,11 @@
 One connection publishes, each consumer has its own (an alarm blocks publishers only), each on its own thread; questions
 (`depths`, `check`) open one for a moment. Nothing connects before it is needed.
 
-    amqp.py                 the connection thread
-    topology.py, delays.py  what exists in the broker, and how hints wait in it until they are due
-    rabbitmq_publisher.py   messages on their way, with what happens when they do not get there
-    rabbitmq_consumer.py    deliveries, and what happens when the connection breaks under them
-    rabbitmq_browser.py     what is in a queue, by turning it once
+    connection.py            the connection thread
+    topology.py, delays.py   what exists in the broker, and how hints wait in it until they are due
+    publisher.py             messages on their way, with what happens when they do not get there
+    consumer.py              deliveries, and what happens when the connection breaks under them
+    browser.py               what is in a queue, by turning it once
 
 Who decides: the ledger. Works with RabbitMQ 3.10 and later, 4.x included: only durable queues, no global prefetch.
 """
@@ -30,13 +30,13 @@ except ModuleNotFoundError as missing:
     raise MissingExtra("broker: amqp:// needs the client library pika; install the extra [rabbitmq]") from missing
 
 from workq.broker import Browsed, Depth, Hint, See
-from workq.broker.amqp import Address, converse
-from workq.broker.delays import delays_of
-from workq.broker.ladder import waits_ms
-from workq.broker.rabbitmq_browser import Turn
-from workq.broker.rabbitmq_consumer import RETURNS_HEADER, Foreign, RabbitMQConsumer
-from workq.broker.rabbitmq_publisher import Confirms, Message, Publisher, properties
-from workq.broker.topology import LADDER, QUARANTINE, QueueType, Topology
+from workq.broker.rabbitmq.browser import Turn
+from workq.broker.rabbitmq.connection import Address, converse
+from workq.broker.rabbitmq.consumer import RETURNS_HEADER, Foreign, RabbitMQConsumer
+from workq.broker.rabbitmq.delays import delays_of
+from workq.broker.rabbitmq.ladder import waits_ms
+from workq.broker.rabbitmq.publisher import Confirms, Message, Publisher, properties
+from workq.broker.rabbitmq.topology import LADDER, QUARANTINE, QueueType, Topology
 from workq.config import BINARY
 from workq.values.codec import Envelope, encode_hint
 from workq.values.hint import HintRow
@@ -170,7 +170,7 @@ class RabbitMQBroker:
         return converse(self._parameters("depths"), self._address, talk, deadline_s=ASK_S)
 
     def browse(self, queue: str, see: See, *, deadline_s: float) -> Browsed:
-        """As the port promises: see rabbitmq_browser.py."""
+        """As the port promises: see browser.py."""
         names = self._topology.main_queue(queue), self._topology.turn_lock(queue)
         turn = Turn(queue, *names, see, deadline_s=deadline_s)
         # the time of a turn begins when it is connected, and what it has in hand at the end is brought back

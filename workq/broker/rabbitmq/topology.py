@@ -25,9 +25,9 @@ from pika import SelectConnection
 from pika.channel import Channel
 from pika.exceptions import ChannelClosedByBroker
 
-from workq.broker import ladder
-from workq.broker.amqp import ANSWER_S, Link
-from workq.broker.delays import Delays
+from workq.broker.rabbitmq import ladder
+from workq.broker.rabbitmq.connection import ANSWER_S, Link
+from workq.broker.rabbitmq.delays import Delays
 from workq.errors import ConfigError
 
 QueueType = Literal["quorum", "classic"]
