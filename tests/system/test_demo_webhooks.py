@@ -162,7 +162,7 @@ from workq.demo.webhooks import tell
 from workq.demo.webhooks.command import ended
 from workq.demo.webhooks.play import WebhookWishes, play
 
-class Murderer(tell.Story):
+class Murderer(tell.WebhookStory):
     def progress(self, done, total):
         if done:
             for process in psutil.Process().children(recursive=True):
