@@ -20,7 +20,7 @@ from workq.lab.servers import MariaDB, PostgreSQL, Redis
 from workq.ledger.database import Database
 
 RIGHTS = "+@read +@write +@scripting +@connection +time -@dangerous +info"
-"""What workq needs of Redis, as workq/inflight/redis.py says."""
+"""What workq needs of Redis, as workq/inflight/redis/__init__.py says."""
 CLUSTER_RIGHTS = "+asking +cluster|slots"
 """And on the nodes of a cluster."""
 

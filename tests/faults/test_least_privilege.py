@@ -325,7 +325,7 @@ def test_doctor_finds_a_user_of_redis_who_lacks_a_right_and_leaves_nothing_there
 
 
 def test_every_command_of_the_scripts_is_one_that_doctor_tries() -> None:
-    folder = Path(workq.inflight.__file__).parent
+    folder = Path(workq.inflight.__file__).parent / "redis"
     tried = set(re.findall(r"try\('(\w+)'", (folder / "rights.lua").read_text()))
     used = {
         command for one in folder.glob("*.lua") for command in re.findall(r"redis\.p?call\('(\w+)'", one.read_text())

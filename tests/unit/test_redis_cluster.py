@@ -9,7 +9,7 @@ import pytest
 import redis
 from redis.exceptions import ClusterDownError, MovedError, TryAgainError
 
-from workq.inflight.redis_cluster import REDIRECTS_MAX, Address, Cluster, NodeFailed
+from workq.inflight.redis.cluster import REDIRECTS_MAX, Address, Cluster, NodeFailed
 
 A, B = ("10.0.0.1", 7000), ("10.0.0.2", 7000)
 

@@ -10,7 +10,7 @@ Who decides: the ledger. Whoever can write here can delay work, never settle it.
 - Redis was restarted: the next call connects again and loads its script again.
 - Redis was wiped: `epoch_age_s` is young; each worker's next beat grants its lease anew and writes its holds again.
 - Redis is full (`maxmemory`): `hold` is refused and nothing of it is written; beats and releases go on.
-- A cluster (redis+cluster://): see redis_cluster.py. Only the node that serves the namespace matters.
+- A cluster (redis+cluster://): see cluster.py. Only the node that serves the namespace matters.
 - Another hand has made a key of ours one of another type: it is moved aside by a rename, never deleted, and the call is
   made again. What it held is written again by the next beats, as after a wipe. Logged; `workq doctor` names it.
 - The clock of Redis is set back: the lease of a worker that dies before its next beat lasts that much longer here; a
@@ -47,7 +47,7 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtra("in-flight: redis:// needs a client library; install the extra [redis]") from error
 
-from workq.inflight.redis_cluster import Address, Cluster, NodeFailed
+from workq.inflight.redis.cluster import Address, Cluster, NodeFailed
 
 CONNECTIONS_MAX: Final = 32
 VERSION_MIN: Final = (6, 2)
