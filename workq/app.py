@@ -573,7 +573,7 @@ class WorkQueue:
     def _open_in_one(self, ledger: Ledger, database: Database) -> Stores:
         """Hints and leases are rows beside the ledger, and a claim is the hold."""
         from workq.broker.embedded import EmbeddedBroker
-        from workq.inflight.claims import ClaimsInFlight
+        from workq.inflight.embedded import ClaimsInFlight
         from workq.stores import Stores
 
         broker = EmbeddedBroker(database)

@@ -20,7 +20,7 @@ from workq.broker.embedded import EmbeddedBroker
 from workq.broker.embedded.claiming_consumer import DirectConsumer, Taken
 from workq.broker.embedded.scan_floor import BEGINNING
 from workq.errors import LeaseLost
-from workq.inflight.claims import ClaimsInFlight
+from workq.inflight.embedded import ClaimsInFlight
 from workq.ledger import Evidence
 from workq.ledger.database import Database
 from workq.ledger.sql import Ledger

@@ -38,7 +38,7 @@ from workq.errors import (
 )
 from workq.handlers.handler import Batch, BatchHandler, Handler, Options, Registry
 from workq.handlers.retry import Exponential, Retries
-from workq.inflight.claims import ClaimsInFlight
+from workq.inflight.embedded import ClaimsInFlight
 from workq.ledger import CancelAnswer, Evidence, NewSchedule, Unpublished
 from workq.recovery.reap import end_worker
 from workq.recovery.sweep import STEPS, sweep

@@ -11,6 +11,11 @@ may repeat. Locks are taken in one order (lease, then holds by id), so calls tha
   knows; each call may simply be made again).
 - A lease that is granted in the very moment in which another incarnation looks at it may be overlooked, and an entry
   taken from its holder: the claim decides between them.
+
+Where the worker also takes its hints from this database (`ClaimsInFlight`), a claim is the hold: it takes a hint and
+claims the tasks in one transaction (one_database.py), so it has nothing in hand that no row tells of. What it holds are
+the tasks that run under its name. Nothing is written for a hold, and leases are all that a beat keeps. Rows of `hold`
+are shown beside the claims and obeyed: a worker of an older version writes them, in a rolling upgrade.
 """
 
 from __future__ import annotations
@@ -27,6 +32,8 @@ from sqlalchemy.sql.elements import ColumnElement
 from workq.errors import InFlightUnavailable, LeaseLost, LedgerUnavailable
 from workq.inflight import Beat, Entry, Hold, Lease
 from workq.ledger.database import Database
+from workq.ledger.states import found
+from workq.values.task import State
 
 REAPED_KEPT_S: Final = 7 * 24 * 3600.0
 """How long a reaped incarnation is remembered. Longer than anybody's laptop sleeps and then beats again."""
@@ -339,6 +346,32 @@ class EmbeddedInFlight:
 
 
 _MISSING: Final = object()
+
+
+class ClaimsInFlight(EmbeddedInFlight):
+    """Leases as rows; what is held are the rows of running tasks. Thread-safe. The database belongs to the caller."""
+
+    def held_by(self, worker: str) -> list[Hold]:
+        """See the port. What has a row of `hold` as well is told once, by that row."""
+        rows = super().held_by(worker)
+        return rows + self._claimed(self._database.tables.task.c.worker == worker, rows)
+
+    def holds(self, queue: str, *, claimed: bool = True) -> list[Hold]:
+        """See the port. What has a row of `hold` as well is told once, by that row."""
+        rows = super().holds(queue)
+        if not claimed:  # all that run: where a transaction stays open, the versions of all that ever ran
+            return rows
+        return rows + self._claimed(self._database.tables.task.c.queue == queue, rows)
+
+    def _claimed(self, which: ColumnElement[bool], told: list[Hold]) -> list[Hold]:
+        c = self._database.tables.task.c
+        query = select(c.id, c.queue, c.worker, c.attempt, c.started_at, self._now().label("now"))
+        known = {hold.task_id for hold in told}
+        return [
+            Hold(row.id, row.queue, row.worker, row.attempt, max(0.0, (row.now - row.started_at).total_seconds()))
+            for row in self._read(query.where(found(c.state, State.RUNNING), which, c.worker.is_not(None)))
+            if row.id not in known
+        ]
 
 
 def _pages(items: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -1,7 +1,7 @@
 """Direct: from a hint to a claim in one transaction, where broker, in-flight store and ledger are one database.
 
 There is no custody to move in between: a hint is there, or its task is claimed under this incarnation's name, and that
-is all that the in-flight store has to tell (see inflight/claims.py). Of the protocol's steps, fetch, hold, ack and
+is all that the in-flight store has to tell (see inflight/embedded.py). Of the protocol's steps, fetch, hold, ack and
 claim are one; settle and release are one. Claims are taken as far as the pool starts them within a moment, and no
 hint is fetched that cannot be claimed: so there is nothing to hand back but claims that wait for a thread.
 
