@@ -17,7 +17,7 @@ from workq.errors import InFlightUnavailable, LedgerUnavailable
 from workq.handlers.handler import Handler
 from workq.inflight import Entry
 from workq.ledger import Look
-from workq.values.rarely import PACE, QUICK_S
+from workq.values.clock import PACE, QUICK_S
 from workq.worker.fetch.served_lanes import LOOK_EVERY_S
 from workq.worker.fetch.three_stores import GIVE_BACK_AFTER_S
 from workq.worker.holds import held_for

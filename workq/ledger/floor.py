@@ -25,7 +25,7 @@ from sqlalchemy import Connection, select
 
 from workq.errors import LedgerUnavailable
 from workq.ledger.database import Database
-from workq.values.rarely import QUICK_S, Throttle
+from workq.values.clock import QUICK_S, Throttle
 
 log = logging.getLogger("workq.ledger")
 

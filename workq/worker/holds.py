@@ -14,7 +14,7 @@ process that was restored has forgotten what it claimed, an answer was lost. Suc
 long as this process lives. It is returned after two looks, under the fence of that very claim (`return_forgotten`).
 A claim whose answer is still on its way is never taken for forgotten: calls that claim stand in `claiming`, and
 nothing is returned while one that had begun before the first look has not ended. A look that takes long is made more
-rarely (see rarely.py).
+rarely (see values/clock.py).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from workq.errors import Unavailable
 from workq.inflight import Beat, Entry, InFlight
 from workq.ledger import Unpublished
 from workq.stores import Stores
+from workq.values.clock import Throttle
 from workq.values.failpoints import reach
-from workq.values.rarely import Throttle
 from workq.values.task import Claim
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from workq.ledger import Unpublished
 from workq.ledger.database import Database
 from workq.ledger.floor import Floor
 from workq.ledger.sql import Ledger
+from workq.values.clock import PACE, QUICK_S
 from workq.values.incarnation import Incarnation
-from workq.values.rarely import PACE, QUICK_S
 from workq.values.task import HandedBack
 
 TOOK_S = 2 * QUICK_S
