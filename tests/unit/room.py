@@ -14,8 +14,8 @@ from workq.jobs.values import Bookmark, NewStep, Stepped
 from workq.ledger.sql import Ledger
 from workq.values.codec import encode, new_task_id
 from workq.values.task import Claim, Outcome, Settlement
+from workq.worker.batch import FillingBatch, Member
 from workq.worker.crash_board import Board
-from workq.worker.linger import FillingBatch, Member
 from workq.worker.pool import Pool
 
 THREADS = 2

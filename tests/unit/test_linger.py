@@ -13,8 +13,8 @@ from tests.unit.test_suspects import suspects
 from workq import State, WorkQueue
 from workq.handlers.handler import Batch, Handler
 from workq.values.task import Claim, Done
+from workq.worker.batch import BatchCollector, Member
 from workq.worker.fetch.three_stores import GIVE_BACK_AFTER_S
-from workq.worker.linger import Linger, Member
 
 BATCH = 10
 LINGER_S = 0.5
@@ -176,7 +176,7 @@ class TestLinger:
 
     def setup_method(self) -> None:
         self.now = 100.0
-        self.linger = Linger(most=500, clock=lambda: self.now)
+        self.linger = BatchCollector(most=500, clock=lambda: self.now)
         self.handlers: dict[str, Handler[..., Any]] = {}
 
     def add(self, count: int = 1, *, name: str = "index", size: int = 100, start_by: float | None = None) -> None:

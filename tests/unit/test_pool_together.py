@@ -15,8 +15,8 @@ from workq.handlers.handler import Handler
 from workq.ledger.sql import Ledger
 from workq.values.codec import new_task_id
 from workq.values.task import Claim, Done, Failed, HandedBack, Outcome, Settlement
+from workq.worker.batch import FillingBatch, Member
 from workq.worker.crash_board import Board
-from workq.worker.linger import FillingBatch, Member
 from workq.worker.pool import Pool
 
 THREADS = 2

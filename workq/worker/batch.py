@@ -1,4 +1,12 @@
-"""Together: one call of a handler for several tasks; from their claims to an outcome for each (attempt.py is of one).
+"""Batches (`batch=`): claimed tasks of one handler wait for each other, then one call runs them (attempt.py: one task).
+
+`BatchCollector` is the waiting half. A batch goes on when it has as many tasks as its handler takes, when its first
+task has waited for `linger_s`, or when this process is crowded with such tasks; dispatch.py asks for those batches in
+each of its rounds. A task that has a slot in a rate has to start in time: it waits for at most half of what is left of
+that. A task that waits is claimed and has not started. It takes no thread and has no line on the crash board: a process
+that dies is not charged for it, and one that leaves hands it back at no cost.
+
+`Together` is the calling half, from the claims to an outcome for each.
 
 The handler gets a list with the argument of each task, and what it answers means what a job's handler answers (see
 jobs/verdict.py): nothing, all have succeeded; a mapping or a `Verdict`, only those that it names have failed. When it
@@ -18,13 +26,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
 from workq.errors import Cancel, Retry, Snooze, SoftTimeLimit
 from workq.handlers import answer, context
 from workq.handlers.answer import NotRun
-from workq.handlers.handler import Handler
+from workq.handlers.handler import Batch, Handler
 from workq.handlers.said import describe
 from workq.jobs.recorded import Recorded
 from workq.jobs.verdict import Answered, ChunkOutcome, Raised, Steps, WrongVerdict, bisected, read
@@ -35,6 +44,87 @@ from workq.worker.attempt import raised, returned, told
 
 SKIPPED: Final = "skipped"
 """The reason of a task that has succeeded because its handler has skipped it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One task of a batch: its claim, the argument that it was enqueued with, and until when it has to start."""
+
+    claim: Claim
+    item: Any
+    start_by: float | None
+
+
+@dataclass(slots=True)
+class FillingBatch:
+    """Tasks of one handler that wait for others, to be run together at `due_at` at the latest."""
+
+    handler: Handler[..., Any]
+    members: list[Member]
+    due_at: float
+
+
+class BatchCollector:
+    """Collects claimed tasks until a batch is full or `linger_s` has passed. Of one process; used by one thread."""
+
+    def __init__(self, *, most: int, clock: Callable[[], float]) -> None:
+        """`most`: when so many tasks wait in all, none waits any longer."""
+        self.count = 0
+        self.more = 0
+        """Room left in the batches that are filling, as far as the last claims suggest that it will be used."""
+        self.is_used = False
+        self._most = most
+        self._clock = clock
+        self._open: dict[str, FillingBatch] = {}
+        self._full: list[FillingBatch] = []
+        self._joined = self._in_a_row = 0
+        """Tasks that were added since the last `came`; and before that, in claims of such tasks alone."""
+
+    def add(self, batch: Batch, handler: Handler[..., Any], member: Member) -> None:
+        """Add one task of a handler with `batch=`."""
+        now = self._clock()
+        group = self._open.get(handler.name)
+        if group is None:
+            group = self._open[handler.name] = FillingBatch(handler, [], now + batch.linger_s)
+        group.members.append(member)
+        if member.start_by is not None:
+            group.due_at = min(group.due_at, (now + member.start_by) / 2)
+        if len(group.members) >= batch.size:
+            self._full.append(self._open.pop(handler.name))
+        self.count += 1
+        self._joined += 1
+        self.is_used = True
+
+    def came(self, claims: int) -> None:
+        """Note how many tasks one claim brought, those that were added here among them.
+
+        A claim costs much the same for one task as for many. While claims bring tasks for these batches only, each
+        claim asks for more: for as many as have come so far.
+        """
+        self._in_a_row = self._in_a_row + self._joined if self._joined == claims else 0
+        self._joined = 0
+
+    def ready(self, *, is_all: bool = False) -> list[FillingBatch]:
+        """The batches that wait no longer, in the order in which they are due; `is_all`: all of them."""
+        is_all = is_all or self.count >= self._most
+        now = self._clock()
+        due = [name for name, group in self._open.items() if is_all or group.due_at <= now]
+        groups = [*self._full, *(self._open.pop(name) for name in due)]
+        self._full.clear()
+        self.count -= sum(len(group.members) for group in groups)
+        places = sum(
+            group.handler.batch.size - len(group.members) for group in self._open.values() if group.handler.batch
+        )
+        self.more = min(self._in_a_row, places)
+        return sorted(groups, key=lambda group: group.due_at)
+
+    def wait_s(self) -> float:
+        """Seconds until the next batch is due; only while any task waits."""
+        return max(0.0, min((group.due_at for group in self._open.values()), default=0.0) - self._clock())
+
+    def take_all(self) -> list[Claim]:
+        """The claims of all tasks that wait; none is left."""
+        return [member.claim for group in self.ready(is_all=True) for member in group.members]
 
 
 class Together:

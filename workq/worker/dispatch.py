@@ -28,9 +28,9 @@ from workq.logs.seldom import Seldom
 from workq.values.task import Claim, HandedBack, Outcome
 from workq.webhooks.values import BEYOND_SUSPICION
 from workq.worker.attempt import prepare
+from workq.worker.batch import FillingBatch, Member
 from workq.worker.holds import Holds
 from workq.worker.lease import LeaseKeeper
-from workq.worker.linger import FillingBatch, Member
 from workq.worker.pool import Pool
 
 SUSPECTS_TOGETHER_S = 5.0

@@ -4,7 +4,7 @@ A process that is killed repeats what its threads ran, and no more: what had end
 and is settled by whoever buries the process.
 
 Several tasks may share one call (`batch=`): it takes one thread, each of them has its own line and outcome, and the
-first stands for all of them on their way. What still waits for such company is in linger.py.
+first stands for all of them on their way. What still waits for such company is in batch.py.
 
 Plain handlers run in up to `threads` threads, and up to as many coroutines in one event loop; `limits` raises
 SoftTimeLimit in what runs too long. Every attempt has a line on the board from its start until it is settled. A thread
@@ -40,9 +40,8 @@ from workq.values.failpoints import reach
 from workq.values.task import Claim, HandedBack, NewSubtask, Outcome, Settlement, State
 from workq.values.time_limit import SoftDeadline, whole
 from workq.worker.attempt import raised, returned, run_async, run_sync
-from workq.worker.batch import Together, call, call_async
+from workq.worker.batch import BatchCollector, FillingBatch, Together, call, call_async
 from workq.worker.crash_board import Board
-from workq.worker.linger import FillingBatch, Linger
 from workq.worker.loop import is_whole, new_event_loop, wait_for
 from workq.worker.pace import Pace
 
@@ -112,7 +111,7 @@ class Pool:
         self.started = 0
         """Those of them whose handler runs."""
         self.pace = Pace(threads)
-        self.linger = Linger(most=board.lines // 2, clock=clock)
+        self.linger = BatchCollector(most=board.lines // 2, clock=clock)
         """What waits to share a call (see dispatch.py): it takes no thread."""
         self._ledger = ledger
         self._board = board
