@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workq.broker import PAGE, Delivery
-from workq.broker.buffer import FairBuffer
-from workq.broker.fair_turns import STEPS, WEIGHTS, QueueTurns, Rotation
+from workq.broker.fair_turns import STEPS, WEIGHTS, FairBuffer, QueueTurns, Rotation
 from workq.values.codec import new_task_id
 from workq.values.lane import all_of
 from workq.values.task import Priority

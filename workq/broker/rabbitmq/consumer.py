@@ -29,7 +29,7 @@ from pika import BasicProperties, SelectConnection
 from pika.channel import Channel
 
 from workq.broker import Delivery
-from workq.broker.buffer import FairBuffer
+from workq.broker.fair_turns import FairBuffer
 from workq.broker.rabbitmq.connection import ANSWER_S, Address, Link
 from workq.broker.rabbitmq.topology import Declarer, Topology
 from workq.errors import ConfigError
