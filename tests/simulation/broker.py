@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 
 from workq.broker import Browsed, Delivery, Depth, Hint, See
 from workq.broker.fair_turns import Rotation
-from workq.broker.rabbitmq.delays import delays_of
-from workq.broker.rabbitmq.ladder import waits_ms
+from workq.broker.rabbitmq.delays import delays_of, waits_ms
 from workq.config import BINARY
 from workq.values.codec import Envelope, decode_hint, encode_hint
 from workq.values.hint import HintRow

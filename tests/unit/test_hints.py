@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from tests.system.fleet import wait_until
 from workq import WorkQueue
 from workq.broker import PAGE, Hint
-from workq.broker.rabbitmq import ladder
+from workq.broker.rabbitmq import delays
 from workq.enqueue.relay import BATCH, SENT_MAX, Relay, hints_of
 from workq.ledger import Unpublished, migrate
 from workq.values.codec import new_task_id
@@ -29,8 +29,8 @@ def rows(delays: Sequence[float], queue: str = "mail") -> list[Unpublished]:
 
 def waited_s(hint: Hint) -> list[float]:
     """How long each id of a hint waits in all, in the ladder and then with its consumer."""
-    units, wait_ms = ladder.split(hint.delay_s)
-    waits_ms = ladder.waits_ms(hint, wait_ms) or (0,) * len(hint.task_ids)
+    units, wait_ms = delays.split(hint.delay_s)
+    waits_ms = delays.waits_ms(hint, wait_ms) or (0,) * len(hint.task_ids)
     return [units * UNIT_S + one / 1000 for one in waits_ms]
 
 
@@ -61,14 +61,14 @@ def test_what_is_due_in_one_unit_shares_a_hint_and_each_waits_for_exactly_its_ti
         assert len(page) <= PAGE
         for row, waited in zip(page, waited_s(hint), strict=True):
             assert row.delay_s - 1e-6 <= waited <= row.delay_s + 0.0011
-        assert max(waited_s(hint)) - ladder.split(hint.delay_s)[0] * UNIT_S < UNIT_S + 0.0011
+        assert max(waited_s(hint)) - delays.split(hint.delay_s)[0] * UNIT_S < UNIT_S + 0.0011
 
 
 def test_whole_units_need_no_wait() -> None:
     [(hint, _)] = hints_of(rows([2.0, 2.0, 2.0]), unit_s=UNIT_S)
 
-    assert ladder.split(hint.delay_s) == (20, 0)
-    assert ladder.waits_ms(hint, 0) == ()
+    assert delays.split(hint.delay_s) == (20, 0)
+    assert delays.waits_ms(hint, 0) == ()
 
 
 def test_queues_never_share_a_hint() -> None:

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from workq.broker.rabbitmq.ladder import HORIZON_S, LEVELS, UNIT_MS, due_exchange, due_pattern, levels, split, way
+from workq.broker.rabbitmq.delays import HORIZON_S, LEVELS, UNIT_MS, due_exchange, due_pattern, levels, split, way
 
 QUEUES = ["mail", "a.b", "b", "x.a.b", "1.0.1", "delay"]
 

@@ -18,9 +18,7 @@ from tests.unit.test_ladder import QUEUES, matches
 from workq import State
 from workq.broker import HOP_S, PAGE, Hint, arrives_in_s
 from workq.broker.rabbitmq import RabbitMQBroker
-from workq.broker.rabbitmq.delays import Delays, delays_of
-from workq.broker.rabbitmq.ladder import Binary, due_exchange, due_pattern, split
-from workq.broker.rabbitmq.levels import Levels
+from workq.broker.rabbitmq.delays import Binary, Delays, Levels, delays_of, due_exchange, due_pattern, split
 from workq.config import levels_ms
 from workq.config.ladder import LEVEL_MAX_MS, LEVEL_MIN_MS, LEVELS_MAX
 from workq.enqueue.relay import pages_of

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pika import SelectConnection
     from pika.channel import Channel
 
-    from workq.broker.rabbitmq.ladder import DelayQueue
+    from workq.broker.rabbitmq.delays import DelayQueue
 
 _NAME: Final = re.compile("(certify|bench)_[0-9a-f]{8}")
 _LIBRARIES: Final = ("sqlalchemy", "msgspec", "psutil", "pika", "redis", "psycopg", "PyMySQL")
@@ -178,11 +178,11 @@ class Namespace:
     def _remove_queues(self) -> None:
         if self.settings.broker is None:
             return
-        from workq.broker.rabbitmq import ladder
+        from workq.broker.rabbitmq.delays import due_exchange
 
         topology, delays = self.topology(), self.delays()
         queues = [topology.main_queue(self.queue), topology.quarantine, *(level.name for level in delays)]
-        exchanges = {ladder.due_exchange(self.settings.namespace), *(level.exchange for level in delays)}
+        exchanges = {due_exchange(self.settings.namespace), *(level.exchange for level in delays)}
         orders: list[Order] = [deleting_queue(name) for name in queues]
         self.tell([*orders, *(deleting_exchange(name) for name in exchanges)])
 

@@ -33,8 +33,7 @@ from workq.broker import Browsed, Depth, Hint, See
 from workq.broker.rabbitmq.browser import Turn
 from workq.broker.rabbitmq.connection import Address, converse
 from workq.broker.rabbitmq.consumer import RETURNS_HEADER, Foreign, RabbitMQConsumer
-from workq.broker.rabbitmq.delays import delays_of
-from workq.broker.rabbitmq.ladder import waits_ms
+from workq.broker.rabbitmq.delays import delays_of, waits_ms
 from workq.broker.rabbitmq.publisher import Confirms, Message, Publisher, properties
 from workq.broker.rabbitmq.topology import LADDER, QUARANTINE, QueueType, Topology
 from workq.config import BINARY

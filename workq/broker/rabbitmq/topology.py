@@ -25,9 +25,8 @@ from pika import SelectConnection
 from pika.channel import Channel
 from pika.exceptions import ChannelClosedByBroker
 
-from workq.broker.rabbitmq import ladder
 from workq.broker.rabbitmq.connection import ANSWER_S, Link
-from workq.broker.rabbitmq.delays import Delays
+from workq.broker.rabbitmq.delays import Delays, due_exchange, due_pattern
 from workq.errors import ConfigError
 
 QueueType = Literal["quorum", "classic"]
@@ -118,7 +117,7 @@ class Topology:
                 "x-dead-letter-routing-key": self.quarantine,
             }
         channel.queue_declare(name, durable=True, arguments=arguments)
-        channel.queue_bind(name, ladder.due_exchange(self.namespace), ladder.due_pattern(name), callback=done)
+        channel.queue_bind(name, due_exchange(self.namespace), due_pattern(name), callback=done)
 
     def _declare_quarantine(self, channel: Channel, done: Callable[[Any], None] | None) -> None:
         channel.queue_declare(
@@ -134,7 +133,7 @@ class Topology:
         )
 
     def _declare_due(self, channel: Channel) -> None:
-        channel.exchange_declare(ladder.due_exchange(self.namespace), "topic", durable=True)
+        channel.exchange_declare(due_exchange(self.namespace), "topic", durable=True)
 
     def _declare_ladder(self, channel: Channel, done: Callable[[Any], None]) -> None:
         self._declare_due(channel)
