@@ -25,7 +25,7 @@ from workq.recovery.sweep import sweep
 from workq.values.codec import new_task_id
 from workq.values.incarnation import Incarnation, this_machine
 from workq.values.task import Claim, Done, NewTask, OnCrash, Settlement
-from workq.worker.crash_board import Board
+from workq.worker.crash_board import CrashBoard
 
 
 class Machine:
@@ -42,7 +42,7 @@ class Machine:
         tasks = [NewTask(new_task_id(), "note", "default", '{"a":[],"k":{}}', on_crash=on_crash) for _ in range(3)]
         ids = [one.id for one in self.ledger.record(tasks)]
         self.ended, self.running, self.claimed = self.ledger.claim(ids, by=self.me.id)
-        self.board = Board.create(lines=8)
+        self.board = CrashBoard.create(lines=8)
         self.board.introduce(self.me.id)
         struct.pack_into("<I", self.board._map, 251, self.process.pid)
         for line, claim in enumerate((self.ended, self.running)):
@@ -122,7 +122,7 @@ def test_what_had_ended_is_settled_before_a_silent_worker_of_this_machine_is_rea
     running, claimed = machine.reaped(machine.running), machine.reaped(machine.claimed)
     assert (running["kind"], running["started"], running["charged"]) == ("lease", True, "presence")
     assert (claimed["started"], claimed["charged"]) == (False, "nothing")
-    assert Board.of(machine.me.id) is not None, "its supervisor lives, and finds it when it wakes"
+    assert CrashBoard.of(machine.me.id) is not None, "its supervisor lives, and finds it when it wakes"
 
 
 def test_what_had_ended_is_settled_before_a_stopped_worker_of_this_machine_is_reaped(machine: Machine) -> None:
@@ -181,4 +181,4 @@ def test_of_a_machine_that_was_killed_and_started_again_only_what_had_begun_coun
 
     found = measure(orphaned.ledger, orphaned.wq.settings.times, within_s=3600.0)
     assert (found.duplicates, found.assumed, found.starts) == ({RestartCause.GONE: 1}, 0, 4)
-    assert Board.of(orphaned.me.id) is None
+    assert CrashBoard.of(orphaned.me.id) is None

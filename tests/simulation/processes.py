@@ -48,7 +48,7 @@ from workq.stores import Stores
 from workq.values.incarnation import Incarnation
 from workq.values.task import AfterDeath, Claim, HandedBack, Limit, NewTask, Outcome
 from workq.worker.attempt import raised, returned
-from workq.worker.crash_board import HEAD_BYTES, LINE_BYTES, Board
+from workq.worker.crash_board import HEAD_BYTES, LINE_BYTES, CrashBoard
 from workq.worker.fetch.intake import Parts
 from workq.worker.holds import held_for
 from workq.worker.lease import LeaseKeeper
@@ -339,7 +339,7 @@ class Run:
         return outcome
 
 
-class SimBoard(Board):
+class SimBoard(CrashBoard):
     """A board in the memory of the simulation."""
 
     def __init__(self, lines: int) -> None:

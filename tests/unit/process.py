@@ -17,7 +17,7 @@ from workq.ledger import migrate
 from workq.values.incarnation import Incarnation
 from workq.values.task import Done, Settlement
 from workq.webhooks.values import TASK_NAME
-from workq.worker.crash_board import Board
+from workq.worker.crash_board import CrashBoard
 from workq.worker.fetch.intake import Parts
 from workq.worker.holds import held_for
 from workq.worker.lease import LeaseKeeper
@@ -50,7 +50,7 @@ class Process:
             self.stores = replace(wq.stores, inflight=EmbeddedInFlight(database), direct=None)
         self.settleable: list[Settlement] = []
         self.me = Incarnation("host.b007.1.2.steps", "host", 4711)
-        self.board = Board.create(lines=64)
+        self.board = CrashBoard.create(lines=64)
         self.held = held_for(self.stores, by=self.me.id)
         self.heart = LeaseKeeper(
             self.stores,

@@ -15,7 +15,7 @@ from workq.ledger.sql import Ledger
 from workq.values.codec import encode, new_task_id
 from workq.values.task import Claim, Outcome, Settlement
 from workq.worker.batch import FillingBatch, Member
-from workq.worker.crash_board import Board
+from workq.worker.crash_board import CrashBoard
 from workq.worker.pool import Pool
 
 THREADS = 2
@@ -31,7 +31,7 @@ class Room(Pool):
         self.outcomes: queue.Queue[Settlement] = queue.Queue()
         super().__init__(
             cast(Ledger, None),
-            Board.create(lines=THREADS + 8),
+            CrashBoard.create(lines=THREADS + 8),
             threads=THREADS,
             times=Times(),
             on_finished=self.outcomes.put,

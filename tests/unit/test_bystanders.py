@@ -8,19 +8,19 @@ import pytest
 
 from workq.ledger import Evidence
 from workq.supervisor.supervisor import TOGETHER_S, _Death, _judged
-from workq.worker.crash_board import Board
+from workq.worker.crash_board import CrashBoard
 
 MIB = 1 << 20
 
 
 @pytest.fixture
-def board() -> Iterator[Board]:
-    board = Board.create(lines=1)
+def board() -> Iterator[CrashBoard]:
+    board = CrashBoard.create(lines=1)
     yield board
     board.remove()
 
 
-def test_of_two_that_die_together_only_the_larger_is_charged(board: Board) -> None:
+def test_of_two_that_die_together_only_the_larger_is_charged(board: CrashBoard) -> None:
     evidence = Evidence("out of memory", started={"a": 1})
     large = _Death("large", evidence, board, 100.0, 380 * MIB, is_out_of_memory=True)
     small = _Death("small", evidence, board, 100.2, 70 * MIB, is_out_of_memory=True)
@@ -43,7 +43,7 @@ def test_of_two_that_die_together_only_the_larger_is_charged(board: Board) -> No
     ids=["at another time", "as large", "of unknown size"],
 )
 def test_whoever_dies_at_another_time_or_was_no_larger_excuses_nobody(
-    other: tuple[float, int | None, bool], board: Board
+    other: tuple[float, int | None, bool], board: CrashBoard
 ) -> None:
     evidence = Evidence("out of memory", started={"a": 1})
     mine = _Death("mine", evidence, board, 100.0, 70 * MIB, is_out_of_memory=True)
@@ -51,7 +51,7 @@ def test_whoever_dies_at_another_time_or_was_no_larger_excuses_nobody(
     assert _judged(mine, [mine, _Death("other", evidence, board, *other)]) == evidence
 
 
-def test_what_did_not_die_for_want_of_memory_is_not_excused(board: Board) -> None:
+def test_what_did_not_die_for_want_of_memory_is_not_excused(board: CrashBoard) -> None:
     evidence = Evidence("SIGSEGV", started={"a": 1})
     large = _Death("large", evidence, board, 100.0, 380 * MIB, is_out_of_memory=True)
 

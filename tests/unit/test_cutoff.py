@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from workq import Times
-from workq.supervisor.cutoff import CutoffWatch, Reach, Reached
-from workq.worker.crash_board import Board
+from workq.supervisor.cutoff import CutoffWatch, Reach, WayToStores
+from workq.worker.crash_board import CrashBoard
 
 TIMES = Times()
 LOOK_S = 0.5
@@ -18,7 +18,7 @@ LOOK_S = 0.5
 class Machine:
     """A supervisor and one process, on one clock."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: CrashBoard) -> None:
         self.now = 1000.0
         self.board = board
         self.reach = Reach(TIMES, clock=lambda: self.now)
@@ -36,7 +36,7 @@ class Machine:
                 self.board.reached(self.now)
             if runs:
                 self.board.runs(self.now)
-            for way in Reached:
+            for way in WayToStores:
                 if supervisor:
                     self.reach.had(way)
                 else:
@@ -49,7 +49,7 @@ class Machine:
 
 @pytest.fixture
 def machine() -> Iterator[Machine]:
-    board = Board.create(lines=1)
+    board = CrashBoard.create(lines=1)
     made = Machine(board)
     assert made.live(60) is None
     yield made

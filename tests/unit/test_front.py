@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from workq.broker.embedded.scan_floor import BEGINNING, SLACK, WHOLE_EVERY_S, WHOLE_PART, Front
+from workq.broker.embedded.scan_floor import BEGINNING, SLACK, WHOLE_EVERY_S, WHOLE_PART, ScanFloor
 
 NOON = datetime.fromisoformat("2026-01-01T12:00:00+00:00")
 
@@ -19,7 +19,7 @@ class Table:
         self.slow_s = 0.0
         self.due: list[datetime] = []
         self.asked: list[datetime] = []
-        self.front = Front(lambda: self.now)
+        self.front = ScanFloor(lambda: self.now)
 
     def look(self, queue: str = "mail") -> list[datetime]:
         return [row[0] for row in self.front.look(queue, self.ask)]

@@ -25,7 +25,7 @@ from workq.enqueue.relay import pages_of
 from workq.errors import ConfigError
 from workq.ledger import Unpublished
 from workq.values.codec import new_task_id
-from workq.worker.fetch.refused import Pages
+from workq.worker.fetch.refused import HintPages
 
 LADDER = "levels:5s,10s,30s,1m"
 MS = (5_000, 10_000, 30_000, 60_000)
@@ -215,7 +215,7 @@ def test_where_delays_are_exact_nothing_is_said_of_an_arrival() -> None:
 
 
 def test_a_pause_is_never_longer_than_the_longest_delay_and_what_is_due_later_is_left_to_the_sweep() -> None:
-    again = Pages(0.5)
+    again = HintPages(0.5)
     again.add("moment", "mail", pause_s=5.0)
     again.add("soon", "mail", due_in_s=0.3, pause_s=0.2)
     again.add("late", "mail", due_in_s=0.6, pause_s=0.2)

@@ -15,7 +15,7 @@ from workq.handlers.handler import Handler
 from workq.ledger.sql import Ledger
 from workq.values.codec import new_task_id
 from workq.values.task import Claim, HandedBack, Settlement
-from workq.worker.crash_board import Board
+from workq.worker.crash_board import CrashBoard
 from workq.worker.pool import CLAIM_AHEAD_BYTES, CLAIM_AHEAD_MAX, HAND_BACK_AFTER_S, Pool
 
 THREADS = 4
@@ -36,7 +36,7 @@ class Stage:
         self.another_finished = threading.Semaphore(0)
         self.app = WorkQueue(ledger="sqlite:///never-opened.db")
         self.handler: Handler[..., Any] = self.app.task(name="wait")(self.await_it if is_async else self.wait)
-        self.board = Board.create(lines=THREADS + 8)
+        self.board = CrashBoard.create(lines=THREADS + 8)
         self.skipped_s = 0.0
         self.pool = Pool(
             cast(Ledger, None),

@@ -16,7 +16,7 @@ from workq.ledger.sql import Ledger
 from workq.values.codec import new_task_id
 from workq.values.task import Claim, Done, Failed, HandedBack, Outcome, Settlement
 from workq.worker.batch import FillingBatch, Member
-from workq.worker.crash_board import Board
+from workq.worker.crash_board import CrashBoard
 from workq.worker.pool import Pool
 
 THREADS = 2
@@ -32,7 +32,7 @@ class Stage:
         self.calls: list[list[int]] = []
         self.finished: list[Settlement] = []
         self.app = WorkQueue(ledger="sqlite:///never-opened.db")
-        self.board = Board.create(lines=64)
+        self.board = CrashBoard.create(lines=64)
         self.now = 0.0
         self.is_trusted = True
         self.pool = Pool(

@@ -17,7 +17,7 @@ from workq.supervisor.child import Child
 from workq.supervisor.cutoff import CutoffWatch
 from workq.supervisor.supervisor import Supervisor
 from workq.worker import readiness
-from workq.worker.crash_board import Board
+from workq.worker.crash_board import CrashBoard
 from workq.worker.stacks import Stacks
 
 TASK = "01890000-0000-7000-8000-000000000001"
@@ -26,7 +26,7 @@ TASK = "01890000-0000-7000-8000-000000000001"
 @pytest.fixture
 def dying() -> Iterator[Child]:
     """A process that was killed, and that nobody has waited for yet."""
-    board = Board.create(lines=1)
+    board = CrashBoard.create(lines=1)
     board.introduce("host.1.2.3")
     board.start(0, TASK, 1, started_at=time.monotonic() - 2.0, hard_at=time.monotonic() - 1.0)
     stacks = Stacks.create()

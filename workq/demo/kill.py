@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from workq.values.task import State, Task
-from workq.worker.crash_board import Board
+from workq.worker.crash_board import CrashBoard
 
 if TYPE_CHECKING:
     from workq.app import WorkQueue
@@ -54,7 +54,7 @@ def kill_one(
     is_killed = False
     try:
         attempts = _running(wq, counts).get(name)
-        board = Board.of(name, folder=folder)
+        board = CrashBoard.of(name, folder=folder)
         if not attempts or board is None or all(one.is_ended for one in board.started()):
             return None
         at = ledger.clock()

@@ -30,7 +30,7 @@ from workq.stores import Stores
 from workq.values.certificate import ProofOfEnd
 from workq.values.incarnation import is_gone, this_machine
 from workq.values.task import Settlement
-from workq.worker.crash_board import Board
+from workq.worker.crash_board import CrashBoard
 
 log = logging.getLogger("workq.sweep")
 
@@ -119,14 +119,14 @@ class Remains:
 
     evidence: Evidence
     outcomes: Sequence[Settlement] = ()
-    board: Board | None = None
+    board: CrashBoard | None = None
 
 
 def remains_of(row: WorkerRow, evidence: Evidence) -> Remains:
     """What is left of a worker, beside what is known already. Reads only."""
     if row.machine is None or row.machine != this_machine() or not _cannot_act(row.pid):
         return Remains(evidence)
-    board = Board.of(row.id)
+    board = CrashBoard.of(row.id)
     if board is None:
         return Remains(evidence)
     started, outcomes = board.started(), board.outcomes()

@@ -13,7 +13,7 @@ from typing import Final
 import psutil
 
 from workq.supervisor.cutoff import CutoffWatch
-from workq.worker.crash_board import Board, Started
+from workq.worker.crash_board import CrashBoard, Started
 from workq.worker.stacks import Stacks
 
 _MAXRSS_UNIT: Final = 1 if sys.platform == "darwin" else 1024
@@ -24,7 +24,7 @@ class Child:
     """One consumer process and what is known of it."""
 
     process: subprocess.Popen[bytes]
-    board: Board
+    board: CrashBoard
     stacks: Stacks
     started_at: float
     extended_at: float

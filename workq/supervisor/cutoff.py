@@ -15,13 +15,13 @@ from enum import Enum
 from typing import Final
 
 from workq.config import Times
-from workq.worker.crash_board import Board
+from workq.worker.crash_board import CrashBoard
 
 AWAKE_S: Final = 2.0
 """A process whose threads have not run for so long does not reach anything because of that."""
 
 
-class Reached(Enum):
+class WayToStores(Enum):
     """How a supervisor reaches the stores. Each is needed to say that it does."""
 
     LEASE = "lease"
@@ -34,17 +34,17 @@ class Reach:
     def __init__(self, times: Times, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._stale_s = times.lease_s
         self._clock = clock
-        self._since = dict.fromkeys(Reached, math.inf)
-        self._last = dict.fromkeys(Reached, -math.inf)
+        self._since = dict.fromkeys(WayToStores, math.inf)
+        self._last = dict.fromkeys(WayToStores, -math.inf)
 
-    def had(self, way: Reached) -> None:
+    def had(self, way: WayToStores) -> None:
         """It did, just now."""
         now = self._clock()
         if now - self._last[way] > self._stale_s:
             self._since[way] = now
         self._last[way] = now
 
-    def missed(self, way: Reached) -> None:
+    def missed(self, way: WayToStores) -> None:
         """A store did not answer."""
         self._last[way] = -math.inf
 
@@ -65,7 +65,7 @@ class CutoffWatch:
         self._clock = clock
         self._awake_since = clock()
 
-    def cut_off_s(self, board: Board, reach: Reach, *, is_draining: bool) -> float | None:
+    def cut_off_s(self, board: CrashBoard, reach: Reach, *, is_draining: bool) -> float | None:
         """Seconds, if they are too many; None otherwise. Called at every look.
 
         A lease may pass, and one call more; of a process that has to leave, only a heartbeat and one call.

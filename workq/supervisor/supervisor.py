@@ -38,7 +38,7 @@ from workq.recovery.reap import end_worker
 from workq.recovery.sweep import sweep
 from workq.recovery.swept import Swept
 from workq.supervisor.child import Child
-from workq.supervisor.cutoff import CutoffWatch, Reach, Reached
+from workq.supervisor.cutoff import CutoffWatch, Reach, WayToStores
 from workq.supervisor.oom import Kills, MemoryGroup, offer_as_victim
 from workq.supervisor.ticker import Ticker
 from workq.values.begin import begun
@@ -51,7 +51,7 @@ from workq.values.certificate import (
     how_it_ended,
     signal_of,
 )
-from workq.worker.crash_board import Board, Started, remove_stale
+from workq.worker.crash_board import CrashBoard, Started, remove_stale
 from workq.worker.process import EXIT_GRACE_EXCEEDED, WorkerSpec
 from workq.worker.readiness import wait_for_all
 from workq.worker.stacks import WAIT_S, DumpedStacks, Stacks
@@ -115,7 +115,7 @@ class _Death:
 
     incarnation: str
     evidence: Evidence
-    board: Board
+    board: CrashBoard
     """With what it had done and not settled."""
     died_at: float
     peak_bytes: int | None
@@ -251,7 +251,7 @@ class Supervisor:
 
     def _spawn(self) -> Child:
         together = min(LINES_TOGETHER_MAX, self.spec.threads * self.app.registry.batch_max())
-        board = Board.create(lines=self.spec.threads + together + SPARE_LINES)
+        board = CrashBoard.create(lines=self.spec.threads + together + SPARE_LINES)
         stacks = None
         try:
             stacks = Stacks.create()
@@ -307,11 +307,11 @@ class Supervisor:
                 incarnation = child.board.incarnation()
                 if incarnation is not None and not child.is_stopped():
                     self.app.stores.inflight.extend(incarnation, lease_s=self.times.lease_s)
-                    self._reach.had(Reached.LEASE)
+                    self._reach.had(WayToStores.LEASE)
         except psutil.Error:
             return  # it is dying: the next round buries it
         except Unavailable as error:
-            self._reach.missed(Reached.LEASE)
+            self._reach.missed(WayToStores.LEASE)
             log.warning("supervisor.extend: %s", error)
 
     def _is_condemned(self, one: Started) -> bool:
@@ -495,14 +495,14 @@ class Supervisor:
                 self._unscheduled.pop(0)
             self._condemned = self._asked_to_kill()
             done = sweep(self.app.stores, self.app.settings)
-            self._reach.had(Reached.SWEEP)
+            self._reach.had(WayToStores.SWEEP)
             if done.changes:
                 log.info("sweep.done", extra={"changes": done.changes})
         except LedgerReplaced as error:
             log.error("supervisor.ledger_replaced: %s", error)
             self._is_ledger_gone = True
         except (Unavailable, OSError) as error:  # of this machine too: no descriptor is left, for one
-            self._reach.missed(Reached.SWEEP)
+            self._reach.missed(WayToStores.SWEEP)
             log.warning("sweep.waits: %s", error)
         except Exception:
             log.exception("sweep.failed")

@@ -75,7 +75,7 @@ class Started:
     is_ended: bool = False
 
 
-class Board:
+class CrashBoard:
     """The shared file of one worker process."""
 
     def __init__(self, path: Path, *, lines: int | None = None) -> None:
@@ -87,7 +87,7 @@ class Board:
         self.lines = (len(self._map) - HEAD_BYTES) // LINE_BYTES if lines is None else lines
 
     @staticmethod
-    def create(*, lines: int) -> Board:
+    def create(*, lines: int) -> CrashBoard:
         """A new, empty board in a private temporary file, whose room is taken at once.
 
         Raises:
@@ -106,12 +106,12 @@ class Board:
             path.unlink()
             os.close(handle)
             raise
-        board = Board(path)
+        board = CrashBoard(path)
         os.close(handle)
         return board
 
     @staticmethod
-    def of(incarnation: str, *, folder: Path | None = None) -> Board | None:
+    def of(incarnation: str, *, folder: Path | None = None) -> CrashBoard | None:
         """The board of a process of this machine that is gone, or stands still; None when there is none of ours.
 
         `folder` is where that process has its temporary files, if not where this one has them.
@@ -120,7 +120,7 @@ class Board:
         with contextlib.suppress(OSError, ValueError):  # not there, or cut short
             found = path.lstat()
             if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():
-                board = Board(path)
+                board = CrashBoard(path)
                 return board if board.incarnation() == incarnation else None
         return None
 

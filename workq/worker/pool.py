@@ -41,7 +41,7 @@ from workq.values.task import Claim, HandedBack, NewSubtask, Outcome, Settlement
 from workq.values.time_limit import SoftDeadline, whole
 from workq.worker.attempt import raised, returned, run_async, run_sync
 from workq.worker.batch import BatchCollector, FillingBatch, Together, call, call_async
-from workq.worker.crash_board import Board
+from workq.worker.crash_board import CrashBoard
 from workq.worker.loop import is_whole, new_event_loop, wait_for
 from workq.worker.pace import Pace
 
@@ -90,7 +90,7 @@ class Pool:
     def __init__(
         self,
         ledger: Ledger,
-        board: Board,
+        board: CrashBoard,
         *,
         threads: int,
         times: Times,

@@ -42,7 +42,7 @@ from workq.values.begin import begun
 from workq.values.certificate import EXIT_BROKEN, EXIT_LEASE_LOST
 from workq.values.incarnation import Incarnation
 from workq.values.lane import all_of
-from workq.worker.crash_board import Board
+from workq.worker.crash_board import CrashBoard
 from workq.worker.fetch.intake import Intake, Parts
 from workq.worker.fetch.prefetch import Prefetch
 from workq.worker.fetch.three_stores import ThreeStores
@@ -91,7 +91,7 @@ class Worker:
         queues: Sequence[str],
         threads: int,
         is_drain: bool,
-        board: Board,
+        board: CrashBoard,
         stop: threading.Event | None = None,
     ) -> None:
         """`stop`: it leaves in order once that is set."""
@@ -309,7 +309,7 @@ def main() -> int:
     spec = msgspec.json.decode(supervisor.readline(), type=WorkerSpec)
     from workq.application import load_app
 
-    board, stacks = Board(Path(spec.board)), Stacks(Path(spec.stacks))
+    board, stacks = CrashBoard(Path(spec.board)), Stacks(Path(spec.stacks))
     stacks.path.unlink(missing_ok=True)  # both sides have it open: nothing is left behind, whoever dies first
     stacks.listen()
     try:

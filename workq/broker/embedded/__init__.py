@@ -43,7 +43,7 @@ from sqlalchemy.sql import text
 from sqlalchemy.sql.elements import ColumnElement
 
 from workq.broker import Browsed, Delivery, Depth, Hint, See
-from workq.broker.embedded.scan_floor import Front, Rows
+from workq.broker.embedded.scan_floor import Rows, ScanFloor
 from workq.broker.embedded.wakeup import LOOK_MAX_S, Wakeup
 from workq.broker.fair_turns import QueueTurns, Rotation
 from workq.errors import BrokerUnavailable, LedgerUnavailable
@@ -274,7 +274,7 @@ class EmbeddedConsumer:
         self._prefetch = prefetch
         self._published = 0
         """How often this process had published when this consumer last looked."""
-        self._front = Front(broker.clock)
+        self._floor = ScanFloor(broker.clock)
         self._watch = broker.watch(lambda wait_s: broker.await_publish(self._published, wait_s))
         self._unacked: dict[int, float] = {}
         """Ids of rows delivered and not acked, with the moment from which they may be delivered again."""
@@ -404,7 +404,7 @@ class EmbeddedConsumer:
         hint, now = self._database.tables.hint, self._database.now
 
         def first() -> Any:
-            # what is due later moves no front: others come before it
+            # what is due later moves no floor: others come before it
             seen_at = case((hint.c.due_at < now(), hint.c.due_at), else_=now())
             free = select(seen_at.label("seen_at"), hint.c.due_at, now().label("now"))
             free = free.where(hint.c.queue == bindparam("b_queue"), self._is_ahead(), _is_free(self._database))
@@ -421,13 +421,13 @@ class EmbeddedConsumer:
         return min((max(0.0, (due_at - now).total_seconds()) for _, due_at, now in found), default=1e9)
 
     def _ahead(self, queue: str, statement: Kept, connection: Connection, **given: Any) -> Rows:
-        """What a statement finds in a queue, from its front on."""
+        """What a statement finds in a queue, from its floor on."""
 
         def ask(since: datetime) -> Rows:
             rows = statement.rows(connection, {"b_queue": queue, "b_since": since, **given})
             return [(instant(rows[0][0]), *rows[0][1:]), *rows[1:]] if rows else rows
 
-        return self._front.look(queue, ask)
+        return self._floor.look(queue, ask)
 
     def _in_turns(
         self, line: QueueTurns, statement: Kept, connection: Connection, *, limit: int

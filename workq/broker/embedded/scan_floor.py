@@ -1,11 +1,11 @@
-"""Front: from where on a consumer of rows looks for what is due.
+"""Scan floor: from where on a consumer of rows looks for what is due.
 
 A row that was taken stays in its index as a dead version until no transaction is old enough to see it. One that idles,
 a long dump or a replica that lags holds that up, and a look from the beginning reads all of them again each time: the
 collapse that queues on SKIP LOCKED are known for. So a look begins a little before the oldest row that was seen last. A
 look from the beginning follows every second, or more rarely where it takes long.
 
-What becomes visible behind the front waits for that look: a row whose writer took longer than `SLACK` to commit, or
+What becomes visible below the floor waits for that look: a row whose writer took longer than `SLACK` to commit, or
 that a consumer had taken and gave back. The times compared are the database's own.
 """
 
@@ -24,7 +24,7 @@ BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 Rows = Sequence[tuple[Any, ...]]
 
 
-class Front:
+class ScanFloor:
     """Of one consumer. Not thread-safe."""
 
     def __init__(self, clock: Callable[[], float]) -> None:

@@ -67,7 +67,7 @@ class RefusedHints:
 
     def judge(self, missed: Iterable[tuple[str, str, int]], looks: Mapping[str, Look]) -> Judged:
         """Of (task id, the queue that the hint named, how often it was looked up before)."""
-        again = Pages(self._horizon_s)
+        again = HintPages(self._horizon_s)
         unknown: list[str] = []
         is_refused = is_paused = False
         for task_id, queue, seen in missed:
@@ -104,7 +104,7 @@ class RefusedHints:
         return made_at_s is not None and made_at_s < self._wall() - self._kept_s
 
 
-class Pages:
+class HintPages:
     """Hints to send again: ids of one queue, delay and number of looks share pages."""
 
     def __init__(self, horizon_s: float) -> None:

@@ -30,7 +30,7 @@ from workq.values.failpoints import reach
 from workq.values.task import Claim
 from workq.worker.fetch.intake import FETCH_WAIT_S, FULL_WAIT_S, Intake, Parts
 from workq.worker.fetch.prefetch import Prefetch
-from workq.worker.fetch.refused import Pages
+from workq.worker.fetch.refused import HintPages
 
 log = logging.getLogger("workq.custody")
 
@@ -243,7 +243,7 @@ class ThreeStores(Intake):
         """
         if not task_ids:
             return []
-        again = Pages(self._stores.broker.horizon_s)
+        again = HintPages(self._stores.broker.horizon_s)
         for task_id, look in self._stores.ledger.look(task_ids).items():
             if look.state in CLAIMABLE:
                 again.add(task_id, look.queue, due_in_s=look.due_in_s, pause_s=self._times.beat_s)
@@ -333,7 +333,7 @@ class ThreeStores(Intake):
 
     def _give_back(self, rows: Sequence[tuple[str, str]]) -> bool:
         """Held, not claimed: a new hint first, then the release. False when the broker did not take the hints."""
-        again = Pages(self._stores.broker.horizon_s)
+        again = HintPages(self._stores.broker.horizon_s)
         for task_id, name in rows:
             again.add(task_id, name, looks=self._looks.get(task_id, 0))
         if not self._publish(again.hints()):
