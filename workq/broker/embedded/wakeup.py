@@ -1,4 +1,4 @@
-"""Watch: when a consumer looks again into a database that tells nobody about new rows.
+"""Wakeup: when a consumer looks again into a database that tells nobody about new rows.
 
 After what this process has published itself, at once. On SQLite, after any commit of anybody: the file's version is
 compared every few milliseconds, which costs some microseconds and takes no lock. Else by asking: the longer it has been

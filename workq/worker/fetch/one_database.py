@@ -1,4 +1,4 @@
-"""Direct: from a hint to a claim in one transaction, where broker, in-flight store and ledger are one database.
+"""One database: from a hint to a claim in one transaction, where broker, in-flight store and ledger are one database.
 
 There is no custody to move in between: a hint is there, or its task is claimed under this incarnation's name, and that
 is all that the in-flight store has to tell (see inflight/embedded.py). Of the protocol's steps, fetch, hold, ack and

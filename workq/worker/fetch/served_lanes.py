@@ -1,4 +1,4 @@
-"""Pauses: which bands of its queues a worker serves: those that are in use and not paused.
+"""Served lanes: which bands of its queues a worker serves: those that are in use and not paused.
 
 The ledger decides about a pause, with each claim: this is only what a worker last saw. It looks when it begins, when a
 task was not granted because its queue is paused, and then every second for as long as something of its queues is: a
