@@ -18,7 +18,7 @@ class ByPlace(Protocol):
     def __getitem__(self, place: int, /) -> Any: ...
 
 
-class Recorded:
+class RecordedItems:
     """Items that no handler is given. They are decoded when one is asked for, which most attempts never do."""
 
     def __init__(self, count: int, decode: Callable[[], Sequence[Any]]) -> None:

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from workq.errors import Cancel, PayloadError, Retry, Snooze, SoftTimeLimit
 from workq.handlers.retry import Exponential, Retries
 from workq.handlers.said import encoded, text_of
-from workq.jobs.recorded import Recorded
+from workq.jobs.recorded import RecordedItems
 from workq.jobs.values import SAMPLE_RESULTS, Collect
 from workq.jobs.verdict import Answered, ChunkOutcome, Raised, Steps, bisected
 from workq.values import codec
@@ -53,7 +53,7 @@ class Chunk:
         collect: Collect = Collect.NONE,
     ) -> None:
         """`items` and `params` are decoded from the payload of the claim, and are for the first call alone."""
-        self._items = Recorded(len(items), lambda: _decoded(claim)[0])
+        self._items = RecordedItems(len(items), lambda: _decoded(claim)[0])
         self.params = params
         """The parameters to call the handler with."""
         self._claim = claim

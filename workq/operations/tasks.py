@@ -26,14 +26,14 @@ def cancel(stores: Stores, task_id: str, *, who: str, why: str, kills: bool = Fa
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class DueTime:
     """When a task is to be due: in so many seconds, and exactly `at` an instant where a person has named one."""
 
     wait_s: float
     at: datetime | None = None
 
 
-def due(*, delay_s: float | None, at: datetime | None) -> Due:
+def due(*, delay_s: float | None, at: datetime | None) -> DueTime:
     """In `delay_s` seconds, or `at` an aware instant; the past means now.
 
     Raises:
@@ -41,10 +41,10 @@ def due(*, delay_s: float | None, at: datetime | None) -> Due:
     """
     if (delay_s is None) == (at is None):
         raise ConfigError("delay_s and at: give one of them")
-    return Due(check_delay_s(delay_s) if at is None else seconds_until(at), at)
+    return DueTime(check_delay_s(delay_s) if at is None else seconds_until(at), at)
 
 
-def reschedule(stores: Stores, task_id: str, when: Due, *, who: str, why: str, announce: Announce) -> Unpublished:
+def reschedule(stores: Stores, task_id: str, when: DueTime, *, who: str, why: str, announce: Announce) -> Unpublished:
     """Let a task that does not run be due then.
 
     Raises:

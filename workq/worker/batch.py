@@ -35,7 +35,7 @@ from workq.handlers import answer, context
 from workq.handlers.answer import NotRun
 from workq.handlers.handler import Batch, Handler
 from workq.handlers.said import describe
-from workq.jobs.recorded import Recorded
+from workq.jobs.recorded import RecordedItems
 from workq.jobs.verdict import Answered, ChunkOutcome, Raised, Steps, WrongVerdict, bisected, read
 from workq.values import codec
 from workq.values.opaque import is_a
@@ -136,7 +136,7 @@ class Together:
         Each call has items of its own, because a handler may change them in place.
         """
         self.claims = claims
-        self._items = Recorded(len(items), lambda: [_item_of(claim) for claim in claims])
+        self._items = RecordedItems(len(items), lambda: [_item_of(claim) for claim in claims])
         self._given = items
         """The objects of the next call, or of that which is under way."""
         self._handler = handler
