@@ -244,8 +244,8 @@ def test_everything_finishes_after_rabbitmq_and_redis_were_wiped_and_every_proce
     rabbitmq, redis = servers[Store.BROKER], servers[Store.INFLIGHT]
     with leg.fleet(processes=2, threads=4) as first:
         leg["note"].enqueue_many({"number": number, "seconds": 0.05} for number in range(980))
-        leg["until_told"].enqueue_many({"number": number} for number in range(980, 1000))
         wait_until(lambda: leg.states()[State.SUCCEEDED] >= 200, timeout_s=60, what="some are done")
+        leg["until_told"].enqueue_many({"number": number} for number in range(980, 1000))  # before, they held up all
         first.kill()
     assert leg.unsettled() >= 20, "however late the look on a busy machine: something is left to come back"
     tell(leg.folder / "witness")
