@@ -16,7 +16,9 @@ from tests.conftest import Private
 from workq.app import WorkQueue
 from workq.broker import Hint
 from workq.config import Settings, Times
-from workq.diagnose.doctor import Bounds, Check, Level, examine
+from workq.diagnose.bounds import Bounds
+from workq.diagnose.doctor import examine
+from workq.diagnose.doctor.check import Check, Level
 from workq.diagnose.doctor.host import skew
 from workq.lab.servers import MariaDB, PostgreSQL, RabbitMQ, Redis, start_redis
 from workq.ledger import migrate

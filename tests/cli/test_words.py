@@ -18,7 +18,7 @@ from tests.cli.test_usage import commands
 from tests.cli.test_webhook_endpoints import tried
 from workq.app import WorkQueue
 from workq.application import load_app
-from workq.diagnose.doctor import line
+from workq.diagnose.doctor.check import line
 from workq.errors import ConfigError, InFlightUnavailable
 
 URL: Final = "https://example.org/hooks"

@@ -26,7 +26,7 @@ from sqlalchemy import Connection, NullPool, create_engine, event, inspect, lite
 from sqlalchemy.exc import DBAPIError
 
 from workq.config import Settings
-from workq.diagnose.doctor import Level
+from workq.diagnose.doctor.check import Level
 from workq.diagnose.doctor.ledger import look
 from workq.errors import ConfigError, LedgerUnavailable, SchemaMismatch
 from workq.lab.servers import MariaDB, PostgreSQL

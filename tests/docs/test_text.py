@@ -242,7 +242,7 @@ def test_the_steps_of_the_sweep_are_those_of_its_help() -> None:
 
 
 def test_the_bounds_on_the_pages_are_those_of_the_default_times() -> None:
-    from workq.diagnose.doctor import Bounds
+    from workq.diagnose.bounds import Bounds
 
     bounds = Bounds.of(Times())
     table = re.findall(r"^\| .+ \| (\d+) s \| .+ \|$", text_of("docs/guarantees.md"), flags=re.MULTILINE)

@@ -27,7 +27,8 @@ from tests.docs.page import blocks
 from workq.broker import Hint
 from workq.broker.rabbitmq import RabbitMQBroker
 from workq.config import Settings
-from workq.diagnose.doctor import Check, Level, examine
+from workq.diagnose.doctor import examine
+from workq.diagnose.doctor.check import Check, Level
 from workq.errors import ConfigError, LedgerUnavailable
 from workq.lab.servers import RabbitMQ, Redis, start_redis
 from workq.ledger import migrate

@@ -18,7 +18,8 @@ from tests.conftest import Private
 from workq.broker import Hint
 from workq.broker.rabbitmq import RabbitMQBroker
 from workq.config import BINARY, QueueType, Settings
-from workq.diagnose.doctor import Check, Level, examine
+from workq.diagnose.doctor import examine
+from workq.diagnose.doctor.check import Check, Level
 from workq.lab.servers import (
     RabbitMQ,
     start_rabbitmq,

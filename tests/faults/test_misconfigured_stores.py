@@ -16,7 +16,8 @@ from sqlalchemy import create_engine, insert, update
 from tests.conftest import Private
 from workq import WorkQueue
 from workq.config import Settings
-from workq.diagnose.doctor import Check, Level, examine, postgresql, sqlite, work
+from workq.diagnose.doctor import examine, postgresql, sqlite, work
+from workq.diagnose.doctor.check import Check, Level
 from workq.lab.servers import (
     MariaDB,
     PostgreSQL,

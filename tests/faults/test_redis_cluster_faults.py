@@ -18,7 +18,8 @@ import pytest
 from tests.contract.inflight import LONG_S, ids, until
 from tests.faults import silence
 from workq.config import Settings
-from workq.diagnose.doctor import Level, examine
+from workq.diagnose.doctor import examine
+from workq.diagnose.doctor.check import Level
 from workq.errors import ConfigError, InFlightUnavailable
 from workq.inflight import Entry
 from workq.inflight.redis import RedisInFlight

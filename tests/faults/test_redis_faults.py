@@ -31,7 +31,7 @@ from tests.contract.test_inflight_contract import disagreements
 from tests.faults import silence
 from workq import WorkQueue
 from workq.config import Settings
-from workq.diagnose.doctor import Level
+from workq.diagnose.doctor.check import Level
 from workq.diagnose.doctor.redis import look
 from workq.errors import ConfigError, InFlightUnavailable, LeaseLost
 from workq.inflight import Entry

@@ -16,7 +16,8 @@ from tests.system.legs import Leg
 from workq import State, WorkQueue
 from workq.broker.rabbitmq import RabbitMQBroker
 from workq.config import Settings, masked
-from workq.diagnose.doctor import Level, examine
+from workq.diagnose.doctor import examine
+from workq.diagnose.doctor.check import Level
 from workq.errors import NAME_PATIENCE_S, Unavailable
 from workq.inflight.redis import RedisInFlight
 from workq.lab.servers import MariaDB, PostgreSQL, RabbitMQ, Redis

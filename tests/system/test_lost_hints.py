@@ -13,7 +13,7 @@ from tests.system.conftest import OpenLeg
 from tests.system.fleet import ROOM_S, wait_until
 from tests.system.legs import Leg
 from workq import State, Times
-from workq.diagnose.doctor import Bounds
+from workq.diagnose.bounds import Bounds
 from workq.lab.servers import PostgreSQL, RabbitMQ, Redis, start_rabbitmq
 from workq.values import codec
 

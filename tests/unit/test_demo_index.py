@@ -15,7 +15,8 @@ import pytest
 from workq.cli.session import Session
 from workq.demo.command import ended
 from workq.demo.corpus import Corpus, DebianPackages, Document, UnicodeNames, open_corpus, packages
-from workq.demo.index import ENGINES, Count, Index, count, create_index, open_index
+from workq.demo.engine import Index
+from workq.demo.index import ENGINES, Count, count, create_index, open_index
 from workq.demo.play import Failures, Report, Scene
 from workq.demo.versions import CHUNK, NEW, OLD, UNREADABLE, alias, make_unreadable, mend, point, unreadable
 from workq.errors import ConfigError

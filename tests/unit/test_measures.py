@@ -42,6 +42,11 @@ def test_public_is_what_is_exported_and_what_the_reference_names_in_code(tmp_pat
     assert public_names(tmp_path) == {"Task", "Job", "Endpoint"}
 
 
+def test_no_modules_of_the_package_import_each_other() -> None:
+    """What is imported for annotations alone does not run."""
+    assert circles(grimp.build_graph("workq", exclude_type_checking_imports=True)) == []
+
+
 def test_modules_that_import_each_other_are_one_circle() -> None:
     assert [sorted(circle) for circle in circles(graph("a>b", "b>c", "c>a", "d>a", "e>d"))] == [["a", "b", "c"]]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from workq.config import Times
-from workq.diagnose.doctor import Bounds
+from workq.diagnose.bounds import Bounds
 from workq.diagnose.where import HolderFacts, Misplacement, Place, QueueHints, Stand, stand_of
 from workq.ledger import OpenTask
 from workq.values.codec import new_task_id

@@ -11,7 +11,9 @@ from workq.cli.group import Command
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, record, table, write
 from workq.config import Settings
-from workq.diagnose.doctor import Bounds, Check, Level, examine
+from workq.diagnose.bounds import Bounds
+from workq.diagnose.doctor import examine
+from workq.diagnose.doctor.check import Check, Level
 from workq.errors import ConfigError
 
 _BOUNDS = {

@@ -16,9 +16,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from workq.demo.corpus import Document
+from workq.demo.engine import Hit, Index
 from workq.errors import ConfigError
 
 ENGINES: Final = ("fts5", "tantivy")
@@ -32,37 +33,6 @@ _SCHEMA: Final = (
     "CREATE TABLE part (part INTEGER NOT NULL, first_row INTEGER NOT NULL, last_row INTEGER NOT NULL)",
     "CREATE INDEX part_by_part ON part (part)",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """One answer of a search; a higher score is a better one."""
-
-    title: str
-    text: str
-    score: float
-
-
-class Index(Protocol):
-    """What every engine promises. Not for use from several threads at once: open one for each."""
-
-    engine: str
-
-    def replace(self, part: int, documents: Sequence[Document]) -> None:
-        """Write the documents of one part in place of those that an earlier attempt wrote. Atomic and repeatable."""
-        ...
-
-    def numbers(self) -> Iterator[int]:
-        """The number of every document in the index, as often as it is in there."""
-        ...
-
-    def search(self, words: str, *, limit: int) -> list[Hit]:
-        """The documents that contain all of the words, the best first."""
-        ...
-
-    def close(self) -> None:
-        """Close files. Repeatable."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

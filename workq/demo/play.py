@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from workq.demo.corpus import DebianPackages, open_corpus, package_stanzas
-from workq.demo.index import Count, Hit, count, create_index, open_index
+from workq.demo.engine import Hit
+from workq.demo.index import Count, count, create_index, open_index
 from workq.demo.kill import Killed, kill_one
 from workq.demo.stage import folder_for, private_servers, working, write_settings
 from workq.demo.versions import CHUNK, NEW, OLD, UNREADABLE, alias, make_unreadable, mend, point

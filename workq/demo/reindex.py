@@ -17,7 +17,8 @@ from typing import Any, Final
 
 from workq import WorkQueue
 from workq.demo.corpus import Corpus, open_corpus
-from workq.demo.index import Index, count, open_index
+from workq.demo.engine import Index
+from workq.demo.index import count, open_index
 from workq.demo.versions import CHUNK, point, unreadable
 
 FOLDER: Final = "WORKQ_DEMO_FOLDER"

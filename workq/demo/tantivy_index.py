@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from workq.demo.corpus import Document
-from workq.demo.index import Hit
+from workq.demo.engine import Hit
 from workq.errors import MissingExtra
 
 _HEAP_BYTES = 15_000_000

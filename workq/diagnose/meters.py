@@ -26,7 +26,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from workq.config import Times
-from workq.diagnose.doctor import Bounds
+from workq.diagnose.bounds import Bounds
 from workq.ledger import Standing
 from workq.values.certificate import STARTED_UNKNOWN
 from workq.values.task import Event, State

@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from workq.config import Times
-from workq.diagnose.doctor import Bounds
+from workq.diagnose.bounds import Bounds
 from workq.inflight import Hold, Lease
 from workq.ledger import OpenTask
 from workq.recovery.lost_hints import slack_s

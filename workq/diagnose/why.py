@@ -36,7 +36,7 @@ from typing import Final, assert_never
 
 from workq.broker import Depth
 from workq.config import Settings, Times
-from workq.diagnose.doctor import Bounds
+from workq.diagnose.bounds import Bounds
 from workq.errors import BrokerUnavailable, InFlightUnavailable
 from workq.inflight import Hold, Lease
 from workq.jobs.values import JobState

@@ -13,7 +13,7 @@ from typing import assert_never
 from workq.config import Settings
 from workq.diagnose.audit.findings import IDS_AT_ONCE, Audited, Finding
 from workq.diagnose.audit.queues import Queues
-from workq.diagnose.doctor import Bounds
+from workq.diagnose.bounds import Bounds
 from workq.diagnose.where import HolderFacts, Misplacement, Place, QueueHints, Stand, stand_of
 from workq.inflight import Hold
 from workq.ledger import Look, OpenTask

@@ -3,6 +3,7 @@
 Reads only; no store is created or changed, and a SQLite file that does not exist is not made. Each store is asked for
 itself, so that one which is away does not hide what is wrong with another. Passwords never appear: URLs are masked.
 
+    check.py                                what a check answers
     host.py                                 this installation, and clocks
     exposed.py                              who else can read payloads and secrets
     ledger.py, sqlite.py, postgresql.py, mysql.py
@@ -16,91 +17,11 @@ stops the work, is an error.
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from enum import StrEnum
 
-from workq.config import Settings, Times
+from workq.config import Settings
+from workq.diagnose.doctor.check import Check, Level, line
 from workq.errors import Unavailable, WorkqError
-
-
-class Level(StrEnum):
-    """How a check ended. `warning` and `error` are findings; `unreachable` says that a server is away.
-
-    `unchecked` is neither: it could not be looked at, and the message says how it can be.
-    """
-
-    OK = "ok"
-    UNCHECKED = "unchecked"
-    WARNING = "warning"
-    ERROR = "error"
-    UNREACHABLE = "unreachable"
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that was looked at."""
-
-    area: str
-    level: Level
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """How long a recovery may take with these settings, in seconds, once the surviving servers answer.
-
-    `local_crash_s`: a worker process died under a living supervisor: until its tasks are claimable again.
-    `dead_host_s`: supervisor and all are gone; a sweep runs elsewhere.
-    `unpublished_s`: the producer died, or the broker was away, before the hint was confirmed.
-    `inflight_wiped_s`: Redis was wiped and a worker died with it.
-    `dead_fleet_s`: more than half of the workers died at once: the brake waits for a third look.
-    `forgotten_s`: the ledger was restored from a backup: a task runs by it under a worker that lives and has it not.
-    `purge_s`: the broker lost hints that it had confirmed; beyond the time that a marker takes through the line.
-    `everything_s`: broker and in-flight store are empty, and every process was killed.
-    """
-
-    local_crash_s: float
-    dead_host_s: float
-    unpublished_s: float
-    inflight_wiped_s: float
-    dead_fleet_s: float
-    forgotten_s: float
-    purge_s: float
-    everything_s: float
-
-    @staticmethod
-    def of(times: Times) -> Bounds:
-        """The bounds that follow from the times.
-
-        A dead host: its lease ends, the next sweep suspects it, and the first sweep at least 0.8 beats later reaps it
-        (1.8 beats later, under the brake); a beat more is left for the passes themselves. A forgotten claim: its
-        worker looks with each beat in the ledger, which comes with one of its lease, and decides at the second look. A
-        purge: the next marker, its grace, and a sweep for each. Everything: the longer of the two, and a confirm by a
-        broker that must first be told of its queues.
-        """
-
-        def second_look_s(beats: float) -> float:
-            return times.sweep_s * max(1, math.ceil(beats * times.beat_s / times.sweep_s))
-
-        def dead_s(beats: float) -> float:
-            return times.lease_s + times.sweep_s + second_look_s(beats) + times.beat_s
-
-        quiet_s = 3 * times.beat_s + times.sweep_s + second_look_s(0.8) + times.beat_s
-        purge_s = times.marker_s + times.marker_grace_s + 2 * times.sweep_s
-        dead_fleet_s = max(dead_s(1.8), quiet_s + times.beat_s)
-        return Bounds(
-            local_crash_s=2.0,
-            dead_host_s=dead_s(0.8),
-            unpublished_s=times.unpublished_grace_s + times.sweep_s + times.confirm_s,
-            inflight_wiped_s=max(dead_s(0.8), quiet_s),
-            dead_fleet_s=dead_fleet_s,
-            forgotten_s=2 * times.beat_s * math.ceil(times.worker_beat_s / times.beat_s) + times.beat_s,
-            purge_s=purge_s,
-            everything_s=max(purge_s, dead_fleet_s) + times.confirm_s,
-        )
 
 
 def examine(settings: Settings, *, queues: tuple[str, ...] = ()) -> list[Check]:
@@ -131,8 +52,3 @@ def _guarded(area: str, look: Callable[[], Iterator[Check]]) -> Iterator[Check]:
         yield Check(area, Level.UNREACHABLE, line(error))
     except WorkqError as error:
         yield Check(area, Level.ERROR, line(error))
-
-
-def line(error: Exception) -> str:
-    """An error in one line. Where it proposes doctor itself, the person is there already."""
-    return re.sub(r" (?:Try|Look): workq doctor$", "", " ".join(str(error).split()))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from sqlalchemy import func, select
 
 from workq.config import Settings
-from workq.diagnose.doctor import Check, Level
+from workq.diagnose.doctor.check import Check, Level
 from workq.webhooks.vault import PREFIX
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import psutil
 
 from workq import __version__
 from workq.config import masked
-from workq.diagnose.doctor import Check, Level
+from workq.diagnose.doctor.check import Check, Level
 from workq.errors import ConfigError
 
 SKEW_MAX_S: Final = 2.0

@@ -10,10 +10,11 @@ from sqlalchemy import Connection, select
 
 from workq.config import Settings, masked
 from workq.config.sqlite import is_there, sqlite_file
-from workq.diagnose.doctor import Check, Level, exposed, line
+from workq.diagnose.doctor import exposed
 from workq.diagnose.doctor import mysql as mysql_checks
 from workq.diagnose.doctor import postgresql as postgresql_checks
 from workq.diagnose.doctor import sqlite as sqlite_checks
+from workq.diagnose.doctor.check import Check, Level, line
 from workq.diagnose.doctor.host import require, skew
 from workq.errors import SchemaMismatch
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from workq.config import masked
-from workq.diagnose.doctor import Check, Level
+from workq.diagnose.doctor.check import Check, Level
 from workq.values.plural import counted
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from workq.diagnose.doctor import Check, Level
+from workq.diagnose.doctor.check import Check, Level
 
 if TYPE_CHECKING:
     from workq.ledger.database import Database

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from workq.diagnose.doctor import Check, Level
+from workq.diagnose.doctor.check import Check, Level
 from workq.ledger.migrate import encoding_error
 
 if TYPE_CHECKING:

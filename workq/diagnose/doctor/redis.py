@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from workq.config import Settings, masked, node_urls
-from workq.diagnose.doctor import Check, Level
+from workq.diagnose.doctor.check import Check, Level
 from workq.diagnose.doctor.host import require, skew
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from workq.config import masked
 from workq.config.sqlite import is_there
-from workq.diagnose.doctor import Check, Level
+from workq.diagnose.doctor.check import Check, Level
 
 if TYPE_CHECKING:
     from workq.ledger.database import Database

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from workq.config import Settings
 from workq.config.sqlite import is_there, sqlite_file
-from workq.diagnose.doctor import Bounds, Check, Level
+from workq.diagnose.bounds import Bounds
+from workq.diagnose.doctor.check import Check, Level
 from workq.values.lane import queue_of
 from workq.values.plural import counted
 

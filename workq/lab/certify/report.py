@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
-from workq.diagnose.doctor import Bounds
+from workq.diagnose.bounds import Bounds
 from workq.lab.certify.trial import CertifyReport
 from workq.lab.certify.verdict import FaultRecovery
 

@@ -11,7 +11,7 @@ from random import Random
 from typing import Final
 
 from workq.config import Times
-from workq.diagnose.doctor import Bounds
+from workq.diagnose.bounds import Bounds
 from workq.lab.certify.scratch import Scratch
 from workq.lab.certify.wire import Wires
 from workq.lab.fleet import Host
