@@ -19,13 +19,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import random
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -33,10 +32,10 @@ import msgspec
 import psutil
 
 from workq.errors import LedgerReplaced, Unavailable
-from workq.ledger import Evidence
 from workq.recovery.reap import end_worker
 from workq.recovery.sweep import sweep
 from workq.recovery.swept import Swept
+from workq.supervisor.autopsy import DeathCause, OpenDeath, Victims, collect, ending_of, evidence_of
 from workq.supervisor.child import Child
 from workq.supervisor.cutoff import CutoffWatch, Reach, WayToStores
 from workq.supervisor.oom import Kills, MemoryGroup, offer_as_victim
@@ -44,17 +43,12 @@ from workq.supervisor.ticker import Ticker
 from workq.values.begin import begun
 from workq.values.certificate import (
     EXIT_BROKEN,
-    EXIT_LEASE_LOST,
-    DeathFacts,
-    OutOfMemory,
     ProofOfEnd,
-    how_it_ended,
-    signal_of,
 )
 from workq.worker.crash_board import CrashBoard, Started, remove_stale
-from workq.worker.process import EXIT_GRACE_EXCEEDED, WorkerSpec
+from workq.worker.process import WorkerSpec
 from workq.worker.readiness import wait_for_all
-from workq.worker.stacks import WAIT_S, DumpedStacks, Stacks
+from workq.worker.stacks import WAIT_S, Stacks
 
 if TYPE_CHECKING:
     from workq.app import WorkQueue
@@ -70,34 +64,9 @@ CALM_AFTER_S = 10.0
 MEMORY_EVERY_S = 1.0
 KILLS_EVERY_S = 5.0
 """How often the kernel's count of kills for want of memory is looked at. What is older than two looks is another's."""
-TOGETHER_S = 0.5
-"""Who dies for want of memory within this time of each other dies of one and the same want."""
-FORGOTTEN_S = 10.0
 _GAVE_UP = (1, 2, EXIT_BROKEN)
 RESTART_MAX_S = 30.0
 EXIT_LEDGER_GONE = 4
-
-
-@dataclass(frozen=True, slots=True)
-class _Ending:
-    """How a child ended, in one sentence; `is_ours`: because it was told to, and nothing is charged."""
-
-    kind: ProofOfEnd
-    text: str
-    unknown: tuple[str, ...] = ()
-    is_ours: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Remains:
-    """What a dead child has left: its exit status as `subprocess` has it, its board, its stacks."""
-
-    status: int
-    incarnation: str | None
-    started: Sequence[Started]
-    found: DumpedStacks
-    has_left: bool
-    oom: OutOfMemory
 
 
 @dataclass(slots=True)
@@ -107,19 +76,6 @@ class _Slot:
     child: Child | None = None
     next_at: float = 0.0
     young_deaths: int = 0
-
-
-@dataclass(slots=True)
-class _Death:
-    """A dead incarnation whose claims are still to be ended (the ledger was away)."""
-
-    incarnation: str
-    evidence: Evidence
-    board: CrashBoard
-    """With what it had done and not settled."""
-    died_at: float
-    peak_bytes: int | None
-    is_out_of_memory: bool = False
 
 
 class Supervisor:
@@ -140,7 +96,7 @@ class Supervisor:
         self.spec = WorkerSpec(app_path, list(queues), threads, is_drain, "", "", log_level, app.settings.log_format)
         self.times = app.settings.times
         self._slots = [_Slot() for _ in range(processes)]
-        self._deaths: list[_Death] = []
+        self._deaths: list[OpenDeath] = []
         self._reach = Reach(app.settings.times)
         self._signals = 0
         self._signal = signal.SIGTERM
@@ -149,15 +105,13 @@ class Supervisor:
         self._is_failed = False
         self._is_ledger_gone = False
         """Its file was deleted or replaced: no child can work any more."""
-        self._rng = random.Random()
         self._unscheduled = app.registry.schedules()
         """Not written into the ledger yet."""
         self._condemned: dict[str, int] = {}
         """Attempts of these processes that a person wants ended by force, by task, as the ledger told last."""
         self._kills = Kills(MemoryGroup.of_this_process())
         self._kills_at = time.monotonic() + KILLS_EVERY_S
-        self._victims: list[_Death] = []
-        """Who died lately for want of memory."""
+        self._victims = Victims()
 
     def run(self) -> int:
         """Answers the exit status: 0 when everyone left in order, 1 when not, 128 + signal after a second signal.
@@ -183,7 +137,9 @@ class Supervisor:
             for slot in self._slots:
                 if slot.child is not None:
                     slot.child.kill_family()
-                    self._bury(slot, _Ending(ProofOfEnd.SHUTDOWN, "killed because its supervisor ended", is_ours=True))
+                    self._bury(
+                        slot, DeathCause(ProofOfEnd.SHUTDOWN, "killed because its supervisor ended", is_ours=True)
+                    )
             ticker.close()
             self._end_claims(is_last=True)
         if self._signals > 1:
@@ -228,7 +184,7 @@ class Supervisor:
                 log.warning("supervisor.grace_exceeded", extra={"pid": slot.child.process.pid})
                 slot.child.kill_family()
                 text = "killed because it did not end within the grace at shutdown"
-                self._bury(slot, _Ending(ProofOfEnd.SHUTDOWN, text, is_ours=True) if self._signals == 1 else None)
+                self._bury(slot, DeathCause(ProofOfEnd.SHUTDOWN, text, is_ours=True) if self._signals == 1 else None)
         self._is_failed = True
 
     def _is_over(self) -> bool:
@@ -334,13 +290,13 @@ class Supervisor:
             if not child.stacks.wait(deadline):
                 child.stack_note = f"it gave no stacks within {WAIT_S} s"
 
-    def _bury(self, slot: _Slot, ending: _Ending | None = None) -> None:
+    def _bury(self, slot: _Slot, ending: DeathCause | None = None) -> None:
         """A child has ended: read its board, keep the evidence, plan its successor."""
         child = slot.child
         if child is None:
             return
         slot.child = None
-        left = self._collect(child)
+        left = collect(child, self._kills)
         now = time.monotonic()
         if left.status == 0 and left.has_left:
             child.board.remove()
@@ -348,18 +304,18 @@ class Supervisor:
             slot.young_deaths = 0
             return
         if ending is None:
-            ending = self._ending(child, left)
+            ending = ending_of(child, left, signals=self._signals)
         self._is_failed = self._is_failed or (self._signals > 0 and left.incarnation is not None)
         log.warning(
             "supervisor.child_died",
             extra={"pid": child.process.pid, "how": ending.text, "started": len(left.started)},
         )
         if left.incarnation is not None:
-            evidence = self._evidence(child, left, ending, now)
+            evidence = evidence_of(child, left, ending, now)
             oom = evidence.facts.oom
             is_out_of_memory = oom is not None and oom.is_counted
             self._deaths.append(
-                _Death(left.incarnation, evidence, child.board, now, child.peak_bytes, is_out_of_memory)
+                OpenDeath(left.incarnation, evidence, child.board, now, child.peak_bytes, is_out_of_memory)
             )
         else:
             child.board.remove()
@@ -369,112 +325,21 @@ class Supervisor:
             slot.young_deaths = 0
         slot.next_at = now + (min(RESTART_MAX_S, 0.5 * 2.0**slot.young_deaths) if slot.young_deaths else 0.0)
 
-    def _collect(self, child: Child) -> _Remains:
-        """Wait for the end of a child, and take what it left."""
-        status = child.status(options=0)
-        if status is None:  # somebody else waits for it too
-            status = child.process.wait()
-        if child.process.stdin is not None:
-            child.process.stdin.close()
-        incarnation = child.board.incarnation()
-        left = _Remains(
-            status,
-            incarnation,
-            child.board.started(),
-            child.stacks.read(),
-            child.board.has_left() or incarnation is None,
-            self._kills.blame() if status == -signal.SIGKILL else OutOfMemory(),
-        )
-        child.stacks.remove()
-        return left
-
-    def _ending(self, child: Child, left: _Remains) -> _Ending:
-        """Why a child ended that nobody has just buried on purpose."""
-        status = left.status
-        if child.overdue:
-            tasks = ", ".join(f"task {one.task_id} (attempt {one.attempt})" for one in child.overdue)
-            return _Ending(ProofOfEnd.HARD_LIMIT, f"killed by its supervisor: {tasks} exceeded its hard limit")
-        if child.condemned:
-            tasks = ", ".join(f"task {one.task_id} (attempt {one.attempt})" for one in child.condemned)
-            return _Ending(ProofOfEnd.CANCEL, f"killed by its supervisor: a person cancelled {tasks} by force")
-        if child.cut_off_s is not None:
-            return _Ending(
-                ProofOfEnd.KILLED,
-                f"killed by its supervisor: for {child.cut_off_s:.0f} s it had reached no store that its supervisor "
-                "did reach; a handler may have closed its descriptors, or set a limit for its process (setrlimit)",
-            )
-        if self._signals > 1:
-            how = signal_of(status) or f"exit status {status}"
-            return _Ending(ProofOfEnd.SHUTDOWN, f"ended at once by the second signal ({how})", is_ours=True)
-        if self._signals and status == EXIT_GRACE_EXCEEDED:
-            text = f"exit status {status}: what it ran did not end within the grace at shutdown"
-            return _Ending(ProofOfEnd.SHUTDOWN, text, is_ours=True)
-        if self._signals and status == -signal.SIGTERM:
-            return _Ending(ProofOfEnd.SHUTDOWN, "ended by SIGTERM before it was ready to drain", is_ours=True)
-        if status == EXIT_LEASE_LOST:
-            return _Ending(ProofOfEnd.LEASE, f"exit status {status}: it had lost its lease", is_ours=True)
-        if left.has_left and status > 0:
-            return _Ending(ProofOfEnd.KILLED, f"exit status {status}: it could not start or serve; its log says why")
-        text, unknown = how_it_ended(status, left.oom, started=sum(not one.is_ended for one in left.started))
-        culprits = [one.task_id for one in left.started if one.thread == left.found.fault and not one.is_ended]
-        if culprits:
-            return _Ending(ProofOfEnd.KILLED, f"{text}, in the thread that ran {' and '.join(culprits[:3])}")
-        return _Ending(ProofOfEnd.KILLED, text, unknown)
-
-    def _evidence(self, child: Child, left: _Remains, ending: _Ending, now: float) -> Evidence:
-        """What is told to the ledger: who had started, who exceeded its limit, and the facts."""
-        is_killed = ending.kind is ProofOfEnd.KILLED
-        facts = DeathFacts(
-            exit_status=left.status if left.status >= 0 else None,
-            signal=signal_of(left.status),
-            oom=left.oom if is_killed and left.status == -signal.SIGKILL else None,
-            memory_bytes=child.memory_bytes,
-            memory_age_s=None if child.memory_bytes is None else round(now - child.memory_at, 3),
-            peak_bytes=child.peak_bytes,
-            ran_s={one.task_id: round(now - one.started_at, 3) for one in left.started},
-            stacks={
-                one.task_id: left.found.threads[one.thread]
-                for one in child.overdue or [one for one in left.started if not one.is_ended]
-                if one.thread in left.found.threads and (not is_killed or one.thread == left.found.fault)
-            },
-            stack_note=child.stack_note,
-            unknown=ending.unknown,
-        )
-        failed = {one.task_id: (self._limit_text(one), self._retry_s()) for one in child.overdue} | {
-            one.task_id: ("cancelled by force", 0.0) for one in child.condemned
-        }
-        charged = {} if ending.is_ours else {one.task_id: one.attempt for one in left.started}
-        text = f"process {child.process.pid}: {ending.text}"
-        ended = frozenset(one.task_id for one in left.started if one.is_ended)
-        return Evidence(text, charged, failed or None, ending.kind, facts, ended)
-
-    def _limit_text(self, one: Started) -> str:
-        return f"TimeLimit: attempt {one.attempt} exceeded its hard limit after {one.hard_at - one.started_at:.1f} s"
-
-    def _retry_s(self) -> float:
-        return self._rng.uniform(1.0, 4.0)
-
     def _end_claims(self, *, is_last: bool = False) -> None:
         """End the claims of dead children; the ledger or Redis being away only delays it.
 
-        Who died for want of memory waits a moment for others of its kind: of those, only the largest is charged. The
-        kernel may choose a second victim before the memory of the first is free.
+        Who died for want of memory waits a moment for others of its kind.
         """
-        now = time.monotonic()
-        self._victims = [one for one in self._victims if now - one.died_at < FORGOTTEN_S]
         for death in list(self._deaths):
-            if death.is_out_of_memory and death not in self._victims:
-                self._victims.append(death)
-            if death.is_out_of_memory and now - death.died_at < TOGETHER_S and len(self._slots) > 1 and not is_last:
+            if self._victims.are_awaited(death) and len(self._slots) > 1 and not is_last:
                 continue
-            evidence = _judged(death, self._victims)
             stores, settings = self.app.stores, self.app.settings
             try:
                 end_worker(
                     stores,
                     settings,
                     death.incarnation,
-                    evidence,
+                    self._victims.judge(death),
                     Swept(),
                     outcomes=death.board.outcomes(),
                     is_known_dead=True,
@@ -535,19 +400,3 @@ class Supervisor:
                         self._tell(slot.child)
                     else:
                         slot.child.kill()
-
-
-def _judged(death: _Death, victims: Sequence[_Death]) -> Evidence:
-    """The evidence of a death, once it is known who else died of the same want of memory."""
-    peak = death.peak_bytes
-    if not death.is_out_of_memory or peak is None:
-        return death.evidence
-    larger = [
-        one.peak_bytes
-        for one in victims
-        if abs(one.died_at - death.died_at) < TOGETHER_S and one.peak_bytes is not None and one.peak_bytes > peak
-    ]
-    if not larger:
-        return death.evidence
-    cause = f"{death.evidence.cause}; another process had used {max(larger) >> 20} MiB, this one {peak >> 20} MiB"
-    return replace(death.evidence, cause=cause, is_bystander=True)
