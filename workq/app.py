@@ -20,21 +20,11 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 from workq.config import Settings, Times
 from workq.config.variables import log_unread
 from workq.errors import BadSource, ConfigError, UnknownTask
-from workq.handlers.handler import (
-    BatchHandler,
-    Call,
-    Handler,
-    Options,
-    Registry,
-    check_batch,
-    check_budget,
-    check_function,
-    check_on_crash,
-    check_time_limit_s,
-    new_schedule,
-)
+from workq.handlers.handler import BatchHandler, Call, Handler, check_function
 from workq.handlers.keywords import JobKeywords, TaskOptions
 from workq.handlers.naming import default_name
+from workq.handlers.options import Options, check_batch, check_budget, check_on_crash, check_time_limit_s
+from workq.handlers.registry import Registry, new_schedule
 from workq.handlers.retry import Compute, RetryPolicy, retries
 from workq.schedules.timetable import Timetable
 from workq.values.incarnation import this_person

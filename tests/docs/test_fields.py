@@ -16,7 +16,8 @@ import workq
 from workq import webhooks
 from workq.app import WorkQueue
 from workq.handlers.context import Current
-from workq.handlers.handler import Call, Handler, Options
+from workq.handlers.handler import Call, Handler
+from workq.handlers.options import Options
 from workq.jobs.define import Job, JobCall
 from workq.jobs.sources import Page
 from workq.jobs.values import Begun, NewJob

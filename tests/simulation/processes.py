@@ -36,7 +36,9 @@ from workq.errors import (
     Snooze,
     Unavailable,
 )
-from workq.handlers.handler import Batch, BatchHandler, Handler, Options, Registry
+from workq.handlers.handler import BatchHandler, Handler
+from workq.handlers.options import Batch, Options
+from workq.handlers.registry import Registry
 from workq.handlers.retry import Exponential, Retries
 from workq.inflight.embedded import ClaimsInFlight
 from workq.ledger import CancelAnswer, Evidence, NewSchedule, Unpublished

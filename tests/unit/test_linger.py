@@ -11,7 +11,8 @@ import pytest
 from tests.unit.process import THREADS, Process, opened
 from tests.unit.test_suspects import suspects
 from workq import State, WorkQueue
-from workq.handlers.handler import Batch, Handler
+from workq.handlers.handler import Handler
+from workq.handlers.options import Batch
 from workq.values.task import Claim, Done
 from workq.worker.batch import BatchCollector, Member
 from workq.worker.fetch.three_stores import GIVE_BACK_AFTER_S

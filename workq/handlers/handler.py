@@ -9,119 +9,35 @@ import asyncio
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import replace
+from datetime import datetime
 from functools import update_wrapper
-from itertools import takewhile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from workq.errors import ConfigError, PayloadError
 from workq.handlers import answer
-from workq.handlers.naming import innermost
+from workq.handlers.naming import innermost, place_of
+from workq.handlers.options import (
+    Batch,
+    Options,
+    check_budget,
+    check_expires_s,
+    check_on_crash,
+    seconds_until,
+)
 from workq.handlers.retry import Retries
 from workq.limits.rule import LimitRule
-from workq.schedules.timetable import MissedTicks
 from workq.values import codec
 from workq.values.lane import check_priority, physical
-from workq.values.names import check_delay_s, check_key, check_queue, check_task_name
-from workq.values.task import AfterDeath, Enqueued, Limit, NewTask, OnCrash, Priority
+from workq.values.names import check_delay_s, check_key, check_queue
+from workq.values.task import AfterDeath, Enqueued, Limit, NewTask
 
 if TYPE_CHECKING:
     from workq.enqueue.producer import Producer
-    from workq.jobs.define import Job
-    from workq.ledger import NewSchedule
-    from workq.schedules.timetable import Timetable
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-
-BUDGET_MAX = 1_000_000
-TIME_LIMIT_MAX_S = 7 * 86400.0
-BATCH_MAX = 1000
-LINGER_MAX_S = 60.0
-ALIKE_MAX = 3
-
-
-def check_budget(value: object, what: str) -> int:
-    """A whole number of failures or crashes, at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= BUDGET_MAX:
-        raise ConfigError(f"{what}: need a whole number from 1 to {BUDGET_MAX}, got {value!r}")
-    return value
-
-
-def check_time_limit_s(value: object) -> float:
-    """Seconds above 0, up to a week."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value <= TIME_LIMIT_MAX_S:
-        raise ConfigError(f"time_limit_s: need seconds above 0, up to {TIME_LIMIT_MAX_S:.0f}, got {value!r}")
-    return float(value)
-
-
-def check_expires_s(value: object, *, delay_s: float) -> float:
-    """Seconds above 0 and above the delay, up to what a delay may be."""
-    expires_s = check_delay_s(value, "expires_s")
-    if expires_s <= delay_s:
-        raise ConfigError(
-            f"expires_s: {expires_s:g} s from now is not after it is due, {delay_s:g} s from now: it would never start"
-        )
-    return expires_s
-
-
-def check_on_crash(value: object) -> OnCrash:
-    """A recovery policy: what becomes of a task whose worker died while it ran."""
-    if not isinstance(value, str) or value not in tuple(OnCrash):
-        raise ConfigError(f"on_crash: need one of {', '.join(OnCrash)}, got {value!r}")
-    return OnCrash(value)
-
-
-def seconds_until(at: object) -> float:
-    """Seconds from now until an aware instant; 0 when it is past."""
-    if not isinstance(at, datetime) or at.tzinfo is None or at.utcoffset() is None:
-        raise ConfigError(f"at: need an aware datetime, such as datetime.now(UTC) + timedelta(hours=1), got {at!r}")
-    try:
-        ahead = at.astimezone(UTC) - datetime.now(UTC)
-    except OverflowError as error:
-        raise ConfigError(f"at: {at!r} is outside of the years 1 to 9999 in UTC") from error
-    return check_delay_s(max(timedelta(0), ahead).total_seconds())
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """How many single tasks a worker gathers for one call, and for how long the first of them waits for others."""
-
-    size: int
-    linger_s: float
-
-
-def check_batch(size: object, linger_s: object) -> Batch:
-    """A whole number of tasks, and seconds from 0 to a minute: what waits has been claimed already."""
-    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= BATCH_MAX:
-        raise ConfigError(f"batch: need a whole number from 1 to {BATCH_MAX}, got {size!r}")
-    if isinstance(linger_s, bool) or not isinstance(linger_s, int | float) or not 0.0 <= linger_s <= LINGER_MAX_S:
-        raise ConfigError(f"linger_s: need seconds from 0 to {LINGER_MAX_S:.0f}, got {linger_s!r}")
-    return Batch(size, float(linger_s))
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How one call is recorded. `connection` is the caller's own SQLAlchemy connection or session."""
-
-    queue: str
-    failures_max: int
-    crashes_max: int
-    delay_s: float = 0.0
-    at: datetime | None = None
-    """The instant that `delay_s` leads to, if one was named that is not past."""
-    key: str | None = None
-    expires_s: float | None = None
-    on_crash: OnCrash = OnCrash.AGAIN
-    priority: Priority = Priority.NORMAL
-    key_for_s: float | None = None
-    order_key: str | None = None
-    after_death: AfterDeath = AfterDeath.BLOCK
-    limit: LimitRule | None = None
-    connection: Any = field(default=None, repr=False)
 
 
 class Call(answer.Work, Generic[P]):
@@ -403,7 +319,8 @@ class BatchHandler(Handler[[T], R]):
             self._signature.bind([])
         except TypeError as error:
             raise ConfigError(
-                f"{_place(function)}: with batch= a function takes a list, and nothing else without a default: {error}"
+                f"{place_of(function)}: with batch= a function takes a list, and nothing else without a default: "
+                f"{error}"
             ) from error
         self.batch = batch
         self._signature = inspect.Signature([inspect.Parameter("item", inspect.Parameter.POSITIONAL_ONLY)])
@@ -437,124 +354,6 @@ def _positions(signature: inspect.Signature) -> range:
     return range(least, sys.maxsize if has_rest else len(by_position) + 1)
 
 
-def new_schedule(
-    name: str,
-    timetable: Timetable,
-    missed: str,
-    what: Handler[..., Any] | Call[...],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> NewSchedule:
-    """What is to tick, checked and encoded as a call is.
-
-    Raises:
-        ConfigError: the name, the policy or an option cannot be; TypeError, PayloadError: as for an enqueue.
-    """
-    from workq.ledger import NewSchedule
-
-    check_task_name(name)
-    if missed not in tuple(MissedTicks):
-        raise ConfigError(f"missed: need one of {', '.join(MissedTicks)}, got {missed!r}")
-    if not isinstance(what, Call | Handler):
-        raise ConfigError(f"schedule {name!r}: give the task itself, as @wq.task has made it, not {what!r:.100}")
-    call = what if isinstance(what, Call) else what.options()
-    options = call.taken()
-    if options.delay_s or options.key or options.order_key or options.connection is not None:
-        raise ConfigError(
-            f"schedule {name!r}: a delay, a key, an order key or a connection cannot belong to each of its tasks"
-        )
-    task = call.new_task(args, kwargs)
-    return NewSchedule(
-        name=name,
-        timetable=timetable,
-        missed=MissedTicks(missed),
-        task_name=task.name,
-        queue=task.queue,
-        payload=task.payload,
-        failures_max=task.failures_max,
-        crashes_max=task.crashes_max,
-        expires_s=task.expires_s,
-        on_crash=task.on_crash,
-        limit=task.limit,
-    )
-
-
-class Registry:
-    """The handlers of one application, by name, and what it schedules."""
-
-    def __init__(self) -> None:
-        self._handlers: dict[str, Handler[..., Any]] = {}
-        self._schedules: dict[str, NewSchedule] = {}
-        self.jobs: dict[str, Job] = {}
-        self._is_frozen = False
-
-    def add(self, handler: Handler[..., Any]) -> None:
-        """Register. Raises ConfigError when the name is taken by another function, or a worker runs already."""
-        if self._is_frozen:
-            raise ConfigError(
-                f"task {handler.name!r} is registered after the worker started; register at import time, "
-                "in the module that WORKQ_APP names or one that it imports"
-            )
-        taken = self._handlers.get(handler.name)
-        if taken is not None:
-            raise ConfigError(
-                f"task {handler.name!r} is registered twice: by {_place(taken.function)} "
-                f"and {_place(handler.function)}; give one of them another name="
-            )
-        self._check_limit(handler)
-        self._handlers[handler.name] = handler
-
-    def _check_limit(self, handler: Handler[..., Any]) -> None:
-        rule = handler.defaults.limit
-        for other in self._handlers.values():
-            theirs = other.defaults.limit
-            if rule is not None and theirs is not None and theirs.name == rule.name and theirs != rule:
-                raise ConfigError(
-                    f"limit {rule.name!r}: task {handler.name!r} and task {other.name!r} give it other numbers; "
-                    "what shares a limit has to agree on them"
-                )
-
-    def schedule(self, given: NewSchedule) -> None:
-        """Let something tick. Raises ConfigError when the name is taken."""
-        if given.name in self._schedules:
-            raise ConfigError(f"schedule {given.name!r} is there twice; give one of them another name")
-        self._schedules[given.name] = given
-
-    def schedules(self) -> list[NewSchedule]:
-        """All that is to tick, by name."""
-        return [self._schedules[name] for name in sorted(self._schedules)]
-
-    def get(self, name: str) -> Handler[..., Any] | None:
-        """The handler of a name, or None."""
-        return self._handlers.get(name)
-
-    def alike(self, name: str) -> list[str]:
-        """Names that end as one that is unknown, a few at most: of a function that was started, or moved, otherwise."""
-        parts = name.split(".")[::-1]
-
-        def shared(other: str) -> int:
-            pairs = zip(parts, other.split(".")[::-1], strict=False)
-            return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-
-        return sorted(filter(shared, self.names()), key=shared, reverse=True)[:ALIKE_MAX]
-
-    def names(self) -> list[str]:
-        """All names, sorted."""
-        return sorted(self._handlers)
-
-    def batch_max(self) -> int:
-        """The most tasks that a call of one of them takes; 0 when none takes several."""
-        return max((handler.batch.size for handler in self._handlers.values() if handler.batch), default=0)
-
-    def queues(self) -> list[str]:
-        """The queues that the handlers use by default, sorted."""
-        return sorted({handler.defaults.queue for handler in self._handlers.values()})
-
-    def freeze(self) -> None:
-        """From now on registering is an error: a running worker would not serve the new task's queue."""
-        self._is_frozen = True
-
-
 def check_function(function: Callable[..., Any]) -> None:
     """Refuse what cannot be a handler.
 
@@ -565,9 +364,4 @@ def check_function(function: Callable[..., Any]) -> None:
     if inspect.isclass(inner) or not callable(inner):
         raise ConfigError(f"{function!r}: a task is a function, not {type(inner).__name__}")
     if answer.is_generator_function(inner):
-        raise ConfigError(f"{_place(inner)}: a generator cannot be a task; nobody would consume it")
-
-
-def _place(function: Callable[..., Any]) -> str:
-    code = getattr(inspect.unwrap(innermost(function)), "__code__", None)
-    return f"{Path(code.co_filename).name}:{code.co_firstlineno}" if code else repr(function)
+        raise ConfigError(f"{place_of(inner)}: a generator cannot be a task; nobody would consume it")

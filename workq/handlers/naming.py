@@ -97,3 +97,9 @@ def _module(path: Path, folder: Path) -> str | None:
     except ValueError:
         return None
     return ".".join(parts) if all(map(str.isidentifier, parts)) else None
+
+
+def place_of(function: Callable[..., Any]) -> str:
+    """File and line of a function, for messages."""
+    code = getattr(inspect.unwrap(innermost(function)), "__code__", None)
+    return f"{Path(code.co_filename).name}:{code.co_firstlineno}" if code else repr(function)

@@ -28,7 +28,8 @@ import msgspec
 from workq.errors import ConfigError, NotFound, Refused
 from workq.handlers import answer, context
 from workq.handlers.context import Additions
-from workq.handlers.handler import Handler, check_budget
+from workq.handlers.handler import Handler
+from workq.handlers.options import check_budget
 from workq.handlers.said import describe
 from workq.jobs.chunks import Unfit, chunks
 from workq.jobs.partition import SLICE_S, Partition, iterate, iterate_async

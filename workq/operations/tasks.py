@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from workq.errors import ConfigError, Refused
-from workq.handlers.handler import seconds_until
+from workq.handlers.options import seconds_until
 from workq.ledger import CancelAnswer, Unpublished
 from workq.operations import Announce
 from workq.stores import Stores

@@ -33,7 +33,8 @@ from typing import Any, Final
 from workq.errors import Cancel, Retry, Snooze, SoftTimeLimit
 from workq.handlers import answer, context
 from workq.handlers.answer import NotRun
-from workq.handlers.handler import Batch, Handler
+from workq.handlers.handler import Handler
+from workq.handlers.options import Batch
 from workq.handlers.said import describe
 from workq.jobs.recorded import RecordedItems
 from workq.jobs.verdict import Answered, ChunkOutcome, Raised, Steps, WrongVerdict, bisected, read

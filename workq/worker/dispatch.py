@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from workq.handlers.handler import Handler, Registry
+from workq.handlers.handler import Handler
+from workq.handlers.registry import Registry
 from workq.logs.seldom import Seldom
 from workq.values.task import Claim, HandedBack, Outcome
 from workq.webhooks.values import BEYOND_SUSPICION

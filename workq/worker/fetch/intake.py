@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from workq.broker import Consumer
 from workq.config import Settings
-from workq.handlers.handler import Registry
+from workq.handlers.registry import Registry
 from workq.logs.seldom import Seldom
 from workq.stores import Stores
 from workq.values.failpoints import reach

@@ -1,0 +1,99 @@
+"""Options: how a task is recorded and run, checked where they are given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from workq.errors import ConfigError
+from workq.values.names import check_delay_s
+from workq.values.task import AfterDeath, OnCrash, Priority
+
+if TYPE_CHECKING:
+    from workq.limits.rule import LimitRule
+
+BUDGET_MAX: Final = 1_000_000
+TIME_LIMIT_MAX_S: Final = 7 * 86400.0
+BATCH_MAX: Final = 1000
+LINGER_MAX_S: Final = 60.0
+
+
+def check_budget(value: object, what: str) -> int:
+    """A whole number of failures or crashes, at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= BUDGET_MAX:
+        raise ConfigError(f"{what}: need a whole number from 1 to {BUDGET_MAX}, got {value!r}")
+    return value
+
+
+def check_time_limit_s(value: object) -> float:
+    """Seconds above 0, up to a week."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value <= TIME_LIMIT_MAX_S:
+        raise ConfigError(f"time_limit_s: need seconds above 0, up to {TIME_LIMIT_MAX_S:.0f}, got {value!r}")
+    return float(value)
+
+
+def check_expires_s(value: object, *, delay_s: float) -> float:
+    """Seconds above 0 and above the delay, up to what a delay may be."""
+    expires_s = check_delay_s(value, "expires_s")
+    if expires_s <= delay_s:
+        raise ConfigError(
+            f"expires_s: {expires_s:g} s from now is not after it is due, {delay_s:g} s from now: it would never start"
+        )
+    return expires_s
+
+
+def check_on_crash(value: object) -> OnCrash:
+    """A recovery policy: what becomes of a task whose worker died while it ran."""
+    if not isinstance(value, str) or value not in tuple(OnCrash):
+        raise ConfigError(f"on_crash: need one of {', '.join(OnCrash)}, got {value!r}")
+    return OnCrash(value)
+
+
+def seconds_until(at: object) -> float:
+    """Seconds from now until an aware instant; 0 when it is past."""
+    if not isinstance(at, datetime) or at.tzinfo is None or at.utcoffset() is None:
+        raise ConfigError(f"at: need an aware datetime, such as datetime.now(UTC) + timedelta(hours=1), got {at!r}")
+    try:
+        ahead = at.astimezone(UTC) - datetime.now(UTC)
+    except OverflowError as error:
+        raise ConfigError(f"at: {at!r} is outside of the years 1 to 9999 in UTC") from error
+    return check_delay_s(max(timedelta(0), ahead).total_seconds())
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """How many single tasks a worker gathers for one call, and for how long the first of them waits for others."""
+
+    size: int
+    linger_s: float
+
+
+def check_batch(size: object, linger_s: object) -> Batch:
+    """A whole number of tasks, and seconds from 0 to a minute: what waits has been claimed already."""
+    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= BATCH_MAX:
+        raise ConfigError(f"batch: need a whole number from 1 to {BATCH_MAX}, got {size!r}")
+    if isinstance(linger_s, bool) or not isinstance(linger_s, int | float) or not 0.0 <= linger_s <= LINGER_MAX_S:
+        raise ConfigError(f"linger_s: need seconds from 0 to {LINGER_MAX_S:.0f}, got {linger_s!r}")
+    return Batch(size, float(linger_s))
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How one call is recorded. `connection` is the caller's own SQLAlchemy connection or session."""
+
+    queue: str
+    failures_max: int
+    crashes_max: int
+    delay_s: float = 0.0
+    at: datetime | None = None
+    """The instant that `delay_s` leads to, if one was named that is not past."""
+    key: str | None = None
+    expires_s: float | None = None
+    on_crash: OnCrash = OnCrash.AGAIN
+    priority: Priority = Priority.NORMAL
+    key_for_s: float | None = None
+    order_key: str | None = None
+    after_death: AfterDeath = AfterDeath.BLOCK
+    limit: LimitRule | None = None
+    connection: Any = field(default=None, repr=False)
