@@ -30,7 +30,7 @@ from tests.faults.receivers import (
     status,
     unknown,
 )
-from tests.unit.test_run import Nobody
+from tests.unit.test_attempt import Nobody
 from tests.unit.test_webhook_carry import PARCEL, claim_of
 from workq import Snooze, WorkQueue
 from workq.handlers import context

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 from standardwebhooks import Webhook
 
-from tests.unit.test_run import Nobody
+from tests.unit.test_attempt import Nobody
 from workq import Cancel, Snooze
 from workq.errors import LedgerUnavailable
 from workq.handlers import context

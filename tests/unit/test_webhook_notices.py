@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.unit.test_run import Nobody
+from tests.unit.test_attempt import Nobody
 from workq.errors import ConfigError
 from workq.handlers import context
 from workq.values import codec

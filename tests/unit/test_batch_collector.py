@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.process import THREADS, Process, opened
-from tests.unit.test_suspects import suspects
+from tests.unit.test_dispatch import suspects
 from workq import State, WorkQueue
 from workq.handlers.handler import Handler
 from workq.handlers.options import Batch
