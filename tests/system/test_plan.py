@@ -112,7 +112,7 @@ def test_a_plan_sees_what_a_sweep_would_do(leg: Leg) -> None:
     plan, _ = look(leg)
     done = sweep(stores, settings)
 
-    counts = Counter(type(row).__name__.lower() for row in plan.rows)
+    counts = Counter(type(row).__struct_config__.tag for row in plan.rows)
     assert counts == Counter(relay=done.relayed, reap=done.reaped_workers, rehint=done.rehinted)
     [reap] = [row.foresight for row in plan.rows if isinstance(row, Reap)]
     assert Counter(one.becomes for one in reap.claims) == Counter({State.READY: done.returned, State.DEAD: done.dead})
