@@ -14,11 +14,11 @@ from workq import WorkQueue
 from workq.lab.servers import MariaDB, PostgreSQL
 from workq.ledger.migrate import migrate
 
-ENQUEUES = """
+SHOP = """
 import os, sys
 from workq import LedgerUnavailable, WorkQueue
 
-url, path = sys.argv[1:]
+url, given = sys.argv[1:]
 wq = WorkQueue(ledger=url, broker=None, inflight=None)
 
 @wq.task(name="shop.add")
@@ -26,8 +26,10 @@ def add(number: int) -> None:
     pass
 
 add.enqueue(1)
+"""
+ENQUEUES = f"""{SHOP}
 os.closerange(3, 4096)
-kept = [os.open(path, os.O_RDWR) for _ in range(30)]  # so that the old numbers lead to the file of the ledger
+kept = [os.open(given, os.O_RDWR) for _ in range(30)]  # so that the old numbers lead to the file of the ledger
 for number in range(20):
     try:
         add.enqueue(number)
@@ -37,27 +39,15 @@ for number in range(20):
         sys.exit("something was recorded")
 os._exit(0)
 """
-
-FORKS = """
-import os, sys
-from workq import LedgerUnavailable, WorkQueue
-
-url, is_told = sys.argv[1:]
-wq = WorkQueue(ledger=url, broker=None, inflight=None)
-
-@wq.task(name="shop.add")
-def add(number: int) -> None:
-    pass
-
-add.enqueue(1)
+FORKS = f"""{SHOP}
 child = os.fork()
 if not child:
     os.closerange(3, 4096)  # as what makes a daemon does
     try:
         add.enqueue(2)
     except LedgerUnavailable as error:
-        os._exit("has closed its descriptors" not in str(error) or not int(is_told))
-    os._exit(int(is_told))
+        os._exit("has closed its descriptors" not in str(error) or not int(given))
+    os._exit(int(given))
 assert os.waitpid(child, 0)[1] == 0
 add.enqueue(3)
 """

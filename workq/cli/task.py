@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -31,10 +31,6 @@ from workq.values.lane import physical
 from workq.values.names import check_delay_s
 from workq.values.plural import counted
 from workq.values.task import SETTLED, Event, OnCrash, Priority, State, Task
-
-if TYPE_CHECKING:
-    pass
-
 
 _LOOK_EVERY_S = 0.2
 _HINTS_AT_ONCE = 500

@@ -16,8 +16,8 @@ from sqlalchemy.sql.elements import ColumnElement
 from workq.errors import NotFound, Refused
 from workq.ledger import NO_GROUP, DeadGroup, Unpublished, Which
 from workq.ledger.among import as_text
+from workq.ledger.events import who_and_why
 from workq.ledger.people import Deciding, is_of_a_job, told_of_job
-from workq.ledger.settling import REASON_MAX
 from workq.ledger.states import ENDED, found, guarded
 from workq.values import codec
 from workq.values.lane import meant
@@ -95,8 +95,7 @@ class Grouping(Deciding):
                 ids = [row.id for row in alone]
                 mine = update(t).where(t.c.id.in_(ids), guarded(t.c.state, State.DEAD))
                 tx.execute(mine.values(self.revived()))
-                said = {"who": who, "why": codec.storable(why, characters_max=REASON_MAX)}
-                self.append(tx, "revived", said, task_ids=ids)
+                self.append(tx, "revived", who_and_why(who, why), task_ids=ids)
             in_order = sorted(alone, key=lambda row: (row.order_key or "", row.id))
             hints = [
                 Unpublished(row.id, row.queue, row.attempt, self.in_line(tx, row.id, row.order_key)) for row in in_order
@@ -115,14 +114,14 @@ class Grouping(Deciding):
         """Dead tasks that nobody wants back: cancelled, as `discarded`. Answers which were. Repeatable."""
         t, now = self.database.tables.task, self.database.now
         locked = self._still_dead(task_ids, t.c.id)
-        reason = codec.storable(f"{DISCARDED}: {why}", characters_max=REASON_MAX)
+        by, reason = who_and_why(who, f"{DISCARDED}: {why}").values()
 
         def discard(tx: Connection) -> list[str]:
             ids = list(tx.execute(locked).scalars())
             if ids:
                 mine = update(t).where(t.c.id.in_(ids), guarded(t.c.state, State.DEAD))
                 tx.execute(mine.values(state=State.CANCELLED, reason=reason, settled_at=now(), fingerprint=None))
-                self.append(tx, "cancelled", {"reason": reason, "who": who}, task_ids=ids)
+                self.append(tx, "cancelled", {"reason": reason, "who": by}, task_ids=ids)
             return ids
 
         return self.database.run(discard)

@@ -39,7 +39,7 @@ from sqlalchemy.types import Float
 from workq.ledger import Settled, Unpublished, permits, telling
 from workq.ledger.among import among, as_text, in_order
 from workq.ledger.endpoints import options_in, rests_until
-from workq.ledger.events import BY_ITSELF
+from workq.ledger.events import BY_ITSELF, who_and_why
 from workq.ledger.noticing import Noticing
 from workq.ledger.positions import NEVER_S
 from workq.ledger.sqltime import Instant, instant, unread
@@ -327,20 +327,16 @@ class Delivering(Noticing):
         What is open is held afterwards.
         """
         e = self.database.tables.endpoint
-        values = {
-            "state": EndpointState.DISABLED.value,
-            "state_at": self.database.now(),
-            "who": codec.storable(who, characters_max=200),
-            "why": codec.storable(why, characters_max=200),
-        }
+        said = who_and_why(who, why)
+        values = {"state": EndpointState.DISABLED.value, "state_at": self.database.now(), **said}
         mine = update(e).where(e.c.id == endpoint_id, e.c.state == EndpointState.ENABLED.value)
         if tx.execute(mine.values(values)).rowcount != 1:
             return []
         permits.close(tx, self.database, limit_key(endpoint_id), for_s=NEVER_S)
         if who == BY_ITSELF:
-            told = {"endpoint": endpoint_id, "why": values["why"]}
+            told = {"endpoint": endpoint_id, "why": said["why"]}
             telling.note(tx, [telling.Decision("webhook.endpoint_disabled", told, of=endpoint_id)])
-        return [NewNotice(NoticeKind.DISABLED, endpoint_id, {"who": values["who"], "why": values["why"]})]
+        return [NewNotice(NoticeKind.DISABLED, endpoint_id, said)]
 
     # -- sweep
 

@@ -11,6 +11,8 @@ from workq.ledger.database import Database
 from workq.values import codec
 
 DETAIL_MAX_BYTES = 1 << 20
+REASON_MAX: Final = 200
+"""Characters of who and why, and of a task's reason."""
 BY_ITSELF: Final = "workq"
 """Who has decided, where no person has."""
 
@@ -43,3 +45,11 @@ class Appending:
             detail=codec.encode(dict(detail), path="event", max_bytes=DETAIL_MAX_BYTES),
         )
         tx.execute(statement, [{"task_id": task_id} for task_id in task_ids])
+
+
+def who_and_why(who: str, why: str, *, characters_max: int = REASON_MAX) -> dict[str, str]:
+    """Who has decided, and why (so many characters of it), as both are kept."""
+    return {
+        "who": codec.storable(who, characters_max=REASON_MAX),
+        "why": codec.storable(why, characters_max=characters_max),
+    }

@@ -25,6 +25,7 @@ from workq.ledger import HintRows, Unpublished, permits
 from workq.ledger.among import among, in_order
 from workq.ledger.delivering import Delivering
 from workq.ledger.endpoints import options_in
+from workq.ledger.events import REASON_MAX, who_and_why
 from workq.ledger.positions import NEVER_S, heads, never
 from workq.ledger.repair import RESERVED_S
 from workq.ledger.states import CLAIMABLE, guarded
@@ -82,8 +83,7 @@ class Holding(Delivering):
             values = {
                 "state": EndpointState.ENABLED.value,
                 "state_at": now(),
-                "who": codec.storable(who, characters_max=200),
-                "why": codec.storable(why, characters_max=200),
+                **who_and_why(who, why),
                 "failures": 0,
                 "failing_since": None,
                 "warned": 0,
@@ -219,7 +219,7 @@ class Holding(Delivering):
             rows = self._held(tx, endpoint_id, limit)
             tasks = {"b_ids": in_order(row.task_id for row in rows)}
             mine = update(t).where(among(t.c.id, self.database.dialect), guarded(t.c.state, *CLAIMABLE))
-            reason = codec.storable(why, characters_max=200)
+            reason = codec.storable(why, characters_max=REASON_MAX)
             tx.execute(mine.values(state=State.CANCELLED, reason=reason, settled_at=now(), live_key=None), tasks)
             self._set(tx, [row.id for row in rows], {"state": DeliveryState.CANCELLED.value, "ended_at": now()})
             return len(rows)

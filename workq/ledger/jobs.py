@@ -38,9 +38,8 @@ from workq.jobs.values import (
 from workq.ledger import HintRows, Unpublished
 from workq.ledger.among import among, in_order
 from workq.ledger.counting import Change, JobLock, Rest, Wishes, too_many
-from workq.ledger.events import BY_ITSELF
+from workq.ledger.events import BY_ITSELF, who_and_why
 from workq.ledger.positions import NEVER_S
-from workq.ledger.settling import REASON_MAX
 from workq.ledger.showing import Showing
 from workq.ledger.states import guarded
 from workq.ledger.tending import AT_ONCE, Tending, job_live_key
@@ -194,7 +193,7 @@ class Running(Tending, Showing):
             rate_max=rate_max,
             if_running=if_running,
         )
-        return self.begin_job(again, hints=hints, said={"who": who, "why": why})
+        return self.begin_job(again, hints=hints, said=who_and_why(who, why))
 
     def _begin_retry(self, tx: Connection, job_id: str, *, by: str, said: Mapping[str, str]) -> None:
         """Note in a job that another runs its failed items again; of two that want to, one does.
@@ -426,11 +425,11 @@ class Running(Tending, Showing):
             if row is None:
                 raise NotFound(f"no job {job_id[:100]}; list them with: workq job ls")
             before = row.state, row.rate_max
-            row.who = codec.storable(who, characters_max=REASON_MAX)
-            row.why = codec.storable(why, characters_max=REASON_MAX)
+            said = who_and_why(who, why)
+            row.who, row.why = said["who"], said["why"]
             write(tx, row, wishes)
             if (row.state, row.rate_max) != before:
-                self.append(tx, "job", {"job": job_id, "what": what, "who": who, "why": why})
+                self.append(tx, "job", {"job": job_id, "what": what, **said})
 
         self.database.run(change)
         hints = self.fulfil(wishes, limit=10 * AT_ONCE)

@@ -12,10 +12,8 @@ from sqlalchemy import Connection, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from workq.ledger import Pause
-from workq.ledger.events import Appending
+from workq.ledger.events import Appending, who_and_why
 from workq.ledger.paused import in_force
-from workq.ledger.settling import REASON_MAX
-from workq.values import codec
 from workq.values.lane import meant
 
 
@@ -29,7 +27,7 @@ class Pausing(Appending):
         Needs no queue of that name. Atomic: all of its bands are paused, or none.
         """
         p, now = self.database.tables.pause, self.database.now
-        said = _kept(who, why)
+        said = who_and_why(who, why)
         named = meant(queue)
 
         def write(tx: Connection) -> Pause:
@@ -55,7 +53,7 @@ class Pausing(Appending):
             its_own = p.c.queue.in_(meant(queue))
             was_paused = tx.execute(select(p.c.queue).where(its_own, in_force(self.database))).first() is not None
             if tx.execute(delete(p).where(its_own)).rowcount and was_paused:
-                self.append(tx, "resumed", {"queue": queue, **_kept(who, why)})
+                self.append(tx, "resumed", {"queue": queue, **who_and_why(who, why)})
                 return True
             return False
 
@@ -66,7 +64,3 @@ class Pausing(Appending):
         p = self.database.tables.pause
         query = select(*p.c).where(in_force(self.database)).order_by(p.c.queue)
         return {row.queue: Pause(*row) for row in self.database.ask(lambda tx: tx.execute(query).all())}
-
-
-def _kept(who: str, why: str) -> dict[str, str]:
-    return {name: codec.storable(one, characters_max=REASON_MAX) for name, one in (("who", who), ("why", why))}

@@ -16,9 +16,9 @@ from sqlalchemy.sql.elements import ColumnElement
 from workq.errors import NotFound, Refused
 from workq.ledger import CancelAnswer, Unpublished, parked, positions
 from workq.ledger.database import Database
-from workq.ledger.events import Appending
+from workq.ledger.events import Appending, who_and_why
 from workq.ledger.repair import RESERVED_S
-from workq.ledger.settling import ERROR_MAX, REASON_MAX
+from workq.ledger.settling import ERROR_MAX
 from workq.ledger.states import CLAIMABLE, guarded, unexpired
 from workq.ledger.windows import live_key
 from workq.values import codec
@@ -38,7 +38,7 @@ class Deciding(Appending):
         if not codec.is_task_id(task_id):
             raise _unknown(task_id)
         t, now = self.database.tables.task, self.database.now
-        kept, by = _kept(why, REASON_MAX), _kept(who, REASON_MAX)
+        by, kept = who_and_why(who, why).values()
 
         def decide(tx: Connection) -> CancelAnswer | None:
             at_once = tx.execute(
@@ -142,7 +142,8 @@ class Deciding(Appending):
                         raise Refused(f"task {task_id} expires before, at {row.expires_at:%Y-%m-%dT%H:%M:%SZ}")
                     return None
                 raise Refused(f"task {task_id} is {row.state}; only ready and waiting tasks are rescheduled")
-            self.append(tx, "rescheduled", {**_said(who, why), "delay_s": delay_s}, task_ids=[task_id])
+            said = who_and_why(who, why, characters_max=ERROR_MAX)
+            self.append(tx, "rescheduled", {**said, "delay_s": delay_s}, task_ids=[task_id])
             return Unpublished(task_id, row.queue, row.attempt, delay_s)
 
         while (moved := self.database.run(move)) is None:
@@ -193,7 +194,7 @@ class Deciding(Appending):
                 if tries > 1 and row.state in CLAIMABLE:  # the answer of our first try was lost: it stands
                     return Unpublished(task_id, row.queue, row.attempt, 0.0)
                 raise Refused(f"task {task_id} is {row.state}; only {' and '.join(states)} tasks are revived")
-            self.append(tx, "revived", _said(who, why), task_ids=[task_id])
+            self.append(tx, "revived", who_and_why(who, why, characters_max=ERROR_MAX), task_ids=[task_id])
             if row.limit_key is not None:
                 parked.forget(tx, self.database, row.limit_key, task_id)
             return Unpublished(task_id, row.queue, row.attempt, self.in_line(tx, task_id, row.order_key))
@@ -243,14 +244,6 @@ def told_of_job(task_id: str, job_id: str) -> str:
         f"task {task_id} is of job {job_id}, which has counted its items; to run those that failed again: "
         f"workq job retry {job_id}; to read its source again: workq job resume {job_id}"
     )
-
-
-def _kept(text: str, characters_max: int = ERROR_MAX) -> str:
-    return codec.storable(text, characters_max=characters_max)
-
-
-def _said(who: str, why: str) -> dict[str, str]:
-    return {"who": _kept(who, REASON_MAX), "why": _kept(why)}
 
 
 def _unknown(task_id: str) -> NotFound:

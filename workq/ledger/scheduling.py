@@ -16,11 +16,9 @@ from sqlalchemy.exc import IntegrityError
 
 from workq.errors import NotFound
 from workq.ledger import HintRows, NewSchedule, ScheduleRow
-from workq.ledger.events import Appending
+from workq.ledger.events import Appending, who_and_why
 from workq.ledger.record import Recording, limit_columns, limit_of
-from workq.ledger.settling import REASON_MAX
 from workq.schedules.timetable import MissedTicks, Rule, Timetable
-from workq.values import codec
 from workq.values.task import NewTask, OnCrash
 
 
@@ -74,7 +72,7 @@ class Scheduling(Recording, Appending):
         def remove(tx: Connection) -> bool:
             if not tx.execute(delete(s).where(s.c.name == name)).rowcount:
                 return False
-            self.append(tx, "unscheduled", {"schedule": name, "who": who, "why": why})
+            self.append(tx, "unscheduled", {"schedule": name, **who_and_why(who, why)})
             return True
 
         return self.database.run(remove)
@@ -84,13 +82,10 @@ class Scheduling(Recording, Appending):
         s, now = self.database.tables.schedule, self.database.now
 
         def write(tx: Connection) -> None:
-            kept = {
-                "who": codec.storable(who, characters_max=REASON_MAX),
-                "why": codec.storable(why, characters_max=REASON_MAX),
-            }
-            if not tx.execute(update(s).where(s.c.name == name).values(paused_at=now(), **kept)).rowcount:
+            said = who_and_why(who, why)
+            if not tx.execute(update(s).where(s.c.name == name).values(paused_at=now(), **said)).rowcount:
                 raise _unknown(name)
-            self.append(tx, "paused", {"schedule": name, "who": who, "why": why})
+            self.append(tx, "paused", {"schedule": name, **said})
 
         self.database.run(write)
 
@@ -113,7 +108,7 @@ class Scheduling(Recording, Appending):
                 .where(s.c.name == name)
                 .values(paused_at=null(), who=null(), why=null(), next_at=next_at, changed_at=row.now)
             )
-            self.append(tx, "resumed", {"schedule": name, "who": who, "why": why})
+            self.append(tx, "resumed", {"schedule": name, **who_and_why(who, why)})
             return True
 
         return self.database.run(write)

@@ -22,6 +22,7 @@ from workq.ledger.among import among, in_order
 from workq.ledger.counting import Change, Counting, Rest, Wishes, by_job
 from workq.ledger.decided import by_outcomes
 from workq.ledger.delivering import Delivering
+from workq.ledger.events import REASON_MAX
 from workq.ledger.kept import Kept
 from workq.ledger.states import CLAIMABLE, guarded
 from workq.values import codec
@@ -42,8 +43,6 @@ from workq.values.task import (
 
 ERROR_MAX = 20_000
 """How many characters of an error are kept."""
-REASON_MAX = 200
-"""The width of the column `reason`, in characters."""
 
 
 class Settling(Counting, Delivering):

@@ -13,8 +13,7 @@ from sqlalchemy import Connection, func, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from workq.ledger import WhichOpen
-from workq.ledger.events import Appending
-from workq.ledger.settling import REASON_MAX
+from workq.ledger.events import Appending, who_and_why
 from workq.ledger.states import CLAIMABLE, found, guarded
 from workq.values import codec
 from workq.values.lane import meant
@@ -67,7 +66,7 @@ class Withdrawing(Appending):
         chosen = _chosen(states)
         if not ids or not chosen:
             return [], []
-        kept = codec.storable(why, characters_max=REASON_MAX)
+        by, kept = who_and_why(who, why).values()
         locked = (
             select(t.c.id, t.c.state, t.c.cancel_requested_at)
             .where(t.c.id.in_(ids), guarded(t.c.state, *chosen))
@@ -82,11 +81,11 @@ class Withdrawing(Appending):
             if waits:
                 mine = update(t).where(t.c.id.in_(waits), guarded(t.c.state, *CLAIMABLE))
                 tx.execute(mine.values(state=State.CANCELLED, reason=kept, settled_at=now(), live_key=None))
-                self.append(tx, "cancelled", {"reason": kept, "who": who}, task_ids=waits)
+                self.append(tx, "cancelled", {"reason": kept, "who": by}, task_ids=waits)
             if runs:
                 mine = update(t).where(t.c.id.in_(runs), guarded(t.c.state, State.RUNNING))
                 tx.execute(mine.values(cancel_requested_at=now(), reason=kept))
-                self.append(tx, "cancelled", {"reason": kept, "who": who, "asked": True}, task_ids=runs)
+                self.append(tx, "cancelled", {"reason": kept, "who": by, "asked": True}, task_ids=runs)
             return waits, runs
 
         return self.database.run(decide)

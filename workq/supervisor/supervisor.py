@@ -41,10 +41,7 @@ from workq.supervisor.cutoff import CutoffWatch, Reach, WayToStores
 from workq.supervisor.oom import Kills, MemoryGroup, offer_as_victim
 from workq.supervisor.ticker import Ticker
 from workq.values.begin import begun
-from workq.values.certificate import (
-    EXIT_BROKEN,
-    ProofOfEnd,
-)
+from workq.values.certificate import EXIT_BROKEN, ProofOfEnd
 from workq.worker.crash_board import CrashBoard, Started, remove_stale
 from workq.worker.process import WorkerSpec
 from workq.worker.readiness import wait_for_all

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.contract.given import incarnation, new
+from tests.contract.ledger.schedules import NIGHTLY
 from tests.contract.ledger.steps import Steps
 from workq.ledger import Evidence
 from workq.ledger.sql import Ledger
+from workq.ledger.states import CLAIMABLE
 from workq.values import codec
 from workq.values.incarnation import Incarnation
 from workq.values.task import Cancelled, Claim, Dead, Done, Failed, Outcome, Settlement, State
@@ -65,6 +67,25 @@ class TextContract(Steps):
         task = self.task(ledger, claims[2].task_id)
         assert task.reason == task.error == text.replace("\x00", "\\x00").replace("\ud800", "\\ud800")
         assert self.kinds(ledger, cancelled) == ["cancelled", "revived", "reaped"]
+
+    @pytest.mark.parametrize("text", ["NUL \x00 end", "a lone surrogate \ud800", "w" * 5_000])
+    def test_whoever_has_decided_and_why_is_kept_by_each_decision(self, ledger: Ledger, text: str) -> None:
+        kept = text.replace("\x00", "\\x00").replace("\ud800", "\\ud800")[:200]
+        one, two, three = self.record(ledger, 3)
+        ledger.schedule(NIGHTLY)
+
+        ledger.cancel_all([one], states=CLAIMABLE, who=text, why=text)
+        ledger.cancel(two, who=text, why=text)
+        ledger.reschedule(three, delay_s=60.0, who=text, why=text)
+        ledger.revive(two, who=text, why=text)
+        ledger.pause_schedule(NIGHTLY.name, who=text, why=text)
+        ledger.resume_schedule(NIGHTLY.name, who=text, why=text)
+        ledger.unschedule(NIGHTLY.name, who=text, why=text)
+
+        kinds = ["cancelled", "rescheduled", "revived", "paused", "resumed", "unscheduled"]
+        events = ledger.happened(kinds, within_s=60.0, limit=99)
+        assert len(events) == 7
+        assert {one.detail["who"] for one in events} == {kept}
 
     def test_an_endless_error_is_cut(self, ledger: Ledger, claimed: Claim) -> None:
         self.settle(ledger, claimed, Dead("r" * 5000, "e" * 5_000_000))
