@@ -59,6 +59,7 @@ class Fleet:
     ) -> None:
         Fleet.count += 1
         self.log = folder / f"worker-{Fleet.count}.log"
+        self.witness = Path(environ.get("WITNESS", folder / "witness"))
         command = [*prefix, sys.executable, "-m", "workq", "worker", "--app", app, "--processes", str(processes)]
         command += ["--threads", str(threads)]
         if queues is not None:
@@ -85,6 +86,8 @@ class Fleet:
         self.kill()
         if kind is not None:
             print(f"--- {self.log.name}\n{self.text()[-6000:]}")
+            if self.witness.exists():
+                print(f"--- what the handlers wrote, the end of it\n{self.witness.read_text()[-2000:]}")
 
     def text(self) -> str:
         """The log so far."""
@@ -119,6 +122,17 @@ class Fleet:
         self.process.wait(10)
         psutil.wait_procs(everyone, timeout=10)
         return [one.pid for one in everyone]
+
+    def wait_whole(self, processes: int, *, timeout_s: float) -> None:
+        """Wait until so many consumer processes live, each of which said that it started."""
+        wait_until(
+            lambda: (
+                len(pids := [child.pid for child in self.children()]) == processes
+                and all(f" {pid} worker.started " in self.text() for pid in pids)
+            ),
+            timeout_s=timeout_s,
+            what=f"{processes} consumer processes have started",
+        )
 
     def terminate(self) -> None:
         """SIGTERM to the supervisor."""

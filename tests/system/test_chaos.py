@@ -191,12 +191,13 @@ def test_what_a_worker_settles_after_it_slept_past_its_lease_is_refused_and_coun
     leg = open_leg(leg_name, divide=10.0)
     lease_s = leg.app.settings.times.lease_s
     with leg.fleet(processes=2, threads=2) as fleet:
-        wait_until(lambda: fleet.text().count("worker.started") == 2, timeout_s=30, what="both processes work")
-        leg["note"].enqueue_many({"number": number, "seconds": 5.0} for number in range(4))
+        fleet.wait_whole(2, timeout_s=30)
+        leg["until_told"].enqueue_many({"number": number} for number in range(4))
         wait_until(lambda: len(leg.starts()) == 4, timeout_s=30, what="all have started, and none has ended")
         sleeper = fleet.children()[0]
         asleep = {line.task_id: line.attempt for line in leg.testimony() if line.pid == sleeper.pid}
         sleeper.suspend()
+        tell(leg.folder / "witness")
         began = time.monotonic()
         wait_until(
             lambda: time.monotonic() - began > 2 * lease_s and leg.unsettled() == 0,

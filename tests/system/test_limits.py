@@ -66,7 +66,8 @@ def test_a_rate_and_a_concurrency_hold_for_the_whole_fleet_while_workers_are_kil
             fleets[number % 2].kill()
             fleets[number % 2] = leg.fleet(processes=2, threads=4)
         leg.wait_settled(timeout_s=900 if long_run else 120)
-        wait_until(lambda: all("worker.started" in one.text() for one in fleets), timeout_s=30, what="all have started")
+        for fleet in fleets:
+            fleet.wait_whole(2, timeout_s=30)
     finally:
         for fleet in fleets:
             fleet.terminate()

@@ -101,7 +101,7 @@ def test_a_purge_is_proved_even_though_new_hints_keep_the_queue_from_ever_being_
         fleet.kill()
     starts = leg.starts()
     with leg.fleet(processes=2, threads=8) as fleet:
-        wait_until(lambda: fleet.text().count("worker.started") == 2, timeout_s=30, what="both processes work")
+        fleet.wait_whole(2, timeout_s=30)
         leg.wait_settled(timeout_s=60)
         fleet.terminate()
         assert fleet.wait(60) == 0

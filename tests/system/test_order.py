@@ -35,7 +35,8 @@ def test_tasks_of_a_key_run_in_order_and_one_at_a_time_while_workers_are_killed(
             fleets[number % 2].kill()
             fleets[number % 2] = leg.fleet(processes=2, threads=4)
         leg.wait_settled(timeout_s=1200 if long_run else 120)
-        wait_until(lambda: all("worker.started" in one.text() for one in fleets), timeout_s=30, what="all have started")
+        for fleet in fleets:
+            fleet.wait_whole(2, timeout_s=30)
     finally:
         for fleet in fleets:
             fleet.terminate()

@@ -87,7 +87,7 @@ def test_it_survives_a_restart_of_everything_and_a_wipe_of_all_but_the_ledger(
         with closing(redis.Redis.from_url(request.getfixturevalue("redis_server").url)) as admin:
             admin.flushall()
     with leg.fleet(processes=2, threads=2) as fleet:
-        wait_until(lambda: fleet.text().count("worker.started") == 2, timeout_s=30, what="both processes work")
+        fleet.wait_whole(2, timeout_s=30)
         started = settled_down(leg)
         stays(leg, started)
         ledger.resume("witness", who=WHO, why="?")

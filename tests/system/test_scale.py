@@ -23,6 +23,7 @@ from tests.conftest import Private
 from tests.contract.sent import listen
 from tests.system.fleet import Fleet, wait_until
 from tests.system.legs import Leg
+from tests.system.witness import tell
 from workq import LedgerUnavailable, State
 from workq.diagnose.audit import Audited, audit
 from workq.diagnose.where import Misplacement, Place
@@ -223,12 +224,13 @@ def test_of_three_nodes_of_a_redis_cluster_one_dies_and_comes_back_empty_and_onl
     for leg in legs:
         leg.wait_settled(timeout_s=40)
 
-    legs[0]["note"].enqueue_many({"number": number, "seconds": 3.0} for number in range(200, 204))
-    wait_until(lambda: legs[0].states()[State.RUNNING] == 4, timeout_s=20, what="four run, and are held")
+    legs[0]["until_told"].enqueue_many({"number": number} for number in range(200, 204))
+    wait_until(lambda: len(legs[0].starts()) == 204, timeout_s=20, what="four run, and are held")
     cluster.nodes[0].kill()
     cluster.nodes[0].wipe()
     for leg in legs:
         enqueue(leg, 204, 196)
+    tell(legs[0].folder / "witness")
     for leg in legs[1:]:
         leg.wait_settled(timeout_s=40)
     wait_until(lambda: succeeded(legs[0]) >= 204, timeout_s=20, what="what ran has settled without its holds")
@@ -336,11 +338,11 @@ def test_the_life_of_a_task_writes_no_row_but_its_own(
     database: Any = stores.ledger.database  # whose statements are listened to
     written: list[str] = []
 
-    def tell(statement: str, _parameters: Any) -> None:
+    def note(statement: str, _parameters: Any) -> None:
         if not statement.lstrip().upper().startswith(("SELECT", "SET", "SHOW")):
             written.append(statement)
 
-    listen(database, tell)
+    listen(database, note)
     stores.ledger.join(SOMEBODY, queues=["witness"], threads=1)
     written.clear()
     enqueue(leg, 0, 100)

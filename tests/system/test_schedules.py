@@ -37,7 +37,8 @@ def test_each_tick_runs_once_and_on_time_while_three_fleets_sweep_and_are_killed
         wait_until(lambda: len(leg.starts()) >= 8, timeout_s=30, what="it ticks on")
         ledger.pause_schedule("each-second", who=WHO, why="enough")
         leg.wait_settled(timeout_s=30)
-        wait_until(lambda: all("worker.started" in one.text() for one in fleets), timeout_s=30, what="all have started")
+        for fleet in fleets:
+            fleet.wait_whole(1, timeout_s=30)
     finally:
         for fleet in fleets:
             fleet.terminate()

@@ -12,6 +12,7 @@ import pytest
 from tests.conftest import Private
 from tests.system.fleet import ROOM_S, Fleet, wait_until
 from tests.system.legs import Leg
+from tests.system.witness import tell
 from workq import LedgerUnavailable, State
 from workq.lab.servers import PostgreSQL, RabbitMQ, Redis, Server, start_postgres, start_rabbitmq, start_redis
 
@@ -73,11 +74,12 @@ def test_enqueue_answers_while_rabbitmq_is_down_and_the_task_runs_once_it_is_bac
 
 def test_running_tasks_settle_while_redis_is_down_and_fetching_resumes_by_itself(own: Own, leg: Leg) -> None:
     with leg.fleet(processes=1, threads=2) as fleet:
-        leg["note"].enqueue_many({"number": number, "seconds": 3.0} for number in range(2))
-        wait_until(lambda: leg.states()[State.RUNNING] == 2, timeout_s=30, what="both run")
+        leg["until_told"].enqueue_many({"number": number} for number in range(2))
+        wait_until(lambda: len(leg.starts()) == 2, timeout_s=30, what="both run")
         pids = [child.pid for child in fleet.children()]
         own.redis.kill()
 
+        tell(leg.folder / "witness")
         leg["note"].enqueue_many({"number": number} for number in range(2, 12))
         wait_until(lambda: leg.states()[State.SUCCEEDED] == 2, timeout_s=20, what="what ran has settled")
         started_without_redis = len(leg.starts())
@@ -92,13 +94,14 @@ def test_running_tasks_settle_while_redis_is_down_and_fetching_resumes_by_itself
 
 def test_enqueue_says_when_the_database_is_down_and_results_are_settled_when_it_is_back(own: Own, leg: Leg) -> None:
     with leg.fleet(processes=1, threads=2) as fleet:
-        leg["note"].enqueue_many({"number": number, "seconds": 3.0} for number in range(2))
-        wait_until(lambda: leg.states()[State.RUNNING] == 2, timeout_s=30, what="both run")
+        leg["until_told"].enqueue_many({"number": number} for number in range(2))
+        wait_until(lambda: len(leg.starts()) == 2, timeout_s=30, what="both run")
         pids = [child.pid for child in fleet.children()]
         own.postgres.kill()
 
         with pytest.raises(LedgerUnavailable, match="workq doctor"):
             leg["note"].enqueue(2)
+        tell(leg.folder / "witness")
         wait_until(
             lambda: sum(line.what == "end" for line in leg.testimony()) == 2, timeout_s=20, what="the handlers end"
         )

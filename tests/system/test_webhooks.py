@@ -156,6 +156,7 @@ def test_while_workers_are_killed_nothing_is_lost_and_a_repetition_has_the_same_
                 wait_until(partial(_has, inbox, goal), timeout_s=BOUND_S, what="they deliver")
                 fleet.kill_one(number)
             wait_delivered(leg, count, timeout_s=900.0 if long_run else BOUND_S)
+            fleet.wait_whole(2, timeout_s=BOUND_S)
             fleet.terminate()
             assert fleet.wait(30) == 0, fleet.text()
 
@@ -192,6 +193,7 @@ def test_the_order_of_each_key_is_kept_past_failures_and_a_killed_worker(leg: Le
             wait_until(lambda: len(came) > len(keys) * each // 2, timeout_s=BOUND_S, what="half of them came")
             fleet.kill_one()
             wait_delivered(leg, len(keys) * each)
+            fleet.wait_whole(2, timeout_s=BOUND_S)
             fleet.terminate()
             assert fleet.wait(30) == 0, fleet.text()
 
