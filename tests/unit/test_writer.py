@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.system.fleet import wait_until
-from workq.ledger.writer import NotInTurn, Writer, begin_writing
+from workq.ledger.writer import NotInTurn, WaitingConnection, Writer, begin_reading, begin_writing
 from workq.worker import loop
 
 LONG_S = 30.0
+
+Both = tuple[WaitingConnection, WaitingConnection]
 
 
 class Waiter:
@@ -127,8 +129,11 @@ def test_nobody_gives_way_to_a_transaction_of_an_application(writer: Writer) -> 
 
 
 @pytest.fixture
-def connections(tmp_path: Path) -> Iterator[tuple[sqlite3.Connection, sqlite3.Connection]]:
-    both = [sqlite3.connect(tmp_path / "q.db", isolation_level=None, check_same_thread=False) for _ in range(2)]
+def connections(tmp_path: Path) -> Iterator[Both]:
+    both = [
+        sqlite3.connect(tmp_path / "q.db", isolation_level=None, check_same_thread=False, factory=WaitingConnection)
+        for _ in range(2)
+    ]
     both[0].execute("PRAGMA journal_mode = WAL")
     both[0].execute("CREATE TABLE t (n)")
     yield both[0], both[1]
@@ -136,9 +141,7 @@ def connections(tmp_path: Path) -> Iterator[tuple[sqlite3.Connection, sqlite3.Co
         one.close()
 
 
-def test_a_file_is_had_when_the_other_one_lets_it_go(
-    connections: tuple[sqlite3.Connection, sqlite3.Connection],
-) -> None:
+def test_a_file_is_had_when_the_other_one_lets_it_go(connections: Both) -> None:
     other, ours = connections
     begin_writing(other, wait_s=1.0)
     waiting = Waiting(lambda: begin_writing(ours, wait_s=LONG_S))
@@ -150,9 +153,7 @@ def test_a_file_is_had_when_the_other_one_lets_it_go(
     ours.execute("COMMIT")
 
 
-def test_a_file_that_stays_another_s_is_an_error_after_the_time_for_it(
-    connections: tuple[sqlite3.Connection, sqlite3.Connection],
-) -> None:
+def test_a_file_that_stays_another_s_is_an_error_after_the_time_for_it(connections: Both) -> None:
     other, ours = connections
     begin_writing(other, wait_s=1.0)
 
@@ -160,7 +161,32 @@ def test_a_file_that_stays_another_s_is_an_error_after_the_time_for_it(
         begin_writing(ours, wait_s=0.05)
 
     assert not ours.in_transaction
-    assert ours.execute("PRAGMA busy_timeout").fetchone() == (50,), "other statements wait as before"
+    assert busy_ms(ours) == 50, "other statements wait as before"
+
+
+def busy_ms(raw: sqlite3.Connection) -> int:
+    return int(raw.execute("PRAGMA busy_timeout").fetchone()[0])
+
+
+@pytest.mark.parametrize(("is_wal", "is_short"), [(True, False), (False, True), (False, False)])
+def test_what_others_may_hold_up_waits_as_sqlite_does(connections: Both, *, is_wal: bool, is_short: bool) -> None:
+    """Statements of an application, which may write to a second file; and a commit that waits for those who read."""
+    ours, _ = connections
+    ours.is_wal = is_wal
+    begin_writing(ours, wait_s=0.05, is_short=is_short)
+
+    assert busy_ms(ours) == 50
+
+
+def test_a_connection_on_which_was_written_waits_again_when_it_reads(connections: Both) -> None:
+    ours, _ = connections
+    ours.is_wal = True
+    begin_writing(ours, wait_s=0.05, is_short=True)
+    ours.execute("COMMIT")
+    assert busy_ms(ours) == 0, "else this shows nothing"
+    begin_reading(ours, wait_s=0.05)
+
+    assert busy_ms(ours) == 50
 
 
 def test_an_event_loop_gives_way_before_each_look_at_what_has_come() -> None:

@@ -45,11 +45,11 @@ from workq.ledger.cures import cure_of, patience_of, right_of
 from workq.ledger.descriptors import guard_descriptors
 from workq.ledger.entered import Entered
 from workq.ledger.file import LedgerFile
-from workq.ledger.kept import DriverOf, Kept, Trace, send
+from workq.ledger.kept import DriverOf, Kept, Trace
 from workq.ledger.mysql import with_tls
 from workq.ledger.sqltime import plus
 from workq.ledger.tables import Tables
-from workq.ledger.writer import NotInTurn, Writer, begin_writing, when_free
+from workq.ledger.writer import NotInTurn, WaitingConnection, Writer, begin_reading, begin_writing, when_free
 from workq.values.time_limit import whole
 
 T = TypeVar("T")
@@ -497,20 +497,22 @@ class Database:
 
     def _begin_immediate(self, engine: Engine, file: LedgerFile, *, wait_s: float) -> None:
         @event.listens_for(engine, "connect")
-        def _connected(raw: Any, _record: Any) -> None:
+        def _connected(raw: WaitingConnection, _record: Any) -> None:
             raw.isolation_level = None  # the driver begins nothing by itself: we do, below
             # several processes may make the same new file a WAL one: SQLite then refuses some of them without waiting
             when_free(lambda: raw.execute("PRAGMA journal_mode=WAL"), wait_s=wait_s)
+            raw.is_wal = raw.execute("PRAGMA journal_mode").fetchone() == ("wal",)
             raw.execute("PRAGMA synchronous=FULL")
 
         @event.listens_for(engine, "begin")
         def _began(connection: Connection) -> None:
             file.check()
             if connection.get_execution_options().get("workq_read", False):
-                send(connection, "BEGIN").close()
+                with DriverOf(connection, "BEGIN") as raw:
+                    begin_reading(raw, wait_s=wait_s)
             else:
                 with DriverOf(connection, "BEGIN IMMEDIATE") as raw:
-                    begin_writing(raw, wait_s=wait_s)
+                    begin_writing(raw, wait_s=wait_s, is_short=self.writer.is_short)
                 self.writer.begun()
 
 

@@ -26,6 +26,7 @@ from sqlalchemy import Engine, event
 from workq.config.sqlite import is_there, make_private
 from workq.errors import ConfigError, LedgerReplaced, NoLedger
 from workq.ledger.descriptors import check_descriptors
+from workq.ledger.writer import WaitingConnection
 
 LOOK_EVERY_S: Final = 0.01
 _IN_URI: Final = re.compile(r"file:(//[^/]*)?(?=.)")
@@ -150,7 +151,7 @@ class LedgerFile:
             if self._opened is None and self.makes:
                 make_private(Path(self.path))
             place, parameters = _uri(self.path), {**parameters, "uri": True}
-        raw: sqlite3.Connection = sqlite3.connect(place, **parameters)
+        raw = sqlite3.connect(place, factory=WaitingConnection, **parameters)
         with self._lock:
             self._connections += 1
         if self._opened is None:

@@ -62,7 +62,7 @@ class Recording(Banding):
             return self._record_within(core_connection(connection, self.database), tasks, hints)
         self._announce(tasks)
         try:
-            is_single = _alike(tasks) is not None
+            is_single = self.database.dialect == "postgresql" and _alike(tasks) is not None
             return self.database.run(lambda tx: self._all_at_once(tx, tasks, hints), is_single=is_single)
         except (IntegrityError, InAWindow):  # a key is taken, or rows of an unknown commit stand already
             return self.database.run(lambda tx: self._one_by_one(tx, tasks, hints))

@@ -85,9 +85,14 @@ class Writer:
         finally:
             self._door.release()
 
+    @property
+    def is_short(self) -> bool:
+        """Whether somebody has the turn in whose transaction no code of others runs."""
+        return self._whose is not None and self._is_short
+
     def begun(self) -> None:
         """Whoever has the turn has the file, too: loops give way until the turn is over, if that is soon."""
-        if self._whose is not None and self._is_short:
+        if self.is_short:
             self._writes += 1
             self._is_written = True
 
@@ -100,17 +105,39 @@ class Writer:
             time.sleep(LOOK_S)
 
 
-def begin_writing(raw: sqlite3.Connection, *, wait_s: float) -> None:
-    """Begin a transaction that writes.
+class WaitingConnection(sqlite3.Connection):
+    """SQLite's, which knows how long its statements wait for others: to say so again costs as much as to begin."""
+
+    is_wal = False
+    """Readers and the writer of its file do not wait for each other."""
+    _wait_ms = -1
+
+    def wait_for(self, wait_s: float) -> None:
+        """From now on a statement waits so long for others, in SQLite's own steps."""
+        wait_ms = int(wait_s * 1000)
+        if self._wait_ms != wait_ms:
+            self.execute(f"PRAGMA busy_timeout = {wait_ms}")
+            self._wait_ms = wait_ms
+
+
+def begin_reading(raw: WaitingConnection, *, wait_s: float) -> None:
+    """Begin a transaction that only reads. Raises as SQLite does."""
+    raw.wait_for(wait_s)
+    raw.execute("BEGIN")
+
+
+def begin_writing(raw: WaitingConnection, *, wait_s: float, is_short: bool = False) -> None:
+    """Begin a transaction that writes. `is_short`: in which no code of others runs.
 
     Raises:
         sqlite3.OperationalError: the file is another's for longer than that, or cannot be used.
     """
-    raw.execute("PRAGMA busy_timeout = 0")
+    raw.wait_for(0.0)
     try:
         when_free(lambda: raw.execute("BEGIN IMMEDIATE"), wait_s=wait_s)
     finally:
-        raw.execute(f"PRAGMA busy_timeout = {int(wait_s * 1000)}")
+        if not (raw.is_wal and is_short):  # else it has nobody left to wait for: others may write to another file, too
+            raw.wait_for(wait_s)
 
 
 def when_free(act: Callable[[], object], *, wait_s: float) -> None:
