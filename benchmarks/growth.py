@@ -34,8 +34,8 @@ from benchmarks import environments, horizon, machine
 from benchmarks.arena import POSTGRES_OPTIONS, SETTINGS
 from benchmarks.roster import ROSTER
 from workq.lab.servers import PostgreSQL, start_postgres
-from workq.ledger import migrate
-from workq.ledger.database import Database
+from workq.ledger.engine import migrate
+from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
 from workq.values.task import Done, Settlement

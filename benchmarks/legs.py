@@ -15,7 +15,7 @@ from benchmarks.arena import POSTGRES_OPTIONS, REDIS_OPTIONS
 from workq import WorkQueue
 from workq.lab.environment import only_workq_variables
 from workq.lab.servers import start_postgres, start_rabbitmq, start_redis
-from workq.ledger import migrate
+from workq.ledger.engine import migrate
 
 LEGS: Final = ("sqlite", "servers")
 LONG_S: Final = 1800.0

@@ -29,7 +29,7 @@ from workq import WorkQueue
 from workq.broker import Hint
 from workq.inflight import Entry
 from workq.lab.servers import PostgreSQL, start_postgres, start_rabbitmq, start_redis
-from workq.ledger import migrate
+from workq.ledger.engine import migrate
 from workq.values.codec import new_task_id
 from workq.values.incarnation import Incarnation
 from workq.values.task import Done, NewTask, Settlement

@@ -32,7 +32,7 @@ from sqlalchemy import create_engine, func, select
 from benchmarks import legs, machine, posts
 from workq import WorkQueue
 from workq.lab.fleet import Host
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
 from workq.webhooks.outbox import Outbox
 
 RUNS = 5

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workq.app import WorkQueue
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from workq.inflight import InFlight
     from workq.jobs.define import Job
     from workq.ledger import CancelAnswer, Pause
-    from workq.ledger.database import Database
+    from workq.ledger.engine.database import Database
     from workq.ledger.sql import Ledger
     from workq.stores import Stores
 
@@ -489,7 +489,7 @@ class WorkQueue:
 
         `makes`: a SQLite file that is not there is made when something connects.
         """
-        from workq.ledger.database import Database
+        from workq.ledger.engine.database import Database
 
         return Database(
             self.settings.ledger,
@@ -539,7 +539,7 @@ class WorkQueue:
 
     def _connect(self, *, makes: bool) -> tuple[Stores, Producer]:
         from workq.enqueue.producer import Producer
-        from workq.ledger import migrate
+        from workq.ledger.engine import migrate
         from workq.ledger.sql import Ledger
         from workq.stores import Stores
 

@@ -21,8 +21,8 @@ from workq.diagnose.doctor import examine
 from workq.diagnose.doctor.check import Check, Level
 from workq.diagnose.doctor.host import skew
 from workq.lab.servers import MariaDB, PostgreSQL, RabbitMQ, Redis, start_redis
-from workq.ledger import migrate
-from workq.ledger.database import Database
+from workq.ledger.engine import migrate
+from workq.ledger.engine.database import Database
 from workq.values.task import State
 
 

@@ -20,7 +20,7 @@ from workq.app import WorkQueue
 from workq.diagnose.why import Code, Why, why
 from workq.inflight import Entry
 from workq.jobs.values import IfRunning, JobOptions
-from workq.ledger.states import SUSPECT
+from workq.ledger.engine.states import SUSPECT
 from workq.values.codec import new_task_id
 from workq.values.incarnation import Incarnation, this_machine
 from workq.values.task import Cancelled, Claim, Dead, Done, Failed, NewTask, Outcome, Settlement

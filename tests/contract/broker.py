@@ -21,7 +21,7 @@ from sqlalchemy import Engine
 from workq.broker import Broker, Browsed, Consumer, Delivery, Hint
 from workq.broker.embedded import EmbeddedBroker
 from workq.errors import LedgerUnavailable, Unavailable
-from workq.ledger.hinting import insert_hints
+from workq.ledger.hint_rows import insert_hints
 from workq.values.codec import Envelope, encode_hint, new_task_id
 from workq.values.lane import all_of
 

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import delete
 
 from workq.lab.servers import MariaDB, PostgreSQL
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 
 

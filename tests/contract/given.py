@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from workq.jobs.values import Bookmark, JobOptions, NewJob, NewStep, Stepped, splitter
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
 from workq.values import codec
 from workq.values.incarnation import Incarnation
 from workq.values.task import (

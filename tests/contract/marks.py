@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from tests.contract.databases import OnDatabase
 from workq.ledger import Marker, Unpublished
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.values import codec
 from workq.values.incarnation import Incarnation

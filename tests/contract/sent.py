@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import event
 
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
 
 
 def listen(database: Database, told: Callable[[str, Any], None]) -> None:

@@ -27,7 +27,7 @@ from workq.broker.rabbitmq.delays import delays_of
 from workq.broker.rabbitmq.topology import QueueType
 from workq.config import BINARY
 from workq.lab.servers import MariaDB, PostgreSQL, RabbitMQ
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
 from workq.values.codec import Envelope, encode_hint, new_task_id
 from workq.values.lane import all_of
 

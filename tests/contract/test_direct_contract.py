@@ -22,7 +22,7 @@ from workq.broker.embedded.scan_floor import BEGINNING
 from workq.errors import LeaseLost
 from workq.inflight.embedded import ClaimsInFlight
 from workq.ledger import Evidence
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.logs.seldom import Seldom
 from workq.values.codec import Envelope, encode_hint, new_task_id

@@ -9,8 +9,8 @@ import pytest
 from tests.contract.databases import OnMariaDB, OnPostgreSQL, OnSQLite
 from tests.contract.given import Clock
 from tests.contract.ledger.steps import Steps
-from workq.ledger import Evidence, flow
-from workq.ledger.database import Database
+from workq.ledger import Evidence, history_trigger
+from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
 from workq.values.task import Done, Failed
@@ -26,9 +26,9 @@ class FlowContract(Steps):
 
     @pytest.fixture
     def full(self, database: Database) -> Iterator[None]:
-        assert flow.keep(database, is_full=True)
+        assert history_trigger.keep(database, is_full=True)
         yield
-        flow.keep(database, is_full=False)
+        history_trigger.keep(database, is_full=False)
 
     @pytest.mark.usefixtures("full")
     def test_each_move_of_a_life_is_kept_with_who_made_it(
@@ -74,9 +74,9 @@ class FlowContract(Steps):
     ) -> None:
         answers, counts = [], []
         for is_full in (False, True, True, False, False):
-            answers.append(flow.keep(database, is_full=is_full))
+            answers.append(history_trigger.keep(database, is_full=is_full))
             [task_id] = self.record(ledger)
-            counts.append((flow.is_kept(database), len(self.moves(ledger, task_id))))
+            counts.append((history_trigger.is_kept(database), len(self.moves(ledger, task_id))))
 
         assert answers == [False, True, False, True, False]
         assert counts == [(False, 0), (True, 1), (True, 1), (False, 0), (False, 0)]

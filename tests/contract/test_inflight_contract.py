@@ -17,7 +17,7 @@ from workq.inflight.embedded import REAPED_KEPT_S, EmbeddedInFlight
 from workq.inflight.redis import RedisInFlight
 from workq.lab.redis_cluster import RedisCluster, start_redis_cluster
 from workq.lab.servers import MariaDB, PostgreSQL, Redis
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
 
 RIGHTS = "+@read +@write +@scripting +@connection +time -@dangerous +info"
 """What workq needs of Redis, as workq/inflight/redis/__init__.py says."""

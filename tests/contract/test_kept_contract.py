@@ -26,8 +26,8 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from tests.contract.databases import OnDatabase, OnMariaDB, OnPostgreSQL, OnSQLite
-from workq.ledger.among import among, in_order
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
+from workq.ledger.engine.id_lists import among, in_order
 from workq.ledger.sql import Ledger
 from workq.values import codec
 from workq.values.task import NewTask

@@ -15,7 +15,7 @@ from tests.contract.ledger.keys import KeysOnServersContract
 from tests.contract.ledger.order import OrderOnServersContract
 from tests.contract.ledger.rules import Walk
 from workq.errors import LedgerUnavailable
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.values.task import Claim, State
 

@@ -24,8 +24,8 @@ from tests.contract.sent import listen
 from workq.jobs.values import JobOptions
 from workq.lab.servers import PostgreSQL
 from workq.ledger import Evidence, Unpublished
-from workq.ledger.database import Database
-from workq.ledger.floor import Floor
+from workq.ledger.engine.database import Database
+from workq.ledger.scan_floor import Floor
 from workq.ledger.sql import Ledger
 from workq.values import codec
 from workq.values.incarnation import Incarnation
@@ -222,7 +222,7 @@ LOOKS: dict[str, Callable[[Ledger], object]] = {
     "lines": lambda ledger: ledger.lines(slack_s=2.0),
     "promotable": lambda ledger: ledger.promote(limit=50, dry_run=True),
 }
-"""What may begin at the floor (see ledger/floor.py)."""
+"""What may begin at the floor (see ledger/scan_floor.py)."""
 
 
 class TestPostgreSQL:

@@ -9,9 +9,9 @@ from sqlalchemy import insert, update
 
 from tests.contract.databases import OnDatabase, OnMariaDB, OnPostgreSQL, OnSQLite
 from workq.ledger import Company
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
+from workq.ledger.engine.states import NOTED, SUSPECT
 from workq.ledger.sql import Ledger
-from workq.ledger.states import NOTED, SUSPECT
 from workq.values.codec import new_task_id
 from workq.values.incarnation import Incarnation
 from workq.values.task import Done, Failed, NewTask, Settlement, State

@@ -30,10 +30,10 @@ from workq.diagnose.doctor.check import Level
 from workq.diagnose.doctor.ledger import look
 from workq.errors import ConfigError, LedgerUnavailable, SchemaMismatch
 from workq.lab.servers import MariaDB, PostgreSQL
-from workq.ledger import migrate as migrations
-from workq.ledger.database import Database, ledger_url
-from workq.ledger.migrate import Status, ensure, migrate, require_current, statements, status
-from workq.ledger.tables import SCHEMA_VERSION
+from workq.ledger.engine import migrate as migrations
+from workq.ledger.engine.database import Database, ledger_url
+from workq.ledger.engine.migrate import Status, ensure, migrate, require_current, statements, status
+from workq.ledger.schema import SCHEMA_VERSION
 from workq.values.codec import new_task_id
 
 FILES = [
@@ -654,8 +654,8 @@ def is_done_within(future: Any, seconds: float) -> bool:
 
 PROGRAM_HEAD = """
 import os, sys
-from workq.ledger.database import Database
-from workq.ledger.migrate import ensure, migrate, require_current
+from workq.ledger.engine.database import Database
+from workq.ledger.engine.migrate import ensure, migrate, require_current
 """
 
 

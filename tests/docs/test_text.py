@@ -16,7 +16,7 @@ from tests.docs import reference
 from tests.docs.page import REPOSITORY, blocks, pages, prose, text_of
 from workq import State, Times, errors
 from workq.config import Settings
-from workq.ledger.tables import Tables
+from workq.ledger.schema import Tables
 from workq.logs.decisions import EVENTS
 from workq.recovery.sweep import STEPS
 from workq.values.task import TRANSITIONS, Task

@@ -12,7 +12,7 @@ import pytest
 
 from workq import WorkQueue
 from workq.lab.servers import MariaDB, PostgreSQL
-from workq.ledger.migrate import migrate
+from workq.ledger.engine.migrate import migrate
 
 SHOP = """
 import os, sys

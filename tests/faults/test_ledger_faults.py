@@ -32,7 +32,7 @@ from workq.errors import CommitUnknown, LedgerUnavailable, SchemaMismatch
 from workq.jobs.values import JobOptions, NewStep, Stepped
 from workq.lab.servers import MariaDB, PostgreSQL, Server, start_mariadb, start_postgres
 from workq.ledger import Evidence
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.values import codec
 from workq.values.incarnation import Incarnation

@@ -26,8 +26,8 @@ from workq.lab.servers import (
     start_postgres,
     start_redis,
 )
-from workq.ledger import migrate
-from workq.ledger.database import Database
+from workq.ledger.engine import migrate
+from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
 from workq.values.task import NewTask

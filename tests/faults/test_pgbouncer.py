@@ -21,7 +21,7 @@ from workq import CommitUnknown, LedgerUnavailable, State, WorkQueue
 from workq.config import Settings
 from workq.diagnose.doctor import ledger as doctor
 from workq.lab.servers import PgBouncer, PostgreSQL, start_pgbouncer, start_postgres
-from workq.ledger import migrate
+from workq.ledger.engine import migrate
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ import pytest
 from tests.stores import database_of
 from workq import State, WorkQueue
 from workq.diagnose.meters import RestartCause, measure
-from workq.ledger import migrate
+from workq.ledger.engine import migrate
 from workq.recovery.apply import apply
 from workq.recovery.plan import make
 from workq.recovery.sweep import sweep

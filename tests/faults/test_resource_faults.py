@@ -22,7 +22,7 @@ from tests.system.legs import Leg
 from workq import State
 from workq.errors import LedgerUnavailable
 from workq.lab.servers import PostgreSQL, Redis, Server, start_postgres, start_rabbitmq
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.values.task import Done, Settlement
 
@@ -125,7 +125,7 @@ from pathlib import Path
 from subprocess import run
 from tests.contract.given import incarnation, new
 from workq.errors import LedgerUnavailable
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.values.task import Done, Settlement, State
 

@@ -23,7 +23,7 @@ from workq.broker.rabbitmq import RabbitMQBroker
 from workq.errors import BrokerUnavailable, ConfigError, InFlightUnavailable, LedgerUnavailable
 from workq.inflight.redis import RedisInFlight
 from workq.lab.servers import MariaDB, PostgreSQL, start_mariadb, start_postgres
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
 
 CANARY = "c4nary-8d"
 FAULTS = {

@@ -27,7 +27,7 @@ from workq import State
 from workq.diagnose.audit import audit
 from workq.lab.servers import MariaDB, PostgreSQL
 from workq.ledger import Unpublished
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.recovery.sweep import sweep
 from workq.values.task import Done, Settlement

@@ -20,10 +20,10 @@ from sqlalchemy.types import Float
 
 from tests.simulation.world import Act, Crash, World
 from workq.errors import CommitUnknown, LedgerUnavailable
-from workq.ledger.database import Database
-from workq.ledger.floor import Floor
+from workq.ledger.engine.database import Database
+from workq.ledger.engine.instants import Instant
+from workq.ledger.scan_floor import Floor
 from workq.ledger.sql import Ledger
-from workq.ledger.sqltime import Instant
 
 T = TypeVar("T")
 

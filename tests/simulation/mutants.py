@@ -39,18 +39,18 @@ from workq.enqueue import relay
 from workq.enqueue.producer import Producer
 from workq.errors import InFlightUnavailable
 from workq.jobs.values import JOB_ENDED
-from workq.ledger import Unpublished, people, permits, positions
+from workq.ledger import Unpublished, decisions, permits, positions
 from workq.ledger.claims import Claiming
-from workq.ledger.counting import Counting, JobLock, Rest
+from workq.ledger.decisions import Deciding
+from workq.ledger.hints import Marking
+from workq.ledger.job_care import Tending
+from workq.ledger.job_counts import Counting, JobLock, Rest
 from workq.ledger.jobs import Running
-from workq.ledger.limiting import Limiting
-from workq.ledger.marks import Marking
-from workq.ledger.ordering import Ordering
-from workq.ledger.people import Deciding
-from workq.ledger.record import Recording
-from workq.ledger.repair import Repairing
-from workq.ledger.scheduling import Scheduling
-from workq.ledger.tending import Tending
+from workq.ledger.limits import Limiting
+from workq.ledger.order import Ordering
+from workq.ledger.schedules import Scheduling
+from workq.ledger.tasks import Recording
+from workq.ledger.workers import Repairing
 from workq.recovery import lost_hints, reap, sweep
 from workq.values.task import SETTLED, Failed, State
 from workq.worker.fetch.foreign import ForeignMessages
@@ -246,7 +246,7 @@ def what_has_expired_is_never_cancelled() -> Any:
 
 @mutant
 def people_decide_about_what_runs() -> Any:
-    return replaced(people, "CLAIMABLE", (State.READY, State.WAITING, State.RUNNING))
+    return replaced(decisions, "CLAIMABLE", (State.READY, State.WAITING, State.RUNNING))
 
 
 @mutant
@@ -729,7 +729,7 @@ def a_schedule_that_has_moved_on_ticks_again() -> Any:
 @mutant
 def a_line_moves_up_though_its_first_waits_for_a_retry() -> Any:
     """What does not run at the moment counts as ended."""
-    return mock.patch("workq.ledger.ordering.SETTLED", SETTLED | {State.WAITING})
+    return mock.patch("workq.ledger.order.SETTLED", SETTLED | {State.WAITING})
 
 
 @mutant
@@ -843,8 +843,8 @@ def a_job_ends_with_each_settlement_after_its_end() -> Any:
 @mutant
 def a_claim_does_not_look_at_the_job() -> Any:
     stack = ExitStack()
-    stack.enter_context(mock.patch("workq.ledger.gates.is_open", return_value=true()))
-    stack.enter_context(mock.patch("workq.ledger.gates.ask", lambda _tx, _database, rows: rows))
+    stack.enter_context(mock.patch("workq.ledger.job_gate.is_open", return_value=true()))
+    stack.enter_context(mock.patch("workq.ledger.job_gate.ask", lambda _tx, _database, rows: rows))
     return stack
 
 

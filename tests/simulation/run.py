@@ -78,7 +78,7 @@ def inside(world: World) -> Iterator[None]:
         mock.patch("workq.diagnose.audit.queues.new_task_id", world.new_id),
         mock.patch("workq.schedules.tick.new_task_id", world.new_id),
         mock.patch("workq.values.codec.new_task_id", world.new_id),
-        mock.patch("workq.ledger.tending.monotonic", stopped.monotonic),
+        mock.patch("workq.ledger.job_care.monotonic", stopped.monotonic),
         mock.patch("workq.recovery.sweep.time", stopped),
         mock.patch("workq.recovery.deaths.this_machine", return_value=None),
         mock.patch("workq.worker.lease.psutil", weighed),

@@ -22,7 +22,7 @@ from tests.system.witness import Line, testimony
 from workq import State, Times, WorkQueue
 from workq.config import BINARY
 from workq.handlers.handler import Handler
-from workq.ledger import migrate
+from workq.ledger.engine import migrate
 
 OPEN = (State.READY, State.WAITING, State.RUNNING)
 SETTLED = (State.SUCCEEDED, State.DEAD, State.CANCELLED)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from workq.ledger import migrate
-from workq.ledger.database import Database
+from workq.ledger.engine import migrate
+from workq.ledger.engine.database import Database
 
 REPOSITORY = Path(__file__).parents[2]
 BOUND_S = 120.0

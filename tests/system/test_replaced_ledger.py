@@ -15,7 +15,7 @@ from tests.stores import database_of
 from tests.system.fleet import REPOSITORY, wait_until
 from workq.app import WorkQueue
 from workq.errors import LedgerReplaced, LedgerUnavailable
-from workq.ledger.file import LOOK_EVERY_S
+from workq.ledger.engine.sqlite_file import LOOK_EVERY_S
 
 BOUND_S = 120.0
 SHOP = """

@@ -13,7 +13,7 @@ from tests.simulation.embedded import OneLook
 from workq import State, WorkQueue
 from workq.handlers.handler import Handler
 from workq.inflight.embedded import EmbeddedInFlight
-from workq.ledger import migrate
+from workq.ledger.engine import migrate
 from workq.values.incarnation import Incarnation
 from workq.values.task import Done, Settlement
 from workq.webhooks.values import TASK_NAME

@@ -22,7 +22,7 @@ import pytest
 import workq
 from workq import ConfigError, LedgerUnavailable, PayloadError, Times, UnknownTask, WorkqError, WorkQueue
 from workq.handlers.handler import Handler
-from workq.ledger.writer import WAIT_FOR_TURN_S
+from workq.ledger.engine.sqlite_writer import WAIT_FOR_TURN_S
 from workq.values.names import DELAY_MAX_S
 
 

@@ -44,7 +44,7 @@ def test_a_worker_on_one_file_loads_nothing_of_the_other_databases(tmp_path: Pat
 import sys
 import workq.worker.process
 from workq import WorkQueue
-from workq.ledger import migrate
+from workq.ledger.engine import migrate
 with WorkQueue(ledger=sys.argv[1]) as wq:
     database = wq.database()
     migrate.migrate(database)

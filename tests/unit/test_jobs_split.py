@@ -18,7 +18,7 @@ from workq.jobs.define import Job, JobCall, RunOptions
 from workq.jobs.sources import Items, Page, Source, Steps
 from workq.jobs.split import Splitting
 from workq.jobs.values import Full, JobRow, JobState
-from workq.ledger import migrate
+from workq.ledger.engine import migrate
 from workq.values import codec
 
 WINDOW = 6

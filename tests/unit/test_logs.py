@@ -17,7 +17,7 @@ import pytest
 
 from workq.cli.show import cell
 from workq.handlers.said import describe
-from workq.ledger.decided import headline
+from workq.ledger.log_lines import headline
 from workq.logs import decisions
 from workq.logs.forms import JsonForm, TextForm
 from workq.logs.seldom import Seldom, tell_counts

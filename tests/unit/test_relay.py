@@ -16,7 +16,8 @@ from workq import WorkQueue
 from workq.broker import PAGE, Hint
 from workq.broker.rabbitmq import delays
 from workq.enqueue.relay import BATCH, SENT_MAX, Relay, hints_of
-from workq.ledger import Unpublished, migrate
+from workq.ledger import Unpublished
+from workq.ledger.engine import migrate
 from workq.values.codec import new_task_id
 from workq.values.task import NewTask
 

@@ -16,7 +16,7 @@ from sqlalchemy import text
 from tests.system.fleet import wait_until
 from tests.unit.test_writer import is_held
 from workq.errors import SoftTimeLimit
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
 from workq.values.time_limit import SoftDeadline, apart, whole
 
 LONG_S = 10.0

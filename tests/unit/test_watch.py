@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from workq.broker.embedded.wakeup import LOOK_MAX_S, Wakeup
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
 
 LONG_S = 30.0
 

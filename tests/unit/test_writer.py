@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.system.fleet import wait_until
-from workq.ledger.writer import NotInTurn, WaitingConnection, Writer, begin_reading, begin_writing
+from workq.ledger.engine.sqlite_writer import NotInTurn, WaitingConnection, Writer, begin_reading, begin_writing
 from workq.worker import loop
 
 LONG_S = 30.0

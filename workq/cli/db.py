@@ -15,10 +15,10 @@ from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, record, table, write
 from workq.cli.stopping import ended_by_signals
 from workq.config import masked
-from workq.ledger import flow
-from workq.ledger import migrate as schema
-from workq.ledger.database import Database
-from workq.ledger.tables import SCHEMA_VERSION
+from workq.ledger import history_trigger
+from workq.ledger.engine import migrate as schema
+from workq.ledger.engine.database import Database
+from workq.ledger.schema import SCHEMA_VERSION
 from workq.recovery.retention import prune as remove_old
 from workq.recovery.retention import retention_of
 from workq.values.incarnation import this_person
@@ -87,8 +87,8 @@ def history(session: Session, kept: str | None) -> None:
     """
     with _database(session) as database:
         schema.require_current(database)
-        changed = kept is not None and flow.keep(database, is_full=kept == "full")
-        found = "full" if flow.is_kept(database) else "brief"
+        changed = kept is not None and history_trigger.keep(database, is_full=kept == "full")
+        found = "full" if history_trigger.is_kept(database) else "brief"
     answer(session, {"history": found, "changed": changed}, lambda: write(found))
 
 

@@ -29,7 +29,7 @@ from workq.demo.versions import CHUNK, NEW, OLD, UNREADABLE, alias, make_unreada
 from workq.demo.watch import STALL_S, GaveUp, WorkWatch
 from workq.jobs.values import JOB_ENDED, SPLIT, JobRow, JobState
 from workq.lab.environment import only_workq_variables
-from workq.ledger.migrate import migrate
+from workq.ledger.engine.migrate import migrate
 from workq.operations import jobs
 from workq.values.incarnation import this_person
 from workq.values.task import State, Task

@@ -31,8 +31,8 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from workq.errors import InFlightUnavailable, LeaseLost, LedgerUnavailable
 from workq.inflight import Beat, Entry, Hold, Lease
-from workq.ledger.database import Database
-from workq.ledger.states import found
+from workq.ledger.engine.database import Database
+from workq.ledger.engine.states import found
 from workq.values.task import State
 
 REAPED_KEPT_S: Final = 7 * 24 * 3600.0
@@ -52,7 +52,7 @@ class EmbeddedInFlight:
         self._lease = database.tables.lease
         self._meta = database.tables.meta
         self._insert: Any = import_module(f"sqlalchemy.dialects.{database.dialect}").insert
-        """This database's own: see `_Text` in workq/ledger/tables.py."""
+        """This database's own: see `_Text` in workq/ledger/schema.py."""
 
     def join(self, worker: str, *, lease_s: float) -> None:
         """See the port. An incarnation that was reaped never comes back: LeaseLost."""

@@ -8,5 +8,5 @@ work.py      one attempt of a subtask
 partition.py one attempt of a subtask that is a partition
 verdict.py   which items of a chunk are done, and how a bad one is found
 
-The values are in values.py; how far a job is, in progress.py; who counts is the ledger (ledger/counting.py).
+The values are in values.py; how far a job is, in progress.py; who counts is the ledger (ledger/job_counts.py).
 """

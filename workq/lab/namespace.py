@@ -29,8 +29,8 @@ from workq import __version__
 from workq.app import WorkQueue
 from workq.config import Settings, Times, node_urls
 from workq.errors import ConfigError
-from workq.ledger import migrate
-from workq.ledger.database import Database
+from workq.ledger.engine import migrate
+from workq.ledger.engine.database import Database
 
 if TYPE_CHECKING:
     from pika import SelectConnection

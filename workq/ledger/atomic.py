@@ -17,9 +17,9 @@ from sqlalchemy import Connection, select
 
 from workq.errors import CommitUnknown, LedgerUnavailable, Refused, Unavailable
 from workq.ledger.claims import Claiming
-from workq.ledger.counting import Change, Rest, Wishes
-from workq.ledger.states import guarded
-from workq.ledger.tending import Tending
+from workq.ledger.engine.states import guarded
+from workq.ledger.job_care import Tending
+from workq.ledger.job_counts import Change, Rest, Wishes
 from workq.values.failpoints import reach
 from workq.values.task import Claim, Done, NewSubtask, State
 

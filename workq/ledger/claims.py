@@ -1,4 +1,4 @@
-"""Claim: the right to one attempt, granted under a fresh token by a conditional update. How it ends: settling.py.
+"""Claim: the right to one attempt, granted under a fresh token by a conditional update. How it ends: outcomes.py.
 
 When a commit is lost, the statement is repeated, and finds its rows by the token that it tried with. If even that stays
 unknown, the next claim of the same incarnation hands back what may have been granted to nobody. Should that incarnation
@@ -33,13 +33,13 @@ from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import Float
 
 from workq.errors import CommitUnknown, Unavailable
-from workq.ledger import Hinted, Look, Unpublished, gates, permits
-from workq.ledger.among import as_text, in_order
+from workq.ledger import Hinted, Look, Unpublished, job_gate, permits
+from workq.ledger.engine.id_lists import as_text, in_order
+from workq.ledger.engine.states import CLAIMABLE, SUSPECT, guarded, unexpired
+from workq.ledger.outcomes import Settling, handed_back
 from workq.ledger.paused import is_paused
 from workq.ledger.positions import NEVER_S
 from workq.ledger.rehint import rehint
-from workq.ledger.settling import Settling, handed_back
-from workq.ledger.states import CLAIMABLE, SUSPECT, guarded, unexpired
 from workq.values import codec
 from workq.values.task import Claim, State
 
@@ -203,11 +203,11 @@ class Claiming(Settling):
 
     def _take_guarded(self, tx: Connection, call: ClaimCall, task_ids: Sequence[str]) -> Sequence[Any]:
         """Of these, claim what has a job that lets it start, and what has a limit and gets a permit; their rows."""
-        asking = gates.look(tx, self.database, task_ids) if task_ids else []
+        asking = job_gate.look(tx, self.database, task_ids) if task_ids else []
         call.guarded = {row.id for row in asking}
         if not asking:
             return ()
-        passed = gates.ask(tx, self.database, asking)
+        passed = job_gate.ask(tx, self.database, asking)
         call.left_s = permits.ask(tx, self.database, passed)
         chosen = [row.id for row in passed if row.limit_key is None or row.id in call.left_s]
         return self.take_permitted(tx, call, chosen) if chosen else ()
@@ -298,7 +298,7 @@ class Claiming(Settling):
             )
         )
         if has_permit:
-            return statement.where(gates.is_open(self.database))
+            return statement.where(job_gate.is_open(self.database))
         return statement.where(t.c.limit_key.is_(None), t.c.job_id.is_(None))
 
     def _claim_columns(self) -> list[ColumnElement[Any]]:

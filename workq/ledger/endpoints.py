@@ -18,9 +18,9 @@ from sqlalchemy.sql.elements import ColumnElement
 from workq.errors import NotFound, Refused
 from workq.ledger import permits
 from workq.ledger.answers import BEHIND_S
-from workq.ledger.banding import Banding
-from workq.ledger.database import Database
-from workq.ledger.states import CLAIMABLE, guarded
+from workq.ledger.engine.database import Database
+from workq.ledger.engine.states import CLAIMABLE, guarded
+from workq.ledger.lanes import Banding
 from workq.values import codec
 from workq.values.plural import counted
 from workq.webhooks.values import (

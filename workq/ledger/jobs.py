@@ -36,13 +36,13 @@ from workq.jobs.values import (
     splitter,
 )
 from workq.ledger import HintRows, Unpublished
-from workq.ledger.among import among, in_order
-from workq.ledger.counting import Change, JobLock, Rest, Wishes, too_many
-from workq.ledger.events import BY_ITSELF, who_and_why
+from workq.ledger.engine.id_lists import among, in_order
+from workq.ledger.engine.states import guarded
+from workq.ledger.history import BY_ITSELF, who_and_why
+from workq.ledger.job_care import AT_ONCE, Tending, job_live_key
+from workq.ledger.job_counts import Change, JobLock, Rest, Wishes, too_many
+from workq.ledger.job_questions import Showing
 from workq.ledger.positions import NEVER_S
-from workq.ledger.showing import Showing
-from workq.ledger.states import guarded
-from workq.ledger.tending import AT_ONCE, Tending, job_live_key
 from workq.values import codec
 from workq.values.task import FailedItem, NewSubtask, State
 

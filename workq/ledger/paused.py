@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Column, or_, select
 from sqlalchemy.sql.elements import ColumnElement
 
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
 
 
 def in_force(database: Database) -> ColumnElement[bool]:

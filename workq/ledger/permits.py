@@ -3,9 +3,9 @@
 Only who comes where others wait already is parked without that lock, on a server (see `_park_behind`).
 
 A task of a limit is recorded, hinted and fetched as any other. When it is claimed, it gets a permit, and runs; or, when
-the limit is reached or others wait already, it is parked behind those who came before (see parked.py). It has left its
-worker, and costs nothing. When there is room again, the first that is parked is promised a permit for its next claim,
-and is hinted again (see limiting.py); a promise counts like a permit.
+the limit is reached or others wait already, it is parked behind those who came before (see limit_queue.py). It has
+left its worker, and costs nothing. When there is room again, the first that is parked is promised a permit for its next
+claim, and is hinted again (see limits.py); a promise counts like a permit.
 
 How many run at once: a permit is in use for as long as its attempt runs, however that ends: the ledger knows, nobody
 has to say so. Which of them are over is asked where there might be no room; else they are only counted. How many start
@@ -13,7 +13,7 @@ in a time: what was claimed within it is counted, and what comes too late from i
 rule.py). So a hint that is late costs nobody a start.
 
 A limit may be closed for a time, because what it stands for is out of order: nothing of it starts then, what is claimed
-is parked, and afterwards one at a time starts, until somebody opens it (see delivering.py).
+is parked, and afterwards one at a time starts, until somebody opens it (see deliveries.py).
 
 All of it is in the ledger: a wiped broker or in-flight store changes nothing of it.
 """
@@ -47,13 +47,13 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import Float
 
-from workq.ledger import Unpublished, parked
-from workq.ledger.among import among, as_text, in_order
-from workq.ledger.database import Database
-from workq.ledger.gates import StartCandidate
+from workq.ledger import Unpublished, limit_queue
+from workq.ledger.engine.database import Database
+from workq.ledger.engine.id_lists import among, as_text, in_order
+from workq.ledger.engine.states import CLAIMABLE, guarded
+from workq.ledger.job_gate import StartCandidate
 from workq.ledger.paused import is_paused
 from workq.ledger.positions import is_behind
-from workq.ledger.states import CLAIMABLE, guarded
 from workq.limits.rule import Rate, rate_of
 from workq.values.task import State
 
@@ -163,7 +163,7 @@ def ask(tx: Connection, database: Database, rows: Iterable[StartCandidate]) -> d
     for row in rows:
         if row.limit_key is not None and row.may_start:
             limited.setdefault(row.limit_key, []).append(row)
-    crowded = {} if database.dialect == "sqlite" else parked.crowded(tx, database, limited)
+    crowded = {} if database.dialect == "sqlite" else limit_queue.crowded(tx, database, limited)
     for key in sorted(limited):
         asking = limited[key]
         if key in crowded:
@@ -194,7 +194,7 @@ def _park_behind(
     promises = database.kept("promises to these", partial(_promised, database)).rows(tx, given)
     promised = {task_id for (task_id,) in promises}
     if parks := [row.id for row in rows if row.id not in promised]:
-        parked.park(tx, database, key, parks, first=parked.number(now))
+        limit_queue.park(tx, database, key, parks, first=limit_queue.number(now))
     return [row for row in rows if row.id in promised]
 
 
@@ -241,7 +241,7 @@ def admit(
 ) -> NextPermits:
     """Give what is free of a limit to the first that are parked: to be used now, or later, by whoever gets the hint.
 
-    Now: as many as the caller has `room` for, of its `queues`. What is of a job has to ask that, too (see gates.py).
+    Now: as many as the caller has `room` for, of its `queues`. What is of a job has to ask that, too (see job_gate.py).
     """
     turns = NextPermits()
     limit = _locked(tx, database, key)
@@ -249,7 +249,7 @@ def admit(
         return turns
     _count(tx, database, limit)
     seen: list[int] = []
-    for row in parked.first(tx, database, key):
+    for row in limit_queue.first(tx, database, key):
         if row.state == State.WAITING and row.due_at is not None and is_behind(row.due_at, limit.now):
             rate = None if row.limit_rate is None else rate_of(row.limit_rate)
             at = limit.when(rate) if limit.has_room(row.limit_most) else None
@@ -274,9 +274,9 @@ def admit(
         tx.execute(delete(database.tables.throttle).where(database.tables.throttle.c.id == key))
         return turns
     if seen:
-        parked.leave(tx, database, key, seen)
-    if len(seen) >= parked.AT_ONCE and not turns.hints and not turns.takes:
-        parked.leave_gone(tx, database, key)
+        limit_queue.leave(tx, database, key, seen)
+    if len(seen) >= limit_queue.AT_ONCE and not turns.hints and not turns.takes:
+        limit_queue.leave_gone(tx, database, key)
         turns.is_cut = True
     _write(tx, database, limit, reserved_s=reserved_s, is_used=True)
     return turns
@@ -441,8 +441,8 @@ def _write(
     """
     is_used = is_used or bool(limit.parks) or limit.used_at < limit.now - timedelta(seconds=USED_EVERY_S)
     if limit.parks:
-        first = max(parked.number(limit.now), limit.last + 1)
-        parked.park(tx, database, limit.key, limit.parks, first=first)
+        first = max(limit_queue.number(limit.now), limit.last + 1)
+        limit_queue.park(tx, database, limit.key, limit.parks, first=first)
         limit.last = first + len(limit.parks)
     promised = sorted(limit.promised & {*limit.parks, *limit.gives, *limit.new_promises})
     if promised:

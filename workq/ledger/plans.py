@@ -18,16 +18,16 @@ from sqlalchemy import Connection, Row, Select, Table, and_, delete, insert, or_
 from sqlalchemy.sql.elements import ColumnElement
 
 from workq.ledger import Applied, Evidence, Fence, Foreseen, Foresight, Prunable, Prunes, Unpublished
-from workq.ledger.fences import fence_of, moved
-from workq.ledger.repair import (
+from workq.ledger.charge import ClaimVerdict, certificate_of, verdicts_of
+from workq.ledger.engine.states import CLAIMABLE, ENDED, found, guarded, unexpired
+from workq.ledger.plan_guard import fence_of, moved
+from workq.ledger.workers import (
     EVENTS_KEPT_S,
     WORKERS_KEPT_S,
     Repairing,
     queues_where,
     unpublished,
 )
-from workq.ledger.states import CLAIMABLE, ENDED, found, guarded, unexpired
-from workq.ledger.verdicts import ClaimVerdict, certificate_of, verdicts_of
 from workq.values import codec
 from workq.values.certificate import ProofOfEnd
 from workq.values.task import State

@@ -4,7 +4,7 @@ Each key with open tasks has a row in `sequence`, and each of its tasks a row in
 key adds to its sequence first: the lock of that row, which lasts until the commit, makes the order of positions that of
 the commits. The first in line is an ordinary task. Those behind it wait with a due time that never comes, so that no
 hint, no sweep and no claim minds them; what they really wait for is in their row of `position`. When the first has
-ended, the line moves up (see ordering.py).
+ended, the line moves up (see order.py).
 
 Locks: sequences in the order of their keys, before anything else of a transaction, so that nobody waits in a circle.
 """
@@ -22,7 +22,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.types import Float
 
 from workq.ledger.answers import BEHIND_S
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
 from workq.values.task import AfterDeath, NewTask, State
 
 NEVER_S: Final = 100 * 365 * 86400.0

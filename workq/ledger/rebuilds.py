@@ -14,10 +14,10 @@ from sqlalchemy import Connection, Select, and_, delete, func, not_, or_, select
 from sqlalchemy.sql.elements import ColumnElement
 
 from workq.ledger import Fence, Unpublished
-from workq.ledger.database import Database
-from workq.ledger.fences import fence_of
-from workq.ledger.repair import RESERVED_S, queues_where, unpublished
-from workq.ledger.states import CLAIMABLE, found, guarded
+from workq.ledger.engine.database import Database
+from workq.ledger.engine.states import CLAIMABLE, found, guarded
+from workq.ledger.plan_guard import fence_of
+from workq.ledger.workers import RESERVED_S, queues_where, unpublished
 from workq.values import codec
 from workq.values.task import State
 

@@ -1,4 +1,4 @@
-"""Rehint: a hint was sent in place of another: no marker that was sent in between may prove it lost (see marks.py)."""
+"""Rehint: a hint was sent in place of another: no marker that was sent in between may prove it lost (see hints.py)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from sqlalchemy import Connection, update
 
-from workq.ledger.among import among, in_order
-from workq.ledger.database import Database
-from workq.ledger.states import CLAIMABLE, guarded
+from workq.ledger.engine.database import Database
+from workq.ledger.engine.id_lists import among, in_order
+from workq.ledger.engine.states import CLAIMABLE, guarded
 
 
 def rehint(tx: Connection, database: Database, task_ids: Iterable[str], *, delay_s: float) -> None:

@@ -1,32 +1,32 @@
 """The ledger on SQLite, PostgreSQL and MySQL/MariaDB, put together from the parts of its life.
 
 One set of statements serves the three dialects; where one does better, it says so where it matters (`RETURNING` in
-claims.py, `SKIP LOCKED` in repair.py).
+claims.py, `SKIP LOCKED` in workers.py).
 """
 
 from __future__ import annotations
 
 from collections import deque
 
-from workq.ledger.auditing import Auditing
-from workq.ledger.database import Database
-from workq.ledger.dead import Grouping
-from workq.ledger.floor import Floor
-from workq.ledger.holding import Holding
-from workq.ledger.limiting import Limiting
-from workq.ledger.marks import Marking
-from workq.ledger.nesting import Nesting
-from workq.ledger.ordering import Ordering
-from workq.ledger.pausing import Pausing
-from workq.ledger.pruning import Pruning
-from workq.ledger.question import Asking
+from workq.ledger.audits import Auditing
+from workq.ledger.bulk import Grouping
+from workq.ledger.engine.database import Database
+from workq.ledger.hints import Marking
+from workq.ledger.job_decisions import Nesting
+from workq.ledger.limits import Limiting
+from workq.ledger.order import Ordering
+from workq.ledger.pauses import Pausing
+from workq.ledger.questions import Asking
 from workq.ledger.rebuilds import Rebuilding
-from workq.ledger.repair import RESERVED_S
-from workq.ledger.scheduling import Scheduling
-from workq.ledger.sending import Sending
+from workq.ledger.scan_floor import Floor
+from workq.ledger.schedules import Scheduling
 from workq.ledger.standing import Reporting
-from workq.ledger.stepping import Stepping
+from workq.ledger.transactions import Stepping
+from workq.ledger.webhook_decisions import Holding
+from workq.ledger.webhook_retention import Pruning
+from workq.ledger.webhooks import Sending
 from workq.ledger.withdraw import Withdrawing
+from workq.ledger.workers import RESERVED_S
 
 
 class Ledger(

@@ -13,8 +13,8 @@ from typing import Any
 from sqlalchemy import Connection, Row, Select, case, func, or_, select
 
 from workq.ledger import Company, Standing
-from workq.ledger.database import Database
-from workq.ledger.states import CLAIMABLE, ENDED, SUSPECT, found
+from workq.ledger.engine.database import Database
+from workq.ledger.engine.states import CLAIMABLE, ENDED, SUSPECT, found
 from workq.values import codec
 from workq.values.task import Event, State
 

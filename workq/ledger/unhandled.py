@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, bindparam, func, insert, or_, select, update
 
-from workq.ledger.among import among, as_text, in_order
 from workq.ledger.answers import Unknown
-from workq.ledger.database import Database
-from workq.ledger.states import CLAIMABLE, found
+from workq.ledger.engine.database import Database
+from workq.ledger.engine.id_lists import among, as_text, in_order
+from workq.ledger.engine.states import CLAIMABLE, found
 from workq.values.task import Claim, Event, State, Unhandled
 
 NO_HANDLER: Final = "no_handler"

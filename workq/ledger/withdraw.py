@@ -13,8 +13,8 @@ from sqlalchemy import Connection, func, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from workq.ledger import WhichOpen
-from workq.ledger.events import Appending, who_and_why
-from workq.ledger.states import CLAIMABLE, found, guarded
+from workq.ledger.engine.states import CLAIMABLE, found, guarded
+from workq.ledger.history import Appending, who_and_why
 from workq.values import codec
 from workq.values.lane import meant
 from workq.values.task import State

@@ -1,7 +1,7 @@
 """Decisions about tasks, jobs and endpoints, as log lines: one function, and event names that stay.
 
-The ledger tells each decision once its transaction stands (see ledger/telling.py), whoever has asked for it: a worker,
-its supervisor, a sweep, a plan. What a task was called with is never in a line; what its error says is.
+The ledger tells each decision once its transaction stands (see ledger/engine/after_commit.py), whoever has asked for
+it: a worker, its supervisor, a sweep, a plan. What a task was called with is never in a line; what its error says is.
 
 Of each event ten lines a minute are written for each handler and class of error, and then one with the exact count of
 the others. The loggers are `workq.task`, `workq.job` and `workq.webhook`.

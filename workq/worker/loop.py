@@ -1,7 +1,7 @@
 """Loop: the event loop in which coroutines run, in a process whose other threads write to the ledger.
 
 Between two rounds, before it looks at what has come, it may be held up for a moment by `give_way` (see
-ledger/writer.py): what has come is still there afterwards.
+ledger/engine/sqlite_writer.py): what has come is still there afterwards.
 
 A thread may wait for something that is awaited here, as for what a plain handler has answered.
 """

@@ -12,7 +12,7 @@ from tests.contract.ledger.schedules import EVERY
 from tests.contract.ledger.steps import Steps
 from tests.contract.sent import listen
 from workq.ledger import Which, WhichOpen
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
 from workq.values.lane import all_of

@@ -8,7 +8,7 @@ from sqlalchemy import update
 from tests.contract.given import LONG_S, Clock
 from tests.contract.ledger.steps import Steps
 from workq.ledger import Evidence
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.values.certificate import Certificate, Charge, DeathFacts, OutOfMemory, ProofOfEnd, Ran
 from workq.values.incarnation import Incarnation

@@ -12,7 +12,7 @@ from tests.contract.given import HOUR_S, Clock, at_once, new_job
 from tests.contract.ledger.steps import Steps
 from workq.jobs.values import JobOptions
 from workq.ledger import NO_GROUP, Evidence, Which
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.values.fingerprint import fingerprint
 from workq.values.incarnation import Incarnation

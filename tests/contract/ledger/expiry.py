@@ -10,7 +10,7 @@ import pytest
 
 from tests.contract.given import HOUR_S, Clock, at_once, new
 from tests.contract.ledger.steps import Steps
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
 from workq.values.task import Done, Failed, Snoozed, State

@@ -12,8 +12,8 @@ from tests.contract.given import HOUR_S, Clock, incarnation
 from tests.contract.ledger.steps import Steps
 from workq.errors import LedgerUnavailable
 from workq.ledger import Unpublished
-from workq.ledger.database import Database
-from workq.ledger.floor import Floor
+from workq.ledger.engine.database import Database
+from workq.ledger.scan_floor import Floor
 from workq.ledger.sql import Ledger
 from workq.values.clock import PACE, QUICK_S
 from workq.values.incarnation import Incarnation

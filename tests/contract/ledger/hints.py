@@ -7,7 +7,7 @@ from collections import Counter
 from tests.contract.given import HOUR_S, LONG_S, Clock, at_once
 from tests.contract.ledger.steps import Steps
 from workq.ledger import Unpublished
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.values import codec
 from workq.values.incarnation import Incarnation

@@ -12,8 +12,8 @@ from tests.contract.given import Clock, at_once, chunks
 from tests.contract.ledger.job_steps import AGAIN, BAD, CALLBACKS, OPTIONS, WHO, JobSteps, job_of
 from workq.errors import LedgerUnavailable, NotFound, Refused
 from workq.jobs.values import Begun, Collect, IfRunning, JobOptions, JobState, NewJob
-from workq.ledger import Evidence, Which, gates
-from workq.ledger.database import Database
+from workq.ledger import Evidence, Which, job_gate
+from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.values import codec
 from workq.values.incarnation import Incarnation
@@ -692,18 +692,18 @@ class JobsContract(JobSteps):
     ) -> None:
         ids = [*self.split(ledger, job, 3), job.splitter.id]
         ledger.pause_job(job.id, **WHO)
-        hold_back, hints = gates._held_back, list[str]()
+        hold_back, hints = job_gate._held_back, list[str]()
 
         def resume() -> None:
             hints.extend(hint.task_id for hint in ledger.resume_job(job.id, **WHO)[1])
 
-        def resumed_first(*arguments: Any) -> list[gates.StartCandidate]:
+        def resumed_first(*arguments: Any) -> list[job_gate.StartCandidate]:
             resuming.start()
             resuming.join(timeout=0.5)  # on SQLite it waits for this transaction
             return hold_back(*arguments)
 
         resuming = threading.Thread(target=resume)
-        monkeypatch.setattr(gates, "_held_back", resumed_first)
+        monkeypatch.setattr(job_gate, "_held_back", resumed_first)
 
         claims = ledger.claim(ids, by=worker.id)
         resuming.join()

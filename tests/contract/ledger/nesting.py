@@ -11,7 +11,7 @@ from tests.contract.ledger.job_steps import BAD, WHO, JobSteps, job_of
 from workq.errors import Refused
 from workq.jobs.values import JobOptions, JobState, NewJob, nested_id
 from workq.ledger import Evidence
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
 from workq.values.task import Claim, Done, Failed, Settlement, State, Worked

@@ -11,7 +11,7 @@ from tests.contract.given import HOUR_S, LONG_S, OUTCOMES, Clock, at_once, new
 from tests.contract.ledger.steps import Steps
 from workq.errors import Refused
 from workq.ledger import Evidence
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
 from workq.values.task import AfterDeath, Cancelled, Dead, Done, Failed, Outcome, State

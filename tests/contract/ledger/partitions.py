@@ -16,7 +16,7 @@ from tests.contract.ledger.transaction import EFFECT, TransactionContract
 from workq.errors import Refused
 from workq.jobs.values import Bookmark, JobOptions, JobRow, JobState, NewJob, NewStep, Stepped
 from workq.ledger import Evidence
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.values import codec
 from workq.values.incarnation import Incarnation

@@ -6,7 +6,7 @@ import pytest
 
 from tests.contract.given import HOUR_S, Clock, at_once
 from tests.contract.ledger.steps import Steps
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
 from workq.values.lane import all_of, meant

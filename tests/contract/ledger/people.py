@@ -11,7 +11,7 @@ from tests.contract.given import HOUR_S, LONG_S, OUTCOMES, Clock, at_once, new
 from tests.contract.ledger.steps import Steps
 from workq.errors import NotFound, Refused
 from workq.ledger import CancelAnswer, Evidence, Settled, Unpublished
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.values.certificate import ProofOfEnd
 from workq.values.incarnation import Incarnation

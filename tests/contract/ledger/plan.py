@@ -10,7 +10,7 @@ from sqlalchemy import delete
 from tests.contract.given import HOUR_S, Clock, at_once
 from tests.contract.ledger.steps import Steps
 from workq.ledger import Evidence, Prunes, Unpublished
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.values import codec
 from workq.values.incarnation import Incarnation

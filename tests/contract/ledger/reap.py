@@ -11,7 +11,7 @@ from sqlalchemy import delete, update
 from tests.contract.given import Clock, at_once, incarnation
 from tests.contract.ledger.steps import Steps
 from workq.ledger import Evidence, Unpublished
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
 from workq.values.task import Done, Settlement, State

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from tests.contract.given import HOUR_S, LONG_S, Clock, new
 from tests.contract.ledger.steps import Steps
 from workq.errors import ConfigError, KeyConflict
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.values import codec
 from workq.values.hint import HintRow

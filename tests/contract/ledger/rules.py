@@ -16,7 +16,7 @@ from tests.contract.given import OUTCOMES, incarnation, new
 from tests.contract.ledger.steps import Steps
 from workq.errors import KeyConflict, NotFound, Refused
 from workq.ledger import Evidence
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
 from workq.values.task import SETTLED, TRANSITIONS, Claim, Done, Settlement, State

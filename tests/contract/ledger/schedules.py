@@ -15,7 +15,7 @@ from workq.config import Settings
 from workq.errors import NotFound
 from workq.inflight.embedded import EmbeddedInFlight
 from workq.ledger import NewSchedule, Prunes, ScheduleRow
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.schedules import tick
 from workq.schedules.timetable import MissedTicks, Timetable

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tests.contract.given import LONG_S, OUTCOMES, Clock, at_once, incarnation
 from tests.contract.ledger.steps import Steps
 from workq.ledger import Evidence, Settled
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
 from workq.values.task import Cancelled, Claim, Dead, Done, Failed, HandedBack, Outcome, Settlement, Snoozed, State

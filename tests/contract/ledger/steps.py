@@ -11,7 +11,7 @@ from sqlalchemy import Engine, create_engine, select
 from tests.contract.databases import OnDatabase
 from tests.contract.given import Clock, incarnation, new
 from workq.ledger import Evidence, Settled
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
 from workq.values.task import Claim, Outcome, Settlement, State, Task

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.contract.given import HOUR_S, OUTCOMES, Clock, at_once, incarnation
 from tests.contract.ledger.steps import Steps
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
 from workq.values.task import Done, State

@@ -16,7 +16,7 @@ from workq.errors import LedgerUnavailable
 from workq.handlers.said import describe
 from workq.jobs.values import NewJob
 from workq.ledger import Evidence
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.logs import decisions
 from workq.values.incarnation import Incarnation

@@ -8,8 +8,8 @@ from tests.contract.given import incarnation, new
 from tests.contract.ledger.schedules import NIGHTLY
 from tests.contract.ledger.steps import Steps
 from workq.ledger import Evidence
+from workq.ledger.engine.states import CLAIMABLE
 from workq.ledger.sql import Ledger
-from workq.ledger.states import CLAIMABLE
 from workq.values import codec
 from workq.values.incarnation import Incarnation
 from workq.values.task import Cancelled, Claim, Dead, Done, Failed, Outcome, Settlement, State

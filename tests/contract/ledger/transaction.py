@@ -18,7 +18,7 @@ from tests.contract.given import LONG_S, at_once, incarnation, new
 from tests.contract.ledger.steps import Steps
 from workq.errors import LedgerUnavailable, Refused
 from workq.ledger import Evidence
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
 from workq.values.task import Claim, Done, Failed, HandedBack, State

@@ -7,7 +7,7 @@ from sqlalchemy import delete
 from tests.contract.given import Clock, incarnation
 from tests.contract.ledger.job_steps import JobSteps, job_of
 from workq.ledger import NO_GROUP, CancelAnswer, Settled, Which
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
 from workq.values.task import Claim, Done, Failed, Snoozed, State, Unhandled

@@ -9,7 +9,7 @@ import pytest
 from tests.contract.given import HOUR_S, OUTCOMES, Clock, at_once
 from tests.contract.ledger.steps import Steps
 from workq.ledger import WhichOpen
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
 from workq.values.task import Dead, Done, Failed, State

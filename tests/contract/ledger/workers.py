@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.contract.given import LONG_S, Clock, at_once, incarnation
 from tests.contract.ledger.steps import Steps
 from workq.ledger import Evidence
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
 from workq.values.task import Claim, Done, State

@@ -47,10 +47,10 @@ from workq.broker.embedded.scan_floor import Rows, ScanFloor
 from workq.broker.embedded.wakeup import LOOK_MAX_S, Wakeup
 from workq.broker.fair_turns import QueueTurns, Rotation
 from workq.errors import BrokerUnavailable, LedgerUnavailable
-from workq.ledger.database import Database
-from workq.ledger.hinting import insert_hints
-from workq.ledger.kept import Kept
-from workq.ledger.sqltime import instant, unread
+from workq.ledger.engine.database import Database
+from workq.ledger.engine.instants import instant, unread
+from workq.ledger.engine.prepared import Kept
+from workq.ledger.hint_rows import insert_hints
 from workq.values.codec import Envelope, decode_hint, encode, encode_hint
 from workq.values.hint import HintRow
 

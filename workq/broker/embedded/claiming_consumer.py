@@ -21,7 +21,7 @@ from workq.broker import Delivery, Hint
 from workq.broker.embedded import EmbeddedBroker, EmbeddedConsumer, as_bytes, delivery_of
 from workq.broker.fair_turns import QueueTurns
 from workq.ledger import Look
-from workq.ledger.among import IDS, among
+from workq.ledger.engine.id_lists import IDS, among
 from workq.values.codec import Envelope, decode_hint, encode_hint
 from workq.values.failpoints import reach
 from workq.values.task import Claim

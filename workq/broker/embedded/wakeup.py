@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from workq.ledger.database import Database
+from workq.ledger.engine.database import Database
 
 T = TypeVar("T")
 

@@ -32,7 +32,7 @@ from workq.demo.webhooks.roles import EVENTS, LEAVING, SLOW, STEADY, Role, Until
 from workq.demo.webhooks.shop import Move, Shop, moves_of
 from workq.errors import MissingExtra
 from workq.lab.environment import only_workq_variables
-from workq.ledger.migrate import migrate
+from workq.ledger.engine.migrate import migrate
 from workq.values.task import State, Task
 from workq.webhooks.signing import new_secret
 from workq.webhooks.values import DELIVERY_OPEN, QUEUE, TASK_NAME, DeliveryState, EndpointState, WhichDeliveries

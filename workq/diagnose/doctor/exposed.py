@@ -14,7 +14,7 @@ from workq.diagnose.doctor.check import Check, Level
 from workq.webhooks.vault import PREFIX
 
 if TYPE_CHECKING:
-    from workq.ledger.database import Database
+    from workq.ledger.engine.database import Database
 
 _BESIDE_SQLITE: Final = ("", "-wal", "-shm", "-journal")
 

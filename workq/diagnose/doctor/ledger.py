@@ -19,7 +19,7 @@ from workq.diagnose.doctor.host import require, skew
 from workq.errors import SchemaMismatch
 
 if TYPE_CHECKING:
-    from workq.ledger.database import Database
+    from workq.ledger.engine.database import Database
 
 
 def look(settings: Settings) -> Iterator[Check]:
@@ -38,8 +38,8 @@ def look(settings: Settings) -> Iterator[Check]:
     else:
         require("postgresql" if scheme.startswith("postgres") else "mysql", url)
 
-    from workq.ledger import migrate
-    from workq.ledger.database import Database
+    from workq.ledger.engine import migrate
+    from workq.ledger.engine.database import Database
 
     database = Database(
         url,

@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from workq.diagnose.doctor.check import Check, Level
 
 if TYPE_CHECKING:
-    from workq.ledger.database import Database
+    from workq.ledger.engine.database import Database
 
 
 def server(tx: Connection) -> str:

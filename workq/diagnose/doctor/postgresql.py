@@ -9,10 +9,10 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from workq.diagnose.doctor.check import Check, Level
-from workq.ledger.migrate import encoding_error
+from workq.ledger.engine.migrate import encoding_error
 
 if TYPE_CHECKING:
-    from workq.ledger.database import Database
+    from workq.ledger.engine.database import Database
 
 OPEN_MAX_S: Final = 900.0
 """A transaction that is open for longer keeps vacuum from removing dead rows, and the hot tables grow."""

@@ -16,7 +16,7 @@ from workq.config.sqlite import is_there
 from workq.diagnose.doctor.check import Check, Level
 
 if TYPE_CHECKING:
-    from workq.ledger.database import Database
+    from workq.ledger.engine.database import Database
 
 FREE_MIN_BYTES: Final = 256 * 1024 * 1024
 """Less room than this on the disk of the file is a finding: a full disk refuses every enqueue."""

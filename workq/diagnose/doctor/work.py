@@ -34,7 +34,7 @@ def look(settings: Settings) -> Iterator[Check]:
     Raises:
         LedgerUnavailable: it cannot be looked at.
     """
-    from workq.ledger.database import Database
+    from workq.ledger.engine.database import Database
     from workq.ledger.sql import Ledger
 
     file = sqlite_file(settings.ledger)

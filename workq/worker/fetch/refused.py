@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from workq.broker import PAGE, Hint
 from workq.errors import LeaseLost
 from workq.ledger import Look
-from workq.ledger.states import CLAIMABLE
+from workq.ledger.engine.states import CLAIMABLE
 from workq.logs.seldom import Seldom
 from workq.values import codec
 

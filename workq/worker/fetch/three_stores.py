@@ -25,7 +25,7 @@ from workq.broker import PAGE, Consumer, Delivery, Hint, arrives_in_s
 from workq.errors import InFlightUnavailable, Unavailable
 from workq.inflight import Entry
 from workq.ledger import Look
-from workq.ledger.states import CLAIMABLE
+from workq.ledger.engine.states import CLAIMABLE
 from workq.values.failpoints import reach
 from workq.values.task import Claim
 from workq.worker.fetch.intake import FETCH_WAIT_S, FULL_WAIT_S, Intake, Parts

@@ -1,0 +1,163 @@
+"""The dead: counted, grouped by what they died of, sent back or discarded, page by page.
+
+Each write decides row by row that a task is still dead, in one transaction that locks the rows, with an event for each.
+So whoever is interrupted half-way begins again, and what was done is not done twice; two at once share the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import Connection, Select, case, func, select, update
+from sqlalchemy.sql.elements import ColumnElement
+
+from workq.errors import NotFound, Refused
+from workq.ledger import NO_GROUP, DeadGroup, Unpublished, Which
+from workq.ledger.decisions import Deciding, is_of_a_job, told_of_job
+from workq.ledger.engine.id_lists import as_text
+from workq.ledger.engine.states import ENDED, found, guarded
+from workq.ledger.history import who_and_why
+from workq.values import codec
+from workq.values.lane import meant
+from workq.values.task import State
+
+DISCARDED = "discarded"
+
+
+class Grouping(Deciding):
+    """The part of the ledger that knows the dead."""
+
+    def dead_groups(self, which: Which, *, limit: int) -> list[DeadGroup]:
+        """The dead by what they died of, the largest group first."""
+        c = self.database.tables.task.c
+        tasks = func.count().label("tasks")
+        query = (
+            select(
+                c.fingerprint,
+                c.name,
+                tasks,
+                func.min(c.settled_at).label("first_at"),
+                func.max(c.settled_at).label("last_at"),
+                func.min(c.reason).label("reason"),
+                self._least_id().label("sample"),
+                func.count(case((is_of_a_job(self.database), 1))).label("of_jobs"),
+            )
+            .where(*self._which(which))
+            .group_by(c.fingerprint, c.name)
+            .order_by(tasks.desc(), c.name, c.fingerprint)
+            .limit(limit)
+        )
+        rows = self.database.ask(lambda tx: tx.execute(query).all())
+        return [DeadGroup(group or NO_GROUP, *rest) for group, *rest in rows]
+
+    def dead_count(self, which: Which) -> int:
+        """How many they are."""
+        query = select(func.count()).select_from(self.database.tables.task).where(*self._which(which))
+        return self.database.ask(lambda tx: int(tx.execute(query).scalar_one()))
+
+    def revivable_count(self, which: Which) -> int:
+        """How many of them `revive_dead` would send back now: not those of jobs, nor those whose key is not free."""
+        t = self.database.tables.task
+        other = t.alias("other")
+        key = t.c.name.concat("/").concat(t.c.task_key)  # see `live_key` in keys.py
+        is_held = select(other.c.id).where(other.c.live_key == key).exists()
+        # of several that have one key, one can be live
+        count = func.count(case((t.c.task_key.is_(None), t.c.id))) + func.count(case((~is_held, key)).distinct())
+        query = select(count).select_from(t).where(*self._which(replace(which, of_job=False)))
+        return self.database.ask(lambda tx: int(tx.execute(query).scalar_one()))
+
+    def dead_ids(self, which: Which, *, after: str | None, limit: int) -> list[str]:
+        """A page of them, by id from the oldest: `after` is the last id of the page before."""
+        c = self.database.tables.task.c
+        rest = [] if after is None else [c.id > after]
+        query = select(c.id).where(*self._which(which), *rest).order_by(c.id).limit(limit)
+        return self.database.ask(lambda tx: list(tx.execute(query).scalars()))
+
+    def revive_dead(self, task_ids: Sequence[str], *, who: str, why: str) -> tuple[list[Unpublished], dict[str, str]]:
+        """As `revive`, of many that are dead, in one transaction; answers the hints, and by id why another is not.
+
+        What is not dead any more is in neither: somebody was faster. Repeatable.
+        """
+        t = self.database.tables.task
+        of_a_job = is_of_a_job(self.database).label("of_a_job")
+        columns = (t.c.id, t.c.queue, t.c.attempt, t.c.task_key, t.c.order_key, t.c.job_id, of_a_job)
+        locked = self._still_dead(task_ids, *columns)
+        refused: dict[str, str] = {}
+
+        def send_back(tx: Connection) -> tuple[list[Unpublished], list[str]]:
+            found = tx.execute(locked).all()
+            refused.update((row.id, told_of_job(row.id, row.job_id)) for row in found if row.of_a_job)
+            rows = [row for row in found if not row.of_a_job]
+            alone = [row for row in rows if row.task_key is None]
+            if alone:
+                ids = [row.id for row in alone]
+                mine = update(t).where(t.c.id.in_(ids), guarded(t.c.state, State.DEAD))
+                tx.execute(mine.values(self.revived()))
+                self.append(tx, "revived", who_and_why(who, why), task_ids=ids)
+            in_order = sorted(alone, key=lambda row: (row.order_key or "", row.id))
+            hints = [
+                Unpublished(row.id, row.queue, row.attempt, self.in_line(tx, row.id, row.order_key)) for row in in_order
+            ]
+            return hints, [row.id for row in rows if row.task_key is not None]
+
+        hints, keyed = self.database.run(send_back)
+        for task_id in keyed:  # the unique constraint decides for each by itself whether its key is free
+            try:
+                hints.append(self.revive_from(task_id, State.DEAD, who=who, why=why))
+            except (Refused, NotFound) as error:
+                refused[task_id] = str(error)
+        return hints, refused
+
+    def discard_dead(self, task_ids: Sequence[str], *, who: str, why: str) -> list[str]:
+        """Dead tasks that nobody wants back: cancelled, as `discarded`. Answers which were. Repeatable."""
+        t, now = self.database.tables.task, self.database.now
+        locked = self._still_dead(task_ids, t.c.id)
+        by, reason = who_and_why(who, f"{DISCARDED}: {why}").values()
+
+        def discard(tx: Connection) -> list[str]:
+            ids = list(tx.execute(locked).scalars())
+            if ids:
+                mine = update(t).where(t.c.id.in_(ids), guarded(t.c.state, State.DEAD))
+                tx.execute(mine.values(state=State.CANCELLED, reason=reason, settled_at=now(), fingerprint=None))
+                self.append(tx, "cancelled", {"reason": reason, "who": by}, task_ids=ids)
+            return ids
+
+        return self.database.run(discard)
+
+    # -- parts
+
+    def _still_dead(self, task_ids: Sequence[str], *columns: ColumnElement[Any]) -> Select[Any]:
+        t = self.database.tables.task
+        ids = sorted({one for one in task_ids if codec.is_task_id(one)})
+        query = select(*columns).where(t.c.id.in_(ids), guarded(t.c.state, State.DEAD))
+        return query.order_by(t.c.id).with_for_update(skip_locked=True)
+
+    def _which(self, which: Which) -> list[ColumnElement[bool]]:
+        c, now = self.database.tables.task.c, self.database.now
+        # both, unless it is a group: SQLite proves the index of the settled by the first
+        chosen = [found(c.state, State.DEAD)] if which.group else [found(c.state, *ENDED), found(c.state, State.DEAD)]
+        group = None if which.group == NO_GROUP else which.group
+        if which.group == NO_GROUP:
+            chosen.append(c.fingerprint.is_(None))
+        for column, value in ((c.fingerprint, group), (c.name, which.name)):
+            if value is not None:
+                chosen.append(column == value)
+        if which.queue is not None:
+            chosen.append(c.queue.in_(meant(which.queue)))
+        if which.older_s is not None:
+            chosen.append(c.settled_at <= now(-which.older_s))
+        if which.younger_s is not None:
+            chosen.append(c.settled_at > now(-which.younger_s))
+        if which.ids is not None:
+            chosen.append(c.id.in_([one for one in which.ids if codec.is_task_id(one)]))
+        if which.of_job is not None:
+            of_job = is_of_a_job(self.database)
+            chosen.append(of_job if which.of_job else ~of_job)
+        return chosen
+
+    def _least_id(self) -> ColumnElement[Any]:
+        """PostgreSQL 12 to 17 has no min() of a UUID; as text it sorts the same."""
+        c = self.database.tables.task.c
+        return func.min(as_text(c.id, self.database.dialect))

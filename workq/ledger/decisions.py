@@ -1,0 +1,250 @@
+"""What people decide about one task: cancel, reschedule, revive. Each is one conditional update, with an event.
+
+Whoever comes second (a claim, a sweep, another person) finds the state changed, and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, insert, literal, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.sql.elements import ColumnElement
+
+from workq.errors import NotFound, Refused
+from workq.ledger import CancelAnswer, Unpublished, limit_queue, positions
+from workq.ledger.engine.database import Database
+from workq.ledger.engine.states import CLAIMABLE, guarded, unexpired
+from workq.ledger.history import Appending, who_and_why
+from workq.ledger.keys import live_key
+from workq.ledger.outcomes import ERROR_MAX
+from workq.ledger.workers import RESERVED_S
+from workq.values import codec
+from workq.values.task import State
+
+
+class Deciding(Appending):
+    """The part of the ledger that obeys people."""
+
+    reserved_s: float = RESERVED_S
+
+    def cancel(self, task_id: str, *, who: str, why: str, kills: bool = False) -> CancelAnswer:
+        """Cancel at once what does not run; ask it of what runs. NotFound when there is no such task.
+
+        `kills`: the process of an attempt that runs is to be killed (see `kills`). Repeatable.
+        """
+        if not codec.is_task_id(task_id):
+            raise _unknown(task_id)
+        t, now = self.database.tables.task, self.database.now
+        by, kept = who_and_why(who, why).values()
+
+        def decide(tx: Connection) -> CancelAnswer | None:
+            at_once = tx.execute(
+                update(t)
+                .where(t.c.id == task_id, guarded(t.c.state, *CLAIMABLE))
+                .values(state=State.CANCELLED, reason=kept, settled_at=now(), live_key=None)
+            ).rowcount
+            if at_once:
+                self.append(tx, "cancelled", {"reason": kept, "who": by}, task_ids=[task_id])
+                return CancelAnswer.CANCELLED
+            asked = tx.execute(
+                update(t)
+                .where(t.c.id == task_id, guarded(t.c.state, State.RUNNING), t.c.cancel_requested_at.is_(None))
+                .values(cancel_requested_at=now(), reason=kept)
+            ).rowcount
+            is_killed = kills and self._condemn(tx, task_id)
+            if asked or is_killed:
+                by_force = {"kill": True} if is_killed else {}
+                self.append(tx, "cancelled", {"reason": kept, "who": by, "asked": True, **by_force}, task_ids=[task_id])
+                return CancelAnswer.REQUESTED
+            state = tx.execute(select(t.c.state).where(t.c.id == task_id)).scalar()
+            if state is None:
+                raise _unknown(task_id)
+            if state in CLAIMABLE:
+                return None
+            if state == State.RUNNING:
+                return CancelAnswer.REQUESTED
+            return CancelAnswer.ALREADY_CANCELLED if state == State.CANCELLED else CancelAnswer.ALREADY_FINISHED
+
+        while (answer := self.database.run(decide)) is None:
+            continue  # it was handed back or reaped between two of our statements: it can be cancelled at once now
+        return answer
+
+    def _condemn(self, tx: Connection, task_id: str) -> bool:
+        """Note that the attempt which runs is to be ended by force; False when none runs, or it is noted already."""
+        t, k = self.database.tables.task, self.database.tables.kill
+        runs = select(t.c.id, t.c.attempt, t.c.worker).where(t.c.id == task_id, guarded(t.c.state, State.RUNNING))
+        row = tx.execute(runs.with_for_update()).first()
+        if row is None:
+            return False
+        noted = select(k.c.task_id).where(k.c.task_id == task_id, k.c.attempt == row.attempt)
+        if tx.execute(noted).first() is not None:
+            return False
+        made = insert(k).values(task_id=task_id, attempt=row.attempt, worker=row.worker, asked_at=self.database.now())
+        tx.execute(made)
+        return True
+
+    def kills(self, workers: Sequence[str]) -> dict[str, int]:
+        """The attempts of these incarnations that a person wants ended by force, by task, until they have ended."""
+        if not workers:
+            return {}
+        k = self.database.tables.kill
+        query = select(k.c.task_id, k.c.attempt).where(k.c.worker.in_(workers)).order_by(k.c.attempt)
+        return {row.task_id: row.attempt for row in self.database.ask(lambda tx: tx.execute(query).all())}
+
+    def reschedule(
+        self, task_id: str, *, delay_s: float, who: str, why: str, at: datetime | None = None
+    ) -> Unpublished:
+        """Let a task that does not run be due in `delay_s` seconds, whatever it waited for. Answers its new hint.
+
+        `at`: the instant to which these seconds lead, where a person has named one: it is due exactly then.
+
+        The hint that it had is worth nothing when it comes: too early, the claim refuses it; too late, it is done. A
+        task that expires before is refused. Raises NotFound or Refused.
+        """
+        if not codec.is_task_id(task_id):
+            raise _unknown(task_id)
+        t, now = self.database.tables.task, self.database.now
+        due_at = now(delay_s) if at is None or delay_s <= 0.0 else literal(at, t.c.due_at.type)
+        state = State.WAITING if delay_s > 0.0 else State.READY
+        is_too_late = ~unexpired(t.c.expires_at, due_at)
+        where_it_stands = select(t.c.state, t.c.queue, t.c.attempt, t.c.expires_at, is_too_late.label("is_too_late"))
+        in_line = select(t.c.order_key, t.c.due_at, now().label("now")).where(t.c.id == task_id)
+
+        def move(tx: Connection) -> Unpublished | None:
+            row = tx.execute(in_line).first()
+            if (
+                row is not None
+                and row.order_key is not None
+                and positions.is_behind(row.due_at, row.now)
+                and not positions.is_first(tx, self.database, task_id, row.order_key)
+            ):
+                raise Refused(f"task {task_id} waits for its turn in order key {row.order_key!r}: it is due then")
+            moved = tx.execute(
+                update(t)
+                .where(t.c.id == task_id, guarded(t.c.state, *CLAIMABLE), unexpired(t.c.expires_at, due_at))
+                .values(
+                    state=state,
+                    due_at=due_at,
+                    queued_at=now(),
+                    published_at=None,
+                    relay_until=now(self.reserved_s),
+                )
+            ).rowcount
+            row = tx.execute(where_it_stands.where(t.c.id == task_id)).first()
+            if row is None:
+                raise _unknown(task_id)
+            if not moved:
+                if row.state in CLAIMABLE:
+                    if row.is_too_late:
+                        raise Refused(f"task {task_id} expires before, at {row.expires_at:%Y-%m-%dT%H:%M:%SZ}")
+                    return None
+                raise Refused(f"task {task_id} is {row.state}; only ready and waiting tasks are rescheduled")
+            said = who_and_why(who, why, characters_max=ERROR_MAX)
+            self.append(tx, "rescheduled", {**said, "delay_s": delay_s}, task_ids=[task_id])
+            return Unpublished(task_id, row.queue, row.attempt, delay_s)
+
+        while (moved := self.database.run(move)) is None:
+            continue  # it was handed back or reaped between two of our statements
+        return moved
+
+    def revive(self, task_id: str, *, who: str, why: str) -> Unpublished:
+        """Send a dead or cancelled task back to ready with fresh budgets; it does not expire any more.
+
+        Raises NotFound or Refused.
+        """
+        return self.revive_from(task_id, State.DEAD, State.CANCELLED, who=who, why=why)
+
+    def revive_from(self, task_id: str, *states: State, who: str, why: str) -> Unpublished:
+        """As `revive`, of a task that is in one of these states."""
+        if not codec.is_task_id(task_id):
+            raise _unknown(task_id)
+        t = self.database.tables.task
+        of_a_job = is_of_a_job(self.database).label("of_a_job")
+        tries = 0
+
+        def send_back(tx: Connection) -> Unpublished:
+            nonlocal tries
+            tries += 1
+            row = tx.execute(
+                select(
+                    t.c.state,
+                    t.c.name,
+                    t.c.queue,
+                    t.c.attempt,
+                    t.c.task_key,
+                    t.c.order_key,
+                    t.c.limit_key,
+                    t.c.job_id,
+                    of_a_job,
+                ).where(t.c.id == task_id)
+            ).first()
+            if row is None:
+                raise _unknown(task_id)
+            if row.of_a_job and row.state in states:
+                raise Refused(told_of_job(task_id, row.job_id))
+            revived = tx.execute(
+                update(t)
+                .where(t.c.id == task_id, guarded(t.c.state, *states))
+                .values(self.revived() | {"live_key": live_key(row.name, row.task_key)})
+            ).rowcount
+            if not revived:
+                if tries > 1 and row.state in CLAIMABLE:  # the answer of our first try was lost: it stands
+                    return Unpublished(task_id, row.queue, row.attempt, 0.0)
+                raise Refused(f"task {task_id} is {row.state}; only {' and '.join(states)} tasks are revived")
+            self.append(tx, "revived", who_and_why(who, why, characters_max=ERROR_MAX), task_ids=[task_id])
+            if row.limit_key is not None:
+                limit_queue.forget(tx, self.database, row.limit_key, task_id)
+            return Unpublished(task_id, row.queue, row.attempt, self.in_line(tx, task_id, row.order_key))
+
+        try:
+            return self.database.run(send_back)
+        except IntegrityError as error:
+            raise Refused(f"task {task_id}: its key is held by a live task; cancel that one first") from error
+
+    def in_line(self, tx: Connection, task_id: str, order_key: str | None) -> float:
+        """Put a task that was sent back at the end of its line, if it has one; answers how many seconds it waits."""
+        if order_key is None or positions.enter_again(tx, self.database, task_id, order_key):
+            return 0.0
+        t = self.database.tables.task
+        tx.execute(update(t).where(t.c.id == task_id).values(**positions.never(self.database)))
+        return positions.NEVER_S
+
+    def revived(self) -> dict[str, Any]:
+        """What a row gets whose task is sent back, apart from its key."""
+        now = self.database.now
+        return {
+            "state": State.READY,
+            "settled_at": None,
+            "due_at": now(),
+            "queued_at": now(),
+            "published_at": None,
+            "relay_until": None,
+            "cancel_requested_at": None,
+            "expires_at": None,
+            "fingerprint": None,
+            "reason": None,
+            "failures": 0,
+            "crashes": 0,
+            "is_suspect": 0,
+        }
+
+
+def is_of_a_job(database: Database) -> ColumnElement[bool]:
+    """Whether a task's job is there: it has counted the task's end, and does not count another."""
+    t, j = database.tables.task, database.tables.job
+    return select(j.c.id).where(j.c.id == t.c.job_id).exists()
+
+
+def told_of_job(task_id: str, job_id: str) -> str:
+    """Why a task of a job is not sent back."""
+    return (
+        f"task {task_id} is of job {job_id}, which has counted its items; to run those that failed again: "
+        f"workq job retry {job_id}; to read its source again: workq job resume {job_id}"
+    )
+
+
+def _unknown(task_id: str) -> NotFound:
+    return NotFound(f"no task {task_id[:100]}; list them with: workq task ls")

@@ -1,0 +1,59 @@
+"""Hinting: hints as rows beside their tasks, where the broker is the ledger's own database.
+
+On PostgreSQL, tasks and their hints are one statement, which commits by itself: enqueueing without servers costs one
+round trip. Elsewhere they are two statements of one transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from sqlalchemy import Connection, Insert, bindparam, func, insert, select
+from sqlalchemy.types import Float
+
+from workq.ledger.engine.database import Database
+from workq.ledger.engine.id_lists import ArrayText
+from workq.values.hint import HintRow
+
+_AT_ONCE: Final = 1000
+
+
+def insert_hints(tx: Connection, database: Database, rows: Sequence[HintRow]) -> None:
+    """Write hints in a transaction."""
+    given = [{"b_queue": row.queue, "b_delay_s": row.delay_s, "b_body": row.body, "b_size": row.size} for row in rows]
+    statement = database.kept("hint", lambda: _one(database))
+    for start in range(0, len(given), _AT_ONCE):
+        statement.write_each(tx, given[start : start + _AT_ONCE])
+
+
+def _one(database: Database) -> Insert:
+    c = database.tables.hint.c
+    given = {column: bindparam(f"b_{column.name}", type_=column.type) for column in (c.queue, c.body, c.size)}
+    return insert(c.queue.table).values({**given, c.due_at: database.now(bindparam("b_delay_s", type_=Float()))})
+
+
+def with_hints(database: Database, tasks: Insert) -> Insert:
+    """On PostgreSQL: a statement that inserts tasks of one queue and delay, and the hints of `given_hints` beside them.
+
+    The tasks' statement binds `b_queue` and `b_delay_s`.
+    """
+    c = database.tables.hint.c
+    arrays = (
+        bindparam("b_hint_bodies", type_=ArrayText("TEXT")),
+        bindparam("b_hint_sizes", type_=ArrayText("BIGINT")),
+    )
+    each = func.unnest(*arrays).table_valued("body", "size").render_derived()
+    values = {
+        c.queue: bindparam("b_queue", type_=c.queue.type),
+        c.due_at: database.now(bindparam("b_delay_s", type_=Float())),
+        c.body: each.c.body,
+        c.size: each.c.size,
+    }
+    hints = insert(c.queue.table).from_select(list(values), select(*values.values()))
+    return tasks.add_cte(hints.cte("hinted"))
+
+
+def given_hints(rows: Sequence[HintRow]) -> Mapping[str, Any]:
+    """The parameters that `with_hints` adds. The rows are of one queue and delay."""
+    return {"b_hint_bodies": [row.body for row in rows], "b_hint_sizes": [row.size for row in rows]}

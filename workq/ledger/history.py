@@ -1,0 +1,55 @@
+"""The history: events are appended, in the transaction of what they tell of, and never changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from sqlalchemy import Connection, insert
+
+from workq.ledger.engine.database import Database
+from workq.values import codec
+
+DETAIL_MAX_BYTES = 1 << 20
+REASON_MAX: Final = 200
+"""Characters of who and why, and of a task's reason."""
+BY_ITSELF: Final = "workq"
+"""Who has decided, where no person has."""
+
+
+class Appending:
+    """The part of the ledger that tells what happened."""
+
+    database: Database
+
+    def note(
+        self, kind: str, *, detail: Mapping[str, Any], task_id: str | None = None, worker: str | None = None
+    ) -> None:
+        """Append an event."""
+        self.database.run(lambda tx: self.append(tx, kind, detail, task_ids=[task_id], worker=worker))
+
+    def append(
+        self,
+        tx: Connection,
+        kind: str,
+        detail: Mapping[str, Any],
+        *,
+        task_ids: Sequence[str | None] = (None,),
+        worker: str | None = None,
+    ) -> None:
+        """One event for each of these tasks, all alike; None: it is of no task."""
+        statement = insert(self.database.tables.event).values(
+            at=self.database.now(),
+            kind=kind,
+            worker=worker,
+            detail=codec.encode(dict(detail), path="event", max_bytes=DETAIL_MAX_BYTES),
+        )
+        tx.execute(statement, [{"task_id": task_id} for task_id in task_ids])
+
+
+def who_and_why(who: str, why: str, *, characters_max: int = REASON_MAX) -> dict[str, str]:
+    """Who has decided, and why (so many characters of it), as both are kept."""
+    return {
+        "who": codec.storable(who, characters_max=REASON_MAX),
+        "why": codec.storable(why, characters_max=characters_max),
+    }

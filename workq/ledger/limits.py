@@ -1,0 +1,191 @@
+"""Limiting: what comes free of a limit goes to the first that is parked (see permits.py).
+
+Who gives it: whoever has settled a task of the limit, or claimed one that has a rate; and the sweep, for whoever died
+in between. Each under the lock of the limit's row, so that ten at once do what one does. A worker that has room claims
+those whose turn has come in the same transaction: no hint has to go round for them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Container, Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Select, and_, func, select, union
+from sqlalchemy.sql.elements import ColumnElement
+
+from workq.errors import Unavailable
+from workq.ledger import LimitRow, Unpublished, limit_queue, permits
+from workq.ledger.claims import Claiming, claims_of, limited
+from workq.ledger.engine.id_lists import among
+from workq.ledger.workers import RESERVED_S
+from workq.values.task import Claim, State
+
+log = logging.getLogger("workq.ledger")
+
+IN_USE_S = 60.0
+"""A permit that is in use for longer is looked at: its worker may have died."""
+
+
+class _OnlyLooked(Exception):
+    """Rolls back what a dry run has decided."""
+
+    def __init__(self, hints: list[Unpublished]) -> None:
+        super().__init__()
+        self.hints = hints
+
+
+class Limiting(Claiming):
+    """The part of the ledger that keeps limits."""
+
+    reserved_s: float = RESERVED_S
+
+    def admit(self, keys: Iterable[str], *, dry_run: bool = False) -> list[Unpublished]:
+        """Give what has come free of these limits to the first that are parked; answers whose turn has come.
+
+        Those are ready, or waiting for their slot, and need a hint. Repeatable.
+        """
+        return [hint for key in self._look_at(keys) for hint in self._admit(key, dry_run=dry_run)]
+
+    def admit_and_claim(
+        self, keys: Iterable[str], *, by: str, room: int, queues: Container[str]
+    ) -> tuple[list[Claim], list[Unpublished]]:
+        """As `admit`, and those whose turn is now are claimed for `by`, of these queues as many as there is room for.
+
+        Answers the claims, and those that need a hint. Subtasks of jobs are never claimed here.
+
+        Raises:
+            As `claim` does.
+        """
+        claims: list[Claim] = []
+        hints: list[Unpublished] = []
+        for key in self._look_at(keys):
+            try:
+                while True:
+                    granted, turns = self._admit_and_claim(key, by=by, room=room - len(claims), queues=queues)
+                    if not turns.is_cut:
+                        break
+            except Unavailable as error:
+                if not (claims or hints):
+                    raise
+                log.warning("settle.admit: %s", error)
+                break  # what was claimed has to be told; a sweep does the rest
+            claims += granted
+            hints += turns.hints
+        return claims, hints
+
+    def _look_at(self, keys: Iterable[str]) -> list[str]:
+        wanted = sorted(set(keys))
+        if len(wanted) == 1 and self.database.dialect != "sqlite":  # a look at one costs a server as much as a try
+            return wanted
+        return self._worth(wanted)
+
+    def _worth(self, keys: Sequence[str]) -> list[str]:
+        """Of these limits, those for which somebody waits, or that nobody has used for long.
+
+        Under the locks of all of them: who is about to park the first has done so, or finds what has come free. (Who is
+        about to park behind others may be missed, when all those go by meanwhile: a sweep finds it.) On SQLite nobody
+        is about to: whoever writes after what has come free sees it.
+        """
+
+        def look(tx: Connection) -> list[str]:
+            given = {"b_ids": list(keys)}
+            found = self.database.kept("lock limits", self._locks_statement).rows(tx, given)
+            waiting = self.database.kept("limits with parked", self._parked_statement).rows(tx, given)
+            waited_for = {key for (key,) in waiting}
+            return [key for key, is_idle in found if is_idle or key in waited_for]
+
+        if not keys:
+            return []
+        return self.database.ask(look) if self.database.dialect == "sqlite" else self.database.run(look)
+
+    def _locks_statement(self) -> Select[Any]:
+        h, now = self.database.tables.throttle, self.database.now
+        return (
+            select(h.c.id, (h.c.changed_at < now(-permits.IDLE_S)).label("is_idle"))
+            .where(among(h.c.id, self.database.dialect, item="TEXT"))
+            .order_by(h.c.id)
+            .with_for_update()
+        )
+
+    def _parked_statement(self) -> Select[Any]:
+        h = self.database.tables.throttle
+        these = among(h.c.id, self.database.dialect, item="TEXT")
+        return select(h.c.id).where(these, limit_queue.is_waited_for(self.database))
+
+    def _admit(self, key: str, *, dry_run: bool) -> list[Unpublished]:
+        def give(tx: Connection) -> permits.NextPermits:
+            turns = permits.admit(tx, self.database, key, reserved_s=self.reserved_s)
+            if dry_run:
+                raise _OnlyLooked(turns.hints)
+            return turns
+
+        try:
+            while (turns := self.database.run(give)).is_cut:
+                continue
+        except _OnlyLooked as looked:
+            return looked.hints
+        return turns.hints
+
+    def _admit_and_claim(
+        self, key: str, *, by: str, room: int, queues: Container[str]
+    ) -> tuple[list[Claim], permits.NextPermits]:
+        call = self.claim_call(by)
+        turns = permits.NextPermits()
+
+        def take(tx: Connection) -> Sequence[Any]:
+            nonlocal turns
+            self.begin_claim(tx, call)
+            if call.tried and (stands := self.standing_claims(tx, call)):
+                return stands  # all of it does; a sweep sends the hints
+            turns = permits.admit(tx, self.database, key, reserved_s=self.reserved_s, room=room, queues=queues)
+            if not turns.takes:
+                return ()
+            call.tried.update(turns.left_s)
+            call.left_s = turns.left_s
+            rows = self.take_permitted(tx, call, [*turns.left_s], is_parked=True)
+            granted = {row[0] for row in rows}
+            if missed := [one for one in turns.takes if one.task_id not in granted]:
+                permits.come(tx, self.database, [one.task_id for one in missed], reserved_s=self.reserved_s)
+                turns.hints += missed
+            return rows
+
+        claims = limited(claims_of(self.run_claim(take, call), call.token), call.left_s)
+        return claims, turns
+
+    def limits_to_look_at(self, *, limit: int) -> list[str]:
+        """The limits whose permits may have come free without anybody's noticing; longest ago looked at first."""
+        tables, now = self.database.tables, self.database.now
+        h, p, k = tables.throttle, tables.permit, tables.parked
+        wanted = union(
+            select(k.c.limit_key),
+            select(p.c.limit_key).where(p.c.at < now(-IN_USE_S)),
+            select(h.c.id).where(h.c.changed_at < now(-permits.IDLE_S)),
+        )
+        query = select(h.c.id).where(h.c.id.in_(wanted)).order_by(h.c.changed_at, h.c.id).limit(limit)
+        return self.database.ask(lambda tx: list(tx.execute(query).scalars()))
+
+    def limits(self, *, key: str | None = None, limit: int = 100) -> list[LimitRow]:
+        """The limits that are in use, by name; or one."""
+        tables = self.database.tables
+        h, p, k, t = tables.throttle, tables.permit, tables.parked, tables.task
+
+        def count(what: ColumnElement[Any], *where: ColumnElement[bool]) -> ColumnElement[Any]:
+            return select(func.count(what)).where(*where).correlate(h).scalar_subquery()
+
+        is_running = and_(t.c.state == State.RUNNING, t.c.attempt == p.c.attempt)
+        query = (
+            select(
+                h.c.id,
+                h.c.closed_until,
+                count(p.c.task_id, p.c.limit_key == h.c.id, t.c.id == p.c.task_id, is_running).label("running"),
+                count(p.c.task_id, p.c.limit_key == h.c.id, p.c.attempt.is_(None)).label("coming"),
+                count(k.c.task_id, k.c.limit_key == h.c.id).label("parked"),
+            )
+            .order_by(h.c.id)
+            .limit(limit)
+        )
+        if key is not None:
+            query = query.where(h.c.id == key)
+        rows = self.database.ask(lambda tx: tx.execute(query).all())
+        return [LimitRow(row.id, row.running, row.coming, row.parked, row.closed_until) for row in rows]

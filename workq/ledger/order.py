@@ -1,0 +1,166 @@
+"""Order: when the first task of an order key has ended, the next one's turn comes.
+
+Ended is what is settled for good: what failed and waits for its retry, or was handed back, keeps its position, so
+nobody overtakes it. A dead task blocks its key until a person revives or discards it, or lets the next one go on, as
+the task itself said (`after_death`).
+
+Who moves a line up: whoever has settled its first, at once; and the sweep, for whoever died in between, and for what
+was cancelled, has expired, or was reaped. Each decision is made under the lock of the line's row.
+
+A delivery that is held has its turn, too, and keeps it until a person releases or discards it (see
+webhook_decisions.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import Connection, and_, case, delete, func, literal, or_, select, update
+
+from workq.ledger import SequenceRow, Unpublished
+from workq.ledger.engine.instants import Instant
+from workq.ledger.engine.states import guarded
+from workq.ledger.history import Appending
+from workq.ledger.positions import never
+from workq.ledger.workers import RESERVED_S
+from workq.values.task import SETTLED, AfterDeath, State
+from workq.webhooks.values import TASK_NAME, DeliveryState
+
+
+class Ordering(Appending):
+    """The part of the ledger that keeps the order of keys."""
+
+    reserved_s: float = RESERVED_S
+
+    def advance(self, keys: Iterable[str]) -> list[Unpublished]:
+        """Let the lines of these order keys move up, where their first has ended; answers whose turn has come.
+
+        Those are ready, or waiting for their own time, and need a hint. Repeatable.
+        """
+        wanted = sorted(set(keys))
+        if not wanted:
+            return []
+        s = self.database.tables.sequence
+        lines = select(s).where(s.c.id.in_(wanted)).order_by(s.c.id).with_for_update()
+
+        def move_up(tx: Connection) -> list[Unpublished]:
+            return [hint for line in tx.execute(lines).all() for hint in self._move_up(tx, line)]
+
+        return self.database.run(move_up)
+
+    def ended_heads(self, *, limit: int) -> list[str]:
+        """The order keys whose first has ended, and whose line has not moved up."""
+        s, p, t = self.database.tables.sequence, self.database.tables.position, self.database.tables.task
+        goes_on = or_(
+            t.c.id.is_(None),
+            t.c.state.in_([State.SUCCEEDED, State.CANCELLED]),
+            and_(t.c.state == State.DEAD, p.c.after_death != AfterDeath.BLOCK.value),
+        )
+        query = (
+            select(s.c.id)
+            .outerjoin(t, t.c.id == s.c.head_task)
+            .outerjoin(p, and_(p.c.order_key == s.c.id, p.c.position == s.c.head_position))
+            .where(goes_on)
+            .order_by(s.c.id)
+            .limit(limit)
+        )
+        return self.database.ask(lambda tx: list(tx.execute(query).scalars()))
+
+    def sequences(self, *, key: str | None = None, blocked_only: bool = False, limit: int = 100) -> list[SequenceRow]:
+        """The order keys with open tasks, by name; or one; or those that are blocked by a dead task."""
+        s, p, t = self.database.tables.sequence, self.database.tables.position, self.database.tables.task
+        others = p.alias()
+        behind = (
+            select(func.count())
+            .select_from(others)
+            .where(others.c.order_key == s.c.id, others.c.position > s.c.head_position)
+            .correlate(s)
+            .scalar_subquery()
+        )
+        query = (
+            select(s.c.id, s.c.head_task, t.c.state, t.c.settled_at, p.c.after_death, behind.label("behind"))
+            .outerjoin(t, t.c.id == s.c.head_task)
+            .outerjoin(p, and_(p.c.order_key == s.c.id, p.c.position == s.c.head_position))
+            .order_by(s.c.id)
+            .limit(limit)
+        )
+        if key is not None:
+            query = query.where(s.c.id == key)
+        if blocked_only:
+            query = query.where(t.c.state == State.DEAD, p.c.after_death == AfterDeath.BLOCK.value)
+        return [
+            SequenceRow(
+                row.id,
+                row.head_task,
+                None if row.state is None else State(row.state),
+                row.behind,
+                row.settled_at if row.state == State.DEAD and row.after_death == AfterDeath.BLOCK else None,
+            )
+            for row in self.database.ask(lambda tx: tx.execute(query).all())
+        ]
+
+    def _move_up(self, tx: Connection, line: Any) -> list[Unpublished]:
+        s, p, t = self.database.tables.sequence, self.database.tables.position, self.database.tables.task
+        in_line = p.c.order_key == line.id
+        blocks = and_(t.c.state == State.DEAD, p.c.after_death == AfterDeath.BLOCK.value)
+        stays = (  # thousands in a row may have been cancelled
+            select(p.c.position, p.c.task_id, p.c.due_at)
+            .join(t, t.c.id == p.c.task_id)
+            .where(or_(t.c.state.not_in([one.value for one in SETTLED]), blocks))
+            .order_by(p.c.position)
+            .limit(1)
+        )
+        position, head = line.head_position, line.head_task
+        hints: list[Unpublished] = []
+        while True:
+            state = tx.execute(select(t.c.state).where(t.c.id == head)).scalar()
+            if state is not None and State(state) not in SETTLED:
+                break
+            policy = tx.execute(select(p.c.after_death).where(in_line, p.c.position == position)).scalar()
+            if state == State.DEAD and policy == AfterDeath.BLOCK:
+                break
+            following = tx.execute(stays.where(in_line, p.c.position > position)).first()
+            if following is None:
+                tx.execute(delete(p).where(in_line))
+                tx.execute(delete(s).where(s.c.id == line.id))
+                return hints
+            tx.execute(delete(p).where(in_line, p.c.position < following.position))
+            position, head = following.position, following.task_id
+            hints += self._come(tx, following)
+        if position != line.head_position:
+            tx.execute(update(s).where(s.c.id == line.id).values(head_position=position, head_task=head))
+        return hints
+
+    def _come(self, tx: Connection, following: Any) -> list[Unpublished]:
+        """It is the turn of a task, unless it was cancelled or has expired meanwhile."""
+        t, now = self.database.tables.task, self.database.now
+        wanted = literal(following.due_at, Instant())
+        is_late = wanted > now()
+        moved = tx.execute(
+            update(t)
+            .where(t.c.id == following.task_id, guarded(t.c.state, State.WAITING))
+            .values(
+                state=case((is_late, State.WAITING), else_=State.READY),
+                due_at=case((is_late, wanted), else_=now()),
+                queued_at=now(),
+                published_at=None,
+                relay_until=now(self.reserved_s),
+            )
+        ).rowcount
+        if not moved:
+            return []
+        row = tx.execute(
+            select(t.c.name, t.c.queue, t.c.attempt, t.c.due_at, now().label("now")).where(t.c.id == following.task_id)
+        ).one()
+        if row.name == TASK_NAME and self._is_held(tx, following.task_id):
+            tx.execute(update(t).where(t.c.id == following.task_id).values(**never(self.database)))
+            return []
+        delay_s = max(0.0, (row.due_at - row.now).total_seconds())
+        return [Unpublished(following.task_id, row.queue, row.attempt, delay_s)]
+
+    def _is_held(self, tx: Connection, task_id: str) -> bool:
+        """Whether a task sends a delivery that is held. Asked under its lock, which whoever holds it has had."""
+        d = self.database.tables.delivery
+        held = select(d.c.id).where(d.c.task_id == task_id, d.c.state == DeliveryState.HELD.value)
+        return tx.execute(held).first() is not None

@@ -1,0 +1,425 @@
+"""Recording tasks: one transaction, ours or the caller's.
+
+The ids are made by the client, so a commit whose outcome is unknown is simply repeated: rows that stand already are
+found by their ids. A key is decided by the unique constraint on `live_key`, never by looking first, and keys are
+always taken in one order: producers of the same keys wait for each other, and never in a circle.
+
+In the caller's transaction everything happens inside a savepoint: what cannot be recorded leaves the rest of that
+transaction as it was. When the caller's connection breaks, the caller's transaction is gone, and the task with it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import Column, Connection, Insert, bindparam, case, func, insert, null, select, update
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.types import Float
+
+from workq.errors import ConfigError, KeyConflict
+from workq.ledger import HintRows, keys, positions
+from workq.ledger.engine.database import Database, without_values
+from workq.ledger.engine.id_lists import ArrayText
+from workq.ledger.hint_rows import given_hints, insert_hints, with_hints
+from workq.ledger.lanes import Banding
+from workq.values.task import AfterDeath, Enqueued, Limit, NewTask, OnCrash, State
+
+_TRIES: Final = 50
+"""How often a key may change hands between our insert and our look: it does once in three, where all do little else."""
+_DEFAULT_PORTS: Final = {"postgresql": 5432, "mysql": 3306}
+
+
+class InAWindow(Exception):
+    """A key is held for a time by a task that may be settled."""
+
+
+class Recording(Banding):
+    """The part of the ledger that producers write."""
+
+    def record(
+        self, tasks: Sequence[NewTask], *, connection: Any = None, hints: HintRows | None = None
+    ) -> list[Enqueued]:
+        """Record tasks in one transaction, in the caller's own when `connection` (or a session) is given.
+
+        With `hints`, in the same transaction, and the tasks are published with it.
+
+        All or nothing. Repeatable after CommitUnknown, because the ids are made by the client: rows that stand already
+        are answered as created. A task whose key a live task holds is not recorded; the live one is answered with
+        `created=False`.
+
+        Raises:
+            KeyConflict: the live task with that key has another name or other arguments.
+        """
+        if not tasks:
+            return []
+        if connection is not None:
+            return self._record_within(core_connection(connection, self.database), tasks, hints)
+        self._announce(tasks)
+        try:
+            is_single = self.database.dialect == "postgresql" and _alike(tasks) is not None
+            return self.database.run(lambda tx: self._all_at_once(tx, tasks, hints), is_single=is_single)
+        except (IntegrityError, InAWindow):  # a key is taken, or rows of an unknown commit stand already
+            return self.database.run(lambda tx: self._one_by_one(tx, tasks, hints))
+
+    def _record_within(self, tx: Connection, tasks: Sequence[NewTask], hints: HintRows | None) -> list[Enqueued]:
+        try:
+            begin_in_sqlite(tx)
+            self._announce(tasks, within=tx)
+            try:
+                with tx.begin_nested():
+                    return self._all_at_once(tx, tasks, hints)
+            except (IntegrityError, InAWindow):
+                with tx.begin_nested():
+                    return self._one_by_one(tx, tasks, hints)
+        except IntegrityError as error:
+            raise without_values(error) from None
+        except DBAPIError as error:
+            raise self.database.translate(error) from error
+
+    def _all_at_once(self, tx: Connection, tasks: Sequence[NewTask], hints: HintRows | None) -> list[Enqueued]:
+        return [_enqueued(task) for task in self._insert(tx, tasks, hints)]
+
+    def _insert(self, tx: Connection, tasks: Sequence[NewTask], hints: HintRows | None) -> Sequence[NewTask]:
+        """Answers them as they were inserted: those that stand behind another are due never."""
+        alike = _alike(tasks) if self.database.dialect == "postgresql" else None
+        if alike is not None:
+            self._insert_alike(tx, tasks, alike, hints)
+            return tasks
+        tasks = positions.enter(tx, self.database, tasks)
+        self._insert_each(tx, [tasks[place] for place in _by_key(tasks)], is_published=hints is not None)
+        self._keep_keys(tx, tasks)
+        if hints is not None:
+            insert_hints(tx, self.database, hints([task for task in tasks if task.delay_s < positions.NEVER_S]))
+        return tasks
+
+    def _insert_alike(self, tx: Connection, tasks: Sequence[NewTask], alike: NewTask, hints: HintRows | None) -> None:
+        """Calls of one handler, on PostgreSQL: ids and payloads travel as two arrays, and the rest once."""
+        has_policy = alike.on_crash is not OnCrash.AGAIN
+        name = (
+            f"insert{', with hints' * (hints is not None)}{', expiring' * (alike.expires_s is not None)}"
+            f"{', with a policy' * has_policy}"
+        )
+        make = partial(
+            self._alike_statement,
+            has_hints=hints is not None,
+            expires=alike.expires_s is not None,
+            has_policy=has_policy,
+        )
+        self.database.kept(name, make).write(
+            tx,
+            {
+                **({} if hints is None else given_hints(hints(tasks))),
+                **({} if alike.expires_s is None else {"b_expires_s": alike.expires_s}),
+                **({"b_on_crash": alike.on_crash.value} if has_policy else {}),
+                "b_ids": [task.id for task in tasks],
+                "b_payloads": [task.payload for task in tasks],
+                "b_name": alike.name,
+                "b_queue": alike.queue,
+                "b_state": _first_state(alike),
+                "b_failures_max": alike.failures_max,
+                "b_crashes_max": alike.crashes_max,
+                "b_delay_s": alike.delay_s,
+            },
+        )
+
+    def _alike_statement(self, *, has_hints: bool, expires: bool, has_policy: bool) -> Insert:
+        c, now = self.database.tables.task.c, self.database.now
+        given = func.unnest(
+            bindparam("b_ids", type_=ArrayText("UUID")), bindparam("b_payloads", type_=ArrayText("TEXT"))
+        )
+        each = given.table_valued("id", "payload").render_derived()
+        once = (c.name, c.queue, c.state, c.failures_max, c.crashes_max, *[c.on_crash] * has_policy)
+        values: dict[Column[Any], Any] = {
+            c.id: each.c.id,
+            c.payload: each.c.payload,
+            **{column: bindparam(f"b_{column.name}", type_=column.type) for column in once},
+            c.due_at: now(bindparam("b_delay_s", type_=Float())),
+            c.created_at: now(),
+            c.queued_at: now(),
+        }
+        if has_hints:
+            values[c.published_at] = now()
+        if expires:
+            values[c.expires_at] = now(bindparam("b_expires_s", type_=Float()))
+        statement = insert(self.database.tables.task).from_select(list(values), select(*values.values()))
+        return with_hints(self.database, statement) if has_hints else statement
+
+    def _insert_each(self, tx: Connection, tasks: Sequence[NewTask], *, is_published: bool) -> None:
+        rows: list[dict[str, Any]] = [
+            {
+                "b_id": task.id,
+                "b_name": task.name,
+                "b_queue": task.queue,
+                "b_state": _first_state(task),
+                "b_delay_s": task.delay_s,
+                "b_failures_max": task.failures_max,
+                "b_crashes_max": task.crashes_max,
+                "b_live_key": keys.live_key(task.name, task.key),
+                "b_task_key": task.key,
+                "b_payload": task.payload,
+            }
+            for task in tasks
+        ]
+        expires = any(task.expires_s is not None for task in tasks)
+        if expires:
+            for row, task in zip(rows, tasks, strict=True):
+                row["b_expires_s"] = task.expires_s
+        has_policy = any(task.on_crash is not OnCrash.AGAIN for task in tasks)
+        if has_policy:
+            for row, task in zip(rows, tasks, strict=True):
+                row["b_on_crash"] = None if task.on_crash is OnCrash.AGAIN else task.on_crash.value
+        is_ordered = any(task.order_key is not None for task in tasks)
+        if is_ordered:
+            for row, task in zip(rows, tasks, strict=True):
+                row["b_order_key"] = task.order_key
+                row["b_after_death"] = None if task.after_death is AfterDeath.BLOCK else task.after_death.value
+        is_of_a_job = any(task.job_id is not None for task in tasks)
+        if is_of_a_job:
+            for row, task in zip(rows, tasks, strict=True):
+                row["b_job_id"] = task.job_id
+        is_limited = any(task.limit is not None for task in tasks)
+        if is_limited:
+            for row, task in zip(rows, tasks, strict=True):
+                row |= {f"b_{name}": value for name, value in limit_columns(task.limit).items()}
+        # MySQL's driver sends many rows at once only where every value is plain: one question for the clock, then
+        is_plain = self.database.dialect == "mysql" and len(rows) > 1
+        if is_plain:
+            instant: datetime = tx.execute(select(self.database.now())).scalar_one()
+            for row in rows:
+                row |= {"b_now": instant, "b_due_at": instant + timedelta(seconds=row.pop("b_delay_s"))}
+                if expires:
+                    expires_s = row.pop("b_expires_s")
+                    row["b_expires_at"] = None if expires_s is None else instant + timedelta(seconds=expires_s)
+        name = (
+            f"insert each{', published' * is_published}{', plain' * is_plain}{', expiring' * expires}"
+            f"{', with a policy' * has_policy}{', ordered' * is_ordered}{', of a job' * is_of_a_job}"
+            f"{', limited' * is_limited}"
+        )
+        make = partial(
+            self._each_statement,
+            is_published=is_published,
+            is_plain=is_plain,
+            expires=expires,
+            more=("on_crash",) * has_policy
+            + ("order_key", "after_death") * is_ordered
+            + ("job_id",) * is_of_a_job
+            + tuple(limit_columns(None)) * is_limited,
+        )
+        self.database.kept(name, make).write_each(tx, rows)
+        for task in tasks:
+            if task.at is not None and task.delay_s < positions.NEVER_S:
+                c = self.database.tables.task.c
+                tx.execute(update(c.id.table).where(c.id == task.id).values(due_at=task.at))
+
+    def _each_statement(self, *, is_published: bool, is_plain: bool, expires: bool, more: tuple[str, ...]) -> Insert:
+        c, now = self.database.tables.task.c, self.database.now
+        given = (c.id, c.name, c.queue, c.state, c.failures_max, c.crashes_max, c.live_key, c.task_key, c.payload)
+        values: dict[Column[Any], Any] = {
+            one: bindparam(f"b_{one.name}", type_=one.type) for one in (*given, *(c[name] for name in more))
+        }
+        values[c.due_at] = (
+            bindparam("b_due_at", type_=c.due_at.type) if is_plain else now(bindparam("b_delay_s", type_=Float()))
+        )
+        if expires and is_plain:
+            values[c.expires_at] = bindparam("b_expires_at", type_=c.expires_at.type)
+        elif expires:
+            expires_s = bindparam("b_expires_s", type_=Float())
+            values[c.expires_at] = now(expires_s)
+            if self.database.dialect == "sqlite":  # where what is added to NULL is not NULL
+                values[c.expires_at] = case((expires_s.is_(None), null()), else_=now(expires_s))
+        for one in (c.created_at, c.queued_at, *[c.published_at] * is_published):
+            values[one] = bindparam("b_now", type_=one.type) if is_plain else now()
+        return insert(self.database.tables.task).values(values)
+
+    def _one_by_one(self, tx: Connection, tasks: Sequence[NewTask], hints: HintRows | None) -> list[Enqueued]:
+        answers: dict[int, Enqueued] = {}
+        hinted: dict[int, NewTask] = {}
+        for place in _by_key(tasks):
+            found = self._insert_or_find(tx, tasks[place], is_published=hints is not None)
+            if isinstance(found, Enqueued):
+                answers[place] = found
+                continue
+            answers[place] = _enqueued(found)
+            if found.delay_s < positions.NEVER_S:
+                hinted[place] = found
+        if hints is not None and hinted:
+            insert_hints(tx, self.database, hints([hinted[place] for place in sorted(hinted)]))
+        return [answers[place] for place in range(len(tasks))]
+
+    def _insert_or_find(self, tx: Connection, task: NewTask, *, is_published: bool) -> Enqueued | NewTask:
+        """The task as it was inserted, or what stands in its place."""
+        for _ in range(_TRIES):
+            try:
+                with tx.begin_nested():
+                    [entered] = positions.enter(tx, self.database, [task])
+                    self._insert_each(tx, [entered], is_published=is_published)
+                    self._keep_keys(tx, [entered])
+                return entered
+            except (IntegrityError, InAWindow):
+                standing = self._standing(tx, task)
+                if standing is not None:
+                    return standing
+                if task.key is None:
+                    raise
+                # the key's holder was settled between our insert and our look: it is free now
+        raise KeyConflict(f"key {task.key!r} of {task.name} changes hands too fast to be taken; try again")
+
+    def _keep_keys(self, tx: Connection, tasks: Sequence[NewTask]) -> None:
+        """Behind the insert: are their keys free of windows? Then those that they want for themselves begin."""
+        if all(task.key is None for task in tasks):
+            return
+        if keys.is_open(tx, self.database, tasks):
+            raise InAWindow
+        keys.begin(tx, self.database, tasks)
+
+    def _standing(self, tx: Connection, task: NewTask) -> Enqueued | None:
+        """The row in whose place this task would be: itself, from a commit that we could not see, or its key's."""
+        t = self.database.tables.task
+        columns = select(
+            t.c.id, t.c.state, t.c.name, t.c.task_key, t.c.payload, t.c.due_at, self.database.now().label("now")
+        )
+        itself = tx.execute(columns.where(t.c.id == task.id)).first()
+        if itself is not None:
+            is_behind = positions.is_behind(itself.due_at, itself.now)
+            return Enqueued(task.id, State(itself.state), True, is_behind=is_behind)
+        if task.key is None:
+            return None
+        key = keys.live_key(task.name, task.key) or ""
+        holder = tx.execute(columns.where(t.c.live_key == key)).first()
+        if holder is None and (settled := keys.holder(tx, self.database, key)) is not None:
+            holder = tx.execute(columns.where(t.c.id == settled)).first()
+        if holder is None:
+            return None
+        if (holder.name, holder.task_key, holder.payload) != (task.name, task.key, task.payload):
+            raise KeyConflict(
+                f"key {task.key!r} of {task.name} is held by task {holder.id} ({holder.state}) with other arguments. "
+                f"Use another key, or wait until that task is settled; look at it with: workq task show {holder.id}"
+            )
+        return Enqueued(holder.id, State(holder.state), False)
+
+
+def limit_columns(limit: Limit | None) -> dict[str, Any]:
+    """A limit in the columns of a row."""
+    given = limit if limit is not None else Limit(key="")
+    return {"limit_key": given.key or None, "limit_most": given.concurrency, "limit_rate": given.rate}
+
+
+def limit_of(row: Any) -> Limit | None:
+    """What `limit_columns` has written."""
+    return None if row.limit_key is None else Limit(row.limit_key, row.limit_most, row.limit_rate)
+
+
+def _alike(tasks: Sequence[NewTask]) -> NewTask | None:
+    """The first, if the others differ from it in their ids and payloads alone, and none has a key."""
+    first = tasks[0]
+    for task in tasks:
+        if (
+            task.key is not None
+            or task.order_key is not None
+            or task.limit is not None
+            or task.job_id is not None
+            or task.at is not None
+            or task.name != first.name
+            or task.queue != first.queue
+            or task.delay_s != first.delay_s
+            or task.expires_s != first.expires_s
+            or task.failures_max != first.failures_max
+            or task.crashes_max != first.crashes_max
+            or task.on_crash is not first.on_crash
+        ):
+            return None
+    return first
+
+
+def _by_key(tasks: Sequence[NewTask]) -> list[int]:
+    """The places of tasks, in the order in which every producer takes keys. Of two with one key, the first is first."""
+    return sorted(range(len(tasks)), key=lambda place: keys.live_key(tasks[place].name, tasks[place].key) or "")
+
+
+def _enqueued(task: NewTask) -> Enqueued:
+    return Enqueued(task.id, _first_state(task), True, is_behind=task.delay_s >= positions.NEVER_S)
+
+
+def _first_state(task: NewTask) -> State:
+    return State.WAITING if task.delay_s > 0.0 else State.READY
+
+
+def begin_in_sqlite(tx: Connection) -> None:
+    """Python's driver does not begin a transaction for a savepoint: releasing it would commit, against the caller."""
+    if tx.dialect.name == "sqlite" and not getattr(tx.connection.dbapi_connection, "in_transaction", True):
+        tx.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _commits_each_statement(connection: Connection) -> bool:
+    options = connection.get_execution_options()
+    level = options.get("isolation_level") or getattr(connection.dialect, "_on_connect_isolation_level", None)
+    return str(level).upper() == "AUTOCOMMIT"
+
+
+def core_connection(given: Any, database: Database) -> Connection:
+    """The caller's SQLAlchemy connection, also out of a session, if it leads to this ledger."""
+    connection = given
+    if not isinstance(given, Connection):
+        of_session = getattr(given, "connection", None)
+        if callable(of_session) and not inspect.iscoroutinefunction(of_session):
+            connection = of_session()
+    if not isinstance(connection, Connection):
+        raise ConfigError(
+            f"connection: need an SQLAlchemy Connection or Session, got {_class_of(given)}; "
+            "for an AsyncSession use `await session.run_sync(lambda s: task.options(connection=s).enqueue(...))`"
+        )
+    if connection.closed:
+        raise ConfigError("connection: it is closed; pass one with an open transaction")
+    if _commits_each_statement(connection):
+        raise ConfigError(
+            "connection: it is in AUTOCOMMIT, so that nothing would stand or fall together; open a transaction, or "
+            "leave connection= out"
+        )
+    if _places(database.url).isdisjoint(_places(connection.engine.url)):
+        raise ConfigError(
+            f"connection: it leads to {_shown(connection.engine.url)}, but the ledger is {database.where}; "
+            "a task can only share a transaction with its own ledger. Use the same host, port and database in both URLs"
+        )
+    return connection
+
+
+def _class_of(given: object) -> str:
+    """With its module: there is more than one class of the name Connection."""
+    kind = type(given)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _places(url: URL) -> set[tuple[str, ...]]:
+    """Which databases a URL leads to, however it is spelled: one of each host that it names.
+
+    Two names of one remote host count as two places.
+    """
+    backend = url.get_backend_name().replace("mariadb", "mysql")
+    if backend == "sqlite":
+        return {(backend, str(Path((url.database or "").removeprefix("file:")).resolve()))}
+    hosts = [url.host] if url.host else _each(url.query.get("host")) or ["localhost"]
+    ports = [str(url.port)] if url.port else _each(url.query.get("port")) or [""]
+    places: set[tuple[str, ...]] = set()
+    for host, port in zip(hosts, ports * len(hosts) if len(ports) == 1 else ports, strict=False):
+        is_folder = host.startswith("/")
+        if not is_folder and host.count(":") == 1:  # SQLAlchemy's other form of several hosts
+            host, _, port = host.partition(":")
+        if is_folder or host in ("127.0.0.1", "::1", ""):  # a socket's folder is this host, too
+            host = "localhost"
+        port = port or str(_DEFAULT_PORTS.get(backend, 0))
+        places.add((backend, host.lower(), port, url.database or url.username or ""))
+    return places
+
+
+def _each(values: str | tuple[str, ...] | None) -> list[str]:
+    return [one for value in ([values] if isinstance(values, str) else values or ()) for one in value.split(",")]
+
+
+def _shown(url: URL) -> str:
+    return url.set(query={}).render_as_string(hide_password=True)

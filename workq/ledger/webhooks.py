@@ -1,0 +1,176 @@
+"""Sending: a webhook, its deliveries and their tasks are recorded in one transaction, ours or the caller's.
+
+Who gets it is decided there: all endpoints of a topic that want its type, or the one that is named. A delivery is
+unique by its webhook and its endpoint, so whoever sends the same once more gets the one that stands. Repeatable after a
+commit that was lost: the ids of the deliveries are made before it.
+
+Where an endpoint keeps an order, its deliveries stand in line as tasks of one order key do (see positions.py): in the
+order of the commits.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from sqlalchemy import Connection, Insert, Select, Update, bindparam, insert, literal_column, select, update
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from workq.errors import KeyConflict, NotFound
+from workq.ledger import HintRows, Unpublished
+from workq.ledger.endpoints import Keeping, options_in, types_in
+from workq.ledger.engine.database import without_values
+from workq.ledger.engine.id_lists import as_text
+from workq.ledger.positions import NEVER_S
+from workq.ledger.tasks import Recording, begin_in_sqlite, core_connection
+from workq.values.codec import new_task_id
+from workq.values.task import NewTask
+from workq.webhooks.values import Cause, DeliveryState, NewWebhook, SentTo, task_of, wants
+
+
+class Sending(Recording, Keeping):
+    """The part of the ledger that records webhooks."""
+
+    def send(
+        self, webhook: NewWebhook, *, connection: Any = None, hints: HintRows | None = None
+    ) -> tuple[list[SentTo], list[Unpublished]]:
+        """Record a webhook for everybody who wants it, in one transaction, ours or the caller's.
+
+        Answers its deliveries, also those that stand since it was sent before, and the hints that are to be sent.
+
+        Raises:
+            NotFound: there is no such endpoint. KeyConflict: another webhook has that id.
+        """
+        mine: dict[str, str] = {}
+        """The ids of deliveries that we make, by endpoint."""
+
+        def write(tx: Connection) -> tuple[list[SentTo], list[NewTask]]:
+            return self._send(tx, webhook, mine, hints)
+
+        if connection is None:
+            try:
+                sent, tasks = self.database.run(write)
+            except IntegrityError:  # another has just sent the same: it is there now
+                sent, tasks = self.database.run(write)
+        else:
+            tx = core_connection(connection, self.database)
+            try:
+                begin_in_sqlite(tx)
+                try:
+                    with tx.begin_nested():
+                        sent, tasks = write(tx)
+                except IntegrityError:
+                    with tx.begin_nested():
+                        sent, tasks = write(tx)
+            except IntegrityError as error:
+                raise without_values(error) from None
+            except DBAPIError as error:
+                raise self.database.translate(error) from error
+        return sent, [] if hints is not None else [Unpublished(task.id, task.queue, 0, task.delay_s) for task in tasks]
+
+    def _send(
+        self, tx: Connection, webhook: NewWebhook, mine: dict[str, str], hints: HintRows | None
+    ) -> tuple[list[SentTo], list[NewTask]]:
+        """The deliveries, and the tasks whose turn it is."""
+        order_key, standing, has_body = self._write_webhook(tx, webhook)
+        sent: list[SentTo] = []
+        tasks: list[NewTask] = []
+        rows: list[dict[str, Any]] = []
+        for endpoint_id, given_options in self._receivers(tx, webhook):
+            known = standing.get(endpoint_id)
+            if known is not None:
+                sent.append(SentTo(known, endpoint_id, mine.get(endpoint_id) == known))
+                continue
+            delivery_id = mine.setdefault(endpoint_id, new_task_id())
+            options = options_in(given_options)
+            tasks.append(
+                task_of(delivery_id, delivery_id, endpoint_id, options, order_key=order_key, delay_s=webhook.delay_s)
+            )
+            rows.append({"b_id": delivery_id, "b_webhook": webhook.id, "b_endpoint": endpoint_id})
+            sent.append(SentTo(delivery_id, endpoint_id, True))
+        if rows:
+            if not has_body:  # for those who have come since it was pruned
+                again = self.database.kept("webhook again", self._again_statement)
+                again.write(tx, {"b_id": webhook.id, "b_body": webhook.body})
+            self.database.kept("deliver", self._delivery_statement).write_each(tx, rows)
+            tasks = [task for task in self._insert(tx, tasks, hints) if task.delay_s < NEVER_S]
+        return sent, tasks
+
+    def _write_webhook(self, tx: Connection, webhook: NewWebhook) -> tuple[str | None, dict[str, str], bool]:
+        """Answers its order key, that of the one which was sent first; its deliveries that stand, by endpoint; and
+        whether its body is still kept."""
+        given = {"b_id": webhook.id}
+        there = self.database.kept("webhook", self._webhook_query).rows(tx, given)
+        if not there:
+            new = {
+                "b_type": webhook.type,
+                "b_topic": webhook.topic,
+                "b_body": webhook.body,
+                "b_data_hash": webhook.data_hash,
+                "b_order_key": webhook.order_key,
+            }
+            self.database.kept("send", self._webhook_statement).write(tx, given | new)
+            return webhook.order_key, {}, True
+        [(kind, data_hash, order_key, has_body)] = there
+        if (kind, data_hash) != (webhook.type, webhook.data_hash):
+            raise KeyConflict(
+                f"event_id {webhook.id!r} was sent before, as {kind} with other data; another event needs another id"
+            )
+        standing = self.database.kept("deliveries of a webhook", self._standing_query).rows(tx, given)
+        return order_key, dict(standing), bool(has_body)
+
+    def _receivers(self, tx: Connection, webhook: NewWebhook) -> list[tuple[str, Any]]:
+        """Who gets it: ids, and options as they stand in their rows."""
+        if webhook.endpoint_id is not None:
+            one = self.database.kept("endpoint to send to", partial(self._endpoints_query, "id"))
+            found = one.rows(tx, {"b_key": webhook.endpoint_id})
+            if not found:
+                raise NotFound(f"no endpoint {webhook.endpoint_id!r}; see: workq webhook endpoint ls")
+        else:
+            topic = self.database.kept("endpoints to send to", partial(self._endpoints_query, "topic"))
+            found = [row for row in topic.rows(tx, {"b_key": webhook.topic}) if wants(types_in(row[1]), webhook.type)]
+        return [(endpoint_id, options) for endpoint_id, _, options in found]
+
+    # -- statements
+
+    def _webhook_query(self) -> Select[Any]:
+        c = self.database.tables.webhook.c
+        return select(c.type, c.data_hash, c.order_key, c.body.is_not(None)).where(
+            c.id == bindparam("b_id", type_=c.id.type)
+        )
+
+    def _webhook_statement(self) -> Insert:
+        w = self.database.tables.webhook
+        given = ("id", "type", "topic", "body", "data_hash", "order_key")
+        values = {name: bindparam(f"b_{name}", type_=w.c[name].type) for name in given}
+        return insert(w).values(**values, created_at=self.database.now())
+
+    def _again_statement(self) -> Update:
+        w = self.database.tables.webhook
+        pruned = w.c.id == bindparam("b_id", type_=w.c.id.type), w.c.body.is_(None)
+        values = {"body": bindparam("b_body", type_=w.c.body.type), "created_at": self.database.now()}
+        return update(w).where(*pruned).values(values)
+
+    def _standing_query(self) -> Select[Any]:
+        c = self.database.tables.delivery.c
+        of = c.webhook_id == bindparam("b_id", type_=c.webhook_id.type)
+        return select(c.endpoint_id, as_text(c.id, self.database.dialect)).where(of)
+
+    def _endpoints_query(self, column: str) -> Select[Any]:
+        c = self.database.tables.endpoint.c
+        these = c[column] == bindparam("b_key", type_=c[column].type)
+        return select(c.id, c.types, c.options).where(these).order_by(c.id)
+
+    def _delivery_statement(self) -> Insert:
+        d = self.database.tables.delivery
+        delivery_id = bindparam("b_id", type_=d.c.id.type)
+        return insert(d).values(
+            id=delivery_id,
+            task_id=delivery_id,
+            webhook_id=bindparam("b_webhook", type_=d.c.webhook_id.type),
+            endpoint_id=bindparam("b_endpoint", type_=d.c.endpoint_id.type),
+            state=literal_column(f"'{DeliveryState.PENDING.value}'"),
+            cause=literal_column(f"'{Cause.SCHEDULED.value}'"),
+            attempts=literal_column("0"),
+            created_at=self.database.now(),
+        )
