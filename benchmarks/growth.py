@@ -221,17 +221,17 @@ def _claim_all(url: str, pages: Sequence[Sequence[str]]) -> tuple[list[float], f
 def _claim_and_settle(ledger: Ledger, me: str, page: Sequence[str]) -> float:
     """The seconds that the claim took."""
     began = time.monotonic()
-    claims = ledger.claim(page, by=me)
+    claims = ledger.claims.claim(page, by=me)
     spent = time.monotonic() - began
     if len(claims) != len(page):
         raise RuntimeError(f"only {len(claims)} of {len(page)} tasks were granted")
-    ledger.settle([Settlement(claim, Done()) for claim in claims])
+    ledger.outcomes.settle([Settlement(claim, Done()) for claim in claims])
     return spent
 
 
 def _join(ledger: Ledger) -> str:
     me = Incarnation.of_this_process()
-    ledger.join(me, queues=["q0"], threads=1)
+    ledger.workers.join(me, queues=["q0"], threads=1)
     return me.id
 
 

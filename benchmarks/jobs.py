@@ -66,7 +66,7 @@ class Leg:
         host = Host(self.folder, 1, app=APP, processes=processes, threads=threads)
         host.start()
         try:
-            legs.until(lambda: len(self.app.stores.ledger.workers()) >= processes, "the worker is up")
+            legs.until(lambda: len(self.app.stores.ledger.questions.workers()) >= processes, "the worker is up")
             yield host
         finally:
             host.terminate()
@@ -80,7 +80,7 @@ class Leg:
 
     def row(self, job: Begun) -> JobRow:
         """The job as it stands."""
-        found = self.app.stores.ledger.job(job.id)
+        found = self.app.stores.ledger.job_questions.job(job.id)
         if found is None:
             raise RuntimeError(f"job {job.id} is gone")
         return found

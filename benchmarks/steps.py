@@ -112,7 +112,7 @@ def enqueues(postgres: PostgreSQL, urls: dict[str, str], *, calls: int, rounds: 
         ways: dict[str, Callable[[], object]] = {
             "a bare commit: two columns, psycopg": lambda: bare.execute(_BARE, (payload,)),
             "the row that workq keeps, psycopg": lambda: row.execute(_ROW, (new_task_id(), payload)),
-            "the ledger's record()": lambda: full.stores.ledger.record(
+            "the ledger's record()": lambda: full.stores.ledger.tasks.record(
                 [NewTask(new_task_id(), "bench", QUEUE, payload)]
             ),
             "enqueue(), PostgreSQL alone": lambda: on_alone.enqueue(1, PAD),
@@ -152,7 +152,7 @@ def way(postgres: PostgreSQL, urls: dict[str, str], *, tasks: int) -> list[Step]
     with _workqueue(postgres, **urls) as wq:
         ledger, broker, inflight = wq.stores.ledger, wq.stores.broker, wq.stores.inflight
         me = Incarnation.of_this_process()
-        ledger.join(me, queues=[QUEUE], threads=1)
+        ledger.workers.join(me, queues=[QUEUE], threads=1)
         inflight.join(me.id, lease_s=LEASE_S)
         consumer = broker.consumer([QUEUE], name=me.id, prefetch=10)
         began = time.perf_counter()
@@ -160,7 +160,7 @@ def way(postgres: PostgreSQL, urls: dict[str, str], *, tasks: int) -> list[Step]
             time.sleep(max(0.0, began + number / RATE - time.perf_counter()))
             task = NewTask(new_task_id(), "bench", QUEUE, json.dumps({"a": [number, PAD], "k": {}}))
             laps = Laps(spent if number >= WARM else defaultdict(list))
-            ledger.record([task])
+            ledger.tasks.record([task])
             laps.end("record: a commit")
             broker.publish([Hint(QUEUE, (task.id,))], deadline_s=LONG_S)
             laps.end("publish, until confirmed")
@@ -170,9 +170,9 @@ def way(postgres: PostgreSQL, urls: dict[str, str], *, tasks: int) -> list[Step]
             laps.end("hold")
             consumer.ack(fetched)
             laps.end("ack")
-            claims = ledger.claim([task.id], by=me.id)
+            claims = ledger.claims.claim([task.id], by=me.id)
             laps.end("claim: a commit")
-            ledger.settle([Settlement(claim, Done()) for claim in claims])
+            ledger.outcomes.settle([Settlement(claim, Done()) for claim in claims])
             inflight.release([(task.id, QUEUE)], by=me.id)
         consumer.close()
     whole = [sum(each) for each in zip(*spent.values(), strict=True)]

@@ -109,7 +109,7 @@ class Leg:
         host = Host(self.folder, 1, app=posts.APP, processes=processes, threads=posts.AT_ONCE)
         host.start()
         try:
-            legs.until(lambda: len(self.app.stores.ledger.workers()) >= processes, "the worker is up")
+            legs.until(lambda: len(self.app.stores.ledger.questions.workers()) >= processes, "the worker is up")
             yield
         finally:
             host.terminate()

@@ -370,7 +370,7 @@ class WorkQueue:
 
     def get(self, task_id: str) -> Task | None:
         """One task as the ledger knows it, or None."""
-        return self.existing.ledger.get(str(task_id))
+        return self.existing.ledger.questions.get(str(task_id))
 
     # -- decisions of a person
 

@@ -166,8 +166,8 @@ class Cli:
         """Let these run, in this process by the ledger's account; answers their ids."""
         me = Incarnation.of_this_process()
         with self.queue() as wq:
-            wq.stores.ledger.join(me, queues=["sums"], threads=1)
-            assert len(wq.stores.ledger.claim(task_ids, by=me.id)) == len(task_ids)
+            wq.stores.ledger.workers.join(me, queues=["sums"], threads=1)
+            assert len(wq.stores.ledger.claims.claim(task_ids, by=me.id)) == len(task_ids)
         return task_ids
 
     def settle(self, task_ids: list[str], outcome: Outcome) -> list[str]:
@@ -175,11 +175,11 @@ class Cli:
         me = Incarnation.of_this_process()
         with self.queue() as wq:
             ledger = wq.stores.ledger
-            ledger.join(me, queues=["sums"], threads=1)
-            claims = ledger.claim(task_ids, by=me.id)
+            ledger.workers.join(me, queues=["sums"], threads=1)
+            claims = ledger.claims.claim(task_ids, by=me.id)
             assert len(claims) == len(task_ids)
-            ledger.settle([Settlement(claim, outcome) for claim in claims])
-            ledger.leave(me.id)
+            ledger.outcomes.settle([Settlement(claim, outcome) for claim in claims])
+            ledger.workers.leave(me.id)
         return task_ids
 
     def kill(self, count: int = 1, error: str = "ValueError: no") -> list[str]:

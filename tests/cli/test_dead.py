@@ -139,7 +139,9 @@ class TestRetry:
         assert states(cli) == {"dead": 5}
         with cli.queue() as wq:
             history = [
-                event.kind for one in wq.stores.ledger.tasks(limit=9) for event in wq.stores.ledger.history(one.id)
+                event.kind
+                for one in wq.stores.ledger.questions.tasks(limit=9)
+                for event in wq.stores.ledger.questions.history(one.id)
             ]
         assert history.count("revived") == 2
 
@@ -185,7 +187,7 @@ class TestRetry:
         assert rest["tasks"] == 100 - came["ready"]
         assert states(cli) == {"ready": 100}
         with cli.queue() as wq:
-            kinds = [[event.kind for event in wq.stores.ledger.history(one)].count("revived") for one in ids]
+            kinds = [[event.kind for event in wq.stores.ledger.questions.history(one)].count("revived") for one in ids]
             assert kinds == [1] * 100
         with closing(sqlite3.connect(cli.folder / "shop.db")) as ledger:
             rows = ledger.execute("SELECT detail FROM workq_event WHERE kind = 'manual' ORDER BY id").fetchall()

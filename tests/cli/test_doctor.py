@@ -59,7 +59,7 @@ class TestOneFile:
         link.symlink_to(one)
         by_link = findings(examine(Settings(ledger=f"sqlite:///{link}")))
         with WorkQueue(ledger=f"sqlite:///{link}") as wq:
-            seen = wq.stores.ledger.counts().states[State.READY]
+            seen = wq.stores.ledger.questions.counts().states[State.READY]
         other.hardlink_to(one)
 
         twice = [findings(examine(Settings(ledger=f"sqlite:///{name}"))) for name in (one, other)]

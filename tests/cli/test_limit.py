@@ -10,10 +10,10 @@ def crowd(cli: Cli) -> None:
     """Five share two places, and two more have one of their own."""
     with cli.queue() as wq:
         add, ledger, me = wq.handler("shop.add"), wq.stores.ledger, Incarnation("host.me", "host", 4711)
-        ledger.join(me, queues=["sums"], threads=4)
+        ledger.workers.join(me, queues=["sums"], threads=4)
         ids = [add.options(limit="mail", concurrency=2).enqueue(1).id for _ in range(5)]
         ids += [add.options(limit="api", rate="1/h").enqueue(1).id for _ in range(2)]
-        ledger.claim(ids, by=me.id)
+        ledger.claims.claim(ids, by=me.id)
 
 
 def test_limits_are_listed_with_who_runs_and_who_waits(cli: Cli) -> None:

@@ -37,20 +37,20 @@ class Scene:
     def join(self) -> str:
         self.count += 1
         worker = Incarnation(f"host.{self.count}", "host", self.count)
-        self.ledger.join(worker, queues=["sums"], threads=4)
+        self.ledger.workers.join(worker, queues=["sums"], threads=4)
         return worker.id
 
     def record(self) -> str:
         task = NewTask(new_task_id(), "shop.add", "sums", '{"a":[1],"k":{}}')
-        self.ledger.record([task])
+        self.ledger.tasks.record([task])
         return task.id
 
     def claim(self, task_id: str, by: str | None = None) -> Claim:
-        (claim,) = self.ledger.claim([task_id], by=by or self.join())
+        (claim,) = self.ledger.claims.claim([task_id], by=by or self.join())
         return claim
 
     def settle(self, claim: Claim, outcome: Outcome | None = None) -> None:
-        self.ledger.settle([Settlement(claim, outcome or Done("1"))])
+        self.ledger.outcomes.settle([Settlement(claim, outcome or Done("1"))])
 
     def die(self, kind: ProofOfEnd, *, started: bool = True, again: bool = True, **facts: Any) -> Claim:
         """A worker dies with one claim; then the task runs again, to its end."""
@@ -59,7 +59,7 @@ class Scene:
         evidence = Evidence(
             "it died", {claim.task_id: 1} if started else {}, None, kind, DeathFacts(**facts) if facts else DeathFacts()
         )
-        assert self.ledger.reap(worker, evidence) is not None
+        assert self.ledger.workers.reap(worker, evidence) is not None
         if again:
             self.settle(self.claim(claim.task_id))
         return claim
@@ -108,7 +108,7 @@ def test_what_had_not_started_or_did_not_start_again_is_no_duplicate(scene: Scen
     scene.die(ProofOfEnd.KILLED, started=False)
     scene.die(ProofOfEnd.KILLED, again=False)
     claim = scene.die(ProofOfEnd.KILLED, again=False)
-    scene.ledger.cancel(claim.task_id, who="ada", why="enough")
+    scene.ledger.decisions.cancel(claim.task_id, who="ada", why="enough")
 
     found = scene.measure()
 
@@ -121,7 +121,7 @@ def test_what_ran_at_a_shutdown_counts_though_nobody_is_charged(scene: Scene) ->
     worker = scene.join()
     claim = scene.claim(scene.record(), by=worker)
     evidence = Evidence("the end", {}, None, ProofOfEnd.SHUTDOWN, DeathFacts(ran_s={claim.task_id: 1.0}))
-    scene.ledger.reap(worker, evidence)
+    scene.ledger.workers.reap(worker, evidence)
     scene.settle(scene.claim(claim.task_id))
 
     assert scene.measure().duplicates == {RestartCause.SHUTDOWN: 1}
@@ -144,7 +144,7 @@ def test_a_task_that_dies_twice_counts_twice_and_one_that_runs_again_counts(scen
     claim = scene.die(ProofOfEnd.KILLED, again=False)
     worker = scene.join()
     scene.claim(claim.task_id, by=worker)
-    scene.ledger.reap(worker, Evidence("again", None, None, ProofOfEnd.LEASE))
+    scene.ledger.workers.reap(worker, Evidence("again", None, None, ProofOfEnd.LEASE))
     assert scene.measure().duplicates == {RestartCause.KILLED: 1}, "the second was not started again yet"
 
     scene.claim(claim.task_id)
@@ -156,10 +156,10 @@ def test_a_revived_task_that_had_run_before_is_a_replay_and_one_that_had_not_is_
     ran, never, waits = scene.record(), scene.record(), scene.record()
     for task_id in (ran, waits):
         scene.settle(scene.claim(task_id), Dead("failures_max reached", "no"))
-    scene.ledger.cancel(never, who="ada", why="not yet")
+    scene.ledger.decisions.cancel(never, who="ada", why="not yet")
     scene.forward(1.0)
     for task_id in (ran, never, waits):
-        scene.ledger.revive(task_id, who="ada", why="try it")
+        scene.ledger.decisions.revive(task_id, who="ada", why="try it")
     scene.forward(1.0)
     scene.settle(scene.claim(ran))
     scene.settle(scene.claim(never))
@@ -184,7 +184,7 @@ def test_an_event_of_an_earlier_version_counts_as_started_for_an_unknown_cause(s
 def test_a_late_result_is_counted_and_the_window_ends(scene: Scene) -> None:
     worker = scene.join()
     zombie = scene.claim(scene.record(), by=worker)
-    scene.ledger.reap(worker, Evidence("paused", None, None, ProofOfEnd.LEASE))
+    scene.ledger.workers.reap(worker, Evidence("paused", None, None, ProofOfEnd.LEASE))
     scene.settle(scene.claim(zombie.task_id))
     scene.settle(zombie)
 
@@ -199,14 +199,14 @@ def test_a_late_result_is_counted_and_the_window_ends(scene: Scene) -> None:
 
 def test_hints_that_a_marker_proved_lost_are_counted_and_how_soon_their_tasks_started(scene: Scene) -> None:
     ids = [scene.record() for _ in range(3)]
-    hints = scene.ledger.take_unpublished(limit=10, grace_s=0.0, horizon_s=0.0)
-    scene.ledger.mark_published(hints)
+    hints = scene.ledger.hints.take_unpublished(limit=10, grace_s=0.0, horizon_s=0.0)
+    scene.ledger.hints.mark_published(hints)
     scene.forward(5.0)
     marker_id = new_task_id()
-    scene.ledger.marker_sent("sums", 0, marker_id, spacing_s=0.0, depth=0)
-    scene.ledger.marker_returned([marker_id])
-    (marker,) = scene.ledger.markers()
-    assert len(scene.ledger.lost(marker, held=(), slack_s=2.0, limit=10)) == 3
+    scene.ledger.hints.marker_sent("sums", 0, marker_id, spacing_s=0.0, depth=0)
+    scene.ledger.hints.marker_returned([marker_id])
+    (marker,) = scene.ledger.hints.markers()
+    assert len(scene.ledger.hints.lost(marker, held=(), slack_s=2.0, limit=10)) == 3
     scene.forward(30.0)
     scene.claim(ids[0])
 
@@ -221,10 +221,10 @@ def test_hints_that_a_marker_proved_lost_are_counted_and_how_soon_their_tasks_st
 def test_a_recovery_that_took_longer_than_promised_is_a_finding_and_one_within_a_beat_is_none(scene: Scene) -> None:
     within, beyond = scene.join(), scene.join()
     scene.forward(50.0)
-    scene.ledger.reap(within, Evidence("silent", None, None, ProofOfEnd.LEASE))
+    scene.ledger.workers.reap(within, Evidence("silent", None, None, ProofOfEnd.LEASE))
     well = scene.measure()
     scene.forward(150.0)
-    scene.ledger.reap(beyond, Evidence("silent", None, None, ProofOfEnd.LEASE))
+    scene.ledger.workers.reap(beyond, Evidence("silent", None, None, ProofOfEnd.LEASE))
     ill = scene.measure()
 
     assert well.findings == [], "45 s are promised, and it may have died a beat of 10 s after its last one"
@@ -238,7 +238,7 @@ def test_a_fleet_that_dies_together_has_the_time_of_the_brake(scene: Scene) -> N
     fleet = [scene.join() for _ in range(3)]
     scene.forward(56.0)
     for number, worker in enumerate(fleet):
-        scene.ledger.reap(worker, Evidence("silent", None, None, ProofOfEnd.LEASE))
+        scene.ledger.workers.reap(worker, Evidence("silent", None, None, ProofOfEnd.LEASE))
         scene.forward(0.1 + 0.1 * number)
 
     assert scene.measure().findings == [], "50 s are promised to a fleet, and a beat before"
@@ -247,7 +247,7 @@ def test_a_fleet_that_dies_together_has_the_time_of_the_brake(scene: Scene) -> N
 def test_a_death_that_a_supervisor_saw_is_shown_and_not_judged(scene: Scene) -> None:
     worker = scene.join()
     scene.forward(600.0)  # a handler held the interpreter lock
-    scene.ledger.reap(worker, Evidence("killed", {}, None, ProofOfEnd.KILLED))
+    scene.ledger.workers.reap(worker, Evidence("killed", {}, None, ProofOfEnd.KILLED))
 
     found = scene.measure()
 
@@ -277,11 +277,11 @@ def test_the_command_prints_the_causes_and_exits_3_with_a_finding(cli: Cli) -> N
     ran, document = cli("meters"), cli.look("meters", "--since", "2h")
     with cli.queue() as wq:
         worker = Incarnation("host.late", "host", 1)
-        wq.stores.ledger.join(worker, queues=["sums"], threads=1)
+        wq.stores.ledger.workers.join(worker, queues=["sums"], threads=1)
         w = database_of(wq).tables.worker
-        past = wq.stores.ledger.clock() - timedelta(seconds=300)
+        past = wq.stores.ledger.questions.clock() - timedelta(seconds=300)
         database_of(wq).run(lambda tx: tx.execute(update(w).where(w.c.id == worker.id).values(beat_at=past)))
-        wq.stores.ledger.reap(worker.id, Evidence("silent", None, None, ProofOfEnd.LEASE))
+        wq.stores.ledger.workers.reap(worker.id, Evidence("silent", None, None, ProofOfEnd.LEASE))
     late = cli("meters", "-o", "json")
 
     assert ran.status == 0

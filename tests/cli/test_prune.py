@@ -33,11 +33,11 @@ def settled(cli: Cli, outcome: Outcome, *, days_ago: float, count: int = 1) -> l
     """Tasks that a worker has run so long ago; their ids."""
     with cli.queue() as wq:
         ledger, worker = ledger_of(wq, days_ago=days_ago), incarnation()
-        ledger.join(worker, queues=["default"], threads=1)
-        ids = [one.id for one in ledger.record(new(count))]
-        claims = ledger.claim(ids, by=worker.id)
-        ledger.settle([Settlement(claim, outcome) for claim in claims])
-        ledger.leave(worker.id)
+        ledger.workers.join(worker, queues=["default"], threads=1)
+        ids = [one.id for one in ledger.tasks.record(new(count))]
+        claims = ledger.claims.claim(ids, by=worker.id)
+        ledger.outcomes.settle([Settlement(claim, outcome) for claim in claims])
+        ledger.workers.leave(worker.id)
     return ids
 
 
@@ -45,11 +45,11 @@ def delivered(cli: Cli, *, days_ago: float) -> str:
     """A webhook that has arrived so long ago; its id."""
     with cli.queue() as wq:
         ledger, worker, outbox = ledger_of(wq, days_ago=days_ago), incarnation(), Outbox(wq)
-        if ledger.endpoint("acme") is None:
+        if ledger.endpoints.endpoint("acme") is None:
             outbox.endpoints.add(URL, endpoint_id="acme")
         sent = outbox.send("invoice.paid", {"id": 17})
-        ledger.join(worker, queues=["webhooks"], threads=1)
-        [claim] = ledger.claim([sent.deliveries[0].delivery_id], by=worker.id)
+        ledger.workers.join(worker, queues=["webhooks"], threads=1)
+        [claim] = ledger.claims.claim([sent.deliveries[0].delivery_id], by=worker.id)
         told = Sent(
             delivery_id=sent.deliveries[0].delivery_id,
             endpoint_id="acme",
@@ -61,8 +61,8 @@ def delivered(cli: Cli, *, days_ago: float) -> str:
             error=None,
             duration_ms=5.0,
         )
-        ledger.settle([Settlement(claim, Delivered(told, Done()))])
-        ledger.leave(worker.id)
+        ledger.outcomes.settle([Settlement(claim, Delivered(told, Done()))])
+        ledger.workers.leave(worker.id)
     return sent.id
 
 
@@ -74,7 +74,7 @@ def rows(cli: Cli, *more: str) -> dict[str, int]:
 
 def states(cli: Cli) -> dict[str, int]:
     with cli.queue() as wq:
-        return {state.value: count for state, count in wq.stores.ledger.counts().states.items() if count}
+        return {state.value: count for state, count in wq.stores.ledger.questions.counts().states.items() if count}
 
 
 def test_what_is_beyond_the_settings_is_counted_removed_and_then_there_is_nothing_more(cli: Cli) -> None:
@@ -179,6 +179,6 @@ def test_interrupted_it_says_how_far_it_came_and_the_same_command_ends_it(
     assert left == {"succeeded": 200}
     assert rest["task"] == 200
     with cli.queue() as wq:
-        events = wq.stores.ledger.happened(["manual"], within_s=DAY_S, limit=9)
+        events = wq.stores.ledger.questions.happened(["manual"], within_s=DAY_S, limit=9)
     noted = [event.detail for event in events if event.detail.get("what") == "db prune"]
     assert sorted((one["task"], one["which"]["is_whole"]) for one in noted) == [(200, True), (1_000, False)]

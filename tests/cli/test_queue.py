@@ -77,7 +77,8 @@ def test_drain_waits_for_what_runs_and_the_queue_stays_paused(cli: Cli) -> None:
     with cli.queue() as wq:
         worker = cli.look("task", "show", task_id)["worker"]
         release = threading.Timer(
-            0.5, lambda: wq.stores.ledger.return_forgotten(wq.stores.ledger.claimed_by(worker), by=worker)
+            0.5,
+            lambda: wq.stores.ledger.workers.return_forgotten(wq.stores.ledger.workers.claimed_by(worker), by=worker),
         )
         release.start()
         drained = cli.here("queue", "drain", "sums", "--why", "?", "--wait", "60s")

@@ -96,7 +96,7 @@ class TestRebuild:
         cli.here("rebuild", "--yes", "-q")
 
         with cli.queue() as wq:
-            events = wq.stores.ledger.happened(["manual"], within_s=600.0, limit=9)
+            events = wq.stores.ledger.questions.happened(["manual"], within_s=600.0, limit=9)
 
         assert [one.detail["what"] for one in events] == ["rebuild", "rebuild"], "when it began, and when it ended"
         assert all("@" in one.detail["who"] for one in events)
@@ -119,5 +119,5 @@ class TestRebuild:
             assert "127.0.0.1:1" in ran.err
             assert "canary-pw" not in ran.err
         with cli.queue() as wq:
-            left = wq.stores.ledger.take_unpublished(limit=9, grace_s=0.0, horizon_s=9e9, dry_run=True)
+            left = wq.stores.ledger.hints.take_unpublished(limit=9, grace_s=0.0, horizon_s=9e9, dry_run=True)
         assert left == []

@@ -44,7 +44,7 @@ def ago(wq: WorkQueue, seconds: float) -> Iterator[None]:
 def join(wq: WorkQueue, name: str) -> Incarnation:
     one = incarnation(name)
     wq.stores.inflight.join(one.id, lease_s=30.0)
-    wq.stores.ledger.join(one, queues=["sums"], threads=4)
+    wq.stores.ledger.workers.join(one, queues=["sums"], threads=4)
     return one
 
 
@@ -53,7 +53,7 @@ def record(wq: WorkQueue, count: int, **options: Any) -> list[str]:
 
 
 def claim(wq: WorkQueue, task_ids: list[str], by: Incarnation) -> list[Claim]:
-    claims = wq.stores.ledger.claim(task_ids, by=by.id)
+    claims = wq.stores.ledger.claims.claim(task_ids, by=by.id)
     assert len(claims) == len(task_ids)
     wq.stores.inflight.hold([Entry(one.task_id, one.queue, one.attempt) for one in claims], by=by.id)
     return claims
@@ -65,9 +65,9 @@ def lose(wq: WorkQueue, count: int) -> list[str]:
     with ago(wq, 600.0):
         lost = record(wq, count, queue="lost")
     with ago(wq, 300.0):
-        assert ledger.marker_sent("lost", 0, marker := new_task_id(), spacing_s=0.0, depth=1)
+        assert ledger.hints.marker_sent("lost", 0, marker := new_task_id(), spacing_s=0.0, depth=1)
     with ago(wq, 200.0):
-        assert ledger.marker_returned([marker]) == 1
+        assert ledger.hints.marker_returned([marker]) == 1
     return lost
 
 
@@ -76,20 +76,20 @@ def park(wq: WorkQueue, count: int) -> None:
     ledger, me = wq.stores.ledger, join(wq, "parking")
     running = claim(wq, record(wq, count, limit="mail", concurrency=count), me)
     waiting = record(wq, count, limit="mail", concurrency=count)
-    assert ledger.claim(waiting, by=me.id) == []
-    ledger.settle([Settlement(one, Done("1")) for one in running])
+    assert ledger.claims.claim(waiting, by=me.id) == []
+    ledger.outcomes.settle([Settlement(one, Done("1")) for one in running])
     wq.stores.inflight.leave(me.id)
-    ledger.leave(me.id)
+    ledger.workers.leave(me.id)
 
 
 def begin(wq: WorkQueue, name: str, subtasks: int) -> None:
     """A job whose subtasks were all cancelled, which it does not know."""
     ledger = wq.stores.ledger
     job, page = new_job(JobOptions("sums"), name=name), chunks(subtasks)
-    ledger.begin_job(job)
-    ledger.split_job(job.id, page, after=0, cursor=subtasks, is_last=True)
+    ledger.jobs.begin_job(job)
+    ledger.jobs.split_job(job.id, page, after=0, cursor=subtasks, is_last=True)
     for task_id in (job.splitter.id, *(one.task_id for one in page)):
-        ledger.cancel(task_id, who="ada", why="not needed")
+        ledger.decisions.cancel(task_id, who="ada", why="not needed")
 
 
 def wreck(cli: Cli) -> None:
@@ -100,24 +100,26 @@ def wreck(cli: Cli) -> None:
             old = join(wq, "old")
             settled = claim(wq, record(wq, 9), old)
             outcomes = [Done("1") if at else Cancelled("no need") for at in range(len(settled))]
-            ledger.settle([Settlement(one, outcome) for one, outcome in zip(settled, outcomes, strict=True)])
+            ledger.outcomes.settle([Settlement(one, outcome) for one, outcome in zip(settled, outcomes, strict=True)])
             wq.stores.inflight.leave(old.id)
-            ledger.leave(old.id)
+            ledger.workers.leave(old.id)
         with ago(wq, 600.0):
             crashed = join(wq, "crashed")
             running = claim(wq, record(wq, 5), crashed)
-            ledger.cancel(running[0].task_id, who="ada", why="asked")  # it ends as cancelled: neither returned nor dead
+            ledger.decisions.cancel(
+                running[0].task_id, who="ada", why="asked"
+            )  # it ends as cancelled: neither returned nor dead
             held = record(wq, 3)
             wq.stores.inflight.hold([Entry(task_id, "sums") for task_id in held], by=crashed.id)
             half = join(wq, "half-reaped")
             orphans = record(wq, 2)
             claim(wq, orphans, half)
-            ledger.leave(half.id)
+            ledger.workers.leave(half.id)
             record(wq, 4, delay_s=60.0)
             record(wq, 11, expires_s=60.0)
         lose(wq, 6)
         with ago(wq, 300.0):
-            assert ledger.suspect([crashed.id], beat_s=4.0, lease_s=30.0) == []  # the first look
+            assert ledger.workers.suspect([crashed.id], beat_s=4.0, lease_s=30.0) == []  # the first look
         task = database.tables.task
         with ago(wq, 60.0):
             unpublished = record(wq, 7)
@@ -125,7 +127,7 @@ def wreck(cli: Cli) -> None:
         assert database.run(lambda tx: tx.execute(statement).rowcount) == 7
         for number in range(10):
             wq.schedule(f"launch-{number}", wq.handler("shop.add"), at=datetime.now(UTC), args=(number,))
-        assert [ledger.schedule(one) for one in wq.registry.schedules()] == [True] * 10
+        assert [ledger.schedules.schedule(one) for one in wq.registry.schedules()] == [True] * 10
         ticked = datetime.now(UTC) - timedelta(days=31)
         ticks = [
             {"schedule": f"once-{number}", "at": ticked, "task_id": new_task_id(), "made_at": ticked}
@@ -141,7 +143,7 @@ def wreck(cli: Cli) -> None:
         assert database.run(lambda tx: tx.execute(ended).rowcount) == 15
         for number in range(13):
             first, _ = record(wq, 2, order_key=f"customer:{number}")
-            ledger.cancel(first, who="ada", why="not needed")
+            ledger.decisions.cancel(first, who="ada", why="not needed")
         park(wq, 17)
         webhooks = [
             {"id": f"msg_{number}", "type": "invoice.paid", "body": "{}", "data_hash": "0", "created_at": ticked}
@@ -326,11 +328,11 @@ def test_only_a_pass_that_recovers_says_that_somebody_swept(cli: Cli) -> None:
     with cli.queue() as wq:
         for args in (["--dry-run"], ["--only", "prune"], ["--only", "relay,reap"]):
             cli.look("sweep", *args)
-            assert wq.stores.ledger.swept_for_s() is None
+            assert wq.stores.ledger.questions.swept_for_s() is None
 
         cli.look("sweep")
 
-        age_s = wq.stores.ledger.swept_for_s()
+        age_s = wq.stores.ledger.questions.swept_for_s()
         assert age_s is not None
         assert 0.0 <= age_s < BOUND_S
 

@@ -56,7 +56,7 @@ def task_of(row: dict[str, Any]) -> str | None:
 def manual(cli: Cli) -> list[dict[str, Any]]:
     """What people did, as events tell it."""
     with cli.queue() as wq:
-        events = wq.stores.ledger.happened(["manual"], within_s=BOUND_S * 10, limit=10_000)
+        events = wq.stores.ledger.questions.happened(["manual"], within_s=BOUND_S * 10, limit=10_000)
     return [{"task": one.task_id, "worker": one.worker, **one.detail} for one in events]
 
 
@@ -215,7 +215,7 @@ class TestApply:
         for one in (cli, other):
             with one.queue() as wq:
                 assert wq.stores.inflight.held_by("host.crashed") == []
-                assert [row.id for row in wq.stores.ledger.workers()] == []
+                assert [row.id for row in wq.stores.ledger.questions.workers()] == []
 
     def test_a_second_application_changes_nothing_and_says_why(self, cli: Cli) -> None:
         wreck(cli)
@@ -284,7 +284,7 @@ class TestApply:
         wreck(cli)
         plan(cli)
         with cli.queue() as wq:
-            wq.stores.ledger.beat("host.crashed")
+            wq.stores.ledger.workers.beat("host.crashed")
             wq.stores.inflight.beat("host.crashed", lease_s=30.0, entries=[])
 
         ran = apply(cli)
@@ -294,7 +294,7 @@ class TestApply:
         assert refused == Counter(reap=1, rehint=3)
         assert cli.look("status")["states"]["running"] == 5
         with cli.queue() as wq:
-            assert [row.id for row in wq.stores.ledger.workers()] == ["host.crashed"]
+            assert [row.id for row in wq.stores.ledger.questions.workers()] == ["host.crashed"]
             assert len(wq.stores.inflight.held_by("host.crashed")) == 8
 
     def test_a_lease_alone_keeps_a_worker_alive(self, cli: Cli) -> None:
@@ -333,8 +333,8 @@ class TestApply:
         with cli.queue() as wq:
             live = join(wq, "well")
             [claimed] = claim(wq, record(wq, 1), live)
-            fence = wq.stores.ledger.fences([claimed.task_id])[claimed.task_id]
-            [row] = [one for one in wq.stores.ledger.workers() if one.id == live.id]
+            fence = wq.stores.ledger.plans.fences([claimed.task_id])[claimed.task_id]
+            [row] = [one for one in wq.stores.ledger.questions.workers() if one.id == live.id]
         seal = {
             "task_id": fence.task_id, "queue": fence.queue, "state": "running", "attempt": 1, "worker": live.id,
             "due_at": fence.due_at.isoformat(), "queued_at": fence.queued_at.isoformat(),
@@ -356,7 +356,7 @@ class TestApply:
         assert ran.status == 3
         assert len(ran.json()["refused"]) == 5, ran.out
         with cli.queue() as wq:
-            found = wq.stores.ledger.get(claimed.task_id)
+            found = wq.stores.ledger.questions.get(claimed.task_id)
         assert found is not None
         assert (found.state, found.worker) == (State.RUNNING, live.id)
 
@@ -442,7 +442,7 @@ class TestApply:
             from workq.recovery.sweep import sweep
 
             sweep(wq.stores, wq.settings, only=["relay", "reap", "advance", "admit"])
-            left = wq.stores.ledger.take_unpublished(limit=99, grace_s=0.0, horizon_s=0.0, dry_run=True)
+            left = wq.stores.ledger.hints.take_unpublished(limit=99, grace_s=0.0, horizon_s=0.0, dry_run=True)
         assert left == []
         states = cli.look("status")["states"]
         assert (states["running"], states["waiting"], states["dead"]) == (0, 0, 1)
@@ -452,22 +452,22 @@ def move(wq: WorkQueue, task_ids: list[str]) -> None:
     """Change where these tasks stand, each in one of the ways in which it may happen."""
     ledger, database = wq.stores.ledger, database_of(wq)
     other = incarnation("other")
-    ledger.join(other, queues=["sums"], threads=4)
+    ledger.workers.join(other, queues=["sums"], threads=4)
     for at, task_id in enumerate(task_ids):
-        task = ledger.get(task_id)
+        task = ledger.questions.get(task_id)
         assert task is not None
         if task.state is State.RUNNING:
             t = database.tables.task
             database.run(methodcaller("execute", t.update().where(t.c.id == task_id).values(token="0" * 32)))
         elif at % 3 == 0 or task.expires_at is not None:
-            ledger.cancel(task_id, who="ada", why="no need")
+            ledger.decisions.cancel(task_id, who="ada", why="no need")
         elif at % 3 == 1:
-            assert ledger.claim([task_id], by=other.id)
+            assert ledger.claims.claim([task_id], by=other.id)
         else:
-            [claimed] = ledger.claim([task_id], by=other.id)
+            [claimed] = ledger.claims.claim([task_id], by=other.id)
             from workq.values.task import HandedBack, Settlement
 
-            ledger.settle([Settlement(claimed, HandedBack())])
+            ledger.outcomes.settle([Settlement(claimed, HandedBack())])
 
 
 def all_tasks(cli: Cli) -> Iterator[dict[str, Any]]:

@@ -206,9 +206,9 @@ class TestDrain:
 
     def test_status_tells_a_worker_whose_beat_is_late(self, cli: Cli) -> None:
         with cli.queue() as wq:
-            wq.stores.ledger.join(Incarnation("in.time", "here", 1), queues=["sums"], threads=1)
+            wq.stores.ledger.workers.join(Incarnation("in.time", "here", 1), queues=["sums"], threads=1)
             database_of(wq).clock_offset_s = -90.0
-            wq.stores.ledger.join(Incarnation("stopped", "there", 2), queues=["sums"], threads=1)
+            wq.stores.ledger.workers.join(Incarnation("stopped", "there", 2), queues=["sums"], threads=1)
 
         told, table = cli.look("status"), cli.here("status").out
 
@@ -222,10 +222,10 @@ class TestDrain:
     def test_status_and_doctor_name_what_no_worker_knows_with_how_many_tasks_wait(self, cli: Cli) -> None:
         with cli.queue() as wq:
             ledger, me = wq.stores.ledger, Incarnation("old.release", "host", 1)
-            ledger.join(me, queues=["sums"], threads=1)
+            ledger.workers.join(me, queues=["sums"], threads=1)
             tasks = [NewTask(new_task_id(), "shop.new", "sums", '{"a":[],"k":{}}') for _ in range(2)]
-            claims = ledger.claim([one.id for one in ledger.record(tasks)], by=me.id)
-            ledger.settle([Settlement(one, Unhandled(20.0, 3600.0, "no handler")) for one in claims])
+            claims = ledger.claims.claim([one.id for one in ledger.tasks.record(tasks)], by=me.id)
+            ledger.outcomes.settle([Settlement(one, Unhandled(20.0, 3600.0, "no handler")) for one in claims])
 
         told, table, doctor = cli.look("status"), cli.here("status"), cli.here("doctor", "-o", "json")
 

@@ -44,7 +44,7 @@ def test_headers_come_from_a_file_or_from_standard_input_and_are_never_shown(cli
     made = add(cli, "--id", "acme", "--header-file", "headers", "--header", "X-Plain=1")
     edited = cli("webhook", "endpoint", "edit", "acme", "--header-file", "-", "-o", "json", stdin=f"X-Key={CANARY}2\n")
     with cli.queue() as wq:
-        endpoint = wq.stores.ledger.endpoint("acme")
+        endpoint = wq.stores.ledger.endpoints.endpoint("acme")
     refused = {
         name: cli.here("webhook", "endpoint", "edit", "acme", "--header-file", name)
         for name in ("wrong", "binary", "empty", "huge", "missing", ".")
@@ -250,10 +250,10 @@ def tried(cli: Cli, delivery_id: str, *, error_class: str | None, rest_s: float 
     """A worker has sent it: for good, or in vain; or the receiver wants to rest for so long."""
     with WorkQueue(ledger=f"sqlite:///{cli.folder / 'shop.db'}") as wq:
         ledger, worker = wq.stores.ledger, incarnation()
-        ledger.join(worker, queues=["webhooks"], threads=1)
-        row = ledger.delivery(delivery_id)
+        ledger.workers.join(worker, queues=["webhooks"], threads=1)
+        row = ledger.deliveries.delivery(delivery_id)
         assert row is not None
-        [claim] = ledger.claim([row.task_id], by=worker.id)
+        [claim] = ledger.claims.claim([row.task_id], by=worker.id)
         told = Sent(
             delivery_id=delivery_id,
             endpoint_id=row.endpoint_id,
@@ -271,8 +271,8 @@ def tried(cli: Cli, delivery_id: str, *, error_class: str | None, rest_s: float 
             then = Done()
         elif rest_s:
             then = Failed(rest_s, "throttled: 429 Too Many Requests")
-        ledger.settle([Settlement(claim, Delivered(told, then))])
-        ledger.leave(worker.id)
+        ledger.outcomes.settle([Settlement(claim, Delivered(told, then))])
+        ledger.workers.leave(worker.id)
 
 
 def state(cli: Cli, delivery_id: str) -> tuple[str, str]:
@@ -407,8 +407,8 @@ def test_an_endpoint_that_has_asked_for_less_rests_and_all_that_look_say_so(cli:
     tried(cli, asked, error_class="throttled", rest_s=600.0)
     with cli.queue() as wq:  # a worker looks at the other, and may not start it
         me = incarnation()
-        wq.stores.ledger.join(me, queues=["webhooks"], threads=1)
-        assert wq.stores.ledger.claim([waits], by=me.id) == []
+        wq.stores.ledger.workers.join(me, queues=["webhooks"], threads=1)
+        assert wq.stores.ledger.claims.claim([waits], by=me.id) == []
 
     listed, shown = cli.look("webhook", "endpoint", "ls")["endpoints"], cli.look("webhook", "endpoint", "show", "acme")
     table = cli("webhook", "endpoint", "ls", env={"COLUMNS": "200"}).out  # so that no cell is wrapped

@@ -43,7 +43,7 @@ class Scene:
     def join(self, name: str, queue: str = "sums", **facts: Any) -> Incarnation:
         one = Incarnation(f"host.{name}", "host", 4711, **facts)
         self.inflight.join(one.id, lease_s=30.0)
-        self.ledger.join(one, queues=[queue], threads=4)
+        self.ledger.workers.join(one, queues=[queue], threads=4)
         return one
 
     def forward(self, seconds: float) -> None:
@@ -55,7 +55,7 @@ class Scene:
     def record_unpublished(self) -> str:
         """By a producer that died between its commit and its hint."""
         task = NewTask(new_task_id(), "shop.add", "sums", '{"a":[1],"k":{}}')
-        self.ledger.record([task])
+        self.ledger.tasks.record([task])
         return task.id
 
     def suspect(self, *task_ids: str) -> None:
@@ -65,11 +65,11 @@ class Scene:
         self.database.run(lambda tx: tx.execute(change))
 
     def claim(self, task_id: str) -> Claim:
-        (claim,) = self.ledger.claim([task_id], by=self.me.id)
+        (claim,) = self.ledger.claims.claim([task_id], by=self.me.id)
         return claim
 
     def settle(self, task_id: str, outcome: Outcome) -> None:
-        self.ledger.settle([Settlement(self.claim(task_id), outcome)])
+        self.ledger.outcomes.settle([Settlement(self.claim(task_id), outcome)])
 
     def hold(self, task_id: str, by: Incarnation) -> None:
         assert self.inflight.hold([Entry(task_id, "sums")], by=by.id) == {task_id}
@@ -87,7 +87,7 @@ class Scene:
         return found
 
     def now(self) -> datetime:
-        return self.ledger.clock()
+        return self.ledger.questions.clock()
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_a_settled_task_says_how_and_when(scene: Scene) -> None:
 
 def test_a_cancelled_task_says_why(scene: Scene) -> None:
     by_person, by_handler = scene.record(), scene.record()
-    scene.ledger.cancel(by_person, who="ada", why="not needed")
+    scene.ledger.decisions.cancel(by_person, who="ada", why="not needed")
     scene.settle(by_handler, Cancelled("withdrawn"))
 
     assert scene.why(by_person).code is scene.why(by_handler).code is Code.CANCELLED
@@ -147,7 +147,7 @@ def test_a_running_task_names_its_worker_its_attempt_and_when_it_started(scene: 
 def test_a_running_task_that_was_asked_to_stop_says_so(scene: Scene) -> None:
     task_id = scene.record()
     scene.claim(task_id)
-    scene.ledger.cancel(task_id, who="ada", why="enough")
+    scene.ledger.decisions.cancel(task_id, who="ada", why="enough")
 
     assert scene.why(task_id).code is Code.CANCEL_REQUESTED
 
@@ -155,7 +155,7 @@ def test_a_running_task_that_was_asked_to_stop_says_so(scene: Scene) -> None:
 def test_a_task_that_runs_under_a_worker_that_has_ended_says_that_the_sweep_returns_it(scene: Scene) -> None:
     task_id = scene.record()
     scene.claim(task_id)
-    scene.ledger.leave(scene.me.id)
+    scene.ledger.workers.leave(scene.me.id)
 
     found = scene.why(task_id)
 
@@ -212,11 +212,11 @@ def test_a_task_that_is_not_due_says_until_when(scene: Scene) -> None:
 
 def test_a_task_of_a_paused_queue_says_who_paused_it_and_until_when(scene: Scene) -> None:
     task_id, later = scene.record(), scene.record(delay_s=600.0)
-    scene.ledger.pause("sums", who="eve@host", why="the mail server moves", for_s=60.0)
+    scene.ledger.pauses.pause("sums", who="eve@host", why="the mail server moves", for_s=60.0)
     first, not_due = scene.why(task_id), scene.why(later)
-    scene.ledger.pause("sums", who="eve@host", why="incident 42")
+    scene.ledger.pauses.pause("sums", who="eve@host", why="incident 42")
     then = scene.why(task_id)
-    scene.ledger.resume("sums", who="eve@host", why="?")
+    scene.ledger.pauses.resume("sums", who="eve@host", why="?")
 
     assert first.code is then.code is Code.PAUSED
     assert "eve@host paused queue 'sums' at" in first.reason
@@ -235,7 +235,7 @@ def test_a_task_that_has_expired_says_that_the_sweep_cancels_it(scene: Scene) ->
     scene.forward(61.0)
 
     first = scene.why(task_id)
-    assert scene.ledger.expire(limit=9) == 1
+    assert scene.ledger.upkeep.expire(limit=9) == 1
     then = scene.why(task_id)
 
     assert first.code is Code.EXPIRED
@@ -248,7 +248,7 @@ def test_a_task_whose_handler_is_unknown_to_its_worker_says_so_and_what_becomes_
     task_id = scene.record(failures_max=1)
     _, outcome = prepare(scene_claim := scene.claim(task_id), None, rng=Random(1), no_handler_wait_s=100.0)
     assert outcome is not None
-    scene.ledger.settle([Settlement(scene_claim, outcome)])
+    scene.ledger.outcomes.settle([Settlement(scene_claim, outcome)])
 
     waits = scene.why(task_id)
     scene.forward(101.0)
@@ -272,11 +272,11 @@ def test_a_name_that_ends_as_another_that_the_worker_knows_says_so(scene: Scene)
     alike = ["pkg.shop.add"]
     _, outcome = prepare(claim, None, rng=Random(1), no_handler_wait_s=100.0, alike=alike)
     assert outcome is not None
-    scene.ledger.settle([Settlement(claim, outcome)])
+    scene.ledger.outcomes.settle([Settlement(claim, outcome)])
     waits = scene.why(task_id)
     scene.forward(101.0)
     scene.settle(task_id, outcome)
-    task = scene.ledger.get(task_id)
+    task = scene.ledger.questions.get(task_id)
 
     assert "end alike: pkg.shop.add" in waits.reason
     assert task is not None
@@ -316,7 +316,7 @@ def test_a_suspect_that_nobody_has_in_hand_names_the_processes_that_it_waits_for
     first = scene.why(task_id)
     scene.join("empty")
     second = scene.why(task_id)
-    scene.ledger.rehinted([task_id], delay_s=60.0)
+    scene.ledger.hints.rehinted([task_id], delay_s=60.0)
     handed_on = scene.why(task_id)
 
     assert first.code is second.code is handed_on.code is Code.SUSPECT
@@ -356,7 +356,7 @@ def test_a_suspect_that_is_claimed_waits_for_its_turn_and_runs_when_nothing_else
     scene.suspect(task_id, other)
     claim, beside = scene.claim(task_id), scene.claim(neighbour)
     in_company = scene.why(task_id)
-    scene.ledger.settle([Settlement(beside, Done())])
+    scene.ledger.outcomes.settle([Settlement(beside, Done())])
     alone = scene.why(task_id)
     scene.claim(other)
     in_turn = scene.why(task_id)
@@ -373,7 +373,7 @@ def test_a_suspect_that_is_claimed_waits_for_its_turn_and_runs_when_nothing_else
 def test_a_task_that_a_worker_held_which_has_ended_waits_for_the_sweep(scene: Scene) -> None:
     task_id, other = scene.record(), scene.join("other")
     scene.hold(task_id, other)
-    scene.ledger.leave(other.id)
+    scene.ledger.workers.leave(other.id)
 
     assert scene.why(task_id).code is Code.WORKER_GONE
 
@@ -400,7 +400,7 @@ def test_a_queue_that_no_live_worker_serves_is_the_reason(scene: Scene) -> None:
 def test_a_task_without_a_confirmed_hint_says_since_when_and_who_publishes_it(scene: Scene) -> None:
     task_id = scene.record_unpublished()
     fresh = scene.why(task_id)
-    scene.ledger.take_unpublished(limit=10, grace_s=0.0, horizon_s=0.0)
+    scene.ledger.hints.take_unpublished(limit=10, grace_s=0.0, horizon_s=0.0)
     reserved = scene.why(task_id)
     scene.forward(20.0)
     overdue = scene.why(task_id)
@@ -422,7 +422,7 @@ def test_a_task_whose_hint_has_vanished_seems_lost_and_is_not_proved_to_be(scene
     assert scene.why(task_id).code is Code.NEXT, "a hint may be on its way to a hold for a moment"
 
     scene.forward(6.0)
-    scene.ledger.beat(scene.me.id)
+    scene.ledger.workers.beat(scene.me.id)
     found = scene.why(task_id)
 
     assert found.code is Code.LOST
@@ -434,13 +434,13 @@ def test_a_task_that_a_returned_marker_has_overtaken_is_proved_lost_until_its_ne
     task_id, marker_id = scene.record(), new_task_id()
     scene.drop_hints()
     scene.forward(6.0)
-    scene.ledger.marker_sent("sums", 0, marker_id, spacing_s=0.0, depth=0)
+    scene.ledger.hints.marker_sent("sums", 0, marker_id, spacing_s=0.0, depth=0)
     out = scene.why(task_id)
-    scene.ledger.marker_returned([marker_id])
+    scene.ledger.hints.marker_returned([marker_id])
 
     proved = scene.why(task_id)
-    (marker,) = scene.ledger.markers()
-    scene.ledger.lost(marker, held=(), slack_s=2.0, limit=10)
+    (marker,) = scene.ledger.hints.markers()
+    scene.ledger.hints.lost(marker, held=(), slack_s=2.0, limit=10)
     sent_again = scene.why(task_id)
 
     assert out.code is Code.LOST
@@ -455,10 +455,10 @@ def test_a_marker_whose_losses_were_all_sent_again_proves_no_more(scene: Scene) 
     task_id, marker_id = scene.record(), new_task_id()
     scene.drop_hints()
     scene.forward(6.0)
-    scene.ledger.marker_sent("sums", 0, marker_id, spacing_s=0.0, depth=0)
-    scene.ledger.marker_returned([marker_id])
-    (marker,) = scene.ledger.markers()
-    scene.ledger.marker_closed(marker)  # it was held then, so it was not among them
+    scene.ledger.hints.marker_sent("sums", 0, marker_id, spacing_s=0.0, depth=0)
+    scene.ledger.hints.marker_returned([marker_id])
+    (marker,) = scene.ledger.hints.markers()
+    scene.ledger.hints.marker_closed(marker)  # it was held then, so it was not among them
 
     found = scene.why(task_id)
 
@@ -468,12 +468,12 @@ def test_a_marker_whose_losses_were_all_sent_again_proves_no_more(scene: Scene) 
 
 def test_a_marker_that_was_sent_before_the_hint_proves_nothing(scene: Scene) -> None:
     marker_id = new_task_id()
-    scene.ledger.marker_sent("sums", 0, marker_id, spacing_s=0.0, depth=0)
-    scene.ledger.marker_returned([marker_id])
+    scene.ledger.hints.marker_sent("sums", 0, marker_id, spacing_s=0.0, depth=0)
+    scene.ledger.hints.marker_returned([marker_id])
     scene.forward(1.0)
     task_id = scene.record()
     scene.forward(10.0)
-    scene.ledger.beat(scene.me.id)
+    scene.ledger.workers.beat(scene.me.id)
 
     assert scene.why(task_id).code is Code.NEXT
 
@@ -481,7 +481,7 @@ def test_a_marker_that_was_sent_before_the_hint_proves_nothing(scene: Scene) -> 
 def test_a_task_whose_hint_was_sent_on_says_when_it_comes_again(scene: Scene) -> None:
     task_id = scene.record()
     scene.drop_hints()
-    scene.ledger.rehinted([task_id], delay_s=60.0)
+    scene.ledger.hints.rehinted([task_id], delay_s=60.0)
 
     found = scene.why(task_id)
 
@@ -520,7 +520,7 @@ def test_a_task_in_line_for_its_order_key_names_whose_turn_it_is_and_who_blocks_
 def test_a_task_over_its_limit_says_how_many_run_and_wait(scene: Scene) -> None:
     first, second, third = (scene.record(limit="mail", concurrency=1) for _ in range(3))
     scene.claim(first)
-    assert scene.ledger.claim([second, third], by=scene.me.id) == []
+    assert scene.ledger.claims.claim([second, third], by=scene.me.id) == []
 
     found = scene.why(third)
 
@@ -532,7 +532,7 @@ def test_the_first_of_its_order_key_may_wait_for_its_limit(scene: Scene) -> None
     first = scene.record(limit="mail", concurrency=1)
     second = scene.record(limit="mail", concurrency=1, order_key="customer:7")
     scene.claim(first)
-    assert scene.ledger.claim([second], by=scene.me.id) == []
+    assert scene.ledger.claims.claim([second], by=scene.me.id) == []
 
     assert scene.why(second).code is Code.LIMITED
 
@@ -543,18 +543,18 @@ def test_a_task_of_a_job_says_what_its_job_says(scene: Scene) -> None:
     jobs = [new_job(JobOptions("sums"), if_running=IfRunning.QUEUE) for _ in range(2)]
     first, second = (job.id for job in jobs)
     for job in jobs:
-        ledger.begin_job(job)
+        ledger.jobs.begin_job(job)
     page = chunks(3)
-    ledger.split_job(first, page, after=0, cursor=30, is_last=False)
+    ledger.jobs.split_job(first, page, after=0, cursor=30, is_last=False)
     ids = [one.task_id for one in page]
 
     queued = scene.why(jobs[1].splitter.id)
-    ledger.throttle_job(first, rate_max=0.5, **who)
-    assert len(ledger.claim(ids, by=scene.me.id)) == 1
+    ledger.job_decisions.throttle_job(first, rate_max=0.5, **who)
+    assert len(ledger.claims.claim(ids, by=scene.me.id)) == 1
     paced = scene.why(ids[2])
-    ledger.throttle_job(first, rate_max=None, **who)
-    ledger.pause_job(first, **who)
-    assert ledger.claim(ids, by=scene.me.id) == []
+    ledger.job_decisions.throttle_job(first, rate_max=None, **who)
+    ledger.job_decisions.pause_job(first, **who)
+    assert ledger.claims.claim(ids, by=scene.me.id) == []
     paused = scene.why(ids[2])
     scene.database.run(lambda tx: tx.execute(scene.database.tables.job.delete()))
     gone = scene.why(ids[2])

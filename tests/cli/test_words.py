@@ -77,7 +77,9 @@ def exhaust(cli: Cli) -> None:
 def standing(wq: WorkQueue) -> list[tuple[str, str]]:
     """All tasks and endpoints, with their states."""
     ledger = wq.stores.ledger
-    return [(one.id, one.state) for one in ledger.tasks()] + [(one.id, one.state) for one in ledger.endpoints()]
+    return [(one.id, one.state) for one in ledger.questions.tasks()] + [
+        (one.id, one.state) for one in ledger.endpoints.all()
+    ]
 
 
 class TestConfirmation:

@@ -24,10 +24,10 @@ def story(cli: Cli) -> tuple[Cli, str, str, str]:
     with cli.queue() as wq:
         ledger = wq.stores.ledger
         for name, pid in ((DEAD, 29304), (LIVE, 29377)):
-            ledger.join(Incarnation(name, "web-7", pid, "d93f29b9.f0", 29300), queues=["sums"], threads=2)
-            ledger.beat(name, memory_bytes=300 << 20)
-        ledger.claim([guilty, waiting], by=DEAD)
-        ledger.claim([running], by=LIVE)
+            ledger.workers.join(Incarnation(name, "web-7", pid, "d93f29b9.f0", 29300), queues=["sums"], threads=2)
+            ledger.workers.beat(name, memory_bytes=300 << 20)
+        ledger.claims.claim([guilty, waiting], by=DEAD)
+        ledger.claims.claim([running], by=LIVE)
         facts = DeathFacts(
             signal="SIGKILL",
             oom=OutOfMemory(1, None, 512 << 20),
@@ -37,7 +37,7 @@ def story(cli: Cli) -> tuple[Cli, str, str, str]:
             stacks={guilty: STACK},
             unknown=("who was meant",),
         )
-        ledger.reap(
+        ledger.workers.reap(
             DEAD, Evidence("killed by the kernel: out of memory", {guilty: 1}, kind=ProofOfEnd.KILLED, facts=facts)
         )
     return cli, guilty, waiting, running

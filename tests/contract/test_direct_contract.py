@@ -52,7 +52,7 @@ class DirectContract(OnDatabase):
     @pytest.fixture
     def worker(self, ledger: Ledger) -> Incarnation:
         worker = incarnation()
-        ledger.join(worker, queues=["default"], threads=4)
+        ledger.workers.join(worker, queues=["default"], threads=4)
         return worker
 
     @pytest.fixture
@@ -76,7 +76,7 @@ class DirectContract(OnDatabase):
         ledger: Ledger, broker: EmbeddedBroker, *pages: int, queue: str = "default", delay_s: float = 0.0
     ) -> list[list[str]]:
         """Tasks, and a hint for each page of them."""
-        ids = [[one.id for one in ledger.record(new(size, queue=queue, delay_s=delay_s))] for size in pages]
+        ids = [[one.id for one in ledger.tasks.record(new(size, queue=queue, delay_s=delay_s))] for size in pages]
         broker.publish([Hint(queue, tuple(page)) for page in ids], deadline_s=LONG_S)
         return ids
 
@@ -116,10 +116,10 @@ class DirectContract(OnDatabase):
         assert self.granted(taken) == sorted(flat(pages))
         assert taken.hinted == dict.fromkeys(flat(pages), "default")
         assert {(claim.attempt, len(claim.token)) for claim in taken.claims} == {(1, 32)}
-        tasks = [ledger.get(task_id) for task_id in taken.hinted]
+        tasks = [ledger.questions.get(task_id) for task_id in taken.hinted]
         assert {(task.state, task.worker) for task in tasks if task is not None} == {(State.RUNNING, worker.id)}
         assert self.waiting(database) == []
-        assert {one.state for one in ledger.settle([Settlement(one, Done()) for one in taken.claims])} == {
+        assert {one.state for one in ledger.outcomes.settle([Settlement(one, Done()) for one in taken.claims])} == {
             State.SUCCEEDED
         }
 
@@ -189,7 +189,7 @@ class DirectContract(OnDatabase):
         assert held == {(task_id, "default", worker.id, 1) for task_id in page}
         assert {hold.task_id for hold in inflight.holds("default")} == set(page)
         assert inflight.holds("other") == inflight.held_by("nobody") == []
-        ledger.settle([Settlement(one, Done()) for one in taken.claims])
+        ledger.outcomes.settle([Settlement(one, Done()) for one in taken.claims])
         assert inflight.holds("default") == []
 
     def test_the_rest_of_a_page_keeps_its_place(
@@ -234,7 +234,7 @@ class DirectContract(OnDatabase):
     def test_a_hint_is_not_taken_before_it_is_due(
         self, ledger: Ledger, broker: EmbeddedBroker, clock: Clock, consumer: DirectConsumer, missed: RefusedHints
     ) -> None:
-        [task_id] = [one.id for one in ledger.record(new(delay_s=30.0))]
+        [task_id] = [one.id for one in ledger.tasks.record(new(delay_s=30.0))]
         broker.publish([Hint("default", (task_id,), 30.0)], deadline_s=LONG_S)
 
         early = self.take(consumer, missed)
@@ -248,7 +248,7 @@ class DirectContract(OnDatabase):
         pages = self.hinted(ledger, broker, *[7, 1, 30] * 10)
         workers = [incarnation() for _ in range(6)]
         for worker in workers:
-            ledger.join(worker, queues=["default"], threads=4)
+            ledger.workers.join(worker, queues=["default"], threads=4)
 
         def work(number: int) -> list[str]:
             consumer = DirectConsumer(broker, ledger, ["default"], name=workers[number].id)
@@ -299,7 +299,7 @@ class DirectContract(OnDatabase):
         missed: RefusedHints,
     ) -> None:
         [[gone, here]] = self.hinted(ledger, broker, 2)
-        ledger.cancel(gone, who="ada", why="why")
+        ledger.decisions.cancel(gone, who="ada", why="why")
 
         taken = self.take(consumer, missed)
 
@@ -353,7 +353,7 @@ class DirectContract(OnDatabase):
     def test_a_task_may_be_in_another_queue_than_its_hint(
         self, ledger: Ledger, broker: EmbeddedBroker, consumer: DirectConsumer, missed: RefusedHints
     ) -> None:
-        [elsewhere] = [one.id for one in ledger.record(new(queue="elsewhere"))]
+        [elsewhere] = [one.id for one in ledger.tasks.record(new(queue="elsewhere"))]
         broker.publish([Hint("default", (elsewhere,))], deadline_s=LONG_S)
 
         taken = self.take(consumer, missed)
@@ -372,7 +372,7 @@ class DirectContract(OnDatabase):
         missed: RefusedHints,
     ) -> None:
         [page] = self.hinted(ledger, broker, 3)
-        ledger.reap(worker.id, Evidence("SIGKILL"))
+        ledger.workers.reap(worker.id, Evidence("SIGKILL"))
         judged = []
 
         def judge(*of: object) -> Sequence[Hint]:
@@ -387,7 +387,7 @@ class DirectContract(OnDatabase):
             missed.tell(judged[-1], queue="default")
         clock.forward(REFUSED_AGAIN_S + 0.1)
         other = incarnation()
-        ledger.join(other, queues=["default"], threads=1)
+        ledger.workers.join(other, queues=["default"], threads=1)
         assert self.granted(self.take(DirectConsumer(broker, ledger, ["default"], name=other.id), missed)) == page
 
     # -- what is no hint of a task
@@ -454,7 +454,7 @@ class DirectContract(OnDatabase):
     ) -> None:
         """So that no marker which was sent before it proves it lost."""
         [[early]] = self.hinted(ledger, broker, 1, delay_s=20.0)
-        ledger.mark_published(ledger.take_unpublished(limit=10, grace_s=-1.0, horizon_s=1e9))
+        ledger.hints.mark_published(ledger.hints.take_unpublished(limit=10, grace_s=-1.0, horizon_s=1e9))
         t = database.tables.task
 
         def ahead_s() -> float:

@@ -20,7 +20,7 @@ class FlowContract(Steps):
     def moves(self, ledger: Ledger, task_id: str) -> list[tuple[str | None, str, int | None, str | None]]:
         return [
             (event.detail.get("from"), event.detail["to"], event.attempt, event.worker)
-            for event in ledger.history(task_id)
+            for event in ledger.questions.history(task_id)
             if event.kind == "moved"
         ]
 
@@ -37,9 +37,9 @@ class FlowContract(Steps):
         first = self.run_one(ledger, worker, failures_max=3)
         self.settle(ledger, first, Failed(5.0, "boom"))
         clock.forward(6.0)
-        ledger.promote(limit=9)
-        [second] = ledger.claim([first.task_id], by=worker.id)
-        ledger.reap(worker.id, Evidence("SIGKILL", started={first.task_id: 2}))
+        ledger.upkeep.promote(limit=9)
+        [second] = ledger.claims.claim([first.task_id], by=worker.id)
+        ledger.workers.reap(worker.id, Evidence("SIGKILL", started={first.task_id: 2}))
         [third] = self.claim_elsewhere(ledger, [first.task_id])
         by = self.task(ledger, first.task_id).worker
         self.settle(ledger, third, Done())
@@ -59,9 +59,9 @@ class FlowContract(Steps):
     @pytest.mark.usefixtures("full")
     def test_of_many_each_has_its_own_and_what_people_do_is_there(self, ledger: Ledger, worker: Incarnation) -> None:
         ids = self.record(ledger, 50)
-        ledger.claim(ids[:40], by=worker.id)
-        ledger.cancel(ids[49], who="ada", why="?")
-        ledger.revive(ids[49], who="ada", why="?")
+        ledger.claims.claim(ids[:40], by=worker.id)
+        ledger.decisions.cancel(ids[49], who="ada", why="?")
+        ledger.decisions.revive(ids[49], who="ada", why="?")
 
         moves = [[(before, after) for before, after, _, _ in self.moves(ledger, task_id)] for task_id in ids]
 

@@ -172,7 +172,7 @@ class TestPostgreSQL(OnPostgreSQL, KeptContract):
         seek = database.kept("seek", lambda: select(column).where(among(column, database.dialect)))
         plans = text("SELECT generic_plans, custom_plans FROM pg_prepared_statements WHERE statement LIKE '%[1]%'")
         new = [NewTask(codec.new_task_id(), "n", "q", '{"a":[],"k":{}}') for _ in range(3)]
-        ids = in_order(one.id for one in ledger.record(new))
+        ids = in_order(one.id for one in ledger.tasks.record(new))
 
         def seek_each(tx: Connection) -> tuple[list[Any], Any]:
             rows = [seek.rows(tx, {"b_ids": [task_id]}) for task_id in ids * 10]

@@ -55,13 +55,13 @@ class TestPostgreSQL(
                 left[engine] = how_often
 
         again()
-        assert ledger.get(claimed.task_id) is not None
+        assert ledger.questions.get(claimed.task_id) is not None
         again()
         [task_id] = self.record(ledger)
         again()
-        [claim] = ledger.claim([task_id], by=self.task(ledger, claimed.task_id).worker or "")
+        [claim] = ledger.claims.claim([task_id], by=self.task(ledger, claimed.task_id).worker or "")
         again()
-        with ledger.transaction(claim):
+        with ledger.transactions.transaction(claim):
             pass
         again()
         with database.read() as connection:
@@ -99,7 +99,7 @@ class TestPostgreSQL(
         with plain.connect() as connection:
             theirs = settings(connection)
         plain.dispose()
-        with ledger.transaction(claimed) as connection:
+        with ledger.transactions.transaction(claimed) as connection:
             within = settings(connection)
         with database.engine.connect() as connection:
             afterwards = settings(connection)

@@ -54,7 +54,7 @@ STATISTICS = ["of now", "of an idle hour"]
 def fill(database: Database, statistics: str) -> Stage:
     database.tables.metadata.create_all(database.engine)
     ledger = Ledger(database)
-    ledger.join(Incarnation(WORKER, "host", 1), queues=["q"], threads=1)
+    ledger.workers.join(Incarnation(WORKER, "host", 1), queues=["q"], threads=1)
     stage = Stage(ledger, database, [], [])
     rows: list[dict[str, Any]] = []
     for number in range(SETTLED + OPEN):
@@ -89,11 +89,13 @@ def fill(database: Database, statistics: str) -> Stage:
         connection.execute(insert(database.tables.event).values(at=now()), events)
         connection.exec_driver_sql("ANALYZE")
         connection.execute(in_all, rows[SETTLED:])
-    ledger.unhint(stage.ready[:100])
+    ledger.hints.unhint(stage.ready[:100])
     other = Ledger(database)  # one that has claimed such tasks asks about limits and jobs the next time, too
     stage.job = begin_job(other)
-    limited = other.record([NewTask(codec.new_task_id(), "n", "q", '{"a":[],"k":{}}', limit=ONE) for _ in range(30)])
-    other.claim([one.id for one in limited], by=WORKER)
+    limited = other.tasks.record(
+        [NewTask(codec.new_task_id(), "n", "q", '{"a":[],"k":{}}', limit=ONE) for _ in range(30)]
+    )
+    other.claims.claim([one.id for one in limited], by=WORKER)
     if statistics == "of now":
         with database.engine.begin() as connection:
             connection.exec_driver_sql("ANALYZE")
@@ -105,10 +107,10 @@ def fill(database: Database, statistics: str) -> Stage:
 def begin_job(ledger: Ledger) -> str:
     """A job that runs, with subtasks of which one has begun."""
     job = new_job(JobOptions(queue="q", window=50))
-    ledger.begin_job(job)
+    ledger.jobs.begin_job(job)
     page = chunks(20)
-    ledger.split_job(job.id, page, after=0, cursor=200, is_last=False)
-    ledger.claim([page[0].task_id], by=WORKER)
+    ledger.jobs.split_job(job.id, page, after=0, cursor=200, is_last=False)
+    ledger.claims.claim([page[0].task_id], by=WORKER)
     return job.id
 
 
@@ -117,12 +119,12 @@ def of_the_past(database: Database) -> Stage:
     ledger = Ledger(database)
     stage = Stage(ledger, database, [], [])
     for name in (WORKER, "left.worker"):
-        ledger.join(Incarnation(name, "host", 1), queues=["q"], threads=1)
+        ledger.workers.join(Incarnation(name, "host", 1), queues=["q"], threads=1)
     for _ in range(10):
         tasks = [NewTask(codec.new_task_id(), "n", "q", '{"a":[],"k":{}}') for _ in range(200)]
-        ids = [one.id for one in ledger.record(tasks)]
-        ledger.settle([Settlement(claim, Done()) for claim in ledger.claim(ids, by=WORKER)])
-    ledger.leave("left.worker")
+        ids = [one.id for one in ledger.tasks.record(tasks)]
+        ledger.outcomes.settle([Settlement(claim, Done()) for claim in ledger.claims.claim(ids, by=WORKER)])
+    ledger.workers.leave("left.worker")
     with create_engine(database.url, isolation_level="AUTOCOMMIT", poolclass=NullPool).connect() as connection:
         connection.exec_driver_sql("VACUUM ANALYZE")
     listen(database, lambda statement, parameters: stage.sent.append((statement, parameters)))
@@ -131,44 +133,48 @@ def of_the_past(database: Database) -> Stage:
 
 OTHERS: list[Outcome] = [Failed(9.0, "x"), Dead("r", "x"), HandedBack(), Done()]
 CALLS: dict[str, Callable[[Stage], object]] = {
-    "claim": lambda stage: stage.ledger.claim(stage.ready[:100], by=WORKER),
-    "claim one": lambda stage: stage.ledger.claim(stage.ready[310:311], by=WORKER),
-    "settle_done": lambda stage: stage.ledger.settle([Settlement(claim, Done()) for claim in stage.running[:50]]),
-    "settle one": lambda stage: stage.ledger.settle([Settlement(stage.running[150], Done())]),
-    "settle_others": lambda stage: stage.ledger.settle(
+    "claim": lambda stage: stage.ledger.claims.claim(stage.ready[:100], by=WORKER),
+    "claim one": lambda stage: stage.ledger.claims.claim(stage.ready[310:311], by=WORKER),
+    "settle_done": lambda stage: stage.ledger.outcomes.settle(
+        [Settlement(claim, Done()) for claim in stage.running[:50]]
+    ),
+    "settle one": lambda stage: stage.ledger.outcomes.settle([Settlement(stage.running[150], Done())]),
+    "settle_others": lambda stage: stage.ledger.outcomes.settle(
         [Settlement(claim, outcome) for claim, outcome in zip(stage.running[50:150], OTHERS * 25, strict=True)]
     ),
-    "mark_published": lambda stage: stage.ledger.mark_published(
+    "mark_published": lambda stage: stage.ledger.hints.mark_published(
         [Unpublished(task_id, "q", 0, 0.0) for task_id in stage.ready[100:200]]
     ),
-    "mark one published": lambda stage: stage.ledger.mark_published([Unpublished(stage.ready[320], "q", 0, 0.0)]),
+    "mark one published": lambda stage: stage.ledger.hints.mark_published([Unpublished(stage.ready[320], "q", 0, 0.0)]),
     "open_tasks": lambda stage: _first_pages(stage.ledger, is_running=False),
     "open_tasks that run": lambda stage: _first_pages(stage.ledger, is_running=True),
-    "open_among": lambda stage: stage.ledger.open_among(stage.ready[:100]),
-    "queues_with_open_tasks": lambda stage: stage.ledger.queues_with_open_tasks(),
-    "take_unpublished": lambda stage: stage.ledger.take_unpublished(limit=50, grace_s=0.0, horizon_s=60.0),
-    "unhint": lambda stage: stage.ledger.unhint(stage.ready[200:250]),
-    "expire": lambda stage: stage.ledger.expire(limit=50),
-    "expirable": lambda stage: stage.ledger.expirable(limit=50),
-    "promote": lambda stage: stage.ledger.promote(limit=50),
-    "orphans": lambda stage: stage.ledger.orphans(limit=50),
-    "has_due": lambda stage: stage.ledger.has_due(["q1", "q2"]),
-    "look": lambda stage: stage.ledger.look(stage.ready[:50]),
-    "prune": lambda stage: stage.ledger.prune(limit=50, retention_s=60.0, dead_retention_s=60.0),
-    "cancel": lambda stage: stage.ledger.cancel(stage.ready[300], who="ada", why="?"),
-    "running": lambda stage: stage.ledger.running(WORKER),
-    "claimed_by": lambda stage: stage.ledger.claimed_by(WORKER),
-    "return_forgotten": lambda stage: stage.ledger.return_forgotten(dict.fromkeys(stage.ready[:50], "?"), by=WORKER),
-    "tend_job": lambda stage: stage.ledger.tend_job(stage.job),
-    "pause and resume_job": lambda stage: (
-        stage.ledger.pause_job(stage.job, who="eve", why="?"),
-        stage.ledger.resume_job(stage.job, who="eve", why="?"),
+    "open_among": lambda stage: stage.ledger.audits.open_among(stage.ready[:100]),
+    "queues_with_open_tasks": lambda stage: stage.ledger.audits.queues_with_open_tasks(),
+    "take_unpublished": lambda stage: stage.ledger.hints.take_unpublished(limit=50, grace_s=0.0, horizon_s=60.0),
+    "unhint": lambda stage: stage.ledger.hints.unhint(stage.ready[200:250]),
+    "expire": lambda stage: stage.ledger.upkeep.expire(limit=50),
+    "expirable": lambda stage: stage.ledger.plans.expirable(limit=50),
+    "promote": lambda stage: stage.ledger.upkeep.promote(limit=50),
+    "orphans": lambda stage: stage.ledger.workers.orphans(limit=50),
+    "has_due": lambda stage: stage.ledger.questions.has_due(["q1", "q2"]),
+    "look": lambda stage: stage.ledger.claims.look(stage.ready[:50]),
+    "prune": lambda stage: stage.ledger.upkeep.prune(limit=50, retention_s=60.0, dead_retention_s=60.0),
+    "cancel": lambda stage: stage.ledger.decisions.cancel(stage.ready[300], who="ada", why="?"),
+    "running": lambda stage: stage.ledger.questions.running(WORKER),
+    "claimed_by": lambda stage: stage.ledger.workers.claimed_by(WORKER),
+    "return_forgotten": lambda stage: stage.ledger.workers.return_forgotten(
+        dict.fromkeys(stage.ready[:50], "?"), by=WORKER
     ),
-    "admit": lambda stage: stage.ledger.admit(["mail"]),
-    "tend_deliveries": lambda stage: stage.ledger.tend_deliveries(limit=50),
-    "hold_deliveries": lambda stage: stage.ledger.hold_deliveries(limit=50),
-    "history": lambda stage: stage.ledger.history(stage.ready[0]),
-    "reap": lambda stage: stage.ledger.reap(WORKER, Evidence("SIGKILL")),  # the last: it ends the worker
+    "tend_job": lambda stage: stage.ledger.job_care.tend_job(stage.job),
+    "pause and resume_job": lambda stage: (
+        stage.ledger.job_decisions.pause_job(stage.job, who="eve", why="?"),
+        stage.ledger.job_decisions.resume_job(stage.job, who="eve", why="?"),
+    ),
+    "admit": lambda stage: stage.ledger.limits.admit(["mail"]),
+    "tend_deliveries": lambda stage: stage.ledger.deliveries.tend_deliveries(limit=50),
+    "hold_deliveries": lambda stage: stage.ledger.webhook_decisions.hold_deliveries(limit=50),
+    "history": lambda stage: stage.ledger.questions.history(stage.ready[0]),
+    "reap": lambda stage: stage.ledger.workers.reap(WORKER, Evidence("SIGKILL")),  # the last: it ends the worker
 }
 BY_ID = {
     *("claim", "settle_done", "settle_others", "mark_published", "unhint", "look", "cancel"),
@@ -182,7 +188,7 @@ OF_FEW = {"tend_job", "pause and resume_job", "admit", "tend_deliveries", "hold_
 def _first_pages(ledger: Ledger, *, is_running: bool) -> None:
     after = None
     for _ in range(2):
-        page = ledger.open_tasks("q1", is_running=is_running, after=after, limit=50)
+        page = ledger.audits.open_tasks("q1", is_running=is_running, after=after, limit=50)
         after = page[-1] if page else after  # nothing runs any more once another call has reaped the worker
 
 
@@ -218,9 +224,9 @@ class TestSQLite:
 
 
 LOOKS: dict[str, Callable[[Ledger], object]] = {
-    "unpublished": lambda ledger: ledger.take_unpublished(limit=50, grace_s=0.0, horizon_s=60.0, dry_run=True),
-    "lines": lambda ledger: ledger.lines(slack_s=2.0),
-    "promotable": lambda ledger: ledger.promote(limit=50, dry_run=True),
+    "unpublished": lambda ledger: ledger.hints.take_unpublished(limit=50, grace_s=0.0, horizon_s=60.0, dry_run=True),
+    "lines": lambda ledger: ledger.hints.lines(slack_s=2.0),
+    "promotable": lambda ledger: ledger.upkeep.promote(limit=50, dry_run=True),
 }
 """What may begin at the floor (see ledger/scan_floor.py)."""
 
@@ -229,10 +235,9 @@ class TestPostgreSQL:
     @pytest.mark.parametrize("name", LOOKS)
     def test_a_look_that_begins_at_the_floor_reads_one_range_of_its_index(self, stage: Stage, name: str) -> None:
         """Otherwise it reads the dead versions below, which is what the floor is for."""
-        ledger = Ledger(stage.database)
         ticks = count(0.0, 1.0)
-        ledger.floor = Floor(stage.database, clock=lambda: next(ticks))
-        ledger.lines(slack_s=2.0)
+        ledger = Ledger(stage.database, floor=Floor(stage.database, clock=lambda: next(ticks)))
+        ledger.hints.lines(slack_s=2.0)
         for _ in range(2):
             LOOKS[name](ledger)
         stage.sent.clear()
@@ -257,15 +262,14 @@ class TestPostgreSQL:
             forgotten.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             forgotten.exec_driver_sql("SELECT 1 FROM workq_meta").all()
             stage = of_the_past(database)
-            ledger = Ledger(database)
             ticks = count(0.0, 1.0)
-            ledger.floor = Floor(database, clock=lambda: next(ticks))
+            ledger = Ledger(database, floor=Floor(database, clock=lambda: next(ticks)))
             for _ in range(2):
-                ledger.orphans(limit=50)
+                ledger.workers.orphans(limit=50)
             stage.sent.clear()
 
-            ledger.expire(limit=50)
-            ledger.orphans(limit=50)
+            ledger.upkeep.expire(limit=50)
+            ledger.workers.orphans(limit=50)
 
             conditions = [one for one in self.explained_in_turn(stage) if one[0].startswith("workq_task_")]
         database.close()

@@ -42,7 +42,7 @@ def test_a_broken_process_ends_with_its_evidence_and_does_not_take_the_whole_gra
         fleet.terminate()
 
         assert fleet.wait(90) == 1  # its grace is two minutes
-        [worker] = leg.app.stores.ledger.workers(live_only=False)
+        [worker] = leg.app.stores.ledger.questions.workers(live_only=False)
         assert worker.certificate is not None
         assert "it had reached no store that its supervisor did reach" in worker.certificate.cause
         task = leg.app.get(broken)

@@ -79,7 +79,7 @@ def test_what_a_purge_of_the_delays_took_runs_when_it_is_due(leg: Leg, server: R
     print(f"purge of the delays, {lost} messages: the last one started {took_s - DELAY_S:.1f} s after it was due")
     assert lost > 0
     assert took_s < DELAY_S + bound_s(leg)
-    for task in leg.app.stores.ledger.tasks(limit=200):
+    for task in leg.app.stores.ledger.questions.tasks(limit=200):
         assert task.started_at is not None
         assert task.started_at >= task.due_at
     check_once(leg, 101)

@@ -37,13 +37,13 @@ def found(leg: Leg, task_id: str) -> Task:
 
 def deaths(leg: Leg, task_id: str) -> list[Event]:
     """What history says about the ends of its workers."""
-    return [event for event in leg.app.stores.ledger.history(task_id) if event.kind == "reaped"]
+    return [event for event in leg.app.stores.ledger.questions.history(task_id) if event.kind == "reaped"]
 
 
 def certificate(leg: Leg, event: Event) -> Certificate:
     """The certificate of the incarnation that a task lost."""
     assert event.worker is not None
-    [row] = leg.app.stores.ledger.workers(live_only=False, prefix=event.worker)
+    [row] = leg.app.stores.ledger.questions.workers(live_only=False, prefix=event.worker)
     assert row.certificate is not None
     return row.certificate
 
@@ -198,7 +198,7 @@ def test_one_task_that_eats_all_memory_among_500_is_dead_and_harms_nobody(
     task = found(leg, poison.id)
     assert (task.state, task.reason, task.crashes, task.failures) == (State.DEAD, "worker_lost", 2, 0)
     assert "out of memory" in (task.error or "")
-    others = [one for one in leg.app.stores.ledger.tasks(limit=600) if one.id != poison.id]
+    others = [one for one in leg.app.stores.ledger.questions.tasks(limit=600) if one.id != poison.id]
     assert [one.id for one in others if one.crashes or one.failures] == []
     assert leg.starts()[poison.id] == leg.charges(poison.id).total() <= 3
     again = {one: count - 1 for one, count in leg.starts().items() if count > 1 and one != poison.id}
@@ -305,9 +305,11 @@ def test_what_nobody_saw_is_not_claimed_to_be_known(fast_leg: Leg) -> None:
     with leg.fleet(processes=1, threads=2) as first:
         ids = [leg["long_once"].enqueue(number).id for number in range(2)]
         wait_running(leg, 2)
-        beats = leg.app.stores.ledger.workers()
+        beats = leg.app.stores.ledger.questions.workers()
         wait_until(
-            lambda: all(row.memory_bytes for row in leg.app.stores.ledger.workers()), timeout_s=20, what="a beat"
+            lambda: all(row.memory_bytes for row in leg.app.stores.ledger.questions.workers()),
+            timeout_s=20,
+            what="a beat",
         )
         first.kill()
     with leg.fleet(processes=1, threads=2):
@@ -386,4 +388,4 @@ def test_a_drain_hands_back_the_suspects_that_wait(fast_leg: Leg) -> None:
     assert State.READY in states
     assert all(found(leg, task_id).crashes == 0 for task_id in suspects)
     assert leg.app.stores.inflight.holds("witness") == []
-    assert leg.app.stores.ledger.workers() == []
+    assert leg.app.stores.ledger.questions.workers() == []

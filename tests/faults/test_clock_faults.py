@@ -129,7 +129,9 @@ def postgres_leg(
 def reaped(leg: Leg) -> list[str]:
     """Who was taken for dead, and why."""
     return [
-        f"{row.id}: {row.evidence}" for row in leg.app.stores.ledger.workers(live_only=False) if row.state == "reaped"
+        f"{row.id}: {row.evidence}"
+        for row in leg.app.stores.ledger.questions.workers(live_only=False)
+        if row.state == "reaped"
     ]
 
 
@@ -198,7 +200,7 @@ def test_a_jump_of_the_clock_of_the_database_makes_tasks_early_and_ends_no_lease
     assert early.id in leg.starts()
     assert late.id not in leg.starts()
     leg.app.cancel(late.id)
-    tasks = [task for task in leg.app.stores.ledger.tasks(limit=100) if task.id != late.id]
+    tasks = [task for task in leg.app.stores.ledger.questions.tasks(limit=100) if task.id != late.id]
     assert [(task.state, task.crashes) for task in tasks] == [(State.SUCCEEDED, 0)] * 13
     assert leg.starts() == Counter(task.id for task in tasks)  # an attempt may be handed back before it starts
 
@@ -228,7 +230,7 @@ def test_a_jump_of_the_clock_of_a_workers_host_changes_nothing(ahead_s: float, f
     assert leg.starts()[far.id] == 0
     assert leg.starts()[retried.id] == 3
     assert leg.starts()[forgotten] == 1
-    for task in ledger.tasks(limit=100):
+    for task in ledger.questions.tasks(limit=100):
         if task.id in (far.id, retried.id):
             continue
         assert (task.state, task.attempt, task.crashes) == (State.SUCCEEDED, 1, 0)
@@ -236,7 +238,7 @@ def test_a_jump_of_the_clock_of_a_workers_host_changes_nothing(ahead_s: float, f
         assert task.settled_at is not None
         assert task.started_at >= task.due_at
         assert 0.0 <= (task.settled_at - task.started_at).total_seconds() < 60.0
-    assert ledger.get(delayed.id) is not None
+    assert ledger.questions.get(delayed.id) is not None
 
 
 def set_aside(clock: Path, ahead_s: float) -> None:
@@ -249,7 +251,7 @@ def unhinted(leg: Leg) -> str:
     """A task whose hint was never sent: only a sweep finds it."""
     handler = leg["note"]
     task = handler.new_task(handler.options()._options, (99,), {})
-    leg.app.stores.ledger.record([task])
+    leg.app.stores.ledger.tasks.record([task])
     return task.id
 
 

@@ -73,7 +73,7 @@ def test_a_sqlite_ledger_outlives_a_process_that_has_closed_its_descriptors(tmp_
     with sqlite3.connect(path) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     with WorkQueue(ledger=f"sqlite:///{path}", broker=None, inflight=None) as wq:
-        assert len(wq.stores.ledger.tasks()) == 1
+        assert len(wq.stores.ledger.questions.tasks()) == 1
 
 
 @pytest.mark.parametrize("server_name", ["postgres_server", "mariadb_server"])
@@ -90,7 +90,7 @@ def test_a_server_gets_nothing_from_a_process_that_has_closed_its_descriptors(
         ran = run(ENQUEUES, url, path)
 
         assert ran.returncode == 0, ran.stderr
-        assert len(wq.stores.ledger.tasks()) == 1
+        assert len(wq.stores.ledger.questions.tasks()) == 1
     assert path.read_bytes() == b""
 
 
@@ -102,7 +102,7 @@ def test_a_child_that_closes_what_it_was_born_with_connects_anew_to_a_server(pos
         ran = run(FORKS, url, "0")
 
         assert ran.returncode == 0, ran.stderr
-        assert len(wq.stores.ledger.tasks()) == 3
+        assert len(wq.stores.ledger.questions.tasks()) == 3
 
 
 def test_a_child_that_closes_what_it_was_born_with_is_told_on_sqlite(tmp_path: Path) -> None:
@@ -113,4 +113,4 @@ def test_a_child_that_closes_what_it_was_born_with_is_told_on_sqlite(tmp_path: P
 
     assert ran.returncode == 0, ran.stderr
     with WorkQueue(ledger=f"sqlite:///{path}", broker=None, inflight=None) as wq:
-        assert len(wq.stores.ledger.tasks()) == 2
+        assert len(wq.stores.ledger.questions.tasks()) == 2

@@ -156,11 +156,11 @@ def test_a_death_at_this_point_of_a_step_leaves_none_out_and_makes_none_twice(
         wait_until(lambda: ends(leg, job.id), timeout_s=60, what="the job ends")
         leg.wait_settled(timeout_s=60)
 
-    row = leg.app.stores.ledger.job(job.id)
+    row = leg.app.stores.ledger.job_questions.job(job.id)
     assert row is not None
     assert (row.state, row.succeeded, row.split) == (JobState.SUCCEEDED, 180, 180)
     assert workshop.read_shelves(leg.app) == {(letter, number): 1 for letter in "abc" for number in range(60)}
-    assert leg.app.stores.ledger.miscounts(job.id) == {}
+    assert leg.app.stores.ledger.job_care.miscounts(job.id) == {}
 
 
 @pytest.mark.parametrize("leg_name", ["sqlite", "servers"])
@@ -175,27 +175,27 @@ def test_a_death_at_this_point_of_a_job_loses_nothing(
     job = stamp.run(to=6_000)
     if point == "sweep.before_tend":
         page = chunks(TASKS, 1)
-        assert ledger.split_job(job.id, page, after=0, cursor=TASKS, is_last=True).room is not None
+        assert ledger.jobs.split_job(job.id, page, after=0, cursor=TASKS, is_last=True).room is not None
         for one in page:
-            ledger.cancel(one.task_id, who="ada", why="?")
+            ledger.decisions.cancel(one.task_id, who="ada", why="?")
         sweep_elsewhere(leg, armed | {"WORKQ_FAILPOINT": f"{point}:exit137"}, once)
     with leg.fleet(processes=2, threads=THREADS, environ=armed, app=workshop.APP):
         wait_until(once.exists, timeout_s=30, what=f"{point} was reached")
         wait_until(lambda: ends(leg, job.id), timeout_s=60, what="the job ends")
         leg.wait_settled(timeout_s=60)
 
-    row = ledger.job(job.id)
+    row = ledger.job_questions.job(job.id)
     assert row is not None
     if point == "sweep.before_tend":
         assert (row.state, row.cancelled, row.total) == (JobState.COMPLETED_WITH_FAILURES, TASKS, TASKS)
     else:
         assert (row.state, row.succeeded, row.subtasks) == (JobState.SUCCEEDED, 6_000, 60)
         assert sum(leg.states().values()) == 60 + 1 + 2, "its subtasks, its splitter, and what follows its end"
-    assert ledger.miscounts(job.id) == {}
+    assert ledger.job_care.miscounts(job.id) == {}
 
 
 def ends(leg: Leg, job_id: str) -> bool:
-    row = leg.app.stores.ledger.job(job_id)
+    row = leg.app.stores.ledger.job_questions.job(job_id)
     return row is not None and row.state in JOB_ENDED
 
 
@@ -253,7 +253,7 @@ def play(act: Act, leg: Leg, armed: dict[str, str], once: Path) -> int:
             for number in range(TASKS):
                 leg.app.schedule(f"launch-{number}", leg["note"], kwargs={"number": number}, at=datetime.now(UTC))
             for given in leg.app.registry.schedules():
-                leg.app.stores.ledger.schedule(given)
+                leg.app.stores.ledger.schedules.schedule(given)
             with leg.fleet(processes=1, threads=THREADS, environ=armed) as fleet:
                 wait_until(once.exists, timeout_s=30, what="the sweeping supervisor died")
                 fleet.wait(10)
@@ -279,7 +279,7 @@ def play(act: Act, leg: Leg, armed: dict[str, str], once: Path) -> int:
             some = leg["note"].options(limit="some", concurrency=2 if act == "limited" else 1)
             some.enqueue_many({"number": number, "seconds": 0.05} for number in range(TASKS))
             finish(leg, armed)
-            assert [row.parked for row in leg.app.stores.ledger.limits()] == [0]
+            assert [row.parked for row in leg.app.stores.ledger.limits.all()] == [0]
             return TASKS
         case "parked":  # who ran has ended, and nobody has told those who wait: only a sweep does
             park(leg)
@@ -297,9 +297,9 @@ def play(act: Act, leg: Leg, armed: dict[str, str], once: Path) -> int:
         case "forgotten":  # as in a ledger that was restored: by its rows, a worker runs what it does not have
             ledger = leg.app.stores.ledger
             with leg.fleet(processes=1, threads=THREADS, environ=armed) as fleet:
-                wait_until(lambda: bool(ledger.workers()), timeout_s=30, what="a worker has joined")
-                [worker] = ledger.workers()
-                assert len(ledger.claim(unhinted(leg, delay_s=0.0), by=worker.id)) == TASKS
+                wait_until(lambda: bool(ledger.questions.workers()), timeout_s=30, what="a worker has joined")
+                [worker] = ledger.questions.workers()
+                assert len(ledger.claims.claim(unhinted(leg, delay_s=0.0), by=worker.id)) == TASKS
                 leg_wait(leg, fleet, armed)
             return TASKS
         case "reap":
@@ -374,7 +374,7 @@ def unhinted(leg: Leg, *, delay_s: float) -> list[str]:
     """Tasks whose hints were never sent: as after a producer that died behind its commit."""
     handler = leg["note"]
     tasks = [handler.new_task(handler.options(delay_s=delay_s)._options, (number,), {}) for number in range(TASKS)]
-    return [one.id for one in leg.app.stores.ledger.record(tasks)]
+    return [one.id for one in leg.app.stores.ledger.tasks.record(tasks)]
 
 
 def park(leg: Leg) -> None:
@@ -382,10 +382,10 @@ def park(leg: Leg) -> None:
     ledger, me = leg.app.stores.ledger, Incarnation("host.before", "host", 4711)
     one_at_once = leg["note"].options(limit="one", concurrency=1)
     ids = [one_at_once.enqueue(number=number).id for number in range(TASKS)]
-    ledger.join(me, queues=["witness"], threads=1)
-    [claim] = ledger.claim(ids, by=me.id)
-    ledger.settle([Settlement(claim, HandedBack())])
-    ledger.leave(me.id)
+    ledger.workers.join(me, queues=["witness"], threads=1)
+    [claim] = ledger.claims.claim(ids, by=me.id)
+    ledger.outcomes.settle([Settlement(claim, HandedBack())])
+    ledger.workers.leave(me.id)
 
 
 def sweep_elsewhere(leg: Leg, armed: dict[str, str], once: Path) -> None:
@@ -408,7 +408,7 @@ def sweep_elsewhere(leg: Leg, armed: dict[str, str], once: Path) -> None:
 def check(leg: Leg, row: Row, count: int) -> None:
     """Nothing lost, each settled once, no more starts and charges than the row allows, and nothing is left over."""
     ledger = leg.app.stores.ledger
-    tasks = [task for task in ledger.tasks(limit=10 * TASKS) if task.state is not State.CANCELLED]
+    tasks = [task for task in ledger.questions.tasks(limit=10 * TASKS) if task.state is not State.CANCELLED]
     assert [task.state for task in tasks] == [State.SUCCEEDED] * count
     lines = [line for line in leg.testimony() if line.what == "start"]
     attempts = [(line.task_id, line.attempt) for line in lines]
@@ -419,7 +419,7 @@ def check(leg: Leg, row: Row, count: int) -> None:
         assert starts <= 1 + leg.charges(task.id).total(), f"{task.id} started again, charged to nobody"
     charged = [leg.charges(task.id) for task in tasks]
     assert sum(one.total() - one["failure"] for one in charged) <= row.crashes
-    assert [one for task in tasks for one in ledger.history(task.id) if one.kind == "late_result"] == []
+    assert [one for task in tasks for one in ledger.questions.history(task.id) if one.kind == "late_result"] == []
     wait_until(lambda: residue(leg) == [], timeout_s=30, what=f"at rest nothing is left: {residue(leg)}")
 
 
@@ -427,7 +427,7 @@ def residue(leg: Leg) -> list[str]:
     """What is left over at rest: holds, leases of the dead, live workers, hints."""
     stores = leg.app.stores
     left = [f"held: {hold}" for hold in stores.inflight.holds("witness")]
-    live = {row.id for row in stores.ledger.workers()}
+    live = {row.id for row in stores.ledger.questions.workers()}
     left += [f"lease: {worker}" for worker in stores.inflight.leases() if worker not in live]
     depth = stores.broker.depths(["witness"])["witness"]
     if depth.unacked:

@@ -21,7 +21,7 @@ from workq import State
 def test_a_worker_that_is_process_1_leaves_no_orphan_as_a_zombie_and_ends_in_order(open_leg: OpenLeg) -> None:
     leg = open_leg("sqlite", divide=10.0)
     with leg.fleet(processes=1, threads=2, app="tests.faults.forking:wq", prefix=ELSEWHERE) as fleet:
-        wait_until(lambda: len(leg.app.stores.ledger.workers()) == 1, timeout_s=30, what="a worker")
+        wait_until(lambda: len(leg.app.stores.ledger.questions.workers()) == 1, timeout_s=30, what="a worker")
         [first] = fleet.children()
         everyone = {one.pid for one in first.children(recursive=True)}
         tasks = [record(leg, name="forking.leaves", payload='{"a":["behind"],"k":{}}') for _ in range(4)]
@@ -37,7 +37,7 @@ def test_a_worker_that_is_process_1_leaves_no_orphan_as_a_zombie_and_ends_in_ord
 
         first.terminate()
         assert fleet.wait(30) == 0
-    assert leg.app.stores.ledger.workers() == []
+    assert leg.app.stores.ledger.questions.workers() == []
 
 
 FORGETFUL: Final = """

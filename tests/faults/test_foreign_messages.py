@@ -120,7 +120,7 @@ def test_fields_that_we_do_not_know_are_ignored(fast_leg: Leg, intruder: Intrude
     """B47. The task itself has no hint of its own yet: this one wakes it."""
     handler = fast_leg["note"]
     task = handler.new_task(handler.defaults, (7,), {})
-    fast_leg.app.stores.ledger.record([task])
+    fast_leg.app.stores.ledger.tasks.record([task])
     intruder.put([hint(task.id, extra={"deep": [1, 2]}, trace="abc")])
     with fast_leg.fleet(processes=1, threads=1):
         fast_leg.wait_settled(timeout_s=30)
@@ -182,7 +182,7 @@ def test_an_unknown_id_is_looked_up_three_times_and_then_quarantined_with_one_al
         intruder.put([hint(*fresh, old), hint(late.id)])
         wait_until(lambda: unknown_ids(fast_leg) != [], timeout_s=10, what="the old one is dropped at once")
         assert unknown_ids(fast_leg) == [old]
-        fast_leg.app.stores.ledger.record([late])  # it came between the first look and the last
+        fast_leg.app.stores.ledger.tasks.record([late])  # it came between the first look and the last
 
         wait_until(lambda: len(unknown_ids(fast_leg)) >= 5, timeout_s=15, what="the others after three looks")
         fast_leg.wait_settled(timeout_s=20)
@@ -244,7 +244,7 @@ def test_foreign_properties_of_a_hint_mean_nothing(properties: dict[str, Any], o
     intruder = OnRabbitMQ(leg)
     handler = leg["fail_until"]
     task = handler.new_task(handler.options(failures_max=10)._options, (1, 3), {})
-    leg.app.stores.ledger.record([task])
+    leg.app.stores.ledger.tasks.record([task])
     intruder.put([hint(task.id)], **properties)
     with leg.fleet(processes=1, threads=1):
         leg.wait_settled(timeout_s=30)

@@ -49,7 +49,7 @@ def opened(url: str, *, namespace: str = "workq", statement_timeout_s: float = 1
 
 def live_worker(ledger: Ledger) -> Incarnation:
     worker = incarnation()
-    ledger.join(worker, queues=["default"], threads=1)
+    ledger.workers.join(worker, queues=["default"], threads=1)
     return worker
 
 
@@ -202,25 +202,25 @@ class TestAnswersThatAreLost:
         return live_worker(ledger)
 
     def some(self, ledger: Ledger, count: int, **facts: Any) -> list[str]:
-        return [one.id for one in ledger.record(new(count, **facts))]
+        return [one.id for one in ledger.tasks.record(new(count, **facts))]
 
     @pytest.mark.parametrize("where", ["before", "after"])
     def test_a_settlement_is_repeated_and_reported_as_won(
         self, ledger: Ledger, relay: Relay, worker: Incarnation, where: str
     ) -> None:
-        claims = ledger.claim(self.some(ledger, 6), by=worker.id)
+        claims = ledger.claims.claim(self.some(ledger, 6), by=worker.id)
         batch = [Settlement(claim, Done("1")) for claim in claims[:3]]
         batch += [Settlement(claim, Failed(60.0, "boom")) for claim in claims[3:]]
         relay.cut_next(where)
 
-        settled = ledger.settle(batch)
+        settled = ledger.outcomes.settle(batch)
 
         assert relay.cut == 1
         assert [one.state for one in settled] == [State.SUCCEEDED] * 3 + [State.WAITING] * 3
         assert [one.delay_s for one in settled] == [0.0] * 3 + [60.0] * 3
         for claim in claims[3:]:
-            assert [one.kind for one in ledger.history(claim.task_id)] == ["failed"]
-            task = ledger.get(claim.task_id)
+            assert [one.kind for one in ledger.questions.history(claim.task_id)] == ["failed"]
+            task = ledger.questions.get(claim.task_id)
             assert task is not None
             assert task.failures == 1
 
@@ -231,12 +231,12 @@ class TestAnswersThatAreLost:
         ids = self.some(ledger, 5)
         relay.cut_next(where)
 
-        claims = ledger.claim(ids, by=worker.id)
+        claims = ledger.claims.claim(ids, by=worker.id)
 
         assert relay.cut == 1
         assert [(claim.task_id, claim.attempt) for claim in claims] == [(task_id, 1) for task_id in ids]
-        assert ledger.claim(ids, by=worker.id) == []
-        assert {one.state for one in ledger.settle([Settlement(claim, Done()) for claim in claims])} == {
+        assert ledger.claims.claim(ids, by=worker.id) == []
+        assert {one.state for one in ledger.outcomes.settle([Settlement(claim, Done()) for claim in claims])} == {
             State.SUCCEEDED
         }
 
@@ -257,7 +257,7 @@ class TestAnswersThatAreLost:
         assert taken is not None
         assert sorted((claim.task_id, claim.attempt) for claim in taken.claims) == sorted((one, 1) for one in ids)
         assert consumer.claim(lambda _missed, _looks: (), ids_max=10, wait_s=0.0) is None, "the hint is gone, too"
-        settled = ledger.settle([Settlement(claim, Done()) for claim in taken.claims])
+        settled = ledger.outcomes.settle([Settlement(claim, Done()) for claim in taken.claims])
         assert {one.state for one in settled} == {State.SUCCEEDED}
         consumer.close()
 
@@ -270,17 +270,19 @@ class TestAnswersThatAreLost:
         passes = ["pass"] if then == "lost_again" and ledger.database.dialect != "postgresql" else []
         relay.cut_next("after", *passes, "after")
         with pytest.raises(CommitUnknown):
-            ledger.claim(ids, by=worker.id)
-        stuck = {ledger.look([task_id])[task_id].state for task_id in ids}
+            ledger.claims.claim(ids, by=worker.id)
+        stuck = {ledger.claims.look([task_id])[task_id].state for task_id in ids}
 
-        claims = ledger.claim(ids[:4], by=worker.id)
+        claims = ledger.claims.claim(ids[:4], by=worker.id)
 
         assert relay.cut == 2
         assert stuck == {State.RUNNING}
         assert [(claim.task_id, claim.attempt) for claim in claims] == [(task_id, 2) for task_id in ids[:4]]
-        assert {look.state for look in ledger.look(ids[4:]).values()} == {State.READY}
-        assert {one.task_id for one in ledger.take_unpublished(limit=1000, grace_s=-1.0, horizon_s=0.0)} >= set(ids[4:])
-        assert {one.state for one in ledger.settle([Settlement(claim, Done()) for claim in claims])} == {
+        assert {look.state for look in ledger.claims.look(ids[4:]).values()} == {State.READY}
+        assert {one.task_id for one in ledger.hints.take_unpublished(limit=1000, grace_s=-1.0, horizon_s=0.0)} >= set(
+            ids[4:]
+        )
+        assert {one.state for one in ledger.outcomes.settle([Settlement(claim, Done()) for claim in claims])} == {
             State.SUCCEEDED
         }
 
@@ -291,33 +293,33 @@ class TestAnswersThatAreLost:
         passes = ["pass"] if ledger.database.dialect != "postgresql" else []
         relay.cut_next("after", *passes, "after")
         with pytest.raises(CommitUnknown):
-            ledger.claim(ids, by=worker.id)
-        stuck = {look.state for look in ledger.look(ids).values()}
+            ledger.claims.claim(ids, by=worker.id)
+        stuck = {look.state for look in ledger.claims.look(ids).values()}
 
-        returned = [ledger.return_doubtful(by=worker.id) for _ in range(2)]
+        returned = [ledger.claims.return_doubtful(by=worker.id) for _ in range(2)]
 
         assert (stuck, returned) == ({State.RUNNING}, [3, 0])
-        assert {look.state for look in ledger.look(ids).values()} == {State.READY}
+        assert {look.state for look in ledger.claims.look(ids).values()} == {State.READY}
 
     @pytest.mark.parametrize("where", ["before", "after"])
     def test_a_batch_is_recorded_once(self, ledger: Ledger, relay: Relay, where: str) -> None:
         batch = [*new(4), *new(key=f"lost {where}")]
         relay.cut_next(where)
 
-        answers = ledger.record(batch)
+        answers = ledger.tasks.record(batch)
 
         assert relay.cut == 1
         assert [one.id for one in answers] == [one.id for one in batch]
         assert all(one.created for one in answers)
-        assert all(ledger.get(one.id) is not None for one in batch)
+        assert all(ledger.questions.get(one.id) is not None for one in batch)
 
     def test_a_commit_that_stays_unknown_says_so_and_may_be_repeated(self, ledger: Ledger, relay: Relay) -> None:
         batch = new(3)
         relay.cut_next("after", "after")
         with pytest.raises(CommitUnknown, match="repeat with the same ids"):
-            ledger.record(batch)
+            ledger.tasks.record(batch)
 
-        answers = ledger.record(batch)
+        answers = ledger.tasks.record(batch)
 
         assert [(one.id, one.created) for one in answers] == [(one.id, True) for one in batch]
 
@@ -330,14 +332,14 @@ class TestAnswersThatAreLost:
     def test_a_handlers_transaction_knows_how_its_lost_commit_ended(
         self, ledger: Ledger, relay: Relay, worker: Incarnation, where: str
     ) -> None:
-        [claim] = ledger.claim(self.some(ledger, 1), by=worker.id)
+        [claim] = ledger.claims.claim(self.some(ledger, 1), by=worker.id)
         [beside] = new(1, key=f"beside {where}")  # not with those that commit themselves
         self.connect(ledger)
         relay.cut_next(where)
 
         def act() -> None:
-            with ledger.transaction(claim) as connection:
-                ledger.record([beside], connection=connection)
+            with ledger.transactions.transaction(claim) as connection:
+                ledger.tasks.record([beside], connection=connection)
 
         if where == "before":
             with pytest.raises(LedgerUnavailable, match="nothing of it stands"):
@@ -347,24 +349,26 @@ class TestAnswersThatAreLost:
 
         assert relay.cut == 1
         stands = where == "after"
-        assert ledger.look([claim.task_id])[claim.task_id].state == (State.SUCCEEDED if stands else State.RUNNING)
-        assert (ledger.get(beside.id) is not None) == stands
+        assert ledger.claims.look([claim.task_id])[claim.task_id].state == (
+            State.SUCCEEDED if stands else State.RUNNING
+        )
+        assert (ledger.questions.get(beside.id) is not None) == stands
 
     @pytest.mark.parametrize("where", ["before", "after"])
     def test_a_step_of_a_partition_knows_how_its_lost_commit_ended(
         self, ledger: Ledger, relay: Relay, worker: Incarnation, where: str
     ) -> None:
         job = new_job(JobOptions(queue="default", chunk=1, is_partitioned=True), key=f"lost {where}")
-        ledger.begin_job(job)
+        ledger.jobs.begin_job(job)
         partition = NewSubtask(codec.new_task_id(), '{"a":["eu",null],"k":{}}', 1)
-        ledger.split_job(job.id, [partition], after=0, cursor=1, is_last=True)
-        [claim] = ledger.claim([partition.task_id], by=worker.id)
+        ledger.jobs.split_job(job.id, [partition], after=0, cursor=1, is_last=True)
+        [claim] = ledger.claims.claim([partition.task_id], by=worker.id)
         self.connect(ledger)
         stood: list[Stepped] = []
         relay.cut_next(where)
 
         def act() -> None:
-            with ledger.step(claim, NewStep(0, '"page 2"', 10), on_stood=stood.append):
+            with ledger.transactions.step(claim, NewStep(0, '"page 2"', 10), on_stood=stood.append):
                 pass
 
         if where == "before":
@@ -373,48 +377,52 @@ class TestAnswersThatAreLost:
         else:
             act()
 
-        row = ledger.job(job.id)
+        row = ledger.job_questions.job(job.id)
         assert row is not None
         assert relay.cut == 1
         stands = where == "after"
-        assert (ledger.bookmark(claim).steps, row.succeeded, len(stood)) == ((1, 10, 1) if stands else (0, 0, 0))
+        assert (ledger.transactions.bookmark(claim).steps, row.succeeded, len(stood)) == (
+            (1, 10, 1) if stands else (0, 0, 0)
+        )
 
     def test_a_handlers_transaction_says_so_when_nobody_knows_how_it_ended(
         self, ledger: Ledger, relay: Relay, worker: Incarnation
     ) -> None:
-        [claim] = ledger.claim(self.some(ledger, 1), by=worker.id)
+        [claim] = ledger.claims.claim(self.some(ledger, 1), by=worker.id)
         self.connect(ledger)
         relay.cut_next("after", "after", "after")
-        with pytest.raises(CommitUnknown), ledger.transaction(claim):
+        with pytest.raises(CommitUnknown), ledger.transactions.transaction(claim):
             pass
         assert relay.cut >= 2
         relay.cut_next()
 
-        assert [one.state for one in ledger.settle([Settlement(claim, Failed(0.0, "unknown"))])] == [None], "it stood"
-        assert ledger.look([claim.task_id])[claim.task_id].state is State.SUCCEEDED
+        assert [one.state for one in ledger.outcomes.settle([Settlement(claim, Failed(0.0, "unknown"))])] == [None], (
+            "it stood"
+        )
+        assert ledger.claims.look([claim.task_id])[claim.task_id].state is State.SUCCEEDED
 
     @pytest.mark.parametrize("where", ["before", "after"])
     def test_a_reaping_charges_once(self, ledger: Ledger, relay: Relay, worker: Incarnation, where: str) -> None:
         ran, *waited = ids = self.some(ledger, 3)
-        ledger.claim(ids, by=worker.id)
+        ledger.claims.claim(ids, by=worker.id)
         relay.cut_next(where)
 
-        ledger.reap(worker.id, Evidence("SIGKILL", started={ran: 1}))
+        ledger.workers.reap(worker.id, Evidence("SIGKILL", started={ran: 1}))
 
-        assert [task.crashes for task in map(ledger.get, (ran, *waited)) if task is not None] == [1, 0, 0]
-        assert all(len(ledger.history(task_id)) == 1 for task_id in ids)
+        assert [task.crashes for task in map(ledger.questions.get, (ran, *waited)) if task is not None] == [1, 0, 0]
+        assert all(len(ledger.questions.history(task_id)) == 1 for task_id in ids)
 
     @pytest.mark.parametrize("where", ["before", "after"])
     def test_people_may_not_notice(self, ledger: Ledger, relay: Relay, where: str) -> None:
         [task_id] = self.some(ledger, 1)
         relay.cut_next(where)
-        ledger.cancel(task_id, who="ada", why="?")
+        ledger.decisions.cancel(task_id, who="ada", why="?")
         relay.cut_next(where)
-        hint = ledger.revive(task_id, who="ada", why="?")
+        hint = ledger.decisions.revive(task_id, who="ada", why="?")
 
         assert relay.cut == 2
         assert hint.task_id == task_id
-        assert [one.kind for one in ledger.history(task_id)] == ["cancelled", "revived"]
+        assert [one.kind for one in ledger.questions.history(task_id)] == ["cancelled", "revived"]
 
 
 class TestAServerThatDies:
@@ -429,7 +437,7 @@ class TestAServerThatDies:
         def produce() -> None:
             for _ in range(60):
                 batch = new(5, queue="load")
-                patiently(partial(ledger.record, batch))
+                patiently(partial(ledger.tasks.record, batch))
                 recorded.extend(one.id for one in batch)
 
         def work(number: int) -> None:
@@ -437,9 +445,9 @@ class TestAServerThatDies:
             while not is_over.is_set():
                 known = list(recorded)
                 ids = rng.sample(known, min(len(known), 25))
-                claims = patiently(partial(ledger.claim, ids, by=me.id))
+                claims = patiently(partial(ledger.claims.claim, ids, by=me.id))
                 batch = [Settlement(claim, Done("1")) for claim in claims]
-                settled = patiently(partial(ledger.settle, batch))
+                settled = patiently(partial(ledger.outcomes.settle, batch))
                 won.extend(one.task_id for one in settled if one.state is State.SUCCEEDED)
                 if len(won) >= 300:
                     is_over.set()
@@ -469,12 +477,12 @@ class TestAServerThatDies:
         ledger = opened(postgres.url)
         worker = live_worker(ledger)
         with ThreadPoolExecutor(4) as pool:  # several pooled connections
-            list(pool.map(lambda _: ledger.counts(), range(8)))
+            list(pool.map(lambda _: ledger.questions.counts(), range(8)))
         postgres.restart()
 
-        assert ledger.clock() is not None
-        [claim] = ledger.claim([ledger.record(new())[0].id], by=worker.id)
-        assert ledger.settle([Settlement(claim, Done())])[0].state is State.SUCCEEDED
+        assert ledger.questions.clock() is not None
+        [claim] = ledger.claims.claim([ledger.tasks.record(new())[0].id], by=worker.id)
+        assert ledger.outcomes.settle([Settlement(claim, Done())])[0].state is State.SUCCEEDED
         ledger.close()
 
     def test_while_the_server_is_down_every_call_says_so(self, postgres: Server) -> None:
@@ -487,11 +495,11 @@ class TestAServerThatDies:
                 with pytest.raises(LedgerUnavailable, match="cannot use the ledger"):
                     call()
             with pytest.raises(LedgerUnavailable):
-                ledger.record(given)
+                ledger.tasks.record(given)
         finally:
             postgres.start()
 
-        assert [one.created for one in ledger.record(given)] == [True, True]
+        assert [one.created for one in ledger.tasks.record(given)] == [True, True]
         ledger.close()
 
     @pytest.mark.parametrize(("sorts", "setting"), [(True, "on"), (False, "off")])
@@ -515,7 +523,7 @@ class TestAServerThatDies:
     def test_settling_survives_backends_that_are_terminated_all_the_time(self, postgres: Server) -> None:
         ledger = opened(postgres.url)
         worker = live_worker(ledger)
-        claims = ledger.claim([one.id for one in ledger.record(new(400))], by=worker.id)
+        claims = ledger.claims.claim([one.id for one in ledger.tasks.record(new(400))], by=worker.id)
         admin = create_engine(ledger.database.url, isolation_level="AUTOCOMMIT")
         is_over = threading.Event()
 
@@ -534,7 +542,7 @@ class TestAServerThatDies:
             return ended
 
         def settle(batch: list[Settlement]) -> list[State | None]:
-            return [one.state for one in patiently(lambda: ledger.settle(batch))]
+            return [one.state for one in patiently(lambda: ledger.outcomes.settle(batch))]
 
         batches = [[Settlement(claim, Failed(3600.0, "x")) for claim in claims[at : at + 5]] for at in range(0, 400, 5)]
         with ThreadPoolExecutor(4) as pool:
@@ -545,10 +553,10 @@ class TestAServerThatDies:
 
         assert answers == [State.WAITING] * 400
         for claim in claims:
-            task = ledger.get(claim.task_id)
+            task = ledger.questions.get(claim.task_id)
             assert task is not None
             assert task.failures == 1
-        assert all([one.kind for one in ledger.history(claim.task_id)] == ["failed"] for claim in claims)
+        assert all([one.kind for one in ledger.questions.history(claim.task_id)] == ["failed"] for claim in claims)
         admin.dispose()
         ledger.close()
 
@@ -562,12 +570,12 @@ class TestAServerThatIsSilent:
         ledger = opened(server.url, statement_timeout_s=1.0)
         worker = live_worker(ledger)
         given = new()
-        [claim] = ledger.claim([ledger.record(new())[0].id], by=worker.id)
+        [claim] = ledger.claims.claim([ledger.tasks.record(new())[0].id], by=worker.id)
         took: list[float] = []
         server.pause()
         try:
             needs = calls(ledger, worker, claim.task_id)[:4]
-            needs.append(lambda: ledger.record(given))
+            needs.append(lambda: ledger.tasks.record(given))
             for call in needs:
                 begun = time.monotonic()
                 with pytest.raises(LedgerUnavailable):
@@ -577,8 +585,8 @@ class TestAServerThatIsSilent:
             server.resume()
 
         assert max(took) < LONG_S / 2  # the limit is 1.5 s for an answer, or 3 s for a new connection
-        assert patiently(lambda: ledger.record(given))[0].created
-        assert patiently(lambda: ledger.settle([Settlement(claim, Done())]))[0].state is State.SUCCEEDED
+        assert patiently(lambda: ledger.tasks.record(given))[0].created
+        assert patiently(lambda: ledger.outcomes.settle([Settlement(claim, Done())]))[0].state is State.SUCCEEDED
         ledger.close()
 
 
@@ -588,57 +596,57 @@ class TestLocks:
     def test_a_row_that_is_locked_delays_itself_and_nobody_else(self, server_url: str) -> None:
         ledger = opened(server_url, statement_timeout_s=2.0)
         worker = live_worker(ledger)
-        ids = [one.id for one in ledger.record(new(10))]
-        claims = ledger.claim(ids, by=worker.id)
+        ids = [one.id for one in ledger.tasks.record(new(10))]
+        claims = ledger.claims.claim(ids, by=worker.id)
         other = create_engine(ledger.database.url)
         with other.begin() as connection:
             lock(connection, ledger, ids[0])
             began = time.monotonic()
             with pytest.raises(LedgerUnavailable):
-                ledger.settle([Settlement(claims[0], Done())])
+                ledger.outcomes.settle([Settlement(claims[0], Done())])
             took_s = time.monotonic() - began
-            others = ledger.settle([Settlement(claim, Done()) for claim in claims[1:]])
+            others = ledger.outcomes.settle([Settlement(claim, Done()) for claim in claims[1:]])
 
         assert {one.state for one in others} == {State.SUCCEEDED}
         assert took_s < LONG_S / 2
-        assert ledger.settle([Settlement(claims[0], Done())])[0].state is State.SUCCEEDED
+        assert ledger.outcomes.settle([Settlement(claims[0], Done())])[0].state is State.SUCCEEDED
         other.dispose()
         ledger.close()
 
     def test_sweeps_step_over_rows_that_are_locked(self, server_url: str) -> None:
         ledger = opened(server_url, statement_timeout_s=2.0)
         worker = live_worker(ledger)
-        waiting = [one.id for one in ledger.record(new(4))]
-        running = [one.id for one in ledger.record(new(4))]
-        ledger.claim(running, by=worker.id)
-        ledger.leave(worker.id)
+        waiting = [one.id for one in ledger.tasks.record(new(4))]
+        running = [one.id for one in ledger.tasks.record(new(4))]
+        ledger.claims.claim(running, by=worker.id)
+        ledger.workers.leave(worker.id)
         other = create_engine(ledger.database.url)
         with other.begin() as connection:
             lock(connection, ledger, waiting[0])
             lock(connection, ledger, running[0])
-            taken = {one.task_id for one in ledger.take_unpublished(limit=1000, grace_s=-1.0, horizon_s=0.0)}
-            orphans = {one.task_id for one in ledger.orphans(limit=1000)}
+            taken = {one.task_id for one in ledger.hints.take_unpublished(limit=1000, grace_s=-1.0, horizon_s=0.0)}
+            orphans = {one.task_id for one in ledger.workers.orphans(limit=1000)}
 
         assert taken & {*waiting} == {*waiting[1:]}
         assert orphans & {*running} == {*running[1:]}
-        assert {one.task_id for one in ledger.orphans(limit=1000)} == {running[0]}
+        assert {one.task_id for one in ledger.workers.orphans(limit=1000)} == {running[0]}
         other.dispose()
         ledger.close()
 
     def test_a_table_that_is_locked_is_an_error_in_time(self, postgres: Server) -> None:
         ledger = opened(postgres.url, statement_timeout_s=1.0)
         worker = live_worker(ledger)
-        [task_id] = [one.id for one in ledger.record(new())]
+        [task_id] = [one.id for one in ledger.tasks.record(new())]
         other = create_engine(ledger.database.url)
         with other.begin() as connection:
             connection.execute(text("LOCK TABLE workq_task IN ACCESS EXCLUSIVE MODE"))
-            for call in (lambda: ledger.claim([task_id], by=worker.id), lambda: ledger.get(task_id)):
+            for call in (lambda: ledger.claims.claim([task_id], by=worker.id), lambda: ledger.questions.get(task_id)):
                 began = time.monotonic()
                 with pytest.raises(LedgerUnavailable):
                     call()
                 assert time.monotonic() - began < LONG_S / 2
 
-        assert len(ledger.claim([task_id], by=worker.id)) == 1
+        assert len(ledger.claims.claim([task_id], by=worker.id)) == 1
         other.dispose()
         ledger.close()
 
@@ -651,8 +659,8 @@ class TestOneFile:
         other = sqlite3.connect(ledger.database.url.database or "", isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         with ThreadPoolExecutor(1) as pool:
-            recording = pool.submit(ledger.record, new(3))
-            reading = ledger.counts()  # readers do not wait
+            recording = pool.submit(ledger.tasks.record, new(3))
+            reading = ledger.questions.counts()  # readers do not wait
             threading.Event().wait(0.2)
             was_done = recording.done()
             other.execute("COMMIT")
@@ -670,29 +678,29 @@ class TestOneFile:
         other.execute("BEGIN IMMEDIATE")
         began = time.monotonic()
         with pytest.raises(LedgerUnavailable, match=r"locked.*Another transaction keeps it for too long.*connection="):
-            ledger.record(new())
+            ledger.tasks.record(new())
         took_s = time.monotonic() - began
         other.execute("COMMIT")
         other.close()
 
         assert took_s < LONG_S / 2
-        assert ledger.record(new())[0].created
+        assert ledger.tasks.record(new())[0].created
         ledger.close()
 
     def test_a_writer_that_is_killed_leaves_nothing_half_written(self, sqlite_url: str) -> None:
         spawn = multiprocessing.get_context("spawn")
         ledger = opened(sqlite_url)
         for _ in range(3):
-            before = ledger.counts().states[State.READY]
+            before = ledger.questions.counts().states[State.READY]
             processes = [spawn.Process(target=write_batches, args=(sqlite_url, name)) for name in ("doomed", "other")]
             for process in processes:
                 process.start()
             doomed, other = processes
-            wait_until(lambda before=before: ledger.counts().states[State.READY] > before + 200)  # type: ignore[misc]  # a lambda's default has no type
+            wait_until(lambda before=before: ledger.questions.counts().states[State.READY] > before + 200)  # type: ignore[misc]  # a lambda's default has no type
             os.kill(doomed.pid or 0, signal.SIGKILL)
             doomed.join(LONG_S)
-            alone = ledger.counts().states[State.READY]
-            wait_until(lambda alone=alone: ledger.counts().states[State.READY] > alone + 100)  # type: ignore[misc]  # a lambda's default has no type
+            alone = ledger.questions.counts().states[State.READY]
+            wait_until(lambda alone=alone: ledger.questions.counts().states[State.READY] > alone + 100)  # type: ignore[misc]  # a lambda's default has no type
             os.kill(other.pid or 0, signal.SIGKILL)
             other.join(LONG_S)
 
@@ -712,15 +720,15 @@ class TestOneFile:
         def _limit(connection: Connection) -> None:
             connection.exec_driver_sql(f"PRAGMA max_page_count={limit[0]}")
 
-        ledger.record(new(10))
+        ledger.tasks.record(new(10))
         limit[0] = 60
         with pytest.raises(LedgerUnavailable, match=r"full.*make room"):
-            ledger.record(new(50, payload='{"a":["' + "x" * 10_000 + '"],"k":{}}'))
-        count = ledger.counts().states[State.READY]
+            ledger.tasks.record(new(50, payload='{"a":["' + "x" * 10_000 + '"],"k":{}}'))
+        count = ledger.questions.counts().states[State.READY]
         limit[0] = 1_000_000
 
         assert count == 10
-        assert len(ledger.record(new(50, payload='{"a":["' + "x" * 10_000 + '"],"k":{}}'))) == 50
+        assert len(ledger.tasks.record(new(50, payload='{"a":["' + "x" * 10_000 + '"],"k":{}}'))) == 50
         ledger.close()
 
 
@@ -736,15 +744,15 @@ class TestProcesses:
     @staticmethod
     def check(url: str) -> None:
         ledger = opened(url)
-        ledger.record(new(2, name="fork"))
+        ledger.tasks.record(new(2, name="fork"))
         with ledger.database.writer.turn(is_short=True):  # another thread of the parent may be writing at that moment
-            child = multiprocessing.get_context("fork").Process(target=ledger.record, args=(new(3, name="fork"),))
+            child = multiprocessing.get_context("fork").Process(target=ledger.tasks.record, args=(new(3, name="fork"),))
             child.start()
             child.join(LONG_S)
 
         assert child.exitcode == 0
-        ledger.record(new(2, name="fork"))
-        assert len(ledger.tasks(name="fork")) == 7
+        ledger.tasks.record(new(2, name="fork"))
+        assert len(ledger.questions.tasks(name="fork")) == 7
         ledger.close()
 
 
@@ -759,7 +767,7 @@ class TestWhatErrorsSay:
             real.set(query={"password": CANARY}, port=unused_port).render_as_string(hide_password=False),
         ]
         for url in urls:
-            said = self.what_is_said(lambda url=url: opened(url).clock())  # type: ignore[misc]  # a lambda's default has no type
+            said = self.what_is_said(lambda url=url: opened(url).questions.clock())  # type: ignore[misc]  # a lambda's default has no type
             assert "LedgerUnavailable" in said or "SchemaMismatch" in said or "TypeError" in said, said
             assert CANARY not in said
 
@@ -771,13 +779,13 @@ class TestWhatErrorsSay:
         }
         for cure, url in cures.items():
             with pytest.raises(LedgerUnavailable, match=cure):
-                opened(url.render_as_string(hide_password=False)).clock()
+                opened(url.render_as_string(hide_password=False)).questions.clock()
 
     def test_a_file_that_is_no_database_is_told_with_its_cure(self, tmp_path: Path) -> None:
         (tmp_path / "workq.db").write_bytes(b"a letter" * 1000)
 
         with pytest.raises(LedgerUnavailable, match="Another file is there"):
-            opened(f"sqlite:///{tmp_path / 'workq.db'}").clock()
+            opened(f"sqlite:///{tmp_path / 'workq.db'}").questions.clock()
 
     @pytest.mark.parametrize(
         "url",
@@ -791,7 +799,7 @@ class TestWhatErrorsSay:
         ],
     )
     def test_a_wrong_url_does_not_show_its_password(self, url: str) -> None:
-        said = self.what_is_said(lambda: opened(url).clock())
+        said = self.what_is_said(lambda: opened(url).questions.clock())
 
         assert "ConfigError" in said
         assert CANARY not in said
@@ -799,10 +807,10 @@ class TestWhatErrorsSay:
     def test_a_payload_is_never_shown(self, server_url: str) -> None:
         ledger = opened(server_url)
         wrong = [*new(name="n" * 300, payload=f'"{CANARY}"'), *new(name=None, payload=f'"{CANARY}"')]
-        ledger.record(new(key="said", payload=f'"{CANARY}"'))
+        ledger.tasks.record(new(key="said", payload=f'"{CANARY}"'))
 
         for given in (*wrong, *new(key="said", payload=f'"{CANARY} 2"')):
-            assert CANARY not in self.what_is_said(partial(ledger.record, [given]))
+            assert CANARY not in self.what_is_said(partial(ledger.tasks.record, [given]))
         ledger.close()
 
     def test_missing_tables_are_told_from_a_server_that_is_away(self, server_url: str) -> None:
@@ -838,12 +846,12 @@ def calls(ledger: Ledger, worker: Incarnation, task_id: str) -> list[Callable[[]
     """Every way to need the ledger."""
     claim = Claim(task_id, "n", "q", "{}", 1, "t", 0, 0, 5, 3, None)
     return [
-        lambda: ledger.claim([task_id], by=worker.id),
-        lambda: ledger.settle([Settlement(claim, Done())]),
-        lambda: ledger.look([task_id]),
-        lambda: ledger.beat(worker.id),
-        lambda: ledger.take_unpublished(limit=1, grace_s=0.0, horizon_s=0.0),
-        lambda: ledger.get(task_id),
+        lambda: ledger.claims.claim([task_id], by=worker.id),
+        lambda: ledger.outcomes.settle([Settlement(claim, Done())]),
+        lambda: ledger.claims.look([task_id]),
+        lambda: ledger.workers.beat(worker.id),
+        lambda: ledger.hints.take_unpublished(limit=1, grace_s=0.0, horizon_s=0.0),
+        lambda: ledger.questions.get(task_id),
     ]
 
 
@@ -864,5 +872,5 @@ def write_batches(url: str, name: str) -> None:
     ledger = opened(url)
     number = 0
     while True:
-        ledger.record(new(10, name=f"{name}.{os.getpid()}.{number}"))
+        ledger.tasks.record(new(10, name=f"{name}.{os.getpid()}.{number}"))
         number += 1

@@ -79,12 +79,12 @@ def workq(
 
 
 def is_settled(leg: Leg, task_id: str) -> bool:
-    task = leg.app.stores.ledger.get(task_id)
+    task = leg.app.stores.ledger.questions.get(task_id)
     return task is not None and task.state in (State.SUCCEEDED, State.DEAD)
 
 
 def is_ready(leg: Leg, task_id: str) -> bool:
-    task = leg.app.stores.ledger.get(task_id)
+    task = leg.app.stores.ledger.questions.get(task_id)
     return task is not None and task.state is State.READY
 
 
@@ -138,7 +138,7 @@ def test_a_sweep_that_ends_with_an_error_waits_for_no_reader(tmp_path: Path) -> 
             [*command, "sweep", "--every", "0.1s", "-v"], env=environ, stdout=out, stderr=err
         ) as sweeper:
             try:
-                wait_until(lambda: ledger.swept_for_s() is not None, timeout_s=60, what="it sweeps")
+                wait_until(lambda: ledger.questions.swept_for_s() is not None, timeout_s=60, what="it sweeps")
                 (tmp_path / "other.db").touch()
                 (tmp_path / "other.db").replace(tmp_path / "q.db")
                 assert sweeper.wait(60) == 4

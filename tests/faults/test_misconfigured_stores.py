@@ -274,7 +274,7 @@ class Alone:
         from workq.values import codec
 
         task = NewTask(codec.new_task_id(), "index", "mail", '{"a":[],"k":{}}')
-        self.ledger.record([task])
+        self.ledger.tasks.record([task])
         return task.id
 
 
@@ -287,7 +287,7 @@ def alone(tmp_path: Path) -> Iterator[Alone]:
 
 
 def test_tasks_that_no_sweep_publishes_are_found(alone: Alone) -> None:
-    alone.ledger.join(Incarnation("w", "host", 1), queues=["mail"], threads=1)
+    alone.ledger.workers.join(Incarnation("w", "host", 1), queues=["mail"], threads=1)
     alone.record()
     assert alone.found() == []
 
@@ -299,14 +299,14 @@ def test_tasks_that_no_sweep_publishes_are_found(alone: Alone) -> None:
 
 def test_a_queue_without_a_live_worker_and_a_worker_that_nobody_reaped_are_found(alone: Alone) -> None:
     task_id = alone.record()
-    alone.ledger.mark_published(alone.ledger.take_unpublished(limit=1, grace_s=0.0, horizon_s=0.0))
-    alone.ledger.join(Incarnation("silent.worker", "host", 1), queues=["mail"], threads=1)
+    alone.ledger.hints.mark_published(alone.ledger.hints.take_unpublished(limit=1, grace_s=0.0, horizon_s=0.0))
+    alone.ledger.workers.join(Incarnation("silent.worker", "host", 1), queues=["mail"], threads=1)
     alone.database.clock_offset_s = 35.0
     (unserved,) = alone.found()
     alone.database.clock_offset_s = 50.0
     both = alone.found()
-    alone.ledger.leave("silent.worker")
-    alone.ledger.join(Incarnation("new.worker", "host", 2), queues=["mail"], threads=1)
+    alone.ledger.workers.leave("silent.worker")
+    alone.ledger.workers.join(Incarnation("new.worker", "host", 2), queues=["mail"], threads=1)
     served = alone.found()
 
     assert served == []
@@ -323,12 +323,12 @@ def test_a_ledger_with_work_that_was_not_swept_for_a_minute_is_found_and_an_idle
     alone.database.clock_offset_s = 61.0
     assert alone.found() == [], "nothing is there to be lost"
     alone.database.clock_offset_s = 0.0
-    alone.ledger.join(Incarnation("w", "host", 1), queues=["mail"], threads=1)
+    alone.ledger.workers.join(Incarnation("w", "host", 1), queues=["mail"], threads=1)
     alone.record()
-    alone.ledger.mark_published(alone.ledger.take_unpublished(limit=1, grace_s=0.0, horizon_s=0.0))
+    alone.ledger.hints.mark_published(alone.ledger.hints.take_unpublished(limit=1, grace_s=0.0, horizon_s=0.0))
 
     alone.database.clock_offset_s = 61.0
-    alone.ledger.beat("w")
+    alone.ledger.workers.beat("w")
     (one,) = alone.found()
     alone.database.run(lambda tx: tx.execute(update(meta).where(meta.c.name == "swept").values(at=now())))
 

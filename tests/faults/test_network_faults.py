@@ -35,12 +35,12 @@ class Wired:
         A claim whose COMMIT nobody could see the end of is claimed again: a new attempt, but the first that starts.
         """
         ledger = self.leg.app.stores.ledger
-        tasks = ledger.tasks(limit=10 * count)
+        tasks = ledger.questions.tasks(limit=10 * count)
         assert [task.state for task in tasks] == [State.SUCCEEDED] * count
         assert set(self.leg.starts().values()) == {1}
         assert len(self.leg.starts()) == count
         assert all((task.failures, task.crashes) == (0, 0) for task in tasks)
-        kinds = [event.kind for task in tasks for event in ledger.history(task.id)]
+        kinds = [event.kind for task in tasks for event in ledger.questions.history(task.id)]
         assert [kind for kind in kinds if kind in ("reaped", "late_result")] == []
 
 

@@ -56,7 +56,7 @@ def test_through_a_pooler_each_of_300_enqueues_is_recorded_and_its_sessions_stay
 
     with ThreadPoolExecutor(6) as threads:
         recorded = list(threads.map(lambda number: note.enqueue(number).id, range(300)))
-    counts = wq.stores.ledger.counts()
+    counts = wq.stores.ledger.questions.counts()
     wq.close()
 
     assert len(set(recorded)) == counts.states[State.READY] == 300
@@ -125,7 +125,7 @@ def test_what_enqueue_said_stands_while_the_server_and_the_pooler_are_killed_and
             is_over.set()
     for one in producing:
         one.result()
-    stored = {task.id for task in wq.stores.ledger.tasks(limit=1_000_000)}
+    stored = {task.id for task in wq.stores.ledger.questions.tasks(limit=1_000_000)}
     wq.close()
 
     assert recorded <= stored

@@ -64,7 +64,7 @@ def wait_running(leg: Leg, count: int) -> None:
 
 
 def reaped(leg: Leg) -> list[str]:
-    return [row.id for row in leg.app.stores.ledger.workers(live_only=False) if row.state == "reaped"]
+    return [row.id for row in leg.app.stores.ledger.questions.workers(live_only=False) if row.state == "reaped"]
 
 
 def test_a_wipe_while_a_hundred_tasks_run_reaps_nobody_and_everything_is_held_again_in_time(
@@ -140,16 +140,16 @@ def test_a_wipe_and_a_death_in_the_same_moment_cost_only_what_the_dead_ran(leg: 
         leg.fleet(processes=1, threads=2) as living,
     ):
         wait_running(leg, 4)
-        workers = leg.app.stores.ledger.workers()
+        workers = leg.app.stores.ledger.questions.workers()
         here = this_machine()
         (victim,) = [row for row in workers if row.machine != here]
-        doomed = {task.id for task in leg.app.stores.ledger.tasks(limit=10) if task.worker == victim.id}
+        doomed = {task.id for task in leg.app.stores.ledger.questions.tasks(limit=10) if task.worker == victim.id}
         admin.flushall()
         dying.kill()
         tell(leg.folder / "witness")
         leg.wait_settled(timeout_s=60)
         assert "child_died" not in living.text()
-        gone = [row for row in leg.app.stores.ledger.workers(live_only=False) if row.state == "reaped"]
+        gone = [row for row in leg.app.stores.ledger.questions.workers(live_only=False) if row.state == "reaped"]
     assert len(doomed) == 2
     assert {task_id for task_id, starts in leg.starts().items() if starts > 1} == doomed
     assert leg.states()[State.SUCCEEDED] == 4

@@ -38,10 +38,10 @@ class Machine:
         self.process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         self.me = Incarnation(f"host.{self.process.pid}.x", "host", self.process.pid, this_machine(), supervisor)
         self.wq.stores.inflight.join(self.me.id, lease_s=30.0)
-        self.ledger.join(self.me, queues=["default"], threads=1)
+        self.ledger.workers.join(self.me, queues=["default"], threads=1)
         tasks = [NewTask(new_task_id(), "note", "default", '{"a":[],"k":{}}', on_crash=on_crash) for _ in range(3)]
-        ids = [one.id for one in self.ledger.record(tasks)]
-        self.ended, self.running, self.claimed = self.ledger.claim(ids, by=self.me.id)
+        ids = [one.id for one in self.ledger.tasks.record(tasks)]
+        self.ended, self.running, self.claimed = self.ledger.claims.claim(ids, by=self.me.id)
         self.board = CrashBoard.create(lines=8)
         self.board.introduce(self.me.id)
         struct.pack_into("<I", self.board._map, 251, self.process.pid)
@@ -72,19 +72,19 @@ class Machine:
         self.forward(5.0)
 
     def states(self) -> list[State | None]:
-        found = [self.ledger.get(one.task_id) for one in (self.ended, self.running, self.claimed)]
+        found = [self.ledger.questions.get(one.task_id) for one in (self.ended, self.running, self.claimed)]
         return [one.state if one is not None else None for one in found]
 
     def reaped(self, claim: Claim) -> dict[str, Any]:
         """What its end cost one claim."""
-        [event] = [event for event in self.ledger.history(claim.task_id) if event.kind == "reaped"]
+        [event] = [event for event in self.ledger.questions.history(claim.task_id) if event.kind == "reaped"]
         return event.detail
 
     def run_again(self) -> None:
         other = Incarnation("host.other", "host", 1)
-        self.ledger.join(other, queues=["default"], threads=1)
-        claims = self.ledger.claim([self.running.task_id, self.claimed.task_id], by=other.id)
-        self.ledger.settle([Settlement(one, Done("1")) for one in claims])
+        self.ledger.workers.join(other, queues=["default"], threads=1)
+        claims = self.ledger.claims.claim([self.running.task_id, self.claimed.task_id], by=other.id)
+        self.ledger.outcomes.settle([Settlement(one, Done("1")) for one in claims])
 
 
 @pytest.fixture
@@ -133,7 +133,9 @@ def test_what_had_ended_is_settled_before_a_stopped_worker_of_this_machine_is_re
 
     assert machine.states() == [State.SUCCEEDED, State.READY, State.READY]
     late = [Settlement(machine.ended, Done('"done"')), Settlement(machine.running, Done("2"))]
-    assert [one.state for one in machine.ledger.settle(late)] == [State.SUCCEEDED, None], "it wakes, and settles, too"
+    assert [one.state for one in machine.ledger.outcomes.settle(late)] == [State.SUCCEEDED, None], (
+        "it wakes, and settles, too"
+    )
 
 
 def test_what_lives_and_is_only_slow_is_left_to_settle_by_itself(machine: Machine) -> None:
@@ -169,7 +171,7 @@ def test_the_meters_count_what_had_begun_and_tell_what_nobody_saw(machine: Machi
         assert (found.duplicates, found.assumed, found.starts) == ({RestartCause.LEASE: 1}, 0, 4)
     else:
         assert (found.duplicates, found.assumed) == ({RestartCause.LEASE: 2}, 2), "a stopped process may go on"
-        machine.ledger.settle([Settlement(machine.running, Done("late"))])
+        machine.ledger.outcomes.settle([Settlement(machine.running, Done("late"))])
         assert measure(machine.ledger, machine.wq.settings.times, within_s=3600.0).assumed == 1
 
 

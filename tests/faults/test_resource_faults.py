@@ -134,17 +134,17 @@ run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)], check=True)
 ledger = Ledger(Database(f"sqlite:///{disk / 'workq.db'}", statement_timeout_s=2.0))
 ledger.database.tables.metadata.create_all(ledger.database.engine)
 me = incarnation()
-ledger.join(me, queues=["default"], threads=1)
-claims = ledger.claim([one.id for one in ledger.record(new(5))], by=me.id)
+ledger.workers.join(me, queues=["default"], threads=1)
+claims = ledger.claims.claim([one.id for one in ledger.tasks.record(new(5))], by=me.id)
 acknowledged, refused = 5, []
 body = '{"a":["' + "x" * 20_000 + '"],"k":{}}'
 while len(refused) < 3:
     try:
-        acknowledged += len(ledger.record(new(7, payload=body)))
+        acknowledged += len(ledger.tasks.record(new(7, payload=body)))
     except LedgerUnavailable as error:
         refused.append(str(error))
 assert all("full" in text for text in refused), refused
-found = sum(ledger.counts().states.values())
+found = sum(ledger.questions.counts().states.values())
 assert found == acknowledged, (found, acknowledged)
 ballast = disk / "ballast"
 try:
@@ -156,18 +156,18 @@ except OSError:
 late = None
 batch = [Settlement(claim, Done('"' + "y" * 100_000 + '"')) for claim in claims]
 try:
-    ledger.settle(batch)
+    ledger.outcomes.settle(batch)
 except LedgerUnavailable as error:
     late = str(error)
 assert late is not None and ("full" in late or "disk" in late), late
 ballast.unlink()
 run(["mount", "-o", "remount,size=16m", str(disk)], check=True)
-settled = ledger.settle(batch)
+settled = ledger.outcomes.settle(batch)
 assert [one.state for one in settled] == [State.SUCCEEDED] * 5
-acknowledged += len(ledger.record(new(7, payload=body)))
+acknowledged += len(ledger.tasks.record(new(7, payload=body)))
 with ledger.database.engine.connect() as connection:
     assert connection.exec_driver_sql("PRAGMA integrity_check").scalar_one() == "ok"
-assert sum(ledger.counts().states.values()) == acknowledged
+assert sum(ledger.questions.counts().states.values()) == acknowledged
 ledger.close()
 print("acknowledged", acknowledged, "refused", refused[0])
 """
@@ -212,8 +212,8 @@ def test_a_postgresql_whose_disk_is_full_costs_nothing_that_was_recorded(small_d
         ledger = Ledger(Database(server.url, statement_timeout_s=3.0))
         ledger.database.tables.metadata.create_all(ledger.database.engine)
         me = incarnation()
-        ledger.join(me, queues=["default"], threads=1)
-        claims = ledger.claim([one.id for one in ledger.record(new(20))], by=me.id)
+        ledger.workers.join(me, queues=["default"], threads=1)
+        claims = ledger.claims.claim([one.id for one in ledger.tasks.record(new(20))], by=me.id)
         acknowledged = {claim.task_id for claim in claims}
         ballast = small_disk / "ballast"
         free = shutil.disk_usage(small_disk).free
@@ -227,15 +227,15 @@ def test_a_postgresql_whose_disk_is_full_costs_nothing_that_was_recorded(small_d
             attempted += 20
             assert attempted < 20_000, "the disk does not fill up"
             try:
-                acknowledged |= {one.id for one in ledger.record(batch)}
+                acknowledged |= {one.id for one in ledger.tasks.record(batch)}
             except LedgerUnavailable as error:
                 refused = str(error)
         print(f"PostgreSQL, disk full after {attempted} tasks: {refused}")
         ballast.unlink()
         settled = patiently_settled(server, ledger, [Settlement(claim, Done("1")) for claim in claims])
-        more = {one.id for one in ledger.record(new(20, payload=body))}
+        more = {one.id for one in ledger.tasks.record(new(20, payload=body))}
 
-        found = {task_id: look.state for task_id, look in ledger.look([*acknowledged, *more]).items()}
+        found = {task_id: look.state for task_id, look in ledger.claims.look([*acknowledged, *more]).items()}
         assert set(found) == acknowledged | more
         assert settled == [State.SUCCEEDED] * 20
         ledger.close()
@@ -255,7 +255,7 @@ def patiently_settled(server: Server, ledger: Ledger, batch: list[Settlement]) -
     def settles() -> bool:
         revive(server)
         try:
-            states[:] = [one.state for one in ledger.settle(batch)]
+            states[:] = [one.state for one in ledger.outcomes.settle(batch)]
         except LedgerUnavailable:
             return False
         return True

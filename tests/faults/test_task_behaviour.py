@@ -176,7 +176,7 @@ def test_a_failing_task_is_tried_again_until_its_budget_is_used_up(leg: Leg) -> 
     assert task.reason == "failures_max reached: ValueError"
     assert task.error is not None
     assert task.error.startswith("ValueError: no luck with 7")
-    assert [event.kind for event in leg.app.stores.ledger.history(task.id)] == ["failed"] * 3
+    assert [event.kind for event in leg.app.stores.ledger.questions.history(task.id)] == ["failed"] * 3
 
 
 # Limits and cancelling.
@@ -197,7 +197,7 @@ def test_a_running_task_sees_that_it_was_cancelled(name: str, leg: Leg) -> None:
     task = leg[name].enqueue(60.0)
     wait_until(lambda: leg.starts()[task.id] == 1, timeout_s=30, what="it runs")
 
-    assert leg.app.stores.ledger.cancel(task.id, who="ada", why="no longer wanted") == "requested"
+    assert leg.app.stores.ledger.decisions.cancel(task.id, who="ada", why="no longer wanted") == "requested"
 
     after = settled(leg, task.id)
     assert (after.state, after.failures, after.attempt) == (State.CANCELLED, 0, 1)
@@ -207,7 +207,7 @@ def test_a_running_task_sees_that_it_was_cancelled(name: str, leg: Leg) -> None:
 def test_a_success_stays_a_success_though_a_cancel_was_asked_for(leg: Leg) -> None:
     task = leg["note"].enqueue(1, 1.0)
     wait_until(lambda: leg.starts()[task.id] == 1, timeout_s=30, what="it runs")
-    leg.app.stores.ledger.cancel(task.id, who="ada", why="too late")
+    leg.app.stores.ledger.decisions.cancel(task.id, who="ada", why="too late")
 
     assert settled(leg, task.id).state is State.SUCCEEDED
 
@@ -226,7 +226,7 @@ def test_a_row_that_no_handler_can_take_is_dead_at_once(payload: str, reason: st
     task_id = record(leg, payload=payload)
 
     def is_dead() -> bool:  # the payload may be unreadable: this asks for the state alone
-        return leg.app.stores.ledger.look([task_id])[task_id].state is State.DEAD
+        return leg.app.stores.ledger.claims.look([task_id])[task_id].state is State.DEAD
 
     wait_until(is_dead, timeout_s=30, what="it is dead")
     assert leg.starts()[task_id] == 0
@@ -244,7 +244,7 @@ def test_a_name_without_a_handler_waits_visibly_at_no_cost_and_is_dead_in_the_en
     assert (waiting.failures, waiting.crashes, waiting.reason) == (0, 0, "no_handler")
     assert waiting.error is not None
     assert "no handler is registered under the name 'os.system'" in waiting.error
-    [unknown] = ledger.counts().unknown
+    [unknown] = ledger.questions.counts().unknown
     assert (unknown.name, unknown.tasks) == ("os.system", 1)
     [finding] = [one.message for one in examine(ledger, leg.app.settings) if "knows their names" in one.message]
     assert "os.system (1 of them, since" in finding
@@ -273,7 +273,7 @@ def test_a_name_without_a_handler_waits_visibly_at_no_cost_and_is_dead_in_the_en
     assert (task.state, task.reason, task.attempt, task.failures) == (State.DEAD, "no_handler", 2, 0)
     assert task.error is not None
     assert f"looked: {task.worker}" in task.error
-    assert ledger.counts().unknown == []
+    assert ledger.questions.counts().unknown == []
 
 
 # What can be registered (B63, B64). No server is needed.

@@ -50,19 +50,19 @@ def test_a_transaction_that_stays_open_for_long_costs_speed_and_loses_nothing(se
     ledger = Ledger(Database(server_url))
     ledger.database.tables.metadata.create_all(ledger.database.engine)
     me = incarnation()
-    ledger.join(me, queues=["default"], threads=1)
+    ledger.workers.join(me, queues=["default"], threads=1)
 
     def work(rounds: int) -> tuple[float, float]:
         """Tasks a second, and the 99th percentile of a claim's milliseconds."""
         claims_ms: list[float] = []
         began = time.monotonic()
         for _ in range(rounds):
-            ids = [one.id for one in ledger.record(new(50))]
+            ids = [one.id for one in ledger.tasks.record(new(50))]
             asked = time.monotonic()
-            claims = ledger.claim(ids, by=me.id)
+            claims = ledger.claims.claim(ids, by=me.id)
             claims_ms.append(1000 * (time.monotonic() - asked))
             assert len(claims) == 50
-            settled = ledger.settle([Settlement(claim, Done("1")) for claim in claims])
+            settled = ledger.outcomes.settle([Settlement(claim, Done("1")) for claim in claims])
             assert {one.state for one in settled} == {State.SUCCEEDED}
         return rounds * 50 / (time.monotonic() - began), sorted(claims_ms)[int(0.99 * rounds)]
 
@@ -73,13 +73,13 @@ def test_a_transaction_that_stays_open_for_long_costs_speed_and_loses_nothing(se
         before = report.execute(text("SELECT COUNT(*) FROM workq_task")).scalar_one()
         beside = work(30)
         assert report.execute(text("SELECT COUNT(*) FROM workq_task")).scalar_one() == before
-        assert ledger.take_unpublished(limit=10, grace_s=-1.0, horizon_s=0.0) == []
+        assert ledger.hints.take_unpublished(limit=10, grace_s=-1.0, horizon_s=0.0) == []
     other.dispose()
     print(
         f"{ledger.database.dialect}: alone {alone[0]:.0f} tasks/s, claim p99 {alone[1]:.0f} ms; "
         f"beside a long transaction {beside[0]:.0f} tasks/s, claim p99 {beside[1]:.0f} ms"
     )
-    assert ledger.counts().states[State.SUCCEEDED] == 65 * 50
+    assert ledger.questions.counts().states[State.SUCCEEDED] == 65 * 50
     ledger.close()
 
 
@@ -146,8 +146,8 @@ def test_hints_of_a_newer_version_wait_for_a_worker_that_reads_them(fast_leg: Le
         upgraded = Fleet(leg.folder, leg.environ, processes=1, threads=2, app="tests.faults.newer:wq")
         with upgraded as newer:
             wait_until(lambda: "worker.started" in newer.text(), timeout_s=30, what="the new worker serves")
-            ids = [one.id for one in leg.app.stores.ledger.record([handled(leg, number) for number in range(20)])]
-            leg.app.stores.ledger.mark_published([Unpublished(task_id, "witness", 0, 0.0) for task_id in ids])
+            ids = [one.id for one in leg.app.stores.ledger.tasks.record([handled(leg, number) for number in range(20)])]
+            leg.app.stores.ledger.hints.mark_published([Unpublished(task_id, "witness", 0, 0.0) for task_id in ids])
             intruder.put(
                 [json.dumps({"v": 3, "q": "witness", "tasks": [one]}).replace(" ", "").encode() for one in ids]
             )
@@ -183,7 +183,7 @@ def test_nonsense_in_the_ledger_is_refused_by_it_and_when_it_is_forced_in_the_au
     task = owner.tables.task
     with pytest.raises(DBAPIError, match=r"(?i)constraint"), owner.engine.begin() as tx:
         tx.execute(update(task).where(task.c.id == ids[0]).values(state="foo"))
-    assert {look.state for look in leg.app.stores.ledger.look(ids).values()} == {State.READY}
+    assert {look.state for look in leg.app.stores.ledger.claims.look(ids).values()} == {State.READY}
 
     # what no constraint can see: published by the row, by nobody in truth
     with owner.engine.begin() as tx:

@@ -48,7 +48,7 @@ def wait_draining(fleet: Fleet) -> None:
 
 
 def kinds(leg: Leg, task_id: str) -> list[str]:
-    return [event.kind for event in leg.app.stores.ledger.history(task_id)]
+    return [event.kind for event in leg.app.stores.ledger.questions.history(task_id)]
 
 
 def check_settled_once(leg: Leg, ids: Iterable[str]) -> None:
@@ -64,7 +64,7 @@ def check_settled_once(leg: Leg, ids: Iterable[str]) -> None:
 
 def notes(leg: Leg, count: int, seconds: float) -> list[str]:
     leg["note"].enqueue_many({"number": number, "seconds": seconds} for number in range(count))
-    return [task.id for task in leg.app.stores.ledger.tasks(name="witness.note", limit=count)]
+    return [task.id for task in leg.app.stores.ledger.questions.tasks(name="witness.note", limit=count)]
 
 
 def test_consumers_killed_at_random_lose_nothing(fast_leg: Leg) -> None:
@@ -118,7 +118,7 @@ def test_a_consumer_stopped_for_longer_than_its_lease_comes_back_as_a_zombie_tha
             fast_leg.wait_settled(timeout_s=30)
             assert found(fast_leg, good.id).state is State.SUCCEEDED
             assert other.process.poll() is None
-    late = [event for event in fast_leg.app.stores.ledger.history(task.id) if event.kind == "late_result"]
+    late = [event for event in fast_leg.app.stores.ledger.questions.history(task.id) if event.kind == "late_result"]
     assert [event.attempt for event in late] == [1]
 
 
@@ -137,7 +137,7 @@ def test_a_drain_finishes_what_runs_and_hands_the_rest_back_at_no_cost(fast_leg:
     assert all((task.state, task.failures, task.crashes) == (State.READY, 0, 0) for task in rest)
     assert fast_leg.app.stores.inflight.holds("witness") == []
     assert fast_leg.app.stores.inflight.leases() == {}
-    assert fast_leg.app.stores.ledger.workers() == []
+    assert fast_leg.app.stores.ledger.questions.workers() == []
     assert "Traceback" not in fleet.text()
 
 
@@ -276,7 +276,7 @@ def test_everything_killed_and_started_again_goes_on(fast_leg: Leg) -> None:
     check_settled_once(fast_leg, ids)
     times = fast_leg.app.settings.times
     bound_s = times.lease_s + 2 * times.sweep_s + 2 * times.beat_s
-    reaped = [row for row in fast_leg.app.stores.ledger.workers(live_only=False) if row.state == "reaped"]
+    reaped = [row for row in fast_leg.app.stores.ledger.questions.workers(live_only=False) if row.state == "reaped"]
     assert len(reaped) == 2
     for row in reaped:
         assert row.ended_at is not None
@@ -292,7 +292,7 @@ def test_children_whose_supervisor_is_killed_drain_by_themselves(fast_leg: Leg) 
         fleet.process.kill()
         _, alive = psutil.wait_procs(children, timeout=20)
         assert alive == []
-    assert fast_leg.app.stores.ledger.workers() == []
+    assert fast_leg.app.stores.ledger.questions.workers() == []
     assert fast_leg.app.stores.inflight.holds("witness") == []
     assert fast_leg.states()[State.RUNNING] == 0
     with fast_leg.fleet(processes=2, threads=4):

@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, bindparam, create_engine, event
 from sqlalchemy.ext.compiler import compiles
@@ -188,29 +188,28 @@ def _short(value: object) -> str:
     return str(value)[:40]
 
 
-_WITHIN: Final = frozenset(
-    """
-    append begin_claim begin_queued claim_call conclude count count_locked fulfil in_line
-    insert_subtasks locked_job notice queues_known record_attempts revive_from revived run_claim
-    running_subtasks split_on standing_claims stands switch_off take_permitted tally unpark wake
-    which_deliveries withdraw_job within write_failed write_job write_outcomes
-    """.split()  # noqa: SIM905 - thirty lines of names otherwise
-)
-"""What the methods of the ledger are made of: the parts call it in each other's transactions."""
-
-
 class SimLedger(Ledger):
-    """The ledger as one process uses it. The world is told which method is called, with what."""
+    """The ledger as one process uses it. The world is told which method of which part is called, with what."""
 
     def __init__(self, database: SimDatabase, *, reserved_s: float) -> None:
-        super().__init__(database, reserved_s=reserved_s)
-        self.floor = Floor(database, clock=lambda: 0.0)  # nothing takes long here, however busy the machine is
-        self._world = database.world
+        floor = Floor(database, clock=lambda: 0.0)  # nothing takes long here, however busy the machine is
+        super().__init__(database, reserved_s=reserved_s, floor=floor)
+        for name, part in vars(self).items():
+            if type(part).__module__.startswith("workq.ledger.") and part is not database:
+                setattr(self, name, _Told(part, database.world))
 
-    def __getattribute__(self, name: str) -> Any:
-        found = super().__getattribute__(name)
-        if not callable(found) or name.startswith("_") or name in _WITHIN:
-            return found  # what the methods are made of is named as its author likes
+
+class _Told:
+    """A part of the ledger. What parts ask of each other is not told."""
+
+    def __init__(self, part: Any, world: World) -> None:
+        self._part = part
+        self._world = world
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._part, name)
+        if not callable(found) or name.startswith("_"):
+            return found
         world = self._world
 
         def called(*args: object, **kwargs: object) -> Any:

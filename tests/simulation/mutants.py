@@ -40,17 +40,19 @@ from workq.enqueue.producer import Producer
 from workq.errors import InFlightUnavailable
 from workq.jobs.values import JOB_ENDED
 from workq.ledger import Unpublished, decisions, permits, positions
-from workq.ledger.claims import Claiming
-from workq.ledger.decisions import Deciding
-from workq.ledger.hints import Marking
-from workq.ledger.job_care import Tending
-from workq.ledger.job_counts import Counting, JobLock, Rest
-from workq.ledger.jobs import Running
-from workq.ledger.limits import Limiting
-from workq.ledger.order import Ordering
-from workq.ledger.schedules import Scheduling
-from workq.ledger.tasks import Recording
-from workq.ledger.workers import Repairing
+from workq.ledger.claims import Claims
+from workq.ledger.decisions import Decisions
+from workq.ledger.engine.id_lists import among
+from workq.ledger.hints import Hints
+from workq.ledger.job_care import JobCare
+from workq.ledger.job_counts import JobCounts, JobLock, Rest
+from workq.ledger.jobs import Jobs
+from workq.ledger.limits import Limits
+from workq.ledger.order import Order
+from workq.ledger.outcomes import Outcomes
+from workq.ledger.schedules import Schedules
+from workq.ledger.upkeep import Upkeep
+from workq.ledger.workers import Workers
 from workq.recovery import lost_hints, reap, sweep
 from workq.values.task import SETTLED, Failed, State
 from workq.worker.fetch.foreign import ForeignMessages
@@ -96,14 +98,15 @@ def changed_sql(method: tuple[type, str], *names: str, nth: int | None = None) -
     original = getattr(owner, attribute)
 
     def mutated(self: Any, *args: Any, **kwargs: Any) -> Any:
-        inner, floor = self.database, self.floor
-        self.database = _Changing(inner, names, nth)
-        self.floor = copy(floor)  # its looks are statements of the method, too
-        self.floor._database = self.database
+        before = {**vars(self)}
+        self.database = _Changing(self.database, names, nth)
+        if "floor" in before:  # its looks are statements of the method, too
+            self.floor = copy(self.floor)
+            self.floor._database = self.database
         try:
             return original(self, *args, **kwargs)
         finally:
-            self.database, self.floor = inner, floor
+            vars(self).update(before)
 
     with mock.patch.object(owner, attribute, mutated):
         yield
@@ -152,45 +155,45 @@ def replaced(owner: Any, name: str, by: Any) -> Any:
 @mutant
 def settle_without_the_fence() -> Any:
     """Neither attempt nor token: `state = 'running'` alone."""
-    original = Claiming._settle_statement
+    original = Outcomes.settle_statement
 
     def statement(self: Any, kind: type, *, is_bulk: bool = False) -> Any:
         return without(original(self, kind, is_bulk=is_bulk), "b_token", "b_attempt")
 
-    return replaced(Claiming, "_settle_statement", statement)
+    return replaced(Outcomes, "settle_statement", statement)
 
 
 @mutant
 def settle_without_the_token() -> Any:
     """The attempt alone: a ledger that was restored from a backup uses its numbers again."""
-    original = Claiming._settle_statement
+    original = Outcomes.settle_statement
 
     def statement(self: Any, kind: type, *, is_bulk: bool = False) -> Any:
         return without(original(self, kind, is_bulk=is_bulk), "b_token")
 
-    return replaced(Claiming, "_settle_statement", statement)
+    return replaced(Outcomes, "settle_statement", statement)
 
 
 @mutant
 def settle_without_the_state() -> Any:
     """A settlement that is repeated, or late, overwrites."""
-    original = Claiming._settle_statement
+    original = Outcomes.settle_statement
 
     def statement(self: Any, kind: type, *, is_bulk: bool = False) -> Any:
         return without(original(self, kind, is_bulk=is_bulk), "state")
 
-    return replaced(Claiming, "_settle_statement", statement)
+    return replaced(Outcomes, "settle_statement", statement)
 
 
 @mutant
 def the_token_is_made_once_for_a_process() -> Any:
-    original = Claiming.claim
+    original = Claims.claim
 
     def claim(self: Any, task_ids: Any, *, by: str) -> Any:
         with mock.patch("workq.ledger.claims.secrets.token_hex", return_value=by[:32].ljust(32, "0")):
             return original(self, task_ids, by=by)
 
-    return replaced(Claiming, "claim", claim)
+    return replaced(Claims, "claim", claim)
 
 
 # -- the claim
@@ -198,20 +201,20 @@ def the_token_is_made_once_for_a_process() -> Any:
 
 @mutant
 def claim_without_looking_whether_it_is_due() -> Any:
-    original = Claiming._claim_statement
-    return replaced(Claiming, "_claim_statement", lambda *args, **kw: without(original(*args, **kw), "due_at"))
+    original = Claims._claim_statement
+    return replaced(Claims, "_claim_statement", lambda *args, **kw: without(original(*args, **kw), "due_at"))
 
 
 @mutant
 def claim_without_looking_whether_it_has_expired() -> Any:
-    original = Claiming._claim_statement
-    return replaced(Claiming, "_claim_statement", lambda *args, **kw: without(original(*args, **kw), "expires_at"))
+    original = Claims._claim_statement
+    return replaced(Claims, "_claim_statement", lambda *args, **kw: without(original(*args, **kw), "expires_at"))
 
 
 @mutant
 def claim_without_looking_whether_its_queue_is_paused() -> Any:
-    original = Claiming._claim_statement
-    return replaced(Claiming, "_claim_statement", lambda *args, **kw: without(original(*args, **kw), "ends_at"))
+    original = Claims._claim_statement
+    return replaced(Claims, "_claim_statement", lambda *args, **kw: without(original(*args, **kw), "ends_at"))
 
 
 @mutant
@@ -241,7 +244,7 @@ def the_hint_of_a_paused_task_is_dropped() -> Any:
 
 @mutant
 def what_has_expired_is_never_cancelled() -> Any:
-    return replaced(Repairing, "expire", lambda self, *, limit, dry_run=False: 0)
+    return replaced(Upkeep, "expire", lambda self, *, limit, dry_run=False: 0)
 
 
 @mutant
@@ -251,7 +254,7 @@ def people_decide_about_what_runs() -> Any:
 
 @mutant
 def reschedule_leaves_the_hint_that_it_has() -> Any:
-    original = Deciding.reschedule
+    original = Decisions.reschedule
 
     def reschedule(self: Any, task_id: str, **given: Any) -> Any:
         hint = original(self, task_id, **given)
@@ -260,7 +263,7 @@ def reschedule_leaves_the_hint_that_it_has() -> Any:
         self.database.run(lambda tx: tx.execute(stays))
         return hint
 
-    return replaced(Deciding, "reschedule", reschedule)
+    return replaced(Decisions, "reschedule", reschedule)
 
 
 @mutant
@@ -270,21 +273,21 @@ def claim_without_looking_at_the_state() -> Any:
         claimed = {"token": bindparam("b_token"), "worker": bindparam("b_by"), "started_at": now()}
         return (
             update(t)
-            .where(self._among(t.c.id), t.c.due_at <= now())
+            .where(among(t.c.id, self.database.dialect), t.c.due_at <= now())
             .values(state="running", attempt=t.c.attempt + 1, **claimed)
         )
 
-    return replaced(Claiming, "_claim_statement", statement)
+    return replaced(Claims, "_claim_statement", statement)
 
 
 @mutant
 def claim_for_an_incarnation_that_is_not_live() -> Any:
-    original = Claiming._claim_statement
+    original = Claims._claim_statement
 
     def statement(self: Any, **has_permit: Any) -> Any:
         return _without_exists(original(self, **has_permit))
 
-    return replaced(Claiming, "_claim_statement", statement)
+    return replaced(Claims, "_claim_statement", statement)
 
 
 def _without_exists(statement: Any) -> Any:
@@ -418,12 +421,12 @@ def directly_hints_stay_although_their_tasks_were_claimed() -> Any:
 
 @mutant
 def directly_a_claim_is_repeated_without_looking_whether_it_stands() -> Any:
-    return replaced(Claiming, "standing_claims", lambda self, tx, call: ())
+    return replaced(Claims, "standing_claims", lambda self, tx, call: ())
 
 
 @mutant
 def what_is_claimed_and_unknown_is_never_returned() -> Any:
-    return replaced(Repairing, "return_forgotten", lambda self, tokens, *, by: [])
+    return replaced(Workers, "return_forgotten", lambda self, tokens, *, by: [])
 
 
 @mutant
@@ -448,7 +451,7 @@ def what_was_unknown_once_is_forgotten() -> Any:
 @mutant
 def what_is_handed_back_is_not_stamped() -> Any:
     """A marker that was sent before proves the new hint lost."""
-    return replaced(Marking, "rehinted", lambda self, task_ids, *, delay_s=0.0: None)
+    return replaced(Hints, "rehinted", lambda self, task_ids, *, delay_s=0.0: None)
 
 
 @mutant
@@ -511,8 +514,8 @@ def the_relay_marks_what_was_not_confirmed() -> Any:
 
 @mutant
 def mark_published_without_the_attempt() -> Any:
-    original = Claiming._mark_statement
-    return replaced(Claiming, "_mark_statement", lambda self: without(original(self), "attempt"))
+    original = Hints._mark_statement
+    return replaced(Hints, "_mark_statement", lambda self: without(original(self), "attempt"))
 
 
 @mutant
@@ -560,34 +563,34 @@ def every_settlement_publishes_a_hint() -> Any:
 
 @mutant
 def reap_at_the_first_look() -> Any:
-    original = Repairing.suspect
+    original = Workers.suspect
 
     def suspect(self: Any, missing: Any, *, beat_s: float, **kwargs: Any) -> Any:
         gone = list(missing)
         original(self, gone, beat_s=-1.0, **kwargs)
         return original(self, gone, beat_s=-1.0, **kwargs)
 
-    reap = Repairing.reap
+    reap = Workers.reap
 
     def reap_now(self: Any, worker: str, evidence: Any, *, suspected_for_s: float | None = None, **kwargs: Any) -> Any:
         return reap(self, worker, evidence, suspected_for_s=None if suspected_for_s is None else -1.0, **kwargs)
 
-    return _both(replaced(Repairing, "suspect", suspect), replaced(Repairing, "reap", reap_now))
+    return _both(replaced(Workers, "suspect", suspect), replaced(Workers, "reap", reap_now))
 
 
 @mutant
 def reap_without_the_heartbeat_in_the_ledger() -> Any:
-    return _both(changed_sql((Repairing, "suspect"), "beat_at"), changed_sql((Repairing, "reap"), "beat_at"))
+    return _both(changed_sql((Workers, "suspect"), "beat_at"), changed_sql((Workers, "reap"), "beat_at"))
 
 
 @mutant
 def orphans_are_never_returned() -> Any:
-    return replaced(Repairing, "orphans", lambda self, *, limit, dry_run=False: [])
+    return replaced(Workers, "orphans", lambda self, *, limit, dry_run=False: [])
 
 
 @mutant
 def what_the_dead_held_is_not_hinted_again() -> Any:
-    return replaced(Repairing, "unhint", lambda self, task_ids, *, dry_run=False: [])
+    return replaced(Hints, "unhint", lambda self, task_ids, *, dry_run=False: [])
 
 
 @mutant
@@ -643,17 +646,17 @@ def the_marker_proves_without_a_grace() -> Any:
 @mutant
 def the_marker_overtakes_hints_that_came_later() -> Any:
     """Without `published_at <= sent_at`."""
-    return changed_sql((Marking, "lost"), "published_at")
+    return changed_sql((Hints, "lost"), "published_at")
 
 
 @mutant
 def the_marker_ignores_what_is_held() -> Any:
-    original = Marking.lost
+    original = Hints.lost
 
     def lost(self: Any, proof: Any, *, held: Any, **kwargs: Any) -> Any:
         return original(self, proof, held=(), **kwargs)
 
-    return replaced(Marking, "lost", lost)
+    return replaced(Hints, "lost", lost)
 
 
 @mutant
@@ -696,31 +699,31 @@ def _both(*changes: Any) -> Iterator[None]:
 @mutant
 def a_schedule_moves_on_before_its_tick_is_recorded() -> Any:
     """In two transactions: whoever dies between them has left a tick out."""
-    original = Scheduling.tick
+    original = Schedules.tick
 
     def tick(self: Any, row: Any, ticks: Any, *, next_at: Any, hints: Any = None) -> bool:
         if not original(self, row, [], next_at=next_at):
             return False
-        Recording.record(self, [task for _, task in ticks], hints=hints)
+        self._tasks.record([task for _, task in ticks], hints=hints)
         ids = [{"schedule": row.name, "at": at, "task_id": task.id} for at, task in ticks]
         made = insert(self.database.tables.tick).values(made_at=self.database.now())
         self.database.run(lambda tx: tx.execute(made, ids)) if ids else None
         return True
 
-    return replaced(Scheduling, "tick", tick)
+    return replaced(Schedules, "tick", tick)
 
 
 @mutant
 def a_schedule_that_has_moved_on_ticks_again() -> Any:
     """Whoever looked before another had moved it records the same ticks: only their own rows stand against it."""
-    original = Scheduling.tick
+    original = Schedules.tick
 
     def tick(self: Any, row: Any, ticks: Any, *, next_at: Any, hints: Any = None) -> bool:
         if not original(self, row, ticks, next_at=next_at, hints=hints):
-            Recording.record(self, [task for _, task in ticks], hints=hints)
+            self._tasks.record([task for _, task in ticks], hints=hints)
         return True
 
-    return replaced(Scheduling, "tick", tick)
+    return replaced(Schedules, "tick", tick)
 
 
 # -- order
@@ -745,7 +748,7 @@ def the_second_of_a_line_is_ready_at_once() -> Any:
 @mutant
 def a_sweep_never_moves_a_line_up() -> Any:
     """Whoever settles its first, and dies, leaves it as it is for ever."""
-    return replaced(Ordering, "ended_heads", lambda self, *, limit: [])
+    return replaced(Order, "ended_heads", lambda self, *, limit: [])
 
 
 # -- limits
@@ -754,8 +757,8 @@ def a_sweep_never_moves_a_line_up() -> Any:
 @mutant
 def a_claim_asks_for_no_permit() -> Any:
     """What shares a limit is claimed as anything else."""
-    original = Claiming._claim_statement
-    return replaced(Claiming, "_claim_statement", lambda self, **_kw: original(self, has_permit=True))
+    original = Claims._claim_statement
+    return replaced(Claims, "_claim_statement", lambda self, **_kw: original(self, has_permit=True))
 
 
 @mutant
@@ -783,7 +786,7 @@ def a_place_comes_free_when_its_task_is_claimed_again() -> Any:
 @mutant
 def a_sweep_never_looks_at_limits() -> Any:
     """Whoever settles, and dies before it lets the next one start, leaves the others parked for ever."""
-    return replaced(Limiting, "limits_to_look_at", lambda self, *, limit: [])
+    return replaced(Limits, "limits_to_look_at", lambda self, *, limit: [])
 
 
 # -- jobs
@@ -792,30 +795,30 @@ def a_sweep_never_looks_at_limits() -> Any:
 @mutant
 def a_splitter_does_not_look_where_the_job_stands() -> Any:
     """Two of them, one after a long pause, make the same page."""
-    original = Running.split_job
+    original = Jobs.split_job
 
     def split_job(self: Any, job_id: str, subtasks: Any, *, after: int, **facts: Any) -> Any:
-        row = self.job(job_id)
+        row = self._job_questions.job(job_id)
         return original(self, job_id, subtasks, after=after if row is None else row.read_subtasks, **facts)
 
-    return replaced(Running, "split_job", split_job)
+    return replaced(Jobs, "split_job", split_job)
 
 
 @mutant
 def a_page_is_recorded_without_its_cursor() -> Any:
-    original = Running.split_job
+    original = Jobs.split_job
 
     def split_job(self: Any, job_id: str, subtasks: Any, *, cursor: Any, **facts: Any) -> Any:
-        row = self.job(job_id)
+        row = self._job_questions.job(job_id)
         return original(self, job_id, subtasks, cursor=None if row is None else row.cursor, **facts)
 
-    return replaced(Running, "split_job", split_job)
+    return replaced(Jobs, "split_job", split_job)
 
 
 @mutant
 def a_window_has_always_room() -> Any:
-    original = Running.split_job
-    return replaced(Running, "split_job", lambda self, *args, **facts: _with_room(original(self, *args, **facts)))
+    original = Jobs.split_job
+    return replaced(Jobs, "split_job", lambda self, *args, **facts: _with_room(original(self, *args, **facts)))
 
 
 def _with_room(split: Any) -> Any:
@@ -824,14 +827,14 @@ def _with_room(split: Any) -> Any:
 
 @mutant
 def a_subtask_that_has_ended_is_counted_again() -> Any:
-    original = Counting.count_locked
+    original = JobCounts.count_locked
 
     def count_locked(self: Any, tx: Any, row: Any, changes: Any, wishes: Any) -> None:
         original(self, tx, row, changes, wishes)
         row.succeeded += sum(change.rest is Rest.SUCCEEDED and row.succeeded > 3 for change in changes)
         self.write_job(tx, row)
 
-    return replaced(Counting, "count_locked", count_locked)
+    return replaced(JobCounts, "count_locked", count_locked)
 
 
 @mutant
@@ -850,19 +853,19 @@ def a_claim_does_not_look_at_the_job() -> Any:
 
 @mutant
 def what_was_parked_of_a_job_stays_so() -> Any:
-    return replaced(Tending, "_let_go", lambda self, *_: [])
+    return replaced(JobCare, "_let_go", lambda self, *_: [])
 
 
 @mutant
 def a_sweep_lets_go_nothing_that_is_parked() -> Any:
     """Whoever resumes a job, and dies before it lets go what is parked, leaves it so for ever."""
-    return replaced(Tending, "_unpark_left", lambda self, _: [])
+    return replaced(JobCare, "_unpark_left", lambda self, _: [])
 
 
 @mutant
 def a_sweep_never_tends_a_job() -> Any:
     """What was settled without its handler is never counted, and its job never ends."""
-    return replaced(Tending, "open_jobs", lambda self, *, limit: [])
+    return replaced(JobCare, "open_jobs", lambda self, *, limit: [])
 
 
 # -- the hunt

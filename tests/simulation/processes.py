@@ -801,17 +801,19 @@ class Person:
             if chance < 0.2:
                 delay_s = world.rng.choice([0.0, 0.7, 5.0])
                 recorder.rescheduled.add(task_id)
-                self.relay.offer([self.stores.ledger.reschedule(task_id, delay_s=delay_s, who="ada", why="simulated")])
+                self.relay.offer(
+                    [self.stores.ledger.decisions.reschedule(task_id, delay_s=delay_s, who="ada", why="simulated")]
+                )
                 world.note(f"rescheduled {task_id[-6:]}")
             elif chance < 0.7:
-                answer = self.stores.ledger.cancel(task_id, who="ada", why="simulated")
+                answer = self.stores.ledger.decisions.cancel(task_id, who="ada", why="simulated")
                 world.note(f"cancel {task_id[-6:]}: {answer.value}")
                 if answer in (CancelAnswer.CANCELLED, CancelAnswer.ALREADY_CANCELLED):
                     recorder.cancelled.add(task_id)
             else:
                 recorder.revived[task_id] += 1
                 recorder.cancelled.discard(task_id)
-                self.relay.offer([self.stores.ledger.revive(task_id, who="ada", why="simulated")])
+                self.relay.offer([self.stores.ledger.decisions.revive(task_id, who="ada", why="simulated")])
                 world.note(f"revived {task_id[-6:]}")
         except (Unavailable, NotFound, Refused):
             return
@@ -824,7 +826,7 @@ class Person:
             return
         for_s = world.rng.choice([None, world.plan.times.beat_s])
         try:
-            self.stores.ledger.pause(queue, who="simulated", why="simulated", for_s=for_s)
+            self.stores.ledger.pauses.pause(queue, who="simulated", why="simulated", for_s=for_s)
         except Unavailable:
             return  # nobody knows: `resume` ends it
         if for_s is None:
@@ -835,7 +837,7 @@ class Person:
         """Let it go on."""
         self.setting.recorder.paused.discard(queue)
         with suppress(Unavailable):
-            self.stores.ledger.resume(queue, who="simulated", why="simulated")
+            self.stores.ledger.pauses.resume(queue, who="simulated", why="simulated")
             self.setting.world.note(f"resumed {queue}")
 
 
@@ -919,7 +921,9 @@ class Nemesis:
     def heal(self) -> None:
         """Whoever has paused something resumes it, and nothing ticks any more."""
         if self.setting.world.plan.every_s is not None:
-            self._have(lambda: self.person.stores.ledger.pause_schedule(TICKING, who="simulated", why="simulated"))
+            self._have(
+                lambda: self.person.stores.ledger.schedules.pause_schedule(TICKING, who="simulated", why="simulated")
+            )
         if self.setting.world.faults["pause_queue"]:
             for queue in QUEUES:
                 self._have(partial(self.person.resume, queue))
@@ -942,13 +946,13 @@ class Nemesis:
         world, ledger = self.setting.world, self.person.stores.ledger
         before, world.acting = world.acting, self.person.relay.strand
         try:
-            claims = ledger.claim([rng.choice(open_tasks)], by=rng.choice(working).me.id)
+            claims = ledger.claims.claim([rng.choice(open_tasks)], by=rng.choice(working).me.id)
             world.note(f"claimed unknowingly: {' '.join(one.task_id[-6:] for one in claims)}")
         except Unavailable:
             return
         finally:
             world.acting = before
-            ledger._doubtful.clear()  # what that machine knew is gone with it
+            ledger.claims._doubtful.clear()  # what that machine knew is gone with it
 
     def _forge(self, rng: Random) -> None:
         """Somebody writes hints that are not true: of an unknown task, or in the wrong queue."""

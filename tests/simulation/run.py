@@ -101,7 +101,7 @@ def run(seed: int, database: SimDatabase, *, plan: Plan | None = None, is_traced
     with inside(world):
         setting = Setting(world, database)
         if plan.every_s is not None:
-            setting.stores(setting.process("person")).ledger.schedule(ticking(plan.every_s))
+            setting.stores(setting.process("person")).ledger.schedules.schedule(ticking(plan.every_s))
         Supervisor(setting)
         for _ in range(plan.sweepers):
             Sweeper(setting)

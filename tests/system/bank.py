@@ -50,7 +50,7 @@ class Desk(NoPartition):
     def transaction(
         self, claim: Claim, *, added: Callable[[], Sequence[NewSubtask]]
     ) -> AbstractContextManager[Connection]:
-        return wq.stores.ledger.transaction(claim, added=added)
+        return wq.stores.ledger.transactions.transaction(claim, added=added)
 
 
 def attempt(claim: Claim, dies_at: str | None) -> int:
@@ -86,12 +86,12 @@ def main(crashes_min: int, seed: int) -> None:
     transfers: list[str] = []
     handler = wq.handler("witness.transfer")
     while crashes.total() < crashes_min:
-        [one] = ledger.record([handler.new_task(handler.options(connection=None)._options, (0,), {})])
+        [one] = ledger.tasks.record([handler.new_task(handler.options(connection=None)._options, (0,), {})])
         transfers.append(one.id)
         while True:
             worker = incarnation()
-            ledger.join(worker, queues=["witness"], threads=1)
-            claims = ledger.claim([one.id], by=worker.id)
+            ledger.workers.join(worker, queues=["witness"], threads=1)
+            claims = ledger.claims.claim([one.id], by=worker.id)
             if not claims:  # the last one died behind its commit
                 break
             dies_at = None if rng.random() < LIVES_EACH else rng.choice(BOUNDARIES)
@@ -100,10 +100,10 @@ def main(crashes_min: int, seed: int) -> None:
                 raise SystemExit(f"{one.id}: an attempt that was to die at {dies_at} ended with {status}")
             crashes[str(dies_at)] += dies_at is not None
             # nobody is charged: its budget is not what is tried here
-            ledger.reap(worker.id, Evidence("SIGKILL", started={}))
+            ledger.workers.reap(worker.id, Evidence("SIGKILL", started={}))
     crashes += Counter()  # without what is zero
     book = read_book(wq)
-    found = [ledger.get(task_id) for task_id in transfers]
+    found = [ledger.questions.get(task_id) for task_id in transfers]
     print(
         json.dumps(
             {

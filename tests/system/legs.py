@@ -126,14 +126,14 @@ class Leg:
 
     def charges(self, task_id: str) -> Counter[str]:
         """What its attempts were charged with: each failure, crash, suspicion or presence explains one more start."""
-        history = self.app.stores.ledger.history(task_id)
+        history = self.app.stores.ledger.questions.history(task_id)
         charged = [str(event.detail["charged"]) for event in history if event.kind == "reaped"]
         charged += ["failure" for event in history if event.kind == "failed"]
         return Counter(one for one in charged if one != "nothing")
 
     def states(self) -> dict[State, int]:
         """How many tasks are in each state."""
-        return dict(self.app.stores.ledger.counts().states)
+        return dict(self.app.stores.ledger.questions.counts().states)
 
     def unsettled(self) -> int:
         """How many tasks are still to be settled."""
@@ -170,7 +170,7 @@ def check_once(leg: Leg, count: int) -> None:
     slow ones, is handed back. It costs nothing and writes no event; a start, a reaping and a late result do.
     """
     ledger = leg.app.stores.ledger
-    tasks = ledger.tasks(limit=10 * count)
+    tasks = ledger.questions.tasks(limit=10 * count)
     assert [(task.state, task.failures, task.crashes) for task in tasks] == [(State.SUCCEEDED, 0, 0)] * count
     assert leg.starts() == Counter(task.id for task in tasks)
-    assert ledger.happened(["failed", "reaped", "late_result"], within_s=86400.0, limit=100) == []
+    assert ledger.questions.happened(["failed", "reaped", "late_result"], within_s=86400.0, limit=100) == []

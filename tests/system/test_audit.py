@@ -70,7 +70,7 @@ class Scene:
         self._lease_s += 1000.0  # the clock of Redis stands still, as far as the ledger's is moved: so the end moves
         for puppet in self.puppets.values():
             self.stores.inflight.beat(puppet.id, lease_s=self._lease_s, entries=list(puppet.entries.values()))
-            self.stores.ledger.beat(puppet.id)
+            self.stores.ledger.workers.beat(puppet.id)
 
     def age_epoch(self) -> None:
         """The in-flight store is not young any more."""
@@ -94,12 +94,12 @@ class Scene:
     def unpublished(self, count: int) -> list[str]:
         """Tasks of a producer that died between its commit and its hints."""
         tasks = [NewTask(new_task_id(), "witness.note", QUEUE, '{"a":[1],"k":{}}') for _ in range(count)]
-        return [one.id for one in self.stores.ledger.record(tasks)]
+        return [one.id for one in self.stores.ledger.tasks.record(tasks)]
 
     def join(self, name: str) -> Puppet:
         puppet = self.puppets[name] = Puppet(f"{self.settings.namespace}.{name}")
         self.stores.inflight.join(puppet.id, lease_s=self._lease_s)
-        self.stores.ledger.join(Incarnation(puppet.id, "stage", 1), queues=[QUEUE], threads=4)
+        self.stores.ledger.workers.join(Incarnation(puppet.id, "stage", 1), queues=[QUEUE], threads=4)
         return puppet
 
     def hold(self, puppet: Puppet, ids: Sequence[str], *, queue: str = QUEUE) -> None:
@@ -108,7 +108,7 @@ class Scene:
         puppet.entries |= entries
 
     def claim(self, puppet: Puppet, ids: Sequence[str]) -> list[Claim]:
-        claims = self.stores.ledger.claim(ids, by=puppet.id)
+        claims = self.stores.ledger.claims.claim(ids, by=puppet.id)
         assert {claim.task_id for claim in claims} == set(ids)
         puppet.entries |= {claim.task_id: Entry(claim.task_id, QUEUE, claim.attempt) for claim in claims}
         self.beat()
@@ -164,7 +164,7 @@ class Scene:
         """Each of these tasks gets a hint of its own in place of a part of a page."""
         assert self.lose_hints(ids) == set(ids)
         assert all(self.stores.broker.publish([Hint(QUEUE, (one,)) for one in ids], deadline_s=20))
-        self.stores.ledger.rehinted(ids)
+        self.stores.ledger.hints.rehinted(ids)
 
     def lose_hold(self, puppet: Puppet, task_id: str, *, is_forgotten: bool = True) -> None:
         """The in-flight store loses a hold, and its holder knows nothing of it (or does)."""
@@ -195,7 +195,7 @@ class Scene:
         return repair(self.stores, self.settings, audited, by="somebody@here", wait=self.pass_time)
 
     def states(self, ids: Sequence[str]) -> set[State]:
-        tasks = [self.stores.ledger.get(task_id) for task_id in ids]
+        tasks = [self.stores.ledger.questions.get(task_id) for task_id in ids]
         return {task.state for task in tasks if task is not None}
 
 
@@ -286,7 +286,7 @@ def test_it_finds_exactly_the_hints_and_holds_that_were_dropped_and_a_second_rep
         assert nothing(scene.repair(again))
         dropped.update(hints=len(lost), holds=len(lost_holds) + len(forgotten))
     print(f"{rounds} rounds, {dropped['hints']} hints and {dropped['holds']} holds dropped, all found, nothing else")
-    assert scene.stores.ledger.counts().states[State.DEAD] == 0
+    assert scene.stores.ledger.questions.counts().states[State.DEAD] == 0
 
 
 # -- each kind, once
@@ -319,7 +319,7 @@ def test_a_purged_queue_is_lost_whole_and_whole_again_after_the_repair(scene: Sc
     assert scene.leg["note"].enqueue_many((number,) for number in range(1200)) == 1200
     assert scene.leg.app.producer.relay.flush(timeout_s=20)
     scene.database.clock_offset_s += 3.0
-    ids = [task.id for task in scene.stores.ledger.tasks(limit=2000)]
+    ids = [task.id for task in scene.stores.ledger.questions.tasks(limit=2000)]
     if scene.leg.name == "servers":
         with scene.amqp() as channel:
             channel.queue_purge(f"{scene.settings.namespace}.q.{QUEUE}")
@@ -332,7 +332,7 @@ def test_a_purged_queue_is_lost_whole_and_whole_again_after_the_repair(scene: Sc
     assert found(audited) == {(Misplacement.LOST, one) for one in ids}
     assert mended.done[Misplacement.LOST] == 1200
     assert scene.audit().places[Place.BROKER] == 1200
-    [event] = scene.stores.ledger.history(ids[0])
+    [event] = scene.stores.ledger.questions.history(ids[0])
     assert (event.kind, event.detail["by"], event.detail["audit"]) == ("manual", "somebody@here", "lost")
 
 
@@ -349,7 +349,7 @@ def test_what_has_expired_waits_for_a_sweep_and_is_overdue_when_none_comes(scene
     assert found(audited) == {(Misplacement.OVERDUE, one) for one in ids}
     assert {one.repair for one in audited.findings} == {"cancel it: it has expired"}
     assert mended.done[Misplacement.OVERDUE] == 3
-    tasks = [scene.stores.ledger.get(one) for one in ids]
+    tasks = [scene.stores.ledger.questions.get(one) for one in ids]
     assert {(one.state, one.reason) for one in tasks if one is not None} == {(State.CANCELLED, "expired")}
     assert scene.audit().tasks == 0
 
@@ -390,7 +390,7 @@ def test_a_hint_of_a_task_that_nobody_knows_is_a_ghost_and_the_repair_takes_it_o
 
 def test_a_hint_of_a_settled_task_is_stale_and_no_finding(scene: Scene) -> None:
     [task_id] = scene.enqueue(1)
-    scene.stores.ledger.cancel(task_id, who="ada", why="no need")
+    scene.stores.ledger.decisions.cancel(task_id, who="ada", why="no need")
 
     audited = scene.audit()
 
@@ -419,7 +419,7 @@ def test_a_hold_of_a_settled_task_that_stays_is_a_ghost(scene: Scene) -> None:
     scene.enqueue(1)
     [task_id] = scene.take(puppet, 1)
     [claim] = scene.claim(puppet, [task_id])
-    scene.stores.ledger.settle([Settlement(claim, Done("1"))])
+    scene.stores.ledger.outcomes.settle([Settlement(claim, Done("1"))])
     del puppet.entries[task_id]
 
     audited = scene.audit()
@@ -435,7 +435,7 @@ def test_the_holds_of_the_dead_are_left_to_the_sweep(scene: Scene) -> None:
     scene.enqueue(3)
     taken = scene.take(puppet, 3)
     claims = scene.claim(puppet, taken[:2])
-    scene.stores.ledger.settle([Settlement(claims[0], Done("1"))])
+    scene.stores.ledger.outcomes.settle([Settlement(claims[0], Done("1"))])
     scene.lose_hold(puppet, taken[1])
     del scene.puppets["dead"]
 
@@ -480,7 +480,7 @@ def test_what_runs_under_an_incarnation_that_is_not_live_is_an_orphan(scene: Sce
     taken = scene.take(puppet, 3)
     scene.claim(puppet, taken)
     scene.stores.inflight.leave(puppet.id)
-    scene.stores.ledger.leave(puppet.id)
+    scene.stores.ledger.workers.leave(puppet.id)
     del scene.puppets["gone"]
 
     audited = scene.audit()
@@ -507,10 +507,10 @@ def test_what_runs_and_nobody_holds_though_its_worker_beats_is_an_orphan_and_is_
 
     assert found(audited) == {(Misplacement.ORPHAN, task_id)}
     assert mended.done[Misplacement.ORPHAN] == 1
-    task = scene.stores.ledger.get(task_id)
+    task = scene.stores.ledger.questions.get(task_id)
     assert task is not None
     assert (task.state, task.failures, task.crashes) == (State.READY, 0, 0)
-    [late] = scene.stores.ledger.settle([Settlement(claim, Done("1"))])
+    [late] = scene.stores.ledger.outcomes.settle([Settlement(claim, Done("1"))])
     assert late.state is None, "if it ran all the same, its result is late"
 
 
@@ -587,7 +587,7 @@ def test_a_task_that_got_another_hint_between_the_looks_is_no_finding_though_nob
 
     def meanwhile(seconds: float) -> None:
         scene.pass_time(seconds)
-        scene.stores.ledger.rehinted(ids[:1])
+        scene.stores.ledger.hints.rehinted(ids[:1])
 
     assert found(scene.audit(wait=meanwhile)) == {(Misplacement.LOST, ids[1])}
 
@@ -635,7 +635,7 @@ def test_nothing_is_said_of_losses_while_the_in_flight_store_is_young(scene: Sce
 
 def test_one_queue_alone_can_be_audited(scene: Scene) -> None:
     [here] = scene.enqueue(1)
-    elsewhere = [one.id for one in scene.stores.ledger.record([_task_of("elsewhere")])]
+    elsewhere = [one.id for one in scene.stores.ledger.tasks.record([_task_of("elsewhere")])]
     scene.database.clock_offset_s += 60.0
     scene.lose_hints([here])
 
@@ -680,7 +680,7 @@ class Consuming:
                 continue
             for delivery in self._consumer.fetch(ids_max=10, wait_s=0.1):
                 if delivery.marker is not None:
-                    self._scene.stores.ledger.marker_returned([delivery.marker])
+                    self._scene.stores.ledger.hints.marker_returned([delivery.marker])
                 elif delivery.task_ids:
                     self._scene.hold(self._puppet, delivery.task_ids)
                 self._consumer.ack([delivery])
@@ -750,14 +750,14 @@ def test_a_turned_queue_makes_no_marker_lie(open_leg: OpenLeg) -> None:
 
     assert scene.audit(is_scan=True).is_ok
 
-    assert scene.stores.ledger.markers() == []
+    assert scene.stores.ledger.hints.markers() == []
     assert scene.stores.broker.depths([QUEUE])[QUEUE].ready == 25, "the marker that means nothing any more is gone"
     scene.database.clock_offset_s += 60.0
     assert mark(scene.stores, scene.settings.times, limit=100).sent == 1
     with Consuming(scene, puppet):
         wait_until(lambda: len(puppet.entries) == 25, timeout_s=20, what="all are held")
         wait_until(
-            lambda: all(one.returned_for_s is not None for one in scene.stores.ledger.markers()),
+            lambda: all(one.returned_for_s is not None for one in scene.stores.ledger.hints.markers()),
             timeout_s=20,
             what="the new marker is back",
         )
@@ -811,13 +811,13 @@ def test_a_repair_beside_a_busy_fleet_sends_again_what_is_lost_and_nothing_runs_
     stores = traffic.app.stores
     lost = [
         one.id
-        for one in stores.ledger.record(
+        for one in stores.ledger.tasks.record(
             [NewTask(new_task_id(), "witness.note", QUEUE, '{"a":[1],"k":{}}') for _ in range(50)]
         )
     ]
     from workq.ledger import Unpublished
 
-    stores.ledger.mark_published([Unpublished(one, QUEUE, 0, 0.0) for one in lost])  # and no hint ever was
+    stores.ledger.hints.mark_published([Unpublished(one, QUEUE, 0, 0.0) for one in lost])  # and no hint ever was
 
     audited = audit(stores, traffic.app.settings, wait_s=60.0)
     repair(stores, traffic.app.settings, audited, by="somebody@here")

@@ -75,7 +75,7 @@ def test_the_first_task_of_a_band_starts_while_a_worker_is_serving(leg: Leg) -> 
     with leg.fleet(processes=2, threads=2) as fleet:
         enqueue(leg, "normal", 2)
         leg.wait_settled(timeout_s=BOUND_S)
-        assert not leg.app.stores.ledger.bands()
+        assert not leg.app.stores.ledger.lanes.bands()
 
         for priority in Priority:
             enqueue(leg, priority, 3)
@@ -84,7 +84,7 @@ def test_the_first_task_of_a_band_starts_while_a_worker_is_serving(leg: Leg) -> 
         assert leg.states()[State.SUCCEEDED] == 2 + 9
         fleet.terminate()
         assert fleet.wait(60) == 0
-    assert leg.app.stores.ledger.bands() == {"witness~high", "witness~low"}
+    assert leg.app.stores.ledger.lanes.bands() == {"witness~high", "witness~low"}
 
 
 def test_a_worker_that_drains_leaves_no_band_behind(fast_leg: Leg) -> None:
@@ -104,13 +104,13 @@ def test_a_pause_of_the_queue_pauses_all_of_its_bands_and_one_of_a_band_only_tha
     tasks = {priority: enqueue(leg, priority, 40, seconds=0.01) for priority in Priority}
     with leg.fleet(processes=2, threads=2) as fleet:
         wait_until(lambda: len(leg.starts()) > 10, timeout_s=BOUND_S, what="some have started")
-        ledger.pause("witness", who=WHO, why="?")
+        ledger.pauses.pause("witness", who=WHO, why="?")
         started = settled_down(leg)
         tasks[Priority.LOW] += enqueue(leg, "low", 20)
         stays(leg, started)
-        ledger.pause("witness~low", who=WHO, why="?")
-        ledger.resume("witness~normal", who=WHO, why="?")
-        ledger.resume("witness~high", who=WHO, why="?")
+        ledger.pauses.pause("witness~low", who=WHO, why="?")
+        ledger.pauses.resume("witness~normal", who=WHO, why="?")
+        ledger.pauses.resume("witness~high", who=WHO, why="?")
         others = {task.id for priority in ("high", "normal") for task in tasks[Priority(priority)]}
         wait_until(lambda: others <= leg.starts().keys(), timeout_s=BOUND_S, what="the others go on")
         settled_down(leg)
@@ -118,7 +118,7 @@ def test_a_pause_of_the_queue_pauses_all_of_its_bands_and_one_of_a_band_only_tha
         held_back = [one for one in low if one not in leg.starts()]
         assert held_back
 
-        ledger.resume("witness", who=WHO, why="?")
+        ledger.pauses.resume("witness", who=WHO, why="?")
         leg.wait_settled(timeout_s=BOUND_S)
         fleet.terminate()
         assert fleet.wait(60) == 0
@@ -155,7 +155,7 @@ def test_a_ledger_whose_bands_were_forgotten_serves_them_again(fast_leg: Leg) ->
         fleet.terminate()
         assert fleet.wait(60) == 0
 
-    assert leg.app.stores.ledger.bands() == {"witness~low"}
+    assert leg.app.stores.ledger.lanes.bands() == {"witness~low"}
 
 
 def test_rabbitmq_has_no_queue_of_a_band_that_nobody_has_used(open_leg: OpenLeg) -> None:

@@ -38,10 +38,10 @@ def test_of_many_that_are_cancelled_while_workers_run_them_none_starts_afterward
     ledger = leg.app.stores.ledger
     started = {line.task_id for line in leg.testimony() if line.what == "start"}
     cancelled: list[str] = []
-    while page := ledger.tasks(state=State.CANCELLED, limit=PAGE, after=cancelled[-1] if cancelled else None):
+    while page := ledger.questions.tasks(state=State.CANCELLED, limit=PAGE, after=cancelled[-1] if cancelled else None):
         cancelled += [one.id for one in page]
     assert len(cancelled) == bulk.tally.done > 0
     assert not started.intersection(cancelled)
     assert len(started) == count + 1 - len(cancelled)
-    assert (found := ledger.get(other)) is not None
+    assert (found := ledger.questions.get(other)) is not None
     assert found.state is State.SUCCEEDED

@@ -143,14 +143,14 @@ def kill_at_30_percent(leg: Leg, count: int) -> tuple[int, float]:
 def comeback(leg: Leg, count: int) -> Comeback:
     """Everything is killed in the middle of its work, and started again at once."""
     tasks, killed_at = kill_at_30_percent(leg, count)
-    known = {row.id for row in leg.app.stores.ledger.workers(live_only=False)}
+    known = {row.id for row in leg.app.stores.ledger.questions.workers(live_only=False)}
     with leg.fleet(processes=2, threads=4) as second:
         leg.wait_settled(timeout_s=90)
         second.terminate()
         assert second.wait(40) == 0
     done_at = {line.task_id: line.at for line in leg.testimony() if line.what == "end"}
     again = frozenset(task_id for task_id, starts in leg.starts().items() if starts > 1)
-    workers = leg.app.stores.ledger.workers(live_only=False)
+    workers = leg.app.stores.ledger.questions.workers(live_only=False)
     return Comeback(
         tasks,
         again,
@@ -219,7 +219,7 @@ def wait_late(leg: Leg, asleep: Mapping[str, int]) -> dict[str, int | None]:
     """The late results that the ledger has noted, by task, once there are as many as tasks slept."""
 
     def late() -> dict[str, int | None]:
-        events = [one for task_id in asleep for one in leg.app.stores.ledger.history(task_id)]
+        events = [one for task_id in asleep for one in leg.app.stores.ledger.questions.history(task_id)]
         return {str(one.task_id): one.attempt for one in events if one.kind == "late_result"}
 
     assert asleep

@@ -28,20 +28,20 @@ PAGE = 1000
 def kill(leg: Leg, count: int) -> None:
     """So many tasks that died of five things in turn."""
     ledger, me = leg.app.stores.ledger, incarnation()
-    ledger.join(me, queues=["witness"], threads=1)
+    ledger.workers.join(me, queues=["witness"], threads=1)
     handler = leg["note"]
     for first in range(0, count, PAGE):
         tasks = [handler.new_task(handler.options()._options, (0,), {}) for _ in range(min(PAGE, count - first))]
-        claims = ledger.claim([one.id for one in ledger.record(tasks)], by=me.id)
+        claims = ledger.claims.claim([one.id for one in ledger.tasks.record(tasks)], by=me.id)
         assert len(claims) == len(tasks)
         died = [(claim, ERRORS[number % len(ERRORS)], number) for number, claim in enumerate(claims, first)]
-        ledger.settle(
+        ledger.outcomes.settle(
             [
                 Settlement(one, Dead(f"failures_max reached: {kind}", text.format(number=n)))
                 for one, (kind, text), n in died
             ]
         )
-    ledger.leave(me.id)
+    ledger.workers.leave(me.id)
 
 
 @pytest.mark.timeout(600)
@@ -52,7 +52,7 @@ def test_a_hundred_thousand_dead_are_grouped_exactly_and_go_back_group_by_group(
     kill(leg, count)
     killed_s = time.monotonic() - began
     began = time.monotonic()
-    groups = ledger.dead_groups(Which(), limit=99)
+    groups = ledger.bulk.dead_groups(Which(), limit=99)
     grouped_s = time.monotonic() - began
 
     assert [one.tasks for one in groups] == [count // 5] * 5
@@ -65,19 +65,21 @@ def test_a_hundred_thousand_dead_are_grouped_exactly_and_go_back_group_by_group(
     print(f"{leg.name}: {count} dead in {killed_s:.1f} s, grouped in {grouped_s:.2f} s, a fifth back in {back_s:.1f} s")
 
     assert bulk.tally.done == count // 5
-    assert [one.group for one in ledger.dead_groups(Which(), limit=99)] == [one.group for one in groups[1:]]
+    assert [one.group for one in ledger.bulk.dead_groups(Which(), limit=99)] == [one.group for one in groups[1:]]
     assert leg.states()[State.READY] == count // 5
 
 
 def test_a_canary_that_dies_again_stops_its_group_and_no_other(fast_leg: Leg) -> None:
     leg = fast_leg
     ledger, me = leg.app.stores.ledger, incarnation()
-    ledger.join(me, queues=["witness"], threads=1)
+    ledger.workers.join(me, queues=["witness"], threads=1)
     recorded = [leg["fail_until"].enqueue(number, 99).id for number in range(20)]
     recorded += [leg["note"].enqueue(number).id for number in range(20)]
-    claims = ledger.claim(recorded, by=me.id)
-    ledger.settle([Settlement(one, Dead("failures_max reached: OSError", "OSError: no disk")) for one in claims])
-    ledger.leave(me.id)
+    claims = ledger.claims.claim(recorded, by=me.id)
+    ledger.outcomes.settle(
+        [Settlement(one, Dead("failures_max reached: OSError", "OSError: no disk")) for one in claims]
+    )
+    ledger.workers.leave(me.id)
     bulk = Bulk(leg.app.stores, confirm_s=5.0, who="ada", why="again", pace=RateCap(None), tally=Tally())
 
     with leg.fleet(processes=1, threads=4):

@@ -73,7 +73,7 @@ def test_how_late_a_delay_is_on_a_quiet_machine_is_told_and_never_early(
 ) -> None:
     count = 1_000 if long_run else 50
     with leg.fleet(processes=2, threads=4) as fleet:
-        wait_until(lambda: len(leg.app.stores.ledger.workers()) == 2, timeout_s=30, what="both workers serve")
+        wait_until(lambda: len(leg.app.stores.ledger.questions.workers()) == 2, timeout_s=30, what="both workers serve")
         leg["note"].options(delay_s=0.2).enqueue(0)  # the first delayed hint of a producer declares the ladder
         leg.wait_settled(timeout_s=30)
         first = due(leg)
@@ -99,7 +99,7 @@ def test_many_delays_at_once_are_all_kept_and_no_consumer_holds_them(leg: Leg, l
     count, longest_s = (100_000, 60.0) if long_run else (1_500, 6.0)
     rng = random.Random(SEED)
     with leg.fleet(processes=2, threads=4) as fleet:
-        wait_until(lambda: len(leg.app.stores.ledger.workers()) == 2, timeout_s=30, what="both workers serve")
+        wait_until(lambda: len(leg.app.stores.ledger.questions.workers()) == 2, timeout_s=30, what="both workers serve")
         leg["note"].options(delay_s=0.2).enqueue(0)  # the first delayed hint of a producer declares the ladder
         wait_until(lambda: bool(first_starts(leg)), timeout_s=30, what="the first has started")
         before_mib = memory_mib(fleet)
@@ -132,7 +132,7 @@ def test_a_burst_that_is_due_at_one_moment_runs_and_how_fast_is_told(leg: Leg, l
     count, delay_s = (50_000, 30.0) if long_run else (1_000, 5.0)
     at = datetime.now(UTC) + timedelta(seconds=delay_s)
     with leg.fleet(processes=2, threads=4) as fleet:
-        wait_until(lambda: len(leg.app.stores.ledger.workers()) == 2, timeout_s=30, what="both workers serve")
+        wait_until(lambda: len(leg.app.stores.ledger.questions.workers()) == 2, timeout_s=30, what="both workers serve")
         handler = leg["note"]
         for _ in range(0, count, 500):
             options = handler.options(at=at)._options
@@ -156,7 +156,7 @@ def test_a_burst_that_is_due_at_one_moment_runs_and_how_fast_is_told(leg: Leg, l
 
 def test_a_second_behind_an_hour_is_on_time(leg: Leg) -> None:
     with leg.fleet(processes=1, threads=2) as fleet:
-        wait_until(lambda: bool(leg.app.stores.ledger.workers()), timeout_s=30, what="the worker serves")
+        wait_until(lambda: bool(leg.app.stores.ledger.questions.workers()), timeout_s=30, what="the worker serves")
         record(leg, [3600.0] * 500)
         record(leg, [1.0])
         wait_until(lambda: bool(first_starts(leg)), timeout_s=30, what="the short one has started")
@@ -195,7 +195,7 @@ def test_raced_against_the_due_moment_a_deed_has_exactly_one_outcome(leg: Leg, d
             answers[task_id], acted[task_id] = answer, time.time()
 
     with leg.fleet(processes=2, threads=4) as fleet:
-        wait_until(lambda: len(ledger.workers()) == 2, timeout_s=30, what="both workers serve")
+        wait_until(lambda: len(ledger.questions.workers()) == 2, timeout_s=30, what="both workers serve")
         record(leg, [1.0] * TRIED)
         leg.wait_settled(timeout_s=30)
         tried = due(leg)
@@ -222,7 +222,7 @@ def test_raced_against_the_due_moment_a_deed_has_exactly_one_outcome(leg: Leg, d
     assert len(answers) == count
     assert set(counts.values()) == {1}, "nothing ran twice"
     for task_id, answer in answers.items():
-        task = ledger.get(task_id)
+        task = ledger.questions.get(task_id)
         assert task is not None
         if deed == "cancel" and answer is CancelAnswer.CANCELLED:
             assert (task.state, counts[task_id]) == (State.CANCELLED, 0), "its cancel was answered: it never starts"

@@ -29,13 +29,13 @@ def test_what_does_not_listen_is_ended_with_its_process_and_its_neighbour_runs_a
         fleet.terminate()
         assert fleet.wait(30) == 0
 
-    ended, other = ledger.get(stubborn), ledger.get(neighbour)
+    ended, other = ledger.questions.get(stubborn), ledger.questions.get(neighbour)
     assert answer.value == "requested"
     assert ended is not None
     assert (ended.state, ended.reason) == (State.CANCELLED, "it does not listen")
     assert leg.starts()[stubborn] == 1
     assert other is not None
     assert (other.state, other.crashes, other.failures) == (State.SUCCEEDED, 0, 0)
-    [death] = [event for event in ledger.history(neighbour) if event.kind == "reaped"]
+    [death] = [event for event in ledger.questions.history(neighbour) if event.kind == "reaped"]
     assert (death.detail["kind"], death.detail["charged"]) == (ProofOfEnd.CANCEL, "nothing")
     assert f"a person cancelled task {stubborn} (attempt 1) by force" in death.detail["cause"]

@@ -27,7 +27,12 @@ def check_nothing_lost(leg: Leg, count: int, killed: set[int]) -> int:
         attempts = [attempt for attempt, _ in lives]
         assert len(set(attempts)) == len(attempts), f"an attempt of {task_id} ran twice: {lives}"
         assert all(pid in killed for _, pid in lives[:-1]), f"{task_id} started again without a killed process: {lives}"
-    late = [one for task_id in by_task for one in leg.app.stores.ledger.history(task_id) if one.kind == "late_result"]
+    late = [
+        one
+        for task_id in by_task
+        for one in leg.app.stores.ledger.questions.history(task_id)
+        if one.kind == "late_result"
+    ]
     assert late == []
     return len(starts) - len(by_task)
 
@@ -46,7 +51,7 @@ def kill_every_second(fleet: Fleet, times: int) -> dict[int, datetime]:
 
 def recoveries_s(leg: Leg, killed: dict[int, datetime]) -> list[float]:
     """Seconds from each kill until the claims of that process were ended and its tasks free again."""
-    ended = {row.pid: row.ended_at for row in leg.app.stores.ledger.workers(live_only=False)}
+    ended = {row.pid: row.ended_at for row in leg.app.stores.ledger.questions.workers(live_only=False)}
     return [(at - killed[pid]).total_seconds() for pid, at in ended.items() if pid in killed and at is not None]
 
 

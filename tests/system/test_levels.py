@@ -23,7 +23,7 @@ SEED = 5
 
 
 def serve(leg: Leg, fleet: Fleet) -> None:
-    wait_until(lambda: bool(leg.app.stores.ledger.workers()), timeout_s=30, what="the workers serve")
+    wait_until(lambda: bool(leg.app.stores.ledger.questions.workers()), timeout_s=30, what="the workers serve")
     assert fleet.process.poll() is None
 
 

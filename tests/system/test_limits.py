@@ -18,7 +18,7 @@ IN_A_SECOND = 100
 
 def reaped_at(leg: Leg) -> dict[tuple[str, int], float]:
     """When the ledger has taken back attempts whose worker died: from then on their places are free."""
-    reaped = leg.app.stores.ledger.happened(["reaped"], within_s=3600.0, limit=100_000)
+    reaped = leg.app.stores.ledger.questions.happened(["reaped"], within_s=3600.0, limit=100_000)
     return {(one.task_id, one.attempt): one.at.timestamp() for one in reaped if one.task_id and one.attempt}
 
 
@@ -88,7 +88,7 @@ def test_a_rate_and_a_concurrency_hold_for_the_whole_fleet_while_workers_are_kil
 
 def test_each_endpoint_has_its_own_limit_and_what_has_none_is_not_slowed(leg: Leg) -> None:
     with leg.fleet(processes=2, threads=4) as fleet:
-        wait_until(lambda: len(leg.app.stores.ledger.workers()) == 2, timeout_s=30, what="both workers serve")
+        wait_until(lambda: len(leg.app.stores.ledger.questions.workers()) == 2, timeout_s=30, what="both workers serve")
         for key in ("a", "b"):
             one_at_once = leg["note"].options(limit=f"endpoint:{key}", concurrency=1)
             one_at_once.enqueue_many((number, 0.05) for number in range(10))
@@ -98,13 +98,15 @@ def test_each_endpoint_has_its_own_limit_and_what_has_none_is_not_slowed(leg: Le
         assert fleet.wait(20) == 0
 
     lines = leg.testimony()
-    limited = {task.id: task.limit.key for task in leg.app.stores.ledger.tasks(limit=1000) if task.limit is not None}
+    limited = {
+        task.id: task.limit.key for task in leg.app.stores.ledger.questions.tasks(limit=1000) if task.limit is not None
+    }
     for key in ("endpoint:a", "endpoint:b"):
         of_key = [line for line in lines if limited.get(line.task_id) == key]
         assert most_at_once(of_key, {}) == 1
         assert sum(line.what == "end" for line in of_key) == 10
     assert max(leg.starts().values()) == 1
-    assert all(row.parked == row.running == 0 for row in leg.app.stores.ledger.limits())
+    assert all(row.parked == row.running == 0 for row in leg.app.stores.ledger.limits.all())
 
 
 def test_a_draining_worker_waits_for_what_its_limit_holds_back(leg: Leg) -> None:

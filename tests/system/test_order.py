@@ -44,7 +44,7 @@ def test_tasks_of_a_key_run_in_order_and_one_at_a_time_while_workers_are_killed(
 
     assert statuses == [0, 0]
     assert leg.states()[State.SUCCEEDED] == keys * each
-    assert leg.app.stores.ledger.sequences() == []
+    assert leg.app.stores.ledger.order.sequences() == []
     started: dict[int, list[int]] = defaultdict(list)
     ended: dict[int, float] = {}
     overlaps = []

@@ -38,14 +38,14 @@ def test_nothing_of_it_starts_while_others_go_on(fast_leg: Leg) -> None:
         leg["note"].enqueue(number=number, seconds=0.01)
     with leg.fleet(processes=2, threads=2, queues="witness,other") as fleet:
         wait_until(lambda: len(leg.starts()) > 20, timeout_s=30, what="some have started")
-        ledger.pause("witness", who=WHO, why="the mail server moves")
+        ledger.pauses.pause("witness", who=WHO, why="the mail server moves")
         started = settled_down(leg)
         leg["note"].options(queue="other").enqueue_many({"number": number} for number in range(400, 500))
         wait_until(lambda: len(leg.starts()) == started + 100, timeout_s=30, what="the other queue goes on")
         leg["note"].enqueue(number=500)
         stays(leg, started + 100)
 
-        assert ledger.resume("witness", who=WHO, why="it has moved")
+        assert ledger.pauses.resume("witness", who=WHO, why="it has moved")
         leg.wait_settled(timeout_s=60)
         fleet.terminate()
         assert fleet.wait(60) == 0
@@ -55,12 +55,12 @@ def test_nothing_of_it_starts_while_others_go_on(fast_leg: Leg) -> None:
 def test_a_pause_with_an_end_ends_by_itself_and_a_worker_that_drains_leaves(fast_leg: Leg) -> None:
     leg, ledger = fast_leg, fast_leg.app.stores.ledger
     leg["note"].enqueue_many({"number": number} for number in range(50))
-    ledger.pause("witness", who=WHO, why="?")
+    ledger.pauses.pause("witness", who=WHO, why="?")
     with leg.fleet(processes=1, drain=True) as fleet:
         assert fleet.wait(60) == 0
     assert not leg.starts()
 
-    made = ledger.pause("witness", who=WHO, why="?", for_s=3.0)
+    made = ledger.pauses.pause("witness", who=WHO, why="?", for_s=3.0)
     assert made.ends_at is not None
     with leg.fleet(processes=1, threads=2) as fleet:
         leg.wait_settled(timeout_s=60)
@@ -79,7 +79,7 @@ def test_it_survives_a_restart_of_everything_and_a_wipe_of_all_but_the_ledger(
     leg["note"].enqueue_many({"number": number, "seconds": 0.01} for number in range(300))
     with leg.fleet(processes=2, threads=2) as fleet:
         wait_until(lambda: len(leg.starts()) > 20, timeout_s=30, what="some have started")
-        ledger.pause("witness", who=WHO, why="?")
+        ledger.pauses.pause("witness", who=WHO, why="?")
         fleet.kill()
     if leg_name == "servers":
         rabbitmq: RabbitMQ = request.getfixturevalue("rabbitmq_server")
@@ -90,7 +90,7 @@ def test_it_survives_a_restart_of_everything_and_a_wipe_of_all_but_the_ledger(
         fleet.wait_whole(2, timeout_s=30)
         started = settled_down(leg)
         stays(leg, started)
-        ledger.resume("witness", who=WHO, why="?")
+        ledger.pauses.resume("witness", who=WHO, why="?")
         leg.wait_settled(timeout_s=60)
         fleet.terminate()
         assert fleet.wait(60) == 0

@@ -32,7 +32,7 @@ def suspected_worker(leg: Leg) -> tuple[Incarnation, list[str], list[str]]:
     """A worker that held eight tasks, had claimed five, and was looked at twice: who, the claimed, the held."""
     stores, settings = leg.app.stores, leg.app.settings
     worker, claimed, held = stale_worker(leg)
-    stores.ledger.mark_published([Unpublished(one, "witness", 0, 0.0) for one in held])
+    stores.ledger.hints.mark_published([Unpublished(one, "witness", 0, 0.0) for one in held])
     age_epoch(leg)
     wait_for_lease_to_end(leg, worker)
     clockwork(leg).clock_offset_s = 31.0
@@ -78,20 +78,20 @@ def test_a_worker_that_beats_again_between_plan_and_apply_keeps_its_tasks(leg: L
     plan, its_digest = look(leg)
     assert [row.foresight.worker for row in plan.rows if isinstance(row, Reap)] == [worker.id]
 
-    assert stores.ledger.beat(worker.id)
+    assert stores.ledger.workers.beat(worker.id)
     stores.inflight.beat(worker.id, lease_s=40.0, entries=[])
     done = apply(stores, settings, plan, plan_digest=its_digest)
 
     assert not +done.applied
     assert Counter(kind for kind, _, _ in done.refused) == Counter(reap=1, rehint=3)
-    assert stores.ledger.counts().states[State.RUNNING] == len(claimed)
+    assert stores.ledger.questions.counts().states[State.RUNNING] == len(claimed)
     assert len(stores.inflight.held_by(worker.id)) == 8
 
 
 def test_what_a_dead_worker_held_without_a_confirmed_hint_gets_one_hint_not_two(leg: Leg) -> None:
     stores, settings = leg.app.stores, leg.app.settings
     worker, claimed, held = suspected_worker(leg)
-    assert {one.task_id for one in stores.ledger.unhint(held[:2])} == set(held[:2])
+    assert {one.task_id for one in stores.ledger.hints.unhint(held[:2])} == set(held[:2])
     clockwork(leg).clock_offset_s = 66.0  # whoever had them in hand has let go
     plan, its_digest = look(leg)
 

@@ -70,7 +70,7 @@ def test_a_handler_that_raises_fails_on_schedule_and_ends_as_dead_until_a_person
         assert found.reason == "failures_max reached: ValueError"
         assert found.error is not None
         assert found.error.startswith("ValueError: no luck with 7")
-        history = leg.app.stores.ledger.history(task.id)
+        history = leg.app.stores.ledger.questions.history(task.id)
         assert [event.kind for event in history] == ["failed"] * 3
         waits = [event.detail["retry_in_s"] for event in history[:2]]
         starts = [line.at for line in leg.testimony()]
@@ -116,7 +116,7 @@ def test_drain_leaves_when_nothing_is_due(leg: Leg) -> None:
     found = leg.app.get(later.id)
     assert found is not None
     assert found.state is State.WAITING
-    assert [row for row in leg.app.stores.ledger.workers() if row.state == "live"] == []
+    assert [row for row in leg.app.stores.ledger.questions.workers() if row.state == "live"] == []
 
 
 def test_async_enqueue_async_handler_and_result(leg: Leg) -> None:

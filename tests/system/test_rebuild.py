@@ -80,7 +80,9 @@ def test_a_wiped_rabbitmq_is_filled_again_and_every_task_runs_once(own: RabbitMQ
     assert told["hints"] < due / 50 + delayed
     assert Counter(leg.starts().values()) == {1: due + delayed}
     assert leg.states()[State.WAITING] == far
-    assert leg.app.stores.ledger.happened(["hints_lost"], within_s=3600.0, limit=9) == [], "no marker had to prove any"
+    assert leg.app.stores.ledger.questions.happened(["hints_lost"], within_s=3600.0, limit=9) == [], (
+        "no marker had to prove any"
+    )
 
 
 def wait_settled(leg: Leg, count: int) -> None:
@@ -101,7 +103,9 @@ def test_hints_are_sent_in_the_order_in_which_their_tasks_are_due(leg: Leg) -> N
 
     done = rebuild(stores, leg.app.settings)
 
-    due_at = {one: fence.due_at for one, fence in stores.ledger.fences(one for ids in groups for one in ids).items()}
+    due_at = {
+        one: fence.due_at for one, fence in stores.ledger.plans.fences(one for ids in groups for one in ids).items()
+    }
     assert (done.tasks, done.hints, done.held) == (450, 5, 0)
     assert delivered(leg) == sorted(due_at, key=lambda one: (due_at[one], one))
 
@@ -112,7 +116,7 @@ def test_what_runs_or_is_held_or_is_of_another_queue_gets_no_hint(leg: Leg) -> N
     stores = leg.app.stores
     _, claimed, held = stale_worker(leg)
     free = record_unpublished(stores.ledger, leg, 5)
-    assert stores.ledger.marker_sent("witness", 0, free[0], spacing_s=0.0, depth=1)
+    assert stores.ledger.hints.marker_sent("witness", 0, free[0], spacing_s=0.0, depth=1)
 
     elsewhere = rebuild(stores, leg.app.settings, queues=["other"])
     done = rebuild(stores, leg.app.settings, queues=["witness"])
@@ -120,7 +124,7 @@ def test_what_runs_or_is_held_or_is_of_another_queue_gets_no_hint(leg: Leg) -> N
     assert (elsewhere.tasks, elsewhere.markers) == (0, 0)
     assert (done.tasks, done.held, done.markers) == (5, len(held), 1)
     assert sorted(delivered(leg)) == sorted(free)
-    assert stores.ledger.counts().states[State.RUNNING] == len(claimed)
+    assert stores.ledger.questions.counts().states[State.RUNNING] == len(claimed)
 
 
 def test_a_rebuild_that_dies_is_finished_by_the_sweep_and_by_another_one(leg: Leg) -> None:
@@ -149,7 +153,7 @@ def test_a_rebuild_that_dies_is_finished_by_the_sweep_and_by_another_one(leg: Le
 
 def first_of(leg: Leg, ids: list[str], count: int) -> list[str]:
     """Those that are due first."""
-    fences = leg.app.stores.ledger.fences(ids)
+    fences = leg.app.stores.ledger.plans.fences(ids)
     return sorted(ids, key=lambda one: (fences[one].due_at, one))[:count]
 
 

@@ -23,7 +23,7 @@ def test_what_asks_is_not_started_again_when_everything_is_killed_and_the_rest_r
         assert fleet.wait(30) == 0
 
     starts = leg.starts()
-    dead = [task for task in ledger.tasks(limit=TASKS) if task.state is State.DEAD]
+    dead = [task for task in ledger.questions.tasks(limit=TASKS) if task.state is State.DEAD]
     assert set(starts.values()) == {1}, "started once each"
     assert len(starts) == TASKS
     assert 1 <= len(dead) <= THREADS

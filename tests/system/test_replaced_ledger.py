@@ -97,7 +97,7 @@ def test_a_producer_is_told_instead_of_recording_into_a_file_that_is_gone(
             lambda: task.enqueue_many([{"a": 4}]),
             lambda: wq.get(first.id),
             lambda: wq.pause_queue("default", why="?"),
-            lambda: wq.stores.ledger.counts(),
+            lambda: wq.stores.ledger.questions.counts(),
         ):
             with pytest.raises(LedgerUnavailable, match=said) as told:
                 ask()
@@ -107,9 +107,9 @@ def test_a_producer_is_told_instead_of_recording_into_a_file_that_is_gone(
 
     if harm is replace:  # closed and opened again, it works with what is there now
         with wq:
-            assert len(wq.stores.ledger.tasks()) == 1
+            assert len(wq.stores.ledger.questions.tasks()) == 1
             wq.handler("shop.add").enqueue(5)
-            assert len(wq.stores.ledger.tasks()) == 2
+            assert len(wq.stores.ledger.questions.tasks()) == 2
 
 
 def test_a_file_that_is_put_back_is_the_same_one_and_work_goes_on(folder: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_file_that_is_put_back_is_the_same_one_and_work_goes_on(folder: Path) 
         (folder / "away.db").rename(folder / "shop.db")
         wq.handler("shop.add").enqueue(4)
 
-        assert len(wq.stores.ledger.tasks()) == 3
+        assert len(wq.stores.ledger.questions.tasks()) == 3
 
 
 def test_a_process_that_was_alone_and_closed_all_of_its_connections_goes_on(folder: Path) -> None:
@@ -137,7 +137,7 @@ def test_a_process_that_was_alone_and_closed_all_of_its_connections_goes_on(fold
             database_of(wq).engine.dispose()
             time.sleep(LOOK_EVERY_S)
 
-        assert len(wq.stores.ledger.tasks()) == 4
+        assert len(wq.stores.ledger.questions.tasks()) == 4
 
 
 @pytest.mark.parametrize("harm", [take_away, replace, take_log])
@@ -159,8 +159,8 @@ def test_a_worker_and_a_sweep_say_so_and_end_with_4_and_make_no_ledger(
     try:
         with queue_in(folder) as wq:
             ledger = wq.stores.ledger
-            wait_until(lambda: ledger.workers() != [], timeout_s=BOUND_S, what="the worker has joined")
-            wait_until(lambda: ledger.swept_for_s() is not None, timeout_s=BOUND_S, what="somebody has swept")
+            wait_until(lambda: ledger.questions.workers() != [], timeout_s=BOUND_S, what="the worker has joined")
+            wait_until(lambda: ledger.questions.swept_for_s() is not None, timeout_s=BOUND_S, what="somebody has swept")
         harm(folder)
 
         ended = [process.communicate(timeout=BOUND_S)[1] for process in started]

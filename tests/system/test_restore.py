@@ -91,7 +91,7 @@ def run(*words: str | Path, stdin: str | None = None) -> str:
 
 def forgotten(leg: Leg) -> int:
     """How many claims living workers gave back because they did not have them."""
-    events = leg.app.stores.ledger.happened(["reaped"], within_s=3600.0, limit=10 * TASKS)
+    events = leg.app.stores.ledger.questions.happened(["reaped"], within_s=3600.0, limit=10 * TASKS)
     return sum(event.detail["kind"] == "forgotten" for event in events)
 
 
@@ -103,7 +103,7 @@ def test_what_ran_in_an_older_copy_of_the_ledger_runs_again_though_all_workers_l
     leg = open_leg(name, divide=10.0)
     backup = Backup(leg)
     leg["note"].enqueue_many({"number": n, "seconds": 0.1} for n in range(TASKS))
-    ids = {task.id for task in leg.app.stores.ledger.tasks(limit=2 * TASKS)}
+    ids = {task.id for task in leg.app.stores.ledger.questions.tasks(limit=2 * TASKS)}
     with leg.fleet(processes=2, threads=THREADS) as fleet:
         wait_until(lambda: len(leg.starts()) > 5 * THREADS, timeout_s=60, what="all threads run")
         backup.take_rows()
@@ -136,7 +136,7 @@ def test_a_restore_as_the_page_says_runs_all_that_was_open_in_the_backup_and_not
         assert fleet.wait(30) == 0
 
     backup.restore()
-    done = {task.id for task in leg.app.stores.ledger.tasks(limit=2 * TASKS) if task.state is State.SUCCEEDED}
+    done = {task.id for task in leg.app.stores.ledger.questions.tasks(limit=2 * TASKS) if task.state is State.SUCCEEDED}
     rebuild(leg.app.stores, leg.app.settings)
     with leg.fleet(processes=1, threads=THREADS) as fleet:
         leg.wait_settled(timeout_s=90)

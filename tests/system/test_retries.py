@@ -17,7 +17,7 @@ def test_each_way_leads_where_it_should_at_its_price_and_never_early(fast_leg: L
         fleet.terminate()
         assert fleet.wait(20) == 0
 
-    tasks = {task.args[0]: task for task in leg.app.stores.ledger.tasks(limit=10)}
+    tasks = {task.args[0]: task for task in leg.app.stores.ledger.questions.tasks(limit=10)}
     found = {number: (one.state, one.attempt, one.failures, one.crashes) for number, one in tasks.items()}
     starts = {
         number: sorted(line.at for line in leg.testimony() if line.what == "start" and line.number == str(number))
@@ -37,6 +37,6 @@ def test_each_way_leads_where_it_should_at_its_price_and_never_early(fast_leg: L
         assert waits
         assert min(waits) >= wait_s - 0.05, number
 
-    history = leg.app.stores.ledger.history(tasks[0].id)
+    history = leg.app.stores.ledger.questions.history(tasks[0].id)
     assert [(one.kind, one.attempt) for one in history] == [("snoozed", number) for number in range(1, 5)]
     assert all(one.detail == {"reason": "too early", "again_in_s": 0.5} for one in history)

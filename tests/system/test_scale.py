@@ -301,15 +301,15 @@ def test_a_ledger_partitioned_by_time_runs_and_a_claim_reads_the_partition_of_it
     stack.callback(leg.close)
     _, around, _ = partition_by_time(leg)
     enqueue(leg, 0, 100)
-    ids = [task.id for task in leg.app.stores.ledger.tasks(limit=100)]
+    ids = [task.id for task in leg.app.stores.ledger.questions.tasks(limit=100)]
     database = leg.app.database()
     stack.callback(database.close)
     sent: list[tuple[str, Any]] = []
 
     listen(database, lambda statement, parameters: sent.append((statement, parameters)))
     ledger = Ledger(database)
-    ledger.join(SOMEBODY, queues=["witness"], threads=1)
-    assert len(ledger.claim(ids[:50], by=SOMEBODY.id)) == 50
+    ledger.workers.join(SOMEBODY, queues=["witness"], threads=1)
+    assert len(ledger.claims.claim(ids[:50], by=SOMEBODY.id)) == 50
     [claim] = [one for one in sent if one[0].startswith("UPDATE")]
     with database.engine.connect() as connection:
         plan = connection.exec_driver_sql(f"EXPLAIN (FORMAT JSON) {claim[0]}", claim[1]).scalar_one()[0]["Plan"]
@@ -343,13 +343,13 @@ def test_the_life_of_a_task_writes_no_row_but_its_own(
             written.append(statement)
 
     listen(database, note)
-    stores.ledger.join(SOMEBODY, queues=["witness"], threads=1)
+    stores.ledger.workers.join(SOMEBODY, queues=["witness"], threads=1)
     written.clear()
     enqueue(leg, 0, 100)
     assert leg.app.producer.relay.flush(timeout_s=20)
-    ids = [task.id for task in stores.ledger.tasks(limit=100)]
-    claims = stores.ledger.claim(ids, by=SOMEBODY.id)
-    stores.ledger.settle([Settlement(claim, Done()) for claim in claims])
+    ids = [task.id for task in stores.ledger.questions.tasks(limit=100)]
+    claims = stores.ledger.claims.claim(ids, by=SOMEBODY.id)
+    stores.ledger.outcomes.settle([Settlement(claim, Done()) for claim in claims])
 
     assert leg.states()[State.SUCCEEDED] == 100
     task = f"{settings.namespace}_task"

@@ -22,7 +22,7 @@ WHO = "eve@host"
 def scheduled(leg: Leg, name: str, **timetable: object) -> None:
     leg.app.schedule(name, leg["note"], kwargs={"number": 1}, **timetable)  # type: ignore[arg-type]  # one of three
     [given] = [one for one in leg.app.registry.schedules() if one.name == name]
-    leg.app.stores.ledger.schedule(given)
+    leg.app.stores.ledger.schedules.schedule(given)
 
 
 def test_each_tick_runs_once_and_on_time_while_three_fleets_sweep_and_are_killed(fast_leg: Leg) -> None:
@@ -35,7 +35,7 @@ def test_each_tick_runs_once_and_on_time_while_three_fleets_sweep_and_are_killed
             fleets[number].kill()
             fleets[number] = leg.fleet(processes=1, threads=2)
         wait_until(lambda: len(leg.starts()) >= 8, timeout_s=30, what="it ticks on")
-        ledger.pause_schedule("each-second", who=WHO, why="enough")
+        ledger.schedules.pause_schedule("each-second", who=WHO, why="enough")
         leg.wait_settled(timeout_s=30)
         for fleet in fleets:
             fleet.wait_whole(1, timeout_s=30)
@@ -44,7 +44,7 @@ def test_each_tick_runs_once_and_on_time_while_three_fleets_sweep_and_are_killed
             fleet.terminate()
         assert [fleet.wait(60) for fleet in fleets] == [0, 0, 0]
 
-    ticks = dict(reversed(ledger.ticks("each-second", limit=1000)))
+    ticks = dict(reversed(ledger.schedules.ticks("each-second", limit=1000)))
     instants = sorted(ticks)
     assert {later - one for one, later in pairwise(instants)} == {timedelta(seconds=1)}
     assert len(set(ticks.values())) == len(ticks)
@@ -61,15 +61,15 @@ def test_each_tick_runs_once_and_on_time_while_three_fleets_sweep_and_are_killed
 def test_what_was_missed_while_nobody_swept_becomes_what_the_policy_says(fast_leg: Leg, missed: str) -> None:
     leg, ledger = fast_leg, fast_leg.app.stores.ledger
     scheduled(leg, "minutely", cron="* * * * *", missed=missed)
-    [row] = ledger.schedules()
+    [row] = ledger.schedules.all()
     assert row.next_at is not None
     past = row.next_at - timedelta(hours=1)
-    assert ledger.tick(row, [], next_at=past), "as if nobody had been there for an hour"
+    assert ledger.schedules.tick(row, [], next_at=past), "as if nobody had been there for an hour"
 
     made = tick(leg.app.stores, leg.app.settings, limit=100)
     again = tick(leg.app.stores, leg.app.settings, limit=100)
 
-    ticks = Counter(at for at, _ in ledger.ticks("minutely", limit=1000))
+    ticks = Counter(at for at, _ in ledger.schedules.ticks("minutely", limit=1000))
     assert again == 0
     assert made == sum(ticks.values()) == len(ticks)
     assert len(ticks) in {"skip": (0, 1, 2), "once": (1, 2), "all": (59, 60, 61)}[missed]
@@ -94,7 +94,7 @@ def test_a_one_off_survives_everything_and_runs_once(leg_name: str, open_leg: Op
 
     assert list(leg.starts().values()) == [1]
     assert leg.testimony()[0].at >= at.timestamp() - 0.05
-    [row] = leg.app.stores.ledger.schedules()
+    [row] = leg.app.stores.ledger.schedules.all()
     assert row.next_at is None
 
 
@@ -125,10 +125,10 @@ def test_a_timetable_that_this_host_cannot_read_stops_nobody_else(open_leg: Open
     wait_until(lambda: tick(leg.app.stores, settings, limit=9) > 0, timeout_s=30, what="ours ticks")
     swept = sweep(leg.app.stores, settings)
 
-    assert ledger.ticks("theirs", limit=9) == []
-    assert len(ledger.ticks("ours", limit=9)) >= 1
+    assert ledger.schedules.ticks("theirs", limit=9) == []
+    assert len(ledger.schedules.ticks("ours", limit=9)) >= 1
     assert swept.away == []
-    [theirs] = [row for row in ledger.schedules() if row.name == "theirs"]
+    [theirs] = [row for row in ledger.schedules.all() if row.name == "theirs"]
     with pytest.raises(ConfigError, match="cannot read the timetable '0 3 ") as caught:
         theirs.timetable.after(theirs.now)
     assert "Mars/Olympus_Mons" in str(caught.value)

@@ -28,7 +28,7 @@ def record_unpublished(ledger: Ledger, leg: Leg, count: int) -> list[str]:
     from workq.values import codec
 
     tasks = [NewTask(codec.new_task_id(), "witness.note", "witness", '{"a":[1],"k":{}}') for _ in range(count)]
-    return [one.id for one in ledger.record(tasks)]
+    return [one.id for one in ledger.tasks.record(tasks)]
 
 
 def delivered(leg: Leg) -> list[str]:
@@ -83,9 +83,9 @@ def stale_worker(leg: Leg) -> tuple[Incarnation, list[str], list[str]]:
     worker = Incarnation("gone.host.1", "gone.host", 1)
     ids = record_unpublished(stores.ledger, leg, 8)
     stores.inflight.join(worker.id, lease_s=30.0)
-    stores.ledger.join(worker, queues=["witness"], threads=5)
+    stores.ledger.workers.join(worker, queues=["witness"], threads=5)
     assert stores.inflight.hold([Entry(one, "witness") for one in ids], by=worker.id) == set(ids)
-    claimed = [claim.task_id for claim in stores.ledger.claim(ids[:5], by=worker.id)]
+    claimed = [claim.task_id for claim in stores.ledger.claims.claim(ids[:5], by=worker.id)]
     assert settings.times.lease_s == 30.0
     stores.inflight.beat(worker.id, lease_s=0.2, entries=[])  # the last that was heard of it
     return worker, claimed, ids[5:]
@@ -122,7 +122,7 @@ def test_a_vanished_worker_is_reaped_after_two_looks_and_everything_it_held_runs
     assert (second.reaped_workers, second.returned, second.rehinted) == (1, len(claimed), len(held))
     assert (planned.reaped_workers, planned.returned, planned.rehinted) == (1, len(claimed), len(held))
     assert third.changes == 0
-    assert stores.ledger.counts().states[State.RUNNING] == 0
+    assert stores.ledger.questions.counts().states[State.RUNNING] == 0
     assert stores.inflight.held_by(worker.id) == []
     assert sorted(delivered(leg)) == sorted(claimed + held)
 
@@ -152,7 +152,7 @@ def test_a_worker_that_beats_again_between_the_looks_keeps_its_tasks(leg: Leg) -
     done = sweep(stores, settings, only=["reap"])
 
     assert done.reaped_workers == 0
-    assert stores.ledger.counts().states[State.RUNNING] == len(claimed)
+    assert stores.ledger.questions.counts().states[State.RUNNING] == len(claimed)
 
 
 def test_nobody_is_reaped_while_the_in_flight_store_is_young(leg: Leg) -> None:

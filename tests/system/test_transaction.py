@@ -33,16 +33,16 @@ BANKS = 2
 def test_what_is_enqueued_inside_belongs_to_it_and_runs_once_it_stands(leg: Leg) -> None:
     ledger = leg.app.stores.ledger
     me = incarnation()
-    ledger.join(me, queues=["witness"], threads=1)
-    [claim] = ledger.claim([leg["note"].enqueue(0).id], by=me.id)
-    with ledger.transaction(claim) as connection:
+    ledger.workers.join(me, queues=["witness"], threads=1)
+    [claim] = ledger.claims.claim([leg["note"].enqueue(0).id], by=me.id)
+    with ledger.transactions.transaction(claim) as connection:
         with pytest.raises(Refused, match=r"options\(connection=connection\)"):
             leg["note"].enqueue(1)
         with pytest.raises(Refused, match=r"options\(connection=connection\)"):
             leg["note"].enqueue_many([{"number": 2}])
         inside = leg["note"].options(connection=connection).enqueue(3)
     outside = leg["note"].enqueue(4)
-    ledger.leave(me.id)
+    ledger.workers.leave(me.id)
 
     with leg.fleet(processes=1, drain=True) as fleet:
         assert fleet.wait(60) == 0
@@ -84,7 +84,7 @@ def test_a_transaction_with_many_single_enqueues_has_one_thread_behind_it(open_l
     database.close()
 
     def unpublished() -> int:
-        return len(leg.app.stores.ledger.take_unpublished(limit=999, grace_s=0.0, horizon_s=60.0, dry_run=True))
+        return len(leg.app.stores.ledger.hints.take_unpublished(limit=999, grace_s=0.0, horizon_s=60.0, dry_run=True))
 
     assert after - before <= 3, "whoever looks for the commit, the relay, and its connection"
     wait_until(lambda: unpublished() == 0, timeout_s=30, what="all are published, without a sweep")

@@ -37,7 +37,7 @@ def outbox(leg: Leg) -> Outbox:
 
 
 def counts(leg: Leg) -> dict[DeliveryState, int]:
-    return leg.app.stores.ledger.delivery_counts(ALL)
+    return leg.app.stores.ledger.deliveries.delivery_counts(ALL)
 
 
 def _has(inbox: Inbox, count: int) -> bool:
@@ -80,8 +80,8 @@ def test_it_arrives_signed_and_the_same_in_each_attempt_and_every_attempt_is_rec
         assert len({letter.body for letter in letters}) == 1
         stamps = [int(letter.headers["webhook-timestamp"]) for letter in letters]
         assert stamps == sorted(stamps)
-    for row in leg.app.stores.ledger.deliveries(ALL):
-        log = leg.app.stores.ledger.attempts(row.id)
+    for row in leg.app.stores.ledger.deliveries.all(ALL):
+        log = leg.app.stores.ledger.deliveries.attempts(row.id)
         assert [(one.number, one.status) for one in log] == [(1, 503), (2, 503), (3, 200)]
         assert (row.attempts, row.status) == (3, 200)
 
@@ -161,7 +161,7 @@ def test_while_workers_are_killed_nothing_is_lost_and_a_repetition_has_the_same_
             assert fleet.wait(30) == 0, fleet.text()
 
     came = inbox.counts()
-    recorded = sum(row.attempts for row in leg.app.stores.ledger.deliveries(ALL, limit=10_000))
+    recorded = sum(row.attempts for row in leg.app.stores.ledger.deliveries.all(ALL, limit=10_000))
     print(f"{leg.name}: {count} webhooks, {kills} kills: {came.total()} requests, {recorded} of them recorded")
     assert made.secret is not None
     assert all(letter.is_signed_with(made.secret) for letter in inbox.letters)
@@ -203,7 +203,7 @@ def test_the_order_of_each_key_is_kept_past_failures_and_a_killed_worker(leg: Le
         arrived = {number: place for place, (number, status) in reversed([*enumerate(mine)]) if status == 200}
         assert sorted(arrived, key=lambda number: arrived[number]) == list(range(each))
         assert all(arrived[number] < first[number + 1] for number in range(each - 1)), mine
-    assert leg.app.stores.ledger.sequences() == []
+    assert leg.app.stores.ledger.order.sequences() == []
 
 
 def test_operators_are_told_once_of_what_goes_wrong_and_of_what_arrives_after_all(leg: Leg, outbox: Outbox) -> None:

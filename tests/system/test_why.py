@@ -36,7 +36,7 @@ def join(leg: Leg) -> Incarnation:
     """A live worker of the queue that does nothing."""
     worker = Incarnation("idle.worker", "host", 1)
     leg.app.stores.inflight.join(worker.id, lease_s=60.0)
-    leg.app.stores.ledger.join(worker, queues=["witness"], threads=4)
+    leg.app.stores.ledger.workers.join(worker, queues=["witness"], threads=4)
     return worker
 
 
@@ -53,7 +53,7 @@ def test_beside_a_busy_worker_one_task_runs_and_the_last_is_behind_the_others(le
         wait_for(leg, later[-1], Code.BEHIND)
         first, last = reason(leg, later[0]), reason(leg, later[-1])
 
-        (worker,) = leg.app.stores.ledger.workers()
+        (worker,) = leg.app.stores.ledger.questions.workers()
         assert worker.id in running.reason
         assert "attempt 1" in running.reason
         assert first.code in (Code.NEXT, Code.HELD)
@@ -75,7 +75,7 @@ def test_a_task_whose_worker_was_killed_with_its_supervisor_is_known_to_be_orpha
 
 def test_a_worker_that_does_not_know_the_handler_is_the_reason(leg: Leg) -> None:
     task = NewTask(new_task_id(), "nobody.knows", "witness", '{"a":[],"k":{}}', failures_max=1)
-    leg.app.stores.ledger.record([task])
+    leg.app.stores.ledger.tasks.record([task])
     with leg.fleet(processes=1, threads=1):
         found = wait_for(leg, task.id, Code.NO_HANDLER)
 
@@ -122,7 +122,7 @@ def published(leg: Leg) -> str:
     task_id = str(leg["note"].enqueue(0).id)
     ledger = leg.app.stores.ledger
     wait_until(
-        lambda: ledger.standings([task_id])[task_id].published_at is not None,
+        lambda: ledger.questions.standings([task_id])[task_id].published_at is not None,
         timeout_s=30,
         what="the hint is confirmed",
     )
@@ -171,7 +171,7 @@ def test_a_purged_queue_makes_its_tasks_seem_lost_and_the_depth_tells_what_is_be
         purge = connection.channel().queue_purge
         purge(f"{servers.app.settings.namespace}.q.witness")
     database_of(servers.app).clock_offset_s = 5.0  # longer than a beat
-    servers.app.stores.ledger.beat(worker.id)
+    servers.app.stores.ledger.workers.beat(worker.id)
     lost = reason(servers, first)
 
     assert behind.code is Code.BEHIND

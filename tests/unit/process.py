@@ -109,7 +109,7 @@ class Process:
     def settle(self) -> None:
         batch, self.settleable[:] = list(self.settleable), []
         if batch:
-            self.stores.ledger.settle(batch)
+            self.stores.ledger.outcomes.settle(batch)
             self.pool.settled(batch)
             self.held.settled([one.claim for one in batch])
 
@@ -117,7 +117,7 @@ class Process:
         return set(self.pool.taken)
 
     def state(self, task_id: str) -> State:
-        task = self.stores.ledger.get(task_id)
+        task = self.stores.ledger.questions.get(task_id)
         assert task is not None
         return task.state
 

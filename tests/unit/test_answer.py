@@ -8,6 +8,7 @@ import functools
 import gc
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextvars import ContextVar
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -120,12 +121,12 @@ def test_a_notice_is_told_only_when_the_coroutine_of_its_function_has_run(room: 
     class Empty:
         def endpoint(self, _: str) -> None: ...
 
-        def endpoints(self, **_: Any) -> list[Any]:
+        def all(self, **_: Any) -> list[Any]:
             return []
 
     def told_by(hook: Callable[[Notice], object]) -> Outcome:
         ran.clear()
-        herald = Herald(lambda: cast(Ledger, Empty()), hook=hook, forward=lambda _: None)
+        herald = Herald(lambda: cast(Ledger, SimpleNamespace(endpoints=Empty())), hook=hook, forward=lambda _: None)
         return room.run(herald.tell, "endpoint.failing", "ep_1", {})
 
     for hook in (bare(body), wrapping(body), running(body)):

@@ -128,7 +128,7 @@ def test_a_process_that_leaves_hands_back_what_waits_for_company_at_no_cost(proc
     assert waited == (3, False)
     assert process.intake.is_empty
     for task_id in ids:
-        task = process.stores.ledger.get(task_id)
+        task = process.stores.ledger.questions.get(task_id)
         assert task is not None
         assert (task.state, task.failures, task.crashes) == (State.READY, 0, 0)
 

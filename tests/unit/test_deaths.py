@@ -22,7 +22,7 @@ def app(tmp_path: Path) -> Iterator[WorkQueue]:
         for number in range(FLEET):
             worker = Incarnation(f"host.boot.{number}.1.n", "host", number)
             app.stores.inflight.join(worker.id, lease_s=app.settings.times.lease_s)
-            app.stores.ledger.join(worker, queues=["default"], threads=1)
+            app.stores.ledger.workers.join(worker, queues=["default"], threads=1)
         yield app
 
 
@@ -41,7 +41,7 @@ def test_when_most_of_a_fleet_looks_dead_a_third_look_a_beat_later_decides(app: 
 
 def test_one_that_looks_dead_beside_a_living_fleet_is_confirmed_at_the_second_look(app: WorkQueue) -> None:
     clock, times = database_of(app), app.settings.times
-    [dead, *alive] = [row.id for row in app.stores.ledger.workers()]
+    [dead, *alive] = [row.id for row in app.stores.ledger.questions.workers()]
     looks = []
 
     for after_s in (1.0, 1.0 + times.beat_s):

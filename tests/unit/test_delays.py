@@ -243,9 +243,9 @@ def test_a_hint_that_a_worker_sends_on_is_not_proved_lost_while_it_may_be_in_its
     with opened(tmp_path) as process:
         ledger = process.stores.ledger
         late(process.stores.broker)
-        monkeypatch.setattr(ledger, "claim", lambda task_ids, *, by: [])
+        monkeypatch.setattr(ledger.claims, "claim", lambda task_ids, *, by: [])
         monkeypatch.setattr(
-            ledger, "rehinted", lambda task_ids, *, delay_s=0.0: stamps.append((tuple(task_ids), delay_s))
+            ledger.hints, "rehinted", lambda task_ids, *, delay_s=0.0: stamps.append((tuple(task_ids), delay_s))
         )
         [task_id] = tasks(process, 1)
         process.rounds()
@@ -263,7 +263,7 @@ def test_a_producer_counts_a_late_hint_from_the_commit_so_that_it_never_comes_ea
         producer, stores = process.wq.producer, process.wq.stores
         relay = producer.relay
         now = [1000.0]
-        record = stores.ledger.record
+        record = stores.ledger.tasks.record
 
         def slowly(*args: Any, **kwargs: Any) -> Any:
             now[0] += 3.0
@@ -276,7 +276,7 @@ def test_a_producer_counts_a_late_hint_from_the_commit_so_that_it_never_comes_ea
         late(stores.broker)
         monkeypatch.setattr(type(stores.broker), "is_transactional", False)
         monkeypatch.setattr(stores.broker, "publish", publish)
-        monkeypatch.setattr(stores.ledger, "record", slowly)
+        monkeypatch.setattr(stores.ledger.tasks, "record", slowly)
         monkeypatch.setattr(relay, "clock", lambda: now[0])
         monkeypatch.setattr(relay, "_has_thread", False)
         handler = process.wq.registry.get("work")

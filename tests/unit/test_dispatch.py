@@ -29,11 +29,11 @@ def suspects(process: Process, count: int, *, name: str = "work") -> list[str]:
     ledger = process.stores.ledger
     *ids, company = tasks(process, count + 1, name=name)
     gone = Incarnation("host.b007.9.9.gone", "host", 4712)
-    ledger.join(gone, queues=["default"], threads=count)
-    ledger.claim([*ids, company], by=gone.id)
-    reaped = ledger.reap(gone.id, Evidence("SIGSEGV", started=dict.fromkeys([*ids, company], 1)))
+    ledger.workers.join(gone, queues=["default"], threads=count)
+    ledger.claims.claim([*ids, company], by=gone.id)
+    reaped = ledger.workers.reap(gone.id, Evidence("SIGSEGV", started=dict.fromkeys([*ids, company], 1)))
     assert reaped is not None
-    ledger.cancel(company, who="ada", why="it has played its part")
+    ledger.decisions.cancel(company, who="ada", why="it has played its part")
     publish(process.stores, [hint for hint in reaped.hints if hint.task_id != company], deadline_s=30.0)
     return ids
 
@@ -142,7 +142,7 @@ def test_of_the_suspects_that_wait_one_keeps_its_turn_and_the_others_are_handed_
     states = sorted(process.state(suspect) for suspect in ids)
     assert states == [State.READY, State.RUNNING]
     [handed_back] = [suspect for suspect in ids if process.state(suspect) is State.READY]
-    task = process.stores.ledger.get(handed_back)
+    task = process.stores.ledger.questions.get(handed_back)
     assert task is not None
     assert (task.failures, task.crashes) == (0, 0)
 

@@ -276,7 +276,7 @@ def test_a_bad_item_of_many_says_which_and_keeps_what_was_recorded(tmp_path: Pat
         handler.enqueue_many(bad)
 
     assert caught.value.__notes__ == ["500 tasks were recorded before this error"]
-    assert sum(wq.stores.ledger.counts().states.values()) == 500
+    assert sum(wq.stores.ledger.questions.counts().states.values()) == 500
     assert handler.enqueue_many([]) == 0
     assert handler.enqueue_many([(1,), (2, 3)]) == 2
     wq.close()
@@ -329,7 +329,7 @@ def test_an_enqueue_in_a_signal_handler_is_recorded_or_says_that_it_is_not(tmp_p
     assert answers
     kept = [*recorded, *(answer for answer in answers if answer != "refused")]
     assert all(wq.get(task_id) is not None for task_id in kept)
-    assert sum(wq.stores.ledger.counts().states.values()) == 1 + len(kept)
+    assert sum(wq.stores.ledger.questions.counts().states.values()) == 1 + len(kept)
     wq.close()
 
 
@@ -371,7 +371,7 @@ def test_an_enqueue_that_interrupts_another_at_any_line_of_ours_waits_for_nothin
 
     assert line > 100
     assert slowest_s < WAIT_FOR_TURN_S / 2
-    assert sum(wq.stores.ledger.counts().states.values()) == kept
+    assert sum(wq.stores.ledger.questions.counts().states.values()) == kept
     wq.close()
 
 
@@ -383,7 +383,7 @@ def test_an_enqueue_in_a_closed_or_broken_transaction_is_an_error_and_records_no
     wq = WorkQueue(ledger=f"sqlite:///{tmp_path / 'q.db'}")
     handler = wq.task(name="plain")(plain)
     engine = create_engine(f"sqlite:///{tmp_path / 'q.db'}")
-    wq.stores.ledger.clock()
+    wq.stores.ledger.questions.clock()
     closed = engine.connect()
     closed.close()
     with pytest.raises((SQLAlchemyError, WorkqError)):
@@ -393,7 +393,7 @@ def test_an_enqueue_in_a_closed_or_broken_transaction_is_an_error_and_records_no
         broken.close()
         with pytest.raises((SQLAlchemyError, WorkqError)):
             handler.options(connection=broken).enqueue(1)
-    assert sum(wq.stores.ledger.counts().states.values()) == 0
+    assert sum(wq.stores.ledger.questions.counts().states.values()) == 0
     engine.dispose()
     wq.close()
 

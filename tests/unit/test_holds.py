@@ -30,7 +30,7 @@ def look(process: Process, count: int) -> None:
 
 def granted(process: Process, task_id: str) -> Claim:
     """It is claimed, and the process does not know of it yet."""
-    [claim] = process.stores.ledger.claim([task_id], by=process.me.id)
+    [claim] = process.stores.ledger.claims.claim([task_id], by=process.me.id)
     return claim
 
 
@@ -44,7 +44,7 @@ def known(process: Process, task_id: str) -> Claim:
 
 
 def recorded(process: Process, *, on_crash: OnCrash = OnCrash.AGAIN) -> str:
-    [task] = process.stores.ledger.record(new(1, name="work", on_crash=on_crash))
+    [task] = process.stores.ledger.tasks.record(new(1, name="work", on_crash=on_crash))
     return task.id
 
 
@@ -59,7 +59,7 @@ def put_back(process: Process, task_id: str) -> None:
 def two_attempts(process: Process) -> tuple[Claim, Claim]:
     """One has failed, and the answer to its settlement has not come yet; the next is claimed by the same process."""
     first = known(process, recorded(process))
-    process.stores.ledger.settle([Settlement(first, Failed(0.0, "ValueError: no"))])
+    process.stores.ledger.outcomes.settle([Settlement(first, Failed(0.0, "ValueError: no"))])
     return first, known(process, first.task_id)
 
 
@@ -109,16 +109,16 @@ def test_what_the_ledger_says_runs_here_and_is_unknown_is_returned_at_the_second
     look(process, 1)
     assert process.state(forgotten.task_id) is State.RUNNING, "it may just be being claimed"
     look(process, 1)
-    task = ledger.get(forgotten.task_id)
+    task = ledger.questions.get(forgotten.task_id)
 
     assert process.state(mine.task_id) is State.RUNNING
     assert task is not None
     assert (task.state, task.failures, task.crashes, task.attempt) == (State.READY, 0, 0, 1)
-    [event] = ledger.history(forgotten.task_id)
+    [event] = ledger.questions.history(forgotten.task_id)
     assert (event.kind, event.detail["kind"], event.detail["charged"]) == ("reaped", "forgotten", "nothing")
     process.wq.producer.relay.flush(timeout_s=30.0)
     assert forgotten.task_id in process.hinted(), "no sweep has to find it"
-    [late] = ledger.settle([Settlement(forgotten, Done())])
+    [late] = ledger.outcomes.settle([Settlement(forgotten, Done())])
     assert late.state is None
 
 
@@ -177,7 +177,7 @@ def test_a_person_is_asked_about_what_was_forgotten_where_a_crash_is_a_persons_q
 
     look(process, 2)
 
-    task = process.stores.ledger.get(claim.task_id)
+    task = process.stores.ledger.questions.get(claim.task_id)
     assert task is not None
     assert (task.state, task.reason) == (State.DEAD, "worker_lost: a person decides")
     assert "nothing is known of its attempt" in (task.error or "")

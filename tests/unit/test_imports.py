@@ -49,7 +49,7 @@ with WorkQueue(ledger=sys.argv[1]) as wq:
     database = wq.database()
     migrate.migrate(database)
     database.close()
-    wq.stores.ledger.workers()
+    wq.stores.ledger.questions.workers()
 print(' '.join(name for name in sys.modules if name.startswith("sqlalchemy.dialects.")))
 """
     command = [sys.executable, "-c", code, f"sqlite:///{tmp_path}/workq.db"]

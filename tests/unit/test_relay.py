@@ -93,7 +93,7 @@ def test_however_many_are_sent_together_all_are_marked(tmp_path: Path, monkeypat
         migrate.migrate(database)
         database.close()
         monkeypatch.setattr(wq.stores.broker, "publish", lambda hints, **_: [True] * len(hints))
-        monkeypatch.setattr(wq.stores.ledger, "mark_published", lambda sent: marked.append(len(sent)))
+        monkeypatch.setattr(wq.stores.ledger.hints, "mark_published", lambda sent: marked.append(len(sent)))
         relay = Relay(wq.stores, confirm_s=1.0)
         relay.offer(rows([0.0] * (SENT_MAX + BATCH // 2)))
 
@@ -115,10 +115,12 @@ def test_what_is_confirmed_is_marked_well_within_the_grace_of_the_sweep(
         database.close()
         ledger = wq.stores.ledger
         task = NewTask(new_task_id(), "mail.send", "mail", '{"a":[],"k":{}}')
-        ledger.record([task])
+        ledger.tasks.record([task])
 
         def unmarked() -> list[str]:
-            return [row.task_id for row in ledger.take_unpublished(limit=9, grace_s=0.0, horizon_s=0.0, dry_run=True)]
+            return [
+                row.task_id for row in ledger.hints.take_unpublished(limit=9, grace_s=0.0, horizon_s=0.0, dry_run=True)
+            ]
 
         before = unmarked()
         relay = Relay(wq.stores, confirm_s=1.0, grace_s=0.2)

@@ -21,6 +21,7 @@ class Asked:
         self.asked = 0
         self.asked_for_bands = 0
         self.is_away = False
+        self.lanes = self.pauses = self
 
     def bands(self) -> frozenset[str]:
         self.asked_for_bands += 1
@@ -28,7 +29,7 @@ class Asked:
             raise LedgerUnavailable("away")
         return frozenset(self.used)
 
-    def pauses(self) -> dict[str, Pause]:
+    def all(self) -> dict[str, Pause]:
         self.asked += 1
         if self.is_away:
             raise LedgerUnavailable("away")

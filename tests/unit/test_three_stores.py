@@ -67,12 +67,12 @@ def test_what_was_not_granted_is_not_forgotten_when_the_broker_is_away_and_other
     """Its hint cannot be sent on, and the next claim has nothing to do with it."""
     ledger = process.stores.ledger
     process.rounds()
-    ledger.pause("default", who="eve@host", why="?")
+    ledger.pauses.pause("default", who="eve@host", why="?")
     [first] = tasks(process, 1)
     with monkeypatch.context() as patch:
         patch.setattr(process.intake, "_publish", lambda _hints: False)
         process.rounds()
-        ledger.resume("default", who="eve@host", why="?")
+        ledger.pauses.resume("default", who="eve@host", why="?")
         process.forward(LOOK_EVERY_S + 0.1)
         [second] = tasks(process, 1)
         process.rounds()
@@ -97,12 +97,12 @@ def early(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def due_in_s(process: Process, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """What the ledger says of every task from now on."""
-    look = process.stores.ledger.look
+    look = process.stores.ledger.claims.look
 
     def looks(task_ids: Sequence[str]) -> dict[str, Look]:
         return {task_id: replace(one, due_in_s=seconds) for task_id, one in look(task_ids).items()}
 
-    monkeypatch.setattr(process.stores.ledger, "look", looks)
+    monkeypatch.setattr(process.stores.ledger.claims, "look", looks)
 
 
 @pytest.mark.usefixtures("early")
@@ -176,7 +176,7 @@ def test_while_the_ledger_is_away_a_hint_is_as_early_as_it_says(
     def away(_task_ids: Sequence[str]) -> dict[str, Look]:
         raise LedgerUnavailable("away")
 
-    monkeypatch.setattr(process.stores.ledger, "look", away)
+    monkeypatch.setattr(process.stores.ledger.claims, "look", away)
 
     assert_starts_after(process, 0.08)
 
@@ -201,8 +201,8 @@ def handed(process: Process, count: int = 1) -> list[str]:
     """Tasks that were claimed for this process, and are handed over to it."""
     handler: Handler[..., Any] = process.wq.handler("work")
     new = [handler.new_task(handler.defaults, (number,), {}) for number in range(count)]
-    process.stores.ledger.record(new)  # without hints
-    claims = process.stores.ledger.claim([one.id for one in new], by=process.me.id)
+    process.stores.ledger.tasks.record(new)  # without hints
+    claims = process.stores.ledger.claims.claim([one.id for one in new], by=process.me.id)
     assert process.intake.hand_over(claims, asked_at=process.now)
     return [one.id for one in new]
 
@@ -318,7 +318,7 @@ def test_a_hold_that_was_being_taken_at_the_first_look_is_kept(process: Process)
 def test_a_claim_that_a_process_does_not_know_goes_back_at_the_second_look(either: Process) -> None:
     """It was started again from an older copy of itself: nobody else would ever end those claims while it lives."""
     [forgotten, known] = tasks(either, 2)
-    either.stores.ledger.claim([forgotten], by=either.me.id)
+    either.stores.ledger.claims.claim([forgotten], by=either.me.id)
     either.rounds()
     assert either.runs() == {known}
 
@@ -326,7 +326,7 @@ def test_a_claim_that_a_process_does_not_know_goes_back_at_the_second_look(eithe
     assert [hint.task_id for hint in either.held.return_forgotten()] == [forgotten]
     assert either.held.return_forgotten() == []
     assert [either.state(one) for one in (forgotten, known)] == [State.READY, State.RUNNING]
-    task = either.stores.ledger.get(forgotten)
+    task = either.stores.ledger.questions.get(forgotten)
     assert task is not None
     assert (task.failures, task.crashes) == (0, 0)
 
@@ -344,7 +344,7 @@ def test_a_look_at_its_claims_that_takes_long_is_made_more_rarely(
         return {}
 
     with opened(tmp_path, is_direct=True) as process:
-        monkeypatch.setattr(process.stores.ledger, "claimed_by", look)
+        monkeypatch.setattr(process.stores.ledger.workers, "claimed_by", look)
         held = held_for(process.stores, by=process.me.id, clock=lambda: at)
         for _ in range(4):
             held.return_forgotten()

@@ -30,10 +30,13 @@ class FakeLedger:
 
     topics: dict[str, str] = field(default_factory=lambda: {"a": "acme"})
 
+    def __post_init__(self) -> None:
+        self.endpoints = self.deliveries = self
+
     def endpoint(self, endpoint_id: str) -> Row | None:
         return Row(self.topics[endpoint_id]) if endpoint_id in self.topics else None
 
-    def endpoints(self, *, topic: str, limit: int) -> list[str]:
+    def all(self, *, topic: str, limit: int) -> list[str]:
         return [name for name, its in self.topics.items() if its == topic][:limit]
 
     def delivery(self, delivery_id: str) -> Row | None:

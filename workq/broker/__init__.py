@@ -225,7 +225,7 @@ class Broker(Protocol):
 
         Where the broker is not `is_listable`, everything is moved once around the queue: each message is put at its end
         again as it is, and only then taken from its head. The order of what was there stays; a marker that was on its
-        way proves nothing afterwards (see `Ledger.markers_voided`); a crash leaves some messages twice, and none lost.
+        way proves nothing afterwards (see `Audits.markers_voided`); a crash leaves some messages twice, and none lost.
         `see` is called on the thread that called, and should not take long; what it raises ends the browsing.
 
         Raises:

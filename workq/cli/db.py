@@ -114,7 +114,7 @@ def prune(session: Session, older_than_s: float | None, dry_run: bool) -> int:
     ledger = session.stores().ledger
     retention = retention_of(session.settings(), older_than_s=older_than_s)
     if dry_run:
-        rows = ledger.prunable_rows(retention)
+        rows = ledger.pruning.prunable_rows(retention)
         _tell_pruned(session, rows, title="would be removed", dry_run=True)
         return exits.FINDINGS if any(rows.values()) else exits.DONE
     removed: Counter[str] = Counter()
@@ -127,7 +127,9 @@ def prune(session: Session, older_than_s: float | None, dry_run: bool) -> int:
             with ending.held_back():
                 if any(removed.values()):
                     which = {"older_than_s": older_than_s, "is_whole": is_whole}
-                    ledger.note("manual", detail={"who": this_person(), "what": "db prune", "which": which, **removed})
+                    ledger.history.note(
+                        "manual", detail={"who": this_person(), "what": "db prune", "which": which, **removed}
+                    )
                 if not is_whole:
                     so_far = ", ".join(f"{count} {name}" for name, count in removed.items() if count) or "nothing"
                     session.warn(f"removed so far: {so_far}; the same command goes on with the others")

@@ -71,8 +71,8 @@ def _which(options: dict[str, Any]) -> Which:
 def ls(session: Session, queue: str | None, name: str | None, limit: int, after: str | None) -> None:
     """Dead tasks from the newest, with their reason. Those of jobs are counted apart: `workq job retry` is for them."""
     ledger = session.stores().ledger
-    found = ledger.tasks(state=State.DEAD, queue=queue, name=name, limit=limit, after=after)
-    of_jobs = ledger.dead_count(Which(queue=queue, name=name, of_job=True))
+    found = ledger.questions.tasks(state=State.DEAD, queue=queue, name=name, limit=limit, after=after)
+    of_jobs = ledger.bulk.dead_count(Which(queue=queue, name=name, of_job=True))
     more = found[-1].id if len(found) == limit else None
     columns = [
         *(Column("id", is_whole=True), Column("name"), Column("queue"), Column("settled"), Column("reason")),
@@ -106,7 +106,7 @@ def groups(session: Session, /, limit: int, **options: Any) -> None:
     Two deaths are alike when handler, reason, place in the code and the words of the error are, apart from ids and
     numbers in it.
     """
-    found = session.stores().ledger.dead_groups(_which(options), limit=limit)
+    found = session.stores().ledger.bulk.dead_groups(_which(options), limit=limit)
     columns = [
         *(Column("group", is_whole=True), Column("tasks", is_number=True), Column("name"), Column("reason")),
         *(Column("first"), Column("last"), Column("sample", is_whole=True), Column("of jobs", is_number=True)),
@@ -158,14 +158,14 @@ def retry(ctx: click.Context, /, task_ids: tuple[str, ...], is_all: bool, why: s
             raise click.UsageError("--rate and --canary belong to --all or --group", ctx)
         ids = list(ids_of(task_ids))
         if options["dry_run"]:
-            return _counted_only(session, ids, session.stores().ledger.revivable_count, "would be sent back")
+            return _counted_only(session, ids, session.stores().ledger.bulk.revivable_count, "would be sent back")
         return revive(session, ids, why=why, only=State.DEAD)
 
     ledger = session.stores().ledger
-    count = ledger.revivable_count(which)
+    count = ledger.bulk.revivable_count(which)
     mine = replace(which, of_job=False)
-    _note_of_jobs(session, ledger.dead_count(replace(which, of_job=True)))
-    if held := ledger.dead_count(mine) - count:
+    _note_of_jobs(session, ledger.bulk.dead_count(replace(which, of_job=True)))
+    if held := ledger.bulk.dead_count(mine) - count:
         session.note(f"{held} more have a key that is held, or that others of them have: they stay dead")
 
     def act(bulk: Bulk) -> None:
@@ -201,16 +201,16 @@ def discard(ctx: click.Context, /, task_ids: tuple[str, ...], is_all: bool, why:
         def act(bulk: Bulk) -> None:
             bulk.discard(which)
 
-        count = session.stores().ledger.dead_count(which)
+        count = session.stores().ledger.bulk.dead_count(which)
         return _bulk(session, which, act, count, what="dead discard", done="discarded", why=why, options=options)
     ids = list(ids_of(task_ids))
     if options["dry_run"]:
-        return _counted_only(session, ids, session.stores().ledger.dead_count, "would be discarded")
+        return _counted_only(session, ids, session.stores().ledger.bulk.dead_count, "would be discarded")
     ledger = session.stores().ledger
 
     def one(task_id: str) -> str:
         if not tasks.discard(session.stores(), task_id, who=this_person(), why=why):
-            found = ledger.get(task_id)
+            found = ledger.questions.get(task_id)
             raise Refused(f"no task {task_id}" if found is None else f"it is {found.state}, not dead")
         return "discarded"
 
@@ -226,7 +226,7 @@ def export(session: Session, /, **options: Any) -> None:
     """Dead tasks as lines of JSON on standard output: arguments, error, every attempt, the deaths of their workers."""
     ledger = session.stores().ledger
     for task in _dead(ledger, _which(options)):
-        write(json.dumps(in_json(task_in_full(task, ledger.history(task.id)))))
+        write(json.dumps(in_json(task_in_full(task, ledger.questions.history(task.id)))))
 
 
 # -- what they share
@@ -271,7 +271,7 @@ def _bulk(
         DecisionWords(what, "dead tasks", done, "dead", why, {name: one for name, one in asdict(which).items() if one}),
         act,
         count=count,
-        sample=lambda: ledger.dead_ids(which, after=None, limit=SAMPLE),
+        sample=lambda: ledger.bulk.dead_ids(which, after=None, limit=SAMPLE),
         document=document,
         options=options,
     )
@@ -279,9 +279,11 @@ def _bulk(
 
 def _dead(ledger: Ledger, which: Which) -> Iterator[Task]:
     after: str | None = None
-    while page := ledger.dead_ids(which, after=after, limit=_PAGE):
+    while page := ledger.bulk.dead_ids(which, after=after, limit=_PAGE):
         after = page[-1]
-        yield from (task for one in page if (task := ledger.get(one)) is not None and task.state is State.DEAD)
+        yield from (
+            task for one in page if (task := ledger.questions.get(one)) is not None and task.state is State.DEAD
+        )
 
 
 def _counted_only(session: Session, task_ids: list[str], count_of: Callable[[Which], int], what: str) -> int:

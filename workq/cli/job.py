@@ -209,7 +209,9 @@ def ls(
 ) -> None:
     """Jobs from the newest. The next page begins after the last id."""
     states = () if state is None else (JobState(state),)
-    found = session.stores().ledger.jobs(name=name, parent_id=parent, states=states, limit=limit, after=after)
+    found = session.stores().ledger.job_questions.jobs(
+        name=name, parent_id=parent, states=states, limit=limit, after=after
+    )
     columns = [
         Column("id", is_whole=True),
         Column("name"),
@@ -243,9 +245,9 @@ def show(session: Session, job_id: str, slowest: int) -> None:
     """How far a job is, how fast, what has failed, and why."""
     ledger = session.stores().ledger
     found = of(ledger, job_id)
-    groups = ledger.failed_groups(job_id, limit=_ERRORS_SHOWN)
-    slow = ledger.slowest_subtasks(job_id, limit=slowest) if slowest else []
-    source = _failed_source(found, None if found.is_split else ledger.get(found.split_task))
+    groups = ledger.job_questions.failed_groups(job_id, limit=_ERRORS_SHOWN)
+    slow = ledger.job_questions.slowest_subtasks(job_id, limit=slowest) if slowest else []
+    source = _failed_source(found, None if found.is_split else ledger.questions.get(found.split_task))
 
     def as_text() -> None:
         rate = found.rate if found.state is JobState.RUNNING else None
@@ -465,7 +467,7 @@ def failures(session: Session, job_id: str, is_csv: bool) -> None:
     after = 0
     if is_csv:
         write(_csv(["item", "failures", "error"]))
-    while page := ledger.failed_items(job_id, after=after):
+    while page := ledger.job_questions.failed_items(job_id, after=after):
         for number, one in page:
             after = number
             error = one.error.partition("\n")[0]
@@ -498,7 +500,7 @@ def results(session: Session, job_id: str, is_csv: bool) -> None:
     after = 0
     if is_csv:
         write(_csv(["item", "result", "note"]))
-    while page := ledger.job_results(job_id, after=after):
+    while page := ledger.job_questions.job_results(job_id, after=after):
         for number, one in page:
             after = number
             if is_csv:
@@ -511,7 +513,7 @@ def results(session: Session, job_id: str, is_csv: bool) -> None:
 
 def of(ledger: Ledger, job_id: str) -> JobRow:
     """A job that is there."""
-    found = ledger.job(job_id)
+    found = ledger.job_questions.job(job_id)
     if found is None:
         raise NotFound(f"no job {job_id}; list them with: workq job ls")
     return found

@@ -23,7 +23,7 @@ def limit() -> None:
 @pass_session
 def ls(session: Session, most: int) -> None:
     """Each limit that is in use: how many of its tasks run, are about to start, and wait for their turn."""
-    found = [asdict(one) for one in session.stores().ledger.limits(limit=most)]
+    found = [asdict(one) for one in session.stores().ledger.limits.all(limit=most)]
     columns = [
         Column("key", is_whole=True),
         *(Column(name, is_number=True) for name in ("running", "coming", "parked")),
@@ -40,7 +40,7 @@ def ls(session: Session, most: int) -> None:
 @pass_session
 def show(session: Session, key: str) -> None:
     """One limit."""
-    found = next(iter(session.stores().ledger.limits(key=key)), None)
+    found = next(iter(session.stores().ledger.limits.all(key=key)), None)
     if found is None:
         raise NotFound(f"no limit {key[:100]!r} is in use; list those that are with: workq limit ls")
     about = asdict(found)

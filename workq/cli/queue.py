@@ -56,8 +56,8 @@ def ls(session: Session) -> int:
     mail~high and mail~low, which are shown from the first one on.
     """
     ledger = session.stores().ledger
-    counts, used = ledger.counts().queues, ledger.bands()
-    paused = {name for name in ledger.pauses() if not is_extra(name)}
+    counts, used = ledger.questions.counts().queues, ledger.lanes.bands()
+    paused = {name for name in ledger.pauses.all() if not is_extra(name)}
     found, status = _looked_at(session, sorted({*counts, *used, *paused, *session.queue().registry.queues()}), counts)
     answer(
         session,
@@ -74,11 +74,11 @@ def show(session: Session, name: str) -> int:
     """One queue: its tasks, its hints, and the worker processes that serve it; of its bands, or of one of them."""
     _warn_of_unknown(session, name)
     ledger = session.stores().ledger
-    counts, used = ledger.counts().queues, ledger.bands()
+    counts, used = ledger.questions.counts().queues, ledger.lanes.bands()
     bands = [one for one in meant(name) if one == name or not is_extra(one) or one in used or one in counts]
     found, status = _looked_at(session, bands, counts)
     about = _together(name, found)
-    serving = [row for row in ledger.workers() if queue_of(name) in row.queues]
+    serving = [row for row in ledger.questions.workers() if queue_of(name) in row.queues]
     about["workers"] = [{"id": row.id, "host": row.host, "threads": row.threads} for row in serving]
 
     def as_text() -> None:
@@ -157,7 +157,7 @@ def drain(session: Session, name: str, why: str, for_s: float | None, wait_s: fl
         if now > deadline:
             break
         time.sleep(_LOOK_EVERY_S)
-    backlog = sum(ledger.open_count(WhichOpen((State.READY, State.WAITING), queue=name)).values())
+    backlog = sum(ledger.bulk.open_count(WhichOpen((State.READY, State.WAITING), queue=name)).values())
     document = _pause(made) | {"queue": name, "running": running, "backlog": backlog}
     answer(session, document, lambda: write(_drained(name, made, running, backlog, wait_s)))
     return exits.TIMED_OUT if running else exits.DONE
@@ -187,8 +187,8 @@ def purge(session: Session, /, name: str, why: str, **options: bool) -> int:
 def _warn_of_unknown(session: Session, name: str) -> None:
     """A queue that nothing here uses may be a typing error: the nearest is proposed."""
     ledger = session.stores().ledger
-    serving = {queue for row in ledger.workers() for queue in row.queues}
-    used = {queue_of(one) for one in (*ledger.counts().queues, *ledger.bands(), *ledger.pauses())}
+    serving = {queue for row in ledger.questions.workers() for queue in row.queues}
+    used = {queue_of(one) for one in (*ledger.questions.counts().queues, *ledger.lanes.bands(), *ledger.pauses.all())}
     known = sorted(serving | used | set(session.queue().registry.queues()))
     queue = queue_of(name)
     if queue not in known:
@@ -199,7 +199,7 @@ def _looked_at(
     session: Session, names: Sequence[str], counts: Mapping[str, QueueCount]
 ) -> tuple[list[dict[str, Any]], int]:
     """What ledger and broker say of these queues, and the exit status: the broker may be away."""
-    pauses = session.stores().ledger.pauses()
+    pauses = session.stores().ledger.pauses.all()
     depths: dict[str, Depth] = {}
     status = exits.DONE
     try:
@@ -232,7 +232,7 @@ def _paused(session: Session, name: str, why: str, for_s: float | None) -> Pause
 
 
 def _running(ledger: Ledger, name: str) -> int:
-    return ledger.open_count(WhichOpen((State.RUNNING,), queue=name)).get(State.RUNNING, 0)
+    return ledger.bulk.open_count(WhichOpen((State.RUNNING,), queue=name)).get(State.RUNNING, 0)
 
 
 def _running_a_moment_later(ledger: Ledger, name: str) -> int:

@@ -70,7 +70,7 @@ def rebuild(ctx: click.Context, queue: str | None, yes: bool, dry_run: bool) -> 
             told_at = time.monotonic()
             session.note(f"{so_far.tasks} of {counted(tasks, 'task')}, {so_far.seconds:.0f} s")
 
-    stores.ledger.note("manual", detail={**by, "tasks_open": tasks})
+    stores.ledger.history.note("manual", detail={**by, "tasks_open": tasks})
     fill(stores, settings, queues=queues, told=told, done=done)
     document: dict[str, Any] = {
         "dry_run": False,
@@ -81,7 +81,7 @@ def rebuild(ctx: click.Context, queue: str | None, yes: bool, dry_run: bool) -> 
         "markers": done.markers,
         "seconds": round(done.seconds, 3),
     }
-    stores.ledger.note("manual", detail={**by, **document})
+    stores.ledger.history.note("manual", detail={**by, **document})
     answer(
         session,
         document,

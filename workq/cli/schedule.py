@@ -34,7 +34,7 @@ def schedule() -> None:
 @pass_session
 def ls(session: Session) -> None:
     """Each schedule with its timetable, when it ticked last, and when it ticks next."""
-    found = session.stores().ledger.schedules()
+    found = session.stores().ledger.schedules.all()
     columns = [Column("name"), Column("timetable"), Column("handler"), Column("last"), Column("next"), Column("paused")]
     answer(
         session,
@@ -57,7 +57,7 @@ def next_ticks(session: Session, name: str, count: int) -> None:
     ledger = session.stores().ledger
     row = _found(ledger, name)
     coming = list(islice(_coming(row), count))
-    last = ledger.ticks(name, limit=count)
+    last = ledger.schedules.ticks(name, limit=count)
 
     def as_text() -> None:
         for at, task_id in reversed(last):
@@ -118,8 +118,8 @@ def sync(session: Session) -> None:
     session.may_make(session.settings())
     ledger = session.queue().stores.ledger
     given = session.queue().registry.schedules()
-    changed = [one.name for one in given if ledger.schedule(one)]
-    strange = sorted({row.name for row in ledger.schedules()} - {one.name for one in given})
+    changed = [one.name for one in given if ledger.schedules.schedule(one)]
+    strange = sorted({row.name for row in ledger.schedules.all()} - {one.name for one in given})
 
     def as_text() -> None:
         write(f"{counted(len(given), 'schedule')}, {len(changed)} of them new or changed")
@@ -130,7 +130,7 @@ def sync(session: Session) -> None:
 
 
 def _found(ledger: Ledger, name: str) -> ScheduleRow:
-    row = next((one for one in ledger.schedules() if one.name == name), None)
+    row = next((one for one in ledger.schedules.all() if one.name == name), None)
     if row is None:
         raise _unknown(name)
     return row

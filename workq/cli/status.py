@@ -26,12 +26,12 @@ def status(session: Session) -> None:
     cut off, or dead and not reaped yet.
     """
     ledger = session.stores().ledger
-    counts, times = ledger.counts(), session.settings().times
-    paused = _paused(ledger.pauses(), counts.oldest_paused_s)
+    counts, times = ledger.questions.counts(), session.settings().times
+    paused = _paused(ledger.pauses.all(), counts.oldest_paused_s)
     late_after_s = max(times.lease_s, 2 * times.worker_beat_s)
     late = [
         {"id": one.id, "host": one.host, "pid": one.pid, "beat_age_s": round(one.beat_age_s, 3)}
-        for one in ledger.workers()
+        for one in ledger.questions.workers()
         if one.beat_age_s > late_after_s
     ]
     document = {

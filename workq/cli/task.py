@@ -69,7 +69,7 @@ def task() -> None:
 @pass_session
 def ls(session: Session, state: str | None, queue: str | None, name: str | None, limit: int, after: str | None) -> None:
     """Tasks from the newest. The next page begins after the last id."""
-    found = session.stores().ledger.tasks(
+    found = session.stores().ledger.questions.tasks(
         state=None if state is None else State(state), queue=queue, name=name, limit=limit, after=after
     )
     more = found[-1].id if len(found) == limit else None
@@ -108,13 +108,13 @@ def show(session: Session, task_id: str, wait: float | None) -> int:
     if wait is not None and session.is_verbose:
         session.note(f"workq: waiting for {task_id}, at most {wait:g} s")
     while True:
-        found = stores.ledger.get(task_id)
+        found = stores.ledger.questions.get(task_id)
         if found is None:
             raise NotFound(f"no task {task_id}; list them with: workq task ls")
         if wait is None or found.state in SETTLED or time.monotonic() >= deadline:
             break
         time.sleep(min(_LOOK_EVERY_S, max(0.0, deadline - time.monotonic())))
-    history = stores.ledger.history(task_id)
+    history = stores.ledger.questions.history(task_id)
     certificates = _certificates(stores, history)
     answer(session, task_in_full(found, history, certificates), lambda: _show(found, history, certificates))
     if wait is None:
@@ -129,7 +129,9 @@ def _certificates(stores: Stores, history: Iterable[Event]) -> dict[str, Certifi
     """Of the workers that a task lost, as long as their rows are kept: by incarnation, the newest few."""
     lost = [event.worker for event in history if event.kind == "reaped" and event.worker is not None]
     rows = [
-        row for one in dict.fromkeys(lost[-_DEATHS_MAX:]) for row in stores.ledger.workers(live_only=False, prefix=one)
+        row
+        for one in dict.fromkeys(lost[-_DEATHS_MAX:])
+        for row in stores.ledger.questions.workers(live_only=False, prefix=one)
     ]
     return {row.id: row.certificate for row in rows if row.certificate is not None}
 
@@ -246,7 +248,7 @@ def cancel(
 def cancel_all(session: Session, which: WhichOpen, *, what: str, why: str, options: Mapping[str, Any]) -> int:
     """Cancel all of these, after a look and a question; answers the exit status."""
     ledger = session.stores().ledger
-    counts = ledger.open_count(which)
+    counts = ledger.bulk.open_count(which)
     shown = ", ".join(f"{number} {state}" for state, number in counts.items())
     kept = {name: one for name, one in asdict(which).items() if one is not None}
     kept["states"] = [state.value for state in which.states]
@@ -255,7 +257,7 @@ def cancel_all(session: Session, which: WhichOpen, *, what: str, why: str, optio
         DecisionWords(what, f"tasks ({shown})" if shown else "tasks", "cancelled", "open", why, kept),
         lambda bulk: bulk.cancel(which),
         count=sum(counts.values()),
-        sample=lambda: ledger.open_ids(which, limit=SAMPLE),
+        sample=lambda: ledger.bulk.open_ids(which, limit=SAMPLE),
         document=lambda tally: {"cancelled": tally.done, "asked": tally.asked},
         options=options,
     )

@@ -87,7 +87,7 @@ def worker(ctx: click.Context, queues: list[str] | None, processes: int, threads
 @pass_session
 def ls(session: Session, is_all: bool) -> None:
     """The worker processes that live, newest first."""
-    found = session.stores().ledger.workers(live_only=not is_all)
+    found = session.stores().ledger.questions.workers(live_only=not is_all)
     columns = [
         Column("id", is_whole=True),
         Column("host"),
@@ -136,7 +136,7 @@ def show(session: Session, worker_id: str) -> None:
     a day; what concerns a task stays in the history of that task.
     """
     ledger = session.stores().ledger
-    found = ledger.workers(live_only=False, prefix=worker_id) if worker_id else []
+    found = ledger.questions.workers(live_only=False, prefix=worker_id) if worker_id else []
     if not found:
         raise NotFound(f"no worker's id begins with {worker_id[:120]!r}; list them with: workq worker ls --all")
     found = [one for one in found if one.id == worker_id] or found
@@ -144,7 +144,7 @@ def show(session: Session, worker_id: str) -> None:
         some = ", ".join(one.id for one in found[:3])
         raise ConfigError(f"{len(found)} workers have ids that begin with {worker_id[:120]!r}: {some}; give more of it")
     one = found[0]
-    running = ledger.running(one.id)
+    running = ledger.questions.running(one.id)
     answer(session, worker_in_full(one, running), lambda: _show(one, running))
 
 

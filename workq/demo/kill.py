@@ -44,7 +44,7 @@ def kill_one(
     """
     ledger = wq.stores.ledger
     children = {child.pid: child for child in psutil.Process(worker.pid).children(recursive=True)}
-    ours = {row.id: children[row.pid] for row in ledger.workers() if row.pid in children}
+    ours = {row.id: children[row.pid] for row in ledger.questions.workers() if row.pid in children}
     busy = [attempts for attempts in _running(wq, counts).items() if attempts[0] in ours]
     if not busy:
         return None
@@ -57,7 +57,7 @@ def kill_one(
         board = CrashBoard.of(name, folder=folder)
         if not attempts or board is None or all(one.is_ended for one in board.started()):
             return None
-        at = ledger.clock()
+        at = ledger.questions.clock()
         victim.kill()
         is_killed = True
         return Killed(victim.pid, name, attempts, at)
@@ -69,7 +69,7 @@ def kill_one(
 def _running(wq: WorkQueue, counts: Callable[[Task], bool]) -> dict[str, dict[str, int]]:
     """By worker: the tasks that it has claimed, with the number of the attempt."""
     found: dict[str, dict[str, int]] = {}
-    for task in wq.stores.ledger.tasks(state=State.RUNNING, limit=1000):
+    for task in wq.stores.ledger.questions.tasks(state=State.RUNNING, limit=1000):
         if task.worker is not None and counts(task):
             found.setdefault(task.worker, {})[task.id] = task.attempt
     return found

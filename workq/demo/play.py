@@ -315,7 +315,7 @@ class _Run:
         watch.until(self._look)
         seen.ended_at = watch.moved_at
         found = self._row()
-        groups = ledger.failed_groups(job_id, limit=1)
+        groups = ledger.job_questions.failed_groups(job_id, limit=1)
         if found.state is not JobState.COMPLETED_WITH_FAILURES or not groups:
             raise GaveUp(f"the job is {found.state}: {found.error or found.why or 'no document has failed'}")
         seen.failures = Failures(found.failed, groups[0].item, groups[0].error, alias(watch.folder))
@@ -368,7 +368,7 @@ class _Run:
     def _pause(self) -> None:
         """For a moment, in which nothing may be done."""
         ledger, watch = self._wq.stores.ledger, self._watch
-        ledger.pause_job(self._job_id, **_WHO)
+        ledger.job_decisions.pause_job(self._job_id, **_WHO)
         watch.until(lambda: self._row().state is not JobState.PAUSING)
         before = self._row().done
         time.sleep(PAUSE_S)
@@ -381,26 +381,26 @@ class _Run:
     def _go_on_slowly(self, before: int) -> None:
         """For a moment, in which no more may be done than its rate allows; then as fast as it can."""
         ledger, offer, watch = self._wq.stores.ledger, self._wq.producer.relay.offer, self._watch
-        offer(ledger.throttle_job(self._job_id, rate_max=RATE, **_WHO)[1])
+        offer(ledger.job_decisions.throttle_job(self._job_id, rate_max=RATE, **_WHO)[1])
         began = watch.moved_at = time.monotonic()
-        offer(ledger.resume_job(self._job_id, **_WHO)[1])
+        offer(ledger.job_decisions.resume_job(self._job_id, **_WHO)[1])
         watch.until(lambda: time.monotonic() >= began + RATE_S)
         found, seconds = self._row().done - before, time.monotonic() - began
         if found > RATE * seconds + 2 * CHUNK:
             raise GaveUp(f"while the job was throttled to {RATE:g} a second, {found} were done in {seconds:.1f} s")
-        offer(ledger.throttle_job(self._job_id, rate_max=None, **_WHO)[1])
+        offer(ledger.job_decisions.throttle_job(self._job_id, rate_max=None, **_WHO)[1])
         watch.moved()
         self._seen.throttled = Throttled(found, seconds)
         self._narrator.throttled(self._seen.throttled)
 
     def _row(self) -> JobRow:
-        found = self._wq.stores.ledger.job(self._job_id)
+        found = self._wq.stores.ledger.job_questions.job(self._job_id)
         if found is None:
             raise GaveUp(f"job {self._job_id} is gone")
         return found
 
     def _swap_is_dead(self) -> bool:
-        return bool(self._wq.stores.ledger.tasks(name="demo.swap", state=State.DEAD, limit=1))
+        return bool(self._wq.stores.ledger.questions.tasks(name="demo.swap", state=State.DEAD, limit=1))
 
 
 def _is_subtask(task: Task) -> bool:
@@ -427,6 +427,6 @@ def _recovery(wq: WorkQueue, killed: Killed) -> SubtaskRecovery | None:
 
 def _all_tasks(wq: WorkQueue, queue: str) -> list[Task]:
     found: list[Task] = []
-    while page := wq.stores.ledger.tasks(queue=queue, limit=1000, after=found[-1].id if found else None):
+    while page := wq.stores.ledger.questions.tasks(queue=queue, limit=1000, after=found[-1].id if found else None):
         found += page
     return found

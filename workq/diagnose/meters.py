@@ -146,7 +146,7 @@ def measure(ledger: Ledger, times: Times, *, within_s: float) -> Meters:
     Raises:
         LedgerUnavailable: it did not answer.
     """
-    events = ledger.happened(_KINDS, within_s=within_s, limit=EVENTS_MAX)
+    events = ledger.questions.happened(_KINDS, within_s=within_s, limit=EVENTS_MAX)
     by_kind: defaultdict[str, list[Event]] = defaultdict(list)
     for event in events:
         by_kind[event.kind].append(event)
@@ -154,7 +154,7 @@ def measure(ledger: Ledger, times: Times, *, within_s: float) -> Meters:
     losses = by_kind["hints_lost"]
     named = [task_id for event in losses for task_id in event.detail.get("first", ())]
     interrupted = [event for event in by_kind["reaped"] if had_started(event)]
-    tasks = ledger.standings(
+    tasks = ledger.questions.standings(
         [event.task_id for event in (*interrupted, *by_kind["revived"]) if event.task_id is not None] + named
     )
     duplicates: Counter[RestartCause] = Counter()
@@ -170,7 +170,7 @@ def measure(ledger: Ledger, times: Times, *, within_s: float) -> Meters:
     return Meters(
         within_s=within_s,
         is_complete=len(events) < EVENTS_MAX,
-        starts=ledger.begun(within_s=within_s) + sum(map(len, ends.values())),
+        starts=ledger.questions.begun(within_s=within_s) + sum(map(len, ends.values())),
         duplicates={cause: duplicates[cause] for cause in RestartCause if duplicates[cause]},
         assumed=assumed,
         late_results=len(by_kind["late_result"]),
@@ -255,13 +255,13 @@ def _starts_after(losses: Iterable[Event], tasks: Mapping[str, Standing]) -> Ite
 
 def _recoveries(ledger: Ledger, times: Times, reaped: Iterable[Event], *, within_s: float) -> list[RecoveryTimes]:
     bounds = Bounds.of(times)
-    now = ledger.clock()
+    now = ledger.questions.clock()
     ended: dict[str, tuple[RestartCause, datetime, float]] = {}
     for event in reaped:  # kept longer than the rows of workers
         age_s = event.detail.get("beat_age_s")
         if event.worker is not None and isinstance(age_s, int | float):
             ended[event.worker] = _cause(event.detail.get("kind")), event.at, float(age_s)
-    for row in ledger.workers(live_only=False):
+    for row in ledger.questions.workers(live_only=False):
         if row.state == "reaped" and row.ended_at is not None and (now - row.ended_at).total_seconds() <= within_s:
             cause = _cause(row.certificate.kind if row.certificate is not None else None)
             ended[row.id] = cause, row.ended_at, (row.ended_at - row.beat_at).total_seconds()

@@ -155,7 +155,7 @@ def _unclaimed(task: OpenTask, line: QueueHints, facts: HolderFacts, times: Time
     if task.published_at is None:
         return _unpublished(task, bounds, facts)
     slack = timedelta(seconds=slack_s(times))
-    if task.due_at > task.now - slack or task.published_at > task.now:  # its hint comes later: see Ledger.rehinted
+    if task.due_at > task.now - slack or task.published_at > task.now:  # its hint comes later: see Hints.rehinted
         return Stand(Place.WAITING)
     if line.known_until is None:
         return Stand(None)

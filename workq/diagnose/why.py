@@ -109,11 +109,11 @@ def why(stores: Stores, settings: Settings, task_id: str) -> Why | None:
     """
     answer = None
     for _ in range(LOOKS_MAX):
-        task = stores.ledger.standings([task_id]).get(task_id)
+        task = stores.ledger.questions.standings([task_id]).get(task_id)
         if task is None:
             return None
         answer = _Look(stores, settings.times, task).reason()
-        again = stores.ledger.standings([task_id]).get(task_id)
+        again = stores.ledger.questions.standings([task_id]).get(task_id)
         if again is not None and _place(again) == _place(task):
             break
     return answer
@@ -205,7 +205,7 @@ class _Look:
                 "wait for its handler; one that never looks at current().cancelled() goes on to its end",
                 since=task.cancel_requested_at,
             )
-        if self._runs_alone and (company := self._stores.ledger.company(task)).others:
+        if self._runs_alone and (company := self._stores.ledger.questions.company(task)).others:
             return self._waits_alone(row, company)
         alone = f", alone there: {_SUSPECTED}" if self._runs_alone else ""
         return self._why(
@@ -238,7 +238,7 @@ class _Look:
         self, serving: Sequence[WorkerRow], *, since: datetime | None = None, until: datetime | None = None
     ) -> Why:
         """A suspect that no worker has in hand: it waits for one of the processes of its queue to be empty."""
-        running = self._stores.ledger.occupied([row.id for row in serving])
+        running = self._stores.ledger.questions.occupied([row.id for row in serving])
         named = [f"{_named(row.id, row)} has {running[row.id]} unsettled" for row in serving if row.id in running]
         listed = "; ".join(named[:NAMED_MAX]) + (f"; and {len(named) - NAMED_MAX} more" if named[NAMED_MAX:] else "")
         empty = len(serving) - len(named)
@@ -279,7 +279,7 @@ class _Look:
             return self._is_limited(task.limit_key)
         if task.due_at > task.now:
             return self._is_early()
-        pauses = self._stores.ledger.pauses()
+        pauses = self._stores.ledger.pauses.all()
         if (pause := pauses.get(task.queue)) is not None:
             return self._is_paused(pauses.get(queue_of(task.queue), pause))
         try:
@@ -301,7 +301,7 @@ class _Look:
             return self._is_unpublished()
         if task.published_at > task.now and self._runs_alone:
             return self._is_suspected(serving, until=task.published_at)
-        if task.published_at > task.now:  # the instant at which the hint reaches its queue (see Ledger.rehinted)
+        if task.published_at > task.now:  # the instant at which the hint reaches its queue (see Hints.rehinted)
             return self._why(
                 Code.DELAYED,
                 f"its hint comes at {_at(task.published_at)} at the latest: the worker that had it could not start it "
@@ -321,7 +321,7 @@ class _Look:
         since = max(task.due_at, task.published_at)
         if depth.ready == 0 and not depth.unacked and (task.now - since).total_seconds() > self._times.beat_s:
             return self._seems_lost(since, epoch_age_s)
-        older = self._stores.ledger.older(task)
+        older = self._stores.ledger.questions.older(task)
         if self._runs_alone and not older:
             return self._is_suspected(serving, since=since)
         hints = f"{counted(depth.ready, 'hint')} of {task.queue!r} in the broker"
@@ -353,7 +353,7 @@ class _Look:
 
     def _is_of_a_job(self, job_id: str) -> Why | None:
         """What its job says; None when that lets it start."""
-        task, job = self._task, self._stores.ledger.job(job_id)
+        task, job = self._task, self._stores.ledger.job_questions.job(job_id)
         is_parked = is_behind(task.due_at, task.now)
         if job is None:
             if not is_parked:
@@ -387,7 +387,7 @@ class _Look:
         return None
 
     def _is_in_line(self, key: str) -> Why:
-        line = next(iter(self._stores.ledger.sequences(key=key)), None)
+        line = next(iter(self._stores.ledger.order.sequences(key=key)), None)
         if line is not None and line.head == self._task.task_id and self._task.limit_key is not None:
             return self._is_limited(self._task.limit_key)
         if line is None:
@@ -415,11 +415,11 @@ class _Look:
         )
 
     def _is_limited(self, key: str) -> Why:
-        limit = next(iter(self._stores.ledger.limits(key=key)), None)
+        limit = next(iter(self._stores.ledger.limits.all(key=key)), None)
         if limit is None:
             return self._why(Code.LIMITED, f"its turn in limit {key!r} comes just now", "nothing")
         if limit.closed_until is not None and limit.closed_until > self._task.now:
-            endpoint = self._stores.ledger.endpoint(endpoint_of(key) or "")
+            endpoint = self._stores.ledger.endpoints.endpoint(endpoint_of(key) or "")
             if endpoint is not None and endpoint.rests_until is not None:
                 return self._why(
                     Code.LIMITED,
@@ -450,7 +450,7 @@ class _Look:
 
     def _is_early(self) -> Why:
         task = self._task
-        if task.reason == NO_HANDLER and (seen := looks(self._stores.ledger.history(task.task_id))):
+        if task.reason == NO_HANDLER and (seen := looks(self._stores.ledger.questions.history(task.task_id))):
             return self._has_no_handler(seen)
         if task.failures:
             why = resting.asked_for(task.error) if endpoint_of(task.limit_key) else ""
@@ -502,7 +502,7 @@ class _Look:
         if self._is_silent(row):
             return self._silent(row, f"it is held by {on}")
         if self._runs_alone:
-            running = self._stores.ledger.occupied([row.id]).get(row.id, 0)
+            running = self._stores.ledger.questions.occupied([row.id]).get(row.id, 0)
             beside = f" ({counted(running, 'task runs', 'tasks run')} there now)" if running else ""
             return self._why(
                 Code.SUSPECT,
@@ -522,7 +522,7 @@ class _Look:
     def _is_not_served(self) -> Why:
         task = self._task
         queue = queue_of(task.queue)
-        rows = [row for row in self._stores.ledger.workers() if queue in row.queues]
+        rows = [row for row in self._stores.ledger.questions.workers() if queue in row.queues]
         silent = f" ({counted(len(rows), 'worker')} of it said nothing for a lease)" if rows else ""
         return self._why(
             Code.NO_WORKER,
@@ -548,7 +548,7 @@ class _Look:
         elif until is not None and until > task.now:
             do = "nothing: its producer publishes it at once, and if that has died, the next sweep does"
         else:
-            swept_for_s = self._stores.ledger.swept_for_s()
+            swept_for_s = self._stores.ledger.questions.swept_for_s()
             when = "no sweep has" if swept_for_s is None else f"the last sweep, {swept_for_s:.0f} s ago, has not"
             reason, until = f"{reason}: {when} published it", None
             do = "run one, and see that one runs every few seconds (each `workq worker` does): workq sweep"
@@ -561,7 +561,7 @@ class _Look:
         task = self._task
         published_for_s = (task.now - published_at).total_seconds()
         due_for_s = (task.now - task.due_at).total_seconds()
-        for one in self._stores.ledger.markers():
+        for one in self._stores.ledger.hints.markers():
             if one.queue != task.queue or one.returned_for_s is None or one.closed_for_s is not None:
                 continue
             if published_for_s >= one.sent_for_s and due_for_s >= one.sent_for_s + slack_s(self._times):
@@ -587,7 +587,7 @@ class _Look:
         young = ""
         if epoch_age_s < 3 * times.beat_s:
             young = f" (the in-flight store began only {epoch_age_s:.0f} s ago: its workers are writing what they hold)"
-        swept_for_s = self._stores.ledger.swept_for_s()
+        swept_for_s = self._stores.ledger.questions.swept_for_s()
         sweeps = ""
         if swept_for_s is not None and swept_for_s > 3 * times.sweep_s:
             sweeps, until = f"; no sweep ran for {swept_for_s:.0f} s", None
@@ -604,13 +604,13 @@ class _Look:
     # -- who and what is there
 
     def _worker(self, worker: str | None) -> WorkerRow | None:
-        return next((row for row in self._stores.ledger.workers(live_only=False) if row.id == worker), None)
+        return next((row for row in self._stores.ledger.questions.workers(live_only=False) if row.id == worker), None)
 
     def _serving(self) -> list[WorkerRow]:
         leases, queue = self._leases(), queue_of(self._task.queue)
         return [
             row
-            for row in self._stores.ledger.workers()
+            for row in self._stores.ledger.questions.workers()
             if queue in row.queues and not self._is_silent(row, leases) and not _is_seen_gone(row)
         ]
 

@@ -64,14 +64,14 @@ class Producer:
         self._stores = stores
         self.relay = relay if relay is not None else Relay(stores, confirm_s=confirm_s, grace_s=grace_s)
         self._follow = follow if follow is not None else self._follow_in_thread
-        self._gather = Gather(self._record_now, writers=stores.ledger.writers)
+        self._gather = Gather(self._record_now, writers=stores.ledger.tasks.writers)
         self._lock = threading.RLock()  # a signal handler may enqueue, too
         self._uncommitted: WeakKeyDictionary[Connection, list[Unpublished]] = WeakKeyDictionary()
         """What was recorded in the transactions of callers, by their connections; what is more is left to the sweep."""
 
     def record(self, tasks: Sequence[NewTask], *, connection: Any = None) -> list[Enqueued]:
         """Record tasks in one transaction, ours or the caller's, and see to their hints."""
-        if connection is None and self._stores.ledger.is_entered:
+        if connection is None and self._stores.ledger.transactions.is_entered:
             raise Refused(
                 "this handler is inside of its transaction(), which may still be rolled back: "
                 "enqueue in it, with .options(connection=connection), or after it"
@@ -84,7 +84,7 @@ class Producer:
     def _record_now(self, tasks: Sequence[NewTask], *, connection: Any = None) -> list[Enqueued]:
         hints = self._hint_rows()
         began = None if self._stores.broker.is_late else self.relay.clock()  # a late hint must not come early
-        recorded = self._stores.ledger.record(tasks, connection=connection, hints=hints)
+        recorded = self._stores.ledger.tasks.record(tasks, connection=connection, hints=hints)
         fresh = [
             Unpublished(task.id, task.queue, 0, task.delay_s)
             for task, one in zip(tasks, recorded, strict=True)
@@ -106,30 +106,30 @@ class Producer:
 
     def send(self, webhook: NewWebhook, *, connection: Any = None) -> list[SentTo]:
         """Record a webhook for everybody who wants it, in one transaction, ours or the caller's."""
-        if connection is None and self._stores.ledger.is_entered:
+        if connection is None and self._stores.ledger.transactions.is_entered:
             raise Refused(
                 "this handler is inside of its transaction(), which may still be rolled back: "
                 "send in it, with connection=connection, or after it"
             )
         hints = self._hint_rows()
         began = None if self._stores.broker.is_late else self.relay.clock()
-        sent, fresh = self._stores.ledger.send(webhook, connection=connection, hints=hints)
+        sent, fresh = self._stores.ledger.webhooks.send(webhook, connection=connection, hints=hints)
         self._recorded(fresh, began, connection, is_hinted=hints is not None)
         return sent
 
     def resend(self, delivery_ids: Sequence[str], *, cause: Cause) -> list[str]:
         """Send deliveries that have ended once more, and see to the hints; answers which."""
-        sent, fresh = self._stores.ledger.resend(delivery_ids, cause=cause, hints=self._hint_rows())
+        sent, fresh = self._stores.ledger.webhook_decisions.resend(delivery_ids, cause=cause, hints=self._hint_rows())
         self._recorded(fresh, None, None, is_hinted=self._stores.broker.is_transactional)
         return sent
 
     def begin_job(self, job: NewJob) -> Begun:
         """Record a job with the task that reads its source, and see to the hint."""
-        if self._stores.ledger.is_entered:
+        if self._stores.ledger.transactions.is_entered:
             raise Refused(
                 "this handler is inside of its transaction(), which may still be rolled back: begin the job before it"
             )
-        return self._begun(self._stores.ledger.begin_job(job, hints=self._hint_rows()))
+        return self._begun(self._stores.ledger.jobs.begin_job(job, hints=self._hint_rows()))
 
     def _hint_rows(self) -> HintRows | None:
         return partial(hint_rows, self._stores.broker) if self._stores.broker.is_transactional else None
@@ -182,7 +182,7 @@ class Producer:
     def offer_visible(self, rows: list[Unpublished]) -> list[Unpublished]:
         """One look, at the first of these: offer those that other transactions can see; answers the others."""
         left = {row.task_id: row for row in rows}
-        seen = self._stores.ledger.look(list(left)[:CHUNK])
+        seen = self._stores.ledger.claims.look(list(left)[:CHUNK])
         self.relay.offer(
             [replace(left.pop(task_id), delay_s=max(0.0, look.due_in_s)) for task_id, look in seen.items()]
         )

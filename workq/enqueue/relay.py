@@ -96,7 +96,7 @@ def publish(stores: Stores, rows: Sequence[Unpublished], *, deadline_s: float) -
     Rows due beyond the broker's horizon are left: the sweep promotes them when they come near.
     """
     sent = send(stores, rows, deadline_s=deadline_s)
-    stores.ledger.mark_published(sent)
+    stores.ledger.hints.mark_published(sent)
     return len(sent)
 
 
@@ -241,7 +241,7 @@ class Relay:
                 self._unmarked.popleft()
             self._is_busy = True
         if sent:
-            self._tried(lambda: self._stores.ledger.mark_published(sent))
+            self._tried(lambda: self._stores.ledger.hints.mark_published(sent))
         with self._changed:
             self._is_busy = False
             self._changed.notify_all()

@@ -1,7 +1,7 @@
 """Partitions: work that cannot be listed in advance, step by step, each behind a cursor of its own.
 
 A partition is a subtask whose handler is called again and again with the cursor that was committed last, until a call
-has made no step, or a step has said that nothing is behind it. A step is one transaction (ledger/transactions.py), so
+has made no step, or a step has said that nothing is behind it. A step is one transaction (ledger/stepping.py), so
 whoever is killed, and whenever: the partition goes on behind its last step.
 
 Between two calls it is looked whether to stop: cancelled, it ends; when its process leaves, its job is paused or has no

@@ -154,7 +154,7 @@ class LimitRow:
 
 
 class Hinted(Protocol):
-    """Hints beside the ledger, for `Ledger.claim_hinted`: called in its transaction, again when that is repeated."""
+    """Hints beside the ledger, for `Claims.claim_hinted`: called in its transaction, again when that is repeated."""
 
     def choose(self, tx: Connection) -> Collection[str]:
         """Which tasks to claim: the ids of hints that nobody else is just taking."""
@@ -465,7 +465,7 @@ class Which:
     ids: tuple[str, ...] | None = None
     """Only these."""
     of_job: bool | None = None
-    """Whether they are of a job: those are sent back by `Ledger.retry_job` alone."""
+    """Whether they are of a job: those are sent back by `Jobs.retry_job` alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,16 +16,22 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from workq.ledger import Applied, Fence, OpenTask, Unpublished
 from workq.ledger.charge import certificate_of, verdicts_of
-from workq.ledger.engine.states import CLAIMABLE, found, guarded
+from workq.ledger.engine.database import Database
+from workq.ledger.engine.states import CLAIMABLE, found, guarded, queues_where
 from workq.ledger.plan_guard import fence_of, moved
-from workq.ledger.plans import Planning
-from workq.ledger.workers import FORGOTTEN, queues_where
+from workq.ledger.plans import Plans
+from workq.ledger.workers import FORGOTTEN, Workers
 from workq.values import codec
 from workq.values.task import State
 
 
-class Auditing(Planning):
+class Audits:
     """The part of the ledger that the audit needs."""
+
+    def __init__(self, database: Database, *, plans: Plans, workers: Workers) -> None:
+        self.database = database
+        self._plans = plans
+        self._workers = workers
 
     def queues_with_open_tasks(self) -> list[str]:
         """The queues with tasks that are not settled."""
@@ -101,7 +107,7 @@ class Auditing(Planning):
         """
         m = self.database.tables.marker
         disturbed = or_(m.c.returned_at.is_(None), m.c.returned_at >= since)
-        return self._changed(delete(m).where(m.c.queue == queue, disturbed, m.c.closed_at.is_(None)))
+        return self.database.written(delete(m).where(m.c.queue == queue, disturbed, m.c.closed_at.is_(None)))
 
     def return_unheld(self, fences: Sequence[Fence], *, by: Mapping[str, Any]) -> Applied:
         """Tasks that still run under the same claim are returned at no charge, though their worker lives.
@@ -119,10 +125,12 @@ class Auditing(Planning):
             hints: list[Unpublished] = []
             for worker in dict.fromkeys(row.worker for row in rows):
                 verdicts = verdicts_of([row for row in rows if row.worker == worker], FORGOTTEN, is_all=False)
-                hints.extend(self._reclaim(tx, verdicts, worker, certificate_of(None, FORGOTTEN, verdicts)).hints)
+                hints.extend(
+                    self._workers.reclaim(tx, verdicts, worker, certificate_of(None, FORGOTTEN, verdicts)).hints
+                )
             return hints
 
-        return self._decide(self._claims(), fences, why_not, change, by)
+        return self._plans.decide(self._plans.claims(), fences, why_not, change, by)
 
     def _open(self) -> Select[Any]:
         c = self.database.tables.task.c

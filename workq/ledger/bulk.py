@@ -1,33 +1,132 @@
-"""The dead: counted, grouped by what they died of, sent back or discarded, page by page.
+"""Decisions about many tasks: open ones that nobody wants any more are cancelled, dead ones sent back or discarded.
 
-Each write decides row by row that a task is still dead, in one transaction that locks the rows, with an event for each.
-So whoever is interrupted half-way begins again, and what was done is not done twice; two at once share the rows.
+Open ones are counted, found and cancelled by what they have in common. A page is decided in one transaction that locks
+its rows, with an event for each. What does not run is cancelled; what runs is asked. Neither is found again: so whoever
+is interrupted begins again with those that are left.
+
+Dead ones are counted, grouped by what they died of, sent back or discarded, page by page. Each write decides row by row
+that a task is still dead, in one transaction that locks the rows, with an event for each. So whoever is interrupted
+half-way begins again, and what was done is not done twice; two at once share the rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection, Select, case, func, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from workq.errors import NotFound, Refused
-from workq.ledger import NO_GROUP, DeadGroup, Unpublished, Which
-from workq.ledger.decisions import Deciding, is_of_a_job, told_of_job
+from workq.ledger import NO_GROUP, DeadGroup, Unpublished, Which, WhichOpen
+from workq.ledger.decisions import Decisions, is_of_a_job, told_of_job
+from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import as_text
-from workq.ledger.engine.states import ENDED, found, guarded
-from workq.ledger.history import who_and_why
+from workq.ledger.engine.states import CLAIMABLE, ENDED, found, guarded
+from workq.ledger.history import History, who_and_why
 from workq.values import codec
 from workq.values.lane import meant
 from workq.values.task import State
 
+_OPEN: Final = (*CLAIMABLE, State.RUNNING)
 DISCARDED = "discarded"
 
 
-class Grouping(Deciding):
-    """The part of the ledger that knows the dead."""
+class BulkDecisions:
+    """The part of the ledger that obeys people about many tasks at once."""
+
+    def __init__(self, database: Database, *, history: History, decisions: Decisions) -> None:
+        self.database = database
+        self._history = history
+        self._decisions = decisions
+
+    def open_count(self, which: WhichOpen) -> Mapping[State, int]:
+        """How many they are, in each state in which there are any."""
+        t = self.database.tables.task
+
+        def count(tx: Connection) -> dict[State, int]:
+            counted: dict[State, int] = {}
+            for state in _chosen(which.states):
+                query = select(func.count()).select_from(t).where(*self._in(state), *self._like(which))
+                counted[state] = int(tx.execute(query).scalar_one())
+            return {state: number for state, number in counted.items() if number}
+
+        return self.database.ask(count)
+
+    def open_ids(self, which: WhichOpen, *, limit: int) -> list[str]:
+        """Some of those of whom no cancel was asked yet, in no order; none, when there are no more."""
+        c = self.database.tables.task.c
+
+        def look(tx: Connection) -> list[str]:
+            ids: list[str] = []
+            for state in _chosen(which.states):  # one after the other: each is one range of an index
+                unasked = [c.cancel_requested_at.is_(None)] if state is State.RUNNING else []
+                query = select(c.id).where(*self._in(state), *unasked, *self._like(which)).limit(limit - len(ids))
+                ids += tx.execute(query).scalars()
+                if len(ids) >= limit:
+                    break
+            return ids
+
+        return list(dict.fromkeys(self.database.ask(look)))
+
+    def cancel_all(
+        self, task_ids: Sequence[str], *, states: Collection[State], who: str, why: str
+    ) -> tuple[list[str], list[str]]:
+        """As `cancel`, of many that are in one of these states, in one transaction.
+
+        Answers who was cancelled, and who was asked. What has left these states since is in neither. Repeatable.
+        """
+        t, now = self.database.tables.task, self.database.now
+        ids = sorted({one for one in task_ids if codec.is_task_id(one)})
+        chosen = _chosen(states)
+        if not ids or not chosen:
+            return [], []
+        by, kept = who_and_why(who, why).values()
+        locked = (
+            select(t.c.id, t.c.state, t.c.cancel_requested_at)
+            .where(t.c.id.in_(ids), guarded(t.c.state, *chosen))
+            .order_by(t.c.id)
+            .with_for_update()
+        )
+
+        def decide(tx: Connection) -> tuple[list[str], list[str]]:
+            rows = tx.execute(locked).all()
+            waits = [row.id for row in rows if row.state in CLAIMABLE]
+            runs = [row.id for row in rows if row.state == State.RUNNING and row.cancel_requested_at is None]
+            if waits:
+                mine = update(t).where(t.c.id.in_(waits), guarded(t.c.state, *CLAIMABLE))
+                tx.execute(mine.values(state=State.CANCELLED, reason=kept, settled_at=now(), live_key=None))
+                self._history.append(tx, "cancelled", {"reason": kept, "who": by}, task_ids=waits)
+            if runs:
+                mine = update(t).where(t.c.id.in_(runs), guarded(t.c.state, State.RUNNING))
+                tx.execute(mine.values(cancel_requested_at=now(), reason=kept))
+                self._history.append(tx, "cancelled", {"reason": kept, "who": by, "asked": True}, task_ids=runs)
+            return waits, runs
+
+        return self.database.run(decide)
+
+    def _in(self, state: State) -> list[ColumnElement[bool]]:
+        """Both, where the index has two states: SQLite proves it by the first."""
+        c = self.database.tables.task.c
+        return (
+            [found(c.state, state)] if state is State.RUNNING else [found(c.state, *CLAIMABLE), found(c.state, state)]
+        )
+
+    def _like(self, which: WhichOpen) -> list[ColumnElement[bool]]:
+        c, now = self.database.tables.task.c, self.database.now
+        chosen: list[ColumnElement[Any]] = []
+        if which.name is not None:
+            chosen.append(c.name == which.name)
+        if which.queue is not None:
+            chosen.append(c.queue.in_(meant(which.queue)))
+        if which.before is not None:
+            chosen.append(c.created_at <= which.before)
+        if which.older_s is not None:
+            chosen.append(c.created_at <= now(-which.older_s))
+        if which.younger_s is not None:
+            chosen.append(c.created_at > now(-which.younger_s))
+        return chosen
 
     def dead_groups(self, which: Which, *, limit: int) -> list[DeadGroup]:
         """The dead by what they died of, the largest group first."""
@@ -94,18 +193,19 @@ class Grouping(Deciding):
             if alone:
                 ids = [row.id for row in alone]
                 mine = update(t).where(t.c.id.in_(ids), guarded(t.c.state, State.DEAD))
-                tx.execute(mine.values(self.revived()))
-                self.append(tx, "revived", who_and_why(who, why), task_ids=ids)
+                tx.execute(mine.values(self._decisions.revived()))
+                self._history.append(tx, "revived", who_and_why(who, why), task_ids=ids)
             in_order = sorted(alone, key=lambda row: (row.order_key or "", row.id))
             hints = [
-                Unpublished(row.id, row.queue, row.attempt, self.in_line(tx, row.id, row.order_key)) for row in in_order
+                Unpublished(row.id, row.queue, row.attempt, self._decisions.in_line(tx, row.id, row.order_key))
+                for row in in_order
             ]
             return hints, [row.id for row in rows if row.task_key is not None]
 
         hints, keyed = self.database.run(send_back)
         for task_id in keyed:  # the unique constraint decides for each by itself whether its key is free
             try:
-                hints.append(self.revive_from(task_id, State.DEAD, who=who, why=why))
+                hints.append(self._decisions.revive_from(task_id, State.DEAD, who=who, why=why))
             except (Refused, NotFound) as error:
                 refused[task_id] = str(error)
         return hints, refused
@@ -121,12 +221,10 @@ class Grouping(Deciding):
             if ids:
                 mine = update(t).where(t.c.id.in_(ids), guarded(t.c.state, State.DEAD))
                 tx.execute(mine.values(state=State.CANCELLED, reason=reason, settled_at=now(), fingerprint=None))
-                self.append(tx, "cancelled", {"reason": reason, "who": by}, task_ids=ids)
+                self._history.append(tx, "cancelled", {"reason": reason, "who": by}, task_ids=ids)
             return ids
 
         return self.database.run(discard)
-
-    # -- parts
 
     def _still_dead(self, task_ids: Sequence[str], *columns: ColumnElement[Any]) -> Select[Any]:
         t = self.database.tables.task
@@ -161,3 +259,8 @@ class Grouping(Deciding):
         """PostgreSQL 12 to 17 has no min() of a UUID; as text it sorts the same."""
         c = self.database.tables.task.c
         return func.min(as_text(c.id, self.database.dialect))
+
+
+def _chosen(states: Collection[State]) -> list[State]:
+    """Of these, those in which a task is open."""
+    return [state for state in _OPEN if state in states]

@@ -1,6 +1,6 @@
 """Verdicts: what becomes of the claims of a worker that is gone, who is charged, and the certificate of its death.
 
-Pure: rows and evidence in, values out. What is decided here is written by workers.py, plans.py and audits.py, each
+Pure: rows and evidence in, values out. What is decided here is written by repair.py, plans.py and audits.py, each
 write under the fence of its row.
 """
 
@@ -13,7 +13,7 @@ from sqlalchemy import Row
 
 from workq.ledger import Evidence, Reaped, Unpublished
 from workq.ledger.engine.states import CLAIMABLE, NOTED, SUSPECT
-from workq.ledger.outcomes import ERROR_MAX
+from workq.ledger.history import ERROR_MAX
 from workq.values import codec
 from workq.values.certificate import (
     CLAIMS_MAX,

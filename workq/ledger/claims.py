@@ -9,7 +9,6 @@ A claim that races with the reaping of its own incarnation may still stand; its 
 from __future__ import annotations
 
 import secrets
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -30,16 +29,16 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.dml import ReturningUpdate
 from sqlalchemy.sql.elements import ColumnElement
-from sqlalchemy.types import Float
 
 from workq.errors import CommitUnknown, Unavailable
-from workq.ledger import Hinted, Look, Unpublished, job_gate, permits
-from workq.ledger.engine.id_lists import as_text, in_order
+from workq.ledger import Hinted, Look, job_gate, permits
+from workq.ledger.engine.database import Database
+from workq.ledger.engine.id_lists import among, as_text, in_order
 from workq.ledger.engine.states import CLAIMABLE, SUSPECT, guarded, unexpired
-from workq.ledger.outcomes import Settling, handed_back
-from workq.ledger.paused import is_paused
+from workq.ledger.hints import rehint
+from workq.ledger.outcomes import handed_back
+from workq.ledger.pauses import is_paused
 from workq.ledger.positions import NEVER_S
-from workq.ledger.rehint import rehint
 from workq.values import codec
 from workq.values.task import Claim, State
 
@@ -61,44 +60,17 @@ class ClaimCall:
     """Of those with a permit: within how many seconds each has to start."""
 
 
-class Claiming(Settling):
+class Claims:
     """The part of the ledger that workers write."""
 
-    _doubtful: dict[str, list[tuple[str, tuple[str, ...]]]]
-    """By incarnation: (token, ids) of claims whose commit stayed unknown, to hand back."""
-    _are_guarded = False
-    """Of what was claimed last, some had limits or jobs: so will what comes next."""
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self._doubtful: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
+        """By incarnation: (token, ids) of claims whose commit stayed unknown, to hand back."""
+        self._are_guarded = False
+        """Of what was claimed last, some had limits or jobs: so will what comes next."""
 
     # -- the mark of the relay
-
-    def mark_published(self, sent: Iterable[Unpublished]) -> None:
-        """Note that these tasks' hints are confirmed, for those that still stand at the same attempt.
-
-        With `arrives_in_s`, the instant that is noted is the one at which the hint has come: see `rehinted`.
-        """
-        alike: defaultdict[tuple[int, float], list[str]] = defaultdict(list)
-        for one in sent:
-            alike[one.attempt, one.arrives_in_s].append(one.task_id)
-        if not alike:
-            return
-        statement = self.database.kept("mark", self._mark_statement)
-
-        def mark(tx: Connection) -> None:
-            for (attempt, arrives_in_s), ids in alike.items():
-                statement.write(tx, {"b_ids": in_order(ids), "b_attempt": attempt, "b_arrives_in_s": arrives_in_s})
-
-        self.database.run(mark, is_single=len(alike) == 1)
-
-    def _mark_statement(self) -> Update:
-        t = self.database.tables.task
-        return (
-            update(t)
-            .where(self._among(t.c.id), t.c.attempt == bindparam("b_attempt"), guarded(t.c.state, *CLAIMABLE))
-            .values(
-                published_at=self.database.now(bindparam("b_arrives_in_s", type_=Float())),
-                relay_until=None,
-            )
-        )
 
     # -- claim
 
@@ -185,7 +157,7 @@ class Claiming(Settling):
         c = self.database.tables.task.c
         is_guarded = or_(c.limit_key.is_not(None), c.job_id.is_not(None))
         return select(as_text(c.id, self.database.dialect)).where(
-            self._among(c.id), is_guarded, guarded(c.state, *CLAIMABLE)
+            among(c.id, self.database.dialect), is_guarded, guarded(c.state, *CLAIMABLE)
         )
 
     def _take_all(self, tx: Connection, call: ClaimCall, task_ids: Sequence[str]) -> Sequence[Any]:
@@ -255,7 +227,7 @@ class Claiming(Settling):
     def _await_lost(self, tx: Connection, task_ids: Iterable[str]) -> None:
         """A lost transaction may still be open in the server: its locks first, so that we see how it ended."""
         c = self.database.tables.task.c
-        locks = select(c.id).where(self._among(c.id)).order_by(c.id).with_for_update()
+        locks = select(c.id).where(among(c.id, self.database.dialect)).order_by(c.id).with_for_update()
         tx.execute(locks, {"b_ids": in_order(task_ids)}).all()
 
     def run_claim(self, take: Callable[[Connection], Sequence[Any]], call: ClaimCall) -> Sequence[Any]:
@@ -281,7 +253,7 @@ class Claiming(Settling):
         statement = (
             update(t)
             .where(
-                self._among(t.c.id),
+                among(t.c.id, self.database.dialect),
                 guarded(t.c.state, *CLAIMABLE),
                 t.c.due_at > now(NEVER_S / 2) if is_parked else t.c.due_at <= now(),
                 unexpired(t.c.expires_at, now()),
@@ -322,7 +294,7 @@ class Claiming(Settling):
     def _claimed(self) -> Select[Any]:
         c = self.database.tables.task.c
         return select(*self._claim_columns()).where(
-            self._among(c.id), c.token == bindparam("b_token"), guarded(c.state, State.RUNNING)
+            among(c.id, self.database.dialect), c.token == bindparam("b_token"), guarded(c.state, State.RUNNING)
         )
 
     def _hand_back(self, tx: Connection, token: str, task_ids: Sequence[str]) -> int:
@@ -385,7 +357,7 @@ class Claiming(Settling):
             c.expires_at,
             is_paused(c.queue, self.database),
             self.database.now(),
-        ).where(self._among(c.id))
+        ).where(among(c.id, self.database.dialect))
 
 
 def claims_of(rows: Iterable[Any], token: str) -> list[Claim]:

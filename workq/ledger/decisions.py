@@ -17,18 +17,19 @@ from workq.errors import NotFound, Refused
 from workq.ledger import CancelAnswer, Unpublished, limit_queue, positions
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.states import CLAIMABLE, guarded, unexpired
-from workq.ledger.history import Appending, who_and_why
+from workq.ledger.history import ERROR_MAX, History, who_and_why
 from workq.ledger.keys import live_key
-from workq.ledger.outcomes import ERROR_MAX
-from workq.ledger.workers import RESERVED_S
 from workq.values import codec
 from workq.values.task import State
 
 
-class Deciding(Appending):
+class Decisions:
     """The part of the ledger that obeys people."""
 
-    reserved_s: float = RESERVED_S
+    def __init__(self, database: Database, *, history: History, reserved_s: float) -> None:
+        self.database = database
+        self._history = history
+        self._reserved_s = reserved_s
 
     def cancel(self, task_id: str, *, who: str, why: str, kills: bool = False) -> CancelAnswer:
         """Cancel at once what does not run; ask it of what runs. NotFound when there is no such task.
@@ -47,7 +48,7 @@ class Deciding(Appending):
                 .values(state=State.CANCELLED, reason=kept, settled_at=now(), live_key=None)
             ).rowcount
             if at_once:
-                self.append(tx, "cancelled", {"reason": kept, "who": by}, task_ids=[task_id])
+                self._history.append(tx, "cancelled", {"reason": kept, "who": by}, task_ids=[task_id])
                 return CancelAnswer.CANCELLED
             asked = tx.execute(
                 update(t)
@@ -57,7 +58,9 @@ class Deciding(Appending):
             is_killed = kills and self._condemn(tx, task_id)
             if asked or is_killed:
                 by_force = {"kill": True} if is_killed else {}
-                self.append(tx, "cancelled", {"reason": kept, "who": by, "asked": True, **by_force}, task_ids=[task_id])
+                self._history.append(
+                    tx, "cancelled", {"reason": kept, "who": by, "asked": True, **by_force}, task_ids=[task_id]
+                )
                 return CancelAnswer.REQUESTED
             state = tx.execute(select(t.c.state).where(t.c.id == task_id)).scalar()
             if state is None:
@@ -130,7 +133,7 @@ class Deciding(Appending):
                     due_at=due_at,
                     queued_at=now(),
                     published_at=None,
-                    relay_until=now(self.reserved_s),
+                    relay_until=now(self._reserved_s),
                 )
             ).rowcount
             row = tx.execute(where_it_stands.where(t.c.id == task_id)).first()
@@ -143,7 +146,7 @@ class Deciding(Appending):
                     return None
                 raise Refused(f"task {task_id} is {row.state}; only ready and waiting tasks are rescheduled")
             said = who_and_why(who, why, characters_max=ERROR_MAX)
-            self.append(tx, "rescheduled", {**said, "delay_s": delay_s}, task_ids=[task_id])
+            self._history.append(tx, "rescheduled", {**said, "delay_s": delay_s}, task_ids=[task_id])
             return Unpublished(task_id, row.queue, row.attempt, delay_s)
 
         while (moved := self.database.run(move)) is None:
@@ -194,7 +197,7 @@ class Deciding(Appending):
                 if tries > 1 and row.state in CLAIMABLE:  # the answer of our first try was lost: it stands
                     return Unpublished(task_id, row.queue, row.attempt, 0.0)
                 raise Refused(f"task {task_id} is {row.state}; only {' and '.join(states)} tasks are revived")
-            self.append(tx, "revived", who_and_why(who, why, characters_max=ERROR_MAX), task_ids=[task_id])
+            self._history.append(tx, "revived", who_and_why(who, why, characters_max=ERROR_MAX), task_ids=[task_id])
             if row.limit_key is not None:
                 limit_queue.forget(tx, self.database, row.limit_key, task_id)
             return Unpublished(task_id, row.queue, row.attempt, self.in_line(tx, task_id, row.order_key))

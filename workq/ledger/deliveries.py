@@ -39,11 +39,12 @@ from sqlalchemy.types import Float
 from workq.ledger import Settled, Unpublished, permits
 from workq.ledger.endpoints import options_in, rests_until
 from workq.ledger.engine import after_commit
+from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, as_text, in_order
 from workq.ledger.engine.instants import Instant, instant, unread
 from workq.ledger.engine.states import guarded
 from workq.ledger.history import BY_ITSELF, who_and_why
-from workq.ledger.notices import Noticing
+from workq.ledger.notices import Notices
 from workq.ledger.positions import NEVER_S
 from workq.values import codec
 from workq.values.task import Delivered, Failed, Sent, Settlement, State
@@ -84,8 +85,12 @@ _LED_TO: Final = {
 }
 
 
-class Delivering(Noticing):
+class Deliveries:
     """The part of the ledger that follows deliveries."""
+
+    def __init__(self, database: Database, *, notices: Notices) -> None:
+        self.database = database
+        self._notices = notices
 
     # -- send
 
@@ -187,7 +192,7 @@ class Delivering(Noticing):
             for outcome, result in stands
             if _state(outcome, result) is DeliveryState.EXHAUSTED
         ]
-        return self.notice(tx, notices)
+        return self._notices.notice(tx, notices)
 
     def _recorded_statement(self) -> Select[Any]:
         a, dialect = self.database.tables.delivery_attempt, self.database.dialect
@@ -374,7 +379,7 @@ class Delivering(Noticing):
                     mine = update(d).where(d.c.id == row.id, d.c.state.in_([one.value for one in DELIVERY_OPEN]))
                     if tx.execute(mine.values(values)).rowcount and is_dead:
                         lost.append(row)
-                self.notice(tx, [_lost(row) for row in lost])
+                self._notices.notice(tx, [_lost(row) for row in lost])
             return len(found)
 
         return self.database.run(end)
@@ -391,7 +396,7 @@ class Delivering(Noticing):
         row = self.database.ask(lambda tx: tx.execute(query).first())
         return None if row is None else _delivery_row(row)
 
-    def deliveries(self, which: WhichDeliveries, *, limit: int = 100, after: str | None = None) -> list[DeliveryRow]:
+    def all(self, which: WhichDeliveries, *, limit: int = 100, after: str | None = None) -> list[DeliveryRow]:
         """Deliveries by id from the newest, a page at a time: `after` is the last id of the page before."""
         d, w = self.database.tables.delivery, self.database.tables.webhook
         query = select(d, w.c.type, w.c.order_key, rests_until(self.database, d.c.endpoint_id))

@@ -20,7 +20,6 @@ from workq.ledger import permits
 from workq.ledger.answers import BEHIND_S
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.states import CLAIMABLE, guarded
-from workq.ledger.lanes import Banding
 from workq.values import codec
 from workq.values.plural import counted
 from workq.webhooks.values import (
@@ -39,8 +38,11 @@ _decoder: Final = msgspec.json.Decoder(EndpointOptions)
 _types: Final = msgspec.json.Decoder(tuple[str, ...])
 
 
-class Keeping(Banding):
+class KnownEndpoints:
     """The part of the ledger that keeps endpoints."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
 
     def add_endpoint(self, new: NewEndpoint) -> EndpointRow:
         """Record an endpoint. Repeatable with the same values.
@@ -94,7 +96,7 @@ class Keeping(Banding):
         query = select(topic).distinct().order_by(topic).limit(limit)
         return self.database.ask(lambda tx: list(tx.execute(query).scalars()))
 
-    def endpoints(
+    def all(
         self,
         *,
         topic: str | None = None,

@@ -1,35 +1,188 @@
-"""The ledger's part of the proof of loss: the markers, and which tasks a returned marker has overtaken (lost_hints.py).
+"""Hints: which tasks need one, that one was sent, and the proof that one was lost. All that is about `published_at`.
 
 All comparisons are between instants of the ledger's own clock. `published_at` is written after a hint was confirmed,
-`sent_at` before the marker is published: so `published_at < sent_at` says that the hint was in the queue first. Of one
-that comes later than its task is due, `published_at` is the instant at which it has come (see `Ledger.rehinted`).
+`sent_at` of a marker before the marker is published: so `published_at < sent_at` says that the hint was in the queue
+first. Of one that comes later than its task is due, `published_at` is the instant at which it has come (see
+`Hints.rehinted`). How a marker proves a loss is told in recovery/lost_hints.py, a rebuild in recovery/rebuild.py.
+
+A page of a rebuild is read in the order of the index `task_open`, once for each state, so that a backlog of a million
+rows is read once. Waiting rows are read first: a task that is promoted between the two reads is found by the second.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import Connection, Select, delete, func, insert, select, update
+from sqlalchemy import (
+    Connection,
+    Select,
+    Update,
+    and_,
+    bindparam,
+    delete,
+    func,
+    insert,
+    not_,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.sql.elements import ColumnElement
+from sqlalchemy.types import Float
 
-from workq.ledger import Marker, Unpublished
-from workq.ledger.engine.id_lists import in_order
-from workq.ledger.engine.states import CLAIMABLE, found, guarded, unexpired
-from workq.ledger.paused import in_force
-from workq.ledger.rehint import rehint
-from workq.ledger.workers import Repairing, not_before, queues_where, unpublished
+from workq.ledger import Fence, Marker, Unpublished
+from workq.ledger.engine.database import Database
+from workq.ledger.engine.id_lists import among, in_order
+from workq.ledger.engine.states import (
+    CLAIMABLE,
+    found,
+    guarded,
+    in_turn,
+    not_before,
+    queues_where,
+    unexpired,
+    unpublished,
+)
+from workq.ledger.pauses import in_force
+from workq.ledger.plan_guard import fence_of
+from workq.ledger.scan_floor import Floor
 from workq.values import codec
 from workq.values.task import State
 
+RESERVED_S: Final = 15.0
+"""How long a relay may take before another sweep may publish the same rows."""
 OLDEST_LOOKED_AT = 1000
 """How many of a queue's oldest due tasks are looked at for one with a hint."""
 NAMED_MAX = 10
 """How many of the tasks that lost their hints an event names."""
 
 
-class Marking(Repairing):
-    """The part of the ledger that proves the loss of hints."""
+class Hints:
+    """The part of the ledger that knows which tasks have a hint."""
+
+    def __init__(self, database: Database, *, floor: Floor, reserved_s: float) -> None:
+        self.database = database
+        self.floor = floor
+        self._reserved_s = reserved_s
+
+    # -- the relay
+
+    def take_unpublished(
+        self, *, limit: int, grace_s: float, horizon_s: float, dry_run: bool = False
+    ) -> list[Unpublished]:
+        """Tasks that need a hint: unpublished for longer than the grace and due within the horizon; oldest first.
+
+        They are reserved for a while, so that ten sweeps together publish each once. A relay that dies lets go of them.
+        """
+        t, now = self.database.tables.task, self.database.now
+        needs_a_hint = [
+            t.c.published_at.is_(None),
+            t.c.due_at <= now(min(horizon_s, 3.2e8)),
+            t.c.queued_at <= now(-grace_s),
+            or_(t.c.relay_until.is_(None), t.c.relay_until <= now()),
+            unexpired(t.c.expires_at, now()),
+        ]
+        columns = select(t.c.id, t.c.queue, t.c.attempt, t.c.due_at, now().label("now"))
+
+        def look(tx: Connection, since: datetime | None, *, locks: bool = False) -> list[Any]:
+            rows: list[Any] = []
+            for state in CLAIMABLE:  # one after the other: each is one range of the index
+                chosen = columns.where(found(t.c.state, *CLAIMABLE), found(t.c.state, state), *needs_a_hint)
+                chosen = not_before(chosen, t, since).order_by(t.c.due_at, t.c.id).limit(limit - len(rows))
+                rows += tx.execute(chosen.with_for_update(skip_locked=True) if locks else chosen)
+                if len(rows) >= limit:
+                    break
+            return rows
+
+        def found_since(tx: Connection, since: datetime | None) -> tuple[list[Any], datetime | None]:
+            return look(tx, since), since
+
+        candidates, since = self.floor.ask("unpublished", found_since)  # most passes find none, and take no lock
+        if dry_run or not candidates:
+            return in_turn(candidates)
+        ids = [row.id for row in candidates]
+        still = [guarded(t.c.state, *CLAIMABLE), *needs_a_hint]
+        locked = columns.where(t.c.id.in_(ids), *still).with_for_update(skip_locked=True)
+
+        def reserve(tx: Connection) -> Sequence[Any]:
+            # on PostgreSQL, sweeps at the same time share the rows
+            is_shared = self.database.dialect == "postgresql"
+            rows: Sequence[Any] = look(tx, since, locks=True) if is_shared else tx.execute(locked).all()
+            if rows:
+                tx.execute(
+                    update(t)
+                    .where(t.c.id.in_([row.id for row in rows]), *still)
+                    .values(relay_until=now(self._reserved_s))
+                )
+            return rows
+
+        return in_turn(self.database.run(reserve))
+
+    def mark_published(self, sent: Iterable[Unpublished]) -> None:
+        """Note that these tasks' hints are confirmed, for those that still stand at the same attempt.
+
+        With `arrives_in_s`, the instant that is noted is the one at which the hint has come: see `rehinted`.
+        """
+        alike: defaultdict[tuple[int, float], list[str]] = defaultdict(list)
+        for one in sent:
+            alike[one.attempt, one.arrives_in_s].append(one.task_id)
+        if not alike:
+            return
+        statement = self.database.kept("mark", self._mark_statement)
+
+        def mark(tx: Connection) -> None:
+            for (attempt, arrives_in_s), ids in alike.items():
+                statement.write(tx, {"b_ids": in_order(ids), "b_attempt": attempt, "b_arrives_in_s": arrives_in_s})
+
+        self.database.run(mark, is_single=len(alike) == 1)
+
+    def _mark_statement(self) -> Update:
+        t = self.database.tables.task
+        return (
+            update(t)
+            .where(
+                among(t.c.id, self.database.dialect),
+                t.c.attempt == bindparam("b_attempt"),
+                guarded(t.c.state, *CLAIMABLE),
+            )
+            .values(
+                published_at=self.database.now(bindparam("b_arrives_in_s", type_=Float())),
+                relay_until=None,
+            )
+        )
+
+    def unhint(self, task_ids: Sequence[str], *, dry_run: bool = False) -> list[Unpublished]:
+        """Ready or waiting tasks whose hint died with its holder: unpublished again, and answered for publishing.
+
+        With `dry_run` nothing changes.
+        """
+        ids = [task_id for task_id in task_ids if codec.is_task_id(task_id)]
+        if not ids:
+            return []
+        t, now = self.database.tables.task, self.database.now
+
+        chosen = (
+            select(t.c.id, t.c.queue, t.c.attempt, t.c.due_at, now().label("now"))
+            .where(t.c.id.in_(ids), guarded(t.c.state, *CLAIMABLE))
+            .order_by(t.c.id)
+        )
+        if dry_run:
+            return unpublished(self.database.ask(lambda tx: tx.execute(chosen).all()))
+
+        def clear(tx: Connection) -> list[Unpublished]:
+            rows = tx.execute(chosen.with_for_update()).all()
+            if rows:
+                tx.execute(
+                    update(t)
+                    .where(t.c.id.in_([row.id for row in rows]), guarded(t.c.state, *CLAIMABLE))
+                    .values(published_at=None, relay_until=now(self._reserved_s))
+                )
+            return unpublished(rows)
+
+        return self.database.run(clear)
 
     def rehinted(self, task_ids: Sequence[str], *, delay_s: float = 0.0) -> None:
         """Note that tasks which are still to be claimed have a new hint, which reaches its queue in `delay_s` seconds.
@@ -41,6 +194,8 @@ class Marking(Repairing):
         if ids:
             self.database.run(lambda tx: rehint(tx, self.database, ids, delay_s=delay_s), is_single=True)
 
+    # -- markers
+
     def lines(self, *, slack_s: float) -> list[str]:
         """The queues with tasks that have a hint, are due for `slack_s`, and unclaimed: their hints may be lost.
 
@@ -50,7 +205,9 @@ class Marking(Repairing):
         waits = found(t.c.state, *CLAIMABLE)
 
         def look(tx: Connection, since: datetime | None) -> list[str]:
-            queues = self.queues_known(tx) if since is not None else list(tx.execute(queues_where(t, waits)).scalars())
+            queues = (
+                self.floor.queues_known(tx) if since is not None else list(tx.execute(queues_where(t, waits)).scalars())
+            )
             clock: datetime = tx.execute(select(now())).scalar_one()
             paused = set(tx.execute(select(p.c.queue).where(in_force(self.database))).scalars())
             hinted: list[str] = []
@@ -175,7 +332,7 @@ class Marking(Repairing):
                 tx.execute(
                     update(t)
                     .where(t.c.id.in_(mine), guarded(t.c.state, *CLAIMABLE), t.c.published_at < sent_at)
-                    .values(published_at=None, relay_until=now(self.reserved_s))
+                    .values(published_at=None, relay_until=now(self._reserved_s))
                 )
                 tx.execute(update(m).where(m.c.id == marker.id).values(lost=m.c.lost + len(rows)))
                 detail = {
@@ -214,3 +371,119 @@ class Marking(Repairing):
             tx.execute(delete(m).where(*its_line, m.c.sent_at <= sent_at, m.c.id != marker.id))
 
         self.database.run(close)
+
+    def markers_dropped(self, queue: str) -> int:
+        """Forget the markers of a queue that are out: they will not come back. Answers how many. Repeatable."""
+        m = self.database.tables.marker
+        out = delete(m).where(m.c.queue == queue, m.c.returned_at.is_(None))
+        dropped: int = self.database.run(lambda tx: tx.execute(out).rowcount)
+        return dropped
+
+    # -- a rebuild
+
+    def open_queues(self) -> list[str]:
+        """The queues with tasks that are ready or waiting."""
+        t = self.database.tables.task
+        query = queues_where(t, found(t.c.state, *CLAIMABLE))
+        return self.database.ask(lambda tx: sorted(tx.execute(query).scalars()))
+
+    def unclaimed(self, queue: str, *, before: datetime) -> int:
+        """How many tasks of a queue are ready or waiting since `before`, without a hint that was confirmed later."""
+        t = self.database.tables.task
+        query = (
+            select(func.count())
+            .select_from(t)
+            .where(found(t.c.state, *CLAIMABLE), t.c.queue == queue, *self._unhinted(before))
+        )
+        return self.database.ask(lambda tx: int(tx.execute(query).scalar_one()))
+
+    def unclaimed_page(
+        self, queue: str, *, before: datetime, after: tuple[datetime, str] | None, limit: int
+    ) -> list[Fence]:
+        """Those tasks in the order in which they are due, a page at a time: `after` is the last of the page before."""
+        t = self.database.tables.task
+        columns = select(
+            t.c.id,
+            t.c.queue,
+            t.c.state,
+            t.c.attempt,
+            t.c.token,
+            t.c.worker,
+            t.c.due_at,
+            t.c.queued_at,
+            t.c.published_at,
+        )
+
+        def of(state: State) -> Select[Any]:
+            chosen = columns.where(
+                found(t.c.state, *CLAIMABLE), found(t.c.state, state), t.c.queue == queue, *self._unhinted(before)
+            )
+            if after is not None:
+                due_at, task_id = after
+                chosen = chosen.where(
+                    t.c.due_at >= due_at, or_(t.c.due_at > due_at, and_(t.c.due_at == due_at, t.c.id > task_id))
+                )
+            return chosen.order_by(t.c.due_at, t.c.id).limit(limit)
+
+        def look(tx: Connection) -> list[Any]:
+            waiting = tx.execute(of(State.WAITING)).all()
+            return [*waiting, *tx.execute(of(State.READY)).all()]
+
+        by_id = {row.id: row for row in self.database.ask(look)}
+        rows = sorted(by_id.values(), key=lambda row: (row.due_at, row.id))
+        return [fence_of(row) for row in rows[:limit]]
+
+    def renew(self, task_ids: Sequence[str], *, before: datetime) -> list[Unpublished]:
+        """Those of these tasks that are still unclaimed, and have no hint that was confirmed after `before`.
+
+        They are unpublished, and reserved as by `take_unpublished`; answered in the order in which they are due.
+        """
+        ids = sorted({one for one in task_ids if codec.is_task_id(one)})
+        if not ids:
+            return []
+        t, now = self.database.tables.task, self.database.now
+        still = [
+            t.c.id.in_(ids),
+            guarded(t.c.state, *CLAIMABLE),
+            *self._unhinted(before),
+            or_(t.c.relay_until.is_(None), t.c.relay_until <= now()),
+        ]
+        locked = (
+            select(t.c.id, t.c.queue, t.c.attempt, t.c.due_at, now().label("now"))
+            .where(*still)
+            .order_by(t.c.id)
+            .with_for_update(skip_locked=True)
+        )
+
+        def take(tx: Connection) -> list[Any]:
+            rows = list(tx.execute(locked))
+            if rows:
+                tx.execute(
+                    update(t)
+                    .where(t.c.id.in_([row.id for row in rows]), *still[1:])
+                    .values(published_at=None, relay_until=now(self._reserved_s))
+                )
+            return rows
+
+        return unpublished(sorted(self.database.run(take), key=lambda row: (row.due_at, row.id)))
+
+    def _unhinted(self, before: datetime) -> list[ColumnElement[bool]]:
+        """It waits since then, and no hint was confirmed later. A hint that was sent with a delay has a later stamp."""
+        t, now = self.database.tables.task, self.database.now
+        is_sent_since = and_(t.c.published_at > before, t.c.published_at <= now())
+        return [t.c.queued_at <= before, or_(t.c.published_at.is_(None), not_(is_sent_since))]
+
+
+def rehint(tx: Connection, database: Database, task_ids: Iterable[str], *, delay_s: float) -> None:
+    """See `Hints.rehinted`, in a transaction of the caller's."""
+    t = database.tables.task
+    statement = (
+        update(t)
+        .where(
+            among(t.c.id, database.dialect),
+            guarded(t.c.state, *CLAIMABLE),
+            t.c.published_at < database.now(delay_s),
+        )
+        .values(published_at=database.now(delay_s))
+    )
+    tx.execute(statement, {"b_ids": in_order(task_ids)})

@@ -13,14 +13,17 @@ from workq.values import codec
 DETAIL_MAX_BYTES = 1 << 20
 REASON_MAX: Final = 200
 """Characters of who and why, and of a task's reason."""
+ERROR_MAX: Final = 20_000
+"""How many characters of an error are kept."""
 BY_ITSELF: Final = "workq"
 """Who has decided, where no person has."""
 
 
-class Appending:
+class History:
     """The part of the ledger that tells what happened."""
 
-    database: Database
+    def __init__(self, database: Database) -> None:
+        self.database = database
 
     def note(
         self, kind: str, *, detail: Mapping[str, Any], task_id: str | None = None, worker: str | None = None

@@ -8,8 +8,8 @@ settled by others than a handler, and judges a job whose splitter is dead. Every
 from __future__ import annotations
 
 import logging
-from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import monotonic
 from typing import Any, Final
@@ -36,19 +36,18 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from workq.errors import Unavailable
 from workq.jobs.values import JOB_ENDED, JOB_STARTS, JOB_UNWANTED, Collect, JobState, Tended, splitter
-from workq.ledger import PrunedJobs, Settled, Unpublished
+from workq.ledger import PrunedJobs, Unpublished
+from workq.ledger.bulk import BulkDecisions
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, in_order
 from workq.ledger.engine.states import CLAIMABLE, ENDED, guarded
-from workq.ledger.history import BY_ITSELF
-from workq.ledger.job_counts import Change, JobLock, Rest, Wishes
+from workq.ledger.history import BY_ITSELF, History
+from workq.ledger.job_counts import Change, JobCounts, JobLock, Rest, Wishes
 from workq.ledger.keys import live_key
-from workq.ledger.outcomes import Settling
 from workq.ledger.positions import NEVER_S
-from workq.ledger.withdraw import Withdrawing
-from workq.ledger.workers import RESERVED_S
+from workq.ledger.tasks import Tasks
 from workq.values import codec
-from workq.values.task import Settlement, State
+from workq.values.task import State
 
 CANCELLED_WITH_JOB: Final = "its job was cancelled"
 FAILED_WITH_JOB: Final = "its job has failed"
@@ -64,28 +63,27 @@ _REST: Final = {
 """Of a subtask that is dead, or was removed by hand, what was left has failed."""
 
 
-class Tending(Withdrawing, Settling):
+class JobCare:
     """The part of the ledger that sees to jobs after their subtasks have ended."""
 
-    reserved_s: float = RESERVED_S
-    untold: deque[Unpublished]
-    """Hints of what a handler's own transaction led to: the next settlement answers them."""
-
-    def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
-        """Write outcomes, each guarded by its fence, in one transaction; answers in the same order.
-
-        A settlement whose fence is old changes nothing and is recorded as `late_result`. Repeatable: settling again
-        answers the same. A failure of a task whose cancel was requested ends as cancelled.
-        """
-        wishes = Wishes()
-        settled = self.write_outcomes(settlements, wishes)
-        follows = self.fulfil(wishes)
-        while settled and self.untold:
-            follows.append(self.untold.popleft())
-        if not follows:
-            return settled
-        first = settled[0]
-        return [Settled(first.task_id, first.state, first.delay_s, tuple(follows)), *settled[1:]]
+    def __init__(
+        self,
+        database: Database,
+        *,
+        tasks: Tasks,
+        job_counts: JobCounts,
+        bulk: BulkDecisions,
+        history: History,
+        reserved_s: float,
+        cancel_nested: Callable[[str], list[Unpublished]],
+    ) -> None:
+        self.database = database
+        self._tasks = tasks
+        self._job_counts = job_counts
+        self._bulk = bulk
+        self._history = history
+        self._reserved_s = reserved_s
+        self._cancel_nested = cancel_nested
 
     def fulfil(self, wishes: Wishes, *, limit: int = AT_ONCE) -> list[Unpublished]:
         """What jobs want after a commit; answers what is to be hinted. What cannot be done now, a sweep does."""
@@ -116,11 +114,11 @@ class Tending(Withdrawing, Settling):
                 return []
             mine = select(t.c.queue, t.c.attempt).where(t.c.id == found.split_task, guarded(t.c.state, *CLAIMABLE))
             splitter = tx.execute(mine.with_for_update()).first()  # tasks before jobs
-            row = self.locked_job(tx, found.id)
+            row = self._job_counts.locked_job(tx, found.id)
             if row is None or row.state is not JobState.PLANNING or row.live_key is not None:
                 return []
             row.live_key = job_live_key(name, key)
-            self.write_job(tx, row)
+            self._job_counts.write_job(tx, row)
             if splitter is None:
                 return []
             tx.execute(update(t).where(t.c.id == found.split_task, guarded(t.c.state, *CLAIMABLE)).values(self._due()))
@@ -216,7 +214,7 @@ class Tending(Withdrawing, Settling):
             "due_at": now(),
             "queued_at": now(),
             "published_at": None,
-            "relay_until": now(self.reserved_s),
+            "relay_until": now(self._reserved_s),
         }
 
     def withdraw_job(self, job_id: str, *, limit: int) -> list[Unpublished]:
@@ -246,13 +244,13 @@ class Tending(Withdrawing, Settling):
         for start in range(0, len(found), AT_ONCE):
             if start and monotonic() > until:
                 break
-            waits, _ = self.cancel_all(
+            waits, _ = self._bulk.cancel_all(
                 found[start : start + AT_ONCE], states=(*CLAIMABLE, State.RUNNING), who=BY_ITSELF, why=reason
             )
             _, wishes = self.tally(job_id, waits)
             wishes.withdraw.clear()  # that is what we do
             hints += self.fulfil(wishes)
-        return hints
+        return hints + self._cancel_nested(job_id)
 
     def tally(self, job_id: str, task_ids: Sequence[str] = ()) -> tuple[int, Wishes]:
         """Count subtasks of a job that were settled by others than their handler; of these, or of all. Repeatable."""
@@ -263,12 +261,12 @@ class Tending(Withdrawing, Settling):
 
         def change(tx: Connection) -> tuple[int, Wishes]:
             mine = Wishes()
-            row = self.locked_job(tx, job_id)
+            row = self._job_counts.locked_job(tx, job_id)
             if row is None:
                 return 0, mine
             rows = tx.execute(ended.limit(AT_ONCE)).all()
             changes = [Change(one.task_id, one.attempt or 0, rest=_REST.get(one.state, Rest.FAILED)) for one in rows]
-            self.count_locked(tx, row, changes, mine)
+            self._job_counts.count_locked(tx, row, changes, mine)
             return len(rows), mine
 
         while True:
@@ -332,12 +330,12 @@ class Tending(Withdrawing, Settling):
 
         def change(tx: Connection) -> None:
             wishes.clear()
-            row = self.locked_job(tx, job_id)
+            row = self._job_counts.locked_job(tx, job_id)
             if row is None or row.is_split or row.error is not None or row.state in JOB_UNWANTED | JOB_ENDED:
                 return
             task = tx.execute(select(t.c.state, t.c.reason).where(t.c.id == row.split_task)).first()
             if task is None or task.state == State.DEAD:
-                self.fail_source(tx, row)
+                self._job_counts.fail_source(tx, row)
             elif task.state == State.SUCCEEDED and row.state in JOB_STARTS and not row.options.is_fed:
                 self.split_on(tx, row, wishes)  # it has left off before its end, however that came
             elif task.state == State.CANCELLED:
@@ -345,7 +343,7 @@ class Tending(Withdrawing, Settling):
                 row.move(JobState.CANCELLING)
             else:
                 return
-            self.conclude(tx, row, wishes)
+            self._job_counts.conclude(tx, row, wishes)
 
         self.database.run(change)
         return wishes
@@ -353,7 +351,7 @@ class Tending(Withdrawing, Settling):
     def split_on(self, tx: Connection, row: JobLock, wishes: Wishes) -> None:
         """Another splitter goes on at the cursor."""
         again = splitter(codec.new_task_id(), row.name, row.options.queue, row.id)
-        self._insert(tx, [replace(again, job_id=row.id)], None)
+        self._tasks.insert(tx, [replace(again, job_id=row.id)], None)
         row.split_task = again.id
         wishes.hints.append(Unpublished(again.id, again.queue, 0, 0.0))
 
@@ -361,7 +359,7 @@ class Tending(Withdrawing, Settling):
 
     def miscounts(self, job_id: str) -> dict[str, tuple[int, int]]:
         """Which counts of a job are not the sums of its subtasks, or of its results: what the job says, and the sum."""
-        return self.database.run(lambda tx: self._miscounts(tx, job_id, self.locked_job(tx, job_id)))
+        return self.database.run(lambda tx: self._miscounts(tx, job_id, self._job_counts.locked_job(tx, job_id)))
 
     def recount_job(self, job_id: str, *, by: Mapping[str, Any]) -> list[Unpublished]:
         """Put the sums of its subtasks in the place of a job's counts, where they differ; answers hints to send."""
@@ -369,12 +367,12 @@ class Tending(Withdrawing, Settling):
 
         def change(tx: Connection) -> None:
             wishes.clear()
-            row = self.locked_job(tx, job_id)
+            row = self._job_counts.locked_job(tx, job_id)
             if found := self._miscounts(tx, job_id, row):
                 for name, (_, right) in found.items():
                     setattr(row, name, right)
-                self.append(tx, "job", {"job": job_id, "what": "recounted", **by, "were": _firsts(found)})
-                self.conclude(tx, row, wishes)
+                self._history.append(tx, "job", {"job": job_id, "what": "recounted", **by, "were": _firsts(found)})
+                self._job_counts.conclude(tx, row, wishes)
 
         self.database.run(change)
         return self.fulfil(wishes)

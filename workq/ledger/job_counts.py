@@ -38,10 +38,11 @@ from workq.jobs.values import (
 )
 from workq.ledger import HintRows, Unpublished
 from workq.ledger.engine import after_commit
+from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, in_order
 from workq.ledger.engine.states import guarded
-from workq.ledger.history import Appending
-from workq.ledger.tasks import Recording
+from workq.ledger.history import History
+from workq.ledger.tasks import Tasks
 from workq.values import codec
 from workq.values.fingerprint import fingerprint
 from workq.values.plural import counted
@@ -115,8 +116,13 @@ class Wishes:
             one.clear()
 
 
-class Counting(Recording, Appending):
+class JobCounts:
     """The part of the ledger that counts for jobs."""
+
+    def __init__(self, database: Database, *, tasks: Tasks, history: History) -> None:
+        self.database = database
+        self._tasks = tasks
+        self._history = history
 
     def count(self, tx: Connection, changes: Mapping[str, Sequence[Change]], wishes: Wishes) -> None:
         """Count what became of subtasks, by job."""
@@ -233,7 +239,7 @@ class Counting(Recording, Appending):
     ) -> None:
         """Record subtasks of a job, from its splitter or from inside."""
         s = self.database.tables.subtask
-        self._insert(tx, [_task_of(row, one) for one in subtasks], hints)
+        self._tasks.insert(tx, [_task_of(row, one) for one in subtasks], hints)
         tx.execute(
             insert(s),
             [
@@ -375,7 +381,7 @@ class Counting(Recording, Appending):
             "total": row.done,
             **{name: getattr(row, name) for name in ("succeeded", "failed", "skipped", "cancelled")},
         }
-        self.append(tx, "job", {"job": row.id, "what": row.state.value, "error": row.error})
+        self._history.append(tx, "job", {"job": row.id, "what": row.state.value, "error": row.error})
         if row.state in (JobState.FAILED, JobState.COMPLETED_WITH_FAILURES):
             counts = {name: getattr(row, name) for name in ("succeeded", "failed", "skipped", "cancelled")}
             told = {"job": row.id, "job_name": row.name, **counts} | ({"error": row.error} if row.error else {})
@@ -383,7 +389,7 @@ class Counting(Recording, Appending):
         endings = _endings(row.state)
         tasks = [_task(one, what) for one in row.options.callbacks if one.when in endings]
         if tasks:
-            self._all_at_once(tx, tasks, None)
+            self._tasks.all_at_once(tx, tasks, None)
         return [Unpublished(task.id, task.queue, 0, 0.0) for task in tasks]
 
     def write_job(self, tx: Connection, row: JobLock) -> None:

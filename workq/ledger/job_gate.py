@@ -26,7 +26,7 @@ from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, as_text, in_order
 from workq.ledger.engine.instants import Instant
 from workq.ledger.engine.states import CLAIMABLE, guarded, unexpired
-from workq.ledger.paused import is_paused
+from workq.ledger.pauses import is_paused
 from workq.ledger.positions import never
 from workq.values.task import State
 

@@ -15,10 +15,11 @@ from workq.values import codec
 from workq.values.task import FailedItem, Result
 
 
-class Showing:
+class JobQuestions:
     """The part of the ledger that is asked about jobs."""
 
-    database: Database
+    def __init__(self, database: Database) -> None:
+        self.database = database
 
     def job(self, job_id: str) -> JobRow | None:
         """One job, in one read, or None."""

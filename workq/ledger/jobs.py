@@ -1,17 +1,13 @@
-"""Jobs: begun, split page by page, paused, cancelled, and looked at; and what is repaired of them.
+"""Jobs: begun, and split page by page.
 
 A page of the source is recorded in one transaction with the cursor behind it, if the job stands where the splitter
 saw it: two splitters of one job (one was paused past its lease, say) make no subtask twice, and whoever is killed
 leaves the cursor where the subtasks end.
-
-A decision of a person changes the job's row, and counts from then on: with each claim the ledger looks whether the job
-still runs. What waits of a paused job is parked, due never, as it is met; a cancelled one's is cancelled, at once by
-whoever asked for it, and otherwise by a sweep.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -29,31 +25,55 @@ from workq.jobs.values import (
     Begun,
     IfRunning,
     JobOptions,
-    JobRow,
     JobState,
     NewJob,
     Split,
     splitter,
 )
 from workq.ledger import HintRows, Unpublished
+from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, in_order
 from workq.ledger.engine.states import guarded
-from workq.ledger.history import BY_ITSELF, who_and_why
-from workq.ledger.job_care import AT_ONCE, Tending, job_live_key
-from workq.ledger.job_counts import Change, JobLock, Rest, Wishes, too_many
-from workq.ledger.job_questions import Showing
+from workq.ledger.history import BY_ITSELF, History, who_and_why
+from workq.ledger.job_care import JobCare, job_live_key
+from workq.ledger.job_counts import JobCounts, JobLock, Wishes
+from workq.ledger.job_decisions import JobDecisions
+from workq.ledger.job_questions import JobQuestions
 from workq.ledger.positions import NEVER_S
+from workq.ledger.tasks import Tasks
 from workq.values import codec
 from workq.values.task import FailedItem, NewSubtask, State
 
 
-class Running(Tending, Showing):
-    """The part of the ledger that begins, splits and steers jobs."""
+class Jobs:
+    """Begins jobs, runs them again, and splits them."""
 
-    # -- begin
+    def __init__(
+        self,
+        database: Database,
+        *,
+        job_counts: JobCounts,
+        tasks: Tasks,
+        job_questions: JobQuestions,
+        history: History,
+        job_decisions: JobDecisions,
+        job_care: JobCare,
+    ) -> None:
+        self.database = database
+        self._job_counts = job_counts
+        self._tasks = tasks
+        self._job_questions = job_questions
+        self._history = history
+        self._job_decisions = job_decisions
+        self._job_care = job_care
 
     def begin_job(self, job: NewJob, *, hints: HintRows | None = None, said: Mapping[str, str] | None = None) -> Begun:
-        """Record a job with the task that splits it, in one transaction; or answer the one that has not ended.
+        """Record a job with the task that reads its source, in one transaction. Repeatable.
+
+        While another of its name and key has not ended, `job.if_running` says what becomes of it.
+
+        Raises:
+            Refused: the other one has not ended, and this one was to be refused then.
 
         `said`: who wants the failed items of another job run again, and why.
         """
@@ -69,7 +89,7 @@ class Running(Tending, Showing):
                 self._check_outer(tx, job.parent_id)
             other = self._live(tx, job)
             if other is not None and job.if_running is IfRunning.REPLACE:
-                self.locked_job(tx, other)  # of two that replace it at once, one comes first
+                self._job_counts.locked_job(tx, other)  # of two that replace it at once, one comes first
             if other is not None and job.if_running is IfRunning.REFUSE:
                 raise Refused(
                     f"job {job.name!r}: {other} has not ended; see: workq job show {other}; "
@@ -90,12 +110,17 @@ class Running(Tending, Showing):
         if begun.created and job.if_running is IfRunning.REPLACE:
             for other in self._before(job):
                 with suppress(Refused):  # it has just ended by itself
-                    cancelled += self.cancel_job(other, who=BY_ITSELF, why=f"replaced by job {job.id}")[1]
+                    cancelled += self._job_decisions.cancel_job(other, who=BY_ITSELF, why=f"replaced by job {job.id}")[
+                        1
+                    ]
+        outer = None if job.parent_id is None or not begun.created else self._job_questions.job(job.parent_id)
+        if outer is not None and outer.state in JOB_PAUSES:
+            self._job_decisions.pause_job(begun.id, who=outer.who or "", why=outer.why or "")
         return replace(begun, hints=(*begun.hints, *cancelled))
 
     def _check_outer(self, tx: Connection, job_id: str) -> None:
         """The job that another is to be nested in has not ended, and does not before this transaction has."""
-        outer = self.locked_job(tx, job_id)
+        outer = self._job_counts.locked_job(tx, job_id)
         if outer is None or outer.state in JOB_UNWANTED | JOB_ENDED:
             state = "gone" if outer is None else outer.state.value
             raise Refused(f"job {job_id} is {state}; nothing is begun in it any more")
@@ -146,7 +171,7 @@ class Running(Tending, Showing):
             )
         )
         splitter = replace(job.splitter, job_id=job.id, delay_s=NEVER_S if waits else job.splitter.delay_s)
-        self._insert(tx, [splitter], None if waits else hints)
+        self._tasks.insert(tx, [splitter], None if waits else hints)
 
     def retry_job(
         self,
@@ -168,7 +193,7 @@ class Running(Tending, Showing):
             Refused: it has not ended, nothing of it has failed, or another job runs these items again or has done so
                 (not one that was cancelled or has failed); or as `begin_job`.
         """
-        old = self.job(job_id)
+        old = self._job_questions.job(job_id)
         if old is None:
             raise NotFound(f"no job {job_id[:100]}; list them with: workq job ls")
         if old.state not in JOB_ENDED:
@@ -200,7 +225,7 @@ class Running(Tending, Showing):
 
         One that was cancelled or has failed itself left some of them undone: there may be another.
         """
-        j, old = self.database.tables.job, self.locked_job(tx, job_id)
+        j, old = self.database.tables.job, self._job_counts.locked_job(tx, job_id)
         if old is None:
             raise Refused(f"job {job_id} was removed a moment ago")
         if (other := old.options.retried_by) is not None:
@@ -209,9 +234,7 @@ class Running(Tending, Showing):
                 raise Refused(_retried(job_id, other, state))
         options = encoded(replace(old.options, retried_by=by))
         tx.execute(update(j).where(j.c.id == job_id).values(options=options))
-        self.append(tx, "job", {"job": job_id, "what": "retried", "by": by, **said})
-
-    # -- split
+        self._history.append(tx, "job", {"job": job_id, "what": "retried", "by": by, **said})
 
     def split_job(
         self,
@@ -235,7 +258,7 @@ class Running(Tending, Showing):
 
         def write(tx: Connection) -> Split:
             wishes.clear()
-            row = self.locked_job(tx, job_id)
+            row = self._job_counts.locked_job(tx, job_id)
             if row is None or row.state not in JOB_STARTS:
                 return Split(None, is_paused=row is not None and row.state in JOB_PAUSES)
             if row.read_subtasks != after:
@@ -243,11 +266,11 @@ class Running(Tending, Showing):
             if row.options.failed_of is not None:
                 self._hand_over(tx, row, row.options.failed_of, cursor)
             if subtasks:
-                self.insert_subtasks(tx, row, subtasks, hints)
+                self._job_counts.insert_subtasks(tx, row, subtasks, hints)
                 row.read_subtasks += len(subtasks)
             row.split += len(failed)
             row.failed += len(failed)
-            self.write_failed(tx, row, None, failed)
+            self._job_counts.write_failed(tx, row, None, failed)
             row.source_cursor = codec.encode(cursor, path="cursor")
             row.is_split = int(is_last)
             if not row.options.is_partitioned:  # how many items partitions have, only their steps know
@@ -259,11 +282,11 @@ class Running(Tending, Showing):
                     row.rate_max = row.total / row.options.spread_s
             room = max(0, row.options.window - row.open_subtasks)
             row.awaits_room = int(room == 0 and not is_last)
-            self.conclude(tx, row, wishes)
+            self._job_counts.conclude(tx, row, wishes)
             return Split(room)
 
         split = self.database.run(write)
-        return replace(split, hints=tuple(self.fulfil(wishes)))
+        return replace(split, hints=tuple(self._job_care.fulfil(wishes)))
 
     def _hand_over(self, tx: Connection, row: JobLock, job_id: str, cursor: int | None) -> None:
         """The subtasks whose failed items are in this page are dead no more: another job has these now.
@@ -281,7 +304,7 @@ class Running(Tending, Showing):
             reason = f"run again by job {row.id}"
             gone = {"state": State.CANCELLED, "reason": reason, "settled_at": self.database.now(), "fingerprint": None}
             tx.execute(update(t).where(among(t.c.id, self.database.dialect)).values(gone), {"b_ids": in_order(ids)})
-            self.append(tx, "cancelled", {"reason": reason}, task_ids=ids)
+            self._history.append(tx, "cancelled", {"reason": reason}, task_ids=ids)
 
     def _split_again(self, tx: Connection, row: JobLock, subtasks: Sequence[NewSubtask], after: int) -> Split:
         """Whether this very page stands already: a commit of ours was lost."""
@@ -292,151 +315,6 @@ class Running(Tending, Showing):
         if tx.execute(select(s.c.task_id).where(s.c.task_id == subtasks[-1].task_id)).first() is None:
             return elsewhere
         return Split(max(0, row.options.window - row.open_subtasks))
-
-    # -- people
-
-    def pause_job(self, job_id: str, *, who: str, why: str, is_forced: bool = False) -> JobRow:
-        """Start none of its subtasks any more, and split no further. What runs goes on. Repeatable.
-
-        It is paused when nothing of it runs any more; `is_forced`: at once.
-        """
-
-        def write(tx: Connection, row: JobLock, wishes: Wishes) -> None:
-            if row.state in (JobState.PAUSING, JobState.PAUSED):
-                if is_forced and row.state is JobState.PAUSING:
-                    row.move(JobState.PAUSED)
-                    self.write_job(tx, row)
-                return
-            if row.state not in JOB_STARTS:
-                raise _refused(row, "paused")
-            row.move(JobState.PAUSING)
-            row.paused_at = row.now
-            self.conclude(tx, row, wishes)
-
-        return self._obey(job_id, "paused", write, who=who, why=why)[0]
-
-    def resume_job(self, job_id: str, *, who: str, why: str) -> tuple[JobRow | None, list[Unpublished]]:
-        """Let a paused job go on, or one whose source has failed, at its cursor; answers what is to be hinted."""
-
-        def write(tx: Connection, row: JobLock, wishes: Wishes) -> None:
-            has_failed = row.error is not None and not row.is_split and row.state is not JobState.FAILING
-            if row.state in JOB_STARTS and not has_failed:
-                return
-            if row.state is JobState.FAILED and has_failed and (why_not := too_many(row, row.options)):
-                raise Refused(f"job {row.id} has failed: {why_not}; run those again: workq job retry {row.id} --failed")
-            if row.state is JobState.FAILED and has_failed and self._is_over(tx, row.split_task):
-                other = tx.execute(select(j.c.id).where(j.c.live_key == job_live_key(row.name, row.job_key))).scalar()
-                if other is not None:
-                    raise Refused(f"job {row.id}: {other}, of the same name and key, has begun since and has not ended")
-                row.live_key, row.ended_at = job_live_key(row.name, row.job_key), None
-            elif row.state in (JobState.PAUSING, JobState.PAUSED):
-                row.paused_s += (row.now - row.paused_at).total_seconds() if row.paused_at else 0.0
-            elif row.state not in JOB_STARTS:
-                raise _refused(row, "resumed")
-            if has_failed:
-                row.error = None
-                self.split_on(tx, row, wishes)
-            row.move(JobState.RUNNING if row.subtasks else JobState.PLANNING)
-            row.paused_at = row.rated_at = None
-            self.conclude(tx, row, wishes)
-
-        j = self.database.tables.job
-        try:
-            job, hints = self._obey(job_id, "resumed", write, who=who, why=why)
-        except NotFound:  # somebody has removed its row: what was parked of it is to run as any other task
-            if codec.is_task_id(job_id) and (hints := self.unpark(job_id)):
-                self.note("job", detail={"job": job_id, "what": "unparked", "who": who, "why": why})
-                return None, hints
-            raise
-        return job, hints + self.unpark(job.id)
-
-    def _is_over(self, tx: Connection, task_id: str) -> bool:
-        t = self.database.tables.task
-        state = tx.execute(select(t.c.state).where(t.c.id == task_id)).scalar()
-        return state is None or state == State.DEAD
-
-    def cancel_job(
-        self, job_id: str, *, who: str, why: str, is_forced: bool = False
-    ) -> tuple[JobRow, list[Unpublished]]:
-        """Start nothing of it any more, from this moment on; what has not started is cancelled, what runs is asked.
-
-        It is cancelled when nothing of it runs any more; `is_forced`: at once, and what still runs is not waited for.
-        Repeatable; what is not cancelled at once, a sweep cancels. Answers what is to be hinted of what follows.
-        """
-
-        def write(tx: Connection, row: JobLock, wishes: Wishes) -> None:
-            if row.state in JOB_ENDED:
-                raise _refused(row, "cancelled")
-            if row.state is not JobState.CANCELLING:
-                row.move(JobState.CANCELLING)
-            elif not is_forced:
-                return
-            self.conclude(tx, row, wishes)
-
-        job, hints = self._obey(job_id, "cancelled", write, who=who, why=why)
-        if is_forced and job.state is JobState.CANCELLING:
-            hints += self._give_up(job_id)
-        return self.job(job_id) or job, hints
-
-    def _give_up(self, job_id: str) -> list[Unpublished]:
-        """What is open of a job that is to be cancelled counts as cancelled, whatever it still does."""
-        s, wishes = self.database.tables.subtask, Wishes()
-        is_open = select(s.c.task_id, s.c.attempt).where(s.c.job_id == job_id, s.c.ended_at.is_(None)).limit(AT_ONCE)
-
-        def write(tx: Connection) -> bool:
-            row = self.locked_job(tx, job_id)
-            if row is None or row.state is not JobState.CANCELLING:
-                return False
-            rows = tx.execute(is_open).all()
-            changes = [Change(one.task_id, one.attempt, rest=Rest.CANCELLED) for one in rows]
-            self.count_locked(tx, row, changes, wishes)
-            return len(rows) == AT_ONCE
-
-        while self.database.run(write):
-            pass
-        return self.fulfil(wishes)
-
-    def throttle_job(
-        self, job_id: str, *, rate_max: float | None, who: str, why: str
-    ) -> tuple[JobRow, list[Unpublished]]:
-        """At most so many items a second start from now on, on the average; None: as fast as it can.
-
-        What waits for the slot that it had gets another one.
-        """
-
-        def write(tx: Connection, row: JobLock, wishes: Wishes) -> None:
-            if row.state in JOB_ENDED:
-                raise _refused(row, "throttled")
-            row.rate_max, row.slot_at = rate_max, None
-            self.conclude(tx, row, wishes)
-
-        job, hints = self._obey(job_id, "throttled", write, who=who, why=why)
-        return job, hints if job.state not in JOB_STARTS else hints + self.unpark(job_id)
-
-    def _obey(
-        self, job_id: str, what: str, write: Callable[[Connection, JobLock, Wishes], None], *, who: str, why: str
-    ) -> tuple[JobRow, list[Unpublished]]:
-        """One decision of a person, under the lock of the job's row, with an event; then what it asks for."""
-        wishes = Wishes()
-
-        def change(tx: Connection) -> None:
-            wishes.clear()
-            row = self.locked_job(tx, job_id) if codec.is_task_id(job_id) else None
-            if row is None:
-                raise NotFound(f"no job {job_id[:100]}; list them with: workq job ls")
-            before = row.state, row.rate_max
-            said = who_and_why(who, why)
-            row.who, row.why = said["who"], said["why"]
-            write(tx, row, wishes)
-            if (row.state, row.rate_max) != before:
-                self.append(tx, "job", {"job": job_id, "what": what, **said})
-
-        self.database.run(change)
-        hints = self.fulfil(wishes, limit=10 * AT_ONCE)
-        job = self.job(job_id)
-        if job is None:
-            raise NotFound(f"no job {job_id}: it was removed a moment ago")
-        return job, hints
 
 
 def encoded(options: JobOptions) -> str:
@@ -454,7 +332,3 @@ def _retried(job_id: str, by: str, state: str | None) -> str:
             f"workq job retry {by}"
         )
     return f"job {job_id}: job {by} ({state}) runs its failed items again; see: workq job show {by}"
-
-
-def _refused(row: JobLock, what: str) -> Refused:
-    return Refused(f"job {row.id} is {row.state.value}; it cannot be {what}")

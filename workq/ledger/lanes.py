@@ -23,12 +23,13 @@ from workq.values.lane import is_extra
 from workq.values.task import NewTask
 
 
-class Banding:
+class Lanes:
     """The part of the ledger that knows the bands."""
 
-    database: Database
-    bands_met: frozenset[str]
-    """Names of queues and bands whose first task need not be announced any more by this process."""
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.bands_met: frozenset[str] = frozenset()
+        """Names of queues and bands whose first task need not be announced any more by this process."""
 
     def bands(self) -> frozenset[str]:
         """The bands of priority that are in use, by the names that their tasks have as `queue`; no normal one is named.
@@ -48,7 +49,7 @@ class Banding:
             except IntegrityError:  # somebody else has just written one of them
                 self.database.run(write)
 
-    def _announce(self, tasks: Sequence[NewTask], *, within: Connection | None = None) -> None:
+    def announce(self, tasks: Sequence[NewTask], *, within: Connection | None = None) -> None:
         """Before tasks are recorded (`within` the caller's transaction, if in one): the rows of their bands."""
         new = {task.queue for task in tasks} - self.bands_met
         if not new:

@@ -16,9 +16,9 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from workq.errors import Unavailable
 from workq.ledger import LimitRow, Unpublished, limit_queue, permits
-from workq.ledger.claims import Claiming, claims_of, limited
+from workq.ledger.claims import Claims, claims_of, limited
+from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among
-from workq.ledger.workers import RESERVED_S
 from workq.values.task import Claim, State
 
 log = logging.getLogger("workq.ledger")
@@ -35,10 +35,13 @@ class _OnlyLooked(Exception):
         self.hints = hints
 
 
-class Limiting(Claiming):
+class Limits:
     """The part of the ledger that keeps limits."""
 
-    reserved_s: float = RESERVED_S
+    def __init__(self, database: Database, *, claims: Claims, reserved_s: float) -> None:
+        self.database = database
+        self._claims = claims
+        self._reserved_s = reserved_s
 
     def admit(self, keys: Iterable[str], *, dry_run: bool = False) -> list[Unpublished]:
         """Give what has come free of these limits to the first that are parked; answers whose turn has come.
@@ -115,7 +118,7 @@ class Limiting(Claiming):
 
     def _admit(self, key: str, *, dry_run: bool) -> list[Unpublished]:
         def give(tx: Connection) -> permits.NextPermits:
-            turns = permits.admit(tx, self.database, key, reserved_s=self.reserved_s)
+            turns = permits.admit(tx, self.database, key, reserved_s=self._reserved_s)
             if dry_run:
                 raise _OnlyLooked(turns.hints)
             return turns
@@ -130,27 +133,27 @@ class Limiting(Claiming):
     def _admit_and_claim(
         self, key: str, *, by: str, room: int, queues: Container[str]
     ) -> tuple[list[Claim], permits.NextPermits]:
-        call = self.claim_call(by)
+        call = self._claims.claim_call(by)
         turns = permits.NextPermits()
 
         def take(tx: Connection) -> Sequence[Any]:
             nonlocal turns
-            self.begin_claim(tx, call)
-            if call.tried and (stands := self.standing_claims(tx, call)):
+            self._claims.begin_claim(tx, call)
+            if call.tried and (stands := self._claims.standing_claims(tx, call)):
                 return stands  # all of it does; a sweep sends the hints
-            turns = permits.admit(tx, self.database, key, reserved_s=self.reserved_s, room=room, queues=queues)
+            turns = permits.admit(tx, self.database, key, reserved_s=self._reserved_s, room=room, queues=queues)
             if not turns.takes:
                 return ()
             call.tried.update(turns.left_s)
             call.left_s = turns.left_s
-            rows = self.take_permitted(tx, call, [*turns.left_s], is_parked=True)
+            rows = self._claims.take_permitted(tx, call, [*turns.left_s], is_parked=True)
             granted = {row[0] for row in rows}
             if missed := [one for one in turns.takes if one.task_id not in granted]:
-                permits.come(tx, self.database, [one.task_id for one in missed], reserved_s=self.reserved_s)
+                permits.come(tx, self.database, [one.task_id for one in missed], reserved_s=self._reserved_s)
                 turns.hints += missed
             return rows
 
-        claims = limited(claims_of(self.run_claim(take, call), call.token), call.left_s)
+        claims = limited(claims_of(self._claims.run_claim(take, call), call.token), call.left_s)
         return claims, turns
 
     def limits_to_look_at(self, *, limit: int) -> list[str]:
@@ -165,7 +168,7 @@ class Limiting(Claiming):
         query = select(h.c.id).where(h.c.id.in_(wanted)).order_by(h.c.changed_at, h.c.id).limit(limit)
         return self.database.ask(lambda tx: list(tx.execute(query).scalars()))
 
-    def limits(self, *, key: str | None = None, limit: int = 100) -> list[LimitRow]:
+    def all(self, *, key: str | None = None, limit: int = 100) -> list[LimitRow]:
         """The limits that are in use, by name; or one."""
         tables = self.database.tables
         h, p, k, t = tables.throttle, tables.permit, tables.parked, tables.task

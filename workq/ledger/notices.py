@@ -14,13 +14,18 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from workq.ledger import Unpublished
-from workq.ledger.tasks import InAWindow, Recording
+from workq.ledger.engine.database import Database
+from workq.ledger.tasks import InAWindow, Tasks
 from workq.values.codec import new_task_id
 from workq.webhooks.values import NewNotice, task_of_notice
 
 
-class Noticing(Recording):
+class Notices:
     """The part of the ledger that records notices."""
+
+    def __init__(self, database: Database, *, tasks: Tasks) -> None:
+        self.database = database
+        self._tasks = tasks
 
     def notice(self, tx: Connection, notices: Iterable[NewNotice]) -> list[Unpublished]:
         """Record what was not told a little while ago; answers the hints. Without them, a sweep relays."""
@@ -34,7 +39,7 @@ class Noticing(Recording):
             task = task_of_notice(new_task_id(), one)
             try:
                 with tx.begin_nested():
-                    self._all_at_once(tx, [task], None)
+                    self._tasks.all_at_once(tx, [task], None)
             except (IntegrityError, InAWindow):  # it was told
                 continue
             hints.append(Unpublished(task.id, task.queue, 0, 0.0))

@@ -19,19 +19,20 @@ from typing import Any
 from sqlalchemy import Connection, and_, case, delete, func, literal, or_, select, update
 
 from workq.ledger import SequenceRow, Unpublished
+from workq.ledger.engine.database import Database
 from workq.ledger.engine.instants import Instant
 from workq.ledger.engine.states import guarded
-from workq.ledger.history import Appending
 from workq.ledger.positions import never
-from workq.ledger.workers import RESERVED_S
 from workq.values.task import SETTLED, AfterDeath, State
 from workq.webhooks.values import TASK_NAME, DeliveryState
 
 
-class Ordering(Appending):
+class Order:
     """The part of the ledger that keeps the order of keys."""
 
-    reserved_s: float = RESERVED_S
+    def __init__(self, database: Database, *, reserved_s: float) -> None:
+        self.database = database
+        self._reserved_s = reserved_s
 
     def advance(self, keys: Iterable[str]) -> list[Unpublished]:
         """Let the lines of these order keys move up, where their first has ended; answers whose turn has come.
@@ -145,7 +146,7 @@ class Ordering(Appending):
                 due_at=case((is_late, wanted), else_=now()),
                 queued_at=now(),
                 published_at=None,
-                relay_until=now(self.reserved_s),
+                relay_until=now(self._reserved_s),
             )
         ).rowcount
         if not moved:

@@ -7,7 +7,7 @@ already answers the same, because the token stays.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,14 +17,16 @@ from sqlalchemy import Connection, Row, Table, Update, and_, bindparam, case, in
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import Float
 
-from workq.ledger import Settled, unhandled
-from workq.ledger.deliveries import Delivering
+from workq.ledger import Settled, Unpublished, unhandled
+from workq.ledger.deliveries import Deliveries
 from workq.ledger.engine import after_commit
+from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, in_order
 from workq.ledger.engine.prepared import Kept
 from workq.ledger.engine.states import CLAIMABLE, guarded
-from workq.ledger.history import REASON_MAX
-from workq.ledger.job_counts import Change, Counting, Rest, Wishes, by_job
+from workq.ledger.history import ERROR_MAX, REASON_MAX
+from workq.ledger.job_care import JobCare
+from workq.ledger.job_counts import Change, JobCounts, Rest, Wishes, by_job
 from workq.ledger.log_lines import by_outcomes
 from workq.values import codec
 from workq.values.fingerprint import fingerprint
@@ -42,15 +44,36 @@ from workq.values.task import (
     Worked,
 )
 
-ERROR_MAX = 20_000
-"""How many characters of an error are kept."""
 
-
-class Settling(Counting, Delivering):
+class Outcomes:
     """The part of the ledger that writes how attempts ended."""
 
-    def write_outcomes(self, settlements: Sequence[Settlement], wishes: Wishes) -> list[Settled]:
-        """See `Ledger.settle`; what is to be done about jobs afterwards is added to the wishes."""
+    def __init__(self, database: Database, *, job_care: JobCare, deliveries: Deliveries, job_counts: JobCounts) -> None:
+        self.database = database
+        self._job_care = job_care
+        self._deliveries = deliveries
+        self._job_counts = job_counts
+        self.untold: deque[Unpublished] = deque()
+        """Hints of what a handler's own transaction led to: the next settlement answers them."""
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        """Write outcomes, each guarded by its fence, in one transaction; answers in the same order.
+
+        A settlement whose fence is old changes nothing and is recorded as `late_result`. Repeatable: settling again
+        answers the same. A failure of a task whose cancel was requested ends as cancelled.
+        """
+        wishes = Wishes()
+        settled = self._write_all(settlements, wishes)
+        follows = self._job_care.fulfil(wishes)
+        while settled and self.untold:
+            follows.append(self.untold.popleft())
+        if not follows:
+            return settled
+        first = settled[0]
+        return [Settled(first.task_id, first.state, first.delay_s, tuple(follows)), *settled[1:]]
+
+    def _write_all(self, settlements: Sequence[Settlement], wishes: Wishes) -> list[Settled]:
+        """As `settle`; what is to be done about jobs afterwards is added to the wishes."""
         if not settlements:
             return []
 
@@ -79,8 +102,8 @@ class Settling(Counting, Delivering):
             if others:
                 after_commit.note(tx, by_outcomes(given, settled))
             self._narrow(tx, given, settled)
-            wishes.hints += self.record_attempts(tx, given, settled)
-            self.count(tx, _changes(given, settled), wishes)
+            wishes.hints += self._deliveries.record_attempts(tx, given, settled)
+            self._job_counts.count(tx, _changes(given, settled), wishes)
             return settled
 
         has_more = any(isinstance(one.outcome, Delivered) for one in given)
@@ -130,7 +153,7 @@ class Settling(Counting, Delivering):
         return self.database.run(lambda tx: self._settling(Done).write(tx, given), is_single=True) == len(settlements)
 
     def _settling(self, kind: type) -> Kept:
-        return self.database.kept(f"settle {kind.__name__}", partial(self._settle_statement, kind, is_bulk=True))
+        return self.database.kept(f"settle {kind.__name__}", partial(self.settle_statement, kind, is_bulk=True))
 
     def _write_outcomes(self, tx: Connection, settlements: Sequence[Settlement]) -> set[int]:
         """Write each outcome under its fence. What one claim granted and what ended alike goes in one statement.
@@ -155,17 +178,17 @@ class Settling(Counting, Delivering):
                 [(task_id, number)] = places.items()
                 single[kind][number] = parameters | {"b_id": task_id}
         for kind, rows in single.items():
-            statement = self.database.kept(f"settle one {kind.__name__}", partial(self._settle_statement, kind))
+            statement = self.database.kept(f"settle one {kind.__name__}", partial(self.settle_statement, kind))
             written = statement.write_each(tx, list(rows.values()))
             if kind is Done and written == len(rows):
                 succeeded.update(rows)
         return succeeded
 
-    def _settle_statement(self, kind: type, *, is_bulk: bool = False) -> Update:
+    def settle_statement(self, kind: type, *, is_bulk: bool = False) -> Update:
         t, now = self.database.tables.task, self.database.now
         is_cancel_asked = t.c.cancel_requested_at.is_not(None)
         fenced = update(t).where(
-            self._among(t.c.id) if is_bulk else t.c.id == bindparam("b_id"),
+            among(t.c.id, self.database.dialect) if is_bulk else t.c.id == bindparam("b_id"),
             t.c.attempt == bindparam("b_attempt"),
             t.c.token == bindparam("b_token"),
             guarded(t.c.state, State.RUNNING),
@@ -231,7 +254,7 @@ class Settling(Counting, Delivering):
         """
         c = self.database.tables.task.c
         ids = [one.claim.task_id for one in settlements]
-        query = select(c.id, c.attempt, c.token, c.state).where(self._among(c.id))
+        query = select(c.id, c.attempt, c.token, c.state).where(among(c.id, self.database.dialect))
         rows = tx.execute(query, {"b_ids": in_order(ids)})
         found: dict[str, Any] = {row.id: row for row in rows}
         return [_led_to(one, found.get(one.claim.task_id)) for one in settlements]
@@ -258,7 +281,7 @@ class Settling(Counting, Delivering):
             (row.task_id, row.attempt)
             for row in tx.execute(
                 select(e.c.task_id, e.c.attempt).where(
-                    self._among(e.c.task_id),
+                    among(e.c.task_id, self.database.dialect),
                     e.c.attempt.is_not(None),
                     e.c.kind.in_(["failed", "snoozed", "cancelled", "late_result"]),
                 ),
@@ -268,9 +291,6 @@ class Settling(Counting, Delivering):
         new = [row for row in rows if (row["task_id"], row["attempt"]) not in ended]
         if new:
             tx.execute(insert(e).values(at=self.database.now()), new)
-
-    def _among(self, column: ColumnElement[Any]) -> ColumnElement[bool]:
-        return among(column, self.database.dialect)
 
 
 def handed_back(

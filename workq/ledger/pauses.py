@@ -7,18 +7,24 @@ or resumed again.
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import Any
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Column, Connection, delete, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.sql.elements import ColumnElement
 
 from workq.ledger import Pause
-from workq.ledger.history import Appending, who_and_why
-from workq.ledger.paused import in_force
+from workq.ledger.engine.database import Database
+from workq.ledger.history import History, who_and_why
 from workq.values.lane import meant
 
 
-class Pausing(Appending):
+class Pauses:
     """The part of the ledger that knows which queues are paused."""
+
+    def __init__(self, database: Database, *, history: History) -> None:
+        self.database = database
+        self._history = history
 
     def pause(self, queue: str, *, who: str, why: str, for_s: float | None = None) -> Pause:
         """Let nothing of a queue, or of one band of it, be claimed from now on, for `for_s` seconds or until `resume`.
@@ -37,7 +43,7 @@ class Pausing(Appending):
             for name in named:
                 if not tx.execute(update(p).where(p.c.queue == name).values(values)).rowcount:
                     tx.execute(insert(p).values(queue=name, **values))
-            self.append(tx, "paused", {"queue": queue, **said, "for_s": for_s})
+            self._history.append(tx, "paused", {"queue": queue, **said, "for_s": for_s})
             return Pause(queue, paused_at, ends_at, said["who"], said["why"])
 
         try:
@@ -53,14 +59,26 @@ class Pausing(Appending):
             its_own = p.c.queue.in_(meant(queue))
             was_paused = tx.execute(select(p.c.queue).where(its_own, in_force(self.database))).first() is not None
             if tx.execute(delete(p).where(its_own)).rowcount and was_paused:
-                self.append(tx, "resumed", {"queue": queue, **who_and_why(who, why)})
+                self._history.append(tx, "resumed", {"queue": queue, **who_and_why(who, why)})
                 return True
             return False
 
         return self.database.run(write)
 
-    def pauses(self) -> dict[str, Pause]:
+    def all(self) -> dict[str, Pause]:
         """What is paused now, band by band: by the names that tasks have as `queue`."""
         p = self.database.tables.pause
         query = select(*p.c).where(in_force(self.database)).order_by(p.c.queue)
         return {row.queue: Pause(*row) for row in self.database.ask(lambda tx: tx.execute(query).all())}
+
+
+def in_force(database: Database) -> ColumnElement[bool]:
+    """Of a row of the table `pause`: it has no end, or has not come to it."""
+    p = database.tables.pause
+    return or_(p.c.ends_at.is_(None), p.c.ends_at > database.now())
+
+
+def is_paused(queue: Column[Any], database: Database) -> ColumnElement[bool]:
+    """Whether the queue that a column names is paused. There are few such rows, and usually none."""
+    p = database.tables.pause
+    return queue.in_(select(p.c.queue).where(in_force(database)))

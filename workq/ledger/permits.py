@@ -52,7 +52,7 @@ from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, as_text, in_order
 from workq.ledger.engine.states import CLAIMABLE, guarded
 from workq.ledger.job_gate import StartCandidate
-from workq.ledger.paused import is_paused
+from workq.ledger.pauses import is_paused
 from workq.ledger.positions import is_behind
 from workq.limits.rule import Rate, rate_of
 from workq.values.task import State

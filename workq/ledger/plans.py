@@ -19,15 +19,12 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from workq.ledger import Applied, Evidence, Fence, Foreseen, Foresight, Prunable, Prunes, Unpublished
 from workq.ledger.charge import ClaimVerdict, certificate_of, verdicts_of
-from workq.ledger.engine.states import CLAIMABLE, ENDED, found, guarded, unexpired
+from workq.ledger.engine.database import Database
+from workq.ledger.engine.states import CLAIMABLE, ENDED, found, guarded, queues_where, unexpired, unpublished
+from workq.ledger.history import History
 from workq.ledger.plan_guard import fence_of, moved
-from workq.ledger.workers import (
-    EVENTS_KEPT_S,
-    WORKERS_KEPT_S,
-    Repairing,
-    queues_where,
-    unpublished,
-)
+from workq.ledger.upkeep import EVENTS_KEPT_S, WORKERS_KEPT_S, Upkeep
+from workq.ledger.workers import Workers
 from workq.values import codec
 from workq.values.certificate import ProofOfEnd
 from workq.values.task import State
@@ -39,8 +36,17 @@ _NUMBERED = frozenset({Prunes.EVENTS, Prunes.TICKS})
 ORPHANED = Evidence("it ran under an incarnation that is not live any more", kind=ProofOfEnd.ORPHAN)
 
 
-class Planning(Repairing):
+class Plans:
     """The part of the ledger that plans, and applies plans."""
+
+    def __init__(
+        self, database: Database, *, upkeep: Upkeep, workers: Workers, history: History, reserved_s: float
+    ) -> None:
+        self.database = database
+        self._upkeep = upkeep
+        self._workers = workers
+        self._history = history
+        self._reserved_s = reserved_s
 
     # -- where things stand
 
@@ -64,7 +70,7 @@ class Planning(Repairing):
         """What `reap` would do to a live incarnation; None when it is not live."""
         t, w = self.database.tables.task, self.database.tables.worker
         its_row = select(w.c.beat_at, w.c.suspected_at).where(w.c.id == worker, w.c.state == "live")
-        claims = self._claims().where(found(t.c.state, State.RUNNING), t.c.worker == worker).order_by(t.c.id)
+        claims = self.claims().where(found(t.c.state, State.RUNNING), t.c.worker == worker).order_by(t.c.id)
 
         def look(tx: Connection) -> Foresight | None:
             row = tx.execute(its_row).first()
@@ -79,7 +85,7 @@ class Planning(Repairing):
         """What `orphans` would return."""
         t, w = self.database.tables.task, self.database.tables.worker
         query = (
-            self._claims()
+            self.claims()
             .outerjoin(w, w.c.id == t.c.worker)
             .where(found(t.c.state, State.RUNNING), or_(w.c.id.is_(None), w.c.state != "live"))
             .order_by(t.c.id)
@@ -90,7 +96,7 @@ class Planning(Repairing):
 
     def expirable(self, *, limit: int) -> list[str]:
         """Whom `expire` would cancel."""
-        return self.database.ask(partial(_ids, self._expired(limit)), sorts=False)
+        return self.database.ask(partial(_ids, self._upkeep.expired(limit)), sorts=False)
 
     def promotable(self, *, limit: int) -> list[str]:
         """Whom `promote` would make ready."""
@@ -114,7 +120,7 @@ class Planning(Repairing):
             rows = []
             left = limit  # of the three kinds of tasks together, as `prune` counts them
             for what in Prunes:
-                table, old, at, age_s = self._old(what, retention_s, dead_retention_s)
+                table, old, at, age_s = self.old(what, retention_s, dead_retention_s)
                 before: datetime = tx.execute(select(self.database.now(-age_s))).scalar_one()
                 is_task = table is self.database.tables.task
                 query = select(table.c.id).where(*old, at <= before).order_by(at).limit(left if is_task else limit)
@@ -144,12 +150,12 @@ class Planning(Repairing):
             return None if row.state in CLAIMABLE else f"it is {row.state}"
 
         def change(tx: Connection, rows: Sequence[Any]) -> list[Unpublished]:
-            values = {"published_at": None, "relay_until": self.database.now(self.reserved_s)}
+            values = {"published_at": None, "relay_until": self.database.now(self._reserved_s)}
             is_still = t.c.id.in_([row.id for row in rows]) & guarded(t.c.state, *CLAIMABLE)
             tx.execute(update(t).where(is_still).values(values))
             return unpublished(sorted(rows, key=lambda row: (row.due_at, row.id)))
 
-        return self._decide(self._fenced(), fences, why_not, change, by)
+        return self.decide(self._fenced(), fences, why_not, change, by)
 
     def expire_planned(self, fences: Sequence[Fence], *, by: Mapping[str, Any]) -> Applied:
         """Tasks that stand where they stood, and have expired, are cancelled."""
@@ -162,10 +168,10 @@ class Planning(Repairing):
             return None if row.expires_at is not None and row.expires_at <= row.now else "it has not expired"
 
         def change(tx: Connection, rows: Sequence[Any]) -> list[Unpublished]:
-            self._cancel_expired(tx, [row.id for row in rows])
+            self._upkeep.cancel_expired(tx, [row.id for row in rows])
             return []
 
-        return self._decide(self._fenced(), fences, why_not, change, by)
+        return self.decide(self._fenced(), fences, why_not, change, by)
 
     def promote_planned(self, fences: Sequence[Fence], *, by: Mapping[str, Any]) -> Applied:
         """Tasks that wait where they waited, and are due, become ready."""
@@ -183,7 +189,7 @@ class Planning(Repairing):
             tx.execute(update(t).where(is_still).values(state=State.READY))
             return []
 
-        return self._decide(self._fenced(), fences, why_not, change, by)
+        return self.decide(self._fenced(), fences, why_not, change, by)
 
     def return_planned(self, fences: Sequence[Fence], *, by: Mapping[str, Any]) -> Applied:
         """Tasks that still run under the same claim of an incarnation which is not live are returned."""
@@ -203,16 +209,18 @@ class Planning(Repairing):
             hints: list[Unpublished] = []
             for worker, of_one in _by_worker(rows):
                 verdicts = verdicts_of(of_one, ORPHANED, is_all=False)
-                hints.extend(self._reclaim(tx, verdicts, worker, certificate_of(None, ORPHANED, verdicts)).hints)
+                hints.extend(
+                    self._workers.reclaim(tx, verdicts, worker, certificate_of(None, ORPHANED, verdicts)).hints
+                )
             return hints
 
-        return self._decide(self._claims(), fences, why_not, change, by, are_refused=are_gone)
+        return self.decide(self.claims(), fences, why_not, change, by, are_refused=are_gone)
 
     def prune_planned(
         self, rows: Prunable, *, retention_s: float, dead_retention_s: float, by: Mapping[str, Any]
     ) -> Applied:
         """Rows that are still beyond their retention, and were when the plan was made, are removed."""
-        table, old, at, age_s = self._old(rows.what, retention_s, dead_retention_s)
+        table, old, at, age_s = self.old(rows.what, retention_s, dead_retention_s)
         is_old = [*old, at <= self.database.now(-age_s), at <= rows.before]
         keys: list[Any] = [int(one) if rows.what in _NUMBERED else one for one in rows.ids if _is_key(one, rows.what)]
         pruned: list[str] = []
@@ -223,7 +231,7 @@ class Planning(Repairing):
                 ids = list(tx.execute(sound).scalars())
                 if ids:
                     tx.execute(delete(table).where(table.c.id.in_(ids), *is_old))
-                    self.append(tx, "manual", {**by, "removed": rows.what.value, "count": len(ids)})
+                    self._history.append(tx, "manual", {**by, "removed": rows.what.value, "count": len(ids)})
                 return [str(one) for one in ids]
 
             pruned.extend(self.database.run(remove))
@@ -233,7 +241,7 @@ class Planning(Repairing):
 
     # -- parts
 
-    def _decide(
+    def decide(
         self,
         columns: Select[Any],
         fences: Sequence[Fence],
@@ -300,12 +308,12 @@ class Planning(Repairing):
             self.database.now().label("now"),
         )
 
-    def _claims(self) -> Select[Any]:
+    def claims(self) -> Select[Any]:
         """What a verdict needs, and what a fence needs."""
         c = self.database.tables.task.c
-        return self._running().add_columns(c.state, c.queued_at, c.published_at)
+        return self._workers.running_claims().add_columns(c.state, c.queued_at, c.published_at)
 
-    def _old(
+    def old(
         self, what: Prunes, retention_s: float, dead_retention_s: float
     ) -> tuple[Table, list[ColumnElement[bool]], ColumnElement[Any], float]:
         """One kind of rows that retention removes: the table, which rows, what their age counts from, how old."""

@@ -25,6 +25,7 @@ from sqlalchemy import Connection, select
 
 from workq.errors import LedgerUnavailable
 from workq.ledger.engine.database import Database
+from workq.values import codec
 from workq.values.clock import QUICK_S, Throttle
 
 log = logging.getLogger("workq.ledger")
@@ -72,6 +73,12 @@ class Floor:
                 return found
         since = self._at or self._first()
         return self._database.ask(lambda tx: question(tx, since))
+
+    def queues_known(self, tx: Connection) -> list[str]:
+        """The queues that are served now, and those that had open tasks at the last look that went all the way."""
+        w = self._database.tables.worker
+        served = tx.execute(select(w.c.queues).where(w.c.state == "live")).scalars()
+        return sorted(self.queues.union(*(codec.decode(one) for one in served)))
 
     def rise(self, oldest: datetime | None, *, now: datetime) -> None:
         """Every open task is due at `oldest` or later (None: there is none), as far as a look has seen."""

@@ -16,14 +16,22 @@ from sqlalchemy.exc import IntegrityError
 
 from workq.errors import NotFound
 from workq.ledger import HintRows, NewSchedule, ScheduleRow
-from workq.ledger.history import Appending, who_and_why
-from workq.ledger.tasks import Recording, limit_columns, limit_of
+from workq.ledger.engine.database import Database
+from workq.ledger.history import History, who_and_why
+from workq.ledger.lanes import Lanes
+from workq.ledger.tasks import Tasks, limit_columns, limit_of
 from workq.schedules.timetable import MissedTicks, Rule, Timetable
 from workq.values.task import NewTask, OnCrash
 
 
-class Scheduling(Recording, Appending):
+class Schedules:
     """The part of the ledger that knows what ticks."""
+
+    def __init__(self, database: Database, *, lanes: Lanes, history: History, tasks: Tasks) -> None:
+        self.database = database
+        self._lanes = lanes
+        self._history = history
+        self._tasks = tasks
 
     def schedule(self, given: NewSchedule) -> bool:
         """Let something tick, or change what stands under that name; False when it stands so already.
@@ -57,7 +65,7 @@ class Scheduling(Recording, Appending):
                 tx.execute(update(s).where(s.c.name == given.name).values(**what, **changed))
             else:
                 return False
-            self.append(tx, "scheduled", {"schedule": given.name, "timetable": given.timetable.shown()})
+            self._history.append(tx, "scheduled", {"schedule": given.name, "timetable": given.timetable.shown()})
             return True
 
         try:
@@ -72,7 +80,7 @@ class Scheduling(Recording, Appending):
         def remove(tx: Connection) -> bool:
             if not tx.execute(delete(s).where(s.c.name == name)).rowcount:
                 return False
-            self.append(tx, "unscheduled", {"schedule": name, **who_and_why(who, why)})
+            self._history.append(tx, "unscheduled", {"schedule": name, **who_and_why(who, why)})
             return True
 
         return self.database.run(remove)
@@ -85,7 +93,7 @@ class Scheduling(Recording, Appending):
             said = who_and_why(who, why)
             if not tx.execute(update(s).where(s.c.name == name).values(paused_at=now(), **said)).rowcount:
                 raise _unknown(name)
-            self.append(tx, "paused", {"schedule": name, **said})
+            self._history.append(tx, "paused", {"schedule": name, **said})
 
         self.database.run(write)
 
@@ -108,12 +116,12 @@ class Scheduling(Recording, Appending):
                 .where(s.c.name == name)
                 .values(paused_at=null(), who=null(), why=null(), next_at=next_at, changed_at=row.now)
             )
-            self.append(tx, "resumed", {"schedule": name, **who_and_why(who, why)})
+            self._history.append(tx, "resumed", {"schedule": name, **who_and_why(who, why)})
             return True
 
         return self.database.run(write)
 
-    def schedules(self) -> list[ScheduleRow]:
+    def all(self) -> list[ScheduleRow]:
         """All of them, by name."""
         s = self.database.tables.schedule
         query = select(s, self.database.now().label("now")).order_by(s.c.name)
@@ -165,10 +173,10 @@ class Scheduling(Recording, Appending):
             if new:
                 made = [{"schedule": row.name, "at": at, "task_id": task.id} for at, task in new]
                 tx.execute(insert(k).values(made_at=self.database.now()), made)
-                self._insert(tx, [task for _, task in new], hints)
+                self._tasks.insert(tx, [task for _, task in new], hints)
             return True
 
-        self._announce([task for _, task in ticks])
+        self._lanes.announce([task for _, task in ticks])
         return self.database.run(write)
 
     def ticks(self, schedule: str, *, limit: int) -> list[tuple[datetime, str]]:

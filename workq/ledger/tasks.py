@@ -27,7 +27,7 @@ from workq.ledger import HintRows, keys, positions
 from workq.ledger.engine.database import Database, without_values
 from workq.ledger.engine.id_lists import ArrayText
 from workq.ledger.hint_rows import given_hints, insert_hints, with_hints
-from workq.ledger.lanes import Banding
+from workq.ledger.lanes import Lanes
 from workq.values.task import AfterDeath, Enqueued, Limit, NewTask, OnCrash, State
 
 _TRIES: Final = 50
@@ -39,8 +39,17 @@ class InAWindow(Exception):
     """A key is held for a time by a task that may be settled."""
 
 
-class Recording(Banding):
+class Tasks:
     """The part of the ledger that producers write."""
+
+    def __init__(self, database: Database, *, lanes: Lanes) -> None:
+        self.database = database
+        self._lanes = lanes
+
+    @property
+    def writers(self) -> int:
+        """How many transactions are worth writing at once from one process: SQLite has one writer."""
+        return 1 if self.database.dialect == "sqlite" else 2
 
     def record(
         self, tasks: Sequence[NewTask], *, connection: Any = None, hints: HintRows | None = None
@@ -60,20 +69,20 @@ class Recording(Banding):
             return []
         if connection is not None:
             return self._record_within(core_connection(connection, self.database), tasks, hints)
-        self._announce(tasks)
+        self._lanes.announce(tasks)
         try:
             is_single = self.database.dialect == "postgresql" and _alike(tasks) is not None
-            return self.database.run(lambda tx: self._all_at_once(tx, tasks, hints), is_single=is_single)
+            return self.database.run(lambda tx: self.all_at_once(tx, tasks, hints), is_single=is_single)
         except (IntegrityError, InAWindow):  # a key is taken, or rows of an unknown commit stand already
             return self.database.run(lambda tx: self._one_by_one(tx, tasks, hints))
 
     def _record_within(self, tx: Connection, tasks: Sequence[NewTask], hints: HintRows | None) -> list[Enqueued]:
         try:
             begin_in_sqlite(tx)
-            self._announce(tasks, within=tx)
+            self._lanes.announce(tasks, within=tx)
             try:
                 with tx.begin_nested():
-                    return self._all_at_once(tx, tasks, hints)
+                    return self.all_at_once(tx, tasks, hints)
             except (IntegrityError, InAWindow):
                 with tx.begin_nested():
                     return self._one_by_one(tx, tasks, hints)
@@ -82,10 +91,10 @@ class Recording(Banding):
         except DBAPIError as error:
             raise self.database.translate(error) from error
 
-    def _all_at_once(self, tx: Connection, tasks: Sequence[NewTask], hints: HintRows | None) -> list[Enqueued]:
-        return [_enqueued(task) for task in self._insert(tx, tasks, hints)]
+    def all_at_once(self, tx: Connection, tasks: Sequence[NewTask], hints: HintRows | None) -> list[Enqueued]:
+        return [_enqueued(task) for task in self.insert(tx, tasks, hints)]
 
-    def _insert(self, tx: Connection, tasks: Sequence[NewTask], hints: HintRows | None) -> Sequence[NewTask]:
+    def insert(self, tx: Connection, tasks: Sequence[NewTask], hints: HintRows | None) -> Sequence[NewTask]:
         """Answers them as they were inserted: those that stand behind another are due never."""
         alike = _alike(tasks) if self.database.dialect == "postgresql" else None
         if alike is not None:

@@ -1,8 +1,14 @@
-"""Steps: a partition goes on in transactions of its handler, each with the cursor behind it.
+"""Transactions of a handler: its own writes and its task's success, or a step of its partition, stand together, or not.
 
-A step is the handler's own writes, the cursor and the count of its items: all of them stand, or nothing does. The fence
-comes last, as in atomic.py. A step says how many stood before it: so one that is repeated, or made twice at once, is
-refused the second time.
+Of a success. The fence comes last: the task succeeds under its attempt and token just before the commit. Whoever has
+lost the task meanwhile (reaped while it was paused, say) finds nothing to settle, and all that it wrote is rolled back.
+No row of the task is locked before: a handler that hangs in its transaction keeps nobody from reaping it.
+
+When the connection breaks in COMMIT, the task's row tells how that ended, once its lock is free.
+
+Of steps. A partition goes on in transactions of its handler, each with the cursor behind it. A step is the handler's
+own writes, the cursor and the count of its items: all of them stand, or nothing does. The fence comes last, too. A step
+says how many stood before it: so one that is repeated, or made twice at once, is refused the second time.
 
 Locks: the task, its subtask, and last the job, nearly always for one statement and the commit, because many partitions
 of a job take their steps at once. Whoever cancels by force has the job before its subtasks: of the two that meet there,
@@ -16,7 +22,7 @@ When the connection breaks in COMMIT, the number of steps tells how that ended, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -24,19 +30,105 @@ from typing import Any
 
 from sqlalchemy import Connection, Update, bindparam, select, update
 
-from workq.errors import Refused
+from workq.errors import CommitUnknown, LedgerUnavailable, Refused, Unavailable
 from workq.jobs.progress import SAMPLE_S
 from workq.jobs.values import Bookmark, JobState, NewStep, Stepped
-from workq.ledger.atomic import Succeeding, taken_away
+from workq.ledger.engine.database import Database
 from workq.ledger.engine.states import guarded
-from workq.ledger.job_counts import Change, JobLock, Rest, Wishes
+from workq.ledger.job_care import JobCare
+from workq.ledger.job_counts import Change, JobCounts, JobLock, Rest, Wishes
+from workq.ledger.outcomes import Outcomes
 from workq.values import codec
 from workq.values.failpoints import reach
-from workq.values.task import Claim, Done, State
+from workq.values.task import Claim, Done, NewSubtask, State
 
 
-class Stepping(Succeeding):
-    """The part of the ledger that lets a partition go on."""
+class HandlerTransactions:
+    """The part of the ledger that a running handler writes with."""
+
+    def __init__(self, database: Database, *, job_counts: JobCounts, outcomes: Outcomes, job_care: JobCare) -> None:
+        self.database = database
+        self._job_counts = job_counts
+        self._outcomes = outcomes
+        self._job_care = job_care
+
+    @property
+    def is_entered(self) -> bool:
+        """Whether this thread is inside of `transaction`."""
+        return self.database.is_entered
+
+    @contextmanager
+    def transaction(self, claim: Claim, *, added: Callable[[], Sequence[NewSubtask]] = tuple) -> Iterator[Connection]:
+        """A transaction of the claim's handler: at the end of its block the task succeeds in it, without a result.
+
+        It stands as a whole, or not at all. What the block raises rolls it back and passes. `added`: asked at its end,
+        subtasks that the handler has added to its job.
+
+        Raises:
+            Refused: the attempt does not run any more, or the block has ended the transaction itself.
+            LedgerUnavailable: it did not stand; CommitUnknown: the ledger stayed away after it broke in COMMIT.
+        """
+        wishes = Wishes()
+        succeed = self.database.kept("settle one Done", partial(self._outcomes.settle_statement, Done))
+        fence = {"b_id": claim.task_id, "b_attempt": claim.attempt, "b_token": claim.token}
+
+        def conclude(tx: Connection) -> None:
+            reach("transaction.before_settle")
+            if not succeed.write(tx, fence | {"b_result": None, "b_reason": None}):
+                raise taken_away(claim)
+            if claim.job_id is not None:
+                done = Change(claim.task_id, claim.attempt, rest=Rest.SUCCEEDED, added=tuple(added()))
+                self._job_counts.count(tx, {claim.job_id: [done]}, wishes)
+            reach("transaction.before_commit")
+
+        with self.within(claim, conclude, has_stood=lambda tx: self.stands(tx, claim, State.SUCCEEDED)) as connection:
+            yield connection
+        reach("transaction.after_commit")
+        self._outcomes.untold.extend(self._job_care.fulfil(wishes))
+
+    @contextmanager
+    def within(
+        self,
+        claim: Claim,
+        conclude: Callable[[Connection], None],
+        *,
+        has_stood: Callable[[Connection], bool],
+    ) -> Iterator[Connection]:
+        """A transaction of the handler's that begins while its attempt runs, and that `conclude` fences at its end.
+
+        `has_stood`: whether a commit that was lost stands, asked when nobody else has the task's row.
+        """
+
+        def begin(tx: Connection) -> None:
+            if not self.stands(tx, claim, State.RUNNING):
+                raise taken_away(claim)
+
+        def look(tx: Connection) -> bool:
+            """Behind a lost transaction that may still be open."""
+            c = self.database.tables.task.c
+            tx.execute(select(c.id).where(c.id == claim.task_id).with_for_update()).all()
+            return has_stood(tx)
+
+        try:
+            with self.database.transaction(begin=begin, conclude=conclude) as connection:
+                yield connection
+        except CommitUnknown as unknown:
+            try:
+                stands = self.database.run(look)
+            except Unavailable:
+                raise unknown from None
+            if not stands:
+                raise LedgerUnavailable(
+                    f"the connection to the ledger at {self.database.where} broke in COMMIT; nothing of it stands"
+                ) from unknown
+
+    def stands(self, tx: Connection, claim: Claim, state: State) -> bool:
+        """Whether this attempt is in a state."""
+        c = self.database.tables.task.c
+        query = select(c.id).where(
+            c.id == claim.task_id, c.attempt == claim.attempt, c.token == claim.token, guarded(c.state, state)
+        )
+        return tx.execute(query).first() is not None
 
     def bookmark(self, claim: Claim) -> Bookmark:
         """Where the partition of a claim goes on. Refused: nobody knows, because its subtask was removed."""
@@ -68,13 +160,13 @@ class Stepping(Succeeding):
             yield connection
         reach("step.after_commit")
         on_stood(said[0])
-        self.untold.extend(self.fulfil(wishes))
+        self._outcomes.untold.extend(self._job_care.fulfil(wishes))
 
     def _go_on(self, tx: Connection, claim: Claim, *, is_last: bool) -> bool:
         """Under its fence, the task succeeds, or has its whole budget again; False: the attempt does not run."""
         fence = {"b_id": claim.task_id, "b_attempt": claim.attempt, "b_token": claim.token}
         if is_last:
-            succeed = self.database.kept("settle one Done", partial(self._settle_statement, Done))
+            succeed = self.database.kept("settle one Done", partial(self._outcomes.settle_statement, Done))
             return bool(succeed.write(tx, fence | {"b_result": None, "b_reason": None}))
         return bool(self.database.kept("step", self._fenced_statement).write(tx, fence))
 
@@ -103,7 +195,7 @@ class Stepping(Succeeding):
             return Stepped(None)
         if new.cursor is not None and self._add_items(tx, claim.job_id, new.items):
             return Stepped(JobState.RUNNING)
-        row = self.locked_job(tx, claim.job_id)
+        row = self._job_counts.locked_job(tx, claim.job_id)
         if row is None:
             return Stepped(None)
         if wait_s := _slot_s(row, new.items):
@@ -111,9 +203,9 @@ class Stepping(Succeeding):
         row.split += new.items
         row.succeeded += new.items
         if new.cursor is None:
-            self.count_locked(tx, row, [Change(claim.task_id, claim.attempt, rest=Rest.SUCCEEDED)], wishes)
+            self._job_counts.count_locked(tx, row, [Change(claim.task_id, claim.attempt, rest=Rest.SUCCEEDED)], wishes)
         else:
-            self.conclude(tx, row, wishes)
+            self._job_counts.conclude(tx, row, wishes)
         return Stepped(row.state, wait_s)
 
     def _add_items(self, tx: Connection, job_id: str, items: int) -> bool:
@@ -145,6 +237,14 @@ class Stepping(Succeeding):
         s = self.database.tables.subtask
         steps = tx.execute(select(s.c.steps).where(s.c.task_id == claim.task_id)).scalar()
         return steps is not None and steps > new.steps
+
+
+def taken_away(claim: Claim) -> Refused:
+    """What whoever has lost its task is told."""
+    return Refused(
+        f"task {claim.task_id}: attempt {claim.attempt} does not run any more (it was taken away, or has succeeded "
+        "before); nothing of this transaction stands, and there is nothing to do"
+    )
 
 
 def _slot_s(row: JobLock, items: int) -> float:

@@ -22,13 +22,15 @@ from sqlalchemy import Connection, func, select, update
 
 from workq.errors import NotFound, Refused
 from workq.ledger import HintRows, Unpublished, permits
-from workq.ledger.deliveries import Delivering
+from workq.ledger.deliveries import Deliveries
 from workq.ledger.endpoints import options_in
+from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, in_order
 from workq.ledger.engine.states import CLAIMABLE, guarded
 from workq.ledger.history import REASON_MAX, who_and_why
+from workq.ledger.notices import Notices
 from workq.ledger.positions import NEVER_S, heads, never
-from workq.ledger.workers import RESERVED_S
+from workq.ledger.tasks import Tasks
 from workq.values import codec
 from workq.values.codec import new_task_id
 from workq.values.task import NewTask, State
@@ -46,10 +48,17 @@ AT_ONCE: Final = 500
 """Deliveries that are dealt with in one transaction."""
 
 
-class Holding(Delivering):
+class WebhookDecisions:
     """The part of the ledger that obeys people about endpoints and deliveries."""
 
-    reserved_s: float = RESERVED_S
+    def __init__(
+        self, database: Database, *, deliveries: Deliveries, notices: Notices, tasks: Tasks, reserved_s: float
+    ) -> None:
+        self.database = database
+        self._deliveries = deliveries
+        self._notices = notices
+        self._tasks = tasks
+        self._reserved_s = reserved_s
 
     def disable_endpoint(self, endpoint_id: str, *, who: str, why: str) -> None:
         """Send nothing to an endpoint any more, from now on, and hold what waits; what is under way ends. Repeatable.
@@ -59,10 +68,10 @@ class Holding(Delivering):
         """
 
         def write(tx: Connection) -> None:
-            notices = self.switch_off(tx, endpoint_id, who=who, why=why)
+            notices = self._deliveries.switch_off(tx, endpoint_id, who=who, why=why)
             if not notices:
                 self._require(tx, endpoint_id)
-            self.notice(tx, notices)
+            self._notices.notice(tx, notices)
 
         self.database.run(write)
         while self._hold_page(endpoint_id):  # a sweep would do it, too
@@ -193,7 +202,7 @@ class Holding(Delivering):
                 "due_at": now(),
                 "queued_at": now(),
                 "published_at": None,
-                "relay_until": now(self.reserved_s),
+                "relay_until": now(self._reserved_s),
             }
             tx.execute(mine.values(values), tasks)
             wanted = {"state": DeliveryState.PENDING.value, "cause": Cause.MANUAL.value}
@@ -274,7 +283,7 @@ class Holding(Delivering):
                 for row in again
             ]
             if tasks:
-                tasks = self._insert(tx, tasks, hints)
+                tasks = self._tasks.insert(tx, tasks, hints)
             for row in again:
                 self._set(
                     tx,
@@ -301,7 +310,7 @@ class Holding(Delivering):
             .join(w, w.c.id == d.c.webhook_id)
             .join(e, e.c.id == d.c.endpoint_id)
             .where(
-                *self.which_deliveries(which),
+                *self._deliveries.which_deliveries(which),
                 d.c.state.in_([one.value for one in DeliveryState if one not in DELIVERY_OPEN]),
                 w.c.body.is_not(None),
                 e.c.state == EndpointState.ENABLED.value,

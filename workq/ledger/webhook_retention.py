@@ -14,8 +14,9 @@ from sqlalchemy import Connection, Select, delete, exists, func, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from workq.ledger import PrunedWebhooks, Prunes, Retention
+from workq.ledger.engine.database import Database
 from workq.ledger.job_care import old_jobs
-from workq.ledger.plans import Planning
+from workq.ledger.plans import Plans
 from workq.webhooks.values import DELIVERY_OPEN
 
 T = TypeVar("T")
@@ -34,8 +35,12 @@ _KINDS: Final = {
 _OPEN: Final = sorted(one.value for one in DELIVERY_OPEN)
 
 
-class Pruning(Planning):
+class Pruning:
     """The part of the ledger that forgets webhooks, and counts what is to be forgotten."""
+
+    def __init__(self, database: Database, *, plans: Plans) -> None:
+        self.database = database
+        self._plans = plans
 
     def prune_webhooks(
         self, *, limit: int, body_retention_s: float, retention_s: float, dry_run: bool = False
@@ -67,7 +72,7 @@ class Pruning(Planning):
         w, d, a = tables.webhook, tables.delivery, tables.delivery_attempt
         counts: dict[str, int] = {}
         for what, name in _KINDS.items():
-            table, old, at, age_s = self._old(what, retention.tasks_s, retention.dead_s)
+            table, old, at, age_s = self._plans.old(what, retention.tasks_s, retention.dead_s)
             query = select(func.count()).select_from(table).where(*old, at <= self.database.now(-age_s))
             counts[name] = counts.get(name, 0) + self._count(query)
         is_old = old_jobs(self.database, retention_s=retention.tasks_s, dead_retention_s=retention.dead_s)

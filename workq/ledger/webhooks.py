@@ -18,18 +18,22 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from workq.errors import KeyConflict, NotFound
 from workq.ledger import HintRows, Unpublished
-from workq.ledger.endpoints import Keeping, options_in, types_in
-from workq.ledger.engine.database import without_values
+from workq.ledger.endpoints import options_in, types_in
+from workq.ledger.engine.database import Database, without_values
 from workq.ledger.engine.id_lists import as_text
 from workq.ledger.positions import NEVER_S
-from workq.ledger.tasks import Recording, begin_in_sqlite, core_connection
+from workq.ledger.tasks import Tasks, begin_in_sqlite, core_connection
 from workq.values.codec import new_task_id
 from workq.values.task import NewTask
 from workq.webhooks.values import Cause, DeliveryState, NewWebhook, SentTo, task_of, wants
 
 
-class Sending(Recording, Keeping):
+class SentWebhooks:
     """The part of the ledger that records webhooks."""
+
+    def __init__(self, database: Database, *, tasks: Tasks) -> None:
+        self.database = database
+        self._tasks = tasks
 
     def send(
         self, webhook: NewWebhook, *, connection: Any = None, hints: HintRows | None = None
@@ -93,7 +97,7 @@ class Sending(Recording, Keeping):
                 again = self.database.kept("webhook again", self._again_statement)
                 again.write(tx, {"b_id": webhook.id, "b_body": webhook.body})
             self.database.kept("deliver", self._delivery_statement).write_each(tx, rows)
-            tasks = [task for task in self._insert(tx, tasks, hints) if task.delay_s < NEVER_S]
+            tasks = [task for task in self._tasks.insert(tx, tasks, hints) if task.delay_s < NEVER_S]
         return sent, tasks
 
     def _write_webhook(self, tx: Connection, webhook: NewWebhook) -> tuple[str | None, dict[str, str], bool]:

@@ -107,9 +107,9 @@ class Bulk:
         A canary has failed when its first attempt has: nobody waits until its budget is used up. One that has not run
         in time says nothing good either.
         """
-        for group in self._ledger.dead_groups(which, limit=GROUPS_MAX):
+        for group in self._ledger.bulk.dead_groups(which, limit=GROUPS_MAX):
             of_group = replace(which, group=group.group, name=group.name)
-            first = self._ledger.dead_ids(of_group, after=None, limit=canaries)
+            first = self._ledger.bulk.dead_ids(of_group, after=None, limit=canaries)
             self._pace.wait(len(first))
             sent = self._send_back(first)
             trouble = self._trouble(sent, wait_s) if sent else "none of its canaries could be sent back"
@@ -122,17 +122,19 @@ class Bulk:
         """Cancel all of these as discarded."""
         for page in self._pages(which):
             with self._held_back():
-                self.tally.done += len(self._ledger.discard_dead(page, who=self._who, why=self._why))
+                self.tally.done += len(self._ledger.bulk.discard_dead(page, who=self._who, why=self._why))
 
     def cancel(self, which: WhichOpen) -> None:
         """Cancel all of these that are enqueued now; ask those that run."""
-        which = replace(which, before=self._ledger.clock())
-        while found := self._ledger.open_ids(which, limit=FOUND_AT_ONCE):
+        which = replace(which, before=self._ledger.questions.clock())
+        while found := self._ledger.bulk.open_ids(which, limit=FOUND_AT_ONCE):
             for start in range(0, len(found), self._pace.page):
                 page = found[start : start + self._pace.page]
                 self._pace.wait(len(page))
                 with self._held_back():
-                    cancelled, asked = self._ledger.cancel_all(page, states=which.states, who=self._who, why=self._why)
+                    cancelled, asked = self._ledger.bulk.cancel_all(
+                        page, states=which.states, who=self._who, why=self._why
+                    )
                     self.tally.done += len(cancelled)
                     self.tally.asked += len(asked)
 
@@ -141,11 +143,11 @@ class Bulk:
         if self.tally.done or self.tally.asked:
             tasks = self.tally.done + self.tally.asked
             detail = {"who": self._who, "what": what, "why": self._why, "which": which, "tasks": tasks}
-            self._ledger.note("manual", detail=detail)
+            self._ledger.history.note("manual", detail=detail)
 
     def _pages(self, which: Which) -> Iterator[Sequence[str]]:
         after: str | None = None
-        while page := self._ledger.dead_ids(which, after=after, limit=self._pace.page):
+        while page := self._ledger.bulk.dead_ids(which, after=after, limit=self._pace.page):
             after = page[-1]
             self._pace.wait(len(page))
             yield page
@@ -153,7 +155,7 @@ class Bulk:
     def _send_back(self, page: Sequence[str]) -> list[str]:
         """Answers those that were."""
         with self._held_back():
-            hints, refused = self._ledger.revive_dead(page, who=self._who, why=self._why)
+            hints, refused = self._ledger.bulk.revive_dead(page, who=self._who, why=self._why)
             self.tally.done += len(hints)
             self.tally.unconfirmed += len(hints)
             self.tally.refused |= refused
@@ -165,7 +167,7 @@ class Bulk:
         """What is wrong with these that were sent back; None when each succeeded, or was cancelled."""
         deadline = time.monotonic() + wait_s
         while True:
-            tasks = [task for one in canaries if (task := self._ledger.get(one)) is not None]
+            tasks = [task for one in canaries if (task := self._ledger.questions.get(one)) is not None]
             failed = [task for task in tasks if task.state is State.DEAD or task.failures or task.crashes]
             if failed:
                 error = (failed[0].error or failed[0].reason or "").strip().splitlines() or [""]

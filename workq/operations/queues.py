@@ -15,7 +15,7 @@ def pause(stores: Stores, name: str, *, who: str, why: str, for_s: float | None 
         ConfigError: no name of a queue or band, or `for_s` is no number from 0 to ten years.
     """
     queue, ends_in_s = check_band(name), None if for_s is None else check_delay_s(for_s, "for_s")
-    return stores.ledger.pause(queue, who=who, why=why, for_s=ends_in_s)
+    return stores.ledger.pauses.pause(queue, who=who, why=why, for_s=ends_in_s)
 
 
 def resume(stores: Stores, name: str, *, who: str, why: str) -> bool:
@@ -24,4 +24,4 @@ def resume(stores: Stores, name: str, *, who: str, why: str) -> bool:
     Raises:
         ConfigError: no name of a queue or band.
     """
-    return stores.ledger.resume(check_band(name), who=who, why=why)
+    return stores.ledger.pauses.resume(check_band(name), who=who, why=why)

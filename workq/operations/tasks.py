@@ -22,7 +22,7 @@ def cancel(stores: Stores, task_id: str, *, who: str, why: str, kills: bool = Fa
     Raises:
         NotFound: no such task.
     """
-    return stores.ledger.cancel(task_id, who=who, why=why, kills=kills)
+    return stores.ledger.decisions.cancel(task_id, who=who, why=why, kills=kills)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def reschedule(stores: Stores, task_id: str, when: DueTime, *, who: str, why: st
     Raises:
         NotFound: no such task. Refused: it runs, or is settled, or would expire before.
     """
-    row = stores.ledger.reschedule(task_id, delay_s=when.wait_s, who=who, why=why, at=when.at)
+    row = stores.ledger.decisions.reschedule(task_id, delay_s=when.wait_s, who=who, why=why, at=when.at)
     announce([row])
     return row
 
@@ -65,14 +65,14 @@ def revive(
         Refused: it is neither dead nor cancelled, or not in the state `only`, or a live task holds its key.
     """
     if only is not None:
-        found = stores.ledger.get(task_id)
+        found = stores.ledger.questions.get(task_id)
         if found is not None and found.state is not only:
             raise Refused(f"it is {found.state}, not {only}")
-    row = stores.ledger.revive(task_id, who=who, why=why)
+    row = stores.ledger.decisions.revive(task_id, who=who, why=why)
     announce([row])
     return row
 
 
 def discard(stores: Stores, task_id: str, *, who: str, why: str) -> bool:
     """Give up a dead task, for good: it is cancelled, as `discarded`. False: it is not dead."""
-    return bool(stores.ledger.discard_dead([task_id], who=who, why=why))
+    return bool(stores.ledger.bulk.discard_dead([task_id], who=who, why=why))

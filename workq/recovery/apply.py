@@ -53,7 +53,7 @@ def check(plan: Plan, stores: Stores, settings: Settings) -> None:
         raise Refused(f"this plan is for namespace {plan.namespace!r}, and this is {settings.namespace!r}")
     if plan.ledger != here:
         raise Refused(f"this plan is for the ledger {plan.ledger}, and this is {here}")
-    began_at = stores.ledger.began_at()
+    began_at = stores.ledger.plans.began_at()
     if plan.ledger_began_at != began_at:
         raise Refused(
             f"this plan is for a ledger that was made at {plan.ledger_began_at:%Y-%m-%d %H:%M:%S}Z; the one at {here} "
@@ -87,7 +87,7 @@ class Write(Protocol):
     """One of the ledger's planned writes."""
 
     def __call__(self, fences: Sequence[Fence], *, by: Mapping[str, Any]) -> Applied:
-        """See `Ledger.relay_planned`."""
+        """See `Plans.relay_planned`."""
         ...
 
 
@@ -131,24 +131,24 @@ class _Work:
                 case _:
                     assert_never(row)
         ledger = self.stores.ledger
-        self._decide("expire", expired, ledger.expire_planned)
+        self._decide("expire", expired, ledger.plans.expire_planned)
         self._relay(relayed)
         if reaps or rehints:
             self._end_workers(reaps, rehints)
         self._orphans(orphans)
         reach("sweep.before_promote")
-        self._decide("promote", promoted, ledger.promote_planned)
+        self._decide("promote", promoted, ledger.plans.promote_planned)
         self._lost(lost)
         for rows in pruned:
             self._prune(rows)
         if self.done.applied.total():
             counted = {"applied": dict(+self.done.applied), "refused": len(self.done.refused)}
-            ledger.note("manual", detail={**self._by, **counted})
+            ledger.history.note("manual", detail={**self._by, **counted})
 
     # -- steps
 
     def _relay(self, fences: Sequence[Fence]) -> None:
-        applied = self._change("relay", fences, self.stores.ledger.relay_planned, point="sweep.before_relay")
+        applied = self._change("relay", fences, self.stores.ledger.plans.relay_planned, point="sweep.before_relay")
         self._relayed = frozenset(applied.changed)
         self._publish(applied.hints)
 
@@ -171,7 +171,7 @@ class _Work:
         worker = row.foresight.worker
         why = self._why_not_reaped(row, look, gone)
         if why is None:
-            known = {one.id: one for one in self.stores.ledger.workers()}
+            known = {one.id: one for one in self.stores.ledger.questions.workers()}
             by = {**self._by, "row": "reap"}
             if (facts := known.get(worker)) is not None:
                 is_gone = row.how == "gone"
@@ -180,7 +180,7 @@ class _Work:
                 retries = settle_in_its_place(self.stores, left.outcomes)
                 settled = {one.claim.task_id for one in left.outcomes}
                 claims = tuple(one for one in row.foresight.claims if one.fence.task_id not in settled)
-                reaped = self.stores.ledger.reap(
+                reaped = self.stores.ledger.workers.reap(
                     worker,
                     left.evidence,
                     suspected_for_s=None if is_gone else look.suspected_for_s,
@@ -214,7 +214,7 @@ class _Work:
     def _why_moved(self, row: Reap) -> str | None:
         """How an incarnation has moved since the plan."""
         planned = row.foresight
-        now = self.stores.ledger.foresee(planned.worker, Evidence("planned"))
+        now = self.stores.ledger.plans.foresee(planned.worker, Evidence("planned"))
         if now is None:
             return "it has ended already, or left"
         if now.beat_at != planned.beat_at:
@@ -228,7 +228,7 @@ class _Work:
 
     def _free(self, worker: str, planned: Sequence[Fence], hints: Sequence[Unpublished]) -> None:
         """What an ended incarnation held and had not claimed is sent again; then its entries are dropped."""
-        if any(row.id == worker for row in self.stores.ledger.workers()):
+        if any(row.id == worker for row in self.stores.ledger.questions.workers()):
             self.done.refused.extend(("rehint", fence.task_id, f"{worker} lives") for fence in planned)
             return
         inflight, ledger = self.stores.inflight, self.stores.ledger
@@ -236,10 +236,10 @@ class _Work:
         held = [fence for fence in planned if fence.task_id in holds]
         why = f"{worker} does not hold it any more"
         self.done.refused.extend(("rehint", one.task_id, why) for one in planned if one.task_id not in holds)
-        applied = self._change("rehint", held, ledger.relay_planned, point="sweep.before_unhint")
+        applied = self._change("rehint", held, ledger.plans.relay_planned, point="sweep.before_unhint")
         # what it held beyond the plan (a plan that was cut, or another sweep at work) is left to the next sweep
         sent = self._relayed.union((one.task_id for one in planned), (row.task_id for row in hints))
-        others = ledger.fences(holds.keys() - sent)
+        others = ledger.plans.fences(holds.keys() - sent)
         left = {task_id for task_id, fence in others.items() if fence.state in (State.READY, State.WAITING)}
         reach("sweep.before_forget")
         if left:
@@ -251,7 +251,7 @@ class _Work:
 
     def _orphans(self, fences: Sequence[Fence]) -> None:
         """Return them, and drop the entries of whoever ran them: a hint would be worth nothing before."""
-        applied = self._change("orphan", fences, self.stores.ledger.return_planned)
+        applied = self._change("orphan", fences, self.stores.ledger.plans.return_planned)
         changed = set(applied.changed)
         for worker in sorted(
             {fence.worker for fence in fences if fence.task_id in changed and fence.worker is not None}
@@ -265,7 +265,7 @@ class _Work:
             return
         times, ledger = self.settings.times, self.stores.ledger
         by_line: dict[tuple[str, int], list[Marker]] = {}
-        for marker in ledger.markers():
+        for marker in ledger.hints.markers():
             by_line.setdefault((marker.queue, marker.band), []).append(marker)
         proven = {marker.id for marker in proofs(by_line.values(), times)}
         is_young = self.stores.inflight.epoch_age_s() < 3 * times.beat_s
@@ -284,11 +284,11 @@ class _Work:
                 sound.append(row.fence)
                 continue
             self.done.refused.append(("lost", row.fence.task_id, why))
-        self._decide("lost", sound, ledger.relay_planned, point="sweep.before_repair")
+        self._decide("lost", sound, ledger.plans.relay_planned, point="sweep.before_repair")
 
     def _prune(self, rows: Prunable) -> None:
         settings = self.settings
-        applied = self.stores.ledger.prune_planned(
+        applied = self.stores.ledger.plans.prune_planned(
             rows,
             retention_s=settings.retention_s,
             dead_retention_s=settings.dead_retention_s,

@@ -76,15 +76,15 @@ def look_for_the_dead(stores: Stores, settings: Settings, *, dry_run: bool = Fal
     # longer than any lease is granted: the store's clock was set back, and only the heartbeat in the ledger can tell
     lease_max_s = 2 * times.lease_s
     holding = {worker for worker, lease in leases.items() if 0 < lease.left_s <= lease_max_s}
-    live = {row.id: row for row in stores.ledger.workers()}
+    live = {row.id: row for row in stores.ledger.questions.workers()}
     missing = [worker for worker in live if worker not in holding]
     looked_for_s = times.beat_s * TWO_LOOKS
-    confirmed = stores.ledger.suspect(missing, beat_s=looked_for_s, lease_s=times.lease_s, dry_run=dry_run)
+    confirmed = stores.ledger.workers.suspect(missing, beat_s=looked_for_s, lease_s=times.lease_s, dry_run=dry_run)
     is_braked = len(confirmed) > max(1, len(live) / 2)
     if is_braked:
         looked_for_s += times.beat_s * BRAKE
         log.error("sweep.brake", extra={"dead": len(confirmed), "fleet": len(live)})
-        confirmed = stores.ledger.suspect(missing, beat_s=looked_for_s, lease_s=times.lease_s, dry_run=dry_run)
+        confirmed = stores.ledger.workers.suspect(missing, beat_s=looked_for_s, lease_s=times.lease_s, dry_run=dry_run)
     return Suspicions(live, leases, missing, confirmed, looked_for_s, is_braked=is_braked, lease_max_s=lease_max_s)
 
 
@@ -106,7 +106,7 @@ def gone_from_here(stores: Stores) -> list[WorkerRow]:
     machine = this_machine()
     if machine is None:
         return []
-    here = [row for row in stores.ledger.workers() if row.machine == machine and row.parent is not None]
+    here = [row for row in stores.ledger.questions.workers() if row.machine == machine and row.parent is not None]
     return [row for row in here if is_gone(row.pid) and is_gone(row.parent or 0)]
 
 

@@ -84,7 +84,7 @@ def mark(
     confirm_s = times.confirm_s if confirm_s is None else confirm_s
     done = Marked()
     by_line: dict[tuple[str, int], list[Marker]] = {}
-    for marker in stores.ledger.markers():
+    for marker in stores.ledger.hints.markers():
         by_line.setdefault((marker.queue, marker.band), []).append(marker)
     proven = proofs(by_line.values(), times)
     if proven:
@@ -95,11 +95,11 @@ def mark(
                 done.lost += _repair(
                     stores, proof, times, limit=limit, confirm_s=confirm_s, dry_run=dry_run, until=until
                 )
-    queues = stores.ledger.lines(slack_s=slack_s(times))
+    queues = stores.ledger.hints.lines(slack_s=slack_s(times))
     if not queues:
         return done
     if not dry_run:
-        stores.ledger.bands_used(queues)  # rows that a restored ledger lacks: tasks wait there
+        stores.ledger.lanes.bands_used(queues)  # rows that a restored ledger lacks: tasks wait there
     try:
         depths = stores.broker.depths(queues)
     except BrokerUnavailable as error:
@@ -124,7 +124,7 @@ def _noted(stores: Stores, times: Times, queue: str, depth: Depth, markers: Sequ
     """The marker to send through one line, which the ledger knows now; None: another sweep has just sent one."""
     marker_id = new_task_id()
     spacing_s = _spacing_s(markers, depth, times)
-    if not stores.ledger.marker_sent(queue, 0, marker_id, spacing_s=spacing_s, depth=depth.ready):
+    if not stores.ledger.hints.marker_sent(queue, 0, marker_id, spacing_s=spacing_s, depth=depth.ready):
         return None
     return Hint(queue, (), marker=marker_id)
 
@@ -179,7 +179,7 @@ def _repair(
     while True:
         held = _held(stores, proof.queue)
         bound = COUNTED_MAX if dry_run else limit  # a real pass goes on, batch by batch
-        rows = stores.ledger.lost(proof, held=held, slack_s=slack_s(times), limit=bound, dry_run=dry_run)
+        rows = stores.ledger.hints.lost(proof, held=held, slack_s=slack_s(times), limit=bound, dry_run=dry_run)
         repaired += len(rows)
         if dry_run:
             return repaired
@@ -188,7 +188,7 @@ def _repair(
             reach("sweep.before_repair")
             publish(stores, rows, deadline_s=confirm_s)
         if len(rows) < limit:
-            stores.ledger.marker_closed(proof)
+            stores.ledger.hints.marker_closed(proof)
             return repaired
         if until():
             return repaired  # it stays open: the next pass goes on
@@ -202,6 +202,6 @@ def _held(stores: Stores, queue: str) -> set[str]:
     holds = stores.inflight.holds(queue, claimed=False)
     if not holds:
         return set()
-    standing = {row.id for row in stores.ledger.workers()}
+    standing = {row.id for row in stores.ledger.questions.workers()}
     standing |= {worker for worker, lease in stores.inflight.leases().items() if lease.left_s > 0}
     return {hold.task_id for hold in holds if hold.worker in standing}

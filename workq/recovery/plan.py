@@ -214,7 +214,7 @@ def make(
     return Plan(
         namespace=settings.namespace,
         ledger=name_of(settings.ledger),
-        ledger_began_at=stores.ledger.began_at(),
+        ledger_began_at=stores.ledger.plans.began_at(),
         made_at=draft.now,
         made_by=this_person() if who is None else who,
         limit=limit,
@@ -233,7 +233,7 @@ class _Draft:
 
     def __init__(self, stores: Stores, settings: Settings, limit: int) -> None:
         self.stores, self.settings, self.limit = stores, settings, limit
-        self.now = stores.ledger.clock()
+        self.now = stores.ledger.questions.clock()
         self.rows: list[Row] = []
         self.cut: list[str] = []
         self.away: list[str] = []
@@ -251,7 +251,7 @@ class _Draft:
 
     def relay(self) -> None:
         times = self.settings.times
-        rows = self.stores.ledger.take_unpublished(
+        rows = self.stores.ledger.hints.take_unpublished(
             limit=self.limit + 1,
             grace_s=times.unpublished_grace_s,
             horizon_s=self.stores.broker.horizon_s,
@@ -265,13 +265,13 @@ class _Draft:
     def reap(self) -> None:
         for row in gone_from_here(self.stores):
             evidence = remains_of(row, of_absence(row)).evidence
-            if (foresight := self.stores.ledger.foresee(row.id, evidence)) is not None:
+            if (foresight := self.stores.ledger.plans.foresee(row.id, evidence)) is not None:
                 self._reap(foresight, "gone", evidence.cause)
         self.look = look_for_the_dead(self.stores, self.settings, dry_run=True)
         for worker in self.look.confirmed:
             row = self.look.live[worker]
             evidence = remains_of(row, of_silence(row, has_lease=worker in self.look.leases)).evidence
-            foresight = self.stores.ledger.foresee(worker, evidence) if worker not in self.reaped else None
+            foresight = self.stores.ledger.plans.foresee(worker, evidence) if worker not in self.reaped else None
             if foresight is not None and foresight.suspected_at is not None:
                 since = f"suspected {self._ago(foresight.suspected_at)}"
                 self._reap(foresight, "silent", f"{evidence.cause}, {since}")
@@ -297,7 +297,7 @@ class _Draft:
                 self.rows.append(Rehint(why=why, fence=fence, worker=worker))
 
     def orphans(self) -> None:
-        found = self.stores.ledger.orphaned(limit=self.limit + 1)
+        found = self.stores.ledger.plans.orphaned(limit=self.limit + 1)
         for foreseen in found[: self.limit]:
             fence = foreseen.fence
             why = f"it runs under {fence.worker}, which is not live; it becomes {foreseen.becomes}"
@@ -306,19 +306,19 @@ class _Draft:
             self._is_cut("orphans")
 
     def promote(self) -> None:
-        for fence in self._fences("promote", self.stores.ledger.promotable(limit=self.limit + 1)):
+        for fence in self._fences("promote", self.stores.ledger.plans.promotable(limit=self.limit + 1)):
             if fence.state is State.WAITING:
                 self.rows.append(Promote(why=f"due {self._ago(fence.due_at)}, and still waiting", fence=fence))
 
     def expire(self) -> None:
-        for fence in self._fences("expire", self.stores.ledger.expirable(limit=self.limit + 1)):
+        for fence in self._fences("expire", self.stores.ledger.plans.expirable(limit=self.limit + 1)):
             if fence.state in (State.READY, State.WAITING):
                 self.rows.append(Expire(why="it was not started in its time", fence=fence))
 
     def lost(self) -> None:
         times = self.settings.times
         by_line: dict[tuple[str, int], list[Marker]] = {}
-        for marker in self.stores.ledger.markers():
+        for marker in self.stores.ledger.hints.markers():
             by_line.setdefault((marker.queue, marker.band), []).append(marker)
         proven = proofs(by_line.values(), times)
         if proven and self.stores.inflight.epoch_age_s() < 3 * times.beat_s:
@@ -326,7 +326,7 @@ class _Draft:
             return
         for marker in proven:
             held = {hold.task_id for hold in self.stores.inflight.holds(marker.queue)}
-            rows = self.stores.ledger.lost(
+            rows = self.stores.ledger.hints.lost(
                 marker, held=held, slack_s=slack_s(times), limit=self.limit + 1, dry_run=True
             )
             for fence in self._fences("mark", [row.task_id for row in rows]):
@@ -337,7 +337,7 @@ class _Draft:
 
     def prune(self) -> None:
         settings = self.settings
-        found = self.stores.ledger.prunable(
+        found = self.stores.ledger.plans.prunable(
             limit=self.limit, retention_s=settings.retention_s, dead_retention_s=settings.dead_retention_s
         )
         for rows in found:
@@ -350,7 +350,7 @@ class _Draft:
         """Where those tasks stand now, at most `limit` of them, in the order given."""
         if len(task_ids) > self.limit:
             self._is_cut(step)
-        found = self.stores.ledger.fences(islice(task_ids, self.limit))
+        found = self.stores.ledger.plans.fences(islice(task_ids, self.limit))
         return (found[one] for one in islice(task_ids, self.limit) if one in found)
 
     def _is_cut(self, step: str) -> None:

@@ -53,7 +53,7 @@ def end_worker(
     """
     retries = [] if dry_run else settle_in_its_place(stores, outcomes)
     reach(point)
-    reaped = stores.ledger.reap(
+    reaped = stores.ledger.workers.reap(
         worker,
         evidence,
         suspected_for_s=suspected_for_s,
@@ -78,14 +78,14 @@ def settle_in_its_place(stores: Stores, outcomes: Sequence[Settlement]) -> list[
         return []
     reach("sweep.before_settle")
     try:
-        settled = stores.ledger.settle(outcomes)
+        settled = stores.ledger.outcomes.settle(outcomes)
     except Unavailable:
         raise
     except Exception:  # an outcome that the ledger does not take: these attempts run again
         log.exception("sweep.unsettled", extra={"tasks": [one.claim.task_id for one in outcomes[:10]]})
         return []
     log.info("sweep.settled", extra={"tasks": len(outcomes)})
-    turn = stores.ledger.advance(ended_of(outcomes, settled)) + stores.ledger.admit(freed_of(outcomes))
+    turn = stores.ledger.order.advance(ended_of(outcomes, settled)) + stores.ledger.limits.admit(freed_of(outcomes))
     return retries_of(outcomes, settled) + [hint for one in settled for hint in one.follows] + turn
 
 
@@ -105,7 +105,7 @@ def free(
     reach("sweep.before_unhint")
     returned = {row.task_id for row in [*reaped.hints, *retries]}
     held = [hold.task_id for hold in stores.inflight.held_by(reaped.worker) if hold.task_id not in returned]
-    unclaimed: Sequence[Unpublished] = stores.ledger.unhint(held, dry_run=dry_run)
+    unclaimed: Sequence[Unpublished] = stores.ledger.hints.unhint(held, dry_run=dry_run)
     if not dry_run:
         reach("sweep.before_forget")
         stores.inflight.forget(reaped.worker)

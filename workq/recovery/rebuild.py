@@ -45,9 +45,9 @@ class Rebuilt:
 
 def count(stores: Stores, queues: Iterable[str] | None = None) -> dict[str, int]:
     """How many tasks of each queue would get a hint now, those that are held included."""
-    now = stores.ledger.clock()
-    chosen = stores.ledger.open_queues() if queues is None else queues
-    return {queue: stores.ledger.unclaimed(queue, before=now) for queue in chosen}
+    now = stores.ledger.questions.clock()
+    chosen = stores.ledger.hints.open_queues() if queues is None else queues
+    return {queue: stores.ledger.hints.unclaimed(queue, before=now) for queue in chosen}
 
 
 def rebuild(
@@ -66,9 +66,9 @@ def rebuild(
     """
     done = Rebuilt() if done is None else done
     began = time.monotonic()
-    began_at = stores.ledger.clock()
-    for queue in stores.ledger.open_queues() if queues is None else queues:
-        done.markers += stores.ledger.markers_dropped(queue)
+    began_at = stores.ledger.questions.clock()
+    for queue in stores.ledger.hints.open_queues() if queues is None else queues:
+        done.markers += stores.ledger.hints.markers_dropped(queue)
         _rebuild(stores, settings, queue, began_at, done, told, began)
     done.seconds = time.monotonic() - began
     return done
@@ -85,12 +85,12 @@ def _rebuild(
 ) -> None:
     """One queue, a page at a time."""
     after: tuple[datetime, str] | None = None
-    while page := stores.ledger.unclaimed_page(queue, before=began_at, after=after, limit=BATCH):
+    while page := stores.ledger.hints.unclaimed_page(queue, before=began_at, after=after, limit=BATCH):
         after = (page[-1].due_at, page[-1].task_id)
         held = {hold.task_id for hold in stores.inflight.holds(queue)}
         free = [fence.task_id for fence in page if fence.task_id not in held]
         done.held += len(page) - len(free)
-        rows = stores.ledger.renew(free, before=began_at)
+        rows = stores.ledger.hints.renew(free, before=began_at)
         near = [row for row in rows if row.delay_s <= stores.broker.horizon_s]
         done.later += len(rows) - len(near)
         reach("sweep.before_relay")

@@ -1,4 +1,4 @@
-"""Prune: what sweeps remove by its age, all of it, for a person who does not wait for them (see ledger/workers.py).
+"""Prune: what sweeps remove by its age, all of it, for a person who does not wait for them (see ledger/repair.py).
 
 Page by page, each in short transactions with a pause behind it, so that nobody waits long for a lock. Nothing is
 remembered between runs: what is left, the next one removes, or a sweep.
@@ -62,12 +62,12 @@ def prune(
 
 
 def _tasks(ledger: Ledger, retention: Retention) -> dict[str, int]:
-    found = ledger.prune(limit=PAGE, retention_s=retention.tasks_s, dead_retention_s=retention.dead_s)
+    found = ledger.upkeep.prune(limit=PAGE, retention_s=retention.tasks_s, dead_retention_s=retention.dead_s)
     return {name.removesuffix("s"): count for name, count in asdict(found).items()}
 
 
 def _jobs(ledger: Ledger, retention: Retention) -> dict[str, int]:
-    found = ledger.prune_jobs(limit=PAGE, retention_s=retention.tasks_s, dead_retention_s=retention.dead_s)
+    found = ledger.job_care.prune_jobs(limit=PAGE, retention_s=retention.tasks_s, dead_retention_s=retention.dead_s)
     return {
         "job": found.jobs,
         "subtask": found.subtasks,
@@ -77,7 +77,9 @@ def _jobs(ledger: Ledger, retention: Retention) -> dict[str, int]:
 
 
 def _webhooks(ledger: Ledger, retention: Retention) -> dict[str, int]:
-    found = ledger.prune_webhooks(limit=WEBHOOKS, body_retention_s=retention.bodies_s, retention_s=retention.webhooks_s)
+    found = ledger.pruning.prune_webhooks(
+        limit=WEBHOOKS, body_retention_s=retention.bodies_s, retention_s=retention.webhooks_s
+    )
     return {
         "webhook": found.webhooks,
         "webhook_body": found.bodies,

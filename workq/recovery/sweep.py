@@ -60,13 +60,13 @@ def _tick(one: Pass) -> None:
 
 
 def _expire(one: Pass) -> None:
-    one.done.expired = one.stores.ledger.expire(limit=one.limit, dry_run=one.dry_run)
+    one.done.expired = one.stores.ledger.upkeep.expire(limit=one.limit, dry_run=one.dry_run)
 
 
 def _relay(one: Pass) -> None:
     if one.broker_is_away and not one.dry_run:
         return
-    rows = one.stores.ledger.take_unpublished(
+    rows = one.stores.ledger.hints.take_unpublished(
         limit=one.limit,
         grace_s=one.settings.times.unpublished_grace_s,
         horizon_s=one.stores.broker.horizon_s,
@@ -126,26 +126,26 @@ def _reap_the_gone(one: Pass) -> None:
 
 
 def _orphans(one: Pass) -> None:
-    lost = one.stores.ledger.orphans(limit=one.limit, dry_run=one.dry_run)
+    lost = one.stores.ledger.workers.orphans(limit=one.limit, dry_run=one.dry_run)
     one.done.orphans = len(lost)
     one.send(lost)
 
 
 def _advance(one: Pass) -> None:
-    keys = one.stores.ledger.ended_heads(limit=one.limit)
+    keys = one.stores.ledger.order.ended_heads(limit=one.limit)
     one.done.advanced = len(keys)
     if keys and not one.dry_run:
         reach("sweep.before_advance")
-        turn = one.stores.ledger.advance(keys)
+        turn = one.stores.ledger.order.advance(keys)
         one.done.advanced = len(turn)
         one.send(turn)
 
 
 def _admit(one: Pass) -> None:
-    limits = one.stores.ledger.limits_to_look_at(limit=one.limit)
+    limits = one.stores.ledger.limits.limits_to_look_at(limit=one.limit)
     if limits:
         reach("sweep.before_admit")
-        turn = one.stores.ledger.admit(limits, dry_run=one.dry_run)
+        turn = one.stores.ledger.limits.admit(limits, dry_run=one.dry_run)
         one.done.admitted = len(turn)
         one.send(turn)
 
@@ -153,17 +153,17 @@ def _admit(one: Pass) -> None:
 def _tend(one: Pass) -> None:
     ledger = one.stores.ledger
     reach("sweep.before_tend")
-    for job_id in ledger.open_jobs(limit=one.limit):
-        tended = ledger.tend_job(job_id, dry_run=one.dry_run)
+    for job_id in ledger.job_care.open_jobs(limit=one.limit):
+        tended = ledger.job_care.tend_job(job_id, dry_run=one.dry_run)
         one.done.tended += tended.counted
         one.send(tended.hints)
-    one.done.tended += ledger.tend_deliveries(limit=one.limit, dry_run=one.dry_run)
-    one.done.tended += ledger.hold_deliveries(limit=one.limit, dry_run=one.dry_run)
+    one.done.tended += ledger.deliveries.tend_deliveries(limit=one.limit, dry_run=one.dry_run)
+    one.done.tended += ledger.webhook_decisions.hold_deliveries(limit=one.limit, dry_run=one.dry_run)
 
 
 def _promote(one: Pass) -> None:
     reach("sweep.before_promote")
-    one.done.promoted = one.stores.ledger.promote(limit=one.limit, dry_run=one.dry_run)
+    one.done.promoted = one.stores.ledger.upkeep.promote(limit=one.limit, dry_run=one.dry_run)
 
 
 def _mark(one: Pass) -> None:
@@ -182,7 +182,7 @@ def _mark(one: Pass) -> None:
 
 def _prune(one: Pass) -> None:
     ledger, settings, done = one.stores.ledger, one.settings, one.done
-    pruned = ledger.prune(
+    pruned = ledger.upkeep.prune(
         limit=one.limit,
         retention_s=settings.retention_s,
         dead_retention_s=settings.dead_retention_s,
@@ -190,14 +190,14 @@ def _prune(one: Pass) -> None:
     )
     done.pruned, done.pruned_events = pruned.tasks, pruned.events
     done.pruned_ticks, done.pruned_windows, done.pruned_workers = pruned.ticks, pruned.windows, pruned.workers
-    webhooks = ledger.prune_webhooks(
+    webhooks = ledger.pruning.prune_webhooks(
         limit=one.limit,
         body_retention_s=settings.webhook_body_retention_s,
         retention_s=settings.webhook_retention_s,
         dry_run=one.dry_run,
     )
     done.pruned_webhooks = webhooks.webhooks + webhooks.bodies
-    done.pruned_jobs = ledger.prune_jobs(
+    done.pruned_jobs = ledger.job_care.prune_jobs(
         limit=one.limit,
         retention_s=settings.retention_s,
         dead_retention_s=settings.dead_retention_s,
@@ -247,5 +247,5 @@ def sweep(
         if name in chosen:
             step(one)
     if not dry_run and chosen.issuperset(RECOVERY):
-        stores.ledger.swept(every_s=settings.times.sweep_s / 2)
+        stores.ledger.upkeep.swept(every_s=settings.times.sweep_s / 2)
     return done

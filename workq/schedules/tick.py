@@ -45,7 +45,7 @@ def tick(stores: Stores, settings: Settings, *, limit: int, dry_run: bool = Fals
     """
     ahead_s = 2 * settings.times.sweep_s
     made = 0
-    for row in stores.ledger.schedules_due(ahead_s=ahead_s, limit=limit):
+    for row in stores.ledger.schedules.schedules_due(ahead_s=ahead_s, limit=limit):
         while row.next_at is not None:
             try:
                 found = due(
@@ -81,13 +81,13 @@ def tick(stores: Stores, settings: Settings, *, limit: int, dry_run: bool = Fals
 def now_as_task(stores: Stores, row: ScheduleRow, *, confirm_s: float) -> str:
     """Record the task of a schedule at once, besides its ticks; answers its id."""
     task = _task(row, row.now)
-    stores.ledger.record([task], hints=_hints(stores))
+    stores.ledger.tasks.record([task], hints=_hints(stores))
     _hint(stores, [(row.now, task)], confirm_s=confirm_s)
     return task.id
 
 
 def _record(stores: Stores, row: ScheduleRow, tasks: list[tuple[datetime, NewTask]], next_at: datetime | None) -> bool:
-    if not stores.ledger.tick(row, tasks, next_at=next_at, hints=_hints(stores)):
+    if not stores.ledger.schedules.tick(row, tasks, next_at=next_at, hints=_hints(stores)):
         return False
     reach("sweep.after_tick")
     return True

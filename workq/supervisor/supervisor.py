@@ -353,7 +353,7 @@ class Supervisor:
     def _sweep(self) -> None:
         try:
             while self._unscheduled:
-                self.app.stores.ledger.schedule(self._unscheduled[0])
+                self.app.stores.ledger.schedules.schedule(self._unscheduled[0])
                 self._unscheduled.pop(0)
             self._condemned = self._asked_to_kill()
             done = sweep(self.app.stores, self.app.settings)
@@ -372,7 +372,7 @@ class Supervisor:
     def _asked_to_kill(self) -> dict[str, int]:
         children = [slot.child for slot in self._slots]
         workers = [child.board.incarnation() for child in children if child is not None]
-        return self.app.stores.ledger.kills([one for one in workers if one is not None])
+        return self.app.stores.ledger.decisions.kills([one for one in workers if one is not None])
 
     # -- ends
 

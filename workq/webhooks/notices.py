@@ -89,8 +89,8 @@ class Herald:
     def tell(self, kind: str, endpoint_id: str, facts: dict[str, Any]) -> None:
         """Tell one notice, of the task that runs."""
         ledger = self._ledger()
-        endpoint = ledger.endpoint(endpoint_id)
-        delivery = ledger.delivery(facts["delivery"]) if "delivery" in facts else None
+        endpoint = ledger.endpoints.endpoint(endpoint_id)
+        delivery = ledger.deliveries.delivery(facts["delivery"]) if "delivery" in facts else None
         notice = Notice(
             id=context.running().task_id,
             kind=NoticeKind(kind),
@@ -100,7 +100,7 @@ class Herald:
             event_type=None if delivery is None else delivery.type or None,
             **facts,
         )
-        if notice.topic != OWN_TOPIC and ledger.endpoints(topic=OWN_TOPIC, limit=1):
+        if notice.topic != OWN_TOPIC and ledger.endpoints.all(topic=OWN_TOPIC, limit=1):
             self._forward(notice)
         if self._hook is not None:
             answer.check(answer.call(self._hook, context.desk().wait_for, notice))

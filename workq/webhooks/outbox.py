@@ -164,13 +164,13 @@ class Outbox:
 
     def _pages(self, which: WhichDeliveries) -> Iterator[DeliveryRow]:
         after: str | None = None
-        while page := self._app.existing.ledger.deliveries(which, after=after):
+        while page := self._app.existing.ledger.deliveries.all(which, after=after):
             yield from page
             after = page[-1].id
 
     def attempts(self, delivery_id: str) -> list[AttemptRow]:
         """The newest 200 attempts of a delivery, the oldest first: where to, the answer, how long it took."""
-        return self._app.existing.ledger.attempts(delivery_id)
+        return self._app.existing.ledger.deliveries.attempts(delivery_id)
 
     def retry(self, delivery_id: str, *, dry_run: bool = False) -> bool:
         """Try a delivery again now, whether it waits for its next attempt or has ended; False: it runs just now.
@@ -183,7 +183,7 @@ class Outbox:
                 longer.
         """
         ledger = self._app.existing.ledger
-        found = ledger.delivery(delivery_id)
+        found = ledger.deliveries.delivery(delivery_id)
         if found is None:
             raise NotFound(f"no delivery {delivery_id[:100]}; see: workq webhook delivery ls")
         if found.state is DeliveryState.HELD:
@@ -191,7 +191,11 @@ class Outbox:
         if found.state is DeliveryState.PENDING:
             return self._hasten(found, dry_run=dry_run)
         which = WhichDeliveries(endpoint_id=found.endpoint_id, webhook_id=found.webhook_id)
-        if not (ledger.resendable(which) if dry_run else self._app.producer.resend([delivery_id], cause=Cause.MANUAL)):
+        if not (
+            ledger.webhook_decisions.resendable(which)
+            if dry_run
+            else self._app.producer.resend([delivery_id], cause=Cause.MANUAL)
+        ):
             raise Refused(f"delivery {delivery_id}: its endpoint is gone or disabled, or its body is kept no longer")
         return True
 
@@ -199,15 +203,17 @@ class Outbox:
         """Let what waits for its next attempt be due now; False: it runs."""
         ledger = self._app.existing.ledger
         if not dry_run:
-            ledger.want_delivery(found.id)  # first: it may be sent as soon as it is due
+            ledger.webhook_decisions.want_delivery(found.id)  # first: it may be sent as soon as it is due
             try:
-                hint = ledger.reschedule(found.task_id, delay_s=0.0, who=this_person(), why="retried by a person")
+                hint = ledger.decisions.reschedule(
+                    found.task_id, delay_s=0.0, who=this_person(), why="retried by a person"
+                )
             except Refused:
                 pass  # it runs, or it is not its turn
             else:
                 self._app.producer.relay.offer([hint])
                 return True
-        task = ledger.get(found.task_id)
+        task = ledger.questions.get(found.task_id)
         if task is not None and task.order_key is not None and is_behind(task.due_at, datetime.now(UTC)):
             raise Refused(
                 f"delivery {found.id} waits for its turn in the order of its endpoint; "
@@ -254,7 +260,7 @@ class Outbox:
 
     def _again(self, which: WhichDeliveries, cause: Cause, *, dry_run: bool) -> int:
         count, after = 0, None
-        while page := self._app.existing.ledger.resendable(which, after=after):
+        while page := self._app.existing.ledger.webhook_decisions.resendable(which, after=after):
             count += len(page) if dry_run else len(self._app.producer.resend(page, cause=cause))
             after = page[-1]
         return count
@@ -263,9 +269,9 @@ class Outbox:
         """Why no endpoint gets this webhook, which is recorded: what the ledger does not answer now is left out."""
         said = f"nothing is recorded to be sent: no endpoint has the topic {webhook.topic!r}"
         try:
-            if self._app.stores.ledger.endpoints(topic=webhook.topic, limit=1):
+            if self._app.stores.ledger.endpoints.all(topic=webhook.topic, limit=1):
                 return f"nothing is recorded to be sent: no endpoint of topic {webhook.topic!r} wants {webhook.type!r}"
-            known = self._app.stores.ledger.topics()
+            known = self._app.stores.ledger.endpoints.topics()
         except Unavailable:
             return said
         near = get_close_matches(webhook.topic or "", known, n=1)
@@ -345,4 +351,4 @@ class Webhooks(Outbox):
         self._app.producer.send(webhook)
 
     def _parcels(self, delivery_ids: Sequence[str]) -> dict[str, Parcel]:
-        return self._app.existing.ledger.parcels(delivery_ids)
+        return self._app.existing.ledger.deliveries.parcels(delivery_ids)

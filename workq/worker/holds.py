@@ -143,7 +143,7 @@ class Holds:
         if not self._rarely.is_due():
             return []
         began = self._clock()
-        running = self._ledger.claimed_by(self._by)
+        running = self._ledger.workers.claimed_by(self._by)
         self._rarely.took(self._clock() - began)
         with self._changing:  # after the ledger was asked: what it has granted by then is known, or being answered
             unknown = frozenset(one for one in running.items() if self._tokens.get(one[0]) != one[1])
@@ -156,7 +156,7 @@ class Holds:
             return []
         reach("beat.before_return")
         log.warning("worker.forgotten", extra={"worker": self._by, "tasks": list(forgotten)})
-        return self._ledger.return_forgotten(forgotten, by=self._by)
+        return self._ledger.workers.return_forgotten(forgotten, by=self._by)
 
     def release_strays(self) -> int:
         """Drop what was unknown here at the last look too; answers how many. Raises as the in-flight store does."""

@@ -67,7 +67,7 @@ class LeaseKeeper:
         """Get a lease and a row in the ledger. Repeatable. Raises Unavailable while a store is away."""
         asked = self._clock()
         self._stores.inflight.join(self._me.id, lease_s=self._times.lease_s)
-        self._stores.ledger.join(self._me, queues=queues, threads=threads)
+        self._stores.ledger.workers.join(self._me, queues=queues, threads=threads)
         self._answered("inflight", asked)
         self._answered("ledger", asked)
         self._trust_until = asked + TRUST * self._times.lease_s
@@ -76,7 +76,7 @@ class LeaseKeeper:
     def leave(self) -> None:
         """Give both up in order. Raises Unavailable while a store is away."""
         self._stores.inflight.leave(self._me.id)
-        self._stores.ledger.leave(self._me.id)
+        self._stores.ledger.workers.leave(self._me.id)
 
     def beat(self) -> None:
         """Once a beat: the lease; and when it is time, the heartbeat in the ledger."""
@@ -116,7 +116,7 @@ class LeaseKeeper:
         """Note in the ledger that this incarnation lives, and how much memory it has."""
         asked = self._clock()
         try:
-            if not self._stores.ledger.beat(self._me.id, memory_bytes=psutil.Process().memory_info().rss):
+            if not self._stores.ledger.workers.beat(self._me.id, memory_bytes=psutil.Process().memory_info().rss):
                 log.error("worker.reaped: the ledger has ended this incarnation")
                 self.lost.set()
         except Unavailable as error:
@@ -131,7 +131,7 @@ class LeaseKeeper:
     def return_strays(self) -> None:
         """Return claims under our name that we do not know of, and drop such holds (see holds.py)."""
         try:
-            self._stores.ledger.return_doubtful(by=self._me.id)
+            self._stores.ledger.claims.return_doubtful(by=self._me.id)
             if hints := self._held.return_forgotten():
                 reach("beat.before_hints")
                 self._offer(hints)

@@ -310,7 +310,7 @@ class Pool:
 
     def is_cancelled(self, claim: Claim) -> bool:
         """Whether the handler of a claim should stop: it was asked to, or its attempt is not the newest any more."""
-        task = self._ledger.get(claim.task_id)
+        task = self._ledger.questions.get(claim.task_id)
         return (
             task is None or task.is_cancel_requested or task.attempt != claim.attempt or task.state is not State.RUNNING
         )
@@ -319,17 +319,17 @@ class Pool:
         self, claim: Claim, *, added: Callable[[], Sequence[NewSubtask]]
     ) -> AbstractContextManager[Connection]:
         """The ledger's, for the handler of a claim."""
-        return self._ledger.transaction(claim, added=added)
+        return self._ledger.transactions.transaction(claim, added=added)
 
     def bookmark(self, claim: Claim) -> Bookmark:
         """The ledger's, for the handler of a claim."""
-        return self._ledger.bookmark(claim)
+        return self._ledger.transactions.bookmark(claim)
 
     def step(
         self, claim: Claim, new: NewStep, *, on_stood: Callable[[Stepped], None]
     ) -> AbstractContextManager[Connection]:
         """The ledger's, for the handler of a claim."""
-        return self._ledger.step(claim, new, on_stood=on_stood)
+        return self._ledger.transactions.step(claim, new, on_stood=on_stood)
 
     def wait_for(self, awaitable: Awaitable[Any]) -> Any:
         """What a plain handler has answered is awaited in the event loop, and its thread waits."""

@@ -213,7 +213,7 @@ class Worker:
         if self._pool.active or not intake.is_empty or self._settler.unsettled:
             return False
         try:
-            return not self.stores.ledger.has_due([band for queue in self.queues for band in all_of(queue)])
+            return not self.stores.ledger.questions.has_due([band for queue in self.queues for band in all_of(queue)])
         except Unavailable:
             return False
 

@@ -74,7 +74,7 @@ def wait_for_all(app: WorkQueue, *, is_told: Callable[[], bool], is_drain: bool)
 
     def ask() -> None:
         stores = app.stores
-        stores.ledger.clock()
+        stores.ledger.questions.clock()
         stores.broker.check()
         stores.inflight.check()
 

@@ -158,7 +158,7 @@ class Settler:
             reach("settle.before_write")
         began = self._relay.clock()
         try:
-            settled = self._stores.ledger.settle(batch)
+            settled = self._stores.ledger.outcomes.settle(batch)
         except Unavailable as error:
             log.warning("settle.waits: %s", error)
             pause_s, self._again_s = self._again_s, min(AGAIN_MAX_S, self._again_s * 2)
@@ -206,10 +206,10 @@ class Settler:
         asked_at = self._relay.clock()
         try:
             if taker is None or not room:
-                turn = self._stores.ledger.admit(keys)
+                turn = self._stores.ledger.limits.admit(keys)
             else:
                 with self._held.claiming():
-                    claims, turn = self._stores.ledger.admit_and_claim(
+                    claims, turn = self._stores.ledger.limits.admit_and_claim(
                         keys, by=self._by, room=room, queues=taker.served
                     )
                     self._hand_over(claims, taker, asked_at)
@@ -226,7 +226,7 @@ class Settler:
 
     def _advance(self, keys: set[str]) -> None:
         try:
-            turn = self._stores.ledger.advance(keys)
+            turn = self._stores.ledger.order.advance(keys)
         except Unavailable as error:  # a sweep does it
             log.warning("settle.advance: %s", error)
         else:

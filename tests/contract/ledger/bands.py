@@ -21,48 +21,48 @@ from workq.values.task import Dead, Priority, State
 
 class BandsContract(Steps):
     def test_a_band_is_in_use_from_its_first_task_on_and_for_good(self, ledger: Ledger, worker: Incarnation) -> None:
-        before = ledger.bands()
+        before = ledger.lanes.bands()
         self.record(ledger, 3, queue="mail")
-        normal_only = ledger.bands()
+        normal_only = ledger.lanes.bands()
 
         tasks = [*new(2, queue="mail~low"), *new(queue="mail"), *new(queue="mail~high"), *new(queue="index~low")]
-        ledger.record(tasks)
-        ledger.claim([one.id for one in tasks], by=worker.id)
+        ledger.tasks.record(tasks)
+        ledger.claims.claim([one.id for one in tasks], by=worker.id)
 
         assert before == normal_only == frozenset()
-        assert ledger.bands() == {"mail~low", "mail~high", "index~low"}
+        assert ledger.lanes.bands() == {"mail~low", "mail~high", "index~low"}
 
     def test_a_tick_of_a_schedule_brings_its_band_into_use(self, ledger: Ledger, clock: Clock) -> None:
-        ledger.schedule(replace(EVERY, queue="mail~low"))
-        scheduled = ledger.bands()
+        ledger.schedules.schedule(replace(EVERY, queue="mail~low"))
+        scheduled = ledger.lanes.bands()
         clock.forward(61.0)
-        [row] = ledger.schedules_due(ahead_s=0.0, limit=9)
+        [row] = ledger.schedules.schedules_due(ahead_s=0.0, limit=9)
         assert row.next_at is not None
 
-        ledger.tick(row, [(row.next_at, one) for one in new(queue=row.queue)], next_at=None)
+        ledger.schedules.tick(row, [(row.next_at, one) for one in new(queue=row.queue)], next_at=None)
 
-        assert (set(scheduled), set(ledger.bands())) == (set(), {"mail~low"})
+        assert (set(scheduled), set(ledger.lanes.bands())) == (set(), {"mail~low"})
 
     def test_many_at_once_bring_it_into_use_once(self, database: Database) -> None:
         """Each as if in a process of its own."""
         ledgers = [Ledger(database) for _ in range(8)]
 
-        made = at_once(8, lambda number: ledgers[number].record(new(queue=("a~low", "b~high")[number % 2])))
+        made = at_once(8, lambda number: ledgers[number].tasks.record(new(queue=("a~low", "b~high")[number % 2])))
 
         assert all(one.created for answers in made for one in answers)
-        assert ledgers[0].bands() == {"a~low", "b~high"}
+        assert ledgers[0].lanes.bands() == {"a~low", "b~high"}
 
     def test_in_the_callers_transaction_it_is_in_use_when_that_commits(self, ledger: Ledger, theirs: Engine) -> None:
         with theirs.connect() as connection:
-            ledger.record(new(queue="mail~low"), connection=connection)
+            ledger.tasks.record(new(queue="mail~low"), connection=connection)
             connection.rollback()
         with theirs.connect() as connection:
-            [one] = ledger.record(new(queue="mail~low"), connection=connection)
-            ledger.record(new(queue="mail~low"), connection=connection)
+            [one] = ledger.tasks.record(new(queue="mail~low"), connection=connection)
+            ledger.tasks.record(new(queue="mail~low"), connection=connection)
             connection.commit()
 
         assert self.task(ledger, one.id).priority is Priority.LOW
-        assert ledger.bands() == {"mail~low"}
+        assert ledger.lanes.bands() == {"mail~low"}
 
     def test_a_process_asks_for_each_band_once(self, ledger: Ledger, database: Database) -> None:
         sent: list[str] = []
@@ -84,19 +84,19 @@ class BandsContract(Steps):
         with database.engine.begin() as connection:
             connection.execute(delete(database.tables.band))
         self.record(ledger, queue="mail~low")
-        lost = ledger.bands()
+        lost = ledger.lanes.bands()
 
         for _ in range(2):
-            ledger.bands_used(["mail~low", "mail", "index"])
+            ledger.lanes.bands_used(["mail~low", "mail", "index"])
 
-        assert (set(lost), set(ledger.bands())) == (set(), {"mail~low"})
+        assert (set(lost), set(ledger.lanes.bands())) == (set(), {"mail~low"})
 
     def test_a_task_tells_its_queue_and_its_priority_apart(self, ledger: Ledger, worker: Incarnation) -> None:
         ids = [self.record(ledger, queue=band)[0] for band in all_of("mail")]
 
         tasks = [self.task(ledger, one) for one in ids]
-        claims = ledger.claim(ids, by=worker.id)
-        running = ledger.running(worker.id)
+        claims = ledger.claims.claim(ids, by=worker.id)
+        running = ledger.questions.running(worker.id)
 
         assert [(one.queue, one.priority) for one in tasks] == [("mail", priority) for priority in Priority]
         assert sorted(one.queue for one in claims) == sorted(all_of("mail")), "a claim names the band"
@@ -114,9 +114,9 @@ class BandsContract(Steps):
         for claim in dead.values():
             self.settle(ledger, claim, Dead("failures_max reached", "boom"))
 
-        listed = ledger.tasks(state=State.READY, queue=said)
-        withdrawn = ledger.open_ids(WhichOpen(queue=said), limit=99)
-        buried = ledger.dead_ids(Which(queue=said), after=None, limit=99)
+        listed = ledger.questions.tasks(state=State.READY, queue=said)
+        withdrawn = ledger.bulk.open_ids(WhichOpen(queue=said), limit=99)
+        buried = ledger.bulk.dead_ids(Which(queue=said), after=None, limit=99)
 
         assert {one.id for one in listed} == set(withdrawn) == {waiting[band] for band in bands}
         assert set(buried) == {dead[band].task_id for band in bands}
@@ -124,10 +124,10 @@ class BandsContract(Steps):
     def test_a_marker_speaks_for_its_own_band_alone(self, ledger: Ledger, clock: Clock) -> None:
         self.record(ledger, queue="mail~low")
         self.record(ledger, queue="mail")
-        ledger.mark_published(ledger.take_unpublished(limit=9, grace_s=0.0, horizon_s=HOUR_S))
+        ledger.hints.mark_published(ledger.hints.take_unpublished(limit=9, grace_s=0.0, horizon_s=HOUR_S))
         clock.forward(60.0)
 
-        assert sorted(ledger.lines(slack_s=1.0)) == ["mail", "mail~low"]
+        assert sorted(ledger.hints.lines(slack_s=1.0)) == ["mail", "mail~low"]
 
 
 class BandsOnServersContract(Steps):
@@ -137,9 +137,9 @@ class BandsOnServersContract(Steps):
         self, ledger: Ledger, database: Database, theirs: Engine
     ) -> None:
         with theirs.connect() as connection:
-            ledger.record(new(queue="mail~low"), connection=connection)
+            ledger.tasks.record(new(queue="mail~low"), connection=connection)
 
-            [other] = Ledger(database).record(new(queue="mail~low"))
+            [other] = Ledger(database).tasks.record(new(queue="mail~low"))
 
             assert self.state(ledger, other.id) is State.READY
             connection.rollback()

@@ -20,7 +20,7 @@ class CertificatesContract(Steps):
         self, ledger: Ledger, worker: Incarnation, clock: Clock
     ) -> None:
         ran, waited = self.run_one(ledger, worker, name="shop.resize"), self.run_one(ledger, worker)
-        ledger.beat(worker.id, memory_bytes=300 << 20)
+        ledger.workers.beat(worker.id, memory_bytes=300 << 20)
         clock.forward(7.0)
         facts = DeathFacts(
             signal="SIGKILL",
@@ -33,9 +33,9 @@ class CertificatesContract(Steps):
             unknown=("who was meant",),
         )
 
-        ledger.reap(worker.id, Evidence("out of memory", {ran.task_id: 1}, kind=ProofOfEnd.KILLED, facts=facts))
+        ledger.workers.reap(worker.id, Evidence("out of memory", {ran.task_id: 1}, kind=ProofOfEnd.KILLED, facts=facts))
 
-        [row] = ledger.workers(live_only=False)
+        [row] = ledger.questions.workers(live_only=False)
         assert row.certificate is not None
         beat_age_s = row.certificate.beat_age_s
         assert beat_age_s is not None
@@ -64,7 +64,7 @@ class CertificatesContract(Steps):
                 ),
             ),
         )  # fmt: skip
-        [event] = ledger.history(ran.task_id)
+        [event] = ledger.questions.history(ran.task_id)
         assert event.worker == worker.id
         assert event.detail == {
             "kind": "killed", "cause": "out of memory", "state": "ready", "charged": "crash", "started": True,
@@ -87,25 +87,25 @@ class CertificatesContract(Steps):
     def test_a_death_that_nobody_saw_says_what_is_not_known(
         self, ledger: Ledger, worker: Incarnation, claimed: Claim, kind: ProofOfEnd, unknown: str
     ) -> None:
-        ledger.reap(worker.id, Evidence("nobody is there", kind=kind))
+        ledger.workers.reap(worker.id, Evidence("nobody is there", kind=kind))
 
-        [row] = ledger.workers(live_only=False)
+        [row] = ledger.questions.workers(live_only=False)
         assert row.certificate is not None
         assert row.certificate.kind is kind
         assert (row.certificate.signal, row.certificate.exit_status, row.certificate.oom) == (None, None, None)
         assert row.certificate.unknown[0].startswith(unknown)
         assert row.certificate.unknown[1] == "which of its claims had started: all count as started"
-        assert ledger.history(claimed.task_id)[0].detail["unknown"] == list(row.certificate.unknown)
+        assert ledger.questions.history(claimed.task_id)[0].detail["unknown"] == list(row.certificate.unknown)
 
     def test_a_certificate_names_some_of_very_many_claims_and_counts_the_others(
         self, ledger: Ledger, worker: Incarnation
     ) -> None:
         ids = self.record(ledger, 230)
-        ledger.claim(ids, by=worker.id)
+        ledger.claims.claim(ids, by=worker.id)
 
-        ledger.reap(worker.id, Evidence("SIGKILL", started={ids[-1]: 1}))
+        ledger.workers.reap(worker.id, Evidence("SIGKILL", started={ids[-1]: 1}))
 
-        [row] = ledger.workers(live_only=False)
+        [row] = ledger.questions.workers(live_only=False)
         assert row.certificate is not None
         assert row.certificate.claims[0].task_id == ids[-1]
         assert (len(row.certificate.claims), row.certificate.claims_more) == (200, 30)
@@ -118,6 +118,6 @@ class CertificatesContract(Steps):
                 update(database.tables.worker).values(state="reaped", evidence="process 7: killed by SIGKILL")
             )
 
-        [row] = ledger.workers(live_only=False)
+        [row] = ledger.questions.workers(live_only=False)
 
         assert (row.evidence, row.certificate) == ("process 7: killed by SIGKILL", None)

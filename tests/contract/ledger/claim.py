@@ -21,7 +21,7 @@ class ClaimContract(Steps):
     def test_a_claim_grants_the_first_attempt_under_a_fresh_token(self, ledger: Ledger, worker: Incarnation) -> None:
         [task_id] = self.record(ledger, name="mail", queue="q", failures_max=4, crashes_max=6)
 
-        [claim] = ledger.claim([task_id], by=worker.id)
+        [claim] = ledger.claims.claim([task_id], by=worker.id)
 
         assert (claim.task_id, claim.name, claim.queue, claim.payload) == (task_id, "mail", "q", ARGUMENTS)
         assert (claim.attempt, claim.failures, claim.crashes) == (1, 0, 0)
@@ -30,12 +30,12 @@ class ClaimContract(Steps):
         task = self.task(ledger, task_id)
         assert (task.state, task.attempt, task.worker) == (State.RUNNING, 1, worker.id)
         assert task.started_at is not None
-        assert abs(task.started_at - ledger.clock()) < timedelta(seconds=LONG_S)
+        assert abs(task.started_at - ledger.questions.clock()) < timedelta(seconds=LONG_S)
 
     def test_each_claim_counts_the_attempt_and_changes_the_token(self, ledger: Ledger, worker: Incarnation) -> None:
         first = self.run_one(ledger, worker)
         self.settle(ledger, first, HandedBack())
-        [second] = ledger.claim([first.task_id], by=worker.id)
+        [second] = ledger.claims.claim([first.task_id], by=worker.id)
 
         assert (first.attempt, second.attempt) == (1, 2)
         assert first.token != second.token
@@ -46,23 +46,23 @@ class ClaimContract(Steps):
         ids = self.record(ledger, 20)
         asked = Random(1).sample(ids, 20)
 
-        claims = ledger.claim([*asked, *asked[:5], codec.new_task_id(), "no id"], by=worker.id)
+        claims = ledger.claims.claim([*asked, *asked[:5], codec.new_task_id(), "no id"], by=worker.id)
 
         assert [claim.task_id for claim in claims] == asked
 
     def test_claiming_nothing_grants_nothing(self, ledger: Ledger, worker: Incarnation) -> None:
-        assert ledger.claim([], by=worker.id) == []
+        assert ledger.claims.claim([], by=worker.id) == []
 
     def test_what_runs_or_is_settled_or_unknown_is_not_granted(self, ledger: Ledger, worker: Incarnation) -> None:
         claims = [self.run_one(ledger, worker) for _ in range(5)]
         for claim, name in zip(claims[1:], ["done", "dead", "cancelled"], strict=False):
             self.settle(ledger, claim, OUTCOMES[name])
         [cancelled] = self.record(ledger)
-        ledger.cancel(cancelled, who="ada", why="why")
+        ledger.decisions.cancel(cancelled, who="ada", why="why")
 
         ids = [*(claim.task_id for claim in claims), cancelled, codec.new_task_id()]
 
-        assert ledger.claim(ids, by=worker.id) == []
+        assert ledger.claims.claim(ids, by=worker.id) == []
 
     def test_each_task_is_granted_to_one_of_eight_workers(self, ledger: Ledger, worker: Incarnation) -> None:
         ids = self.record(ledger, 60)
@@ -70,7 +70,7 @@ class ClaimContract(Steps):
         def claim(number: int) -> list[str]:
             mine = Random(number).sample(ids, len(ids))
             batches = [mine[start : start + 20] for start in range(0, 60, 20)]
-            return [one.task_id for batch in batches for one in ledger.claim(batch, by=worker.id)]
+            return [one.task_id for batch in batches for one in ledger.claims.claim(batch, by=worker.id)]
 
         granted = [task_id for answer in at_once(8, claim) for task_id in answer]
 
@@ -81,14 +81,14 @@ class ClaimContract(Steps):
     def test_an_incarnation_that_is_not_live_gets_nothing(self, ledger: Ledger, end: str) -> None:
         worker = incarnation()
         if end != "unknown":
-            ledger.join(worker, queues=["default"], threads=1)
+            ledger.workers.join(worker, queues=["default"], threads=1)
         if end == "left":
-            ledger.leave(worker.id)
+            ledger.workers.leave(worker.id)
         if end == "reaped":
-            ledger.reap(worker.id, Evidence("SIGKILL"))
+            ledger.workers.reap(worker.id, Evidence("SIGKILL"))
         [task_id] = self.record(ledger)
 
-        assert ledger.claim([task_id], by=worker.id) == []
+        assert ledger.claims.claim([task_id], by=worker.id) == []
         assert self.state(ledger, task_id) is State.READY
 
     # -- look
@@ -97,10 +97,10 @@ class ClaimContract(Steps):
         running = self.run_one(ledger, worker, queue="q")
         [waiting] = self.record(ledger, delay_s=100.0)
 
-        looks = ledger.look([running.task_id, waiting, codec.new_task_id(), "no id"])
+        looks = ledger.claims.look([running.task_id, waiting, codec.new_task_id(), "no id"])
 
         assert set(looks) == {running.task_id, waiting}
         assert (looks[running.task_id].state, looks[running.task_id].queue) == (State.RUNNING, "q")
         assert looks[running.task_id].due_in_s <= 0.0
         assert 100.0 - LONG_S < looks[waiting].due_in_s <= 100.0
-        assert ledger.look([]) == {}
+        assert ledger.claims.look([]) == {}

@@ -26,7 +26,7 @@ class DeadContract(Steps):
     @classmethod
     def kill(cls, ledger: Ledger, worker: Incarnation, count: int, error: str = "boom", **facts: Any) -> list[str]:
         """So many that died of this."""
-        claims = ledger.claim(cls.record(ledger, count, **facts), by=worker.id)
+        claims = ledger.claims.claim(cls.record(ledger, count, **facts), by=worker.id)
         for claim in claims:
             cls.settle(ledger, claim, Dead(REASON, error))
         return [claim.task_id for claim in claims]
@@ -35,7 +35,7 @@ class DeadContract(Steps):
     def all_ids(ledger: Ledger, which: Which, *, limit: int = 2) -> list[str]:
         """All of them, page by page."""
         found: list[str] = []
-        while page := ledger.dead_ids(which, after=found[-1] if found else None, limit=limit):
+        while page := ledger.bulk.dead_ids(which, after=found[-1] if found else None, limit=limit):
             assert len(page) <= limit
             found += page
         return found
@@ -49,7 +49,7 @@ class DeadContract(Steps):
         elsewhere = self.kill(ledger, worker, 1, "ValueError: order 9 is odd", name="refund", queue="mail")
         self.settle(ledger, self.run_one(ledger, worker), Done())
 
-        groups = ledger.dead_groups(EVERYONE, limit=9)
+        groups = ledger.bulk.dead_groups(EVERYONE, limit=9)
 
         assert [(one.name, one.tasks, one.sample) for one in groups] == [
             ("index", 3, min(alike)),
@@ -61,7 +61,7 @@ class DeadContract(Steps):
         assert groups[0].reason == REASON
         assert groups[0].first_at == self.task(ledger, alike[0]).settled_at
         assert (groups[1].first_at - groups[0].last_at).total_seconds() == pytest.approx(60.0, abs=30.0)
-        assert [one.tasks for one in ledger.dead_groups(EVERYONE, limit=1)] == [3]
+        assert [one.tasks for one in ledger.bulk.dead_groups(EVERYONE, limit=1)] == [3]
 
     def test_as_many_as_would_be_sent_back_are_counted_and_no_other(self, ledger: Ledger, worker: Incarnation) -> None:
         plain = self.kill(ledger, worker, 2)
@@ -70,18 +70,18 @@ class DeadContract(Steps):
         [held] = self.kill(ledger, worker, 1, key="held")
         self.record(ledger, key="held")
         job = new_job(JobOptions(queue="default"))
-        ledger.begin_job(job)
-        [of_job] = ledger.claim([job.splitter.id], by=worker.id)
+        ledger.jobs.begin_job(job)
+        [of_job] = ledger.claims.claim([job.splitter.id], by=worker.id)
         self.settle(ledger, of_job, Dead(REASON, "boom"))
         ids = (*plain, twin, again, held, of_job.task_id)
 
-        counted = ledger.revivable_count(EVERYONE), ledger.revivable_count(Which(ids=ids[:3]))
-        apart = [ledger.dead_count(Which(of_job=one)) for one in (None, False, True)]
-        hints, refused = ledger.revive_dead(ids, who="ada", why="?")
+        counted = ledger.bulk.revivable_count(EVERYONE), ledger.bulk.revivable_count(Which(ids=ids[:3]))
+        apart = [ledger.bulk.dead_count(Which(of_job=one)) for one in (None, False, True)]
+        hints, refused = ledger.bulk.revive_dead(ids, who="ada", why="?")
 
         assert counted == (3, 3)
         assert apart == [6, 5, 1]
-        assert ledger.counts().dead_of_jobs == 1
+        assert ledger.questions.counts().dead_of_jobs == 1
         assert (len(hints), len(refused)) == (3, 3)
         assert {held, of_job.task_id} <= set(refused)
 
@@ -91,7 +91,7 @@ class DeadContract(Steps):
         mail = self.kill(ledger, worker, 1, queue="mail")
         named = self.kill(ledger, worker, 1, name="refund")
         cancelled = self.record(ledger)[0]
-        ledger.cancel(cancelled, who="ada", why="not needed")
+        ledger.decisions.cancel(cancelled, who="ada", why="not needed")
         group = fingerprint("refund", REASON, "boom")
 
         found = {
@@ -116,7 +116,7 @@ class DeadContract(Steps):
             sorted(mail + named),
             [],
         ]
-        assert [ledger.dead_count(which) for which in found] == [len(ids) for ids in found.values()]
+        assert [ledger.bulk.dead_count(which) for which in found] == [len(ids) for ids in found.values()]
 
     def test_those_from_before_there_were_groups_are_a_group(
         self, ledger: Ledger, worker: Incarnation, database: Database
@@ -125,18 +125,18 @@ class DeadContract(Steps):
         t = database.tables.task
         database.run(lambda tx: tx.execute(update(t).where(t.c.id.in_(before)).values(fingerprint=None)))
 
-        groups = {one.group: one.tasks for one in ledger.dead_groups(EVERYONE, limit=9)}
+        groups = {one.group: one.tasks for one in ledger.bulk.dead_groups(EVERYONE, limit=9)}
 
         assert groups == {NO_GROUP: 2, fingerprint("index", REASON, "other"): 1}
         assert self.all_ids(ledger, Which(group=NO_GROUP)) == before
-        assert ledger.dead_count(Which(group=NO_GROUP, name="other")) == 0
+        assert ledger.bulk.dead_count(Which(group=NO_GROUP, name="other")) == 0
         assert since[0] not in before
 
     def test_a_task_that_died_with_its_process_has_a_group(self, ledger: Ledger, worker: Incarnation) -> None:
         claims = [self.run_one(ledger, worker, crashes_max=1) for _ in range(1)]
-        ledger.reap(worker.id, Evidence("SIGSEGV", started={claims[0].task_id: claims[0].attempt}))
+        ledger.workers.reap(worker.id, Evidence("SIGSEGV", started={claims[0].task_id: claims[0].attempt}))
 
-        [group] = ledger.dead_groups(EVERYONE, limit=9)
+        [group] = ledger.bulk.dead_groups(EVERYONE, limit=9)
 
         assert (group.tasks, group.sample) == (1, claims[0].task_id)
         assert group.group != NO_GROUP
@@ -147,8 +147,8 @@ class DeadContract(Steps):
         ids = self.kill(ledger, worker, 3)
         [done] = self.record(ledger)
 
-        hints, refused = ledger.revive_dead([*ids, done, "no id"], who="ada", why="the bank is back")
-        again = ledger.revive_dead(ids, who="ada", why="once more")
+        hints, refused = ledger.bulk.revive_dead([*ids, done, "no id"], who="ada", why="the bank is back")
+        again = ledger.bulk.revive_dead(ids, who="ada", why="once more")
 
         assert sorted(hint.task_id for hint in hints) == ids
         assert refused == {}
@@ -158,8 +158,8 @@ class DeadContract(Steps):
             assert (task.state, task.failures, task.crashes, task.reason) == (State.READY, 0, 0, None)
             assert self.kinds(ledger, task_id).count("revived") == 1
             assert self.row(database, task_id).fingerprint is None
-        assert ledger.dead_groups(EVERYONE, limit=9) == []
-        assert len(ledger.claim(ids, by=worker.id)) == 3
+        assert ledger.bulk.dead_groups(EVERYONE, limit=9) == []
+        assert len(ledger.claims.claim(ids, by=worker.id)) == 3
         assert self.kinds(ledger, done) == []
 
     def test_one_whose_key_somebody_holds_is_told_and_the_others_go_back(
@@ -170,7 +170,7 @@ class DeadContract(Steps):
         [plain] = self.kill(ledger, worker, 1)
         self.record(ledger, key="k")
 
-        hints, refused = ledger.revive_dead([keyed, free, plain], who="ada", why="again")
+        hints, refused = ledger.bulk.revive_dead([keyed, free, plain], who="ada", why="again")
 
         assert sorted(hint.task_id for hint in hints) == sorted([free, plain])
         assert list(refused) == [keyed]
@@ -180,9 +180,9 @@ class DeadContract(Steps):
     def test_several_at_once_send_each_of_them_back_once(self, ledger: Ledger, worker: Incarnation) -> None:
         ids = self.kill(ledger, worker, 40)
 
-        answers = at_once(4, lambda _: ledger.revive_dead(ids, who="ada", why="again"))
+        answers = at_once(4, lambda _: ledger.bulk.revive_dead(ids, who="ada", why="again"))
         hints = [hint.task_id for hinted, _ in answers for hint in hinted]
-        hints += [hint.task_id for hint in ledger.revive_dead(ids, who="ada", why="the rest")[0]]
+        hints += [hint.task_id for hint in ledger.bulk.revive_dead(ids, who="ada", why="the rest")[0]]
 
         assert Counter(hints) == Counter(ids)
         assert all(self.kinds(ledger, task_id).count("revived") == 1 for task_id in ids)
@@ -193,8 +193,8 @@ class DeadContract(Steps):
         ids = self.kill(ledger, worker, 2)
         running = self.run_one(ledger, worker)
 
-        discarded = ledger.discard_dead([*ids, running.task_id], who="ada", why="withdrawn")
-        again = ledger.discard_dead(ids, who="ada", why="withdrawn")
+        discarded = ledger.bulk.discard_dead([*ids, running.task_id], who="ada", why="withdrawn")
+        again = ledger.bulk.discard_dead(ids, who="ada", why="withdrawn")
 
         assert (sorted(discarded), again) == (ids, [])
         for task_id in ids:
@@ -204,8 +204,8 @@ class DeadContract(Steps):
             assert self.kinds(ledger, task_id).count("cancelled") == 1
             assert self.row(database, task_id).fingerprint is None
         assert self.state(ledger, running.task_id) is State.RUNNING
-        assert ledger.dead_count(EVERYONE) == 0
-        assert ledger.revive(ids[0], who="ada", why="after all").task_id == ids[0]
+        assert ledger.bulk.dead_count(EVERYONE) == 0
+        assert ledger.decisions.revive(ids[0], who="ada", why="after all").task_id == ids[0]
 
     def test_one_that_is_discarded_and_sent_back_at_once_is_one_of_both(
         self, ledger: Ledger, worker: Incarnation
@@ -215,8 +215,8 @@ class DeadContract(Steps):
 
         def decide(number: int) -> list[str]:
             if number:
-                return ledger.discard_dead(ids, who="ada", why="withdrawn")
-            return [hint.task_id for hint in ledger.revive_dead(ids, who="ada", why="again")[0]]
+                return ledger.bulk.discard_dead(ids, who="ada", why="withdrawn")
+            return [hint.task_id for hint in ledger.bulk.revive_dead(ids, who="ada", why="again")[0]]
 
         revived, discarded = at_once(2, decide)
 

@@ -28,44 +28,46 @@ class EndpointsContract(WebhookSteps):
         added = self.endpoint(ledger, types=("invoice.*", "user.added"), options=options)
 
         assert (
-            ledger.endpoint("a") == added == self.endpoint(ledger, types=("invoice.*", "user.added"), options=options)
+            ledger.endpoints.endpoint("a")
+            == added
+            == self.endpoint(ledger, types=("invoice.*", "user.added"), options=options)
         )
         assert (added.options, added.types) == (options, ("invoice.*", "user.added"))
         assert (added.state, added.failures, added.failing_since) == (EndpointState.ENABLED, 0, None)
         with pytest.raises(Refused, match="there already"):
             self.endpoint(ledger, url="https://example.org/other")
-        assert ledger.endpoint("b") is None
+        assert ledger.endpoints.endpoint("b") is None
 
     def test_endpoints_are_listed_by_their_names_a_page_at_a_time(self, ledger: Ledger) -> None:
         for name in ("c", "a", "b"):
             self.endpoint(ledger, name, topic="other" if name == "b" else "acme")
 
-        assert [one.id for one in ledger.endpoints()] == ["a", "b", "c"]
-        assert [one.id for one in ledger.endpoints(topic="acme")] == ["a", "c"]
-        assert [one.id for one in ledger.endpoints(limit=1, after="a")] == ["b"]
-        assert ledger.endpoints(state=EndpointState.DISABLED) == []
+        assert [one.id for one in ledger.endpoints.all()] == ["a", "b", "c"]
+        assert [one.id for one in ledger.endpoints.all(topic="acme")] == ["a", "c"]
+        assert [one.id for one in ledger.endpoints.all(limit=1, after="a")] == ["b"]
+        assert ledger.endpoints.all(state=EndpointState.DISABLED) == []
 
     def test_a_change_holds_for_what_was_sent_before(self, ledger: Ledger) -> None:
         self.endpoint(ledger)
         [one] = self.send(ledger)
 
-        ledger.change_endpoint(
+        ledger.endpoints.change_endpoint(
             "a", EndpointChange(url="https://example.org/v2", options=EndpointOptions(concurrency=1, rate="1/s"))
         )
 
-        parcel = ledger.parcels([one.delivery_id])[one.delivery_id]
+        parcel = ledger.deliveries.parcels([one.delivery_id])[one.delivery_id]
         assert (parcel.url, parcel.options.concurrency) == ("https://example.org/v2", 1)
         task = self.task(ledger, self.delivery(ledger, one.delivery_id).task_id)
         assert task.limit == Limit(limit_key("a"), 1, "1/s")
         with pytest.raises(NotFound, match="no endpoint 'b'"):
-            ledger.change_endpoint("b", EndpointChange(url=URL))
+            ledger.endpoints.change_endpoint("b", EndpointChange(url=URL))
 
     def test_of_two_who_replace_what_is_sealed_one_is_refused(self, ledger: Ledger) -> None:
         self.endpoint(ledger)
 
         def replaced(number: int) -> str:
             try:
-                ledger.change_endpoint("a", EndpointChange(sealed=f"{number}"), sealed_before="{}")
+                ledger.endpoints.change_endpoint("a", EndpointChange(sealed=f"{number}"), sealed_before="{}")
             except Refused:
                 return "refused"
             return f"{number}"
@@ -74,7 +76,7 @@ class EndpointsContract(WebhookSteps):
 
         assert answers.count("refused") == 3
         [winner] = set(answers) - {"refused"}
-        found = ledger.endpoint("a")
+        found = ledger.endpoints.endpoint("a")
         assert found is not None
         assert found.sealed == winner
 
@@ -84,16 +86,16 @@ class EndpointsContract(WebhookSteps):
         self.endpoint(ledger)
         [one] = self.send(ledger)
         with pytest.raises(Refused, match="1 delivery to 'a' is open"):
-            ledger.remove_endpoint("a")
+            ledger.endpoints.remove_endpoint("a")
         [claim] = self.carried(ledger, worker, [one])
         self.settle(ledger, claim, Delivered(sent(claim), Done()))
 
-        ledger.remove_endpoint("a")
+        ledger.endpoints.remove_endpoint("a")
 
-        assert (ledger.endpoint("a"), ledger.delivery(one.delivery_id)) == (None, None)
-        assert ledger.attempts(one.delivery_id) == []
+        assert (ledger.endpoints.endpoint("a"), ledger.deliveries.delivery(one.delivery_id)) == (None, None)
+        assert ledger.deliveries.attempts(one.delivery_id) == []
         with pytest.raises(NotFound):
-            ledger.remove_endpoint("a")
+            ledger.endpoints.remove_endpoint("a")
 
     def test_failures_in_a_row_are_counted_until_one_arrives(
         self, ledger: Ledger, worker: Incarnation, clock: Clock
@@ -104,13 +106,13 @@ class EndpointsContract(WebhookSteps):
         claims = self.carried(ledger, worker, both)
         by_endpoint = {one.endpoint_id: claim for one in both for claim in claims if claim.task_id == one.delivery_id}
         a, b = by_endpoint["a"], by_endpoint["b"]
-        ledger.settle([Settlement(a, failed(a)), Settlement(b, Delivered(sent(b, endpoint_id="b"), Done()))])
-        first = ledger.endpoint("a")
+        ledger.outcomes.settle([Settlement(a, failed(a)), Settlement(b, Delivered(sent(b, endpoint_id="b"), Done()))])
+        first = ledger.endpoints.endpoint("a")
         clock.forward(6.0)
         [claim] = self.carried(ledger, worker, [both[0]])
         self.settle(ledger, claim, failed(claim, number=2))
 
-        second, other = ledger.endpoint("a"), ledger.endpoint("b")
+        second, other = ledger.endpoints.endpoint("a"), ledger.endpoints.endpoint("b")
         assert first is not None
         assert second is not None
         assert other is not None
@@ -120,7 +122,7 @@ class EndpointsContract(WebhookSteps):
         clock.forward(6.0)
         [claim] = self.carried(ledger, worker, [both[0]])
         self.settle(ledger, claim, Delivered(sent(claim, number=3), Done()))
-        healed = ledger.endpoint("a")
+        healed = ledger.endpoints.endpoint("a")
         assert healed is not None
         assert (healed.failures, healed.failing_since) == (0, None)
 
@@ -133,22 +135,22 @@ class EndpointsContract(WebhookSteps):
         self.all_fail(ledger, claims, delay_s=86_400.0)
 
         assert self.carried(ledger, worker, others) == []
-        [row] = ledger.limits(key=limit_key("a"))
+        [row] = ledger.limits.all(key=limit_key("a"))
         assert (row.parked, row.closed_until is not None) == (3, True)
-        assert not ledger.has_due(["webhooks"])
-        assert ledger.admit([limit_key("a")]) == []
+        assert not ledger.questions.has_due(["webhooks"])
+        assert ledger.limits.admit([limit_key("a")]) == []
         clock.forward(6.0)
-        [probe] = [hint.task_id for hint in ledger.admit([limit_key("a")])]
-        [claim] = ledger.claim([probe, *(one.delivery_id for one in others)], by=worker.id)
+        [probe] = [hint.task_id for hint in ledger.limits.admit([limit_key("a")])]
+        [claim] = ledger.claims.claim([probe, *(one.delivery_id for one in others)], by=worker.id)
         self.all_fail(ledger, [claim], delay_s=86_400.0)
-        assert ledger.admit([limit_key("a")]) == []
+        assert ledger.limits.admit([limit_key("a")]) == []
         clock.forward(6.0)
-        [second] = [hint.task_id for hint in ledger.admit([limit_key("a")])]
-        [claim] = ledger.claim([second], by=worker.id)
+        [second] = [hint.task_id for hint in ledger.limits.admit([limit_key("a")])]
+        [claim] = ledger.claims.claim([second], by=worker.id)
         self.settle(ledger, claim, Delivered(sent(claim), Done()))
 
-        assert len(ledger.admit([limit_key("a")])) == 1
-        [row] = ledger.limits(key=limit_key("a"))
+        assert len(ledger.limits.admit([limit_key("a")])) == 1
+        [row] = ledger.limits.all(key=limit_key("a"))
         assert row.closed_until is None
 
     def test_who_asks_for_less_is_left_alone_for_so_long(
@@ -161,9 +163,9 @@ class EndpointsContract(WebhookSteps):
 
         assert self.carried(ledger, worker, others) == []
         clock.forward(59.0)
-        assert ledger.admit([limit_key("a")]) == []
+        assert ledger.limits.admit([limit_key("a")]) == []
         clock.forward(2.0)
-        assert [hint.task_id for hint in ledger.admit([limit_key("a")])] == [others[0].delivery_id]
+        assert [hint.task_id for hint in ledger.limits.admit([limit_key("a")])] == [others[0].delivery_id]
 
     def test_until_when_an_endpoint_rests_is_told_and_nothing_of_it_is_said_to_come_earlier(
         self, ledger: Ledger, worker: Incarnation, clock: Clock
@@ -177,9 +179,9 @@ class EndpointsContract(WebhookSteps):
         self.all_fail(ledger, claims[2:], delay_s=500.0)
         self.all_fail(ledger, claims[:1], delay_s=60.0, rest_s=60.0, status=429, error_class="throttled")
 
-        (mine, other), now = ledger.endpoints(), ledger.clock()
+        (mine, other), now = ledger.endpoints.all(), ledger.questions.clock()
 
-        assert mine == ledger.endpoint("a")
+        assert mine == ledger.endpoints.endpoint("a")
         assert mine.rests_until is not None
         assert 50.0 < (mine.rests_until - now).total_seconds() <= 60.0
         assert other.rests_until is None
@@ -188,16 +190,16 @@ class EndpointsContract(WebhookSteps):
         assert [None if one is None else one >= mine.rests_until for one in coming] == [True, True, True, True, None]
         assert coming[2] is not None
         assert coming[2] > mine.rests_until + timedelta(seconds=300)
-        listed = ledger.deliveries(WhichDeliveries())
+        listed = ledger.deliveries.all(WhichDeliveries())
         assert {one.id: one.next_at for one in listed} == {
             one.delivery_id: at for one, at in zip((asking, waiting, last, new, elsewhere), coming, strict=True)
         }
         clock.forward(61.0)
-        rested = ledger.endpoint("a")
+        rested = ledger.endpoints.endpoint("a")
         assert rested is not None
         assert rested.rests_until is None
-        ledger.disable_endpoint("a", who="ann", why="they are moving")
-        disabled = ledger.endpoint("a")
+        ledger.webhook_decisions.disable_endpoint("a", who="ann", why="they are moving")
+        disabled = ledger.endpoints.endpoint("a")
         assert disabled is not None
         assert disabled.rests_until is None
 
@@ -210,17 +212,17 @@ class EndpointsContract(WebhookSteps):
         asked = Settlement(asking, failed(asking, rest_s=60.0, status=429, error_class="throttled"))
         arrived = Settlement(arriving, Delivered(sent(arriving), Done()))
         for group in [[asked, arrived]] if is_together else [[asked], [arrived]]:
-            ledger.settle(group)
+            ledger.outcomes.settle(group)
         others = [self.send(ledger)[0] for _ in range(2)]
 
         assert self.carried(ledger, worker, others) == []
         clock.forward(59.0)
-        assert ledger.admit([limit_key("a")]) == []
+        assert ledger.limits.admit([limit_key("a")]) == []
         clock.forward(2.0)
-        [probe] = ledger.admit([limit_key("a")])
-        [claim] = ledger.claim([probe.task_id], by=worker.id)
+        [probe] = ledger.limits.admit([limit_key("a")])
+        [claim] = ledger.claims.claim([probe.task_id], by=worker.id)
         self.settle(ledger, claim, Delivered(sent(claim), Done()))
-        [limit] = ledger.limits(key=limit_key("a"))
+        [limit] = ledger.limits.all(key=limit_key("a"))
         assert limit.closed_until is None
 
     def test_who_is_gone_is_disabled_at_once(self, ledger: Ledger, worker: Incarnation) -> None:
@@ -229,10 +231,10 @@ class EndpointsContract(WebhookSteps):
         [claim] = self.carried(ledger, worker, sent_to[:1])
         self.settle(ledger, claim, Delivered(sent(claim, error_class="gone", is_gone=True), Dead("gone", "410")))
 
-        row = ledger.endpoint("a")
+        row = ledger.endpoints.endpoint("a")
         assert row is not None
         assert (row.state, row.who, row.why) == (EndpointState.DISABLED, "workq", "the receiver has answered 410 Gone")
-        assert ledger.hold_deliveries(limit=9) == 1
+        assert ledger.webhook_decisions.hold_deliveries(limit=9) == 1
         assert self.delivery(ledger, sent_to[1].delivery_id).state is DeliveryState.HELD
 
     def test_an_endpoint_where_nothing_arrives_for_days_is_disabled(
@@ -244,7 +246,7 @@ class EndpointsContract(WebhookSteps):
         for days, count in ((0.0, 1), (5.1, 17), (0.0, 1), (0.1, 1)):
             clock.forward(days * 86_400.0)
             self.all_fail(ledger, [claims.pop() for _ in range(count)])
-            row = ledger.endpoint("a")
+            row = ledger.endpoints.endpoint("a")
             assert row is not None
             states.append((row.failures, row.state.value))
             whys.append(row.why or "")
@@ -261,7 +263,7 @@ class EndpointsContract(WebhookSteps):
         for days, count in ((0.0, 1), (4.9, 30), (0.2, 1)):
             clock.forward(days * 86_400.0)
             self.all_fail(ledger, [claims.pop() for _ in range(count)])
-            row = ledger.endpoint("a")
+            row = ledger.endpoints.endpoint("a")
             assert row is not None
             states.append((row.failures, row.state.value))
 

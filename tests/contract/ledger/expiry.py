@@ -34,7 +34,7 @@ class ExpiryContract(Steps):
     def test_tasks_of_one_call_may_differ(self, ledger: Ledger) -> None:
         tasks = [*new(expires_s=100.0), *new(), *new(expires_s=200.0)]
 
-        ids = [one.id for one in ledger.record(tasks)]
+        ids = [one.id for one in ledger.tasks.record(tasks)]
 
         found = [self.task(ledger, one) for one in ids]
         spans = [one.expires_at and round((one.expires_at - one.created_at).total_seconds()) for one in found]
@@ -43,14 +43,14 @@ class ExpiryContract(Steps):
     def test_it_is_claimed_until_then_and_never_after(self, ledger: Ledger, worker: Incarnation, clock: Clock) -> None:
         in_time, too_late = self.record(ledger, 2, expires_s=100.0)
         clock.forward(99.0)
-        assert [claim.task_id for claim in ledger.claim([in_time], by=worker.id)] == [in_time]
+        assert [claim.task_id for claim in ledger.claims.claim([in_time], by=worker.id)] == [in_time]
         clock.forward(2.0)
 
-        assert ledger.claim([too_late], by=worker.id) == []
-        assert ledger.look([too_late])[too_late].is_expired
-        assert not ledger.has_due(["default"])
+        assert ledger.claims.claim([too_late], by=worker.id) == []
+        assert ledger.claims.look([too_late])[too_late].is_expired
+        assert not ledger.questions.has_due(["default"])
         assert self.state(ledger, in_time) is State.RUNNING, "what has started runs on"
-        assert ledger.expire(limit=10) == 1
+        assert ledger.upkeep.expire(limit=10) == 1
         assert self.state(ledger, in_time) is State.RUNNING
 
     def test_it_is_cancelled_as_expired_and_frees_its_key(self, ledger: Ledger, clock: Clock) -> None:
@@ -58,17 +58,19 @@ class ExpiryContract(Steps):
         [waiting] = self.record(ledger, delay_s=50.0, expires_s=100.0)
         [later] = self.record(ledger, expires_s=HOUR_S)
         [never] = self.record(ledger)
-        early = ledger.expire(limit=10)
+        early = ledger.upkeep.expire(limit=10)
         clock.forward(101.0)
-        dry = ledger.expire(limit=10, dry_run=True)
-        done = [ledger.expire(limit=1), ledger.expire(limit=1), ledger.expire(limit=1)]
+        dry = ledger.upkeep.expire(limit=10, dry_run=True)
+        done = [ledger.upkeep.expire(limit=1), ledger.upkeep.expire(limit=1), ledger.upkeep.expire(limit=1)]
 
         assert (early, dry, done) == (0, 2, [1, 1, 0])
         for task_id in (ready, waiting):
             task = self.task(ledger, task_id)
             assert (task.state, task.reason, task.attempt) == (State.CANCELLED, "expired", 0)
             assert task.settled_at is not None
-            assert [(one.kind, one.detail) for one in ledger.history(task_id)] == [("cancelled", {"reason": "expired"})]
+            assert [(one.kind, one.detail) for one in ledger.questions.history(task_id)] == [
+                ("cancelled", {"reason": "expired"})
+            ]
         assert {self.state(ledger, later), self.state(ledger, never)} == {State.READY}
         assert self.record(ledger, key="k") != [ready]
 
@@ -80,8 +82,8 @@ class ExpiryContract(Steps):
         self.settle(ledger, claim, outcome)
         clock.forward(60.0)
 
-        assert ledger.claim([claim.task_id], by=worker.id) == []
-        assert ledger.expire(limit=10) == 1
+        assert ledger.claims.claim([claim.task_id], by=worker.id) == []
+        assert ledger.upkeep.expire(limit=10) == 1
         assert (self.task(ledger, claim.task_id).reason, self.task(ledger, claim.task_id).attempt) == ("expired", 1)
 
     def test_what_succeeds_after_its_time_has_succeeded(
@@ -91,14 +93,14 @@ class ExpiryContract(Steps):
         clock.forward(60.0)
 
         assert self.settle(ledger, claim, Done()).state is State.SUCCEEDED
-        assert ledger.expire(limit=10) == 0
+        assert ledger.upkeep.expire(limit=10) == 0
 
     def test_no_hint_is_sent_for_it(self, ledger: Ledger, clock: Clock) -> None:
         self.record(ledger, expires_s=40.0)
         [other] = self.record(ledger)
         clock.forward(60.0)
 
-        found = ledger.take_unpublished(limit=9, grace_s=0.0, horizon_s=HOUR_S)
+        found = ledger.hints.take_unpublished(limit=9, grace_s=0.0, horizon_s=HOUR_S)
 
         assert [one.task_id for one in found] == [other]
 
@@ -106,7 +108,7 @@ class ExpiryContract(Steps):
         ids = self.record(ledger, 50, expires_s=10.0)
         clock.forward(11.0)
 
-        assert sum(at_once(10, lambda _: ledger.expire(limit=100))) == 50
+        assert sum(at_once(10, lambda _: ledger.upkeep.expire(limit=100))) == 50
         assert Counter(kind for one in ids for kind in self.kinds(ledger, one)) == {"cancelled": 50}
 
     def test_whoever_revives_it_wants_it_without_an_end(
@@ -114,12 +116,12 @@ class ExpiryContract(Steps):
     ) -> None:
         [task_id] = self.record(ledger, expires_s=10.0)
         clock.forward(11.0)
-        ledger.expire(limit=9)
+        ledger.upkeep.expire(limit=9)
 
-        ledger.revive(task_id, who="ada", why="it matters after all")
+        ledger.decisions.revive(task_id, who="ada", why="it matters after all")
 
         assert self.task(ledger, task_id).expires_at is None
-        assert len(ledger.claim([task_id], by=worker.id)) == 1
+        assert len(ledger.claims.claim([task_id], by=worker.id)) == 1
 
     def test_a_plan_cancels_what_still_stands_and_has_expired(
         self, ledger: Ledger, database: Database, worker: Incarnation, clock: Clock
@@ -127,14 +129,14 @@ class ExpiryContract(Steps):
         expired, claimed, moved, early = self.record(ledger, 4, expires_s=10.0)
         [later] = self.record(ledger, expires_s=HOUR_S)
         ids = [expired, claimed, moved, early, later]
-        fences = list(ledger.fences(ids).values())
-        ledger.claim([claimed], by=worker.id)
-        ledger.reschedule(moved, delay_s=5.0, who="ada", why="?")
+        fences = list(ledger.plans.fences(ids).values())
+        ledger.claims.claim([claimed], by=worker.id)
+        ledger.decisions.reschedule(moved, delay_s=5.0, who="ada", why="?")
         clock.forward(11.0)
-        assert set(ledger.expirable(limit=9)) == {expired, moved, early}
+        assert set(ledger.plans.expirable(limit=9)) == {expired, moved, early}
 
-        applied = ledger.expire_planned(fences, by=self.BY)
-        again = ledger.expire_planned(fences, by=self.BY)
+        applied = ledger.plans.expire_planned(fences, by=self.BY)
+        again = ledger.plans.expire_planned(fences, by=self.BY)
 
         assert sorted(applied.changed) == sorted([expired, early])
         assert dict(applied.refused) == {

@@ -41,38 +41,36 @@ class FloorContract(Steps):
     @pytest.fixture
     def slow(self, database: Database, hands: Hands) -> Ledger:
         """A ledger in which each look takes long."""
-        ledger = Ledger(database)
-        ledger.floor = Floor(database, clock=hands)
-        return ledger
+        return Ledger(database, floor=Floor(database, clock=hands))
 
     @classmethod
     def tire(cls, ledger: Ledger) -> None:
         """Each look took long for the second time in a row."""
         for _ in range(2):
-            ledger.lines(slack_s=2.0)
+            ledger.hints.lines(slack_s=2.0)
             cls.unpublished(ledger)
-            ledger.promote(limit=9, dry_run=True)
-            ledger.orphans(limit=9, dry_run=True)
+            ledger.upkeep.promote(limit=9, dry_run=True)
+            ledger.workers.orphans(limit=9, dry_run=True)
 
     @staticmethod
     def unpublished(ledger: Ledger) -> list[str]:
-        found = ledger.take_unpublished(limit=99, grace_s=0.0, horizon_s=HOUR_S, dry_run=True)
+        found = ledger.hints.take_unpublished(limit=99, grace_s=0.0, horizon_s=HOUR_S, dry_run=True)
         return [one.task_id for one in found]
 
     def test_a_slow_look_goes_on_from_the_oldest_that_was_open(self, slow: Ledger, clock: Clock) -> None:
         [oldest] = self.record(slow)
         clock.forward(100.0)
-        slow.mark_published([Unpublished(oldest, "default", 0, 0.0)])
-        assert slow.lines(slack_s=2.0) == ["default"]
+        slow.hints.mark_published([Unpublished(oldest, "default", 0, 0.0)])
+        assert slow.hints.lines(slack_s=2.0) == ["default"]
         self.tire(slow)
         [newest] = self.record(slow)
-        slow.unhint([oldest])
+        slow.hints.unhint([oldest])
         clock.forward(60.0)
 
         found = self.unpublished(slow)
 
         assert found == [oldest, newest]
-        assert slow.lines(slack_s=2.0) == []
+        assert slow.hints.lines(slack_s=2.0) == []
 
     def test_what_becomes_open_below_it_waits_for_a_look_that_goes_all_the_way(
         self, slow: Ledger, hands: Hands, worker: Incarnation, clock: Clock
@@ -105,7 +103,7 @@ class FloorContract(Steps):
         """A server that stood still for a moment answers late, once: nothing must wait because of that."""
         claim = self.run_one(slow, worker)
         clock.forward(100.0)
-        slow.lines(slack_s=2.0)
+        slow.hints.lines(slack_s=2.0)
         self.unpublished(slow)
         hands.took_s = QUICK_S / 4
         self.settle(slow, claim, HandedBack())
@@ -137,21 +135,21 @@ class FloorContract(Steps):
     def test_a_queue_that_is_served_is_looked_at_though_it_is_new(self, slow: Ledger, clock: Clock) -> None:
         self.record(slow)
         self.tire(slow)
-        slow.join(incarnation(), queues=["new"], threads=1)
+        slow.workers.join(incarnation(), queues=["new"], threads=1)
         ids = self.record(slow, queue="new")
-        slow.mark_published([Unpublished(one, "new", 0, 0.0) for one in ids])
+        slow.hints.mark_published([Unpublished(one, "new", 0, 0.0) for one in ids])
         clock.forward(10.0)
 
-        assert slow.lines(slack_s=2.0) == ["new"]
+        assert slow.hints.lines(slack_s=2.0) == ["new"]
 
     def test_waiting_tasks_are_promoted_from_there_on(self, slow: Ledger, clock: Clock) -> None:
         self.record(slow)
         self.tire(slow)
-        assert slow.promote(limit=9) == 0
+        assert slow.upkeep.promote(limit=9) == 0
         [waiting] = self.record(slow, delay_s=10.0)
         clock.forward(11.0)
 
-        assert slow.promote(limit=9) == 1
+        assert slow.upkeep.promote(limit=9) == 1
         assert self.state(slow, waiting).value == "ready"
 
     def test_orphans_of_workers_that_have_ended_are_found_all_the_same(
@@ -161,10 +159,10 @@ class FloorContract(Steps):
         self.record(slow)
         clock.forward(10.0)
         self.tire(slow)
-        assert slow.orphans(limit=9) == []
-        slow.leave(worker.id)
+        assert slow.workers.orphans(limit=9) == []
+        slow.workers.leave(worker.id)
 
-        assert [one.task_id for one in slow.orphans(limit=9)] == [claim.task_id]
+        assert [one.task_id for one in slow.workers.orphans(limit=9)] == [claim.task_id]
 
     def test_a_look_that_fails_because_it_is_long_begins_a_minute_ago(self, database: Database, clock: Clock) -> None:
         floor = Floor(database, clock=Hands(TOOK_S))
@@ -178,7 +176,7 @@ class FloorContract(Steps):
 
         answers = [floor.ask("look", look) for _ in range(3)]
 
-        now = Ledger(database).clock()
+        now = Ledger(database).questions.clock()
         assert answers == ["found"] * 3
         assert [one is None for one in seen] == [True, False, True, False, False]
         assert all(30.0 < (now - one).total_seconds() < 90.0 for one in seen if one is not None)

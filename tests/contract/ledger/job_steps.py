@@ -31,12 +31,12 @@ class JobSteps(Steps):
     def job(self, ledger: Ledger) -> NewJob:
         """A job that has just begun."""
         job = job_of()
-        ledger.begin_job(job)
+        ledger.jobs.begin_job(job)
         return job
 
     @staticmethod
     def stands(ledger: Ledger, job: NewJob) -> JobRow:
-        row = ledger.job(job.id)
+        row = ledger.job_questions.job(job.id)
         assert row is not None
         return row
 
@@ -44,18 +44,18 @@ class JobSteps(Steps):
     def split(ledger: Ledger, job: NewJob, count: int, *, after: int = 0, is_last: bool = False) -> list[str]:
         """A page of so many subtasks."""
         page = chunks(count)
-        split = ledger.split_job(job.id, page, after=after, cursor=10 * (after + count), is_last=is_last)
+        split = ledger.jobs.split_job(job.id, page, after=after, cursor=10 * (after + count), is_last=is_last)
         assert split.room is not None
         return [one.task_id for one in page]
 
     def running(self, ledger: Ledger, worker: Incarnation, job: NewJob, count: int, **facts: Any) -> list[Claim]:
         """So many subtasks, which run."""
         ids = self.split(ledger, job, count, **facts)
-        claims = ledger.claim(ids, by=worker.id)
+        claims = ledger.claims.claim(ids, by=worker.id)
         assert len(claims) == count
         return claims
 
     @staticmethod
     def followers(ledger: Ledger) -> list[str]:
         """What was enqueued because a job has ended."""
-        return sorted(task.name for task in ledger.tasks() if task.name.startswith("on."))
+        return sorted(task.name for task in ledger.questions.tasks() if task.name.startswith("on."))

@@ -27,40 +27,40 @@ SPARE_S = 0.1 * 60.0
 
 class LimitsContract(Steps):
     def limit(self, ledger: Ledger, key: str = "mail") -> LimitRow:
-        [row] = ledger.limits(key=key)
+        [row] = ledger.limits.all(key=key)
         return row
 
     def admitted(self, ledger: Ledger, key: str = "mail") -> list[str]:
-        return [hint.task_id for hint in ledger.admit([key])]
+        return [hint.task_id for hint in ledger.limits.admit([key])]
 
     def claim(self, ledger: Ledger, worker: Incarnation, ids: Sequence[str]) -> list[str]:
-        return [claim.task_id for claim in ledger.claim(ids, by=worker.id)]
+        return [claim.task_id for claim in ledger.claims.claim(ids, by=worker.id)]
 
     # -- at once
 
     def test_so_many_run_at_once_and_the_others_leave_their_worker(self, ledger: Ledger, worker: Incarnation) -> None:
         ids = self.record(ledger, 5, limit=TWO)
 
-        claims = ledger.claim(ids, by=worker.id)
+        claims = ledger.claims.claim(ids, by=worker.id)
 
         assert [claim.task_id for claim in claims] == ids[:2]
         assert {(claim.limit_key, claim.start_within_s) for claim in claims} == {("mail", None)}
         assert [self.state(ledger, one) for one in ids] == [State.RUNNING] * 2 + [State.WAITING] * 3
         assert self.limit(ledger) == LimitRow("mail", running=2, coming=0, parked=3)
         assert self.claim(ledger, worker, ids[2:]) == []
-        assert ledger.take_unpublished(limit=9, grace_s=0.0, horizon_s=HOUR_S, dry_run=True) == []
-        assert ledger.promote(limit=9) == 0
-        assert ledger.has_due(["default"])
+        assert ledger.hints.take_unpublished(limit=9, grace_s=0.0, horizon_s=HOUR_S, dry_run=True) == []
+        assert ledger.upkeep.promote(limit=9) == 0
+        assert ledger.questions.has_due(["default"])
 
     @pytest.mark.parametrize("outcome", OUTCOMES)
     def test_whatever_ends_an_attempt_lets_the_next_one_start(
         self, ledger: Ledger, worker: Incarnation, outcome: str
     ) -> None:
         ids = self.record(ledger, 4, limit=TWO)
-        first, _ = ledger.claim(ids, by=worker.id)
+        first, _ = ledger.claims.claim(ids, by=worker.id)
 
         self.settle(ledger, first, OUTCOMES[outcome])
-        [hint] = ledger.admit(["mail"])
+        [hint] = ledger.limits.admit(["mail"])
 
         assert (hint.task_id, hint.delay_s, hint.attempt) == (ids[2], 0.0, 0)
         assert self.state(ledger, ids[2]) is State.READY
@@ -74,7 +74,7 @@ class LimitsContract(Steps):
             limited, plain = self.record(ledger, 3, limit=TWO), self.record(ledger, 2)
             mixed = [limited[0], plain[0], limited[1], limited[2], plain[1]]
 
-            claims = ledger.claim(mixed, by=worker.id)
+            claims = ledger.claims.claim(mixed, by=worker.id)
 
             assert [claim.task_id for claim in claims] == [limited[0], plain[0], limited[1], plain[1]]
             assert self.claim(ledger, worker, mixed) == []
@@ -82,8 +82,8 @@ class LimitsContract(Steps):
             assert self.claim(ledger, worker, [last]) == [last]
             for claim in claims:
                 self.settle(ledger, claim, Done())
-            [hint] = ledger.admit(["mail"])
-            [third] = ledger.claim([hint.task_id], by=worker.id)
+            [hint] = ledger.limits.admit(["mail"])
+            [third] = ledger.claims.claim([hint.task_id], by=worker.id)
             self.settle(ledger, third, Done())
 
     def test_permits_that_are_over_are_only_counted_while_there_is_plenty_of_room(
@@ -92,7 +92,7 @@ class LimitsContract(Steps):
         """However many are kept, no more run than may."""
         permit = database.tables.permit
         ids = self.record(ledger, 9, limit=Limit("mail", concurrency=5))
-        for claim in ledger.claim(ids[:2], by=worker.id):
+        for claim in ledger.claims.claim(ids[:2], by=worker.id):
             self.settle(ledger, claim, Done())
 
         assert self.claim(ledger, worker, ids[2:4]) == ids[2:4]
@@ -108,10 +108,10 @@ class LimitsContract(Steps):
         self, ledger: Ledger, worker: Incarnation
     ) -> None:
         ids = self.record(ledger, 6, limit=Limit("mail", concurrency=3))
-        for claim in ledger.claim(ids, by=worker.id):
+        for claim in ledger.claims.claim(ids, by=worker.id):
             self.settle(ledger, claim, Done())
 
-        claims, hints = ledger.admit_and_claim(["mail"], by=worker.id, room=2, queues=["default"])
+        claims, hints = ledger.limits.admit_and_claim(["mail"], by=worker.id, room=2, queues=["default"])
 
         assert [(claim.task_id, claim.attempt, claim.start_within_s) for claim in claims] == [
             (one, 1, None) for one in ids[3:5]
@@ -119,7 +119,7 @@ class LimitsContract(Steps):
         assert [hint.task_id for hint in hints] == ids[5:]
         assert [self.state(ledger, one) for one in ids[3:]] == [State.RUNNING] * 2 + [State.READY]
         assert self.limit(ledger) == LimitRow("mail", running=2, coming=1, parked=0)
-        assert ledger.admit_and_claim(["mail"], by=worker.id, room=2, queues=["default"]) == ([], [])
+        assert ledger.limits.admit_and_claim(["mail"], by=worker.id, room=2, queues=["default"]) == ([], [])
         for claim in claims:
             assert self.settle(ledger, claim, Done()).state is State.SUCCEEDED
         assert self.claim(ledger, worker, ids[5:]) == ids[5:]
@@ -127,7 +127,7 @@ class LimitsContract(Steps):
     @pytest.mark.parametrize("what", ["no room", "another queue", "not live"])
     def test_who_cannot_be_claimed_gets_a_hint(self, ledger: Ledger, worker: Incarnation, what: str) -> None:
         first, second = self.record(ledger, 2, limit=Limit("mail", concurrency=1))
-        [claim] = ledger.claim([first], by=worker.id)
+        [claim] = ledger.claims.claim([first], by=worker.id)
         assert self.claim(ledger, worker, [second]) == []
         self.settle(ledger, claim, Done())
         by, room, queues = worker.id, 1, ["default"]
@@ -138,7 +138,7 @@ class LimitsContract(Steps):
         else:
             by = "host.b007.9.9.nobody"
 
-        claims, hints = ledger.admit_and_claim(["mail"], by=by, room=room, queues=queues)
+        claims, hints = ledger.limits.admit_and_claim(["mail"], by=by, room=room, queues=queues)
 
         assert (claims, [(hint.task_id, hint.delay_s) for hint in hints]) == ([], [(second, 0.0)])
         assert self.state(ledger, second) is State.READY
@@ -146,14 +146,14 @@ class LimitsContract(Steps):
 
     def test_of_a_paused_queue_nobody_is_claimed(self, ledger: Ledger, worker: Incarnation) -> None:
         first, second = self.record(ledger, 2, limit=Limit("mail", concurrency=1))
-        [claim] = ledger.claim([first, second], by=worker.id)
+        [claim] = ledger.claims.claim([first, second], by=worker.id)
         self.settle(ledger, claim, Done())
-        ledger.pause("default", who="eve@host", why="?")
+        ledger.pauses.pause("default", who="eve@host", why="?")
 
-        claims, hints = ledger.admit_and_claim(["mail"], by=worker.id, room=1, queues=["default"])
+        claims, hints = ledger.limits.admit_and_claim(["mail"], by=worker.id, room=1, queues=["default"])
 
         assert (claims, [hint.task_id for hint in hints]) == ([], [second])
-        ledger.resume("default", who="eve@host", why="?")
+        ledger.pauses.resume("default", who="eve@host", why="?")
         assert self.claim(ledger, worker, [second]) == [second]
 
     def test_a_rate_holds_for_those_who_are_claimed_at_once(
@@ -162,9 +162,9 @@ class LimitsContract(Steps):
         ids = self.record(ledger, 14, limit=TEN_A_MINUTE)
         assert self.claim(ledger, worker, ids) == ids[:10]
 
-        early = ledger.admit_and_claim(["mail"], by=worker.id, room=9, queues=["default"])
+        early = ledger.limits.admit_and_claim(["mail"], by=worker.id, room=9, queues=["default"])
         clock.forward(COUNTED_S + 0.5)
-        claims, hints = ledger.admit_and_claim(["mail"], by=worker.id, room=3, queues=["default"])
+        claims, hints = ledger.limits.admit_and_claim(["mail"], by=worker.id, room=3, queues=["default"])
 
         assert early == ([], [])
         assert [claim.task_id for claim in claims] == ids[10:13]
@@ -175,13 +175,13 @@ class LimitsContract(Steps):
         self, ledger: Ledger, worker: Incarnation, database: Database
     ) -> None:
         first, second = self.record(ledger, 2, limit=Limit("mail", concurrency=1))
-        [claim] = ledger.claim([first, second], by=worker.id)
+        [claim] = ledger.claims.claim([first, second], by=worker.id)
         t = database.tables.task
         with database.engine.begin() as connection:
             connection.execute(t.update().where(t.c.id == second).values(job_id=first))
         self.settle(ledger, claim, Done())
 
-        claims, hints = ledger.admit_and_claim(["mail"], by=worker.id, room=1, queues=["default"])
+        claims, hints = ledger.limits.admit_and_claim(["mail"], by=worker.id, room=1, queues=["default"])
 
         assert (claims, [hint.task_id for hint in hints]) == ([], [second])
 
@@ -190,7 +190,7 @@ class LimitsContract(Steps):
     ) -> None:
         """Who comes behind others does not wait for the lock, and may get a place before one that is just let in."""
         ids = self.record(ledger, 4, limit=Limit("mail", concurrency=1))
-        [claim] = ledger.claim(ids[:3], by=worker.id)
+        [claim] = ledger.claims.claim(ids[:3], by=worker.id)
         self.settle(ledger, claim, Done())
         first_parked, came = limit_queue.first, list[list[str]]()
         coming = threading.Thread(target=lambda: came.append(self.claim(ledger, worker, ids[3:])))
@@ -204,7 +204,7 @@ class LimitsContract(Steps):
         with monkeypatch.context() as patched:
             patched.setattr(limit_queue, "first", others_come)
             patched.setattr(limit_queue, "number", lambda _now: 1)
-            claims, hints = ledger.admit_and_claim(["mail"], by=worker.id, room=1, queues=["default"])
+            claims, hints = ledger.limits.admit_and_claim(["mail"], by=worker.id, room=1, queues=["default"])
             coming.join()
 
         assert ([claim.task_id for claim in claims], hints, came) == (ids[1:2], [], [[]])
@@ -212,31 +212,31 @@ class LimitsContract(Steps):
 
     def test_who_is_reaped_takes_up_no_place(self, ledger: Ledger, worker: Incarnation) -> None:
         ids = self.record(ledger, 4, limit=TWO)
-        ledger.claim(ids, by=worker.id)
+        ledger.claims.claim(ids, by=worker.id)
         assert self.admitted(ledger) == []
 
-        ledger.reap(worker.id, Evidence("killed"))
+        ledger.workers.reap(worker.id, Evidence("killed"))
 
-        assert ledger.limits_to_look_at(limit=9) == ["mail"]
+        assert ledger.limits.limits_to_look_at(limit=9) == ["mail"]
         assert self.admitted(ledger) == ids[2:]
 
     def test_who_waits_for_its_retry_takes_up_no_place_and_stands_behind_the_others_then(
         self, ledger: Ledger, worker: Incarnation, clock: Clock
     ) -> None:
         ids = self.record(ledger, 4, limit=TWO)
-        first, _ = ledger.claim(ids, by=worker.id)
+        first, _ = ledger.claims.claim(ids, by=worker.id)
         self.settle(ledger, first, OUTCOMES["failed"])
         assert self.claim(ledger, worker, self.admitted(ledger)) == [ids[2]]
         clock.forward(6.0)
 
         assert self.claim(ledger, worker, [ids[0]]) == []
 
-        ledger.reap(worker.id, Evidence("killed"))
+        ledger.workers.reap(worker.id, Evidence("killed"))
         assert self.admitted(ledger) == [ids[3], ids[0]]
 
     def test_nobody_overtakes_those_who_wait(self, ledger: Ledger, worker: Incarnation) -> None:
         ids = self.record(ledger, 3, limit=TWO)
-        first, second = ledger.claim(ids, by=worker.id)
+        first, second = ledger.claims.claim(ids, by=worker.id)
         self.settle(ledger, first, Done())
         self.settle(ledger, second, Done())
         late = self.record(ledger, 1, limit=TWO)
@@ -246,7 +246,7 @@ class LimitsContract(Steps):
 
     def test_a_place_that_is_given_is_kept_for_whom_it_was_given_to(self, ledger: Ledger, worker: Incarnation) -> None:
         ids = self.record(ledger, 3, limit=TWO)
-        first, _ = ledger.claim(ids, by=worker.id)
+        first, _ = ledger.claims.claim(ids, by=worker.id)
         self.settle(ledger, first, Done())
         turn = self.admitted(ledger)
         late = self.record(ledger, 1, limit=TWO)
@@ -258,13 +258,13 @@ class LimitsContract(Steps):
         self, ledger: Ledger, worker: Incarnation, clock: Clock
     ) -> None:
         ids = self.record(ledger, 8, limit=Limit("mail", concurrency=1))
-        [first] = ledger.claim(ids, by=worker.id)
+        [first] = ledger.claims.claim(ids, by=worker.id)
         self.settle(ledger, first, Done())
 
         assert self.admitted(ledger) == [ids[1]]
-        ledger.cancel(ids[1], who="ada", why="no need")
+        ledger.decisions.cancel(ids[1], who="ada", why="no need")
         assert self.admitted(ledger) == [ids[2]]
-        ledger.reschedule(ids[2], delay_s=HOUR_S, who="ada", why="later")
+        ledger.decisions.reschedule(ids[2], delay_s=HOUR_S, who="ada", why="later")
         assert self.admitted(ledger) == [ids[3]]
         clock.forward(61.0)
         assert self.admitted(ledger) == [ids[4]]
@@ -273,9 +273,9 @@ class LimitsContract(Steps):
         self, ledger: Ledger, worker: Incarnation
     ) -> None:
         ids = self.record(ledger, 6, limit=TWO)
-        running = ledger.claim(ids, by=worker.id)
-        ledger.cancel(ids[2], who="ada", why="no need")
-        hint = ledger.reschedule(ids[3], delay_s=0.0, who="ada", why="now")
+        running = ledger.claims.claim(ids, by=worker.id)
+        ledger.decisions.cancel(ids[2], who="ada", why="no need")
+        hint = ledger.decisions.reschedule(ids[3], delay_s=0.0, who="ada", why="now")
         for claim in running:
             self.settle(ledger, claim, Done())
 
@@ -290,12 +290,12 @@ class LimitsContract(Steps):
     ) -> None:
         count = 2 * limit_queue.AT_ONCE + 3
         ids = self.record(ledger, count, limit=TWO)
-        first, _ = ledger.claim(ids, by=worker.id)
-        ledger.cancel_all(ids[3:-1], states=[State.WAITING], who="ada", why="no need")
-        ledger.cancel(ids[2], who="ada", why="no need")
+        first, _ = ledger.claims.claim(ids, by=worker.id)
+        ledger.bulk.cancel_all(ids[3:-1], states=[State.WAITING], who="ada", why="no need")
+        ledger.decisions.cancel(ids[2], who="ada", why="no need")
         self.settle(ledger, first, Done())
 
-        claims, hints = ledger.admit_and_claim(["mail"], by=worker.id, room=int(has_room), queues=["default"])
+        claims, hints = ledger.limits.admit_and_claim(["mail"], by=worker.id, room=int(has_room), queues=["default"])
 
         assert [one.task_id for one in claims] + [one.task_id for one in hints] == ids[-1:]
         assert bool(claims) is has_room
@@ -305,14 +305,16 @@ class LimitsContract(Steps):
         self, ledger: Ledger, worker: Incarnation
     ) -> None:
         ids = self.record(ledger, 2 * limit_queue.AT_ONCE + 4, limit=Limit("mail", concurrency=1))
-        [first] = ledger.claim(ids, by=worker.id)
+        [first] = ledger.claims.claim(ids, by=worker.id)
         stay = [ids[limit_queue.AT_ONCE + 50], ids[-1]]
-        ledger.cancel_all([one for one in ids[1:] if one not in stay], states=[State.WAITING], who="ada", why="no need")
+        ledger.bulk.cancel_all(
+            [one for one in ids[1:] if one not in stay], states=[State.WAITING], who="ada", why="no need"
+        )
         self.settle(ledger, first, Done())
 
         assert self.admitted(ledger) == stay[:1]
         assert self.limit(ledger) == LimitRow("mail", running=0, coming=1, parked=1)
-        [second] = ledger.claim(stay[:1], by=worker.id)
+        [second] = ledger.claims.claim(stay[:1], by=worker.id)
         self.settle(ledger, second, Done())
         assert self.admitted(ledger) == stay[1:]
 
@@ -320,27 +322,27 @@ class LimitsContract(Steps):
         self, ledger: Ledger, worker: Incarnation
     ) -> None:
         """Also in the line of its order, which nobody overtakes."""
-        [running] = ledger.claim(self.record(ledger, 1, limit=Limit("mail", concurrency=1)), by=worker.id)
+        [running] = ledger.claims.claim(self.record(ledger, 1, limit=Limit("mail", concurrency=1)), by=worker.id)
         ids = [self.record(ledger, 1, limit=Limit("mail", concurrency=1), order_key="key")[0] for _ in range(2)]
         assert self.claim(ledger, worker, ids[:1]) == []
-        ledger.cancel(ids[0], who="ada", why="no need")
-        [turn] = ledger.advance(["key"])
+        ledger.decisions.cancel(ids[0], who="ada", why="no need")
+        [turn] = ledger.order.advance(["key"])
         assert (turn.task_id, self.claim(ledger, worker, ids[1:])) == (ids[1], [])
 
-        ledger.revive(ids[0], who="ada", why="after all")
+        ledger.decisions.revive(ids[0], who="ada", why="after all")
         self.settle(ledger, running, Done())
 
         assert self.admitted(ledger) == ids[1:]
-        [second] = ledger.claim(ids[1:], by=worker.id)
+        [second] = ledger.claims.claim(ids[1:], by=worker.id)
         self.settle(ledger, second, Done())
-        assert [hint.task_id for hint in ledger.advance(["key"])] == ids[:1]
+        assert [hint.task_id for hint in ledger.order.advance(["key"])] == ids[:1]
         assert self.claim(ledger, worker, ids[:1]) == ids[:1]
 
     def test_what_was_claimed_of_one_limit_is_told_though_another_cannot_be_looked_at(
         self, ledger: Ledger, worker: Incarnation, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         lines = {key: self.record(ledger, 2, limit=Limit(key, concurrency=1)) for key in ("a", "b")}
-        for claim in ledger.claim([one for line in lines.values() for one in line], by=worker.id):
+        for claim in ledger.claims.claim([one for line in lines.values() for one in line], by=worker.id):
             self.settle(ledger, claim, Done())
         admit = permits.admit
 
@@ -355,9 +357,9 @@ class LimitsContract(Steps):
         with monkeypatch.context() as patched:
             patched.setattr(permits, "admit", but_for("a"))
             with pytest.raises(LedgerUnavailable):
-                ledger.admit_and_claim(["a", "b"], by=worker.id, room=9, queues=["default"])
+                ledger.limits.admit_and_claim(["a", "b"], by=worker.id, room=9, queues=["default"])
             patched.setattr(permits, "admit", but_for("b"))
-            claims, hints = ledger.admit_and_claim(["a", "b"], by=worker.id, room=9, queues=["default"])
+            claims, hints = ledger.limits.admit_and_claim(["a", "b"], by=worker.id, room=9, queues=["default"])
 
         assert ([one.task_id for one in claims], hints) == (lines["a"][1:], [])
         assert self.admitted(ledger, "b") == lines["b"][1:]
@@ -368,11 +370,11 @@ class LimitsContract(Steps):
         free = self.record(ledger, 2)
 
         assert self.claim(ledger, worker, [*one, *other, *free]) == [one[0], other[0], *free]
-        assert [row.key for row in ledger.limits()] == ["a", "b"]
+        assert [row.key for row in ledger.limits.all()] == ["a", "b"]
 
     def test_a_dead_worker_gets_nothing_and_its_places_come_free(self, ledger: Ledger, worker: Incarnation) -> None:
         ids = self.record(ledger, 3, limit=TWO)
-        ledger.leave(worker.id)
+        ledger.workers.leave(worker.id)
 
         assert self.claim(ledger, worker, ids) == []
         assert self.admitted(ledger) == [ids[2]]  # places whose attempt never began are nobody's
@@ -390,7 +392,7 @@ class LimitsContract(Steps):
             patched.setattr(permits, "ask", away)
             granted = self.claim(ledger, worker, [*free, *limited])
             with pytest.raises(LedgerUnavailable):
-                ledger.claim(limited, by=worker.id)
+                ledger.claims.claim(limited, by=worker.id)
 
         assert granted == free
         assert self.claim(ledger, worker, limited) == limited
@@ -408,10 +410,10 @@ class LimitsContract(Steps):
 
     def test_a_dry_run_tells_who_would_start_and_changes_nothing(self, ledger: Ledger, worker: Incarnation) -> None:
         ids = self.record(ledger, 3, limit=TWO)
-        first, _ = ledger.claim(ids, by=worker.id)
+        first, _ = ledger.claims.claim(ids, by=worker.id)
         self.settle(ledger, first, Done())
 
-        told = [hint.task_id for hint in ledger.admit(["mail"], dry_run=True)]
+        told = [hint.task_id for hint in ledger.limits.admit(["mail"], dry_run=True)]
 
         assert told == [ids[2]]
         assert self.limit(ledger).parked == 1
@@ -424,7 +426,7 @@ class LimitsContract(Steps):
     ) -> None:
         ids = self.record(ledger, 12, limit=TEN_A_MINUTE)
 
-        claims = ledger.claim(ids, by=worker.id)
+        claims = ledger.claims.claim(ids, by=worker.id)
         too_early = self.admitted(ledger)
         clock.forward(COUNTED_S - 30.0)
         still = self.admitted(ledger)
@@ -441,7 +443,7 @@ class LimitsContract(Steps):
         self, ledger: Ledger, worker: Incarnation, clock: Clock
     ) -> None:
         ids = self.record(ledger, 11, limit=TEN_A_MINUTE)
-        first = ledger.claim(ids, by=worker.id)[0]
+        first = ledger.claims.claim(ids, by=worker.id)[0]
 
         self.settle(ledger, first, HandedBack())
 
@@ -452,7 +454,7 @@ class LimitsContract(Steps):
 
     def test_a_hint_that_is_late_costs_no_start(self, ledger: Ledger, worker: Incarnation, clock: Clock) -> None:
         ids = self.record(ledger, 11, limit=TEN_A_MINUTE)
-        ledger.claim(ids, by=worker.id)
+        ledger.claims.claim(ids, by=worker.id)
         clock.forward(COUNTED_S)
         turn = self.admitted(ledger)
 
@@ -468,7 +470,7 @@ class LimitsContract(Steps):
         clock.forward(COUNTED_S - permits.AHEAD_S + 0.5)
 
         early = self.claim(ledger, worker, [second])
-        [look] = ledger.look([second]).values()
+        [look] = ledger.claims.look([second]).values()
         clock.forward(permits.AHEAD_S)
 
         assert early == []
@@ -482,10 +484,10 @@ class LimitsContract(Steps):
         p = database.tables.permit
         claimed_at: dict[str, datetime] = {}
         while len(claimed_at) < len(ids):
-            ledger.claim([one for one in ids if one not in claimed_at], by=worker.id)
+            ledger.claims.claim([one for one in ids if one not in claimed_at], by=worker.id)
             with database.read() as tx:
                 claimed_at |= {row.task_id: row.at for row in tx.execute(select(p).where(p.c.attempt.is_not(None)))}
-            ledger.admit(["mail"])
+            ledger.limits.admit(["mail"])
             clock.forward(0.05)
 
         in_order = sorted(claimed_at.values())
@@ -506,31 +508,31 @@ class LimitsContract(Steps):
     def test_a_limit_that_nobody_uses_is_forgotten(self, ledger: Ledger, worker: Incarnation, clock: Clock) -> None:
         claim = self.run_one(ledger, worker, limit=TWO)
         self.settle(ledger, claim, Done())
-        assert ledger.limits_to_look_at(limit=9) == []
+        assert ledger.limits.limits_to_look_at(limit=9) == []
 
         clock.forward(90_000.0)
 
-        assert ledger.limits_to_look_at(limit=9) == ["mail"]
+        assert ledger.limits.limits_to_look_at(limit=9) == ["mail"]
         assert self.admitted(ledger) == []
-        assert ledger.limits() == []
+        assert ledger.limits.all() == []
 
     def test_a_task_keeps_its_limit_and_its_key_in_order(self, ledger: Ledger, worker: Incarnation) -> None:
         ids = self.record(ledger, 2, limit=TWO, order_key="k")
 
-        [first] = ledger.claim(ids, by=worker.id)
+        [first] = ledger.claims.claim(ids, by=worker.id)
         self.settle(ledger, first, Done())
-        [turn] = ledger.advance(["k"])
+        [turn] = ledger.order.advance(["k"])
 
         assert self.task(ledger, ids[1]).limit == TWO
         assert self.claim(ledger, worker, [turn.task_id]) == [ids[1]]
         assert self.claim_elsewhere(ledger, self.record(ledger, 2, limit=TWO)) != []
         first_in_line, behind = self.record(ledger, 2, limit=TWO, order_key="other")
         assert self.claim(ledger, worker, [first_in_line]) == []  # parked by its limit, and first of its key
-        assert ledger.reschedule(first_in_line, delay_s=0.0, who="ada", why="now").task_id == first_in_line
+        assert ledger.decisions.reschedule(first_in_line, delay_s=0.0, who="ada", why="now").task_id == first_in_line
         with pytest.raises(Refused, match="its turn in order key"):
-            ledger.reschedule(behind, delay_s=0.0, who="ada", why="now")
+            ledger.decisions.reschedule(behind, delay_s=0.0, who="ada", why="now")
 
     def test_a_batch_may_have_tasks_with_and_without(self, ledger: Ledger) -> None:
-        recorded = ledger.record([*new(limit=TWO), *new(), *new(limit=TEN_A_MINUTE)])
+        recorded = ledger.tasks.record([*new(limit=TWO), *new(), *new(limit=TEN_A_MINUTE)])
 
         assert [self.task(ledger, one.id).limit for one in recorded] == [TWO, None, TEN_A_MINUTE]

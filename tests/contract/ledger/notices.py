@@ -20,7 +20,7 @@ class NoticesContract(WebhookSteps):
     @staticmethod
     def told(ledger: Ledger) -> list[Told]:
         """Kind, endpoint and facts of each notice, in the order in which they came to pass."""
-        tasks = ledger.tasks(name=NOTICE_NAME)
+        tasks = ledger.questions.tasks(name=NOTICE_NAME)
         return [(task.args[0], task.args[1], task.args[2]) for task in reversed(tasks)]
 
     def exhaust(self, ledger: Ledger, claim: Claim, **facts: Any) -> None:
@@ -82,7 +82,7 @@ class NoticesContract(WebhookSteps):
         for claim in first:
             self.exhaust(ledger, claim, endpoint_id=endpoint_of(claim), number=10)
         soon = self.told(ledger)
-        for claim in ledger.claim([task.id for task in ledger.tasks(name=NOTICE_NAME)], by=worker.id):
+        for claim in ledger.claims.claim([task.id for task in ledger.questions.tasks(name=NOTICE_NAME)], by=worker.id):
             self.settle(ledger, claim, Done())
         clock.forward(3700.0)
         for claim in claims:
@@ -105,7 +105,7 @@ class NoticesContract(WebhookSteps):
         self.endpoint(ledger, options=EndpointOptions(concurrency=30))
         claims = self.carried(ledger, worker, [self.send(ledger)[0] for _ in range(20)])
 
-        settled = ledger.settle(
+        settled = ledger.outcomes.settle(
             [Settlement(one, Delivered(sent(one, error_class="tls"), Dead("exhausted: tls", "no"))) for one in claims]
         )
 
@@ -129,7 +129,7 @@ class NoticesContract(WebhookSteps):
         self.settle(ledger, claim, Delivered(sent(claim, number=2), Done()))
         before = [kind for kind, _, _ in self.told(ledger)]
 
-        ledger.resend([dead.delivery_id, fine.delivery_id], cause=Cause.MANUAL)
+        ledger.webhook_decisions.resend([dead.delivery_id, fine.delivery_id], cause=Cause.MANUAL)
         for one in (dead, fine):
             [claim] = self.carried(ledger, worker, [one])
             arrived = sent(claim, number=2, cause="manual")
@@ -148,7 +148,7 @@ class NoticesContract(WebhookSteps):
         [one, _] = self.send(ledger)
         [claim] = self.carried(ledger, worker, [one])
         for _ in range(2):
-            ledger.disable_endpoint("b", who="eve@host", why="they are moving")
+            ledger.webhook_decisions.disable_endpoint("b", who="eve@host", why="they are moving")
         gone = sent(claim, error_class="gone", status=410, is_gone=True)
         for _ in range(2):
             self.settle(ledger, claim, Delivered(gone, Dead("gone", "410")))
@@ -163,7 +163,10 @@ class NoticesContract(WebhookSteps):
         [one] = self.send(ledger)
         self.crash(ledger, one.delivery_id)
 
-        counts = [ledger.tend_deliveries(limit=9, dry_run=True), *(ledger.tend_deliveries(limit=9) for _ in range(2))]
+        counts = [
+            ledger.deliveries.tend_deliveries(limit=9, dry_run=True),
+            *(ledger.deliveries.tend_deliveries(limit=9) for _ in range(2)),
+        ]
 
         assert counts == [1, 1, 0]
         [(kind, endpoint, facts)] = self.told(ledger)
@@ -174,7 +177,7 @@ class NoticesContract(WebhookSteps):
         self.endpoint(ledger)
         [one] = self.send(ledger)
         [late] = self.carried(ledger, worker, [one])
-        ledger.reap(worker.id, Evidence("killed", started={late.task_id: 1}))
+        ledger.workers.reap(worker.id, Evidence("killed", started={late.task_id: 1}))
         [claim] = self.claim_elsewhere(ledger, [late.task_id])
         self.settle(ledger, claim, Delivered(sent(claim), Done()))
 
@@ -189,6 +192,6 @@ class NoticesContract(WebhookSteps):
 
         settled = self.settle(ledger, claim, Delivered(sent(claim, error_class="tls"), Dead("exhausted: tls", "no")))
 
-        [task] = ledger.tasks(name=NOTICE_NAME)
+        [task] = ledger.questions.tasks(name=NOTICE_NAME)
         assert [(hint.task_id, hint.queue) for hint in settled.follows] == [(task.id, "webhooks")]
-        assert ledger.claim([task.id], by=worker.id)[0].task_id == task.id
+        assert ledger.claims.claim([task.id], by=worker.id)[0].task_id == task.id

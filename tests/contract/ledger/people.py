@@ -23,19 +23,19 @@ class PeopleContract(Steps):
     def test_what_does_not_run_is_cancelled_at_once(self, ledger: Ledger, delay_s: float) -> None:
         [task_id] = self.record(ledger, delay_s=delay_s)
 
-        answer = ledger.cancel(task_id, who="ada", why="not needed")
+        answer = ledger.decisions.cancel(task_id, who="ada", why="not needed")
 
         assert answer is CancelAnswer.CANCELLED
         task = self.task(ledger, task_id)
         assert (task.state, task.reason) == (State.CANCELLED, "not needed")
         assert task.settled_at is not None
-        assert [(event.kind, event.detail) for event in ledger.history(task_id)] == [
+        assert [(event.kind, event.detail) for event in ledger.questions.history(task_id)] == [
             ("cancelled", {"reason": "not needed", "who": "ada"})
         ]
 
     def test_cancelling_is_asked_of_what_runs(self, ledger: Ledger, claimed: Claim) -> None:
-        first = ledger.cancel(claimed.task_id, who="ada", why="not needed")
-        second = ledger.cancel(claimed.task_id, who="ada", why="again")
+        first = ledger.decisions.cancel(claimed.task_id, who="ada", why="not needed")
+        second = ledger.decisions.cancel(claimed.task_id, who="ada", why="again")
 
         assert (first, second) == (CancelAnswer.REQUESTED, CancelAnswer.REQUESTED)
         task = self.task(ledger, claimed.task_id)
@@ -46,21 +46,25 @@ class PeopleContract(Steps):
         self, ledger: Ledger, worker: Incarnation, claimed: Claim
     ) -> None:
         other = self.run_one(ledger, worker)
-        ledger.cancel(claimed.task_id, who="ada", why="asked first")
+        ledger.decisions.cancel(claimed.task_id, who="ada", why="asked first")
 
-        answers = [ledger.cancel(claimed.task_id, who="ada", why="by force", kills=True) for _ in range(2)]
-        condemned = ledger.kills([worker.id, "another"]), ledger.kills(["another"]), ledger.kills([])
-        ledger.reap(
+        answers = [ledger.decisions.cancel(claimed.task_id, who="ada", why="by force", kills=True) for _ in range(2)]
+        condemned = (
+            ledger.decisions.kills([worker.id, "another"]),
+            ledger.decisions.kills(["another"]),
+            ledger.decisions.kills([]),
+        )
+        ledger.workers.reap(
             worker.id, Evidence("by force", failed={claimed.task_id: ("by force", 0.0)}, kind=ProofOfEnd.CANCEL)
         )
 
         assert answers == [CancelAnswer.REQUESTED] * 2
         assert condemned == ({claimed.task_id: 1}, {}, {})
-        assert [event.detail.get("kill") for event in ledger.history(claimed.task_id)][:2] == [None, True]
+        assert [event.detail.get("kill") for event in ledger.questions.history(claimed.task_id)][:2] == [None, True]
         assert self.state(ledger, claimed.task_id) is State.CANCELLED
         assert self.state(ledger, other.task_id) is State.READY
         assert self.charges(ledger, other.task_id) == ["nothing"]
-        assert ledger.kills([worker.id]) == {}
+        assert ledger.decisions.kills([worker.id]) == {}
 
     @pytest.mark.parametrize("end", ["left", "settled", "never ran"])
     def test_nobody_is_condemned_who_does_not_run(
@@ -71,23 +75,25 @@ class PeopleContract(Steps):
             [task_id] = self.record(ledger)
         if end == "settled":
             self.settle(ledger, claimed, Done())
-        ledger.cancel(task_id, who="ada", why="?", kills=True)
+        ledger.decisions.cancel(task_id, who="ada", why="?", kills=True)
         if end == "left":
-            ledger.leave(worker.id)
+            ledger.workers.leave(worker.id)
 
-        assert ledger.kills([worker.id]) == {}
+        assert ledger.decisions.kills([worker.id]) == {}
 
     def test_cancelling_again_or_too_late_changes_nothing(
         self, ledger: Ledger, database: Database, worker: Incarnation
     ) -> None:
         [cancelled] = self.record(ledger)
-        ledger.cancel(cancelled, who="ada", why="not needed")
+        ledger.decisions.cancel(cancelled, who="ada", why="not needed")
         done, dead = self.run_one(ledger, worker), self.run_one(ledger, worker)
         self.settle(ledger, done, Done())
         self.settle(ledger, dead, OUTCOMES["dead"])
         before = self.everything(database)
 
-        answers = [ledger.cancel(task_id, who="ada", why="?") for task_id in (cancelled, done.task_id, dead.task_id)]
+        answers = [
+            ledger.decisions.cancel(task_id, who="ada", why="?") for task_id in (cancelled, done.task_id, dead.task_id)
+        ]
 
         assert answers == [CancelAnswer.ALREADY_CANCELLED, CancelAnswer.ALREADY_FINISHED, CancelAnswer.ALREADY_FINISHED]
         assert self.everything(database) == before
@@ -95,17 +101,17 @@ class PeopleContract(Steps):
     @pytest.mark.parametrize("task_id", ["01a1fc62-6900-73bb-8aa5-d6cb9f630536", "no id", "", "'; drop table task"])
     def test_a_task_that_is_not_there_is_neither_cancelled_nor_revived(self, ledger: Ledger, task_id: str) -> None:
         with pytest.raises(NotFound):
-            ledger.cancel(task_id, who="ada", why="?")
+            ledger.decisions.cancel(task_id, who="ada", why="?")
         with pytest.raises(NotFound):
-            ledger.revive(task_id, who="ada", why="?")
-        assert ledger.get(task_id) is None
-        assert ledger.history(task_id) == []
+            ledger.decisions.revive(task_id, who="ada", why="?")
+        assert ledger.questions.get(task_id) is None
+        assert ledger.questions.history(task_id) == []
 
     @pytest.mark.parametrize("outcome", ["failed", "snoozed", "dead", "handed_back"])
     def test_after_a_cancel_request_a_failure_ends_as_cancelled(
         self, ledger: Ledger, claimed: Claim, outcome: str
     ) -> None:
-        ledger.cancel(claimed.task_id, who="ada", why="not needed")
+        ledger.decisions.cancel(claimed.task_id, who="ada", why="not needed")
 
         settled = self.settle(ledger, claimed, OUTCOMES[outcome])
 
@@ -116,7 +122,7 @@ class PeopleContract(Steps):
         assert self.settle(ledger, claimed, OUTCOMES[outcome]) == settled
 
     def test_after_a_cancel_request_a_success_stays_a_success(self, ledger: Ledger, claimed: Claim) -> None:
-        ledger.cancel(claimed.task_id, who="ada", why="not needed")
+        ledger.decisions.cancel(claimed.task_id, who="ada", why="not needed")
 
         assert self.settle(ledger, claimed, Done("1")).state is State.SUCCEEDED
         task = self.task(ledger, claimed.task_id)
@@ -125,9 +131,9 @@ class PeopleContract(Steps):
     def test_after_a_cancel_request_a_reaping_ends_as_cancelled(
         self, ledger: Ledger, claimed: Claim, worker: Incarnation
     ) -> None:
-        ledger.cancel(claimed.task_id, who="ada", why="not needed")
+        ledger.decisions.cancel(claimed.task_id, who="ada", why="not needed")
 
-        reaped = ledger.reap(worker.id, Evidence("SIGKILL"))
+        reaped = ledger.workers.reap(worker.id, Evidence("SIGKILL"))
 
         assert reaped is not None
         assert (reaped.returned, reaped.dead, reaped.hints) == (0, 0, ())
@@ -139,7 +145,11 @@ class PeopleContract(Steps):
             [task_id] = self.record(ledger)
 
             def act(number: int, task_id: str = task_id) -> Any:
-                return ledger.claim([task_id], by=worker.id) if number else ledger.cancel(task_id, who="ada", why="?")
+                return (
+                    ledger.claims.claim([task_id], by=worker.id)
+                    if number
+                    else ledger.decisions.cancel(task_id, who="ada", why="?")
+                )
 
             answer, claims = at_once(2, act)
 
@@ -150,28 +160,28 @@ class PeopleContract(Steps):
     def test_a_revived_task_is_ready_with_fresh_budgets(self, ledger: Ledger, worker: Incarnation, end: str) -> None:
         claim = self.run_one(ledger, worker, key="k")
         self.settle(ledger, claim, Failed(0.0, "boom"))
-        [claim] = ledger.claim([claim.task_id], by=worker.id)
-        ledger.cancel(claim.task_id, who="ada", why="?")
+        [claim] = ledger.claims.claim([claim.task_id], by=worker.id)
+        ledger.decisions.cancel(claim.task_id, who="ada", why="?")
         self.settle(ledger, claim, OUTCOMES[end])
 
-        hint = ledger.revive(claim.task_id, who="ada", why="fixed")
+        hint = ledger.decisions.revive(claim.task_id, who="ada", why="fixed")
 
         assert hint == Unpublished(claim.task_id, "default", 2, 0.0)
         task = self.task(ledger, claim.task_id)
         assert (task.state, task.attempt, task.failures, task.crashes) == (State.READY, 2, 0, 0)
         assert (task.settled_at, task.reason, task.is_cancel_requested) == (None, None, False)
-        assert ledger.history(claim.task_id)[-1].kind == "revived"
-        assert ledger.history(claim.task_id)[-1].detail == {"who": "ada", "why": "fixed"}
-        assert not ledger.record(new(key="k"))[0].created
-        assert ledger.claim([claim.task_id], by=worker.id)[0].attempt == 3
+        assert ledger.questions.history(claim.task_id)[-1].kind == "revived"
+        assert ledger.questions.history(claim.task_id)[-1].detail == {"who": "ada", "why": "fixed"}
+        assert not ledger.tasks.record(new(key="k"))[0].created
+        assert ledger.claims.claim([claim.task_id], by=worker.id)[0].attempt == 3
 
     def test_a_task_is_not_revived_while_its_key_is_held_by_another(self, ledger: Ledger) -> None:
         [task_id] = self.record(ledger, key="k")
-        ledger.cancel(task_id, who="ada", why="?")
+        ledger.decisions.cancel(task_id, who="ada", why="?")
         self.record(ledger, key="k")
 
         with pytest.raises(Refused, match="key"):
-            ledger.revive(task_id, who="ada", why="?")
+            ledger.decisions.revive(task_id, who="ada", why="?")
         assert self.state(ledger, task_id) is State.CANCELLED
         assert self.kinds(ledger, task_id) == ["cancelled"]
 
@@ -185,7 +195,7 @@ class PeopleContract(Steps):
 
         for task_id in ids:
             with pytest.raises(Refused):
-                ledger.revive(task_id, who="ada", why="?")
+                ledger.decisions.revive(task_id, who="ada", why="?")
         assert self.everything(database) == before
 
     @pytest.mark.parametrize("before_s", [0.0, HOUR_S])
@@ -194,30 +204,32 @@ class PeopleContract(Steps):
         self, ledger: Ledger, worker: Incarnation, clock: Clock, before_s: float, after_s: float
     ) -> None:
         [task_id] = self.record(ledger, delay_s=before_s)
-        ledger.mark_published([Unpublished(task_id, "default", 0, before_s)])
+        ledger.hints.mark_published([Unpublished(task_id, "default", 0, before_s)])
         clock.forward(10.0)
 
-        hint = ledger.reschedule(task_id, delay_s=after_s, who="ada", why="a person asked")
+        hint = ledger.decisions.reschedule(task_id, delay_s=after_s, who="ada", why="a person asked")
 
         assert hint == Unpublished(task_id, "default", 0, after_s)
         task = self.task(ledger, task_id)
         assert task.state is (State.WAITING if after_s else State.READY)
-        assert after_s - LONG_S < (task.due_at - ledger.clock()).total_seconds() <= after_s
-        assert ledger.fences([task_id])[task_id].published_at is None
-        assert [(one.kind, one.detail) for one in ledger.history(task_id)] == [
+        assert after_s - LONG_S < (task.due_at - ledger.questions.clock()).total_seconds() <= after_s
+        assert ledger.plans.fences([task_id])[task_id].published_at is None
+        assert [(one.kind, one.detail) for one in ledger.questions.history(task_id)] == [
             ("rescheduled", {"who": "ada", "why": "a person asked", "delay_s": after_s})
         ]
         clock.forward(30.0)
-        assert (ledger.claim([task_id], by=worker.id) == []) is (after_s > 0.0), "a hint of before is worth nothing"
+        assert (ledger.claims.claim([task_id], by=worker.id) == []) is (after_s > 0.0), (
+            "a hint of before is worth nothing"
+        )
         clock.forward(31.0)
-        assert ledger.claim([task_id], by=worker.id) or not after_s
+        assert ledger.claims.claim([task_id], by=worker.id) or not after_s
 
     def test_a_retry_that_waits_is_rescheduled_too(self, ledger: Ledger, claimed: Claim, worker: Incarnation) -> None:
         self.settle(ledger, claimed, Failed(HOUR_S, "boom"))
 
-        ledger.reschedule(claimed.task_id, delay_s=0.0, who="ada", why="mended")
+        ledger.decisions.reschedule(claimed.task_id, delay_s=0.0, who="ada", why="mended")
 
-        [again] = ledger.claim([claimed.task_id], by=worker.id)
+        [again] = ledger.claims.claim([claimed.task_id], by=worker.id)
         assert (again.attempt, again.failures) == (2, 1)
 
     def test_what_runs_or_is_settled_or_is_unknown_is_not_rescheduled(
@@ -229,18 +241,18 @@ class PeopleContract(Steps):
 
         for task_id in (running.task_id, done.task_id):
             with pytest.raises(Refused, match="only ready and waiting tasks"):
-                ledger.reschedule(task_id, delay_s=1.0, who="ada", why="?")
+                ledger.decisions.reschedule(task_id, delay_s=1.0, who="ada", why="?")
         for unknown in ("01a1fc62-6900-73bb-8aa5-d6cb9f630536", "no id"):
             with pytest.raises(NotFound):
-                ledger.reschedule(unknown, delay_s=1.0, who="ada", why="?")
+                ledger.decisions.reschedule(unknown, delay_s=1.0, who="ada", why="?")
         assert self.everything(database) == before
 
     def test_beyond_its_expiry_a_task_is_not_rescheduled(self, ledger: Ledger) -> None:
         [task_id] = self.record(ledger, expires_s=100.0)
 
         with pytest.raises(Refused, match="expires before"):
-            ledger.reschedule(task_id, delay_s=200.0, who="ada", why="?")
-        assert ledger.reschedule(task_id, delay_s=50.0, who="ada", why="?").delay_s == 50.0
+            ledger.decisions.reschedule(task_id, delay_s=200.0, who="ada", why="?")
+        assert ledger.decisions.reschedule(task_id, delay_s=50.0, who="ada", why="?").delay_s == 50.0
 
     @pytest.mark.parametrize("decision", ["cancel", "reschedule"])
     def test_raced_against_a_claim_exactly_one_of_both_happens(
@@ -251,11 +263,11 @@ class PeopleContract(Steps):
 
             def act(number: int, task_id: str = task_id) -> Any:
                 if number:
-                    return bool(ledger.claim([task_id], by=worker.id))
+                    return bool(ledger.claims.claim([task_id], by=worker.id))
                 if decision == "cancel":
-                    return ledger.cancel(task_id, who="ada", why="?") is CancelAnswer.CANCELLED
+                    return ledger.decisions.cancel(task_id, who="ada", why="?") is CancelAnswer.CANCELLED
                 try:
-                    return ledger.reschedule(task_id, delay_s=HOUR_S, who="ada", why="?").delay_s == HOUR_S
+                    return ledger.decisions.reschedule(task_id, delay_s=HOUR_S, who="ada", why="?").delay_s == HOUR_S
                 except Refused:
                     return False
 
@@ -267,9 +279,9 @@ class PeopleContract(Steps):
 
     def test_a_note_is_kept_with_its_task(self, ledger: Ledger) -> None:
         [task_id] = self.record(ledger)
-        ledger.note("manual", detail={"by": "anna"}, task_id=task_id, worker="w")
-        ledger.note("manual", detail={"by": "nobody"})
+        ledger.history.note("manual", detail={"by": "anna"}, task_id=task_id, worker="w")
+        ledger.history.note("manual", detail={"by": "nobody"})
 
-        [event] = ledger.history(task_id)
+        [event] = ledger.questions.history(task_id)
         assert (event.kind, event.task_id, event.worker, event.detail) == ("manual", task_id, "w", {"by": "anna"})
         assert event.at.tzinfo is UTC

@@ -25,7 +25,7 @@ class PlanContract(Steps):
         [waiting] = self.record(ledger, delay_s=HOUR_S)
         unknown = codec.new_task_id()
 
-        fences = ledger.fences([claim.task_id, waiting, unknown, "no id"])
+        fences = ledger.plans.fences([claim.task_id, waiting, unknown, "no id"])
 
         assert set(fences) == {claim.task_id, waiting}
         fence = fences[claim.task_id]
@@ -34,23 +34,23 @@ class PlanContract(Steps):
         assert claim.token not in fence.seal
         assert fence.seal not in claim.token
         assert (fences[waiting].state, fences[waiting].seal) == (State.WAITING, None)
-        assert ledger.fences([claim.task_id]) == {claim.task_id: fence}, "asked again it is the same"
+        assert ledger.plans.fences([claim.task_id]) == {claim.task_id: fence}, "asked again it is the same"
 
     def test_a_planned_relay_takes_what_stands_where_it_stood_and_refuses_the_rest_with_the_reason(
         self, ledger: Ledger, worker: Incarnation, database: Database
     ) -> None:
         ids = self.record(ledger, 6)
-        fences = [ledger.fences(ids)[one] for one in ids]
+        fences = [ledger.plans.fences(ids)[one] for one in ids]
         sent = Unpublished(ids[1], "default", 0, 0.0)
-        ledger.mark_published([sent])
-        ledger.claim([ids[2]], by=worker.id)
-        [claim] = ledger.claim([ids[3]], by=worker.id)
+        ledger.hints.mark_published([sent])
+        ledger.claims.claim([ids[2]], by=worker.id)
+        [claim] = ledger.claims.claim([ids[3]], by=worker.id)
         self.settle(ledger, claim, HandedBack())
-        ledger.cancel(ids[4], who="ada", why="no need")
+        ledger.decisions.cancel(ids[4], who="ada", why="no need")
         with database.engine.begin() as tx:
             tx.execute(delete(database.tables.task).where(database.tables.task.c.id == ids[5]))
 
-        applied = ledger.relay_planned(fences, by=self.BY)
+        applied = ledger.plans.relay_planned(fences, by=self.BY)
 
         assert applied.changed == (ids[0],)
         assert applied.hints == (Unpublished(ids[0], "default", 0, 0.0),)
@@ -65,24 +65,26 @@ class PlanContract(Steps):
 
     def test_a_planned_relay_of_what_was_published_unpublishes_it(self, ledger: Ledger, clock: Clock) -> None:
         [task_id] = self.record(ledger)
-        ledger.mark_published([Unpublished(task_id, "default", 0, 0.0)])
+        ledger.hints.mark_published([Unpublished(task_id, "default", 0, 0.0)])
         clock.forward(60.0)
 
-        applied = ledger.relay_planned(list(ledger.fences([task_id]).values()), by=self.BY)
+        applied = ledger.plans.relay_planned(list(ledger.plans.fences([task_id]).values()), by=self.BY)
 
         assert applied.changed == (task_id,)
-        assert ledger.fences([task_id])[task_id].published_at is None
-        assert ledger.take_unpublished(limit=9, grace_s=0.0, horizon_s=HOUR_S) == [], "it is reserved"
+        assert ledger.plans.fences([task_id])[task_id].published_at is None
+        assert ledger.hints.take_unpublished(limit=9, grace_s=0.0, horizon_s=HOUR_S) == [], "it is reserved"
         clock.forward(60.0)
-        assert [one.task_id for one in ledger.take_unpublished(limit=9, grace_s=0.0, horizon_s=HOUR_S)] == [task_id]
+        assert [one.task_id for one in ledger.hints.take_unpublished(limit=9, grace_s=0.0, horizon_s=HOUR_S)] == [
+            task_id
+        ]
 
     def test_what_a_relay_has_in_hand_is_not_relayed_by_a_plan(self, ledger: Ledger, clock: Clock) -> None:
         ids = self.record(ledger, 2)
         clock.forward(60.0)
-        fences = list(ledger.fences(ids).values())
-        assert len(ledger.take_unpublished(limit=1, grace_s=0.0, horizon_s=HOUR_S)) == 1
+        fences = list(ledger.plans.fences(ids).values())
+        assert len(ledger.hints.take_unpublished(limit=1, grace_s=0.0, horizon_s=HOUR_S)) == 1
 
-        applied = ledger.relay_planned(fences, by=self.BY)
+        applied = ledger.plans.relay_planned(fences, by=self.BY)
 
         assert len(applied.changed) == 1
         assert list(applied.refused.values()) == ["somebody is sending its hint just now"]
@@ -93,15 +95,15 @@ class PlanContract(Steps):
         relayed = self.record(ledger, 40)
         waiting = self.record(ledger, 40, delay_s=5.0)
         running = self.record(ledger, 40)
-        assert len(ledger.claim(running, by=worker.id)) == 40
-        ledger.leave(worker.id)
+        assert len(ledger.claims.claim(running, by=worker.id)) == 40
+        ledger.workers.leave(worker.id)
         clock.forward(60.0)
-        fences = ledger.fences([*relayed, *waiting, *running])
+        fences = ledger.plans.fences([*relayed, *waiting, *running])
 
         def one(_: int) -> list[str]:
-            relay = ledger.relay_planned([fences[each] for each in relayed], by=self.BY)
-            promote = ledger.promote_planned([fences[each] for each in waiting], by=self.BY)
-            back = ledger.return_planned([fences[each] for each in running], by=self.BY)
+            relay = ledger.plans.relay_planned([fences[each] for each in relayed], by=self.BY)
+            promote = ledger.plans.promote_planned([fences[each] for each in waiting], by=self.BY)
+            back = ledger.plans.return_planned([fences[each] for each in running], by=self.BY)
             for applied, all_of_them in ((relay, relayed), (promote, waiting), (back, running)):
                 assert sorted([*applied.changed, *applied.refused]) == sorted(all_of_them)
             assert {one.task_id for one in back.hints} == set(back.changed)
@@ -118,13 +120,13 @@ class PlanContract(Steps):
     ) -> None:
         due, promoted, claimed, early = self.record(ledger, 4, delay_s=5.0)
         [later] = self.record(ledger, delay_s=HOUR_S)
-        fences = list(ledger.fences([due, promoted, claimed, early, later]).values())
+        fences = list(ledger.plans.fences([due, promoted, claimed, early, later]).values())
         clock.forward(10.0)
-        ledger.promote_planned([one for one in fences if one.task_id == promoted], by=self.BY)
-        ledger.claim([claimed], by=worker.id)
-        ledger.mark_published([Unpublished(early, "default", 0, 0.0)])
+        ledger.plans.promote_planned([one for one in fences if one.task_id == promoted], by=self.BY)
+        ledger.claims.claim([claimed], by=worker.id)
+        ledger.hints.mark_published([Unpublished(early, "default", 0, 0.0)])
 
-        applied = ledger.promote_planned(fences, by=self.BY)
+        applied = ledger.plans.promote_planned(fences, by=self.BY)
 
         assert sorted(applied.changed) == sorted([due, early]), "a hint that was sent meanwhile is no reason"
         assert dict(applied.refused) == {
@@ -139,17 +141,17 @@ class PlanContract(Steps):
         left, again, alive = (self.run_one(ledger, worker) for _ in range(3))
         [mine] = self.claim_elsewhere(ledger, self.record(ledger))
         ids = [left.task_id, again.task_id, alive.task_id, mine.task_id]
-        fences = list(ledger.fences(ids).values())
-        assert set(ledger.return_planned(fences, by=self.BY).refused.values()) == {
+        fences = list(ledger.plans.fences(ids).values())
+        assert set(ledger.plans.return_planned(fences, by=self.BY).refused.values()) == {
             f"its worker {fence.worker} is live" for fence in fences
         }
         self.settle(ledger, again, HandedBack())
         self.claim_elsewhere(ledger, [again.task_id])
         self.settle(ledger, alive, Done())
-        ledger.leave(worker.id)
-        assert [one.fence.task_id for one in ledger.orphaned(limit=9)] == [left.task_id]
+        ledger.workers.leave(worker.id)
+        assert [one.fence.task_id for one in ledger.plans.orphaned(limit=9)] == [left.task_id]
 
-        applied = ledger.return_planned(fences, by=self.BY)
+        applied = ledger.plans.return_planned(fences, by=self.BY)
 
         assert applied.changed == (left.task_id,)
         assert [one.task_id for one in applied.hints] == [left.task_id]
@@ -162,18 +164,18 @@ class PlanContract(Steps):
 
     def suspected(self, ledger: Ledger, worker: Incarnation, clock: Clock) -> None:
         clock.forward(100.0)
-        assert ledger.suspect([worker.id], beat_s=4.0, lease_s=30.0) == []
+        assert ledger.workers.suspect([worker.id], beat_s=4.0, lease_s=30.0) == []
         clock.forward(10.0)
-        assert ledger.suspect([worker.id], beat_s=4.0, lease_s=30.0) == [worker.id]
+        assert ledger.workers.suspect([worker.id], beat_s=4.0, lease_s=30.0) == [worker.id]
 
     def test_a_planned_reaping_does_what_was_foreseen(self, ledger: Ledger, worker: Incarnation, clock: Clock) -> None:
         claims = [self.run_one(ledger, worker) for _ in range(2)]
-        ledger.cancel(claims[0].task_id, who="ada", why="asked")
+        ledger.decisions.cancel(claims[0].task_id, who="ada", why="asked")
         self.suspected(ledger, worker, clock)
 
-        foreseen = ledger.foresee(worker.id, Evidence("silence"))
+        foreseen = ledger.plans.foresee(worker.id, Evidence("silence"))
         assert foreseen is not None
-        reaped = ledger.reap(
+        reaped = ledger.workers.reap(
             worker.id, Evidence("silence"), suspected_for_s=4.0, lease_s=30.0, planned=foreseen, by=self.BY
         )
 
@@ -185,7 +187,7 @@ class PlanContract(Steps):
             claim.task_id: self.charges(ledger, claim.task_id) for claim in claims
         }
         assert [self.noted(ledger, claim.task_id) for claim in claims] == [1, 1]
-        assert ledger.foresee(worker.id, Evidence("silence")) is None
+        assert ledger.plans.foresee(worker.id, Evidence("silence")) is None
 
     @pytest.mark.parametrize("since", ["a beat", "a settlement", "another claim", "a lease"])
     def test_a_worker_that_has_moved_since_the_plan_is_not_reaped(
@@ -193,37 +195,37 @@ class PlanContract(Steps):
     ) -> None:
         claims = [self.run_one(ledger, worker) for _ in range(2)]
         self.suspected(ledger, worker, clock)
-        foreseen = ledger.foresee(worker.id, Evidence("silence"))
+        foreseen = ledger.plans.foresee(worker.id, Evidence("silence"))
         match since:
             case "a beat":
-                ledger.beat(worker.id)
+                ledger.workers.beat(worker.id)
             case "a settlement":
                 self.settle(ledger, claims[0], HandedBack())
             case "another claim":
                 self.run_one(ledger, worker)
             case "a lease":
-                ledger.suspect([], beat_s=4.0, lease_s=30.0)
+                ledger.workers.suspect([], beat_s=4.0, lease_s=30.0)
         if since in ("a beat", "a lease"):
             self.suspected(ledger, worker, clock)  # and it has been silent again for as long as a sweep asks for
 
-        reaped = ledger.reap(
+        reaped = ledger.workers.reap(
             worker.id, Evidence("silence"), suspected_for_s=4.0, lease_s=30.0, planned=foreseen, by=self.BY
         )
 
         assert reaped is None
         assert self.state(ledger, claims[1].task_id) is State.RUNNING
-        assert [row.id for row in ledger.workers()] == [worker.id], "nothing of it stood"
+        assert [row.id for row in ledger.questions.workers()] == [worker.id], "nothing of it stood"
         assert self.noted(ledger, claims[1].task_id) == 0
-        assert ledger.reap(worker.id, Evidence("silence"), suspected_for_s=4.0, lease_s=30.0) is not None
+        assert ledger.workers.reap(worker.id, Evidence("silence"), suspected_for_s=4.0, lease_s=30.0) is not None
 
     def test_a_worker_that_nobody_suspected_and_that_has_beaten_since_the_plan_is_not_reaped(
         self, ledger: Ledger, claimed: Claim, worker: Incarnation, clock: Clock
     ) -> None:
-        foreseen = ledger.foresee(worker.id, Evidence("its process is gone"))
+        foreseen = ledger.plans.foresee(worker.id, Evidence("its process is gone"))
         clock.forward(5.0)
-        assert ledger.beat(worker.id)
+        assert ledger.workers.beat(worker.id)
 
-        reaped = ledger.reap(worker.id, Evidence("its process is gone"), planned=foreseen, by=self.BY)
+        reaped = ledger.workers.reap(worker.id, Evidence("its process is gone"), planned=foreseen, by=self.BY)
 
         assert reaped is None
         assert self.state(ledger, claimed.task_id) is State.RUNNING
@@ -235,32 +237,32 @@ class PlanContract(Steps):
         for claim in claims:
             self.settle(ledger, claim, Dead("no", "no"))
         kept = {"retention_s": HOUR_S, "dead_retention_s": HOUR_S}
-        assert ledger.prunable(limit=9, **kept) == []
+        assert ledger.plans.prunable(limit=9, **kept) == []
         clock.forward(2 * HOUR_S)
-        [dead] = ledger.prunable(limit=9, **kept)
-        ledger.revive(claims[0].task_id, who="ada", why="a person asked")
-        ledger.revive(claims[1].task_id, who="ada", why="a person asked")
-        [again] = ledger.claim([claims[1].task_id], by=worker.id)
+        [dead] = ledger.plans.prunable(limit=9, **kept)
+        ledger.decisions.revive(claims[0].task_id, who="ada", why="a person asked")
+        ledger.decisions.revive(claims[1].task_id, who="ada", why="a person asked")
+        [again] = ledger.claims.claim([claims[1].task_id], by=worker.id)
         self.settle(ledger, again, Dead("no", "no"))
         clock.forward(2 * HOUR_S)  # and it is beyond its retention again
 
-        first = ledger.prune_planned(dead, by=self.BY, **kept)
-        second = ledger.prune_planned(dead, by=self.BY, **kept)
+        first = ledger.plans.prune_planned(dead, by=self.BY, **kept)
+        second = ledger.plans.prune_planned(dead, by=self.BY, **kept)
 
         assert (dead.what, sorted(dead.ids)) == (Prunes.DEAD, sorted(claim.task_id for claim in claims))
         assert first.changed == (claims[2].task_id,)
         assert sorted(first.refused) == sorted(claim.task_id for claim in claims[:2])
         assert (second.changed, len(second.refused)) == ((), 3)
-        assert [ledger.get(claim.task_id) is None for claim in claims] == [False, False, True]
+        assert [ledger.questions.get(claim.task_id) is None for claim in claims] == [False, False, True]
 
     def test_a_removal_keeps_to_the_retention_of_today_whatever_the_plan_says(
         self, ledger: Ledger, claimed: Claim, clock: Clock
     ) -> None:
         self.settle(ledger, claimed, Done())
         clock.forward(2 * HOUR_S)
-        [old] = ledger.prunable(limit=9, retention_s=HOUR_S, dead_retention_s=HOUR_S)
+        [old] = ledger.plans.prunable(limit=9, retention_s=HOUR_S, dead_retention_s=HOUR_S)
 
-        applied = ledger.prune_planned(old, retention_s=9 * HOUR_S, dead_retention_s=HOUR_S, by=self.BY)
+        applied = ledger.plans.prune_planned(old, retention_s=9 * HOUR_S, dead_retention_s=HOUR_S, by=self.BY)
 
         assert (applied.changed, list(applied.refused)) == ((), [claimed.task_id])
 
@@ -272,14 +274,14 @@ class PlanContract(Steps):
         orphan = self.run_one(ledger, worker)
         settled = self.run_one(ledger, worker)
         self.settle(ledger, settled, Done())
-        ledger.leave(worker.id)
+        ledger.workers.leave(worker.id)
         clock.forward(60.0)
 
-        assert sorted(ledger.promotable(limit=9)) == sorted(waiting)
-        assert len(ledger.promotable(limit=2)) == 2
-        assert ledger.promote(limit=9, dry_run=True) == 3
-        assert [one.task_id for one in ledger.orphans(limit=9, dry_run=True)] == [orphan.task_id]
-        assert [one.fence.task_id for one in ledger.orphaned(limit=9)] == [orphan.task_id]
-        [old] = ledger.prunable(limit=9, retention_s=30.0, dead_retention_s=30.0)
+        assert sorted(ledger.plans.promotable(limit=9)) == sorted(waiting)
+        assert len(ledger.plans.promotable(limit=2)) == 2
+        assert ledger.upkeep.promote(limit=9, dry_run=True) == 3
+        assert [one.task_id for one in ledger.workers.orphans(limit=9, dry_run=True)] == [orphan.task_id]
+        assert [one.fence.task_id for one in ledger.plans.orphaned(limit=9)] == [orphan.task_id]
+        [old] = ledger.plans.prunable(limit=9, retention_s=30.0, dead_retention_s=30.0)
         assert (old.what, old.ids) == (Prunes.SUCCEEDED, (settled.task_id,))
-        assert ledger.prune(limit=9, retention_s=30.0, dead_retention_s=30.0, dry_run=True).tasks == 1
+        assert ledger.upkeep.prune(limit=9, retention_s=30.0, dead_retention_s=30.0, dry_run=True).tasks == 1

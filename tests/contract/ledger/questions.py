@@ -20,7 +20,7 @@ class QuestionsContract(Steps):
 
         pages: list[list[str]] = []
         after = None
-        while page := [task.id for task in ledger.tasks(limit=3, after=after)]:
+        while page := [task.id for task in ledger.questions.tasks(limit=3, after=after)]:
             pages.append(page)
             after = page[-1]
 
@@ -29,7 +29,7 @@ class QuestionsContract(Steps):
 
     def test_a_page_after_what_is_no_task_is_refused(self, ledger: Ledger) -> None:
         with pytest.raises(ConfigError, match="after"):
-            ledger.tasks(after="' OR 1=1")
+            ledger.questions.tasks(after="' OR 1=1")
 
     def test_tasks_are_filtered_by_state_queue_and_name(self, ledger: Ledger, worker: Incarnation) -> None:
         self.run_one(ledger, worker, queue="a", name="x")
@@ -37,23 +37,23 @@ class QuestionsContract(Steps):
         self.record(ledger, queue="b", name="x")
         self.record(ledger, queue="a", name="y")
 
-        assert [task.id for task in ledger.tasks(state=State.READY, queue="a", name="x")] == [wanted]
-        assert len(ledger.tasks(queue="a")) == 3
-        assert ledger.tasks(queue="%") == ledger.tasks(name="' OR ''='") == []
+        assert [task.id for task in ledger.questions.tasks(state=State.READY, queue="a", name="x")] == [wanted]
+        assert len(ledger.questions.tasks(queue="a")) == 3
+        assert ledger.questions.tasks(queue="%") == ledger.questions.tasks(name="' OR ''='") == []
 
     def test_history_is_told_from_the_oldest(self, ledger: Ledger, worker: Incarnation) -> None:
         claim = self.run_one(ledger, worker)
         self.settle(ledger, claim, Failed(0.0, "first"))
-        [claim] = ledger.claim([claim.task_id], by=worker.id)
+        [claim] = ledger.claims.claim([claim.task_id], by=worker.id)
         self.settle(ledger, claim, Dead("enough", "second"))
-        ledger.revive(claim.task_id, who="ada", why="?")
+        ledger.decisions.revive(claim.task_id, who="ada", why="?")
 
-        events = ledger.history(claim.task_id)
+        events = ledger.questions.history(claim.task_id)
         assert [(event.kind, event.attempt) for event in events] == [("failed", 1), ("failed", 2), ("revived", None)]
         assert events == sorted(events, key=lambda event: event.at)
 
     def test_counts_tell_how_many_are_where(self, ledger: Ledger, worker: Incarnation, clock: Clock) -> None:
-        empty = ledger.counts()
+        empty = ledger.questions.counts()
         self.record(ledger, 3, queue="a")
         clock.forward(100.0)
         self.record(ledger, 2, queue="a", delay_s=HOUR_S)
@@ -62,7 +62,7 @@ class QuestionsContract(Steps):
         self.settle(ledger, self.run_one(ledger, worker, queue="c"), Done())
         clock.forward(20.0)
 
-        counts = ledger.counts()
+        counts = ledger.questions.counts()
 
         assert empty.queues == {}
         assert empty.oldest_ready_s is None
@@ -83,38 +83,38 @@ class QuestionsContract(Steps):
         clock.forward(100.0)
         self.record(ledger, 2, queue="busy")
         self.record(ledger, queue="also")
-        ledger.pause("paused", who="ann", why="it moves")
-        ledger.pause("also", who="ann", why="for a moment", for_s=50.0)
-        ledger.pause("empty", who="ann", why="nothing is there")
+        ledger.pauses.pause("paused", who="ann", why="it moves")
+        ledger.pauses.pause("also", who="ann", why="for a moment", for_s=50.0)
+        ledger.pauses.pause("empty", who="ann", why="nothing is there")
         clock.forward(20.0)
 
-        counts = ledger.counts()
+        counts = ledger.questions.counts()
         clock.forward(40.0)
-        later = ledger.counts()
+        later = ledger.questions.counts()
 
         assert counts.oldest_ready_s is not None
         assert 20.0 <= counts.oldest_ready_s < 20.0 + LONG_S
         assert set(counts.oldest_paused_s) == {"paused", "also"}
         assert 120.0 <= counts.oldest_paused_s["paused"] < 120.0 + LONG_S
         assert set(later.oldest_paused_s) == {"paused"}
-        ledger.pause("busy", who="ann", why="all of it")
-        ledger.pause("also", who="ann", why="all of it")
-        assert ledger.counts().oldest_ready_s is None
+        ledger.pauses.pause("busy", who="ann", why="all of it")
+        ledger.pauses.pause("also", who="ann", why="all of it")
+        assert ledger.questions.counts().oldest_ready_s is None
 
     def test_what_is_due_is_known_by_its_queue(self, ledger: Ledger, worker: Incarnation, clock: Clock) -> None:
         self.record(ledger, queue="later", delay_s=100.0)
         self.run_one(ledger, worker, queue="running")
-        before = [ledger.has_due(queues) for queues in (["later"], ["running"], ["none"], [])]
+        before = [ledger.questions.has_due(queues) for queues in (["later"], ["running"], ["none"], [])]
         clock.forward(101.0)
 
         assert before == [False] * 4
-        assert ledger.has_due(["none", "later"])
-        assert not ledger.has_due(["running", "none"])
+        assert ledger.questions.has_due(["none", "later"])
+        assert not ledger.questions.has_due(["running", "none"])
 
     def test_the_clock_is_the_databases_in_utc(self, ledger: Ledger, clock: Clock) -> None:
-        now = ledger.clock()
+        now = ledger.questions.clock()
         clock.forward(HOUR_S)
 
         assert now.tzinfo is UTC
         assert abs(now - datetime.now(UTC)) < timedelta(seconds=LONG_S)
-        assert timedelta(seconds=HOUR_S) <= ledger.clock() - now < timedelta(seconds=HOUR_S + LONG_S)
+        assert timedelta(seconds=HOUR_S) <= ledger.questions.clock() - now < timedelta(seconds=HOUR_S + LONG_S)

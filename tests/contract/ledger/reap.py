@@ -21,7 +21,7 @@ class ReapContract(Steps):
     def test_reaping_returns_what_had_started_and_charges_the_crash(self, ledger: Ledger, worker: Incarnation) -> None:
         claim = self.run_one(ledger, worker)
 
-        reaped = ledger.reap(worker.id, Evidence("exit status 139 (SIGSEGV)", started={claim.task_id: 1}))
+        reaped = ledger.workers.reap(worker.id, Evidence("exit status 139 (SIGSEGV)", started={claim.task_id: 1}))
 
         assert reaped is not None
         assert (reaped.worker, reaped.returned, reaped.dead) == (worker.id, 1, 0)
@@ -29,20 +29,20 @@ class ReapContract(Steps):
         task = self.task(ledger, claim.task_id)
         assert (task.state, task.attempt, task.failures, task.crashes) == (State.READY, 1, 0, 1)
         assert task.error == "its worker process died: exit status 139 (SIGSEGV)"
-        [event] = ledger.history(claim.task_id)
+        [event] = ledger.questions.history(claim.task_id)
         assert (event.kind, event.attempt, event.worker) == ("reaped", 1, worker.id)
         said = {name: event.detail[name] for name in ("kind", "cause", "state", "charged", "started")}
         assert said == {
             "kind": "lease", "cause": "exit status 139 (SIGSEGV)", "state": "ready", "charged": "crash", "started": True
         }  # fmt: skip
-        [row] = ledger.workers(live_only=False)
+        [row] = ledger.questions.workers(live_only=False)
         assert (row.state, row.evidence) == ("reaped", "exit status 139 (SIGSEGV)")
 
     def test_one_of_ten_sweeps_reaps(self, ledger: Ledger, worker: Incarnation) -> None:
         ids = self.record(ledger, 20)
-        ledger.claim(ids, by=worker.id)
+        ledger.claims.claim(ids, by=worker.id)
 
-        answers = at_once(10, lambda _: ledger.reap(worker.id, Evidence("SIGKILL")))
+        answers = at_once(10, lambda _: ledger.workers.reap(worker.id, Evidence("SIGKILL")))
 
         [reaped] = [answer for answer in answers if answer is not None]
         assert reaped.returned == 20
@@ -50,9 +50,9 @@ class ReapContract(Steps):
 
     @pytest.mark.parametrize("end", ["unknown", "left"])
     def test_who_is_not_live_is_not_reaped(self, ledger: Ledger, worker: Incarnation, end: str) -> None:
-        ledger.leave(worker.id)
+        ledger.workers.leave(worker.id)
 
-        assert ledger.reap(worker.id if end == "left" else "nobody", Evidence("SIGKILL")) is None
+        assert ledger.workers.reap(worker.id if end == "left" else "nobody", Evidence("SIGKILL")) is None
 
     def test_what_was_settled_before_the_reaping_is_not_touched(
         self, ledger: Ledger, database: Database, worker: Incarnation
@@ -61,7 +61,7 @@ class ReapContract(Steps):
         self.settle(ledger, claim, Done("1"))
         before = self.row(database, claim.task_id)
 
-        reaped = ledger.reap(worker.id, Evidence("SIGKILL"))
+        reaped = ledger.workers.reap(worker.id, Evidence("SIGKILL"))
 
         assert reaped is not None
         assert (reaped.returned, reaped.dead, reaped.hints) == (0, 0, ())
@@ -70,12 +70,12 @@ class ReapContract(Steps):
     def test_a_settlement_and_a_reaping_at_the_same_time_never_both_win(self, ledger: Ledger) -> None:
         for _ in range(10):
             worker = incarnation()
-            ledger.join(worker, queues=["default"], threads=1)
-            claims = ledger.claim(self.record(ledger, 5), by=worker.id)
+            ledger.workers.join(worker, queues=["default"], threads=1)
+            claims = ledger.claims.claim(self.record(ledger, 5), by=worker.id)
             batch = [Settlement(claim, Done("1")) for claim in claims]
 
             def act(number: int, worker: Incarnation = worker, batch: list[Settlement] = batch) -> Any:
-                return ledger.settle(batch) if number else ledger.reap(worker.id, Evidence("SIGKILL"))
+                return ledger.outcomes.settle(batch) if number else ledger.workers.reap(worker.id, Evidence("SIGKILL"))
 
             reaped, settled = at_once(2, act)
 
@@ -88,12 +88,14 @@ class ReapContract(Steps):
         self, ledger: Ledger, worker: Incarnation, clock: Clock
     ) -> None:
         claim = self.run_one(ledger, worker)
-        ledger.reap(worker.id, Evidence("SIGKILL"))
-        reserved = ledger.take_unpublished(limit=10, grace_s=0.0, horizon_s=0.0)
+        ledger.workers.reap(worker.id, Evidence("SIGKILL"))
+        reserved = ledger.hints.take_unpublished(limit=10, grace_s=0.0, horizon_s=0.0)
         clock.forward(60.0)
 
         assert reserved == []
-        assert [one.task_id for one in ledger.take_unpublished(limit=10, grace_s=0.0, horizon_s=0.0)] == [claim.task_id]
+        assert [one.task_id for one in ledger.hints.take_unpublished(limit=10, grace_s=0.0, horizon_s=0.0)] == [
+            claim.task_id
+        ]
 
     # -- orphans
 
@@ -109,32 +111,32 @@ class ReapContract(Steps):
             else:
                 connection.execute(update(w).values(state=end))
 
-        dry = ledger.orphans(limit=10, dry_run=True)
-        returned = ledger.orphans(limit=10)
+        dry = ledger.workers.orphans(limit=10, dry_run=True)
+        returned = ledger.workers.orphans(limit=10)
 
         assert dry == returned == [Unpublished(claim.task_id, "default", 1, 0.0)]
         task = self.task(ledger, claim.task_id)
         assert (task.state, task.crashes) == (State.READY, 0)
         assert self.kinds(ledger, claim.task_id) == ["reaped"]
-        assert ledger.orphans(limit=10) == []
+        assert ledger.workers.orphans(limit=10) == []
         assert self.settle(ledger, claim, Done()).state is None
 
     def test_what_a_live_incarnation_runs_is_no_orphan(self, ledger: Ledger, worker: Incarnation) -> None:
         self.run_one(ledger, worker)
 
-        assert ledger.orphans(limit=10) == []
+        assert ledger.workers.orphans(limit=10) == []
 
     def test_orphans_are_bounded_and_shared_by_ten_sweeps(
         self, ledger: Ledger, database: Database, worker: Incarnation
     ) -> None:
         ids = self.record(ledger, 40)
-        ledger.claim(ids, by=worker.id)
+        ledger.claims.claim(ids, by=worker.id)
         with database.engine.begin() as connection:
             connection.execute(update(database.tables.worker).values(state="left"))
-        first = ledger.orphans(limit=7)
+        first = ledger.workers.orphans(limit=7)
 
-        answers = at_once(10, lambda _: ledger.orphans(limit=7))
-        answers += [ledger.orphans(limit=100), first]
+        answers = at_once(10, lambda _: ledger.workers.orphans(limit=7))
+        answers += [ledger.workers.orphans(limit=100), first]
 
         assert len(first) == 7
         assert all(len(answer) <= 7 for answer in answers[:10])
@@ -144,20 +146,20 @@ class ReapContract(Steps):
     def test_an_orphan_is_never_judged_alone(self, ledger: Ledger, database: Database, worker: Incarnation) -> None:
         """What else ran in its process may have been ended before."""
         claim = self.run_one(ledger, worker, crashes_max=1)
-        ledger.leave(worker.id)
+        ledger.workers.leave(worker.id)
 
-        ledger.orphans(limit=10)
+        ledger.workers.orphans(limit=10)
 
-        [event] = ledger.history(claim.task_id)
+        [event] = ledger.questions.history(claim.task_id)
         assert (event.detail["kind"], event.detail["charged"]) == ("orphan", "presence")
         [again] = self.claim_elsewhere(ledger, [claim.task_id])
         assert (again.is_suspect, again.crashes) == (False, 0)
 
     def test_a_dead_orphan_needs_no_hint(self, ledger: Ledger, database: Database, worker: Incarnation) -> None:
         suspect, _ = self.suspects(ledger, crashes_max=1)
-        ledger.claim([suspect], by=worker.id)
+        ledger.claims.claim([suspect], by=worker.id)
         with database.engine.begin() as connection:
             connection.execute(update(database.tables.worker).values(state="left"))
 
-        assert ledger.orphans(limit=10, dry_run=True) == ledger.orphans(limit=10) == []
+        assert ledger.workers.orphans(limit=10, dry_run=True) == ledger.workers.orphans(limit=10) == []
         assert self.state(ledger, suspect) is State.DEAD

@@ -24,61 +24,61 @@ class RebuildContract(Steps):
         gone = self.run_one(ledger, worker)
         self.settle(ledger, gone, Done())
         clock.forward(60.0)
-        before = ledger.clock()
+        before = ledger.questions.clock()
         clock.forward(1.0)
         self.record(ledger, 3)
 
         found: list[str] = []
         after = None
-        while page := ledger.unclaimed_page("default", before=before, after=after, limit=4):
+        while page := ledger.hints.unclaimed_page("default", before=before, after=after, limit=4):
             assert len(page) <= 4
             found += [one.task_id for one in page]
             after = (page[-1].due_at, page[-1].task_id)
 
-        assert found[:8] == sorted(ready, key=lambda one: (ledger.fences([one])[one].due_at, one))
+        assert found[:8] == sorted(ready, key=lambda one: (ledger.plans.fences([one])[one].due_at, one))
         assert sorted(found[8:]) == sorted(waiting)
-        assert ledger.unclaimed("default", before=before) == 13
-        assert ledger.open_queues() == ["default", "other"]
+        assert ledger.hints.unclaimed("default", before=before) == 13
+        assert ledger.hints.open_queues() == ["default", "other"]
 
     def test_what_is_renewed_needs_a_hint_once_and_what_was_published_since_does_not(
         self, ledger: Ledger, worker: Incarnation, clock: Clock
     ) -> None:
         ids = self.record(ledger, 6)
-        ledger.mark_published([Unpublished(one, "default", 0, 0.0) for one in ids[:4]])
+        ledger.hints.mark_published([Unpublished(one, "default", 0, 0.0) for one in ids[:4]])
         clock.forward(60.0)
-        before = ledger.clock()
+        before = ledger.questions.clock()
         clock.forward(1.0)
-        ledger.mark_published([Unpublished(ids[3], "default", 0, 0.0)])
-        ledger.claim([ids[2]], by=worker.id)
-        ledger.relay_planned([ledger.fences([ids[5]])[ids[5]]], by=self.BY)  # somebody has it in hand
+        ledger.hints.mark_published([Unpublished(ids[3], "default", 0, 0.0)])
+        ledger.claims.claim([ids[2]], by=worker.id)
+        ledger.plans.relay_planned([ledger.plans.fences([ids[5]])[ids[5]]], by=self.BY)  # somebody has it in hand
 
-        first = ledger.renew(ids, before=before)
-        second = ledger.renew(ids, before=before)
+        first = ledger.hints.renew(ids, before=before)
+        second = ledger.hints.renew(ids, before=before)
 
         assert [one.task_id for one in first] == [ids[0], ids[1], ids[4]]
         assert second == []
-        assert ledger.fences([ids[0]])[ids[0]].published_at is None
-        ledger.mark_published(first)
+        assert ledger.plans.fences([ids[0]])[ids[0]].published_at is None
+        ledger.hints.mark_published(first)
         clock.forward(60.0)
-        assert [one.task_id for one in ledger.renew(ids, before=before)] == [ids[5]]
+        assert [one.task_id for one in ledger.hints.renew(ids, before=before)] == [ids[5]]
 
     def test_ten_rebuilds_at_once_renew_each_task_once(self, ledger: Ledger, clock: Clock) -> None:
         ids = self.record(ledger, 100)
-        ledger.mark_published([Unpublished(one, "default", 0, 0.0) for one in ids])
+        ledger.hints.mark_published([Unpublished(one, "default", 0, 0.0) for one in ids])
         clock.forward(60.0)
-        before = ledger.clock()
+        before = ledger.questions.clock()
 
-        renewed = at_once(10, lambda _: ledger.renew(ids, before=before))
+        renewed = at_once(10, lambda _: ledger.hints.renew(ids, before=before))
 
         assert Counter(one.task_id for of_one in renewed for one in of_one) == Counter(ids)
 
     def test_only_markers_that_are_out_are_dropped(self, ledger: Ledger) -> None:
         back, out = codec.new_task_id(), codec.new_task_id()
         for marker, queue in ((back, "default"), (out, "default"), (codec.new_task_id(), "other")):
-            assert ledger.marker_sent(queue, 0, marker, spacing_s=0.0, depth=1)
-        ledger.marker_returned([back])
+            assert ledger.hints.marker_sent(queue, 0, marker, spacing_s=0.0, depth=1)
+        ledger.hints.marker_returned([back])
 
-        dropped = [ledger.markers_dropped("default"), ledger.markers_dropped("default")]
+        dropped = [ledger.hints.markers_dropped("default"), ledger.hints.markers_dropped("default")]
 
         assert dropped == [1, 0]
-        assert [(one.queue, one.id == back) for one in ledger.markers()] == [("default", True), ("other", False)]
+        assert [(one.queue, one.id == back) for one in ledger.hints.markers()] == [("default", True), ("other", False)]

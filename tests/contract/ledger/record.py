@@ -31,7 +31,7 @@ class RecordContract(Steps):
     def test_a_recorded_task_is_ready_and_reads_as_it_was_given(self, ledger: Ledger) -> None:
         [given] = new(name="mail.send", queue="mail", failures_max=7, crashes_max=2, key="k")
 
-        [answer] = ledger.record([given])
+        [answer] = ledger.tasks.record([given])
 
         assert answer == Enqueued(given.id, State.READY, created=True)
         task = self.task(ledger, given.id)
@@ -45,42 +45,42 @@ class RecordContract(Steps):
         assert (task.args, task.kwargs) == ((1,), {"x": "y"})
         assert (task.attempt, task.failures, task.crashes, task.failures_max, task.crashes_max) == (0, 0, 0, 7, 2)
         assert (task.worker, task.started_at, task.settled_at, task.result, task.error) == (None,) * 5
-        assert abs(task.created_at - ledger.clock()) < timedelta(seconds=LONG_S)
+        assert abs(task.created_at - ledger.questions.clock()) < timedelta(seconds=LONG_S)
         assert task.due_at == task.created_at
 
     def test_recording_nothing_does_nothing(self, ledger: Ledger) -> None:
-        assert ledger.record([]) == []
+        assert ledger.tasks.record([]) == []
 
     def test_a_delayed_task_waits_and_cannot_be_claimed_before_it_is_due(
         self, ledger: Ledger, worker: Incarnation, clock: Clock
     ) -> None:
         [given] = new(delay_s=HOUR_S)
-        [answer] = ledger.record([given])
+        [answer] = ledger.tasks.record([given])
         clock.forward(HOUR_S - 30)
-        early = ledger.claim([given.id], by=worker.id)
+        early = ledger.claims.claim([given.id], by=worker.id)
         clock.forward(30)
-        due = ledger.claim([given.id], by=worker.id)
+        due = ledger.claims.claim([given.id], by=worker.id)
 
         assert answer.state is State.WAITING
         assert early == []
         assert [claim.task_id for claim in due] == [given.id]
 
     def test_what_is_due_at_an_instant_is_due_exactly_then(self, ledger: Ledger) -> None:
-        at = ledger.clock().replace(microsecond=0) + timedelta(hours=1)
+        at = ledger.questions.clock().replace(microsecond=0) + timedelta(hours=1)
         one, *others = new(3, delay_s=HOUR_S, at=at)
-        ledger.record([one], hints=hint_rows)
-        ledger.record(others)
+        ledger.tasks.record([one], hints=hint_rows)
+        ledger.tasks.record(others)
         keyed = new(1, delay_s=HOUR_S, at=at, key="k")
-        ledger.record(keyed)
+        ledger.tasks.record(keyed)
         [moved] = self.record(ledger)
-        ledger.reschedule(moved, delay_s=HOUR_S, who="ada", why="?", at=at)
+        ledger.decisions.reschedule(moved, delay_s=HOUR_S, who="ada", why="?", at=at)
 
         tasks = [
             self.task(ledger, task_id) for task_id in (one.id, *(other.id for other in others), keyed[0].id, moved)
         ]
 
         assert {task.due_at for task in tasks} == {at}
-        ledger.reschedule(moved, delay_s=0.0, who="ada", why="now", at=at - timedelta(hours=2))
+        ledger.decisions.reschedule(moved, delay_s=0.0, who="ada", why="now", at=at - timedelta(hours=2))
         assert self.task(ledger, moved).due_at > at - timedelta(hours=1, seconds=LONG_S)
 
     def test_a_task_can_be_due_in_ten_years(self, ledger: Ledger) -> None:
@@ -96,7 +96,7 @@ class RecordContract(Steps):
             for text in texts
         ]
 
-        recorded = ledger.record(tasks)
+        recorded = ledger.tasks.record(tasks)
 
         assert recorded == [Enqueued(task.id, State.WAITING, True) for task in tasks]
         assert [self.task(ledger, task.id).args for task in tasks] == [(text,) for text in texts]
@@ -106,26 +106,26 @@ class RecordContract(Steps):
         batch = [*new(5), *new(key="taken", payload='{"a":[2],"k":{}}'), *new(5)]
 
         with pytest.raises(KeyConflict):
-            ledger.record(batch)
+            ledger.tasks.record(batch)
 
-        assert all(ledger.get(one.id) is None for one in batch)
+        assert all(ledger.questions.get(one.id) is None for one in batch)
 
     def test_a_batch_with_a_row_that_the_schema_forbids_leaves_nothing(self, ledger: Ledger) -> None:
         batch = [*new(3), *new(name=None), *new(3)]
 
         with pytest.raises(IntegrityError):
-            ledger.record(batch)
+            ledger.tasks.record(batch)
 
-        assert all(ledger.get(one.id) is None for one in batch)
+        assert all(ledger.questions.get(one.id) is None for one in batch)
 
     def test_recording_again_with_the_same_ids_answers_the_same_and_adds_nothing(
         self, ledger: Ledger, database: Database
     ) -> None:
         batch = [*new(3), *new(delay_s=60.0), *new(key="k")]
-        first = ledger.record(batch)
+        first = ledger.tasks.record(batch)
         before = self.everything(database)
 
-        second = ledger.record(batch)
+        second = ledger.tasks.record(batch)
 
         assert second == first
         assert all(one.created for one in second)
@@ -133,89 +133,89 @@ class RecordContract(Steps):
 
     def test_what_an_unknown_commit_recorded_in_part_of_a_batch_is_completed(self, ledger: Ledger) -> None:
         batch = new(6)
-        ledger.record(batch[:3])
+        ledger.tasks.record(batch[:3])
 
-        answers = ledger.record(batch)
+        answers = ledger.tasks.record(batch)
 
         assert [one.id for one in answers] == [one.id for one in batch]
         assert all(one.created for one in answers)
-        assert len(ledger.tasks()) == 6
+        assert len(ledger.questions.tasks()) == 6
 
     def test_recording_again_after_the_task_was_settled_answers_where_it_is(
         self, ledger: Ledger, worker: Incarnation
     ) -> None:
         [given] = new(key="k")
-        ledger.record([given])
-        [claim] = ledger.claim([given.id], by=worker.id)
+        ledger.tasks.record([given])
+        [claim] = ledger.claims.claim([given.id], by=worker.id)
         self.settle(ledger, claim, Done())
-        ledger.record(new(key="k"))  # the key has another holder now
+        ledger.tasks.record(new(key="k"))  # the key has another holder now
 
-        assert ledger.record([given]) == [Enqueued(given.id, State.SUCCEEDED, created=True)]
+        assert ledger.tasks.record([given]) == [Enqueued(given.id, State.SUCCEEDED, created=True)]
 
     # -- in the caller's transaction
 
     def test_a_task_of_a_transaction_that_rolls_back_is_never_seen(self, ledger: Ledger, theirs: Engine) -> None:
         batch = [*new(3), *new(key="k")]
         with theirs.connect() as connection:
-            answers = ledger.record(batch, connection=connection)
+            answers = ledger.tasks.record(batch, connection=connection)
             connection.rollback()
 
         assert all(one.created for one in answers)
-        assert all(ledger.get(one.id) is None for one in batch)
+        assert all(ledger.questions.get(one.id) is None for one in batch)
 
     def test_a_task_of_a_transaction_that_commits_is_seen_from_then_on(self, ledger: Ledger, theirs: Engine) -> None:
         batch = [*new(3), *new(key="k")]
         with theirs.connect() as connection:
-            ledger.record(batch, connection=connection)
-            before = [ledger.get(one.id) for one in batch]
+            ledger.tasks.record(batch, connection=connection)
+            before = [ledger.questions.get(one.id) for one in batch]
             connection.commit()
 
         assert before == [None] * 4
-        assert all(ledger.get(one.id) is not None for one in batch)
+        assert all(ledger.questions.get(one.id) is not None for one in batch)
 
     def test_a_session_is_as_good_as_a_connection(self, ledger: Ledger, theirs: Engine) -> None:
         [kept], [dropped] = new(), new()
         with Session(theirs) as session:
-            ledger.record([kept], connection=session)
+            ledger.tasks.record([kept], connection=session)
             session.commit()
-            ledger.record([dropped], connection=session)
+            ledger.tasks.record([dropped], connection=session)
             session.rollback()
 
-        assert ledger.get(kept.id) is not None
-        assert ledger.get(dropped.id) is None
+        assert ledger.questions.get(kept.id) is not None
+        assert ledger.questions.get(dropped.id) is None
 
     def test_a_savepoint_that_rolls_back_takes_its_tasks_along(self, ledger: Ledger, theirs: Engine) -> None:
         [kept], [dropped] = new(), new()
         with theirs.begin() as connection:
-            ledger.record([kept], connection=connection)
+            ledger.tasks.record([kept], connection=connection)
             savepoint = connection.begin_nested()
-            ledger.record([dropped], connection=connection)
+            ledger.tasks.record([dropped], connection=connection)
             savepoint.rollback()
 
-        assert ledger.get(kept.id) is not None
-        assert ledger.get(dropped.id) is None
+        assert ledger.questions.get(kept.id) is not None
+        assert ledger.questions.get(dropped.id) is None
 
     def test_the_callers_transaction_goes_on_after_a_key_conflict(self, ledger: Ledger, theirs: Engine) -> None:
         self.record(ledger, key="k")
         [kept] = new()
         with theirs.begin() as connection:
             with pytest.raises(KeyConflict):
-                ledger.record([*new(), *new(key="k", payload='{"a":[2],"k":{}}')], connection=connection)
-            ledger.record([kept], connection=connection)
+                ledger.tasks.record([*new(), *new(key="k", payload='{"a":[2],"k":{}}')], connection=connection)
+            ledger.tasks.record([kept], connection=connection)
 
-        assert {task.id for task in ledger.tasks() if task.key is None} == {kept.id}
+        assert {task.id for task in ledger.questions.tasks() if task.key is None} == {kept.id}
 
     def test_a_key_is_found_from_within_the_callers_transaction(self, ledger: Ledger, theirs: Engine) -> None:
         [holder] = self.record(ledger, key="k")
         with theirs.begin() as connection:
-            [answer] = ledger.record(new(key="k"), connection=connection)
+            [answer] = ledger.tasks.record(new(key="k"), connection=connection)
 
         assert answer == Enqueued(holder, State.READY, created=False)
 
     def test_a_connection_to_another_database_is_refused(self, ledger: Ledger) -> None:
         engine = create_engine("sqlite://")
         with engine.connect() as connection, pytest.raises(ConfigError, match="its own ledger"):
-            ledger.record(new(), connection=connection)
+            ledger.tasks.record(new(), connection=connection)
         engine.dispose()
 
     @pytest.mark.parametrize("whose", ["engine", "options", "connection"])
@@ -228,7 +228,7 @@ class RecordContract(Steps):
         with engine.connect() as plain:
             connection = plain.execution_options(isolation_level=level) if whose == "connection" else plain
             with pytest.raises(ConfigError, match="connection: it is in AUTOCOMMIT"):
-                ledger.record(new(), connection=connection)
+                ledger.tasks.record(new(), connection=connection)
         if whose == "engine":
             engine.dispose()
 
@@ -240,26 +240,26 @@ class RecordContract(Steps):
             closed.close()
         for wrong in (object(), "sqlite://", theirs, Asynchronous(), closed):
             with pytest.raises(ConfigError, match="connection: "):
-                ledger.record(new(), connection=wrong)
+                ledger.tasks.record(new(), connection=wrong)
 
     # -- with its hints
 
     def test_hints_are_written_in_the_transaction_that_records(self, ledger: Ledger, database: Database) -> None:
         given = new(3)
-        ledger.record(given, hints=hint_rows)
+        ledger.tasks.record(given, hints=hint_rows)
 
         assert len(self.everything(database)[database.tables.hint.name]) == 3
-        assert ledger.take_unpublished(limit=10, grace_s=-1.0, horizon_s=60.0) == []
+        assert ledger.hints.take_unpublished(limit=10, grace_s=-1.0, horizon_s=60.0) == []
 
     @pytest.mark.parametrize("key", [None, "k"], ids=["alike", "each"])
     def test_a_hint_is_as_due_as_its_task(self, ledger: Ledger, database: Database, key: str | None) -> None:
         given = [*new(2, queue="mail", delay_s=HOUR_S), *new(queue="mail", delay_s=HOUR_S, key=key)]
-        ledger.record(given, hints=hint_rows)
+        ledger.tasks.record(given, hints=hint_rows)
 
         hint = database.tables.hint
         rows = database.ask(lambda tx: tx.execute(select(hint)).all())
         assert {(row.queue, row.size) for row in rows} == {("mail", 1)}
-        due_at = {task.id: task.due_at for task in ledger.tasks()}
+        due_at = {task.id: task.due_at for task in ledger.questions.tasks()}
         assert {row.body for row in rows} == set(due_at)
         assert all(abs(row.due_at - due_at[row.body]) < timedelta(seconds=LONG_S) for row in rows)
 
@@ -269,9 +269,9 @@ class RecordContract(Steps):
             return [*hint_rows(tasks), HintRow(tasks[0].queue, "none", cast(int, None), 0.0)]
 
         with pytest.raises((IntegrityError, DataError)):
-            ledger.record(new(3), hints=refused)
+            ledger.tasks.record(new(3), hints=refused)
 
-        assert ledger.tasks() == []
+        assert ledger.questions.tasks() == []
         assert self.everything(database)[database.tables.hint.name] == []
 
     def test_only_created_tasks_are_hinted(self, ledger: Ledger, database: Database) -> None:
@@ -283,9 +283,9 @@ class RecordContract(Steps):
             hinted.extend(task.id for task in tasks)
             return []
 
-        ledger.record(given, hints=noted)
+        ledger.tasks.record(given, hints=noted)
         tasks = [task for task in given if task.key is None]
-        standing = ledger.record(tasks, hints=hint_rows)
+        standing = ledger.tasks.record(tasks, hints=hint_rows)
 
         assert Counter(hinted[-2:]) == Counter(task.id for task in tasks)
         assert all(one.created for one in standing)

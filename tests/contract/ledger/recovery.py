@@ -40,9 +40,9 @@ class RecoveryContract(Steps):
     ) -> None:
         claim = self.run_one(ledger, worker, on_crash=ASK)
 
-        reaped = ledger.reap(worker.id, self.deaths(claim)[how])
+        reaped = ledger.workers.reap(worker.id, self.deaths(claim)[how])
         task = self.task(ledger, claim.task_id)
-        ledger.revive(claim.task_id, who="ada", why="I looked: it had done nothing")
+        ledger.decisions.revive(claim.task_id, who="ada", why="I looked: it had done nothing")
         [again] = self.claim_elsewhere(ledger, [claim.task_id])
 
         assert reaped is not None
@@ -59,14 +59,14 @@ class RecoveryContract(Steps):
     ) -> None:
         first = self.run_one(ledger, worker, on_crash=FAIL, failures_max=2)
 
-        reaped = ledger.reap(worker.id, self.deaths(first)["unseen"])
+        reaped = ledger.workers.reap(worker.id, self.deaths(first)["unseen"])
         waits = self.task(ledger, first.task_id)
         early = self.claim_elsewhere(ledger, [first.task_id])
         clock.forward(2.1)
         [second] = self.claim_elsewhere(ledger, [first.task_id])
         by = self.task(ledger, first.task_id).worker
         assert by is not None
-        ledger.reap(by, self.deaths(second)["seen"])
+        ledger.workers.reap(by, self.deaths(second)["seen"])
         dead = self.task(ledger, first.task_id)
 
         assert reaped is not None
@@ -80,7 +80,7 @@ class RecoveryContract(Steps):
     def test_what_fails_pays_nothing_for_its_neighbour(self, ledger: Ledger, worker: Incarnation, how: str) -> None:
         claim = self.run_one(ledger, worker, on_crash=FAIL)
 
-        ledger.reap(worker.id, self.deaths(claim)[how])
+        ledger.workers.reap(worker.id, self.deaths(claim)[how])
 
         assert self.state(ledger, claim.task_id) is State.READY
         assert self.charges(ledger, claim.task_id) == ["nothing"]
@@ -91,22 +91,22 @@ class RecoveryContract(Steps):
     ) -> None:
         claim = self.run_one(ledger, worker, on_crash=policy)
 
-        ledger.reap(worker.id, Evidence("SIGKILL", started={}))
+        ledger.workers.reap(worker.id, Evidence("SIGKILL", started={}))
 
         assert self.state(ledger, claim.task_id) is State.READY
         assert self.charges(ledger, claim.task_id) == ["nothing"]
 
     def test_what_asks_and_was_asked_to_stop_is_cancelled(self, ledger: Ledger, worker: Incarnation) -> None:
         claim = self.run_one(ledger, worker, on_crash=ASK)
-        ledger.cancel(claim.task_id, who="ada", why="not needed")
+        ledger.decisions.cancel(claim.task_id, who="ada", why="not needed")
 
-        ledger.reap(worker.id, Evidence("SIGKILL", started={claim.task_id: 1}))
+        ledger.workers.reap(worker.id, Evidence("SIGKILL", started={claim.task_id: 1}))
 
         assert self.state(ledger, claim.task_id) is State.CANCELLED
 
     def test_each_of_one_batch_keeps_its_own_policy(self, ledger: Ledger) -> None:
-        alike = ledger.record(new(3, on_crash=ASK))
-        mixed = ledger.record([*new(on_crash=FAIL), *new(), *new(on_crash=ASK, key="k"), *new(expires_s=60.0)])
+        alike = ledger.tasks.record(new(3, on_crash=ASK))
+        mixed = ledger.tasks.record([*new(on_crash=FAIL), *new(), *new(on_crash=ASK, key="k"), *new(expires_s=60.0)])
 
         policies = [self.task(ledger, one.id).on_crash for one in [*alike, *mixed]]
 

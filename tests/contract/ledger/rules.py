@@ -62,22 +62,22 @@ class Walk:
             "record": self.record,
             "claim": self.claim,
             "settle": self.settle,
-            "reap": lambda: ledger.reap(self.a_worker(), self.evidence()),
-            "leave": lambda: ledger.leave(self.a_worker()),
+            "reap": lambda: ledger.workers.reap(self.a_worker(), self.evidence()),
+            "leave": lambda: ledger.workers.leave(self.a_worker()),
             "join": self.join,
-            "beat": lambda: ledger.beat(self.a_worker()),
-            "cancel": lambda: ledger.cancel(self.rng.choice(self.ids), who="ada", why="?"),
-            "cancel_all": lambda: ledger.cancel_all(
+            "beat": lambda: ledger.workers.beat(self.a_worker()),
+            "cancel": lambda: ledger.decisions.cancel(self.rng.choice(self.ids), who="ada", why="?"),
+            "cancel_all": lambda: ledger.bulk.cancel_all(
                 self.some_ids()[:2], states=self.rng.sample(list(State), 2), who="ada", why="?"
             ),
-            "revive": lambda: ledger.revive(self.rng.choice(self.ids), who="ada", why="?"),
-            "promote": lambda: ledger.promote(limit=5),
-            "orphans": lambda: ledger.orphans(limit=5),
-            "unhint": lambda: ledger.unhint(self.some_ids()),
-            "publish": lambda: ledger.mark_published(
-                ledger.take_unpublished(limit=5, grace_s=0.0, horizon_s=self.rng.uniform(0, 100))
+            "revive": lambda: ledger.decisions.revive(self.rng.choice(self.ids), who="ada", why="?"),
+            "promote": lambda: ledger.upkeep.promote(limit=5),
+            "orphans": lambda: ledger.workers.orphans(limit=5),
+            "unhint": lambda: ledger.hints.unhint(self.some_ids()),
+            "publish": lambda: ledger.hints.mark_published(
+                ledger.hints.take_unpublished(limit=5, grace_s=0.0, horizon_s=self.rng.uniform(0, 100))
             ),
-            "prune": lambda: ledger.prune(limit=1, retention_s=300.0, dead_retention_s=400.0),
+            "prune": lambda: ledger.upkeep.prune(limit=1, retention_s=300.0, dead_retention_s=400.0),
             "wait": self.wait,
         }
         self.weights = [9, 20, 25, 2, 1, 3, 1, 4, 3, 4, 4, 3, 2, 4, 1, 6]
@@ -130,15 +130,15 @@ class Walk:
             "key": self.rng.choice([None, None, "a", "b"]),
             "queue": self.rng.choice(["q", "r"]),
         }
-        self.ids += [one.id for one in self.ledger.record(new(self.rng.randint(1, 3), **facts)) if one.created]
+        self.ids += [one.id for one in self.ledger.tasks.record(new(self.rng.randint(1, 3), **facts)) if one.created]
 
     def claim(self) -> None:
-        self.claims += self.ledger.claim(self.some_ids(), by=self.a_worker())
+        self.claims += self.ledger.claims.claim(self.some_ids(), by=self.a_worker())
 
     def settle(self) -> None:
         chosen = self.rng.sample(self.claims, min(len(self.claims), self.rng.randint(1, 4)))  # also long settled ones
         outcomes = [self.rng.choice([Done("1"), Done(), *OUTCOMES.values()]) for _ in chosen]
-        settled = self.ledger.settle([Settlement(*pair) for pair in zip(chosen, outcomes, strict=True)])
+        settled = self.ledger.outcomes.settle([Settlement(*pair) for pair in zip(chosen, outcomes, strict=True)])
         for one, claim, outcome in zip(settled, chosen, outcomes, strict=True):
             if one.state is State.SUCCEEDED:
                 assert isinstance(outcome, Done)
@@ -147,7 +147,7 @@ class Walk:
 
     def join(self) -> None:
         self.workers.append(incarnation())
-        self.ledger.join(self.workers[-1], queues=["q"], threads=1)
+        self.ledger.workers.join(self.workers[-1], queues=["q"], threads=1)
 
     def wait(self) -> None:
         self.database.clock_offset_s += self.rng.uniform(0.0, 60.0)

@@ -37,14 +37,14 @@ class SettleContract(Steps):
         task = self.task(ledger, claimed.task_id)
         assert (task.state, task.failures, task.crashes, task.error) == (State.WAITING, 1, 0, "boom")
         assert (task.settled_at, task.reason) == (None, None)
-        assert 300.0 - LONG_S < (task.due_at - ledger.clock()).total_seconds() <= 300.0
-        [event] = ledger.history(claimed.task_id)
+        assert 300.0 - LONG_S < (task.due_at - ledger.questions.clock()).total_seconds() <= 300.0
+        [event] = ledger.questions.history(claimed.task_id)
         assert (event.kind, event.attempt, event.detail) == ("failed", 1, {"error": "boom", "retry_in_s": 300.0})
-        [needed] = ledger.take_unpublished(limit=10, grace_s=-1.0, horizon_s=400.0)
+        [needed] = ledger.hints.take_unpublished(limit=10, grace_s=-1.0, horizon_s=400.0)
         assert (needed.task_id, needed.attempt) == (claimed.task_id, 1)
-        assert ledger.claim([claimed.task_id], by=worker.id) == []
+        assert ledger.claims.claim([claimed.task_id], by=worker.id) == []
         clock.forward(301.0)
-        assert ledger.claim([claimed.task_id], by=worker.id)[0].failures == 1
+        assert ledger.claims.claim([claimed.task_id], by=worker.id)[0].failures == 1
 
     def test_a_snoozed_task_waits_and_has_not_failed(
         self, ledger: Ledger, claimed: Claim, worker: Incarnation, clock: Clock
@@ -55,22 +55,22 @@ class SettleContract(Steps):
         assert self.settle(ledger, claimed, Snoozed(300.0, "too early")) == settled, "repeatable"
         task = self.task(ledger, claimed.task_id)
         assert (task.state, task.failures, task.crashes, task.error) == (State.WAITING, 0, 0, None)
-        assert 300.0 - LONG_S < (task.due_at - ledger.clock()).total_seconds() <= 300.0
-        [event] = ledger.history(claimed.task_id)
+        assert 300.0 - LONG_S < (task.due_at - ledger.questions.clock()).total_seconds() <= 300.0
+        [event] = ledger.questions.history(claimed.task_id)
         assert (event.kind, event.attempt) == ("snoozed", 1)
         assert event.detail == {"reason": "too early", "again_in_s": 300.0}
-        [needed] = ledger.take_unpublished(limit=10, grace_s=-1.0, horizon_s=400.0)
+        [needed] = ledger.hints.take_unpublished(limit=10, grace_s=-1.0, horizon_s=400.0)
         assert (needed.task_id, needed.attempt) == (claimed.task_id, 1)
-        assert ledger.claim([claimed.task_id], by=worker.id) == []
+        assert ledger.claims.claim([claimed.task_id], by=worker.id) == []
         clock.forward(301.0)
-        [again] = ledger.claim([claimed.task_id], by=worker.id)
+        [again] = ledger.claims.claim([claimed.task_id], by=worker.id)
         assert (again.attempt, again.failures) == (2, 0)
         assert self.settle(ledger, claimed, Snoozed(1.0)).state is None, "the attempt before is over"
 
     def test_a_failure_can_be_tried_again_at_once(self, ledger: Ledger, claimed: Claim, worker: Incarnation) -> None:
         self.settle(ledger, claimed, Failed(0.0, "boom"))
 
-        assert [claim.attempt for claim in ledger.claim([claimed.task_id], by=worker.id)] == [2]
+        assert [claim.attempt for claim in ledger.claims.claim([claimed.task_id], by=worker.id)] == [2]
 
     @pytest.mark.parametrize("failed", [True, False])
     def test_a_dead_task_keeps_its_reason(self, ledger: Ledger, claimed: Claim, *, failed: bool) -> None:
@@ -81,7 +81,7 @@ class SettleContract(Steps):
         assert (task.state, task.reason, task.error) == (State.DEAD, "failures_max reached", "boom")
         assert task.failures == int(failed)
         assert task.settled_at is not None
-        [event] = ledger.history(claimed.task_id)
+        [event] = ledger.questions.history(claimed.task_id)
         assert (event.kind, event.detail) == ("failed", {"error": "boom", "dead": "failures_max reached"})
 
     def test_a_handler_can_cancel_its_own_task(self, ledger: Ledger, claimed: Claim) -> None:
@@ -90,7 +90,7 @@ class SettleContract(Steps):
         assert settled == Settled(claimed.task_id, State.CANCELLED)
         task = self.task(ledger, claimed.task_id)
         assert (task.state, task.reason, task.failures) == (State.CANCELLED, "not needed", 0)
-        [event] = ledger.history(claimed.task_id)
+        [event] = ledger.questions.history(claimed.task_id)
         assert (event.kind, event.detail) == ("cancelled", {"reason": "not needed", "by": "handler"})
 
     def test_what_is_handed_back_costs_nothing_and_needs_a_hint(self, ledger: Ledger, claimed: Claim) -> None:
@@ -99,15 +99,15 @@ class SettleContract(Steps):
         assert settled == Settled(claimed.task_id, State.READY)
         task = self.task(ledger, claimed.task_id)
         assert (task.state, task.attempt, task.failures, task.crashes) == (State.READY, 1, 0, 0)
-        assert ledger.history(claimed.task_id) == []
-        assert len(ledger.take_unpublished(limit=10, grace_s=-1.0, horizon_s=0.0)) == 1
+        assert ledger.questions.history(claimed.task_id) == []
+        assert len(ledger.hints.take_unpublished(limit=10, grace_s=-1.0, horizon_s=0.0)) == 1
 
     def test_a_batch_answers_in_its_order_each_with_its_own_outcome(self, ledger: Ledger, worker: Incarnation) -> None:
-        claims = ledger.claim(self.record(ledger, 2 * len(OUTCOMES)), by=worker.id)
+        claims = ledger.claims.claim(self.record(ledger, 2 * len(OUTCOMES)), by=worker.id)
         Random(3).shuffle(claims)
         outcomes = [*OUTCOMES.values()] * 2
 
-        settled = ledger.settle([Settlement(*pair) for pair in zip(claims, outcomes, strict=True)])
+        settled = ledger.outcomes.settle([Settlement(*pair) for pair in zip(claims, outcomes, strict=True)])
 
         assert [one.task_id for one in settled] == [claim.task_id for claim in claims]
         states = [
@@ -123,7 +123,7 @@ class SettleContract(Steps):
         assert [self.state(ledger, claim.task_id) for claim in claims] == states * 2
 
     def test_settling_nothing_answers_nothing(self, ledger: Ledger) -> None:
-        assert ledger.settle([]) == []
+        assert ledger.outcomes.settle([]) == []
 
     @pytest.mark.parametrize("outcome", OUTCOMES)
     def test_settling_again_answers_the_same_and_writes_nothing(
@@ -140,31 +140,31 @@ class SettleContract(Steps):
     def test_settling_a_batch_again_together_with_new_ones_writes_only_the_new(
         self, ledger: Ledger, worker: Incarnation
     ) -> None:
-        claims = ledger.claim(self.record(ledger, 2 * len(OUTCOMES)), by=worker.id)
+        claims = ledger.claims.claim(self.record(ledger, 2 * len(OUTCOMES)), by=worker.id)
         batch = [Settlement(*pair) for pair in zip(claims, [*OUTCOMES.values()] * 2, strict=True)]
-        first = ledger.settle(batch[: len(OUTCOMES)])
+        first = ledger.outcomes.settle(batch[: len(OUTCOMES)])
 
-        second = ledger.settle(batch)
+        second = ledger.outcomes.settle(batch)
 
         assert second[: len(OUTCOMES)] == first
         assert [one.state for one in second[len(OUTCOMES) :]] == [one.state for one in first]
-        assert all(len(ledger.history(claim.task_id)) <= 1 for claim in claims)
+        assert all(len(ledger.questions.history(claim.task_id)) <= 1 for claim in claims)
 
     @pytest.mark.parametrize("outcome", ["done", "failed", "snoozed", "dead", "cancelled"])
     def test_a_late_worker_cannot_settle_a_task_claimed_again(
         self, ledger: Ledger, claimed: Claim, outcome: str
     ) -> None:
-        ledger.reap(claimed_by(ledger, claimed), Evidence("SIGKILL"))
+        ledger.workers.reap(claimed_by(ledger, claimed), Evidence("SIGKILL"))
         other = incarnation("other")
-        ledger.join(other, queues=["default"], threads=1)
-        [second] = ledger.claim([claimed.task_id], by=other.id)
+        ledger.workers.join(other, queues=["default"], threads=1)
+        [second] = ledger.claims.claim([claimed.task_id], by=other.id)
 
         late = self.settle(ledger, claimed, OUTCOMES[outcome])
 
         assert late == Settled(claimed.task_id, None)
         assert self.state(ledger, claimed.task_id) is State.RUNNING
         assert self.kinds(ledger, claimed.task_id) == ["reaped", "late_result"]
-        event = ledger.history(claimed.task_id)[-1]
+        event = ledger.questions.history(claimed.task_id)[-1]
         assert (event.attempt, event.detail) == (1, {"outcome": outcome})
         assert self.settle(ledger, second, Done("2")).state is State.SUCCEEDED
 
@@ -172,7 +172,7 @@ class SettleContract(Steps):
     def test_a_late_worker_cannot_settle_a_task_that_was_reaped(
         self, ledger: Ledger, database: Database, claimed: Claim, outcome: str
     ) -> None:
-        ledger.reap(claimed_by(ledger, claimed), Evidence("SIGKILL"))
+        ledger.workers.reap(claimed_by(ledger, claimed), Evidence("SIGKILL"))
         before = self.row(database, claimed.task_id)
 
         late = self.settle(ledger, claimed, OUTCOMES[outcome])
@@ -181,7 +181,7 @@ class SettleContract(Steps):
         assert self.row(database, claimed.task_id) == before
 
     def test_a_late_result_is_recorded_once(self, ledger: Ledger, claimed: Claim) -> None:
-        ledger.reap(claimed_by(ledger, claimed), Evidence("SIGKILL"))
+        ledger.workers.reap(claimed_by(ledger, claimed), Evidence("SIGKILL"))
 
         answers = [self.settle(ledger, claimed, Done("1")) for _ in range(3)]
 
@@ -211,12 +211,12 @@ class SettleContract(Steps):
         self, ledger: Ledger, claimed: Claim, worker: Incarnation
     ) -> None:
         self.settle(ledger, claimed, HandedBack())
-        [newer] = ledger.claim([claimed.task_id], by=worker.id)
+        [newer] = ledger.claims.claim([claimed.task_id], by=worker.id)
 
-        settled = ledger.settle([Settlement(claimed, Failed(5.0, "old")), Settlement(newer, Done("1"))])
+        settled = ledger.outcomes.settle([Settlement(claimed, Failed(5.0, "old")), Settlement(newer, Done("1"))])
 
         assert [one.state for one in settled] == [None, State.SUCCEEDED]
-        assert [(one.kind, one.attempt) for one in ledger.history(claimed.task_id)] == [("late_result", 1)]
+        assert [(one.kind, one.attempt) for one in ledger.questions.history(claimed.task_id)] == [("late_result", 1)]
 
     def test_one_of_two_different_outcomes_of_one_attempt_wins(self, ledger: Ledger, claimed: Claim) -> None:
         first = self.settle(ledger, claimed, Done("1"))
@@ -227,18 +227,18 @@ class SettleContract(Steps):
 
     def test_a_task_that_is_not_in_the_ledger_any_more_is_settled_late(self, ledger: Ledger, claimed: Claim) -> None:
         self.settle(ledger, claimed, Done())
-        ledger.prune(limit=10, retention_s=-1.0, dead_retention_s=-1.0)
+        ledger.upkeep.prune(limit=10, retention_s=-1.0, dead_retention_s=-1.0)
 
-        assert ledger.get(claimed.task_id) is None
+        assert ledger.questions.get(claimed.task_id) is None
         assert self.settle(ledger, claimed, Done()).state is None
 
     def test_eight_threads_that_settle_the_same_attempts_write_each_once(
         self, ledger: Ledger, worker: Incarnation
     ) -> None:
-        claims = ledger.claim(self.record(ledger, 30), by=worker.id)
+        claims = ledger.claims.claim(self.record(ledger, 30), by=worker.id)
         batch = [Settlement(claim, Failed(60.0, "boom")) for claim in claims]
 
-        answers = at_once(8, lambda number: ledger.settle(Random(number).sample(batch, len(batch))))
+        answers = at_once(8, lambda number: ledger.outcomes.settle(Random(number).sample(batch, len(batch))))
 
         assert {one.state for answer in answers for one in answer} == {State.WAITING}
         assert {self.task(ledger, claim.task_id).failures for claim in claims} == {1}
@@ -249,13 +249,13 @@ class SettleContract(Steps):
 
         def work(number: int) -> list[tuple[str, int]]:
             me, rng, done = incarnation(), Random(number), []
-            ledger.join(me, queues=["default"], threads=1)
+            ledger.workers.join(me, queues=["default"], threads=1)
             for _ in range(12):
-                claims = ledger.claim(rng.sample(ids, 20), by=me.id)
+                claims = ledger.claims.claim(rng.sample(ids, 20), by=me.id)
                 rng.shuffle(claims)
                 choices: list[Outcome] = [Done(), Failed(0.0, "boom"), HandedBack()]
                 outcomes = [rng.choice(choices) for _ in claims]
-                settled = ledger.settle([Settlement(*pair) for pair in zip(claims, outcomes, strict=True)])
+                settled = ledger.outcomes.settle([Settlement(*pair) for pair in zip(claims, outcomes, strict=True)])
                 done += [(one.task_id, claim.attempt) for one, claim in zip(settled, claims, strict=True)]
                 assert all(one.state is not None for one in settled)
             return done
@@ -264,9 +264,9 @@ class SettleContract(Steps):
 
         assert len(set(settled)) == len(settled)
         assert Counter(task_id for task_id, _ in settled) == Counter(
-            {task.id: task.attempt for task in ledger.tasks() if task.attempt}
+            {task.id: task.attempt for task in ledger.questions.tasks() if task.attempt}
         )
-        assert ledger.counts().states[State.RUNNING] == 0
+        assert ledger.questions.counts().states[State.RUNNING] == 0
 
 
 def claimed_by(ledger: Ledger, claim: Claim) -> str:

@@ -42,7 +42,7 @@ class Steps(OnDatabase):
     def worker(self, ledger: Ledger) -> Incarnation:
         """A live incarnation."""
         worker = incarnation()
-        ledger.join(worker, queues=["default"], threads=4)
+        ledger.workers.join(worker, queues=["default"], threads=4)
         return worker
 
     @pytest.fixture
@@ -52,22 +52,22 @@ class Steps(OnDatabase):
 
     @staticmethod
     def record(ledger: Ledger, count: int = 1, **facts: Any) -> list[str]:
-        return [one.id for one in ledger.record(new(count, **facts))]
+        return [one.id for one in ledger.tasks.record(new(count, **facts))]
 
     @classmethod
     def run_one(cls, ledger: Ledger, worker: Incarnation, **facts: Any) -> Claim:
-        [claim] = ledger.claim(cls.record(ledger, **facts), by=worker.id)
+        [claim] = ledger.claims.claim(cls.record(ledger, **facts), by=worker.id)
         return claim
 
     @staticmethod
     def settle(ledger: Ledger, claim: Claim, outcome: Outcome) -> Settled:
-        [settled] = ledger.settle([Settlement(claim, outcome)])
+        [settled] = ledger.outcomes.settle([Settlement(claim, outcome)])
         return settled
 
     @staticmethod
     def task(ledger: Ledger, task_id: str) -> Task:
         """As the ledger tells it. It is there."""
-        task = ledger.get(task_id)
+        task = ledger.questions.get(task_id)
         assert task is not None
         return task
 
@@ -78,14 +78,14 @@ class Steps(OnDatabase):
     @staticmethod
     def charges(ledger: Ledger, task_id: str) -> list[str]:
         """What each reaping cost it."""
-        return [event.detail["charged"] for event in ledger.history(task_id) if event.kind == "reaped"]
+        return [event.detail["charged"] for event in ledger.questions.history(task_id) if event.kind == "reaped"]
 
     @staticmethod
     def claim_elsewhere(ledger: Ledger, ids: Sequence[str]) -> list[Claim]:
         """The next claim of each, by another incarnation."""
         other = incarnation()
-        ledger.join(other, queues=["default"], threads=4)
-        return ledger.claim(ids, by=other.id)
+        ledger.workers.join(other, queues=["default"], threads=4)
+        return ledger.claims.claim(ids, by=other.id)
 
     @classmethod
     def suspects(cls, ledger: Ledger, **facts: Any) -> list[str]:
@@ -94,12 +94,12 @@ class Steps(OnDatabase):
         [first, _] = cls.claim_elsewhere(ledger, ids)
         worker = cls.task(ledger, first.task_id).worker
         assert worker is not None
-        ledger.reap(worker, Evidence("SIGSEGV", started=dict.fromkeys(ids, 1)))
+        ledger.workers.reap(worker, Evidence("SIGSEGV", started=dict.fromkeys(ids, 1)))
         return ids
 
     @staticmethod
     def kinds(ledger: Ledger, task_id: str) -> list[str]:
-        return [event.kind for event in ledger.history(task_id)]
+        return [event.kind for event in ledger.questions.history(task_id)]
 
     @staticmethod
     def everything(database: Database) -> dict[str, list[tuple[Any, ...]]]:
@@ -119,4 +119,4 @@ class Steps(OnDatabase):
     @staticmethod
     def noted(ledger: Ledger, task_id: str) -> int:
         """How many events say that a person did something to this task."""
-        return [event.kind for event in ledger.history(task_id)].count("manual")
+        return [event.kind for event in ledger.questions.history(task_id)].count("manual")

@@ -16,10 +16,10 @@ class SweepContract(Steps):
     def test_waiting_tasks_become_ready_when_their_time_has_come(self, ledger: Ledger, clock: Clock) -> None:
         soon = [self.record(ledger, delay_s=100.0, queue=queue)[0] for queue in ("a", "b", "c")]
         [later] = self.record(ledger, delay_s=HOUR_S, queue="b")
-        early = ledger.promote(limit=10)
+        early = ledger.upkeep.promote(limit=10)
         clock.forward(101.0)
-        dry = ledger.promote(limit=10, dry_run=True)
-        counts = [ledger.promote(limit=2), ledger.promote(limit=2), ledger.promote(limit=2)]
+        dry = ledger.upkeep.promote(limit=10, dry_run=True)
+        counts = [ledger.upkeep.promote(limit=2), ledger.upkeep.promote(limit=2), ledger.upkeep.promote(limit=2)]
 
         assert early == 0
         assert dry == 3
@@ -31,7 +31,7 @@ class SweepContract(Steps):
         self.record(ledger, 50, delay_s=10.0)
         clock.forward(11.0)
 
-        assert sum(at_once(10, lambda _: ledger.promote(limit=100))) == 50
+        assert sum(at_once(10, lambda _: ledger.upkeep.promote(limit=100))) == 50
 
     def test_a_waiting_task_that_is_due_can_be_claimed_before_it_is_promoted(
         self, ledger: Ledger, worker: Incarnation, clock: Clock
@@ -39,8 +39,8 @@ class SweepContract(Steps):
         [task_id] = self.record(ledger, delay_s=10.0)
         clock.forward(11.0)
 
-        assert len(ledger.claim([task_id], by=worker.id)) == 1
-        assert ledger.promote(limit=10) == 0
+        assert len(ledger.claims.claim([task_id], by=worker.id)) == 1
+        assert ledger.upkeep.promote(limit=10) == 0
 
     def test_settled_tasks_are_removed_after_their_retention_each_class_by_its_own(
         self, ledger: Ledger, worker: Incarnation, clock: Clock
@@ -49,16 +49,16 @@ class SweepContract(Steps):
         for claim, outcome in zip(claims, ["done", "cancelled", "dead", "failed"], strict=True):
             self.settle(ledger, claim, OUTCOMES[outcome])
         done, cancelled, dead, retry = (claim.task_id for claim in claims)
-        young = ledger.prune(limit=10, retention_s=100.0, dead_retention_s=200.0)
+        young = ledger.upkeep.prune(limit=10, retention_s=100.0, dead_retention_s=200.0)
         clock.forward(101.0)
-        first = ledger.prune(limit=10, retention_s=100.0, dead_retention_s=200.0)
-        left = {task.id for task in ledger.tasks()}
+        first = ledger.upkeep.prune(limit=10, retention_s=100.0, dead_retention_s=200.0)
+        left = {task.id for task in ledger.questions.tasks()}
         clock.forward(100.0)
-        second = ledger.prune(limit=10, retention_s=100.0, dead_retention_s=200.0)
+        second = ledger.upkeep.prune(limit=10, retention_s=100.0, dead_retention_s=200.0)
 
         assert (young.tasks, first.tasks, second.tasks) == (0, 2, 1)
         assert left == {dead, retry}
-        assert [ledger.get(task_id) for task_id in (done, cancelled, dead)] == [None] * 3
+        assert [ledger.questions.get(task_id) for task_id in (done, cancelled, dead)] == [None] * 3
         assert self.state(ledger, retry) is State.WAITING
 
     def test_pruning_is_bounded_and_takes_the_oldest(self, ledger: Ledger, worker: Incarnation, clock: Clock) -> None:
@@ -66,9 +66,9 @@ class SweepContract(Steps):
         for claim in claims:
             self.settle(ledger, claim, Done())
             clock.forward(1.0)
-        counts = [ledger.prune(limit=2, retention_s=0.0, dead_retention_s=0.0).tasks]
-        left = {task.id for task in ledger.tasks()}
-        counts += [ledger.prune(limit=2, retention_s=0.0, dead_retention_s=0.0).tasks for _ in range(3)]
+        counts = [ledger.upkeep.prune(limit=2, retention_s=0.0, dead_retention_s=0.0).tasks]
+        left = {task.id for task in ledger.questions.tasks()}
+        counts += [ledger.upkeep.prune(limit=2, retention_s=0.0, dead_retention_s=0.0).tasks for _ in range(3)]
 
         assert counts == [2, 2, 1, 0]
         assert left == {claim.task_id for claim in claims[2:]}
@@ -77,19 +77,19 @@ class SweepContract(Steps):
         self, ledger: Ledger, worker: Incarnation, clock: Clock
     ) -> None:
         gone = incarnation()
-        ledger.join(gone, queues=[], threads=1)
-        ledger.leave(gone.id)
+        ledger.workers.join(gone, queues=[], threads=1)
+        ledger.workers.leave(gone.id)
         for _ in range(3):
-            ledger.note("manual", detail={})
+            ledger.history.note("manual", detail={})
         clock.forward(400 * 86400.0)
-        dry = ledger.prune(limit=2, retention_s=0.0, dead_retention_s=0.0, dry_run=True)
-        first = ledger.prune(limit=2, retention_s=0.0, dead_retention_s=0.0)
-        second = ledger.prune(limit=2, retention_s=0.0, dead_retention_s=0.0)
+        dry = ledger.upkeep.prune(limit=2, retention_s=0.0, dead_retention_s=0.0, dry_run=True)
+        first = ledger.upkeep.prune(limit=2, retention_s=0.0, dead_retention_s=0.0)
+        second = ledger.upkeep.prune(limit=2, retention_s=0.0, dead_retention_s=0.0)
 
         assert dry == first
         assert (first.events, first.workers) == (2, 1)
         assert (second.events, second.workers) == (1, 0)
-        assert [row.id for row in ledger.workers(live_only=False)] == [worker.id]
+        assert [row.id for row in ledger.questions.workers(live_only=False)] == [worker.id]
 
     def test_dry_runs_count_the_same_and_change_nothing(
         self, ledger: Ledger, database: Database, worker: Incarnation, clock: Clock
@@ -99,18 +99,18 @@ class SweepContract(Steps):
         for outcome in OUTCOMES.values():
             self.settle(ledger, self.run_one(ledger, worker), outcome)
         gone = incarnation()
-        ledger.join(gone, queues=[], threads=1)
-        ledger.claim(self.suspects(ledger, crashes_max=1) + self.record(ledger, 2), by=gone.id)
-        ledger.leave(gone.id)
+        ledger.workers.join(gone, queues=[], threads=1)
+        ledger.claims.claim(self.suspects(ledger, crashes_max=1) + self.record(ledger, 2), by=gone.id)
+        ledger.workers.leave(gone.id)
         clock.forward(100.0)
         before = self.everything(database)
 
         def steps(*, dry_run: bool) -> list[Any]:
             return [
-                ledger.take_unpublished(limit=50, grace_s=0.0, horizon_s=60.0, dry_run=dry_run),
-                ledger.promote(limit=50, dry_run=dry_run),
-                ledger.prune(limit=50, retention_s=50.0, dead_retention_s=50.0, dry_run=dry_run),
-                ledger.orphans(limit=50, dry_run=dry_run),
+                ledger.hints.take_unpublished(limit=50, grace_s=0.0, horizon_s=60.0, dry_run=dry_run),
+                ledger.upkeep.promote(limit=50, dry_run=dry_run),
+                ledger.upkeep.prune(limit=50, retention_s=50.0, dead_retention_s=50.0, dry_run=dry_run),
+                ledger.workers.orphans(limit=50, dry_run=dry_run),
             ]
 
         dry = steps(dry_run=True)
@@ -122,14 +122,14 @@ class SweepContract(Steps):
         assert [len(real[0]), real[1], real[2].tasks, len(real[3])] == [9, 5, 3, 2]
 
     def test_a_sweep_is_noted_once_in_a_while(self, ledger: Ledger, clock: Clock) -> None:
-        assert ledger.swept_for_s() is None
-        at_once(8, lambda _: ledger.swept(every_s=5.0))
+        assert ledger.questions.swept_for_s() is None
+        at_once(8, lambda _: ledger.upkeep.swept(every_s=5.0))
         clock.forward(3.0)
-        ledger.swept(every_s=5.0)
-        early = ledger.swept_for_s()
+        ledger.upkeep.swept(every_s=5.0)
+        early = ledger.questions.swept_for_s()
         clock.forward(3.0)
-        ledger.swept(every_s=5.0)
-        late = ledger.swept_for_s()
+        ledger.upkeep.swept(every_s=5.0)
+        late = ledger.questions.swept_for_s()
 
         assert early is not None
         assert late is not None

@@ -76,7 +76,7 @@ class TellingContract(WebhookSteps, JobSteps):
         self, ledger: Ledger, worker: Incarnation
     ) -> None:
         ids = self.record(ledger, 6, payload=f'{{"a":["{CANARY}"],"k":{{}}}}')
-        claims = ledger.claim(ids, by=worker.id)
+        claims = ledger.claims.claim(ids, by=worker.id)
         outcomes: list[Outcome] = [
             Failed(5.0, error_of("no\nluck")),
             Dead("failures_max reached: ValueError", error_of("gone")),
@@ -87,7 +87,7 @@ class TellingContract(WebhookSteps, JobSteps):
         ]
 
         with told() as records:
-            ledger.settle([Settlement(claim, one) for claim, one in zip(claims, outcomes, strict=True)])
+            ledger.outcomes.settle([Settlement(claim, one) for claim, one in zip(claims, outcomes, strict=True)])
 
         retry, dead, cancelled = records
         name = claims[0].name
@@ -116,7 +116,7 @@ class TellingContract(WebhookSteps, JobSteps):
     def test_what_comes_late_or_does_not_stand_is_told_to_nobody(
         self, ledger: Ledger, worker: Incarnation, database: Database, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        first, second = ledger.claim(self.record(ledger, 2), by=worker.id)
+        first, second = ledger.claims.claim(self.record(ledger, 2), by=worker.id)
         dead = Dead("failures_max reached: ValueError", "no")
 
         def refuse(*_: object) -> None:
@@ -124,14 +124,14 @@ class TellingContract(WebhookSteps, JobSteps):
 
         with told() as records:
             with monkeypatch.context() as broken:
-                broken.setattr(ledger, "_narrow", refuse)
+                broken.setattr(ledger.outcomes, "_narrow", refuse)
                 with pytest.raises(LedgerUnavailable):
-                    ledger.settle([Settlement(first, dead)])
+                    ledger.outcomes.settle([Settlement(first, dead)])
             assert records == []
 
-            ledger.settle([Settlement(first, dead)])
-            ledger.reap(worker.id, Evidence("SIGKILL", started={}))
-            ledger.settle([Settlement(second, dead)])
+            ledger.outcomes.settle([Settlement(first, dead)])
+            ledger.workers.reap(worker.id, Evidence("SIGKILL", started={}))
+            ledger.outcomes.settle([Settlement(second, dead)])
 
         events = [(one.getMessage(), vars(one)["task"]) for one in records]
         assert events == [("task.dead", first.task_id), ("task.returned", second.task_id)]
@@ -139,7 +139,7 @@ class TellingContract(WebhookSteps, JobSteps):
     def test_what_a_death_and_a_time_have_decided_is_told(
         self, ledger: Ledger, worker: Incarnation, clock: Clock
     ) -> None:
-        crashed, lost, failed, unstarted = ledger.claim(
+        crashed, lost, failed, unstarted = ledger.claims.claim(
             [*self.record(ledger, crashes_max=2), *self.record(ledger, crashes_max=1), *self.record(ledger, 2)],
             by=worker.id,
         )
@@ -152,8 +152,8 @@ class TellingContract(WebhookSteps, JobSteps):
         )
 
         with told() as records:
-            ledger.reap(worker.id, evidence)
-            ledger.expire(limit=10)
+            ledger.workers.reap(worker.id, evidence)
+            ledger.upkeep.expire(limit=10)
 
         by_task = {vars(one)["task"]: one for one in records}
         assert fields(by_task[failed.task_id], "error") == {"event": "task.retry", "error": "TimeLimit: too slow"}
@@ -169,8 +169,8 @@ class TellingContract(WebhookSteps, JobSteps):
         gone = sent(claims[1], error_class="gone", status=410, is_gone=True)
 
         with told("workq.webhook") as disabled, told() as records:
-            ledger.settle([Settlement(claims[0], failed(claims[0]))])
-            ledger.settle([Settlement(claims[1], Delivered(gone, Dead("gone", "410 Gone")))])
+            ledger.outcomes.settle([Settlement(claims[0], failed(claims[0]))])
+            ledger.outcomes.settle([Settlement(claims[1], Delivered(gone, Dead("gone", "410 Gone")))])
 
         retry, dead = records
         assert fields(retry, "endpoint", "delivery", "error") == {
@@ -197,7 +197,7 @@ class TellingContract(WebhookSteps, JobSteps):
         bad = FailedItem("1", 0, "it is too large", "0" * 16)
 
         with told("workq.job") as records:
-            ledger.split_job(job.id, [], after=0, cursor=1, is_last=True, failed=[bad])
+            ledger.jobs.split_job(job.id, [], after=0, cursor=1, is_last=True, failed=[bad])
 
         assert [fields(one, "job", "job_name", "failed") for one in records] == [
             {"event": "job.completed_with_failures", "job": job.id, "job_name": job.name, "failed": 1}
@@ -205,10 +205,10 @@ class TellingContract(WebhookSteps, JobSteps):
 
     def test_a_crash_is_told_and_the_last_one_is_a_death(self, ledger: Ledger, worker: Incarnation) -> None:
         [task_id] = self.record(ledger, crashes_max=1)
-        [claim] = ledger.claim([task_id], by=worker.id)
+        [claim] = ledger.claims.claim([task_id], by=worker.id)
 
         with told() as records:
-            ledger.reap(worker.id, Evidence("SIGSEGV", started={claim.task_id: 1}))
+            ledger.workers.reap(worker.id, Evidence("SIGSEGV", started={claim.task_id: 1}))
 
         [dead] = records
         assert fields(dead, "task", "reason", "cause", "charged") == {

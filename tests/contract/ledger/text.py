@@ -31,12 +31,12 @@ class TextContract(Steps):
         claim = self.run_one(ledger, worker, payload=payload, key="k " + text.replace("\n", " ") + "!")
         assert claim.payload == payload
         self.settle(ledger, claim, Failed(0.0, text))
-        [claim] = ledger.claim([claim.task_id], by=worker.id)
+        [claim] = ledger.claims.claim([claim.task_id], by=worker.id)
         self.settle(ledger, claim, Done(codec.encode(text, path="result")))
 
         task = self.task(ledger, claim.task_id)
         assert (task.args, task.kwargs, task.result, task.error) == ((text,), {"k": text}, text, text)
-        assert ledger.history(claim.task_id)[0].detail["error"] == text
+        assert ledger.questions.history(claim.task_id)[0].detail["error"] == text
 
     def test_a_payload_and_a_result_of_250_kb_survive(self, ledger: Ledger, worker: Incarnation) -> None:
         large = codec.encode({"a": ["é" * 125_000], "k": {}}, path="args")
@@ -53,15 +53,15 @@ class TextContract(Steps):
     ) -> None:
         workers = [incarnation() for _ in range(2)]
         for worker in workers:
-            ledger.join(worker, queues=["default"], threads=1)
-        claims = ledger.claim(self.record(ledger, 4), by=workers[0].id)
+            ledger.workers.join(worker, queues=["default"], threads=1)
+        claims = ledger.claims.claim(self.record(ledger, 4), by=workers[0].id)
         outcomes: list[Outcome] = [Done(None, note=text), Failed(5.0, text), Dead(text, text), Cancelled(text)]
-        settled = ledger.settle([Settlement(*pair) for pair in zip(claims, outcomes, strict=True)])
+        settled = ledger.outcomes.settle([Settlement(*pair) for pair in zip(claims, outcomes, strict=True)])
         [cancelled] = self.record(ledger)
-        ledger.cancel(cancelled, who="ada", why=text)
-        ledger.revive(cancelled, who="ada", why=text)
-        [claim] = ledger.claim([cancelled], by=workers[1].id)
-        ledger.reap(workers[1].id, Evidence(text, failed={claim.task_id: (text, 1.0)}))
+        ledger.decisions.cancel(cancelled, who="ada", why=text)
+        ledger.decisions.revive(cancelled, who="ada", why=text)
+        [claim] = ledger.claims.claim([cancelled], by=workers[1].id)
+        ledger.workers.reap(workers[1].id, Evidence(text, failed={claim.task_id: (text, 1.0)}))
 
         assert [one.state for one in settled] == [State.SUCCEEDED, State.WAITING, State.DEAD, State.CANCELLED]
         task = self.task(ledger, claims[2].task_id)
@@ -72,18 +72,18 @@ class TextContract(Steps):
     def test_whoever_has_decided_and_why_is_kept_by_each_decision(self, ledger: Ledger, text: str) -> None:
         kept = text.replace("\x00", "\\x00").replace("\ud800", "\\ud800")[:200]
         one, two, three = self.record(ledger, 3)
-        ledger.schedule(NIGHTLY)
+        ledger.schedules.schedule(NIGHTLY)
 
-        ledger.cancel_all([one], states=CLAIMABLE, who=text, why=text)
-        ledger.cancel(two, who=text, why=text)
-        ledger.reschedule(three, delay_s=60.0, who=text, why=text)
-        ledger.revive(two, who=text, why=text)
-        ledger.pause_schedule(NIGHTLY.name, who=text, why=text)
-        ledger.resume_schedule(NIGHTLY.name, who=text, why=text)
-        ledger.unschedule(NIGHTLY.name, who=text, why=text)
+        ledger.bulk.cancel_all([one], states=CLAIMABLE, who=text, why=text)
+        ledger.decisions.cancel(two, who=text, why=text)
+        ledger.decisions.reschedule(three, delay_s=60.0, who=text, why=text)
+        ledger.decisions.revive(two, who=text, why=text)
+        ledger.schedules.pause_schedule(NIGHTLY.name, who=text, why=text)
+        ledger.schedules.resume_schedule(NIGHTLY.name, who=text, why=text)
+        ledger.schedules.unschedule(NIGHTLY.name, who=text, why=text)
 
         kinds = ["cancelled", "rescheduled", "revived", "paused", "resumed", "unscheduled"]
-        events = ledger.happened(kinds, within_s=60.0, limit=99)
+        events = ledger.questions.happened(kinds, within_s=60.0, limit=99)
         assert len(events) == 7
         assert {one.detail["who"] for one in events} == {kept}
 
@@ -95,10 +95,10 @@ class TextContract(Steps):
         assert task.reason == "r" * 200
 
     def test_names_that_differ_only_by_case_or_accent_are_different(self, ledger: Ledger) -> None:
-        answers = ledger.record([new(name="Index", queue="Q", key=key)[0] for key in ("k", "K", "ḱ", "k!")])
+        answers = ledger.tasks.record([new(name="Index", queue="Q", key=key)[0] for key in ("k", "K", "ḱ", "k!")])
         self.record(ledger, name="index", queue="q", key="k")
 
         assert all(one.created for one in answers)
-        assert len(ledger.tasks(queue="Q")) == 4
-        assert len(ledger.tasks(name="index")) == 1
-        assert set(ledger.counts().queues) == {"Q", "q"}
+        assert len(ledger.questions.tasks(queue="Q")) == 4
+        assert len(ledger.questions.tasks(name="index")) == 1
+        assert set(ledger.questions.counts().queues) == {"Q", "q"}

@@ -91,7 +91,7 @@ class TransactionContract(Steps):
     @staticmethod
     def within(ledger: Ledger, claim: Claim, *steps: Callable[[Connection], object]) -> None:
         """One transaction of the claim's handler."""
-        with ledger.transaction(claim) as connection:
+        with ledger.transactions.transaction(claim) as connection:
             for step in steps:
                 step(connection)
 
@@ -107,13 +107,13 @@ class TransactionContract(Steps):
         self, ledger: Ledger, worker: Incarnation, effects: Callable[[], int]
     ) -> None:
         claim = self.run_one(ledger, worker, key="order 7")
-        with ledger.transaction(claim) as connection:
+        with ledger.transactions.transaction(claim) as connection:
             self.act(connection, claim)
 
         task = self.task(ledger, claim.task_id)
         assert (effects(), task.state, task.result, task.attempt) == (1, State.SUCCEEDED, None, 1)
         assert task.settled_at is not None
-        assert ledger.record(new(key="order 7"))[0].created, "its key is free"
+        assert ledger.tasks.record(new(key="order 7"))[0].created, "its key is free"
 
     def test_nobody_sees_half_of_it(
         self, ledger: Ledger, claimed: Claim, effects: Callable[[], int], database: Database
@@ -123,7 +123,7 @@ class TransactionContract(Steps):
         def look() -> None:
             seen.append((effects(), self.state(ledger, claimed.task_id)))
 
-        with ledger.transaction(claimed) as connection:
+        with ledger.transactions.transaction(claimed) as connection:
             self.act(connection, claimed)
             if database.dialect != "sqlite":  # where a look of this test would wait for the writer
                 other = threading.Thread(target=look)
@@ -141,7 +141,7 @@ class TransactionContract(Steps):
             self.within(ledger, claimed, lambda tx: self.act(tx, claimed), self.fail)
         assert (effects(), self.state(ledger, claimed.task_id)) == (0, State.RUNNING)
 
-        with ledger.transaction(claimed) as connection:
+        with ledger.transactions.transaction(claimed) as connection:
             self.act(connection, claimed)
         assert (effects(), self.state(ledger, claimed.task_id)) == (1, State.SUCCEEDED)
 
@@ -150,7 +150,7 @@ class TransactionContract(Steps):
     ) -> None:
         def take_away(_: object = None) -> None:
             thread = threading.Thread(
-                target=lambda: ledger.reap(worker.id, Evidence("SIGKILL", started={claimed.task_id: 1}))
+                target=lambda: ledger.workers.reap(worker.id, Evidence("SIGKILL", started={claimed.task_id: 1}))
             )
             thread.start()
             thread.join(LONG_S)
@@ -168,7 +168,7 @@ class TransactionContract(Steps):
             self.within(ledger, claimed, begun.append)
         assert begun == [], "nothing is begun in vain"
         [winner] = self.claim_elsewhere(ledger, [claimed.task_id])
-        with ledger.transaction(winner) as connection:
+        with ledger.transactions.transaction(winner) as connection:
             self.act(connection, winner)
         assert effects() == 1
 
@@ -185,7 +185,7 @@ class TransactionContract(Steps):
     def test_it_succeeds_once_and_what_is_settled_afterwards_changes_nothing(
         self, ledger: Ledger, claimed: Claim, effects: Callable[[], int]
     ) -> None:
-        with ledger.transaction(claimed) as connection:
+        with ledger.transactions.transaction(claimed) as connection:
             self.act(connection, claimed)
         with pytest.raises(Refused):
             self.within(ledger, claimed, lambda tx: self.act(tx, claimed))
@@ -200,11 +200,11 @@ class TransactionContract(Steps):
     def test_tasks_that_are_recorded_in_it_share_its_fate(self, ledger: Ledger, claimed: Claim) -> None:
         given_up, kept = new(3), new(3)
         with pytest.raises(LookupError):
-            self.within(ledger, claimed, lambda tx: ledger.record(given_up, connection=tx), self.fail)
-        with ledger.transaction(claimed) as connection:
-            ledger.record(kept, connection=connection)
+            self.within(ledger, claimed, lambda tx: ledger.tasks.record(given_up, connection=tx), self.fail)
+        with ledger.transactions.transaction(claimed) as connection:
+            ledger.tasks.record(kept, connection=connection)
 
-        assert [ledger.get(one.id) for one in given_up] == [None] * 3
+        assert [ledger.questions.get(one.id) for one in given_up] == [None] * 3
         assert [self.state(ledger, one.id) for one in kept] == [State.READY] * 3
 
     @pytest.mark.parametrize("how", ["commit", "rollback"])
@@ -262,16 +262,16 @@ class TransactionContract(Steps):
             with pytest.raises(DBAPIError):
                 ending[database.dialect](connection, database)
             with suppress(DBAPIError, Refused, LedgerUnavailable):
-                ledger.record(tasks, connection=connection)
+                ledger.tasks.record(tasks, connection=connection)
 
         with pytest.raises(Refused, match="ended"):
             self.within(ledger, claimed, swallow)
-        assert [ledger.get(one.id) for one in tasks] == [None] * 3
+        assert [ledger.questions.get(one.id) for one in tasks] == [None] * 3
 
     def test_savepoints_and_sessions_are_the_handlers_own(
         self, ledger: Ledger, claimed: Claim, effects: Callable[[], int]
     ) -> None:
-        with ledger.transaction(claimed) as connection:
+        with ledger.transactions.transaction(claimed) as connection:
             savepoint = connection.begin_nested()
             self.act(connection, claimed)
             savepoint.rollback()
@@ -287,23 +287,23 @@ class TransactionContract(Steps):
     ) -> None:
         other = self.run_one(ledger, worker)
         elsewhere: list[bool] = []
-        before = ledger.is_entered
-        with ledger.transaction(claimed) as connection:
+        before = ledger.transactions.is_entered
+        with ledger.transactions.transaction(claimed) as connection:
             self.act(connection, claimed)
-            inside = ledger.is_entered
-            thread = threading.Thread(target=lambda: elsewhere.append(ledger.is_entered))
+            inside = ledger.transactions.is_entered
+            thread = threading.Thread(target=lambda: elsewhere.append(ledger.transactions.is_entered))
             thread.start()
             thread.join(LONG_S)
             with pytest.raises(Refused, match="inside of one already"):
                 self.within(ledger, other)
-        assert (before, inside, ledger.is_entered, elsewhere) == (False, True, False, [False])
+        assert (before, inside, ledger.transactions.is_entered, elsewhere) == (False, True, False, [False])
         assert (effects(), self.state(ledger, other.task_id)) == (1, State.RUNNING)
 
     def test_a_cancel_that_was_only_asked_for_does_not_undo_what_was_done(
         self, ledger: Ledger, claimed: Claim, effects: Callable[[], int]
     ) -> None:
-        ledger.cancel(claimed.task_id, who="ada", why="not needed")
-        with ledger.transaction(claimed) as connection:
+        ledger.decisions.cancel(claimed.task_id, who="ada", why="not needed")
+        with ledger.transactions.transaction(claimed) as connection:
             self.act(connection, claimed)
         assert (effects(), self.state(ledger, claimed.task_id)) == (1, State.SUCCEEDED)
 
@@ -311,11 +311,11 @@ class TransactionContract(Steps):
         workers = [incarnation() for _ in range(8)]
         claims: list[Claim] = []
         for one in workers:
-            ledger.join(one, queues=["default"], threads=4)
-            claims += ledger.claim(self.record(ledger), by=one.id)
+            ledger.workers.join(one, queues=["default"], threads=4)
+            claims += ledger.claims.claim(self.record(ledger), by=one.id)
 
         def run(number: int) -> Any:
-            with ledger.transaction(claims[number]) as connection:
+            with ledger.transactions.transaction(claims[number]) as connection:
                 self.act(connection, claims[number])
 
         at_once(8, run)

@@ -36,7 +36,7 @@ class WebhookOrderContract(WebhookSteps):
 
     def their_turn(self, ledger: Ledger, worker: Incarnation, ids: list[str]) -> list[Claim]:
         """Those of these deliveries whose turn it is, claimed."""
-        claims = ledger.claim([self.delivery(ledger, one).task_id for one in ids], by=worker.id)
+        claims = ledger.claims.claim([self.delivery(ledger, one).task_id for one in ids], by=worker.id)
         return sorted(claims, key=lambda claim: ids.index(self.carries(claim)))
 
     def carries(self, claim: Claim) -> str:
@@ -47,7 +47,7 @@ class WebhookOrderContract(WebhookSteps):
         """It has arrived, unless it ended otherwise; who comes next follows."""
         self.settle(ledger, claim, outcome or Delivered(sent(claim), Done()))
         assert claim.order_key is not None
-        ledger.advance([claim.order_key])
+        ledger.order.advance([claim.order_key])
 
     def arrivals(self, ledger: Ledger, worker: Incarnation, ids: list[str]) -> list[str]:
         """The order in which these arrive, when each is sent as soon as its turn has come, and never two at once."""
@@ -65,7 +65,7 @@ class WebhookOrderContract(WebhookSteps):
     ) -> None:
         self.endpoint(ledger, "a", options=BY_ENDPOINT)
         self.endpoint(ledger, "b")
-        both = [ledger.send(webhook()) for _ in range(3)]
+        both = [ledger.webhooks.send(webhook()) for _ in range(3)]
         to = {
             name: [one.delivery_id for sent_to, _ in both for one in sent_to if one.endpoint_id == name]
             for name in ("a", "b")
@@ -77,7 +77,7 @@ class WebhookOrderContract(WebhookSteps):
         assert hinted == [{to["a"][0], to["b"][0]}, {to["b"][1]}, {to["b"][2]}]
         assert len(free) == 3
         assert self.arrivals(ledger, worker, to["a"]) == to["a"]
-        assert ledger.sequences() == []
+        assert ledger.order.sequences() == []
 
     def test_the_order_is_that_of_each_key_and_what_has_none_waits_for_nobody(
         self, ledger: Ledger, worker: Incarnation
@@ -124,12 +124,12 @@ class WebhookOrderContract(WebhookSteps):
         old, new = self.send(ledger, id="paid-17", order_key="y")
 
         assert (old.created, new.created) == (False, True)
-        assert sorted(row.key for row in ledger.sequences()) == [f"{LINE}:x", "webhook:b:x"]
+        assert sorted(row.key for row in ledger.order.sequences()) == [f"{LINE}:x", "webhook:b:x"]
 
     def test_another_order_holds_for_what_is_sent_from_then_on(self, ledger: Ledger, worker: Incarnation) -> None:
         self.endpoint(ledger)
         before = [self.send_one(ledger) for _ in range(2)]
-        ledger.change_endpoint("a", EndpointChange(options=BY_ENDPOINT))
+        ledger.endpoints.change_endpoint("a", EndpointChange(options=BY_ENDPOINT))
         after = [self.send_one(ledger) for _ in range(2)]
 
         turns = [self.carries(claim) for claim in self.their_turn(ledger, worker, [*before, *after])]
@@ -139,10 +139,10 @@ class WebhookOrderContract(WebhookSteps):
     def test_what_is_rolled_back_takes_no_place(self, ledger: Ledger, worker: Incarnation, theirs: Engine) -> None:
         self.endpoint(ledger, options=BY_ENDPOINT)
         with theirs.connect() as connection:
-            ledger.send(webhook(), connection=connection)
+            ledger.webhooks.send(webhook(), connection=connection)
             connection.rollback()
 
-        assert ledger.sequences() == []
+        assert ledger.order.sequences() == []
         assert len(self.their_turn(ledger, worker, [self.send_one(ledger)])) == 1
 
     # -- what blocks, and what does not
@@ -176,8 +176,8 @@ class WebhookOrderContract(WebhookSteps):
         [claim] = self.their_turn(ledger, worker, ids)
         self.ended(ledger, claim, Delivered(sent(claim, **facts), Dead("no", "no")))
         if state is DeliveryState.GONE:  # and its endpoint was disabled
-            ledger.enable_endpoint("a", who="eve", why="mended")
-            ledger.release_held("a")
+            ledger.webhook_decisions.enable_endpoint("a", who="eve", why="mended")
+            ledger.webhook_decisions.release_held("a")
 
         assert self.delivery(ledger, ids[0]).state is state
         assert self.arrivals(ledger, worker, ids) == ids[1:]
@@ -186,14 +186,14 @@ class WebhookOrderContract(WebhookSteps):
         self.endpoint(ledger, options=BY_ENDPOINT)
         ids = [self.send_one(ledger) for _ in range(4)]
         for one in ids[:2]:
-            ledger.cancel(one, who="ada", why="not wanted")
+            ledger.decisions.cancel(one, who="ada", why="not wanted")
 
         blocked = self.their_turn(ledger, worker, ids)
-        hints = ledger.advance(ledger.ended_heads(limit=9))
+        hints = ledger.order.advance(ledger.order.ended_heads(limit=9))
 
         assert blocked == []
         assert [hint.task_id for hint in hints] == [ids[2]]
-        assert ledger.tend_deliveries(limit=9) == 2
+        assert ledger.deliveries.tend_deliveries(limit=9) == 2
         assert self.arrivals(ledger, worker, ids) == ids[2:]
 
     def test_one_whose_worker_was_killed_is_sent_again_before_the_next(
@@ -204,9 +204,9 @@ class WebhookOrderContract(WebhookSteps):
         [killed] = self.claim_elsewhere(ledger, ids)
         holder = self.task(ledger, killed.task_id).worker
         assert holder is not None
-        ledger.reap(holder, Evidence("SIGKILL", started={killed.task_id: 1}))
+        ledger.workers.reap(holder, Evidence("SIGKILL", started={killed.task_id: 1}))
 
-        assert ledger.advance([LINE]) == []
+        assert ledger.order.advance([LINE]) == []
         assert self.arrivals(ledger, worker, ids) == ids
 
     # -- with the limit of the endpoint
@@ -222,8 +222,8 @@ class WebhookOrderContract(WebhookSteps):
         self.ended(ledger, running)
         none = self.their_turn(ledger, worker, [*x, *y])
         order = []
-        while hints := ledger.admit([limit_key("a")]):
-            [claim] = ledger.claim([hint.task_id for hint in hints], by=worker.id)
+        while hints := ledger.limits.admit([limit_key("a")]):
+            [claim] = ledger.claims.claim([hint.task_id for hint in hints], by=worker.id)
             order.append(self.carries(claim))
             self.ended(ledger, claim)
             self.their_turn(ledger, worker, [*x, *y])  # who has come to the front asks for a permit, and is parked
@@ -232,7 +232,7 @@ class WebhookOrderContract(WebhookSteps):
         assert none == [], "y was there first: x has its turn in its own order only"
         assert [one for one in order if one in x] == x[1:]
         assert [one for one in order if one in y] == y
-        assert ledger.sequences() == []
+        assert ledger.order.sequences() == []
 
     def test_an_endpoint_that_rests_goes_on_where_it_was(
         self, ledger: Ledger, worker: Incarnation, clock: Clock
@@ -247,9 +247,9 @@ class WebhookOrderContract(WebhookSteps):
         )
         clock.forward(61.0)
         resting = self.their_turn(ledger, worker, ids)
-        [line] = ledger.sequences()
+        [line] = ledger.order.sequences()
         clock.forward(60.0)
-        [hint] = ledger.admit([limit_key("a")])
+        [hint] = ledger.limits.admit([limit_key("a")])
 
         assert resting == []
         assert (line.head, line.behind) == (ids[0], 2)
@@ -264,20 +264,20 @@ class WebhookOrderContract(WebhookSteps):
         self.endpoint(ledger, options=BY_ENDPOINT)
         ids = [self.send_one(ledger) for _ in range(4)]
         [running] = self.their_turn(ledger, worker, ids)
-        ledger.disable_endpoint("a", who="eve", why="moving")
+        ledger.webhook_decisions.disable_endpoint("a", who="eve", why="moving")
         self.ended(ledger, running)
-        ledger.enable_endpoint("a", who="eve", why="moved")
+        ledger.webhook_decisions.enable_endpoint("a", who="eve", why="moved")
         later = self.send_one(ledger)
 
         held = self.their_turn(ledger, worker, [*ids, later])
-        first, hints = ledger.release_held("a", limit=1)
-        second, none = ledger.release_held("a", limit=1)
+        first, hints = ledger.webhook_decisions.release_held("a", limit=1)
+        second, none = ledger.webhook_decisions.release_held("a", limit=1)
         front = self.their_turn(ledger, worker, [*ids, later])
         self.ended(ledger, front[0])
         [claim] = self.their_turn(ledger, worker, [*ids, later])
         self.ended(ledger, claim)
         still_held = self.their_turn(ledger, worker, [*ids, later])
-        ledger.release_held("a")
+        ledger.webhook_decisions.release_held("a")
 
         assert held == []
         assert (first, [hint.task_id for hint in hints]) == (1, [ids[1]])
@@ -289,12 +289,12 @@ class WebhookOrderContract(WebhookSteps):
     def test_what_is_discarded_lets_those_behind_it_go(self, ledger: Ledger, worker: Incarnation) -> None:
         self.endpoint(ledger, options=BY_ENDPOINT)
         ids = [self.send_one(ledger) for _ in range(2)]
-        ledger.disable_endpoint("a", who="eve", why="moving")
-        ledger.enable_endpoint("a", who="eve", why="moved")
+        ledger.webhook_decisions.disable_endpoint("a", who="eve", why="moving")
+        ledger.webhook_decisions.enable_endpoint("a", who="eve", why="moved")
         later = self.send_one(ledger)
 
-        assert ledger.discard_held("a", why="old") == 2
-        assert [hint.task_id for hint in ledger.advance(ledger.ended_heads(limit=9))] == [later]
+        assert ledger.webhook_decisions.discard_held("a", why="old") == 2
+        assert [hint.task_id for hint in ledger.order.advance(ledger.order.ended_heads(limit=9))] == [later]
         assert self.arrivals(ledger, worker, [*ids, later]) == [later]
 
     def test_who_releases_and_who_moves_the_line_up_at_once_forget_nobody(
@@ -304,11 +304,11 @@ class WebhookOrderContract(WebhookSteps):
         for _ in range(8):
             ids = [self.send_one(ledger) for _ in range(2)]
             [running] = self.their_turn(ledger, worker, ids)
-            ledger.disable_endpoint("a", who="eve", why="moving")
-            ledger.enable_endpoint("a", who="eve", why="moved")
+            ledger.webhook_decisions.disable_endpoint("a", who="eve", why="moving")
+            ledger.webhook_decisions.enable_endpoint("a", who="eve", why="moved")
             self.settle(ledger, running, Delivered(sent(running), Done()))
 
-            at_once(2, lambda who: ledger.release_held("a") if who else ledger.advance([LINE]))
+            at_once(2, lambda who: ledger.webhook_decisions.release_held("a") if who else ledger.order.advance([LINE]))
 
             assert self.arrivals(ledger, worker, ids) == ids[1:]
 
@@ -323,16 +323,16 @@ class WebhookOrderContract(WebhookSteps):
 
             def act(who: int) -> None:
                 if who:
-                    ledger.disable_endpoint("a", who="eve", why="moving")
+                    ledger.webhook_decisions.disable_endpoint("a", who="eve", why="moving")
                 else:
-                    ledger.advance([LINE])
+                    ledger.order.advance([LINE])
 
             at_once(2, act)
-            ledger.enable_endpoint("a", who="eve", why="moved")
+            ledger.webhook_decisions.enable_endpoint("a", who="eve", why="moved")
 
             assert self.delivery(ledger, ids[1]).state is DeliveryState.HELD
             assert self.their_turn(ledger, worker, ids) == []
-            ledger.release_held("a")
+            ledger.webhook_decisions.release_held("a")
             assert self.arrivals(ledger, worker, ids) == ids[1:]
 
     def test_what_is_sent_again_comes_last_in_the_order_in_which_it_was_sent(
@@ -344,19 +344,19 @@ class WebhookOrderContract(WebhookSteps):
             [claim] = self.their_turn(ledger, worker, ids)
             self.ended(ledger, claim, Delivered(sent(claim, error_class="tls", status=None), Dead("no", "no")))
 
-        again, hints = ledger.resend([ids[1], ids[0]], cause=Cause.MANUAL)
+        again, hints = ledger.webhook_decisions.resend([ids[1], ids[0]], cause=Cause.MANUAL)
 
         assert (again, hints) == (ids[:2], [])
         assert self.arrivals(ledger, worker, ids) == [*ids[2:], *ids[:2]]
         assert {self.delivery(ledger, one).state for one in ids} == {DeliveryState.SUCCEEDED}
-        [alone] = ledger.resend([ids[3]], cause=Cause.REPLAY)[1]
+        [alone] = ledger.webhook_decisions.resend([ids[3]], cause=Cause.REPLAY)[1]
         assert self.state(ledger, alone.task_id) is State.READY
         assert self.arrivals(ledger, worker, ids) == [ids[3]]
 
     def test_the_url_may_change_while_they_wait(self, ledger: Ledger, worker: Incarnation) -> None:
         self.endpoint(ledger, options=BY_ENDPOINT)
         ids = [self.send_one(ledger) for _ in range(2)]
-        ledger.change_endpoint("a", EndpointChange(url=f"{URL}/v2"))
+        ledger.endpoints.change_endpoint("a", EndpointChange(url=f"{URL}/v2"))
 
-        assert {one.url for one in ledger.parcels(ids).values()} == {f"{URL}/v2"}
+        assert {one.url for one in ledger.deliveries.parcels(ids).values()} == {f"{URL}/v2"}
         assert self.arrivals(ledger, worker, ids) == ids

@@ -56,22 +56,24 @@ class WebhookSteps(Steps):
     @staticmethod
     def endpoint(ledger: Ledger, endpoint_id: str = "a", **facts: Any) -> EndpointRow:
         given: dict[str, Any] = {"topic": "acme", "url": URL, "types": ("*",), "sealed": "{}"} | facts
-        return ledger.add_endpoint(NewEndpoint(endpoint_id, options=given.pop("options", EndpointOptions()), **given))
+        return ledger.endpoints.add_endpoint(
+            NewEndpoint(endpoint_id, options=given.pop("options", EndpointOptions()), **given)
+        )
 
     def send(self, ledger: Ledger, **facts: Any) -> list[SentTo]:
-        return ledger.send(webhook(**facts))[0]
+        return ledger.webhooks.send(webhook(**facts))[0]
 
     def delivery(self, ledger: Ledger, delivery_id: str) -> DeliveryRow:
-        found = ledger.delivery(delivery_id)
+        found = ledger.deliveries.delivery(delivery_id)
         assert found is not None
         return found
 
     def carried(self, ledger: Ledger, worker: Incarnation, to: Sequence[SentTo]) -> list[Claim]:
         """Their tasks, claimed."""
-        return ledger.claim([self.delivery(ledger, one.delivery_id).task_id for one in to], by=worker.id)
+        return ledger.claims.claim([self.delivery(ledger, one.delivery_id).task_id for one in to], by=worker.id)
 
     def all_fail(self, ledger: Ledger, claims: Sequence[Claim], **facts: Any) -> None:
-        ledger.settle([Settlement(claim, failed(claim, **facts)) for claim in claims])
+        ledger.outcomes.settle([Settlement(claim, failed(claim, **facts)) for claim in claims])
 
     def crash(self, ledger: Ledger, delivery_id: str) -> None:
         """Its workers die while they send it, until its task is dead."""
@@ -79,4 +81,4 @@ class WebhookSteps(Steps):
             for claim in self.claim_elsewhere(ledger, [delivery_id]):
                 worker = self.task(ledger, claim.task_id).worker
                 assert worker is not None
-                ledger.reap(worker, Evidence("SIGSEGV", started={claim.task_id: claim.attempt}))
+                ledger.workers.reap(worker, Evidence("SIGSEGV", started={claim.task_id: claim.attempt}))

@@ -21,7 +21,7 @@ OPEN = (State.READY, State.WAITING, State.RUNNING)
 class WithdrawContract(Steps):
     def test_each_filter_leaves_those_that_it_names(self, ledger: Ledger, worker: Incarnation, clock: Clock) -> None:
         old = self.record(ledger, 2)
-        began = ledger.clock()
+        began = ledger.questions.clock()
         clock.forward(HOUR_S)
         mail = self.record(ledger, queue="mail")
         named = self.record(ledger, name="refund")
@@ -29,7 +29,7 @@ class WithdrawContract(Steps):
         running = [self.run_one(ledger, worker).task_id]
         self.settle(ledger, self.run_one(ledger, worker), Done())
         self.settle(ledger, self.run_one(ledger, worker), Dead("failures_max reached", "boom"))
-        ledger.cancel(self.record(ledger)[0], who="ada", why="not needed")
+        ledger.decisions.cancel(self.record(ledger)[0], who="ada", why="not needed")
         new = mail + named + waiting + running
 
         meant = {
@@ -46,30 +46,32 @@ class WithdrawContract(Steps):
             WhichOpen((State.SUCCEEDED, State.DEAD, State.CANCELLED)): [],
         }
 
-        assert {which: sorted(ledger.open_ids(which, limit=99)) for which in meant} == {
+        assert {which: sorted(ledger.bulk.open_ids(which, limit=99)) for which in meant} == {
             which: sorted(ids) for which, ids in meant.items()
         }
-        assert {which: sum(ledger.open_count(which).values()) for which in meant} == {
+        assert {which: sum(ledger.bulk.open_count(which).values()) for which in meant} == {
             which: len(ids) for which, ids in meant.items()
         }
-        assert ledger.open_count(ALL) == {State.READY: 4, State.WAITING: 1, State.RUNNING: 1}
-        assert len(ledger.open_ids(ALL, limit=5)) == 5
+        assert ledger.bulk.open_count(ALL) == {State.READY: 4, State.WAITING: 1, State.RUNNING: 1}
+        assert len(ledger.bulk.open_ids(ALL, limit=5)) == 5
 
     def test_what_waits_is_cancelled_and_what_runs_is_asked_once(self, ledger: Ledger, worker: Incarnation) -> None:
         ready, waiting = self.record(ledger), self.record(ledger, delay_s=HOUR_S)
         running = self.run_one(ledger, worker)
         ids = [*ready, *waiting, running.task_id]
 
-        cancelled, asked = ledger.cancel_all([*ids, "no id"], states=OPEN, who="ada", why="the campaign was withdrawn")
-        again = ledger.cancel_all(ids, states=OPEN, who="ada", why="once more")
+        cancelled, asked = ledger.bulk.cancel_all(
+            [*ids, "no id"], states=OPEN, who="ada", why="the campaign was withdrawn"
+        )
+        again = ledger.bulk.cancel_all(ids, states=OPEN, who="ada", why="once more")
 
         assert (sorted(cancelled), asked) == (sorted(ready + waiting), [running.task_id])
         assert again == ([], [])
-        assert ledger.open_ids(ALL, limit=9) == []
+        assert ledger.bulk.open_ids(ALL, limit=9) == []
         for task_id in ready + waiting:
             task = self.task(ledger, task_id)
             assert (task.state, task.reason) == (State.CANCELLED, "the campaign was withdrawn")
-            assert [(one.kind, one.detail) for one in ledger.history(task_id)] == [
+            assert [(one.kind, one.detail) for one in ledger.questions.history(task_id)] == [
                 ("cancelled", {"reason": "the campaign was withdrawn", "who": "ada"})
             ]
         assert self.task(ledger, running.task_id).is_cancel_requested
@@ -86,11 +88,11 @@ class WithdrawContract(Steps):
         before = self.everything(database)
 
         answers = [
-            ledger.cancel_all(ready, states=[State.RUNNING, State.WAITING], who="ada", why="?"),
-            ledger.cancel_all([running.task_id], states=[State.READY], who="ada", why="?"),
-            ledger.cancel_all([done.task_id], states=OPEN, who="ada", why="?"),
-            ledger.cancel_all([], states=OPEN, who="ada", why="?"),
-            ledger.cancel_all(ready, states=[], who="ada", why="?"),
+            ledger.bulk.cancel_all(ready, states=[State.RUNNING, State.WAITING], who="ada", why="?"),
+            ledger.bulk.cancel_all([running.task_id], states=[State.READY], who="ada", why="?"),
+            ledger.bulk.cancel_all([done.task_id], states=OPEN, who="ada", why="?"),
+            ledger.bulk.cancel_all([], states=OPEN, who="ada", why="?"),
+            ledger.bulk.cancel_all(ready, states=[], who="ada", why="?"),
         ]
 
         assert answers == [([], [])] * 5
@@ -99,7 +101,7 @@ class WithdrawContract(Steps):
     def test_a_key_is_free_again(self, ledger: Ledger) -> None:
         first = self.record(ledger, key="k")
 
-        ledger.cancel_all(first, states=OPEN, who="ada", why="?")
+        ledger.bulk.cancel_all(first, states=OPEN, who="ada", why="?")
 
         assert self.record(ledger, key="k") != first
 
@@ -109,7 +111,7 @@ class WithdrawContract(Steps):
     ) -> None:
         running = self.run_one(ledger, worker)
 
-        ledger.cancel_all([running.task_id], states=OPEN, who="ada", why="?")
+        ledger.bulk.cancel_all([running.task_id], states=OPEN, who="ada", why="?")
 
         ended = self.settle(ledger, running, OUTCOMES[outcome]).state
         assert ended is {"done": State.SUCCEEDED, "failed": State.CANCELLED}[outcome]
@@ -118,7 +120,8 @@ class WithdrawContract(Steps):
         ids = self.record(ledger, 60)
 
         answers = at_once(
-            4, lambda number: ledger.cancel_all(ids[number * 10 : number * 10 + 30], states=OPEN, who="ada", why="?")
+            4,
+            lambda number: ledger.bulk.cancel_all(ids[number * 10 : number * 10 + 30], states=OPEN, who="ada", why="?"),
         )
 
         assert Counter(one for cancelled, _ in answers for one in cancelled) == Counter(ids)
@@ -129,8 +132,8 @@ class WithdrawContract(Steps):
 
         def one(number: int) -> set[str]:
             if number:
-                return {claim.task_id for claim in ledger.claim(ids, by=worker.id)}
-            return set(ledger.cancel_all(ids, states=OPEN, who="ada", why="?")[0])
+                return {claim.task_id for claim in ledger.claims.claim(ids, by=worker.id)}
+            return set(ledger.bulk.cancel_all(ids, states=OPEN, who="ada", why="?")[0])
 
         cancelled, claimed = at_once(2, one)
 

@@ -103,7 +103,7 @@ class DirectConsumer(EmbeddedConsumer):
 
     def _claim(self, judge: Judge, ids_max: int) -> Taken | None:
         self._step = _Step(judge, ids_max)
-        claims = self._ledger.claim_hinted(self, by=self._name)
+        claims = self._ledger.claims.claim_hinted(self, by=self._name)
         step = self._step
         step.taken.claims = _as_chosen(claims, step.taken.hinted) if self._turns.has_bands else claims
         if step.sizes:

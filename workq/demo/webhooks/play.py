@@ -276,7 +276,7 @@ class _WebhookRun:
         """
         scene, ledger = self._scene, self._wq.stores.ledger
         event_types = [one.event_type for one in scene.roles.values()]
-        self._watch.until(lambda: len(ledger.workers()) >= scene.processes)
+        self._watch.until(lambda: len(ledger.questions.workers()) >= scene.processes)
         moves = list(moves_of(scene.events, event_types))
         batches = list(_pages(moves))
         began = time.monotonic()
@@ -304,7 +304,7 @@ class _WebhookRun:
     def _look(self) -> bool:
         """Whether everything has ended; and what is to be done about it now."""
         watch = self._watch
-        counts = self._wq.stores.ledger.delivery_counts(WhichDeliveries())
+        counts = self._wq.stores.ledger.deliveries.delivery_counts(WhichDeliveries())
         is_over = self._is_sent and self.returned is not None and not DELIVERY_OPEN & counts.keys()
         watch.saw(counts.get(DeliveryState.SUCCEEDED, 0))
         self._narrator.progress(watch.done, watch.total)
@@ -325,7 +325,7 @@ class _WebhookRun:
         if self.killed is None:
             return
         tasks = [self._wq.get(task_id) for task_id in self.killed.attempts]
-        rows = [ledger.delivery(str(task.args[0])) for task in tasks if task is not None]
+        rows = [ledger.deliveries.delivery(str(task.args[0])) for task in tasks if task is not None]
         self.in_hand = frozenset(row.webhook_id for row in rows if row is not None)
         self._narrator.killed(self.killed)
 
@@ -335,7 +335,7 @@ class _WebhookRun:
             task = self._wq.get(task_id)
             if task is not None and (task.state, task.attempt) == (State.RUNNING, attempt):
                 return
-        seconds = (self._wq.stores.ledger.clock() - killed.at).total_seconds()
+        seconds = (self._wq.stores.ledger.questions.clock() - killed.at).total_seconds()
         self.freed = Freed(len(killed.attempts), seconds)
         self._narrator.freed(self.freed)
 
@@ -348,7 +348,7 @@ class _WebhookRun:
 
     def _bring_back(self) -> None:
         """When all is held that waits for it: what two people would do, at the receiver and here."""
-        counts = self._wq.stores.ledger.delivery_counts(WhichDeliveries(endpoint_id=LEAVING))
+        counts = self._wq.stores.ledger.deliveries.delivery_counts(WhichDeliveries(endpoint_id=LEAVING))
         if counts.get(DeliveryState.PENDING):
             return
         manner = self._scene.roles[LEAVING].manner

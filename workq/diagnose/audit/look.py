@@ -106,11 +106,11 @@ class Auditor:
     def _count_jobs(self) -> None:
         """Whether the counts of jobs are the sums of their subtasks; of those that are open, or have ended lately."""
         ledger = self._stores.ledger
-        for job in ledger.recent_jobs(within_s=JOBS_S, limit=PAGE):
+        for job in ledger.job_questions.recent_jobs(within_s=JOBS_S, limit=PAGE):
             only = self._queues.only
             if only is not None and job.options.queue not in only:
                 continue
-            if found := ledger.miscounts(job.id):
+            if found := ledger.job_care.miscounts(job.id):
                 says = (f"{name} is {now}, and its subtasks have {right}" for name, (now, right) in found.items())
                 proof = f"of job {job.name}: {', '.join(says)}"
                 self._findings.append(
@@ -127,14 +127,14 @@ class Auditor:
         holds: dict[str, tuple[Hold, ...]] = {}
         for hold in {(one.task_id, one.queue, one.worker): one for one in found}.values():
             holds[hold.task_id] = (*holds.get(hold.task_id, ()), hold)
-        rows = ledger.workers()
+        rows = ledger.questions.workers()
         return HolderFacts(
             leases=leases,
             live={row.id for row in rows},
             beat_age_s={row.id: row.beat_age_s for row in rows},
             holds=holds,
             epoch_age_s=epoch_age_s,
-            swept_for_s=ledger.swept_for_s(),
+            swept_for_s=ledger.questions.swept_for_s(),
         )
 
     # -- the first look
@@ -162,7 +162,7 @@ class Auditor:
         """Those to be claimed first: what is claimed meanwhile is found among those that run."""
         for is_running in (False, True):
             after: OpenTask | None = None
-            while page := self._stores.ledger.open_tasks(queue, is_running=is_running, after=after, limit=PAGE):
+            while page := self._stores.ledger.audits.open_tasks(queue, is_running=is_running, after=after, limit=PAGE):
                 yield from page
                 after = page[-1]
                 if len(page) < PAGE:
@@ -205,7 +205,7 @@ class Auditor:
         ids = [one for one in task_ids if is_task_id(one)]
         known: dict[str, Look] = {}
         for start in range(0, len(ids), IDS_AT_ONCE):
-            known |= self._stores.ledger.look(ids[start : start + IDS_AT_ONCE])
+            known |= self._stores.ledger.claims.look(ids[start : start + IDS_AT_ONCE])
         return known
 
     # -- the second look
@@ -233,9 +233,9 @@ class Auditor:
         """
         ledger, slice_s = self._stores.ledger, self._times.beat_s / SLICES
         latest = {worker: at_most_s for worker, (_, at_most_s) in self._ends().items()}
-        until = ledger.clock() + timedelta(seconds=gap_s)
+        until = ledger.questions.clock() + timedelta(seconds=gap_s)
         for _ in range(100 + 10 * math.ceil(gap_s / slice_s)):
-            left_s = (until - ledger.clock()).total_seconds()
+            left_s = (until - ledger.questions.clock()).total_seconds()
             if left_s < 0.0:
                 return True
             yield min(slice_s, left_s + 0.001)
@@ -266,7 +266,7 @@ class Auditor:
             wanted = {one.task_id for one in suspicions if one.queue == queue}
             again[queue] = self._queues.look_again(queue, lines[queue], only=wanted)
         facts = self._facts(queues)
-        rows = ledger.open_among([one.task_id for one in suspicions if one.task is not None])
+        rows = ledger.audits.open_among([one.task_id for one in suspicions if one.task is not None])
         looks = self._looks([one.task_id for one in suspicions if one.task is None])
         confirmed: list[_Suspicion] = []
         for one in suspicions:
@@ -318,7 +318,7 @@ class Auditor:
 
     def _find(self, confirmed: Sequence[_Suspicion]) -> None:
         """What was confirmed becomes findings, each with the fence of its task."""
-        fences = self._stores.ledger.fences([one.task_id for one in confirmed if one.task is not None])
+        fences = self._stores.ledger.plans.fences([one.task_id for one in confirmed if one.task is not None])
         for one in confirmed:
             fence = fences.get(one.task_id)
             if one.task is not None:

@@ -57,10 +57,10 @@ def repair_in_steps(
             case _:
                 assert_never(finding.kind)
     for change, findings in (
-        (stores.ledger.return_planned, returned),
-        (stores.ledger.return_unheld, unheld),
-        (stores.ledger.relay_planned, sent),
-        (stores.ledger.expire_planned, expired),
+        (stores.ledger.plans.return_planned, returned),
+        (stores.ledger.audits.return_unheld, unheld),
+        (stores.ledger.plans.relay_planned, sent),
+        (stores.ledger.plans.expire_planned, expired),
     ):
         done += _change(stores, settings.times, change, findings, by)
     done[Misplacement.GHOST] += _drop_holds(stores, holds, by)
@@ -92,8 +92,8 @@ def _change(
 def _recount(stores: Stores, times: Times, findings: Sequence[Finding], by: str) -> int:
     counted = 0
     for one in findings:
-        counted += bool(stores.ledger.miscounts(one.task))
-        hints = stores.ledger.recount_job(one.task, by={"by": by, "audit": one.kind.value})
+        counted += bool(stores.ledger.job_care.miscounts(one.task))
+        hints = stores.ledger.job_care.recount_job(one.task, by={"by": by, "audit": one.kind.value})
         publish(stores, hints, deadline_s=times.confirm_s)
     return counted
 
@@ -104,7 +104,7 @@ def _drop_holds(stores: Stores, findings: Sequence[Finding], by: str) -> int:
         if one.worker is not None and stores.inflight.release([(one.task, one.queue)], by=one.worker):
             dropped += 1
             detail = {"by": by, "audit": one.kind.value, "dropped": "hold", "task": one.task, "queue": one.queue}
-            stores.ledger.note("manual", detail=detail, worker=one.worker)
+            stores.ledger.history.note("manual", detail=detail, worker=one.worker)
     return dropped
 
 
@@ -114,7 +114,7 @@ def _drop_hints(stores: Stores, times: Times, findings: Sequence[Finding], by: s
     for queue in sorted({one.queue for one in findings}):
         ids = sorted({one.task for one in findings if one.queue == queue})
         for start in range(0, len(ids), IDS_AT_ONCE):
-            known = stores.ledger.look(ids[start : start + IDS_AT_ONCE])
+            known = stores.ledger.claims.look(ids[start : start + IDS_AT_ONCE])
             ids = [one for one in ids if one not in known]
         ghosts = frozenset(ids)
         gone: set[str] = set()
@@ -137,7 +137,7 @@ def _drop_hints(stores: Stores, times: Times, findings: Sequence[Finding], by: s
                 "queue": queue,
                 "tasks": len(gone),
             }
-            stores.ledger.note("manual", detail={**detail, "first": sorted(gone)[:NAMED_MAX]})
+            stores.ledger.history.note("manual", detail={**detail, "first": sorted(gone)[:NAMED_MAX]})
         dropped |= gone
     return len(dropped)
 
@@ -147,8 +147,8 @@ def _reap(stores: Stores, settings: Settings, findings: Sequence[Finding]) -> Ge
     unreaped = {one.worker for one in findings}
     for _ in range(REAPS if findings else 0):
         sweep(stores, settings, only=["reap"])
-        if unreaped.isdisjoint(row.id for row in stores.ledger.workers()):
+        if unreaped.isdisjoint(row.id for row in stores.ledger.questions.workers()):
             break
         yield settings.times.beat_s
-    live = {row.id for row in stores.ledger.workers()} if findings else set()
+    live = {row.id for row in stores.ledger.questions.workers()} if findings else set()
     return sum(one.worker not in live for one in findings)

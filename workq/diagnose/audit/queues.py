@@ -7,7 +7,7 @@
 
 Turning a queue disturbs its order, and a marker that is on its way meanwhile could come back before hints that were
 confirmed earlier: it would prove them lost though they are there. Stamping `published_at` of every hint that was moved
-(`Ledger.rehinted`) would prevent that at the price of a write to every waiting task. Instead the markers lose their
+(`Hints.rehinted`) would prevent that at the price of a write to every waiting task. Instead the markers lose their
 meaning: those that were out when the turn began, or came back since, are dropped from the ledger, while the turn goes
 on and at its end, and out of the queue; a sweep sends new ones. If this process dies in the middle of a turn, a marker
 that came back just then may have a hint sent again that was there; it is worth nothing.
@@ -65,10 +65,10 @@ class Queues:
     def choose_ways(self) -> list[str]:
         """How each queue is looked at; answers all queues in which holds may be."""
         ledger, broker = self._stores.ledger, self._stores.broker
-        own = {queue for row in ledger.workers() for queue in row.queues}
+        own = {queue for row in ledger.questions.workers() for queue in row.queues}
         self._served = {band for queue in own for band in all_of(queue)}
-        with_tasks = ledger.queues_with_open_tasks()
-        used = ledger.bands()
+        with_tasks = ledger.audits.queues_with_open_tasks()
+        used = ledger.lanes.bands()
         always = (queue for queue in self.only or () if not is_extra(queue))
         queues = sorted({*with_tasks, *self._known, *own, *used, *always})
         looked_at = queues if self.only is None else [one for one in queues if one in self.only]
@@ -107,9 +107,9 @@ class Queues:
         ledger, broker, times = self._stores.ledger, self._stores.broker, self._times
         marker_id = new_task_id()
         depth = broker.depths([queue])[queue]
-        if ledger.marker_sent(queue, BAND, marker_id, spacing_s=times.beat_s, depth=depth.ready):
+        if ledger.hints.marker_sent(queue, BAND, marker_id, spacing_s=times.beat_s, depth=depth.ready):
             broker.publish([Hint(queue, (), marker=marker_id)], deadline_s=times.confirm_s)
-        return ledger.marker_sent_at(queue, BAND)
+        return ledger.audits.marker_sent_at(queue, BAND)
 
     def _await_markers(self, sent_at: Mapping[str, datetime | None]) -> Generator[float, None, set[str]]:
         """Wait until they are back, or the time is up; answers the queues whose marker, or a later one, is back."""
@@ -118,7 +118,9 @@ class Queues:
         began = self._clock()
         again = began + beat_s
         while True:
-            out = {queue: at for queue, at in out.items() if not ledger.has_marker_returned(queue, BAND, since=at)}
+            out = {
+                queue: at for queue, at in out.items() if not ledger.audits.has_marker_returned(queue, BAND, since=at)
+            }
             now = self._clock()
             if not out or now >= began + self._wait_s:
                 return {queue for queue, at in sent_at.items() if at is not None and queue not in out}
@@ -131,7 +133,7 @@ class Queues:
 
     def _browse(self, queue: str, way: Way, *, only: set[str] | None = None) -> QueueHints:
         """All hints in one queue; `only` those of some tasks are kept in mind."""
-        began_at = self._stores.ledger.clock()
+        began_at = self._stores.ledger.questions.clock()
         copies: dict[str, int] = {}
 
         def see(hint: Hint) -> bool:
@@ -160,17 +162,17 @@ def turn(
 ) -> Browsed:
     """Turn a queue, and void the markers that its disturbed order would make lie: see above."""
     ledger = stores.ledger
-    since = ledger.clock()
+    since = ledger.questions.clock()
     voided = clock()
 
     def see_hint(hint: Hint) -> bool:
         nonlocal voided
         if clock() - voided > times.marker_grace_s / 4:
-            ledger.markers_voided(queue, since=since)
+            ledger.audits.markers_voided(queue, since=since)
             voided = clock()
         return hint.marker is None and see(hint)
 
     try:
         return stores.broker.browse(queue, see_hint, deadline_s=deadline_s)
     finally:
-        ledger.markers_voided(queue, since=since)
+        ledger.audits.markers_voided(queue, since=since)

@@ -52,13 +52,15 @@ def look(settings: Settings) -> Iterator[Check]:
 def examine(ledger: Ledger, settings: Settings) -> Iterator[Check]:
     """The same, of a ledger that is open."""
     times, bounds = settings.times, Bounds.of(settings.times)
-    counts = ledger.counts()
+    counts = ledger.questions.counts()
     is_open = any(one.ready or one.waiting or one.running for one in counts.queues.values())
-    swept_for_s = ledger.swept_for_s()
+    swept_for_s = ledger.questions.swept_for_s()
     sweep = "each `workq worker` sweeps; without one, run `workq sweep` from cron"
     if is_open and swept_for_s is not None and swept_for_s > SWEEPS_MISSED_MAX * times.sweep_s:
         yield Check("tasks", Level.WARNING, f"no sweep ran for {swept_for_s:.0f} s: nothing lost is found; {sweep}")
-    overdue = ledger.take_unpublished(limit=COUNTED_MAX, grace_s=bounds.unpublished_s, horizon_s=0.0, dry_run=True)
+    overdue = ledger.hints.take_unpublished(
+        limit=COUNTED_MAX, grace_s=bounds.unpublished_s, horizon_s=0.0, dry_run=True
+    )
     if overdue:
         yield Check(
             "tasks",
@@ -67,7 +69,7 @@ def examine(ledger: Ledger, settings: Settings) -> Iterator[Check]:
             f"{bounds.unpublished_s:.0f} s: no "
             f"sweep publishes them, or the broker refuses; {sweep}",
         )
-    rows = ledger.workers()
+    rows = ledger.questions.workers()
     silent = [row for row in rows if row.beat_age_s > bounds.dead_host_s]
     if silent:
         yield Check(

@@ -21,7 +21,14 @@ from workq.lab.fleet import FOLDER
 from workq.stores import Stores
 
 VARIABLE: Final = "WORKQ_BENCH_STEPS"
-_LEDGER: Final = {"claim": "claim", "claim_hinted": "claim", "settle": "settle", "look": "look", "rehinted": "hand on"}
+_LEDGER: Final = (
+    ("claims", "claim", "claim"),
+    ("claims", "claim_hinted", "claim"),
+    ("claims", "look", "look"),
+    ("outcomes", "settle", "settle"),
+    ("hints", "rehinted", "hand on"),
+)
+"""Part of the ledger, method, step."""
 _INFLIGHT: Final = {"hold": "hold", "release": "release"}
 _CONSUMER: Final = {"fetch": "fetch", "ack": "fetch"}
 _BROKER: Final = {"publish": "hand on"}
@@ -124,10 +131,12 @@ class MeasuredQueue(WorkQueue):
         stores, producer = super()._connect(makes=makes)
         if _steps is None:
             return stores, producer
-        ledger: Any = _Timed(stores.ledger, _steps, _LEDGER)
+        for part, method, step in _LEDGER:
+            owner = getattr(stores.ledger, part)
+            setattr(owner, method, _steps.timed(getattr(owner, method), step))
         inflight: Any = _Timed(stores.inflight, _steps, _INFLIGHT)
         broker: Any = _TimedBroker(stores.broker, _steps)
-        return Stores(ledger, broker, inflight, direct=stores.direct), producer
+        return Stores(stores.ledger, broker, inflight, direct=stores.direct), producer
 
     def close(self) -> None:
         """Also writes `steps-<pid>.json` into the folder of the run."""

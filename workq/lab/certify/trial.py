@@ -232,7 +232,7 @@ class _CertifyTrial:
         for host in self.stage.hosts:
             host.start()
         wanted = HOSTS * self.wishes.processes
-        while len(self.stage.scratch.app.stores.ledger.workers()) < wanted:
+        while len(self.stage.scratch.app.stores.ledger.questions.workers()) < wanted:
             if (status := next((host.status for host in self.stage.hosts if not host.is_running), None)) is not None:
                 raise ConfigError(f"a worker cannot start here: it ended with {status}{_last_words(self.stage.hosts)}")
             if time.monotonic() - began > _START_LIMIT_S:
@@ -356,11 +356,15 @@ class _CertifyTrial:
         limit_s = 30.0 + 3.0 * self.start_s + 2.0 * stage.bounds().everything_s
         stage.tell(f"no more faults; {self.journal.acknowledged} tasks were acknowledged")
         stores = stage.scratch.app.stores
-        self._until(lambda: not any(stores.ledger.counts().states[one] for one in State if one not in _ENDED), limit_s)
+        self._until(
+            lambda: not any(stores.ledger.questions.counts().states[one] for one in State if one not in _ENDED), limit_s
+        )
         self._until(lambda: not any(self._left().values()), limit_s)
         residue = self._left()
         wanted = HOSTS * self.wishes.processes
-        self._until(lambda: len(stores.ledger.workers()) >= wanted, limit_s)  # who is still starting would be killed
+        self._until(
+            lambda: len(stores.ledger.questions.workers()) >= wanted, limit_s
+        )  # who is still starting would be killed
         for host in stage.hosts:
             host.terminate()
         for host in stage.hosts:
@@ -371,14 +375,14 @@ class _CertifyTrial:
         self.testimony.refresh()
         self._until(self._is_everybody_gone, stage.bounds().dead_fleet_s + AHEAD_S)
         residue["leases of nobody"] = len(stores.inflight.leases())
-        residue["live workers in the ledger"] = len(stores.ledger.workers())
+        residue["live workers in the ledger"] = len(stores.ledger.questions.workers())
         residue["quarantined messages"] = stage.scratch.quarantined()
         return residue
 
     def _is_everybody_gone(self) -> bool:
         """Whether no worker is known any more; the sweep of those that are gone is ours now."""
         stores = self.stage.scratch.app.stores
-        if not stores.inflight.leases() and not stores.ledger.workers():
+        if not stores.inflight.leases() and not stores.ledger.questions.workers():
             return True
         sweep(stores, self.stage.scratch.settings)
         return False
@@ -421,7 +425,7 @@ class _CertifyTrial:
     def _timeline(self, evidence: RunEvidence, finding: RunFinding, began: float) -> list[str]:
         events: list[str] = []
         if finding.task_id is not None:
-            for event in self.stage.scratch.app.stores.ledger.history(finding.task_id):
+            for event in self.stage.scratch.app.stores.ledger.questions.history(finding.task_id):
                 events.append(f"{event.at:%H:%M:%S.%f} {event.kind} of attempt {event.attempt}: {event.detail}")
         return timeline(evidence, finding, events, zero_at=began)
 

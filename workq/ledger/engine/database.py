@@ -23,7 +23,7 @@ from contextlib import ExitStack, contextmanager
 from random import Random
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import Connection, Engine, Executable, bindparam, create_engine, event
+from sqlalchemy import Connection, Delete, Engine, Executable, Update, bindparam, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import (
     ArgumentError,
@@ -287,6 +287,10 @@ class Database:
                 raise self._unavailable(error, unknown=unknown) from error
             except (PoolTimeout, DisconnectionError) as error:
                 raise self._unconnected(error, unknown=unknown) from error
+
+    def written(self, statement: Update | Delete) -> int:
+        """How many rows a statement wrote, in a transaction of its own. Raises as `run`."""
+        return self.run(lambda tx: tx.execute(statement).rowcount)
 
     @contextmanager
     def transaction(

@@ -8,11 +8,14 @@ whole backlog (four times slower at 20,000 open rows, and growing).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Column, literal_column, or_
+from sqlalchemy import Column, Select, Table, func, literal_column, or_, select
 from sqlalchemy.sql.elements import ColumnElement
 
+from workq.ledger.answers import Unpublished
 from workq.values.task import State
 
 CLAIMABLE: Final = (State.READY, State.WAITING)
@@ -38,6 +41,32 @@ def guarded(column: Column[Any], *states: State) -> ColumnElement[bool]:
 def unexpired(expires_at: Column[Any], now: ColumnElement[Any]) -> ColumnElement[bool]:
     """It may still be started."""
     return or_(expires_at.is_(None), expires_at > now)
+
+
+def queues_where(t: Table, *waits: ColumnElement[bool]) -> Select[Any]:
+    """The queues of these tasks, one index probe for each: the next name after the last, until there is none."""
+    first = select(func.min(t.c.queue).label("queue")).where(*waits)
+    queues = first.cte("queues", recursive=True)
+    following = select(func.min(t.c.queue)).where(*waits, t.c.queue > queues.c.queue).scalar_subquery()
+    queues = queues.union_all(select(following).where(queues.c.queue.is_not(None)))
+    return select(queues.c.queue).where(queues.c.queue.is_not(None))
+
+
+def not_before(chosen: Select[Any], t: Table, since: datetime | None) -> Select[Any]:
+    """Of these, what is due since then; None: all."""
+    return chosen if since is None else chosen.where(t.c.due_at >= since)
+
+
+def in_turn(rows: Iterable[Any]) -> list[Unpublished]:
+    """As `unpublished`, in the order in which they are due."""
+    return unpublished(sorted(rows, key=lambda row: (row.due_at, row.id)))
+
+
+def unpublished(rows: Iterable[Any]) -> list[Unpublished]:
+    """Rows with id, queue, attempt, due_at and now, as what is to be published."""
+    return [
+        Unpublished(row.id, row.queue, row.attempt, max(0.0, (row.due_at - row.now).total_seconds())) for row in rows
+    ]
 
 
 def _literal(state: State) -> ColumnElement[Any]:

@@ -94,8 +94,8 @@ class RefusedHints:
                 "hint.unknown_id", reason="unknown_id", count=len(judged.unknown), task=judged.unknown[-1]
             )
             detail = {"reason": "unknown_id", "queue": queue, "tasks": judged.unknown}
-            self._ledger.note("quarantined", detail=detail, worker=self._me)
-        if judged.is_refused and not self._ledger.beat(self._me):
+            self._ledger.history.note("quarantined", detail=detail, worker=self._me)
+        if judged.is_refused and not self._ledger.workers.beat(self._me):
             raise LeaseLost("the ledger has ended this incarnation, and grants it nothing any more")
 
     def _is_pruned(self, task_id: str) -> bool:

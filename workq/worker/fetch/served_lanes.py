@@ -59,7 +59,7 @@ class ServedLanes:
             if now >= self._bands_at:
                 self._look_for_bands(now)
             if now >= self._pauses_at:
-                self._paused = frozenset(self._ledger.pauses())
+                self._paused = frozenset(self._ledger.pauses.all())
         except Unavailable:
             self._bands_at = max(self._bands_at, now + LOOK_EVERY_S)
             self._pauses_at = max(self._pauses_at, now + LOOK_EVERY_S)
@@ -70,7 +70,7 @@ class ServedLanes:
         return before != self.open
 
     def _look_for_bands(self, now: float) -> None:
-        used = self._ledger.bands()
+        used = self._ledger.lanes.bands()
         bands = tuple(band for band in self._all if band in used or band in self.bands)
         if bands != self.bands:
             self.bands = bands

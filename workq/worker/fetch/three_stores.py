@@ -118,7 +118,7 @@ class ThreeStores(Intake):
             return True
         # no broker, and we go: without a mark in the ledger nobody would ever send these hints again
         try:
-            self._stores.ledger.unhint([task_id for task_id, _ in rows])
+            self._stores.ledger.hints.unhint([task_id for task_id, _ in rows])
         except Unavailable as error:
             log.warning("worker.unhinted: %s", error)  # reaping this process will do it
             return False
@@ -219,7 +219,7 @@ class ThreeStores(Intake):
         later now, another hint comes. While the ledger is away, the hints are believed.
         """
         try:
-            looks = self._stores.ledger.look([task_id for task_id, wait_s in waits.items() if wait_s > 0.0])
+            looks = self._stores.ledger.claims.look([task_id for task_id, wait_s in waits.items() if wait_s > 0.0])
         except Unavailable:
             return waits
         return waits | {task_id: min(waits[task_id], max(0.0, look.due_in_s)) for task_id, look in looks.items()}
@@ -244,7 +244,7 @@ class ThreeStores(Intake):
         if not task_ids:
             return []
         again = HintPages(self._stores.broker.horizon_s)
-        for task_id, look in self._stores.ledger.look(task_ids).items():
+        for task_id, look in self._stores.ledger.claims.look(task_ids).items():
             if look.state in CLAIMABLE:
                 again.add(task_id, look.queue, due_in_s=look.due_in_s, pause_s=self._times.beat_s)
         return again.hints()
@@ -263,7 +263,7 @@ class ThreeStores(Intake):
         reach("worker.before_claim")
         asked_at = self._clock()
         with self._held.claiming():
-            claims = self._stores.ledger.claim([task_id for task_id, _ in chosen], by=self._me)
+            claims = self._stores.ledger.claims.claim([task_id for task_id, _ in chosen], by=self._me)
             for _ in chosen:
                 self._backlog.popleft()
             granted = {claim.task_id for claim in claims}
@@ -280,7 +280,7 @@ class ThreeStores(Intake):
 
     def _drop_ungranted(self) -> None:
         """Hints that were not granted: settled, somebody else's, early, or unknown to the ledger."""
-        looks = self._stores.ledger.look([task_id for task_id, _ in self._ungranted])
+        looks = self._stores.ledger.claims.look([task_id for task_id, _ in self._ungranted])
         if looks and all(look.is_behind for look in looks.values()) and not self._backlog:
             self._gather_until = self._clock() + GATHER_S
         if not self._keep_early(looks):
@@ -360,7 +360,7 @@ class ThreeStores(Intake):
             by_delay.setdefault(hint.delay_s, []).extend(hint.task_ids)
         try:
             for delay_s, task_ids in by_delay.items():
-                self._stores.ledger.rehinted(task_ids, delay_s=arrives_in_s(self._stores.broker, delay_s))
+                self._stores.ledger.hints.rehinted(task_ids, delay_s=arrives_in_s(self._stores.broker, delay_s))
         except Unavailable as error:
             log.info("worker.unstamped: %s", error)  # at worst a marker has one of them sent once more
         return True
