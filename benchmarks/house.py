@@ -190,7 +190,7 @@ def _part(module: str, heights: Mapping[str, tuple[int, bool]]) -> str | None:
 
 
 def _public_sizes() -> dict[str, int]:
-    """Public names of each class of workq, with those that it inherits from workq's own classes."""
+    """Public names of each class of workq: defined, set in `__init__`, or inherited from a class of ours."""
     package = importlib.import_module("workq")
     sizes: dict[str, int] = {}
     for module in pkgutil.walk_packages(package.__path__, "workq."):
@@ -199,8 +199,17 @@ def _public_sizes() -> dict[str, int]:
         for name, kind in inspect.getmembers(importlib.import_module(module.name), inspect.isclass):
             ours = [base for base in kind.__mro__ if base.__module__.partition(".")[0] == "workq"]
             if kind in ours:
-                sizes[name] = len({each for base in ours for each in vars(base) if not each.startswith("_")})
+                named = {each for base in ours for each in (*vars(base), *_set_in(vars(base).get("__init__")))}
+                sizes[name] = sum(not each.startswith("_") for each in named)
     return sizes
+
+
+def _set_in(function: Any) -> list[str]:
+    """The attributes that a constructor of ours sets. None: there is none, or it is made (of a dataclass, say)."""
+    try:
+        return re.findall(r"^\s+self\.(\w+)(?:: .+)? = ", inspect.getsource(function), flags=re.MULTILINE)
+    except (OSError, TypeError):
+        return []
 
 
 def _modules(root: Path) -> list[Path]:
