@@ -26,7 +26,7 @@ from workq.values.task import State
 
 
 class Audits:
-    """The part of the ledger that the audit needs."""
+    """What an audit looks at, and the one thing that it may return."""
 
     def __init__(self, database: Database, *, plans: Plans, workers: Workers) -> None:
         self.database = database

@@ -34,7 +34,7 @@ DISCARDED = "discarded"
 
 
 class BulkDecisions:
-    """The part of the ledger that obeys people about many tasks at once."""
+    """Decisions of a person about many tasks at once."""
 
     def __init__(self, database: Database, *, history: History, decisions: Decisions) -> None:
         self.database = database

@@ -61,7 +61,7 @@ class ClaimCall:
 
 
 class Claims:
-    """The part of the ledger that workers write."""
+    """Grants claims, and tells where a task stands."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -69,8 +69,6 @@ class Claims:
         """By incarnation: (token, ids) of claims whose commit stayed unknown, to hand back."""
         self._are_guarded = False
         """Of what was claimed last, some had limits or jobs: so will what comes next."""
-
-    # -- the mark of the relay
 
     # -- claim
 

@@ -24,7 +24,7 @@ from workq.values.task import State
 
 
 class Decisions:
-    """The part of the ledger that obeys people."""
+    """Decisions of a person about one task: cancel, reschedule, revive."""
 
     def __init__(self, database: Database, *, history: History, reserved_s: float) -> None:
         self.database = database

@@ -86,7 +86,7 @@ _LED_TO: Final = {
 
 
 class Deliveries:
-    """The part of the ledger that follows deliveries."""
+    """Attempts to deliver a webhook, and what they make of its endpoint."""
 
     def __init__(self, database: Database, *, notices: Notices) -> None:
         self.database = database

@@ -39,7 +39,7 @@ _types: Final = msgspec.json.Decoder(tuple[str, ...])
 
 
 class KnownEndpoints:
-    """The part of the ledger that keeps endpoints."""
+    """The receivers of webhooks."""
 
     def __init__(self, database: Database) -> None:
         self.database = database

@@ -61,7 +61,7 @@ NAMED_MAX = 10
 
 
 class Hints:
-    """The part of the ledger that knows which tasks have a hint."""
+    """Which tasks have a hint, and which need one."""
 
     def __init__(self, database: Database, *, floor: Floor, reserved_s: float) -> None:
         self.database = database

@@ -20,7 +20,7 @@ BY_ITSELF: Final = "workq"
 
 
 class History:
-    """The part of the ledger that tells what happened."""
+    """Appends events."""
 
     def __init__(self, database: Database) -> None:
         self.database = database

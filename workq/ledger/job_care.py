@@ -64,7 +64,7 @@ _REST: Final = {
 
 
 class JobCare:
-    """The part of the ledger that sees to jobs after their subtasks have ended."""
+    """What is left to do about a job after its subtasks have ended."""
 
     def __init__(
         self,

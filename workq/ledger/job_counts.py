@@ -117,7 +117,7 @@ class Wishes:
 
 
 class JobCounts:
-    """The part of the ledger that counts for jobs."""
+    """Counts what became of subtasks, and ends jobs."""
 
     def __init__(self, database: Database, *, tasks: Tasks, history: History) -> None:
         self.database = database

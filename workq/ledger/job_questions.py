@@ -16,7 +16,7 @@ from workq.values.task import FailedItem, Result
 
 
 class JobQuestions:
-    """The part of the ledger that is asked about jobs."""
+    """Read-only questions about jobs."""
 
     def __init__(self, database: Database) -> None:
         self.database = database

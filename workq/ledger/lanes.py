@@ -24,7 +24,7 @@ from workq.values.task import NewTask
 
 
 class Lanes:
-    """The part of the ledger that knows the bands."""
+    """Which bands of priority are in use."""
 
     def __init__(self, database: Database) -> None:
         self.database = database

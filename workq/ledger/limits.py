@@ -36,7 +36,7 @@ class _OnlyLooked(Exception):
 
 
 class Limits:
-    """The part of the ledger that keeps limits."""
+    """Admits tasks that have waited for a limit."""
 
     def __init__(self, database: Database, *, claims: Claims, reserved_s: float) -> None:
         self.database = database

@@ -21,7 +21,7 @@ from workq.webhooks.values import NewNotice, task_of_notice
 
 
 class Notices:
-    """The part of the ledger that records notices."""
+    """Records notices for operators."""
 
     def __init__(self, database: Database, *, tasks: Tasks) -> None:
         self.database = database

@@ -28,7 +28,7 @@ from workq.webhooks.values import TASK_NAME, DeliveryState
 
 
 class Order:
-    """The part of the ledger that keeps the order of keys."""
+    """Moves the line of an order key up."""
 
     def __init__(self, database: Database, *, reserved_s: float) -> None:
         self.database = database

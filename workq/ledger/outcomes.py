@@ -46,7 +46,7 @@ from workq.values.task import (
 
 
 class Outcomes:
-    """The part of the ledger that writes how attempts ended."""
+    """Writes how attempts ended."""
 
     def __init__(self, database: Database, *, job_care: JobCare, deliveries: Deliveries, job_counts: JobCounts) -> None:
         self.database = database

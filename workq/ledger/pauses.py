@@ -20,7 +20,7 @@ from workq.values.lane import meant
 
 
 class Pauses:
-    """The part of the ledger that knows which queues are paused."""
+    """Which queues are paused."""
 
     def __init__(self, database: Database, *, history: History) -> None:
         self.database = database

@@ -37,7 +37,7 @@ ORPHANED = Evidence("it ran under an incarnation that is not live any more", kin
 
 
 class Plans:
-    """The part of the ledger that plans, and applies plans."""
+    """Foresees what a sweep would do, and applies a plan of that."""
 
     def __init__(
         self, database: Database, *, upkeep: Upkeep, workers: Workers, history: History, reserved_s: float

@@ -33,7 +33,7 @@ _NOT_ASKED = ("token", "payload", "result")
 
 
 class Questions:
-    """The part of the ledger that only answers."""
+    """Read-only questions about tasks and workers."""
 
     def __init__(self, database: Database) -> None:
         self.database = database

@@ -25,7 +25,7 @@ from workq.values.task import NewTask, OnCrash
 
 
 class Schedules:
-    """The part of the ledger that knows what ticks."""
+    """Schedules and their ticks."""
 
     def __init__(self, database: Database, *, lanes: Lanes, history: History, tasks: Tasks) -> None:
         self.database = database

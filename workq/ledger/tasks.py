@@ -40,7 +40,7 @@ class InAWindow(Exception):
 
 
 class Tasks:
-    """The part of the ledger that producers write."""
+    """Records new tasks."""
 
     def __init__(self, database: Database, *, lanes: Lanes) -> None:
         self.database = database

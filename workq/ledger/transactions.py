@@ -44,7 +44,7 @@ from workq.values.task import Claim, Done, NewSubtask, State
 
 
 class HandlerTransactions:
-    """The part of the ledger that a running handler writes with."""
+    """Transactions of a running handler."""
 
     def __init__(self, database: Database, *, job_counts: JobCounts, outcomes: Outcomes, job_care: JobCare) -> None:
         self.database = database

@@ -40,7 +40,7 @@ EXPIRED = "expired"
 
 
 class Upkeep:
-    """The part of the ledger that time passes for."""
+    """Expiry, promotion and retention, as a sweep asks for them."""
 
     def __init__(self, database: Database, *, history: History, floor: Floor) -> None:
         self.database = database

@@ -49,7 +49,7 @@ AT_ONCE: Final = 500
 
 
 class WebhookDecisions:
-    """The part of the ledger that obeys people about endpoints and deliveries."""
+    """Decisions of a person about endpoints and deliveries."""
 
     def __init__(
         self, database: Database, *, deliveries: Deliveries, notices: Notices, tasks: Tasks, reserved_s: float

@@ -36,7 +36,7 @@ _OPEN: Final = sorted(one.value for one in DELIVERY_OPEN)
 
 
 class Pruning:
-    """The part of the ledger that forgets webhooks, and counts what is to be forgotten."""
+    """Removes old webhooks, and counts all that retention would remove."""
 
     def __init__(self, database: Database, *, plans: Plans) -> None:
         self.database = database

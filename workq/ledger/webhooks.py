@@ -29,7 +29,7 @@ from workq.webhooks.values import Cause, DeliveryState, NewWebhook, SentTo, task
 
 
 class SentWebhooks:
-    """The part of the ledger that records webhooks."""
+    """Records webhooks, with a delivery for each receiver."""
 
     def __init__(self, database: Database, *, tasks: Tasks) -> None:
         self.database = database

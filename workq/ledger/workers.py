@@ -51,7 +51,7 @@ FORGOTTEN = Evidence("its worker lives and does not have it", kind=ProofOfEnd.FO
 
 
 class Workers:
-    """The part of the ledger that knows the workers, and takes over what a dead one had."""
+    """The worker processes; what a dead one had is returned."""
 
     def __init__(self, database: Database, *, history: History, floor: Floor, reserved_s: float) -> None:
         self.database = database
