@@ -22,7 +22,6 @@ from sqlalchemy import (
     Update,
     bindparam,
     exists,
-    or_,
     select,
     update,
 )
@@ -31,7 +30,7 @@ from sqlalchemy.sql.dml import ReturningUpdate
 from sqlalchemy.sql.elements import ColumnElement
 
 from workq.errors import CommitUnknown, Unavailable
-from workq.ledger import Hinted, Look, job_gate, permits
+from workq.ledger import Hinted, Look
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, as_text, in_order
 from workq.ledger.engine.states import CLAIMABLE, SUSPECT, guarded, unexpired
@@ -39,6 +38,7 @@ from workq.ledger.hints import rehint
 from workq.ledger.outcomes import handed_back
 from workq.ledger.pauses import is_paused
 from workq.ledger.positions import NEVER_S
+from workq.ledger.start import StartGates
 from workq.values import codec
 from workq.values.task import Claim, State
 
@@ -63,8 +63,9 @@ class ClaimCall:
 class Claims:
     """Grants claims, and tells where a task stands."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, gates: StartGates) -> None:
         self.database = database
+        self._gates = gates
         self._doubtful: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
         """By incarnation: (token, ids) of claims whose commit stayed unknown, to hand back."""
         self._are_guarded = False
@@ -153,9 +154,8 @@ class Claims:
 
     def _guarded_statement(self) -> Select[Any]:
         c = self.database.tables.task.c
-        is_guarded = or_(c.limit_key.is_not(None), c.job_id.is_not(None))
         return select(as_text(c.id, self.database.dialect)).where(
-            among(c.id, self.database.dialect), is_guarded, guarded(c.state, *CLAIMABLE)
+            among(c.id, self.database.dialect), self._gates.concern(), guarded(c.state, *CLAIMABLE)
         )
 
     def _take_all(self, tx: Connection, call: ClaimCall, task_ids: Sequence[str]) -> Sequence[Any]:
@@ -172,15 +172,13 @@ class Claims:
         return [*rows, *more] if more else rows
 
     def _take_guarded(self, tx: Connection, call: ClaimCall, task_ids: Sequence[str]) -> Sequence[Any]:
-        """Of these, claim what has a job that lets it start, and what has a limit and gets a permit; their rows."""
-        asking = job_gate.look(tx, self.database, task_ids) if task_ids else []
-        call.guarded = {row.id for row in asking}
+        """Of these, claim what concerns a start gate, and is let pass by all of them; their rows."""
+        asking = self._gates.look(tx, task_ids) if task_ids else []
+        call.guarded = {one.id for one in asking}
         if not asking:
             return ()
-        passed = job_gate.ask(tx, self.database, asking)
-        call.left_s = permits.ask(tx, self.database, passed)
-        chosen = [row.id for row in passed if row.limit_key is None or row.id in call.left_s]
-        return self.take_permitted(tx, call, chosen) if chosen else ()
+        call.left_s = self._gates.ask(tx, asking)
+        return self.take_permitted(tx, call, list(call.left_s)) if call.left_s else ()
 
     def take_permitted(
         self, tx: Connection, call: ClaimCall, task_ids: Sequence[str], *, is_parked: bool = False
@@ -268,8 +266,8 @@ class Claims:
             )
         )
         if has_permit:
-            return statement.where(job_gate.is_open(self.database))
-        return statement.where(t.c.limit_key.is_(None), t.c.job_id.is_(None))
+            return statement.where(self._gates.are_open())
+        return statement.where(*self._gates.unconcerned())
 
     def _claim_columns(self) -> list[ColumnElement[Any]]:
         c = self.database.tables.task.c

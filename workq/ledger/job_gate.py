@@ -1,4 +1,4 @@
-"""Gates: whether the job of a task lets it start now. Decided at the claim.
+"""The job's start gate: whether the job of a task lets it start now. Decided at the claim (see start.py).
 
 A task of a job is recorded, hinted and fetched as any other. When it is claimed, its job is looked at:
 
@@ -13,21 +13,20 @@ A task of a job is recorded, hinted and fetched as any other. When it is claimed
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, Select, and_, bindparam, literal, literal_column, or_, select, update
+from sqlalchemy import Connection, Select, bindparam, literal, literal_column, or_, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from workq.jobs.values import JOB_PAUSES, JOB_STARTS, JobState
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, as_text, in_order
 from workq.ledger.engine.instants import Instant
-from workq.ledger.engine.states import CLAIMABLE, guarded, unexpired
-from workq.ledger.pauses import is_paused
+from workq.ledger.engine.states import CLAIMABLE, guarded
 from workq.ledger.positions import never
+from workq.ledger.start import StartCandidate
 from workq.values.task import State
 
 EARLY: Final = timedelta(milliseconds=5)
@@ -43,16 +42,38 @@ def is_open(database: Database) -> ColumnElement[bool]:
     return or_(t.c.job_id.is_(None), runs.exists(), gone)
 
 
-class StartCandidate(NamedTuple):
-    """A claimable task, its limit, its job and its part of that, as far as it has them."""
+class JobGate:
+    """What a job has to say."""
+
+    name = "job"
+
+    def concerns(self, database: Database) -> ColumnElement[bool]:
+        return database.tables.task.c.job_id.is_not(None)
+
+    def columns(self, database: Database) -> Sequence[ColumnElement[Any]]:
+        t, j, s = database.tables.task, database.tables.job, database.tables.subtask
+        job_id = as_text(t.c.job_id, database.dialect)
+        return (job_id, j.c.state, j.c.live_key, j.c.rate_max, s.c.items_left, s.c.slot_at)
+
+    def joined(self, database: Database, rows: Select[Any]) -> Select[Any]:
+        t, j, s = database.tables.task, database.tables.job, database.tables.subtask
+        return rows.outerjoin(j, j.c.id == t.c.job_id).outerjoin(s, s.c.task_id == t.c.id)
+
+    def is_open(self, database: Database) -> ColumnElement[bool]:
+        return is_open(database)
+
+    def ask(
+        self, tx: Connection, database: Database, candidates: Sequence[StartCandidate]
+    ) -> Mapping[str, float | None]:
+        rows = [TaskOfJob(one.id, *one.knows[self.name]) for one in candidates]
+        return dict.fromkeys((row.id for row in ask(tx, database, rows)), None)
+
+
+class TaskOfJob(NamedTuple):
+    """A claimable task of a job; and the job, and its part of that, as far as they are there."""
 
     id: str
     job_id: str
-    limit_key: str | None
-    limit_most: int | None
-    limit_rate: str | None
-    may_start: bool
-    """Neither has it expired nor is its queue paused."""
     state: str | None
     live_key: str | None
     rate_max: float | None
@@ -60,20 +81,13 @@ class StartCandidate(NamedTuple):
     slot_at: datetime | None
 
 
-def look(tx: Connection, database: Database, task_ids: Sequence[str]) -> list[StartCandidate]:
-    """Of these tasks, in their order, what is claimable and has a job or a limit."""
-    asked = database.kept("ask the gates", partial(_asked, database)).rows(tx, {"b_ids": in_order(task_ids)})
-    rows = {row.id: row for row in (StartCandidate(*one) for one in asked)}
-    return [rows[task_id] for task_id in dict.fromkeys(task_ids) if task_id in rows]
-
-
-def ask(tx: Connection, database: Database, rows: Sequence[StartCandidate]) -> list[StartCandidate]:
+def ask(tx: Connection, database: Database, rows: Sequence[TaskOfJob]) -> list[TaskOfJob]:
     """Of these, what no job holds back."""
     t = database.tables.task
-    passed: list[StartCandidate] = []
+    passed: list[TaskOfJob] = []
     over: list[str] = []
-    held: dict[str, list[StartCandidate]] = {}
-    paced: dict[str, list[StartCandidate]] = {}
+    held: dict[str, list[TaskOfJob]] = {}
+    paced: dict[str, list[TaskOfJob]] = {}
     for row in rows:
         state = None if row.state is None else JobState(row.state)
         if state in JOB_STARTS and row.live_key is None:  # it waits for another of its name
@@ -100,34 +114,7 @@ def ask(tx: Connection, database: Database, rows: Sequence[StartCandidate]) -> l
     return passed
 
 
-def _asked(database: Database) -> Select[Any]:
-    t, j, s = database.tables.task, database.tables.job, database.tables.subtask
-    return (
-        select(
-            as_text(t.c.id, database.dialect),
-            as_text(t.c.job_id, database.dialect),
-            t.c.limit_key,
-            t.c.limit_most,
-            t.c.limit_rate,
-            and_(unexpired(t.c.expires_at, database.now()), ~is_paused(t.c.queue, database)),
-            j.c.state,
-            j.c.live_key,
-            j.c.rate_max,
-            s.c.items_left,
-            s.c.slot_at,
-        )
-        .outerjoin(j, j.c.id == t.c.job_id)
-        .outerjoin(s, s.c.task_id == t.c.id)
-        .where(
-            among(t.c.id, database.dialect),
-            or_(t.c.limit_key.is_not(None), t.c.job_id.is_not(None)),
-            guarded(t.c.state, *CLAIMABLE),
-            t.c.due_at <= database.now(),
-        )
-    )
-
-
-def _held_back(tx: Connection, database: Database, job_id: str, rows: Sequence[StartCandidate]) -> list[StartCandidate]:
+def _held_back(tx: Connection, database: Database, job_id: str, rows: Sequence[TaskOfJob]) -> list[TaskOfJob]:
     """Park them, if their job holds them back still; answers those that start.
 
     That is seen under its lock: whoever lets the job go on has to wait for this, and finds them parked afterwards.
@@ -146,7 +133,7 @@ def _held_back(tx: Connection, database: Database, job_id: str, rows: Sequence[S
     return []
 
 
-def _paced(tx: Connection, database: Database, job_id: str, rows: Sequence[StartCandidate]) -> list[StartCandidate]:
+def _paced(tx: Connection, database: Database, job_id: str, rows: Sequence[TaskOfJob]) -> list[TaskOfJob]:
     """Those whose slot has come; the others are due then."""
     t, j, s = database.tables.task, database.tables.job, database.tables.subtask
     job = tx.execute(select(j.c.rate_max, j.c.slot_at).where(j.c.id == job_id).with_for_update()).first()
@@ -154,7 +141,7 @@ def _paced(tx: Connection, database: Database, job_id: str, rows: Sequence[Start
         return list(rows)
     now: datetime = tx.execute(select(database.now())).scalar_one()
     next_at = max(now, job.slot_at or now)
-    passed: list[StartCandidate] = []
+    passed: list[TaskOfJob] = []
     given: list[dict[str, Any]] = []
     wait: list[dict[str, Any]] = []
     for row in rows:

@@ -20,7 +20,7 @@ All of it is in the ledger: a wiped broker or in-flight store changes nothing of
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -41,6 +41,7 @@ from sqlalchemy import (
     insert,
     or_,
     select,
+    true,
     update,
 )
 from sqlalchemy.exc import IntegrityError
@@ -51,9 +52,9 @@ from workq.ledger import Unpublished, limit_queue
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, as_text, in_order
 from workq.ledger.engine.states import CLAIMABLE, guarded
-from workq.ledger.job_gate import StartCandidate
 from workq.ledger.pauses import is_paused
 from workq.ledger.positions import is_behind
+from workq.ledger.start import StartCandidate
 from workq.limits.rule import Rate, rate_of
 from workq.values.task import State
 
@@ -69,6 +70,41 @@ PLENTY: Final = 1_000
 """So many permits of a limit may be over and stay: they are looked at when there might be no room for others."""
 _CLOCKS_DIFFER_S: Final = 1.0
 """What was claimed later than now was claimed before the clock was set back."""
+
+
+class LimitGate:
+    """What a limit has to say. The last of the gates: what has a permit starts."""
+
+    name = "limit"
+
+    def concerns(self, database: Database) -> ColumnElement[bool]:
+        return database.tables.task.c.limit_key.is_not(None)
+
+    def columns(self, database: Database) -> Sequence[ColumnElement[Any]]:
+        c = database.tables.task.c
+        return (c.limit_key, c.limit_most, c.limit_rate)
+
+    def joined(self, _: Database, rows: Select[Any]) -> Select[Any]:
+        return rows
+
+    def is_open(self, _: Database) -> ColumnElement[bool]:
+        return true()
+
+    def ask(
+        self, tx: Connection, database: Database, candidates: Sequence[StartCandidate]
+    ) -> Mapping[str, float | None]:
+        return ask(tx, database, [TaskOfLimit(one.id, one.may_start, *one.knows[self.name]) for one in candidates])
+
+
+class TaskOfLimit(NamedTuple):
+    """A claimable task that has a limit."""
+
+    id: str
+    may_start: bool
+    """Neither has it expired nor is its queue paused."""
+    limit_key: str
+    limit_most: int | None
+    limit_rate: str | None
 
 
 @dataclass(slots=True)
@@ -109,7 +145,7 @@ class _Limit:
         """Whether nothing may start."""
         return self.closed_until is not None and self.closed_until > self.now
 
-    def has_plenty(self, rows: Sequence[StartCandidate]) -> bool:
+    def has_plenty(self, rows: Sequence[TaskOfLimit]) -> bool:
         """Whether all of these may run, however many of the permits are in use."""
         if self.closed_until is not None or self.has_parked or self.has_promises:
             return False
@@ -152,16 +188,16 @@ class _Limit:
         self.promises[task_id] = self.new_promises[task_id] = at
 
 
-def ask(tx: Connection, database: Database, rows: Iterable[StartCandidate]) -> dict[str, float | None]:
+def ask(tx: Connection, database: Database, rows: Iterable[TaskOfLimit]) -> dict[str, float | None]:
     """Which of these tasks, whose turn it would be but for their limits, get a permit for their next attempt.
 
     Answers, for each of those, within how many seconds it has to start (None: at any time). The others wait for a slot
     of their own, or are parked; but for those that may not start in any case.
     """
     granted: dict[str, float | None] = {}
-    limited: dict[str, list[StartCandidate]] = {}
+    limited: dict[str, list[TaskOfLimit]] = {}
     for row in rows:
-        if row.limit_key is not None and row.may_start:
+        if row.may_start:
             limited.setdefault(row.limit_key, []).append(row)
     crowded = {} if database.dialect == "sqlite" else limit_queue.crowded(tx, database, limited)
     for key in sorted(limited):
@@ -183,8 +219,8 @@ def ask(tx: Connection, database: Database, rows: Iterable[StartCandidate]) -> d
 
 
 def _park_behind(
-    tx: Connection, database: Database, key: str, rows: Sequence[StartCandidate], *, now: datetime
-) -> list[StartCandidate]:
+    tx: Connection, database: Database, key: str, rows: Sequence[TaskOfLimit], *, now: datetime
+) -> list[TaskOfLimit]:
     """Park these behind others, without the lock of their limit; answers those to whom it is promised.
 
     So whoever lets the next one start does not wait for those who come. Should all who wait, and all who run, have
@@ -205,7 +241,7 @@ def _promised(database: Database) -> Select[Any]:
     return select(as_text(p.c.task_id, database.dialect)).where(of, p.c.attempt.is_(None), these)
 
 
-def _decide(limit: _Limit, row: StartCandidate) -> dict[str, float | None]:
+def _decide(limit: _Limit, row: TaskOfLimit) -> dict[str, float | None]:
     rate = None if row.limit_rate is None else rate_of(row.limit_rate)
     is_promised = row.id in limit.promises and not limit.is_closed
     if is_promised or (not limit.has_parked and limit.has_room(row.limit_most)):

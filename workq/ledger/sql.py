@@ -18,6 +18,7 @@ from workq.ledger.history import History
 from workq.ledger.job_care import JobCare
 from workq.ledger.job_counts import JobCounts
 from workq.ledger.job_decisions import JobDecisions
+from workq.ledger.job_gate import JobGate
 from workq.ledger.job_questions import JobQuestions
 from workq.ledger.jobs import Jobs
 from workq.ledger.lanes import Lanes
@@ -26,10 +27,12 @@ from workq.ledger.notices import Notices
 from workq.ledger.order import Order
 from workq.ledger.outcomes import Outcomes
 from workq.ledger.pauses import Pauses
+from workq.ledger.permits import LimitGate
 from workq.ledger.plans import Plans
 from workq.ledger.questions import Questions
 from workq.ledger.scan_floor import Floor
 from workq.ledger.schedules import Schedules
+from workq.ledger.start import StartGates
 from workq.ledger.tasks import Tasks
 from workq.ledger.transactions import HandlerTransactions
 from workq.ledger.upkeep import Upkeep
@@ -49,7 +52,7 @@ class Ledger:
         self.history = History(database)
         self.lanes = Lanes(database)
         self.endpoints = KnownEndpoints(database)
-        self.claims = Claims(database)
+        self.claims = Claims(database, gates=StartGates(database, (JobGate(), LimitGate())))
         self.hints = Hints(database, floor=floor, reserved_s=reserved_s)
         self.order = Order(database, reserved_s=reserved_s)
         self.job_questions = JobQuestions(database)

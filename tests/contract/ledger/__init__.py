@@ -34,6 +34,7 @@ from tests.contract.ledger.rules import RulesContract
 from tests.contract.ledger.schedules import SchedulesContract
 from tests.contract.ledger.sending import SendingContract
 from tests.contract.ledger.settle import SettleContract
+from tests.contract.ledger.start import StartContract
 from tests.contract.ledger.sweep import SweepContract
 from tests.contract.ledger.telling import TellingContract
 from tests.contract.ledger.text import TextContract
@@ -58,6 +59,7 @@ class LedgerContract(
     ChargesContract,
     RecoveryContract,
     CertificatesContract,
+    StartContract,
     SweepContract,
     ExpiryContract,
     FloorContract,

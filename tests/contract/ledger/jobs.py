@@ -707,7 +707,7 @@ class JobsContract(JobSteps):
         def resume() -> None:
             hints.extend(hint.task_id for hint in ledger.job_decisions.resume_job(job.id, **WHO)[1])
 
-        def resumed_first(*arguments: Any) -> list[job_gate.StartCandidate]:
+        def resumed_first(*arguments: Any) -> list[job_gate.TaskOfJob]:
             resuming.start()
             resuming.join(timeout=0.5)  # on SQLite it waits for this transaction
             return hold_back(*arguments)
