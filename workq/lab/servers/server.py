@@ -25,6 +25,8 @@ from workq.lab.servers.guardian import Guardian, kill_trees, remove, with_childr
 
 ANSWER_LIMIT_S = 3.0
 """How long one question to a server that is starting may take."""
+COMMAND_LIMIT_S = 180.0
+"""How long one command of an operator may take: `rabbitmqctl` has needed more than a minute on a busy machine."""
 
 _PORT_TAKEN = re.compile(
     r"address already in use|eaddrinuse|port \d+ (?:is )?in use|already in use by another", re.IGNORECASE
@@ -283,7 +285,7 @@ class Server(ABC):
             return None
         return done.stdout
 
-    def _tell(self, command: Sequence[str], *, limit_s: float = 60.0) -> str:
+    def _tell(self, command: Sequence[str], *, limit_s: float = COMMAND_LIMIT_S) -> str:
         """What a client program printed; an error of the program is raised with its own words."""
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=limit_s, env=self._environment(), check=False
