@@ -37,6 +37,7 @@ from sqlalchemy import (
 from sqlalchemy.types import Float
 
 from workq.ledger import Settled, Unpublished, permits
+from workq.ledger.after_settle import Afterwards
 from workq.ledger.endpoints import options_in, rests_until
 from workq.ledger.engine import after_commit
 from workq.ledger.engine.database import Database
@@ -159,7 +160,19 @@ class Deliveries:
 
     # -- settle
 
-    def record_attempts(
+    def concerns(self, one: Settlement) -> bool:
+        return isinstance(one.outcome, Delivered)
+
+    def plain(self, one: Settlement) -> Settlement:
+        return Settlement(one.claim, one.outcome.then) if isinstance(one.outcome, Delivered) else one
+
+    def count_settled(
+        self, tx: Connection, settlements: Sequence[Settlement], settled: Sequence[Settled]
+    ) -> Afterwards:
+        hints = self._record_attempts(tx, settlements, settled)
+        return lambda: hints
+
+    def _record_attempts(
         self, tx: Connection, settlements: Sequence[Settlement], settled: Sequence[Settled]
     ) -> list[Unpublished]:
         """What was sent, and where that led its delivery; answers the hints of what operators are told."""

@@ -1,4 +1,4 @@
-"""Settle: outcomes are written under their fences, and counted for their jobs, in one transaction.
+"""Settle: outcomes are written under their fences, and counted by those whom they concern, in one transaction.
 
 A settlement is accepted only with the attempt and the token of its claim. `state = 'running'` alone is not a fence: the
 task may have been reaped and be running again elsewhere. When a commit is lost, the statement is repeated: what stood
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final, assert_never
 
@@ -18,15 +17,13 @@ from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import Float
 
 from workq.ledger import Settled, Unpublished, unhandled
-from workq.ledger.deliveries import Deliveries
+from workq.ledger.after_settle import AfterSettle, Afterwards
 from workq.ledger.engine import after_commit
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, in_order
 from workq.ledger.engine.prepared import Kept
 from workq.ledger.engine.states import CLAIMABLE, guarded
 from workq.ledger.history import ERROR_MAX, REASON_MAX
-from workq.ledger.job_care import JobCare
-from workq.ledger.job_counts import Change, JobCounts, Rest, Wishes, by_job
 from workq.ledger.log_lines import by_outcomes
 from workq.values import codec
 from workq.values.fingerprint import fingerprint
@@ -48,11 +45,10 @@ from workq.values.task import (
 class Outcomes:
     """Writes how attempts ended."""
 
-    def __init__(self, database: Database, *, job_care: JobCare, deliveries: Deliveries, job_counts: JobCounts) -> None:
+    def __init__(self, database: Database, *, counters: Sequence[AfterSettle]) -> None:
+        """`counters`: who counts what is settled, each in the transaction that settles it."""
         self.database = database
-        self._job_care = job_care
-        self._deliveries = deliveries
-        self._job_counts = job_counts
+        self._counters = tuple(counters)
         self.untold: deque[Unpublished] = deque()
         """Hints of what a handler's own transaction led to: the next settlement answers them."""
 
@@ -62,9 +58,8 @@ class Outcomes:
         A settlement whose fence is old changes nothing and is recorded as `late_result`. Repeatable: settling again
         answers the same. A failure of a task whose cancel was requested ends as cancelled.
         """
-        wishes = Wishes()
-        settled = self._write_all(settlements, wishes)
-        follows = self._job_care.fulfil(wishes)
+        settled, afterwards = self._write_all(settlements)
+        follows = [hint for act in afterwards for hint in act()]
         while settled and self.untold:
             follows.append(self.untold.popleft())
         if not follows:
@@ -72,15 +67,16 @@ class Outcomes:
         first = settled[0]
         return [Settled(first.task_id, first.state, first.delay_s, tuple(follows)), *settled[1:]]
 
-    def _write_all(self, settlements: Sequence[Settlement], wishes: Wishes) -> list[Settled]:
-        """As `settle`; what is to be done about jobs afterwards is added to the wishes."""
-        if not settlements:
-            return []
+    def _write_all(self, given: Sequence[Settlement]) -> tuple[list[Settled], list[Afterwards]]:
+        """As `settle`; and what is to be done when the transaction stands."""
+        if not given:
+            return [], []
+        concerned = [counter for counter in self._counters if any(map(counter.concerns, given))]
+        settlements = list(given)
+        for counter in concerned:
+            settlements = [counter.plain(one) if counter.concerns(one) else one for one in settlements]
 
-        given, settlements = settlements, [_plain(one) for one in settlements]
-
-        def write(tx: Connection) -> list[Settled]:
-            wishes.clear()
+        def write(tx: Connection) -> tuple[list[Settled], list[Afterwards]]:
             succeeded = self._write_outcomes(tx, settlements)
             others = [one for number, one in enumerate(settlements) if number not in succeeded]
             led_to: Iterator[State | None] = iter(())
@@ -101,34 +97,11 @@ class Outcomes:
             ]
             if others:
                 after_commit.note(tx, by_outcomes(given, settled))
-            self._narrow(tx, given, settled)
-            wishes.hints += self._deliveries.record_attempts(tx, given, settled)
-            self._job_counts.count(tx, _changes(given, settled), wishes)
-            return settled
+            return settled, [counter.count_settled(tx, given, settled) for counter in concerned]
 
-        has_more = any(isinstance(one.outcome, Delivered) for one in given)
-        if not has_more and self._settle_alike(settlements):
-            return [Settled(one.claim.task_id, State.SUCCEEDED) for one in settlements]
+        if not concerned and self._settle_alike(settlements):
+            return [Settled(one.claim.task_id, State.SUCCEEDED) for one in settlements], []
         return self.database.run(write)
-
-    def _narrow(self, tx: Connection, settlements: Sequence[Settlement], settled: Sequence[Settled]) -> None:
-        """Subtasks of which some items are tried again: from now on they are of those alone."""
-        t = self.database.tables.task
-        rows = [
-            {
-                "b_id": one.claim.task_id,
-                "b_attempt": one.claim.attempt,
-                "b_token": one.claim.token,
-                "b_payload": one.outcome.again,
-            }
-            for one, result in zip(settlements, settled, strict=True)
-            if isinstance(one.outcome, Worked) and one.outcome.again is not None and result.state is State.WAITING
-        ]
-        if rows:
-            mine = update(t).where(
-                t.c.id == bindparam("b_id"), t.c.attempt == bindparam("b_attempt"), t.c.token == bindparam("b_token")
-            )
-            tx.execute(mine.values(payload=bindparam("b_payload")), rows)
 
     def _settle_alike(self, settlements: Sequence[Settlement]) -> bool:
         """Settle what one claim granted and what succeeded alike: nearly all, and one statement.
@@ -138,11 +111,7 @@ class Outcomes:
         first = settlements[0]
         claim = first.claim
         alike = Done, claim.attempt, claim.token, first.outcome
-        if claim.job_id is not None or any(
-            (type(one.outcome), one.claim.attempt, one.claim.token, one.outcome) != alike
-            or one.claim.job_id is not None
-            for one in settlements
-        ):
+        if any((type(one.outcome), one.claim.attempt, one.claim.token, one.outcome) != alike for one in settlements):
             return False
         given = {
             "b_attempt": claim.attempt,
@@ -336,7 +305,7 @@ def _values(one: Settlement) -> tuple[Any, ...]:
             return reason, error, int(failed), fingerprint(one.claim.name, reason, error)
         case Cancelled(reason=reason):
             return (_reason(reason),)
-        case HandedBack() | Worked() | Delivered():  # the last two are written as what `_plain` makes of them
+        case HandedBack() | Worked() | Delivered():  # the last two are written as what their counters make of them
             return ()
         case _:
             assert_never(one.outcome)
@@ -396,60 +365,3 @@ def _event(one: Settlement, state: State | None) -> tuple[str, dict[str, Any]] |
             return None
         case _:
             assert_never(outcome)
-
-
-def _plain(one: Settlement) -> Settlement:
-    """What is written into the row of a task, of what became of a chunk or of a delivery."""
-    outcome = one.outcome
-    if isinstance(outcome, Delivered):
-        return Settlement(one.claim, outcome.then)
-    if not isinstance(outcome, Worked):
-        return one
-    if outcome.again is not None:
-        return Settlement(one.claim, Failed(outcome.delay_s, outcome.error))
-    if outcome.failed:
-        said = outcome.failed[0].error.strip().partition("\n")[0]  # in its handler's words: so they are grouped
-        return Settlement(one.claim, Dead(f"items failed: {said}", outcome.failed[0].error))
-    return Settlement(one.claim, Done())
-
-
-def _changes(settlements: Sequence[Settlement], settled: Sequence[Settled]) -> dict[str, list[Change]]:
-    """What jobs count of these, by their ids."""
-    return by_job(
-        [
-            (one.claim.job_id, change)
-            for one, result in zip(settlements, settled, strict=True)
-            if one.claim.job_id is not None and (change := _change(one, result.state)) is not None
-        ]
-    )
-
-
-def _change(one: Settlement, state: State | None) -> Change | None:
-    """None: it came late, or goes on as it was."""
-    if state is None:
-        return None
-    change = Change(one.claim.task_id, one.claim.attempt)
-    if isinstance(one.outcome, Worked):
-        worked = one.outcome
-        change = replace(
-            change,
-            succeeded=worked.succeeded,
-            skipped=worked.skipped,
-            failed=worked.failed,
-            added=worked.added,
-            told=worked.told,
-            results=worked.results,
-        )
-    match state:
-        case State.SUCCEEDED:
-            return replace(change, rest=Rest.SUCCEEDED)
-        case State.CANCELLED:
-            return replace(change, rest=Rest.CANCELLED)
-        case State.DEAD:
-            return replace(change, rest=Rest.FAILED)
-        case _:
-            if isinstance(one.outcome, HandedBack):
-                return None
-            # a snooze changes no count; but its job may be pausing, and wait for this one
-            awaits_room = isinstance(one.outcome, Snoozed) and one.outcome.awaits_room
-            return replace(change, is_retried=not isinstance(one.outcome, Snoozed | Unhandled), awaits_room=awaits_room)

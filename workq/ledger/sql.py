@@ -20,6 +20,7 @@ from workq.ledger.job_counts import JobCounts
 from workq.ledger.job_decisions import JobDecisions
 from workq.ledger.job_gate import JobGate
 from workq.ledger.job_questions import JobQuestions
+from workq.ledger.job_settle import SubtaskCounter
 from workq.ledger.jobs import Jobs
 from workq.ledger.lanes import Lanes
 from workq.ledger.limits import Limits
@@ -86,7 +87,10 @@ class Ledger:
         self.webhook_decisions = WebhookDecisions(
             database, deliveries=self.deliveries, notices=notices, tasks=self.tasks, reserved_s=reserved_s
         )
-        self.outcomes = Outcomes(database, job_care=self.job_care, deliveries=self.deliveries, job_counts=job_counts)
+        self.outcomes = Outcomes(
+            database,
+            counters=(self.deliveries, SubtaskCounter(database, job_counts=job_counts, job_care=self.job_care)),
+        )
         self.job_decisions = JobDecisions(
             database,
             job_care=self.job_care,

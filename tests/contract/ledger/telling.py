@@ -16,6 +16,7 @@ from workq.errors import LedgerUnavailable
 from workq.handlers.said import describe
 from workq.jobs.values import NewJob
 from workq.ledger import Evidence
+from workq.ledger.after_settle import Afterwards
 from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.logs import decisions
@@ -71,6 +72,19 @@ def error_of(text: str) -> str:
         return describe(error)
 
 
+class BreaksOff:
+    """Counts everything, and breaks the transaction."""
+
+    def concerns(self, _: Settlement) -> bool:
+        return True
+
+    def plain(self, one: Settlement) -> Settlement:
+        return one
+
+    def count_settled(self, *_: object) -> Afterwards:
+        raise LedgerUnavailable("it breaks off")
+
+
 class TellingContract(WebhookSteps, JobSteps):
     def test_a_retry_and_a_death_are_told_with_their_fields_and_what_goes_well_is_not(
         self, ledger: Ledger, worker: Incarnation
@@ -119,12 +133,9 @@ class TellingContract(WebhookSteps, JobSteps):
         first, second = ledger.claims.claim(self.record(ledger, 2), by=worker.id)
         dead = Dead("failures_max reached: ValueError", "no")
 
-        def refuse(*_: object) -> None:
-            raise LedgerUnavailable("it breaks off")
-
         with told() as records:
             with monkeypatch.context() as broken:
-                broken.setattr(ledger.outcomes, "_narrow", refuse)
+                broken.setattr(ledger.outcomes, "_counters", (BreaksOff(),))
                 with pytest.raises(LedgerUnavailable):
                     ledger.outcomes.settle([Settlement(first, dead)])
             assert records == []
