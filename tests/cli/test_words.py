@@ -189,6 +189,21 @@ class TestApplication:
         assert named.err == ""
 
 
+@pytest.mark.parametrize("command", [("config",), ("doctor",), ("db", "status"), ("status",)], ids=" ".join)
+def test_no_command_shows_the_password_or_the_query_of_a_url(cli: Cli, command: tuple[str, ...]) -> None:
+    query = "?ssl_key=canary-of-a-query"
+    urls = {
+        "WORKQ_LEDGER_URL": f"postgresql://eve:canary-of-a-password@127.0.0.1:1/shop{query}",
+        "WORKQ_BROKER_URL": f"amqp://eve:canary-of-a-password@127.0.0.1:1/{query}",
+        "WORKQ_INFLIGHT_URL": f"redis://eve:canary-of-a-password@127.0.0.1:1/{query}",
+    }
+
+    told = cli(*command, env=urls)
+
+    assert "127.0.0.1:1" in told.out + told.err
+    assert "canary" not in told.out + told.err
+
+
 def test_doctor_does_not_propose_doctor() -> None:
     assert line(InFlightUnavailable("cannot use redis://x. Is it healthy? Try: workq doctor")) == (
         "cannot use redis://x. Is it healthy?"

@@ -19,6 +19,7 @@ from tests.system.fleet import ROOM_S, wait_until
 from tests.system.legs import Leg, check_once
 from tests.system.witness import tell
 from workq import State
+from workq.diagnose.audit import audit
 from workq.lab.servers import Redis, start_redis
 from workq.values.incarnation import this_machine
 
@@ -112,6 +113,9 @@ def test_keys_of_another_type_under_running_tasks_stop_nothing_and_everything_is
     assert took_s < 3 * leg.app.settings.times.beat_s + ROOM_S
     assert {admin.get(name) for name in admin.keys(f"{prefix}*:aside:*")} == {"theirs"}
     check_once(leg, 25)
+    for name in ("inflight:witness", "leases"):
+        admin.set(prefix + name, "theirs again")
+    assert audit(leg.app.stores, leg.app.settings, queues=["witness"]).findings == (), "it stops no audit either"
 
 
 def test_wipes_while_workers_fetch_end_no_process_and_start_nothing_twice(leg: Leg, admin: Any) -> None:

@@ -265,6 +265,22 @@ def test_a_process_whose_beat_thread_dies_leaves_and_is_replaced(fast_leg: Leg, 
     check_settled_once(fast_leg, ids)
 
 
+@pytest.mark.parametrize("place", ["worker.before_run", "worker.after_run"])
+def test_a_thread_that_dies_gives_its_task_back_as_a_dead_process_does(
+    fast_leg: Leg, tmp_path: Path, place: str
+) -> None:
+    """No handler can raise there; should something all the same, the process ends and is replaced."""
+    ids = notes(fast_leg, 12, 0.1)
+    once = tmp_path / "once"
+    armed = {"WORKQ_FAILPOINT": f"{place}:raise@2", "WORKQ_FAILPOINT_ONCE": str(once)}
+    with fast_leg.fleet(processes=1, threads=2, environ=armed) as fleet:
+        wait_until(lambda: "supervisor.child_died" in fleet.text(), timeout_s=30, what="the process ends")
+        fast_leg.wait_settled(timeout_s=40)
+        assert [one.pid for one in fleet.children()] != [int(once.read_text())]
+    assert fast_leg.states()[State.SUCCEEDED] == len(ids)
+    assert max(fast_leg.starts().values()) <= 2
+
+
 def test_everything_killed_and_started_again_goes_on(fast_leg: Leg) -> None:
     """F22. Nobody is left to reap at once: within a lease, two sweeps and two beats another fleet has it."""
     ids = notes(fast_leg, 24, 1.0)

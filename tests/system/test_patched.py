@@ -1,4 +1,4 @@
-"""An application that gevent has patched: its web process enqueues, and its worker says why it cannot run."""
+"""An application that gevent or eventlet has patched: its web process enqueues, its worker says why it cannot run."""
 
 from __future__ import annotations
 
@@ -6,24 +6,38 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from tests.system.fleet import REPOSITORY
 from tests.system.legs import Leg
 
-ENQUEUING = """
-from gevent import monkey
-monkey.patch_all()
+PATCHES = {
+    "gevent": "from gevent import monkey; monkey.patch_all()",
+    "eventlet": "import eventlet; eventlet.monkey_patch()",
+}
+SPAWNS = {
+    "gevent": """
 import gevent
-from tests.system import witness
-note = witness.wq.handler("witness.note")
 requests = [gevent.spawn(note.enqueue, number) for number in range(20)]
 gevent.joinall(requests, raise_error=True)
-assert witness.wq.get(requests[0].value.id) is not None
+first = requests[0].value
+""",
+    "eventlet": """
+requests = [eventlet.spawn(note.enqueue, number) for number in range(20)]
+first = [one.wait() for one in requests][0]
+""",
+}
+ENQUEUING = """
+PATCH
+from tests.system import witness
+note = witness.wq.handler("witness.note")
+SPAWN
+assert witness.wq.get(first.id) is not None
 note.enqueue_many({"number": number} for number in range(20, 30))
 witness.wq.close()
 """
 PATCHED = """
-from gevent import monkey
-monkey.patch_all()
+PATCH
 from tests.system.witness import wq
 """
 
@@ -35,15 +49,16 @@ def run(leg: Leg, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_patched_web_process_enqueues_and_a_patched_worker_says_what_to_do(leg: Leg) -> None:
-    enqueuing = run(leg, "-c", ENQUEUING)
-    assert (enqueuing.returncode, enqueuing.stderr) == (0, "")
+@pytest.mark.parametrize(("tool", "patched"), [("gevent", "threading, socket"), ("eventlet", "thread, socket")])
+def test_a_patched_web_process_enqueues_and_a_patched_worker_says_what_to_do(leg: Leg, tool: str, patched: str) -> None:
+    enqueuing = run(leg, "-c", ENQUEUING.replace("PATCH", PATCHES[tool]).replace("SPAWN", SPAWNS[tool]))
+    assert enqueuing.returncode == 0, enqueuing.stderr
 
-    (leg.folder / "patched_shop.py").write_text(PATCHED, encoding="ascii")
+    (leg.folder / "patched_shop.py").write_text(PATCHED.replace("PATCH", PATCHES[tool]), encoding="ascii")
     refused = run(leg, "-m", "workq", "worker", "--app", "patched_shop:wq")
     assert refused.returncode == 2
-    [line] = refused.stderr.strip().splitlines()
-    assert "gevent has patched threading, socket" in line
+    line = refused.stderr.strip().splitlines()[-1]
+    assert f"{tool} has patched {patched}" in line
     assert "patched_shop:wq" in line
 
     with leg.fleet(processes=1, drain=True) as fleet:

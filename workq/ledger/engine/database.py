@@ -586,12 +586,18 @@ def _notice_closed(engine: Engine) -> None:
 
     @event.listens_for(engine, "checkout")
     def _checked_out(raw: Any, _record: Any, _proxy: Any) -> None:
-        look = select.poll()
         is_idle = not raw.closed and raw.pgconn.transaction_status == _IDLE
-        if is_idle:
-            look.register(raw.fileno(), select.POLLIN)
-        if not is_idle or look.poll(0):
+        if not is_idle or _is_readable(raw.fileno()):
             raise DisconnectionError("this connection was closed")
+
+
+def _is_readable(descriptor: int) -> bool:
+    """Whether there is something to read now, or the other side has closed."""
+    if not hasattr(select, "poll"):  # where eventlet has patched; `select` is its own there
+        return bool(select.select([descriptor], [], [], 0)[0])
+    look = select.poll()
+    look.register(descriptor, select.POLLIN)
+    return bool(look.poll(0))
 
 
 def _on_connect(engine: Engine, *statements: str) -> None:
