@@ -9,7 +9,6 @@ import os
 import secrets
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -320,9 +319,10 @@ def _run_on(session: Session, every_s: float, steps: list[str], limit: int) -> i
     out, err = printer(1, is_json=is_json), printer(2, is_json=False)
     session.say = err.say  # also of the error that ends it
 
-    stop = threading.Event()
+    ends: list[str] = []
+    """Why it ends. No lock: a signal handler may run in the middle of whatever takes one."""
     for one in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(one, lambda *_: stop.set())
+        signal.signal(one, lambda *_: ends.append("a signal"))
     settings: Settings = session.settings()
     away: list[str] = []
     failures: list[Exception] = []
@@ -349,7 +349,7 @@ def _run_on(session: Session, every_s: float, steps: list[str], limit: int) -> i
             done, missing = once(bool(away))
         except Exception as error:  # in the ticker's thread nobody would hear of it
             failures.append(error)
-            stop.set()
+            ends.append("an error")
             return
         if missing and not away:
             err.say(f"workq: warning: sweep waits: {missing[0]}")
@@ -360,10 +360,10 @@ def _run_on(session: Session, every_s: float, steps: list[str], limit: int) -> i
             document = {"at": datetime.now(UTC), **_counts(done)}
             counts = " ".join(f"{name}={getattr(done, name)}" for name in _COUNTS if getattr(done, name))
             out.say(json.dumps(in_json(document)) if is_json else f"{instant(datetime.now(UTC))} {counts}")
-        if not out.has_reader:  # it has seen enough
-            stop.set()
+        if not out.has_reader:
+            ends.append("it has seen enough")
 
-    run_every(tick, every_s=every_s, until=stop)
+    run_every(tick, every_s=every_s, is_over=lambda: bool(ends))
     if failures:
         raise failures[0]
     return exits.DONE

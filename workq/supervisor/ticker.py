@@ -7,16 +7,18 @@ APScheduler goes by the host's wall clock; a clock that is set back does not kee
 from __future__ import annotations
 
 import logging
-import threading
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.interval import IntervalTrigger
 
 logging.getLogger("apscheduler").setLevel(logging.ERROR)
+
+LOOK_EVERY_S: Final = 0.1
 
 
 class _Scheduler(BackgroundScheduler):  # type: ignore[misc]  # it has no types
@@ -57,12 +59,16 @@ class Ticker:
             self._scheduler.shutdown(wait=True)
 
 
-def run_every(tick: Callable[[], None], *, every_s: float, until: threading.Event) -> None:
-    """Tick at once and then every so many seconds, until the event is set."""
+def run_every(tick: Callable[[], None], *, every_s: float, is_over: Callable[[], bool]) -> None:
+    """Tick at once and then every so many seconds, until it is over. For the main thread.
+
+    It looks, and does not wait: a signal that comes to another thread wakes nobody who waits for a lock.
+    """
     tick()
     ticker = Ticker(tick, every_s=every_s)
     ticker.start()
     try:
-        until.wait()
+        while not is_over():
+            time.sleep(LOOK_EVERY_S)
     finally:
         ticker.close()
