@@ -143,7 +143,7 @@ def test_a_process_that_was_alone_and_closed_all_of_its_connections_goes_on(fold
 
 
 def has_open(process: subprocess.Popen[str], folder: Path) -> bool:
-    with contextlib.suppress(psutil.Error):
+    with contextlib.suppress(psutil.NoSuchProcess):  # it has ended
         return str(folder / "shop.db") in {one.path for one in psutil.Process(process.pid).open_files()}
     return False
 

@@ -1,6 +1,6 @@
 """Verdicts: what becomes of the claims of a worker that is gone, who is charged, and the certificate of its death.
 
-Pure: rows and evidence in, values out. What is decided here is written by repair.py, plans.py and audits.py, each
+Pure: rows and evidence in, values out. What is decided here is written by workers.py, plans.py and audits.py, each
 write under the fence of its row.
 """
 

@@ -71,11 +71,8 @@ class JobDecisions:
                 self.pause_job(nested.id, who=who, why=why, is_forced=is_forced)
         return paused
 
-    def _pause_one(self, job_id: str, *, who: str, why: str, is_forced: bool = False) -> JobRow:
-        """Start none of its subtasks any more, and split no further. What runs goes on. Repeatable.
-
-        It is paused when nothing of it runs any more; `is_forced`: at once.
-        """
+    def _pause_one(self, job_id: str, *, who: str, why: str, is_forced: bool) -> JobRow:
+        """As `pause_job`, of this job alone."""
 
         def write(tx: Connection, row: JobLock, wishes: Wishes) -> None:
             if row.state in (JobState.PAUSING, JobState.PAUSED):
@@ -104,7 +101,7 @@ class JobDecisions:
         return resumed, hints
 
     def _resume_one(self, job_id: str, *, who: str, why: str) -> tuple[JobRow | None, list[Unpublished]]:
-        """Let a paused job go on, or one whose source has failed, at its cursor; answers what is to be hinted."""
+        """As `resume_job`, of this job alone."""
 
         def write(tx: Connection, row: JobLock, wishes: Wishes) -> None:
             has_failed = row.error is not None and not row.is_split and row.state is not JobState.FAILING
@@ -133,7 +130,7 @@ class JobDecisions:
             job, hints = self._obey(job_id, "resumed", write, who=who, why=why)
         except NotFound:  # somebody has removed its row: what was parked of it is to run as any other task
             if codec.is_task_id(job_id) and (hints := self._job_care.unpark(job_id)):
-                self._history.note("job", detail={"job": job_id, "what": "unparked", "who": who, "why": why})
+                self._history.note("job", detail={"job": job_id, "what": "unparked", **who_and_why(who, why)})
                 return None, hints
             raise
         return job, hints + self._job_care.unpark(job.id)
@@ -148,7 +145,8 @@ class JobDecisions:
     ) -> tuple[JobRow, list[Unpublished]]:
         """Start nothing of it any more, from this moment on; cancel what has not started, ask what runs. Repeatable.
 
-        It is cancelled when nothing of it runs any more; `is_forced`: at once. Answers what is to be hinted.
+        It is cancelled when nothing of it runs any more; `is_forced`: at once, and what still runs is not waited for.
+        What is not cancelled at once, a sweep cancels. Answers what is to be hinted of what follows.
         """
         job, hints = self._cancel_one(job_id, who=who, why=why, is_forced=is_forced)
         if is_forced and job.state is JobState.CANCELLING:
@@ -156,14 +154,8 @@ class JobDecisions:
             job = self._job_questions.job(job_id) or job
         return job, hints
 
-    def _cancel_one(
-        self, job_id: str, *, who: str, why: str, is_forced: bool = False
-    ) -> tuple[JobRow, list[Unpublished]]:
-        """Start nothing of it any more, from this moment on; what has not started is cancelled, what runs is asked.
-
-        It is cancelled when nothing of it runs any more; `is_forced`: at once, and what still runs is not waited for.
-        Repeatable; what is not cancelled at once, a sweep cancels. Answers what is to be hinted of what follows.
-        """
+    def _cancel_one(self, job_id: str, *, who: str, why: str, is_forced: bool) -> tuple[JobRow, list[Unpublished]]:
+        """As `cancel_job`, of this job alone."""
 
         def write(tx: Connection, row: JobLock, wishes: Wishes) -> None:
             if row.state in JOB_ENDED:

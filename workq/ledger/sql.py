@@ -82,7 +82,7 @@ class Ledger:
             bulk=self.bulk,
             history=self.history,
             reserved_s=reserved_s,
-            cancel_nested=lambda job_id: self.job_decisions.cancel_nested(job_id),
+            cancel_nested=lambda job_id: self.job_decisions.cancel_nested(job_id),  # which is made later, of this
         )
         self.webhook_decisions = WebhookDecisions(
             database, deliveries=self.deliveries, notices=notices, tasks=self.tasks, reserved_s=reserved_s

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from sqlalchemy import delete
 
 from tests.contract.given import Clock, at_once, chunks
 from tests.contract.ledger.job_steps import AGAIN, BAD, CALLBACKS, OPTIONS, WHO, JobSteps, job_of
@@ -842,6 +843,29 @@ class JobsContract(JobSteps):
         assert (waits, cancelled.state, cancelled.cancelled) == (JobState.CANCELLING, JobState.CANCELLED, 20)
         assert late.state is State.SUCCEEDED, "the task is its own"
         assert self.stands(ledger, job).succeeded == 0
+
+    @pytest.mark.parametrize("text", ["NUL \x00 end", "a lone surrogate \ud800", "w" * 5_000])
+    def test_what_is_parked_of_a_job_whose_row_is_gone_runs_when_a_person_resumes_it(
+        self, ledger: Ledger, worker: Incarnation, job: NewJob, text: str
+    ) -> None:
+        ids = self.split(ledger, job, 2)
+        ledger.job_decisions.pause_job(job.id, **WHO)
+        assert ledger.claims.claim(ids, by=worker.id) == []
+        j = ledger.database.tables.job
+        ledger.database.written(delete(j).where(j.c.id == job.id))
+
+        row, hints = ledger.job_decisions.resume_job(job.id, who=text, why=text)
+
+        [event] = [
+            one
+            for one in ledger.questions.happened(["job"], within_s=60.0, limit=9)
+            if one.detail["what"] == "unparked"
+        ]
+        kept = text.replace("\x00", "\\x00").replace("\ud800", "\\ud800")[:200]
+        assert (event.detail["who"], event.detail["why"]) == (kept, kept)
+        assert row is None
+        assert sorted(one.task_id for one in hints) == sorted(ids)
+        assert [one.task_id for one in ledger.claims.claim(ids, by=worker.id)] == ids
 
     def test_the_parked_splitter_of_a_job_that_has_ended_is_cancelled_by_a_sweep_at_the_latest(
         self, ledger: Ledger, worker: Incarnation, job: NewJob, monkeypatch: pytest.MonkeyPatch

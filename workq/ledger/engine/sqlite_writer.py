@@ -136,7 +136,8 @@ def begin_writing(raw: WaitingConnection, *, wait_s: float, is_short: bool = Fal
     try:
         when_free(lambda: raw.execute("BEGIN IMMEDIATE"), wait_s=wait_s)
     finally:
-        if not (raw.is_wal and is_short):  # else it has nobody left to wait for: others may write to another file, too
+        # else readers may hold up its commit, or a second file its statements: it waits as SQLite does
+        if not (raw.is_wal and is_short):
             raw.wait_for(wait_s)
 
 
