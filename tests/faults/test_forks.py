@@ -141,8 +141,8 @@ def test_what_a_handler_starts_ends_when_the_handler_ends_it(forking: Forking) -
     assert [forking.said("ends", how) for how in ("terminate", "interrupt", "pool")] == [["-15"], ["-2"], ["10"]]
 
 
-def test_a_consumer_process_leads_a_group_of_its_own_and_has_no_terminal(forking: Forking) -> None:
-    its = psutil.Process(forking.process.pid)
+def test_a_consumer_process_leads_a_group_of_its_own_and_has_no_terminal(served: Forking) -> None:
+    its = psutil.Process(served.process.pid)  # nothing runs here, so there is nothing to check of what ran
 
     assert its.terminal() is None
     assert [int(one) for one in Path(f"/proc/{its.pid}/stat").read_text().rpartition(")")[2].split()[2:4]] == [
