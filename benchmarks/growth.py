@@ -37,6 +37,7 @@ from workq.lab.servers import PostgreSQL, start_postgres
 from workq.ledger.engine import migrate
 from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
+from workq.slices import SLICES
 from workq.values.incarnation import Incarnation
 from workq.values.task import Done, Settlement
 
@@ -244,7 +245,7 @@ def _pages(database: Database, count: int) -> list[list[str]]:
 
 @contextmanager
 def _ledger(url: str) -> Iterator[Ledger]:
-    ledger = Ledger(Database(url, statement_timeout_s=60.0))
+    ledger = Ledger(Database(url, statement_timeout_s=60.0), SLICES)
     migrate.migrate(ledger.database)
     try:
         yield ledger

@@ -26,6 +26,7 @@ from sqlalchemy import select
 from benchmarks import indexing, legs, machine
 from workq import WorkQueue
 from workq.jobs.define import Job
+from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.values import JOB_ENDED, Begun, JobRow
 from workq.lab.fleet import Host, kill
 
@@ -80,7 +81,7 @@ class Leg:
 
     def row(self, job: Begun) -> JobRow:
         """The job as it stands."""
-        found = self.app.stores.ledger.job_questions.job(job.id)
+        found = self.app.stores.ledger.part(JobLedger).questions.job(job.id)
         if found is None:
             raise RuntimeError(f"job {job.id} is gone")
         return found

@@ -24,8 +24,9 @@ from workq.handlers.handler import BatchHandler, Call, Handler, check_function
 from workq.handlers.keywords import JobKeywords, TaskOptions
 from workq.handlers.naming import default_name
 from workq.handlers.options import Options, check_batch, check_budget, check_on_crash, check_time_limit_s
-from workq.handlers.registry import Registry, new_schedule
+from workq.handlers.registry import Registry
 from workq.handlers.retry import Compute, RetryPolicy, retries
+from workq.schedules.define import new_schedule
 from workq.schedules.timetable import Timetable
 from workq.values.incarnation import this_person
 from workq.values.lane import check_band, check_priority, physical
@@ -541,6 +542,7 @@ class WorkQueue:
         from workq.enqueue.producer import Producer
         from workq.ledger.engine import migrate
         from workq.ledger.sql import Ledger
+        from workq.slices import SLICES
         from workq.stores import Stores
 
         database = self.database(makes=makes)
@@ -549,7 +551,7 @@ class WorkQueue:
                 migrate.ensure(database)
             else:
                 migrate.require_current(database)
-            ledger = Ledger(database, reserved_s=1.5 * self.settings.times.confirm_s)
+            ledger = Ledger(database, SLICES, reserved_s=1.5 * self.settings.times.confirm_s)
             if self.settings.broker is None and self.settings.inflight is None:
                 stores = self._open_in_one(ledger, database)
             else:

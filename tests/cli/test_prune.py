@@ -15,6 +15,7 @@ from workq import WorkQueue
 from workq.ledger.sql import Ledger
 from workq.recovery import retention as pruning
 from workq.values.task import Dead, Delivered, Done, Outcome, Sent, Settlement
+from workq.webhooks.ledger.sql import WebhookLedger
 from workq.webhooks.outbox import Outbox
 
 DAY_S = 86_400.0
@@ -45,7 +46,7 @@ def delivered(cli: Cli, *, days_ago: float) -> str:
     """A webhook that has arrived so long ago; its id."""
     with cli.queue() as wq:
         ledger, worker, outbox = ledger_of(wq, days_ago=days_ago), incarnation(), Outbox(wq)
-        if ledger.endpoints.endpoint("acme") is None:
+        if ledger.part(WebhookLedger).endpoints.endpoint("acme") is None:
             outbox.endpoints.add(URL, endpoint_id="acme")
         sent = outbox.send("invoice.paid", {"id": 17})
         ledger.workers.join(worker, queues=["webhooks"], threads=1)

@@ -17,8 +17,10 @@ from tests.contract.given import chunks, new_job
 from tests.stores import database_of
 from workq.app import WorkQueue
 from workq.inflight import Entry
+from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.values import JobOptions
 from workq.recovery.sweep import STEPS
+from workq.schedules.ledger import Schedules
 from workq.values.codec import new_task_id
 from workq.values.incarnation import Incarnation
 from workq.values.task import Cancelled, Claim, Done, Settlement
@@ -86,8 +88,8 @@ def begin(wq: WorkQueue, name: str, subtasks: int) -> None:
     """A job whose subtasks were all cancelled, which it does not know."""
     ledger = wq.stores.ledger
     job, page = new_job(JobOptions("sums"), name=name), chunks(subtasks)
-    ledger.jobs.begin_job(job)
-    ledger.jobs.split_job(job.id, page, after=0, cursor=subtasks, is_last=True)
+    ledger.part(JobLedger).jobs.begin_job(job)
+    ledger.part(JobLedger).jobs.split_job(job.id, page, after=0, cursor=subtasks, is_last=True)
     for task_id in (job.splitter.id, *(one.task_id for one in page)):
         ledger.decisions.cancel(task_id, who="ada", why="not needed")
 
@@ -127,7 +129,7 @@ def wreck(cli: Cli) -> None:
         assert database.run(lambda tx: tx.execute(statement).rowcount) == 7
         for number in range(10):
             wq.schedule(f"launch-{number}", wq.handler("shop.add"), at=datetime.now(UTC), args=(number,))
-        assert [ledger.schedules.schedule(one) for one in wq.registry.schedules()] == [True] * 10
+        assert [ledger.part(Schedules).schedule(one) for one in wq.registry.schedules()] == [True] * 10
         ticked = datetime.now(UTC) - timedelta(days=31)
         ticks = [
             {"schedule": f"once-{number}", "at": ticked, "task_id": new_task_id(), "made_at": ticked}

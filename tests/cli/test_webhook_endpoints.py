@@ -15,6 +15,7 @@ from tests.contract.given import incarnation
 from workq import WorkQueue
 from workq.values.task import Dead, Delivered, Done, Failed, Sent, Settlement
 from workq.webhooks import Webhooks, new_secret
+from workq.webhooks.ledger.sql import WebhookLedger
 from workq.webhooks.vault import Vault
 
 URL = "https://example.org/hooks"
@@ -44,7 +45,7 @@ def test_headers_come_from_a_file_or_from_standard_input_and_are_never_shown(cli
     made = add(cli, "--id", "acme", "--header-file", "headers", "--header", "X-Plain=1")
     edited = cli("webhook", "endpoint", "edit", "acme", "--header-file", "-", "-o", "json", stdin=f"X-Key={CANARY}2\n")
     with cli.queue() as wq:
-        endpoint = wq.stores.ledger.endpoints.endpoint("acme")
+        endpoint = wq.stores.ledger.part(WebhookLedger).endpoints.endpoint("acme")
     refused = {
         name: cli.here("webhook", "endpoint", "edit", "acme", "--header-file", name)
         for name in ("wrong", "binary", "empty", "huge", "missing", ".")
@@ -251,7 +252,7 @@ def tried(cli: Cli, delivery_id: str, *, error_class: str | None, rest_s: float 
     with WorkQueue(ledger=f"sqlite:///{cli.folder / 'shop.db'}") as wq:
         ledger, worker = wq.stores.ledger, incarnation()
         ledger.workers.join(worker, queues=["webhooks"], threads=1)
-        row = ledger.deliveries.delivery(delivery_id)
+        row = ledger.part(WebhookLedger).deliveries.delivery(delivery_id)
         assert row is not None
         [claim] = ledger.claims.claim([row.task_id], by=worker.id)
         told = Sent(

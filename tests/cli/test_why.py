@@ -19,6 +19,7 @@ from tests.stores import database_of
 from workq.app import WorkQueue
 from workq.diagnose.why import Code, Why, why
 from workq.inflight import Entry
+from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.values import IfRunning, JobOptions
 from workq.ledger.engine.states import SUSPECT
 from workq.values.codec import new_task_id
@@ -543,17 +544,17 @@ def test_a_task_of_a_job_says_what_its_job_says(scene: Scene) -> None:
     jobs = [new_job(JobOptions("sums"), if_running=IfRunning.QUEUE) for _ in range(2)]
     first, second = (job.id for job in jobs)
     for job in jobs:
-        ledger.jobs.begin_job(job)
+        ledger.part(JobLedger).jobs.begin_job(job)
     page = chunks(3)
-    ledger.jobs.split_job(first, page, after=0, cursor=30, is_last=False)
+    ledger.part(JobLedger).jobs.split_job(first, page, after=0, cursor=30, is_last=False)
     ids = [one.task_id for one in page]
 
     queued = scene.why(jobs[1].splitter.id)
-    ledger.job_decisions.throttle_job(first, rate_max=0.5, **who)
+    ledger.part(JobLedger).decisions.throttle_job(first, rate_max=0.5, **who)
     assert len(ledger.claims.claim(ids, by=scene.me.id)) == 1
     paced = scene.why(ids[2])
-    ledger.job_decisions.throttle_job(first, rate_max=None, **who)
-    ledger.job_decisions.pause_job(first, **who)
+    ledger.part(JobLedger).decisions.throttle_job(first, rate_max=None, **who)
+    ledger.part(JobLedger).decisions.pause_job(first, **who)
     assert ledger.claims.claim(ids, by=scene.me.id) == []
     paused = scene.why(ids[2])
     scene.database.run(lambda tx: tx.execute(scene.database.tables.job.delete()))

@@ -20,6 +20,7 @@ from workq.app import WorkQueue
 from workq.application import load_app
 from workq.diagnose.doctor.check import line
 from workq.errors import ConfigError, InFlightUnavailable
+from workq.webhooks.ledger.sql import WebhookLedger
 
 URL: Final = "https://example.org/hooks"
 APP: Final = "from workq import WorkQueue\nwq = WorkQueue(ledger='sqlite:///code.db')\n"
@@ -78,7 +79,7 @@ def standing(wq: WorkQueue) -> list[tuple[str, str]]:
     """All tasks and endpoints, with their states."""
     ledger = wq.stores.ledger
     return [(one.id, one.state) for one in ledger.questions.tasks()] + [
-        (one.id, one.state) for one in ledger.endpoints.all()
+        (one.id, one.state) for one in ledger.part(WebhookLedger).endpoints.all()
     ]
 
 

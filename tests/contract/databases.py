@@ -14,6 +14,7 @@ from sqlalchemy import delete
 from workq.lab.servers import MariaDB, PostgreSQL
 from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
+from workq.slices import SLICES
 
 
 class OnDatabase:
@@ -44,7 +45,7 @@ class OnDatabase:
 
     @pytest.fixture
     def ledger(self, database: Database) -> Ledger:
-        return Ledger(database)
+        return Ledger(database, SLICES)
 
 
 class OnSQLite:

@@ -9,13 +9,12 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from workq.jobs.values import Bookmark, JobOptions, NewJob, NewStep, Stepped, splitter
+from workq.jobs.values import JobOptions, NewJob, splitter
 from workq.ledger.engine.database import Database
 from workq.values import codec
 from workq.values.incarnation import Incarnation
 from workq.values.task import (
     Cancelled,
-    Claim,
     Dead,
     Done,
     Failed,
@@ -82,11 +81,8 @@ class NoPartition:
     def wait_for(self, awaitable: Awaitable[Any]) -> Any:
         return awaited(awaitable)
 
-    def bookmark(self, claim: Claim) -> Bookmark:
-        raise AssertionError(f"{claim.name} is no partition")
-
-    def step(self, claim: Claim, new: NewStep, *, on_stood: Callable[[Stepped], None]) -> Any:
-        raise AssertionError(f"{claim.name} is no partition")
+    def part(self, kind: Any) -> Any:
+        raise AssertionError("only a partition asks its desk for that")
 
     def is_leaving(self) -> bool:
         return False

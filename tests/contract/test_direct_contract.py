@@ -25,6 +25,7 @@ from workq.ledger import Evidence
 from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.logs.seldom import Seldom
+from workq.slices import SLICES
 from workq.values.codec import Envelope, encode_hint, new_task_id
 from workq.values.incarnation import Incarnation
 from workq.values.lane import all_of
@@ -270,7 +271,7 @@ class DirectContract(OnDatabase):
     ) -> None:
         other = Database(database.url.render_as_string(hide_password=False), namespace=database.namespace)
         elsewhere = EmbeddedBroker(other)
-        late = threading.Timer(0.3, lambda: self.hinted(Ledger(other), elsewhere, 1))
+        late = threading.Timer(0.3, lambda: self.hinted(Ledger(other, SLICES), elsewhere, 1))
         late.start()
 
         taken = consumer.claim(lambda *of: missed.judge(*of).again, ids_max=10, wait_s=LONG_S)

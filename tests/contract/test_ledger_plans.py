@@ -21,15 +21,18 @@ from sqlalchemy.types import Float
 
 from tests.contract.given import chunks, new_job
 from tests.contract.sent import listen
+from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.values import JobOptions
 from workq.lab.servers import PostgreSQL
 from workq.ledger import Evidence, Unpublished
 from workq.ledger.engine.database import Database
 from workq.ledger.scan_floor import Floor
 from workq.ledger.sql import Ledger
+from workq.slices import SLICES
 from workq.values import codec
 from workq.values.incarnation import Incarnation
 from workq.values.task import Claim, Dead, Done, Failed, HandedBack, Limit, NewTask, Outcome, Settlement
+from workq.webhooks.ledger.sql import WebhookLedger
 
 SETTLED, OPEN = 20_000, 2_000
 WORKER = "live.worker"
@@ -53,7 +56,7 @@ STATISTICS = ["of now", "of an idle hour"]
 
 def fill(database: Database, statistics: str) -> Stage:
     database.tables.metadata.create_all(database.engine)
-    ledger = Ledger(database)
+    ledger = Ledger(database, SLICES)
     ledger.workers.join(Incarnation(WORKER, "host", 1), queues=["q"], threads=1)
     stage = Stage(ledger, database, [], [])
     rows: list[dict[str, Any]] = []
@@ -90,7 +93,7 @@ def fill(database: Database, statistics: str) -> Stage:
         connection.exec_driver_sql("ANALYZE")
         connection.execute(in_all, rows[SETTLED:])
     ledger.hints.unhint(stage.ready[:100])
-    other = Ledger(database)  # one that has claimed such tasks asks about limits and jobs the next time, too
+    other = Ledger(database, SLICES)  # one that has claimed such tasks asks about limits and jobs the next time, too
     stage.job = begin_job(other)
     limited = other.tasks.record(
         [NewTask(codec.new_task_id(), "n", "q", '{"a":[],"k":{}}', limit=ONE) for _ in range(30)]
@@ -107,16 +110,16 @@ def fill(database: Database, statistics: str) -> Stage:
 def begin_job(ledger: Ledger) -> str:
     """A job that runs, with subtasks of which one has begun."""
     job = new_job(JobOptions(queue="q", window=50))
-    ledger.jobs.begin_job(job)
+    ledger.part(JobLedger).jobs.begin_job(job)
     page = chunks(20)
-    ledger.jobs.split_job(job.id, page, after=0, cursor=200, is_last=False)
+    ledger.part(JobLedger).jobs.split_job(job.id, page, after=0, cursor=200, is_last=False)
     ledger.claims.claim([page[0].task_id], by=WORKER)
     return job.id
 
 
 def of_the_past(database: Database) -> Stage:
     """Many tasks that have run, in a ledger that has just been analysed; and a worker that has left."""
-    ledger = Ledger(database)
+    ledger = Ledger(database, SLICES)
     stage = Stage(ledger, database, [], [])
     for name in (WORKER, "left.worker"):
         ledger.workers.join(Incarnation(name, "host", 1), queues=["q"], threads=1)
@@ -165,14 +168,14 @@ CALLS: dict[str, Callable[[Stage], object]] = {
     "return_forgotten": lambda stage: stage.ledger.workers.return_forgotten(
         dict.fromkeys(stage.ready[:50], "?"), by=WORKER
     ),
-    "tend_job": lambda stage: stage.ledger.job_care.tend_job(stage.job),
+    "tend_job": lambda stage: stage.ledger.part(JobLedger).care.tend_job(stage.job),
     "pause and resume_job": lambda stage: (
-        stage.ledger.job_decisions.pause_job(stage.job, who="eve", why="?"),
-        stage.ledger.job_decisions.resume_job(stage.job, who="eve", why="?"),
+        stage.ledger.part(JobLedger).decisions.pause_job(stage.job, who="eve", why="?"),
+        stage.ledger.part(JobLedger).decisions.resume_job(stage.job, who="eve", why="?"),
     ),
     "admit": lambda stage: stage.ledger.limits.admit(["mail"]),
-    "tend_deliveries": lambda stage: stage.ledger.deliveries.tend_deliveries(limit=50),
-    "hold_deliveries": lambda stage: stage.ledger.webhook_decisions.hold_deliveries(limit=50),
+    "tend_deliveries": lambda stage: stage.ledger.part(WebhookLedger).deliveries.tend_deliveries(limit=50),
+    "hold_deliveries": lambda stage: stage.ledger.part(WebhookLedger).decisions.hold_deliveries(limit=50),
     "history": lambda stage: stage.ledger.questions.history(stage.ready[0]),
     "reap": lambda stage: stage.ledger.workers.reap(WORKER, Evidence("SIGKILL")),  # the last: it ends the worker
 }
@@ -236,7 +239,7 @@ class TestPostgreSQL:
     def test_a_look_that_begins_at_the_floor_reads_one_range_of_its_index(self, stage: Stage, name: str) -> None:
         """Otherwise it reads the dead versions below, which is what the floor is for."""
         ticks = count(0.0, 1.0)
-        ledger = Ledger(stage.database, floor=Floor(stage.database, clock=lambda: next(ticks)))
+        ledger = Ledger(stage.database, SLICES, floor=Floor(stage.database, clock=lambda: next(ticks)))
         ledger.hints.lines(slack_s=2.0)
         for _ in range(2):
             LOOKS[name](ledger)
@@ -263,7 +266,7 @@ class TestPostgreSQL:
             forgotten.exec_driver_sql("SELECT 1 FROM workq_meta").all()
             stage = of_the_past(database)
             ticks = count(0.0, 1.0)
-            ledger = Ledger(database, floor=Floor(database, clock=lambda: next(ticks)))
+            ledger = Ledger(database, SLICES, floor=Floor(database, clock=lambda: next(ticks)))
             for _ in range(2):
                 ledger.workers.orphans(limit=50)
             stage.sent.clear()

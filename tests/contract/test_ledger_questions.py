@@ -12,6 +12,7 @@ from workq.ledger import Company
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.states import NOTED, SUSPECT
 from workq.ledger.sql import Ledger
+from workq.slices import SLICES
 from workq.values.codec import new_task_id
 from workq.values.incarnation import Incarnation
 from workq.values.task import Done, Failed, NewTask, Settlement, State
@@ -22,7 +23,7 @@ class QuestionsContract(OnDatabase):
 
     @pytest.fixture
     def ledger(self, database: Database) -> Ledger:
-        ledger = Ledger(database)
+        ledger = Ledger(database, SLICES)
         ledger.workers.join(Incarnation("me", "host", 1), queues=["q"], threads=4)
         return ledger
 

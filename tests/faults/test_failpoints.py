@@ -25,7 +25,9 @@ from tests.system.fleet import REPOSITORY, Fleet, wait_until
 from tests.system.legs import Leg
 from tests.system.witness import make_book, read_book
 from workq import State
+from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.values import JOB_ENDED, JobState
+from workq.schedules.ledger import Schedules
 from workq.schedules.tick import tick
 from workq.values.failpoints import POINTS
 from workq.values.incarnation import Incarnation
@@ -156,11 +158,11 @@ def test_a_death_at_this_point_of_a_step_leaves_none_out_and_makes_none_twice(
         wait_until(lambda: ends(leg, job.id), timeout_s=60, what="the job ends")
         leg.wait_settled(timeout_s=60)
 
-    row = leg.app.stores.ledger.job_questions.job(job.id)
+    row = leg.app.stores.ledger.part(JobLedger).questions.job(job.id)
     assert row is not None
     assert (row.state, row.succeeded, row.split) == (JobState.SUCCEEDED, 180, 180)
     assert workshop.read_shelves(leg.app) == {(letter, number): 1 for letter in "abc" for number in range(60)}
-    assert leg.app.stores.ledger.job_care.miscounts(job.id) == {}
+    assert leg.app.stores.ledger.part(JobLedger).care.miscounts(job.id) == {}
 
 
 @pytest.mark.parametrize("leg_name", ["sqlite", "servers"])
@@ -175,7 +177,7 @@ def test_a_death_at_this_point_of_a_job_loses_nothing(
     job = stamp.run(to=6_000)
     if point == "sweep.before_tend":
         page = chunks(TASKS, 1)
-        assert ledger.jobs.split_job(job.id, page, after=0, cursor=TASKS, is_last=True).room is not None
+        assert ledger.part(JobLedger).jobs.split_job(job.id, page, after=0, cursor=TASKS, is_last=True).room is not None
         for one in page:
             ledger.decisions.cancel(one.task_id, who="ada", why="?")
         sweep_elsewhere(leg, armed | {"WORKQ_FAILPOINT": f"{point}:exit137"}, once)
@@ -184,18 +186,18 @@ def test_a_death_at_this_point_of_a_job_loses_nothing(
         wait_until(lambda: ends(leg, job.id), timeout_s=60, what="the job ends")
         leg.wait_settled(timeout_s=60)
 
-    row = ledger.job_questions.job(job.id)
+    row = ledger.part(JobLedger).questions.job(job.id)
     assert row is not None
     if point == "sweep.before_tend":
         assert (row.state, row.cancelled, row.total) == (JobState.COMPLETED_WITH_FAILURES, TASKS, TASKS)
     else:
         assert (row.state, row.succeeded, row.subtasks) == (JobState.SUCCEEDED, 6_000, 60)
         assert sum(leg.states().values()) == 60 + 1 + 2, "its subtasks, its splitter, and what follows its end"
-    assert ledger.job_care.miscounts(job.id) == {}
+    assert ledger.part(JobLedger).care.miscounts(job.id) == {}
 
 
 def ends(leg: Leg, job_id: str) -> bool:
-    row = leg.app.stores.ledger.job_questions.job(job_id)
+    row = leg.app.stores.ledger.part(JobLedger).questions.job(job_id)
     return row is not None and row.state in JOB_ENDED
 
 
@@ -253,7 +255,7 @@ def play(act: Act, leg: Leg, armed: dict[str, str], once: Path) -> int:
             for number in range(TASKS):
                 leg.app.schedule(f"launch-{number}", leg["note"], kwargs={"number": number}, at=datetime.now(UTC))
             for given in leg.app.registry.schedules():
-                leg.app.stores.ledger.schedules.schedule(given)
+                leg.app.stores.ledger.part(Schedules).schedule(given)
             with leg.fleet(processes=1, threads=THREADS, environ=armed) as fleet:
                 wait_until(once.exists, timeout_s=30, what="the sweeping supervisor died")
                 fleet.wait(10)

@@ -29,11 +29,13 @@ from workq.broker import Hint
 from workq.broker.embedded import EmbeddedBroker
 from workq.broker.embedded.claiming_consumer import DirectConsumer
 from workq.errors import CommitUnknown, LedgerUnavailable, SchemaMismatch
+from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.values import JobOptions, NewStep, Stepped
 from workq.lab.servers import MariaDB, PostgreSQL, Server, start_mariadb, start_postgres
 from workq.ledger import Evidence
 from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
+from workq.slices import SLICES
 from workq.values import codec
 from workq.values.incarnation import Incarnation
 from workq.values.task import Claim, Done, Failed, NewSubtask, Settlement, State
@@ -44,7 +46,7 @@ CANARY = "canary-5f1e"
 
 def opened(url: str, *, namespace: str = "workq", statement_timeout_s: float = 10.0) -> Ledger:
     database = Database(url, namespace=namespace, statement_timeout_s=statement_timeout_s)
-    return Ledger(database)
+    return Ledger(database, SLICES)
 
 
 def live_worker(ledger: Ledger) -> Incarnation:
@@ -359,16 +361,16 @@ class TestAnswersThatAreLost:
         self, ledger: Ledger, relay: Relay, worker: Incarnation, where: str
     ) -> None:
         job = new_job(JobOptions(queue="default", chunk=1, is_partitioned=True), key=f"lost {where}")
-        ledger.jobs.begin_job(job)
+        ledger.part(JobLedger).jobs.begin_job(job)
         partition = NewSubtask(codec.new_task_id(), '{"a":["eu",null],"k":{}}', 1)
-        ledger.jobs.split_job(job.id, [partition], after=0, cursor=1, is_last=True)
+        ledger.part(JobLedger).jobs.split_job(job.id, [partition], after=0, cursor=1, is_last=True)
         [claim] = ledger.claims.claim([partition.task_id], by=worker.id)
         self.connect(ledger)
         stood: list[Stepped] = []
         relay.cut_next(where)
 
         def act() -> None:
-            with ledger.transactions.step(claim, NewStep(0, '"page 2"', 10), on_stood=stood.append):
+            with ledger.part(JobLedger).steps.step(claim, NewStep(0, '"page 2"', 10), on_stood=stood.append):
                 pass
 
         if where == "before":
@@ -377,11 +379,11 @@ class TestAnswersThatAreLost:
         else:
             act()
 
-        row = ledger.job_questions.job(job.id)
+        row = ledger.part(JobLedger).questions.job(job.id)
         assert row is not None
         assert relay.cut == 1
         stands = where == "after"
-        assert (ledger.transactions.bookmark(claim).steps, row.succeeded, len(stood)) == (
+        assert (ledger.part(JobLedger).steps.bookmark(claim).steps, row.succeeded, len(stood)) == (
             (1, 10, 1) if stands else (0, 0, 0)
         )
 

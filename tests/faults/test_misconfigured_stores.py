@@ -29,6 +29,7 @@ from workq.lab.servers import (
 from workq.ledger.engine import migrate
 from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
+from workq.slices import SLICES
 from workq.values.incarnation import Incarnation
 from workq.values.task import NewTask
 
@@ -282,7 +283,7 @@ class Alone:
 def alone(tmp_path: Path) -> Iterator[Alone]:
     url = migrated(f"sqlite:///{tmp_path}/alone.db")
     database = Database(url)
-    yield Alone(WorkQueue(ledger=url), database, Ledger(database))
+    yield Alone(WorkQueue(ledger=url), database, Ledger(database, SLICES))
     database.close()
 
 

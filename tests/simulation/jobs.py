@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from workq.enqueue.producer import Producer
 from workq.errors import NotFound, Refused, Unavailable
 from workq.handlers.handler import Handler
+from workq.jobs.begin import begin_job
+from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.sources import Steps
 from workq.jobs.split import Splitting
 from workq.jobs.values import JOB_ENDED, JOB_PAUSES, Callback, Ending, IfRunning, JobOptions, JobRow, NewJob, splitter
@@ -111,20 +113,22 @@ class Boss:
         ledger = self.stores.ledger
         try:
             if not self.has_begun:
-                self.producer.begin_job(self.job)
+                begin_job(self.job, self.producer, ledger.part(JobLedger))
                 self.has_begun = True
                 self.setting.run.begun.add(self.job.id)
                 world.note(f"begins job {self.job.id[-6:]}")
             elif world.is_faulty:
                 self._steer(world.rng)
             else:
-                found = ledger.job_questions.job(self.job.id)
+                found = ledger.part(JobLedger).questions.job(self.job.id)
                 if found is None or found.state in JOB_ENDED:
                     return None
                 if found.rate_max is not None:
-                    self.relay.offer(ledger.job_decisions.throttle_job(self.job.id, rate_max=None, **_WHO)[1])
+                    self.relay.offer(
+                        ledger.part(JobLedger).decisions.throttle_job(self.job.id, rate_max=None, **_WHO)[1]
+                    )
                 elif found.state in JOB_PAUSES:
-                    self.relay.offer(ledger.job_decisions.resume_job(self.job.id, **_WHO)[1])
+                    self.relay.offer(ledger.part(JobLedger).decisions.resume_job(self.job.id, **_WHO)[1])
         except (Refused, NotFound) as error:
             world.note(f"boss: {error}")
         except Unavailable as error:
@@ -138,14 +142,16 @@ class Boss:
         ledger, job_id = self.stores.ledger, self.job.id
         chance = rng.random()
         if chance < 0.02 and self.setting.run.cancels:
-            self.relay.offer(ledger.job_decisions.cancel_job(job_id, is_forced=rng.random() < 0.3, **_WHO)[1])
+            self.relay.offer(
+                ledger.part(JobLedger).decisions.cancel_job(job_id, is_forced=rng.random() < 0.3, **_WHO)[1]
+            )
         elif chance < 0.3:
-            ledger.job_decisions.pause_job(job_id, is_forced=rng.random() < 0.3, **_WHO)
+            ledger.part(JobLedger).decisions.pause_job(job_id, is_forced=rng.random() < 0.3, **_WHO)
         elif chance < 0.7:
-            self.relay.offer(ledger.job_decisions.resume_job(job_id, **_WHO)[1])
+            self.relay.offer(ledger.part(JobLedger).decisions.resume_job(job_id, **_WHO)[1])
         elif chance < 0.85:
             self.relay.offer(
-                ledger.job_decisions.throttle_job(job_id, rate_max=rng.choice([None, 0.5, 20.0]), **_WHO)[1]
+                ledger.part(JobLedger).decisions.throttle_job(job_id, rate_max=rng.choice([None, 0.5, 20.0]), **_WHO)[1]
             )
 
 
@@ -166,7 +172,7 @@ def outcome(pool: SteppedPool, claim: Claim, handler: Handler[..., Any]) -> Outc
 
 def _split(setting: Setting, stores: Stores, relay: SteppedRelay, claim: Claim, pool: SteppedPool) -> None:
     job_id = codec.decode(claim.payload)["a"][0]
-    row: JobRow | None = stores.ledger.job_questions.job(job_id)
+    row: JobRow | None = stores.ledger.part(JobLedger).questions.job(job_id)
     if row is None:
         return
     producer = Producer(stores, confirm_s=setting.world.plan.times.confirm_s, relay=relay, follow=lambda rows: None)

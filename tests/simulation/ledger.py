@@ -5,11 +5,12 @@ What is replaced is `Database`: how a transaction is run. The statements are tho
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from sqlalchemy import Connection, Engine, bindparam, create_engine, event
 from sqlalchemy.ext.compiler import compiles
@@ -24,6 +25,7 @@ from workq.ledger.engine.database import Database
 from workq.ledger.engine.instants import Instant
 from workq.ledger.scan_floor import Floor
 from workq.ledger.sql import Ledger
+from workq.slices import SLICES
 
 T = TypeVar("T")
 
@@ -193,10 +195,18 @@ class SimLedger(Ledger):
 
     def __init__(self, database: SimDatabase, *, reserved_s: float) -> None:
         floor = Floor(database, clock=lambda: 0.0)  # nothing takes long here, however busy the machine is
-        super().__init__(database, reserved_s=reserved_s, floor=floor)
-        for name, part in vars(self).items():
-            if type(part).__module__.startswith("workq.ledger.") and part is not database:
-                setattr(self, name, _Told(part, database.world))
+        self._real = Ledger(database, SLICES, reserved_s=reserved_s, floor=floor)
+        self._world = database.world
+        for name, part in vars(self._real).items():
+            setattr(self, name, _Told(part, database.world) if _is_part(part) else part)
+
+    def part(self, kind: Callable[[Ledger], T]) -> T:
+        return cast(T, _Told(self._real.part(kind), self._world))
+
+
+def _is_part(found: object) -> bool:
+    """Whether it is a part of the ledger, or what a slice keeps in it."""
+    return re.fullmatch(r"workq(\.\w+)?\.ledger(\.\w+)?", type(found).__module__) is not None
 
 
 class _Told:
@@ -208,6 +218,8 @@ class _Told:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._part, name)
+        if _is_part(found):
+            return _Told(found, self._world)
         if not callable(found) or name.startswith("_"):
             return found
         world = self._world

@@ -38,22 +38,22 @@ from workq.broker.embedded.claiming_consumer import DirectConsumer
 from workq.enqueue import relay
 from workq.enqueue.producer import Producer
 from workq.errors import InFlightUnavailable
+from workq.jobs.ledger.care import JobCare
+from workq.jobs.ledger.counts import JobCounts, JobLock, Rest
+from workq.jobs.ledger.jobs import Jobs
 from workq.jobs.values import JOB_ENDED
 from workq.ledger import Unpublished, decisions, permits, positions
 from workq.ledger.claims import Claims
 from workq.ledger.decisions import Decisions
 from workq.ledger.engine.id_lists import among
 from workq.ledger.hints import Hints
-from workq.ledger.job_care import JobCare
-from workq.ledger.job_counts import JobCounts, JobLock, Rest
-from workq.ledger.jobs import Jobs
 from workq.ledger.limits import Limits
 from workq.ledger.order import Order
 from workq.ledger.outcomes import Outcomes
-from workq.ledger.schedules import Schedules
 from workq.ledger.upkeep import Upkeep
 from workq.ledger.workers import Workers
 from workq.recovery import lost_hints, reap, sweep
+from workq.schedules.ledger import Schedules
 from workq.values.task import SETTLED, Failed, State
 from workq.worker.fetch.foreign import ForeignMessages
 from workq.worker.fetch.refused import RefusedHints
@@ -846,8 +846,8 @@ def a_job_ends_with_each_settlement_after_its_end() -> Any:
 @mutant
 def a_claim_does_not_look_at_the_job() -> Any:
     stack = ExitStack()
-    stack.enter_context(mock.patch("workq.ledger.job_gate.is_open", return_value=true()))
-    stack.enter_context(mock.patch("workq.ledger.job_gate.ask", lambda _tx, _database, rows: rows))
+    stack.enter_context(mock.patch("workq.jobs.ledger.gate.is_open", return_value=true()))
+    stack.enter_context(mock.patch("workq.jobs.ledger.gate.ask", lambda _tx, _database, rows: rows))
     return stack
 
 

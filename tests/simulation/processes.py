@@ -41,11 +41,13 @@ from workq.handlers.options import Batch, Options
 from workq.handlers.registry import Registry
 from workq.handlers.retry import Exponential, Retries
 from workq.inflight.embedded import ClaimsInFlight
-from workq.ledger import CancelAnswer, Evidence, NewSchedule, Unpublished
+from workq.ledger import CancelAnswer, Evidence, Unpublished
 from workq.recovery.reap import end_worker
 from workq.recovery.sweep import STEPS, sweep
 from workq.recovery.swept import Swept
+from workq.schedules.ledger import Schedules
 from workq.schedules.timetable import MissedTicks, Timetable
+from workq.schedules.values import NewSchedule
 from workq.stores import Stores
 from workq.values.incarnation import Incarnation
 from workq.values.task import AfterDeath, Claim, HandedBack, Limit, NewTask, Outcome
@@ -922,7 +924,9 @@ class Nemesis:
         """Whoever has paused something resumes it, and nothing ticks any more."""
         if self.setting.world.plan.every_s is not None:
             self._have(
-                lambda: self.person.stores.ledger.schedules.pause_schedule(TICKING, who="simulated", why="simulated")
+                lambda: self.person.stores.ledger.part(Schedules).pause_schedule(
+                    TICKING, who="simulated", why="simulated"
+                )
             )
         if self.setting.world.faults["pause_queue"]:
             for queue in QUEUES:

@@ -17,6 +17,7 @@ from tests.simulation.jobs import Boss
 from tests.simulation.ledger import SimDatabase
 from tests.simulation.processes import Auditor, Nemesis, Producing, Setting, SteppedRelay, Supervisor, Sweeper, ticking
 from tests.simulation.world import Plan, World
+from workq.schedules.ledger import Schedules
 from workq.values import failpoints
 
 STEPS_MAX = 20_000
@@ -78,7 +79,7 @@ def inside(world: World) -> Iterator[None]:
         mock.patch("workq.diagnose.audit.queues.new_task_id", world.new_id),
         mock.patch("workq.schedules.tick.new_task_id", world.new_id),
         mock.patch("workq.values.codec.new_task_id", world.new_id),
-        mock.patch("workq.ledger.job_care.monotonic", stopped.monotonic),
+        mock.patch("workq.jobs.ledger.care.monotonic", stopped.monotonic),
         mock.patch("workq.recovery.sweep.time", stopped),
         mock.patch("workq.recovery.deaths.this_machine", return_value=None),
         mock.patch("workq.worker.lease.psutil", weighed),
@@ -101,7 +102,7 @@ def run(seed: int, database: SimDatabase, *, plan: Plan | None = None, is_traced
     with inside(world):
         setting = Setting(world, database)
         if plan.every_s is not None:
-            setting.stores(setting.process("person")).ledger.schedules.schedule(ticking(plan.every_s))
+            setting.stores(setting.process("person")).ledger.part(Schedules).schedule(ticking(plan.every_s))
         Supervisor(setting)
         for _ in range(plan.sweepers):
             Sweeper(setting)

@@ -16,7 +16,7 @@ import random
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from sqlalchemy import Connection
@@ -26,7 +26,7 @@ from tests.system import witness
 from tests.system.witness import read_book, wq
 from workq.ledger import Evidence
 from workq.values import failpoints
-from workq.values.task import Claim, NewSubtask, State
+from workq.values.task import Claim, Outcome, State
 from workq.worker.attempt import run_sync
 
 BOUNDARIES = (
@@ -47,10 +47,8 @@ class Desk(NoPartition):
     def is_cancelled(self, claim: Claim) -> bool:
         return False
 
-    def transaction(
-        self, claim: Claim, *, added: Callable[[], Sequence[NewSubtask]]
-    ) -> AbstractContextManager[Connection]:
-        return wq.stores.ledger.transactions.transaction(claim, added=added)
+    def transaction(self, claim: Claim, *, succeeds: Callable[[], Outcome]) -> AbstractContextManager[Connection]:
+        return wq.stores.ledger.transactions.transaction(claim, succeeds=succeeds)
 
 
 def attempt(claim: Claim, dies_at: str | None) -> int:

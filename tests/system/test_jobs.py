@@ -16,6 +16,7 @@ from tests.system.fleet import wait_until
 from tests.system.legs import Leg
 from workq.diagnose.audit import audit
 from workq.jobs.define import Job, RunOptions
+from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.values import JOB_ENDED, Begun, JobRow, JobState
 from workq.values.codec import new_task_id
 from workq.values.task import NewSubtask, State
@@ -28,7 +29,7 @@ def stamp(leg: Leg) -> Job:
 
 
 def stands(leg: Leg, job: Begun) -> JobRow:
-    row = leg.app.stores.ledger.job_questions.job(job.id)
+    row = leg.app.stores.ledger.part(JobLedger).questions.job(job.id)
     assert row is not None
     return row
 
@@ -72,7 +73,7 @@ def check_counts(leg: Leg, row: JobRow) -> None:
     """The job's counts are the sums of its subtasks, and every task of it has ended."""
     assert row.done == row.split == row.total
     assert row.open_subtasks == 0
-    assert leg.app.stores.ledger.job_care.miscounts(row.id) == {}
+    assert leg.app.stores.ledger.part(JobLedger).care.miscounts(row.id) == {}
     audited = audit(leg.app.stores, leg.app.settings, queues=["witness"])
     assert audited.findings == ()
 
@@ -127,11 +128,13 @@ def test_under_kills_the_counts_add_up_and_what_follows_runs_once(
     check_subtasks(leg, job, row)
     check_counts(leg, row)
     assert followers(leg) == {"complete": 1, "failure" if bad else "success": 1}
-    results = [result for _, result in leg.app.stores.ledger.job_questions.job_results(job.id, limit=100_000)]
+    results = [
+        result for _, result in leg.app.stores.ledger.part(JobLedger).questions.job_results(job.id, limit=100_000)
+    ]
     told = [number for number in range(0, total, 10) if not (bad and number % bad == 0)]
     assert sorted((int(one.item), int(one.value or 0)) for one in results) == [(one, -one) for one in told]
     assert row.results == len(told)
-    items = [item for _, item in leg.app.stores.ledger.job_questions.failed_items(job.id, limit=10_000)]
+    items = [item for _, item in leg.app.stores.ledger.part(JobLedger).questions.failed_items(job.id, limit=10_000)]
     assert sorted(int(item.item) for item in items) == (list(range(0, total, bad)) if bad else [])
     print(f"{leg.name}: {total} items, {kills} kills of {processes} processes, {row.retried} items tried again")
 
@@ -147,7 +150,7 @@ def test_what_is_added_from_inside_is_there_once_and_the_job_ends_after_all_that
             wait_done(leg, job, (number + 1) * len(paths) // 5)
             assert fleet.kill_one(number) is not None
         row = wait_ended(leg, job, timeout_s=300)
-        nested = leg.app.stores.ledger.job_questions.jobs(parent_id=job.id)
+        nested = leg.app.stores.ledger.part(JobLedger).questions.jobs(parent_id=job.id)
         leg.wait_settled(timeout_s=60)
 
     assert (row.state, row.succeeded, row.total) == (JobState.SUCCEEDED, len(paths), len(paths))
@@ -175,13 +178,13 @@ def test_a_job_that_is_paused_throttled_and_resumed_loses_nothing(leg: Leg, stam
     who: dict[str, Any] = {"who": "eve@host", "why": "?"}
     with leg.fleet(processes=1, threads=2, app=workshop.APP):
         wait_done(leg, job, 300)
-        ledger.job_decisions.pause_job(job.id, **who)
+        ledger.part(JobLedger).decisions.pause_job(job.id, **who)
         wait_until(lambda: stands(leg, job).state is JobState.PAUSED, timeout_s=60, what="it is paused")
         paused = stands(leg, job).done
         time.sleep(1.0)
         still = stands(leg, job).done
-        ledger.job_decisions.throttle_job(job.id, rate_max=None, **who)
-        leg.app.producer.relay.offer(ledger.job_decisions.resume_job(job.id, **who)[1])
+        ledger.part(JobLedger).decisions.throttle_job(job.id, rate_max=None, **who)
+        leg.app.producer.relay.offer(ledger.part(JobLedger).decisions.resume_job(job.id, **who)[1])
         row = wait_ended(leg, job, timeout_s=120)
         leg.wait_settled(timeout_s=60)
 
@@ -196,15 +199,18 @@ def test_a_cancelled_job_stays_cancelled_through_a_restart_of_everything(leg: Le
     outstanding = 10_000 if long_run else 1_000
     ledger = leg.app.stores.ledger
     new = stamp.new_job(RunOptions(), {"to": outstanding})
-    job = ledger.jobs.begin_job(new)
+    job = ledger.part(JobLedger).jobs.begin_job(new)
     for after in range(0, outstanding, 500):
         page = [
             NewSubtask(new_task_id(), f'{{"a":[[{number}]],"k":{{"to":1}}}}', 1) for number in range(after, after + 500)
         ]
-        assert ledger.jobs.split_job(job.id, page, after=after, cursor=after + 500, is_last=False).room is not None
+        assert (
+            ledger.part(JobLedger).jobs.split_job(job.id, page, after=after, cursor=after + 500, is_last=False).room
+            is not None
+        )
 
     began = time.perf_counter()
-    ledger.job_decisions.cancel_job(job.id, who="eve@host", why="?")
+    ledger.part(JobLedger).decisions.cancel_job(job.id, who="eve@host", why="?")
     took_s = time.perf_counter() - began
 
     with leg.fleet(processes=1, threads=2, app=workshop.APP):

@@ -12,6 +12,7 @@ from tests.system.fleet import wait_until
 from tests.system.legs import Leg
 from workq.diagnose.audit import audit
 from workq.jobs.define import Job
+from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.values import JOB_ENDED, Begun, JobRow, JobState
 from workq.values import codec
 
@@ -25,7 +26,7 @@ def fill(fast_leg: Leg) -> Job:
 
 
 def stands(leg: Leg, job: Begun) -> JobRow:
-    row = leg.app.stores.ledger.job_questions.job(job.id)
+    row = leg.app.stores.ledger.part(JobLedger).questions.job(job.id)
     assert row is not None
     return row
 
@@ -48,7 +49,7 @@ def check(leg: Leg, row: JobRow) -> int:
     assert set(found.values()) == {1}
     assert shelves.items() <= found.items()
     assert (row.state, row.succeeded, row.done, row.split) == (JobState.SUCCEEDED, *[len(shelves)] * 3)
-    assert leg.app.stores.ledger.job_care.miscounts(row.id) == {}
+    assert leg.app.stores.ledger.part(JobLedger).care.miscounts(row.id) == {}
     assert audit(leg.app.stores, leg.app.settings, queues=["witness"]).findings == ()
     return len(found) - len(shelves)
 
@@ -84,12 +85,12 @@ def test_they_stop_between_two_steps_when_their_process_leaves_or_their_job_is_p
     endless = fill.options(key="endless").run(shelves="z", to=1_000_000, page=10, seconds=0.03, raises="")
     with leg.fleet(processes=1, threads=4, app=workshop.APP):
         wait_done(leg, job, at_rest.done + 90)
-        ledger.job_decisions.pause_job(job.id, **WHO)
+        ledger.part(JobLedger).decisions.pause_job(job.id, **WHO)
         wait_until(lambda: stands(leg, job).state is JobState.PAUSED, timeout_s=60, what="it is paused")
         paused = stands(leg, job)
         wait_done(leg, endless, 50)
-        ledger.job_decisions.cancel_job(endless.id, **WHO)
-        ledger.job_decisions.resume_job(job.id, **WHO)
+        ledger.part(JobLedger).decisions.cancel_job(endless.id, **WHO)
+        ledger.part(JobLedger).decisions.resume_job(job.id, **WHO)
         row = wait_ended(leg, job)
     cancelled = stands(leg, endless)
 

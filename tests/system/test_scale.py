@@ -30,6 +30,7 @@ from workq.diagnose.where import Misplacement, Place
 from workq.lab.redis_cluster import RedisCluster, start_redis_cluster
 from workq.lab.servers import PostgreSQL, RabbitMQ, Redis, start_postgres, start_rabbitmq
 from workq.ledger.sql import Ledger
+from workq.slices import SLICES
 from workq.values.incarnation import Incarnation
 from workq.values.task import Done, Settlement
 
@@ -307,7 +308,7 @@ def test_a_ledger_partitioned_by_time_runs_and_a_claim_reads_the_partition_of_it
     sent: list[tuple[str, Any]] = []
 
     listen(database, lambda statement, parameters: sent.append((statement, parameters)))
-    ledger = Ledger(database)
+    ledger = Ledger(database, SLICES)
     ledger.workers.join(SOMEBODY, queues=["witness"], threads=1)
     assert len(ledger.claims.claim(ids[:50], by=SOMEBODY.id)) == 50
     [claim] = [one for one in sent if one[0].startswith("UPDATE")]

@@ -14,6 +14,7 @@ from tests.system.fleet import wait_until
 from tests.system.legs import Leg
 from workq import ConfigError, State
 from workq.recovery.sweep import sweep
+from workq.schedules.ledger import Schedules
 from workq.schedules.tick import tick
 
 WHO = "eve@host"
@@ -22,7 +23,7 @@ WHO = "eve@host"
 def scheduled(leg: Leg, name: str, **timetable: object) -> None:
     leg.app.schedule(name, leg["note"], kwargs={"number": 1}, **timetable)  # type: ignore[arg-type]  # one of three
     [given] = [one for one in leg.app.registry.schedules() if one.name == name]
-    leg.app.stores.ledger.schedules.schedule(given)
+    leg.app.stores.ledger.part(Schedules).schedule(given)
 
 
 def test_each_tick_runs_once_and_on_time_while_three_fleets_sweep_and_are_killed(fast_leg: Leg) -> None:
@@ -35,7 +36,7 @@ def test_each_tick_runs_once_and_on_time_while_three_fleets_sweep_and_are_killed
             fleets[number].kill()
             fleets[number] = leg.fleet(processes=1, threads=2)
         wait_until(lambda: len(leg.starts()) >= 8, timeout_s=30, what="it ticks on")
-        ledger.schedules.pause_schedule("each-second", who=WHO, why="enough")
+        ledger.part(Schedules).pause_schedule("each-second", who=WHO, why="enough")
         leg.wait_settled(timeout_s=30)
         for fleet in fleets:
             fleet.wait_whole(1, timeout_s=30)
@@ -44,7 +45,7 @@ def test_each_tick_runs_once_and_on_time_while_three_fleets_sweep_and_are_killed
             fleet.terminate()
         assert [fleet.wait(60) for fleet in fleets] == [0, 0, 0]
 
-    ticks = dict(reversed(ledger.schedules.ticks("each-second", limit=1000)))
+    ticks = dict(reversed(ledger.part(Schedules).ticks("each-second", limit=1000)))
     instants = sorted(ticks)
     assert {later - one for one, later in pairwise(instants)} == {timedelta(seconds=1)}
     assert len(set(ticks.values())) == len(ticks)
@@ -61,15 +62,15 @@ def test_each_tick_runs_once_and_on_time_while_three_fleets_sweep_and_are_killed
 def test_what_was_missed_while_nobody_swept_becomes_what_the_policy_says(fast_leg: Leg, missed: str) -> None:
     leg, ledger = fast_leg, fast_leg.app.stores.ledger
     scheduled(leg, "minutely", cron="* * * * *", missed=missed)
-    [row] = ledger.schedules.all()
+    [row] = ledger.part(Schedules).all()
     assert row.next_at is not None
     past = row.next_at - timedelta(hours=1)
-    assert ledger.schedules.tick(row, [], next_at=past), "as if nobody had been there for an hour"
+    assert ledger.part(Schedules).tick(row, [], next_at=past), "as if nobody had been there for an hour"
 
     made = tick(leg.app.stores, leg.app.settings, limit=100)
     again = tick(leg.app.stores, leg.app.settings, limit=100)
 
-    ticks = Counter(at for at, _ in ledger.schedules.ticks("minutely", limit=1000))
+    ticks = Counter(at for at, _ in ledger.part(Schedules).ticks("minutely", limit=1000))
     assert again == 0
     assert made == sum(ticks.values()) == len(ticks)
     assert len(ticks) in {"skip": (0, 1, 2), "once": (1, 2), "all": (59, 60, 61)}[missed]
@@ -94,7 +95,7 @@ def test_a_one_off_survives_everything_and_runs_once(leg_name: str, open_leg: Op
 
     assert list(leg.starts().values()) == [1]
     assert leg.testimony()[0].at >= at.timestamp() - 0.05
-    [row] = leg.app.stores.ledger.schedules.all()
+    [row] = leg.app.stores.ledger.part(Schedules).all()
     assert row.next_at is None
 
 
@@ -125,10 +126,10 @@ def test_a_timetable_that_this_host_cannot_read_stops_nobody_else(open_leg: Open
     wait_until(lambda: tick(leg.app.stores, settings, limit=9) > 0, timeout_s=30, what="ours ticks")
     swept = sweep(leg.app.stores, settings)
 
-    assert ledger.schedules.ticks("theirs", limit=9) == []
-    assert len(ledger.schedules.ticks("ours", limit=9)) >= 1
+    assert ledger.part(Schedules).ticks("theirs", limit=9) == []
+    assert len(ledger.part(Schedules).ticks("ours", limit=9)) >= 1
     assert swept.away == []
-    [theirs] = [row for row in ledger.schedules.all() if row.name == "theirs"]
+    [theirs] = [row for row in ledger.part(Schedules).all() if row.name == "theirs"]
     with pytest.raises(ConfigError, match="cannot read the timetable '0 3 ") as caught:
         theirs.timetable.after(theirs.now)
     assert "Mars/Olympus_Mons" in str(caught.value)

@@ -16,6 +16,7 @@ from tests.system.fleet import wait_until
 from tests.system.inbox import Inbox, Letter
 from tests.system.legs import Leg
 from tests.system.postman import APP, NOTICES
+from workq.webhooks.ledger.sql import WebhookLedger
 from workq.webhooks.outbox import Outbox
 from workq.webhooks.values import DeliveryState, WhichDeliveries
 
@@ -37,7 +38,7 @@ def outbox(leg: Leg) -> Outbox:
 
 
 def counts(leg: Leg) -> dict[DeliveryState, int]:
-    return leg.app.stores.ledger.deliveries.delivery_counts(ALL)
+    return leg.app.stores.ledger.part(WebhookLedger).deliveries.delivery_counts(ALL)
 
 
 def _has(inbox: Inbox, count: int) -> bool:
@@ -80,8 +81,8 @@ def test_it_arrives_signed_and_the_same_in_each_attempt_and_every_attempt_is_rec
         assert len({letter.body for letter in letters}) == 1
         stamps = [int(letter.headers["webhook-timestamp"]) for letter in letters]
         assert stamps == sorted(stamps)
-    for row in leg.app.stores.ledger.deliveries.all(ALL):
-        log = leg.app.stores.ledger.deliveries.attempts(row.id)
+    for row in leg.app.stores.ledger.part(WebhookLedger).deliveries.all(ALL):
+        log = leg.app.stores.ledger.part(WebhookLedger).deliveries.attempts(row.id)
         assert [(one.number, one.status) for one in log] == [(1, 503), (2, 503), (3, 200)]
         assert (row.attempts, row.status) == (3, 200)
 
@@ -161,7 +162,7 @@ def test_while_workers_are_killed_nothing_is_lost_and_a_repetition_has_the_same_
             assert fleet.wait(30) == 0, fleet.text()
 
     came = inbox.counts()
-    recorded = sum(row.attempts for row in leg.app.stores.ledger.deliveries.all(ALL, limit=10_000))
+    recorded = sum(row.attempts for row in leg.app.stores.ledger.part(WebhookLedger).deliveries.all(ALL, limit=10_000))
     print(f"{leg.name}: {count} webhooks, {kills} kills: {came.total()} requests, {recorded} of them recorded")
     assert made.secret is not None
     assert all(letter.is_signed_with(made.secret) for letter in inbox.letters)

@@ -6,6 +6,7 @@ import queue
 import random
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 from workq import Times, WorkQueue
@@ -63,6 +64,9 @@ class Room(Pool):
         settlement = self.outcomes.get(timeout=LONG_S)
         self.settled([settlement])
         return settlement.outcome
+
+    def part(self, kind: Any) -> Any:
+        return SimpleNamespace(steps=self)
 
     def bookmark(self, claim: Claim) -> Bookmark:
         return Bookmark(None, 0)

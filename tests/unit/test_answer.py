@@ -16,8 +16,8 @@ import pytest
 import workq
 from tests.unit.room import LONG_S, THREADS, Room, claim
 from workq.errors import ConfigError
-from workq.ledger.sql import Ledger
 from workq.values.task import Dead, Done, Failed, Outcome, Worked
+from workq.webhooks.ledger.sql import WebhookLedger
 from workq.webhooks.notices import Herald, Notice
 
 
@@ -126,7 +126,9 @@ def test_a_notice_is_told_only_when_the_coroutine_of_its_function_has_run(room: 
 
     def told_by(hook: Callable[[Notice], object]) -> Outcome:
         ran.clear()
-        herald = Herald(lambda: cast(Ledger, SimpleNamespace(endpoints=Empty())), hook=hook, forward=lambda _: None)
+        herald = Herald(
+            lambda: cast(WebhookLedger, SimpleNamespace(endpoints=Empty())), hook=hook, forward=lambda _: None
+        )
         return room.run(herald.tell, "endpoint.failing", "ep_1", {})
 
     for hook in (bare(body), wrapping(body), running(body)):
@@ -138,7 +140,7 @@ def test_a_notice_is_told_only_when_the_coroutine_of_its_function_has_run(room: 
 @pytest.mark.parametrize("hook", [body, Called(), functools.partial(Called())])
 def test_a_function_of_notices_that_is_async_is_refused_at_once(hook: Callable[..., Any]) -> None:
     with pytest.raises(ConfigError, match="no async def"):
-        Herald(lambda: cast(Ledger, None), hook=hook, forward=lambda _: None)
+        Herald(lambda: cast(WebhookLedger, None), hook=hook, forward=lambda _: None)
 
 
 def test_what_is_called_in_a_thread_cannot_be_async(room: Room) -> None:
@@ -283,7 +285,7 @@ def test_what_is_known_to_be_a_generator_is_refused_at_registration(room: Room) 
         with pytest.raises(ConfigError, match="generator"):
             room.app.job(name="a")(function)
         with pytest.raises(ConfigError, match="generator"):
-            Herald(lambda: cast(Ledger, None), hook=function, forward=lambda _: None)
+            Herald(lambda: cast(WebhookLedger, None), hook=function, forward=lambda _: None)
 
 
 # -- contexts

@@ -36,7 +36,7 @@ class Nobody(NoPartition):
     def is_cancelled(self, claim: Claim) -> bool:
         return False
 
-    def transaction(self, claim: Claim, *, added: Any = tuple) -> Any:
+    def transaction(self, claim: Claim, *, succeeds: Any) -> Any:
         raise AssertionError("no handler here writes")
 
 
@@ -460,7 +460,7 @@ class Writer(Nobody):
     """A desk whose transactions stand."""
 
     @contextmanager
-    def transaction(self, claim: Claim, *, added: Any = tuple) -> Iterator[Any]:
+    def transaction(self, claim: Claim, *, succeeds: Any) -> Iterator[Any]:
         yield claim
 
 

@@ -29,9 +29,9 @@ class Desk(NoPartition):
         return False
 
     @contextmanager
-    def transaction(self, claim: Claim, *, added: Any) -> Any:
+    def transaction(self, claim: Claim, *, succeeds: Any) -> Any:
         yield None
-        self.added = added()
+        self.added = succeeds().added
 
 
 def job(function: Any, **options: Any) -> Job:

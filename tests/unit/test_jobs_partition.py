@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -42,8 +43,11 @@ class Steps:
     def wait_for(self, awaitable: Awaitable[Any]) -> Any:
         return awaited(awaitable)
 
-    def transaction(self, claim: Claim, *, added: Any = tuple) -> Any:
+    def transaction(self, claim: Claim, *, succeeds: Any) -> Any:
         raise AssertionError("no handler here does that")
+
+    def part(self, kind: Any) -> Any:
+        return SimpleNamespace(steps=self)
 
     def bookmark(self, claim: Claim) -> Bookmark:
         return self.begins

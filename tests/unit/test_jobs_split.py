@@ -15,6 +15,7 @@ import pytest
 from workq import WorkQueue
 from workq.errors import BadSource, Snooze
 from workq.jobs.define import Job, JobCall, RunOptions
+from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.sources import Items, Page, Source, Steps
 from workq.jobs.split import Splitting
 from workq.jobs.values import Full, JobRow, JobState
@@ -47,7 +48,7 @@ class Splits:
 
     @property
     def row(self) -> JobRow:
-        row = self.app.stores.ledger.job_questions.job(self.id)
+        row = self.app.stores.ledger.part(JobLedger).questions.job(self.id)
         assert row is not None
         return row
 
@@ -140,7 +141,7 @@ def test_what_no_subtask_can_carry_has_failed_and_the_others_go_on(splits: Split
 
     assert splits.items() == ["a", "c"]
     assert (splits.row.split, splits.row.failed) == (4, 2)
-    errors = [item.error for _, item in splits.app.stores.ledger.job_questions.failed_items(splits.id)]
+    errors = [item.error for _, item in splits.app.stores.ledger.part(JobLedger).questions.failed_items(splits.id)]
     assert all(error.startswith("PayloadError: items") for error in errors)
 
 
@@ -191,7 +192,7 @@ def test_who_loses_a_page_to_an_earlier_attempt_leaves_off_and_reads_on_behind_i
 def test_of_a_job_that_was_cancelled_meanwhile_nothing_more_is_made(splits: Splits) -> None:
     def cancels() -> Iterator[int]:
         yield from range(2)
-        splits.app.stores.ledger.job_decisions.cancel_job(splits.id, who="eve@host", why="?")
+        splits.app.stores.ledger.part(JobLedger).decisions.cancel_job(splits.id, who="eve@host", why="?")
         yield from range(2)
 
     class Once(Items):
@@ -212,7 +213,7 @@ def test_paused_meanwhile_it_leaves_off_and_goes_on_when_the_job_does(splits: Sp
         def pages(self, cursor: Any, size: int) -> Iterator[Page]:
             for page in super().pages(cursor, size):
                 if page.cursor == 4:
-                    ledger.job_decisions.pause_job(splits.id, who="eve@host", why="?")
+                    ledger.part(JobLedger).decisions.pause_job(splits.id, who="eve@host", why="?")
                 yield page
 
     with pytest.raises(Snooze, match="its job is paused"):
@@ -220,7 +221,7 @@ def test_paused_meanwhile_it_leaves_off_and_goes_on_when_the_job_does(splits: Sp
     between = splits.row.split, splits.row.cursor
     with pytest.raises(Snooze, match="its job is paused"):
         splits.attempt(Items(range(7)))
-    ledger.job_decisions.resume_job(splits.id, who="eve@host", why="?")
+    ledger.part(JobLedger).decisions.resume_job(splits.id, who="eve@host", why="?")
     splits.attempt(Items(range(7)))
 
     assert between == (2, 2)
@@ -235,8 +236,8 @@ def test_who_feeds_a_job_waits_while_it_is_paused(app: WorkQueue) -> None:
 
     def items() -> Iterator[int]:
         yield from range(4)
-        ledger.job_decisions.pause_job(begun.id, who="eve@host", why="?")
-        resume = partial(ledger.job_decisions.resume_job, begun.id, who="eve@host", why="?")
+        ledger.part(JobLedger).decisions.pause_job(begun.id, who="eve@host", why="?")
+        resume = partial(ledger.part(JobLedger).decisions.resume_job, begun.id, who="eve@host", why="?")
         threading.Timer(0.3, resume).start()
         yield from range(4, 7)
 
@@ -259,6 +260,6 @@ def test_each_page_carries_the_parameters_of_the_run(app: WorkQueue) -> None:
         (([1, 2],), {"index": "v2"}),
         (([3],), {"index": "v2"}),
     ]
-    row = app.stores.ledger.job_questions.job(begun.id)
+    row = app.stores.ledger.part(JobLedger).questions.job(begun.id)
     assert row is not None
     assert (row.total, codec.decode(row.params)["k"]) == (3, {"index": "v2"})

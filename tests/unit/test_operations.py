@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-import workq.ledger
 from workq import WorkQueue
 from workq.operations import jobs, queues, schedules, tasks
 from workq.webhooks import Endpoints
@@ -26,7 +25,8 @@ FUNCTIONS = [
 ]
 DECISIONS = {
     name
-    for module in pkgutil.iter_modules(workq.ledger.__path__, "workq.ledger.")
+    for package in ("workq.ledger", "workq.jobs.ledger", "workq.webhooks.ledger", "workq.schedules")
+    for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}.")
     for _, part in inspect.getmembers(importlib.import_module(module.name), inspect.isclass)
     for name, method in inspect.getmembers(part, inspect.isfunction)
     if not name.startswith("_") and {"who", "why"} <= set(inspect.signature(method).parameters)

@@ -19,8 +19,8 @@ from workq.ledger import history_trigger
 from workq.ledger.engine import migrate as schema
 from workq.ledger.engine.database import Database
 from workq.ledger.schema import SCHEMA_VERSION
+from workq.recovery.retention import prunable_rows, retention_of
 from workq.recovery.retention import prune as remove_old
-from workq.recovery.retention import retention_of
 from workq.values.incarnation import this_person
 
 
@@ -114,7 +114,7 @@ def prune(session: Session, older_than_s: float | None, dry_run: bool) -> int:
     ledger = session.stores().ledger
     retention = retention_of(session.settings(), older_than_s=older_than_s)
     if dry_run:
-        rows = ledger.pruning.prunable_rows(retention)
+        rows = prunable_rows(ledger, retention)
         _tell_pruned(session, rows, title="would be removed", dry_run=True)
         return exits.FINDINGS if any(rows.values()) else exits.DONE
     removed: Counter[str] = Counter()

@@ -13,6 +13,7 @@ from workq.cli.inputs import Duration, TaskId, WholeNumber
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, clean, record, table, text_of, write
 from workq.errors import NotFound
+from workq.webhooks.ledger.sql import WebhookLedger
 from workq.webhooks.values import AttemptRow, DeliveryState, WhichDeliveries, check_endpoint_id
 
 
@@ -47,8 +48,8 @@ def ls(session: Session, /, event_type: str | None, state: str | None, limit: in
         check_endpoint_id(given["endpoint_id"])
     which = WhichDeliveries(type=event_type, state=None if state is None else DeliveryState(state), **given)
     ledger = session.stores().ledger
-    found = ledger.deliveries.all(which, limit=limit)
-    counts = {one.value: count for one, count in ledger.deliveries.delivery_counts(which).items()}
+    found = ledger.part(WebhookLedger).deliveries.all(which, limit=limit)
+    counts = {one.value: count for one, count in ledger.part(WebhookLedger).deliveries.delivery_counts(which).items()}
     columns = [
         Column("id", is_whole=True),
         *(Column(name) for name in ("type", "endpoint", "state")),
@@ -82,13 +83,13 @@ def ls(session: Session, /, event_type: str | None, state: str | None, limit: in
 def show(session: Session, delivery_id: str, with_body: bool) -> None:
     """One delivery and its attempts: where to, the answer, how long it took, and when it is tried again."""
     ledger = session.stores().ledger
-    found = ledger.deliveries.delivery(delivery_id)
+    found = ledger.part(WebhookLedger).deliveries.delivery(delivery_id)
     if found is None:
         raise NotFound(f"no delivery {delivery_id}; see: workq webhook delivery ls")
-    attempts = ledger.deliveries.attempts(delivery_id)
+    attempts = ledger.part(WebhookLedger).deliveries.attempts(delivery_id)
     document = asdict(found) | {"log": [asdict(one) for one in attempts]}
     if with_body:
-        document["body"] = ledger.deliveries.webhook_body(found.webhook_id)
+        document["body"] = ledger.part(WebhookLedger).deliveries.webhook_body(found.webhook_id)
 
     def as_text() -> None:
         record(list(asdict(found).items()))

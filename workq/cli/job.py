@@ -19,6 +19,7 @@ from workq.enqueue.relay import publish
 from workq.errors import BadSource, NotFound, Refused, UnknownTask, WorkqError
 from workq.handlers.said import describe
 from workq.jobs.define import Job
+from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.progress import left_s, told, told_s
 from workq.jobs.sources import CsvFile, JsonLines
 from workq.jobs.values import (
@@ -209,8 +210,10 @@ def ls(
 ) -> None:
     """Jobs from the newest. The next page begins after the last id."""
     states = () if state is None else (JobState(state),)
-    found = session.stores().ledger.job_questions.jobs(
-        name=name, parent_id=parent, states=states, limit=limit, after=after
+    found = (
+        session.stores()
+        .ledger.part(JobLedger)
+        .questions.jobs(name=name, parent_id=parent, states=states, limit=limit, after=after)
     )
     columns = [
         Column("id", is_whole=True),
@@ -245,8 +248,8 @@ def show(session: Session, job_id: str, slowest: int) -> None:
     """How far a job is, how fast, what has failed, and why."""
     ledger = session.stores().ledger
     found = of(ledger, job_id)
-    groups = ledger.job_questions.failed_groups(job_id, limit=_ERRORS_SHOWN)
-    slow = ledger.job_questions.slowest_subtasks(job_id, limit=slowest) if slowest else []
+    groups = ledger.part(JobLedger).questions.failed_groups(job_id, limit=_ERRORS_SHOWN)
+    slow = ledger.part(JobLedger).questions.slowest_subtasks(job_id, limit=slowest) if slowest else []
     source = _failed_source(found, None if found.is_split else ledger.questions.get(found.split_task))
 
     def as_text() -> None:
@@ -467,7 +470,7 @@ def failures(session: Session, job_id: str, is_csv: bool) -> None:
     after = 0
     if is_csv:
         write(_csv(["item", "failures", "error"]))
-    while page := ledger.job_questions.failed_items(job_id, after=after):
+    while page := ledger.part(JobLedger).questions.failed_items(job_id, after=after):
         for number, one in page:
             after = number
             error = one.error.partition("\n")[0]
@@ -500,7 +503,7 @@ def results(session: Session, job_id: str, is_csv: bool) -> None:
     after = 0
     if is_csv:
         write(_csv(["item", "result", "note"]))
-    while page := ledger.job_questions.job_results(job_id, after=after):
+    while page := ledger.part(JobLedger).questions.job_results(job_id, after=after):
         for number, one in page:
             after = number
             if is_csv:
@@ -513,7 +516,7 @@ def results(session: Session, job_id: str, is_csv: bool) -> None:
 
 def of(ledger: Ledger, job_id: str) -> JobRow:
     """A job that is there."""
-    found = ledger.job_questions.job(job_id)
+    found = ledger.part(JobLedger).questions.job(job_id)
     if found is None:
         raise NotFound(f"no job {job_id}; list them with: workq job ls")
     return found

@@ -13,9 +13,10 @@ from workq.cli.inputs import ScheduleName, WholeNumber
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, table, text_of, write
 from workq.errors import NotFound
-from workq.ledger import ScheduleRow
 from workq.operations import schedules
+from workq.schedules.ledger import Schedules
 from workq.schedules.tick import now_as_task
+from workq.schedules.values import ScheduleRow
 from workq.values import codec
 from workq.values.incarnation import this_person
 from workq.values.lane import split
@@ -34,7 +35,7 @@ def schedule() -> None:
 @pass_session
 def ls(session: Session) -> None:
     """Each schedule with its timetable, when it ticked last, and when it ticks next."""
-    found = session.stores().ledger.schedules.all()
+    found = session.stores().ledger.part(Schedules).all()
     columns = [Column("name"), Column("timetable"), Column("handler"), Column("last"), Column("next"), Column("paused")]
     answer(
         session,
@@ -57,7 +58,7 @@ def next_ticks(session: Session, name: str, count: int) -> None:
     ledger = session.stores().ledger
     row = _found(ledger, name)
     coming = list(islice(_coming(row), count))
-    last = ledger.schedules.ticks(name, limit=count)
+    last = ledger.part(Schedules).ticks(name, limit=count)
 
     def as_text() -> None:
         for at, task_id in reversed(last):
@@ -118,8 +119,8 @@ def sync(session: Session) -> None:
     session.may_make(session.settings())
     ledger = session.queue().stores.ledger
     given = session.queue().registry.schedules()
-    changed = [one.name for one in given if ledger.schedules.schedule(one)]
-    strange = sorted({row.name for row in ledger.schedules.all()} - {one.name for one in given})
+    changed = [one.name for one in given if ledger.part(Schedules).schedule(one)]
+    strange = sorted({row.name for row in ledger.part(Schedules).all()} - {one.name for one in given})
 
     def as_text() -> None:
         write(f"{counted(len(given), 'schedule')}, {len(changed)} of them new or changed")
@@ -130,7 +131,7 @@ def sync(session: Session) -> None:
 
 
 def _found(ledger: Ledger, name: str) -> ScheduleRow:
-    row = next((one for one in ledger.schedules.all() if one.name == name), None)
+    row = next((one for one in ledger.part(Schedules).all() if one.name == name), None)
     if row is None:
         raise _unknown(name)
     return row

@@ -27,6 +27,7 @@ from workq.demo.kill import Killed, kill_one
 from workq.demo.stage import folder_for, private_servers, working, write_settings
 from workq.demo.versions import CHUNK, NEW, OLD, UNREADABLE, alias, make_unreadable, mend, point
 from workq.demo.watch import STALL_S, GaveUp, WorkWatch
+from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.values import JOB_ENDED, SPLIT, JobRow, JobState
 from workq.lab.environment import only_workq_variables
 from workq.ledger.engine.migrate import migrate
@@ -315,7 +316,7 @@ class _Run:
         watch.until(self._look)
         seen.ended_at = watch.moved_at
         found = self._row()
-        groups = ledger.job_questions.failed_groups(job_id, limit=1)
+        groups = ledger.part(JobLedger).questions.failed_groups(job_id, limit=1)
         if found.state is not JobState.COMPLETED_WITH_FAILURES or not groups:
             raise GaveUp(f"the job is {found.state}: {found.error or found.why or 'no document has failed'}")
         seen.failures = Failures(found.failed, groups[0].item, groups[0].error, alias(watch.folder))
@@ -368,7 +369,7 @@ class _Run:
     def _pause(self) -> None:
         """For a moment, in which nothing may be done."""
         ledger, watch = self._wq.stores.ledger, self._watch
-        ledger.job_decisions.pause_job(self._job_id, **_WHO)
+        ledger.part(JobLedger).decisions.pause_job(self._job_id, **_WHO)
         watch.until(lambda: self._row().state is not JobState.PAUSING)
         before = self._row().done
         time.sleep(PAUSE_S)
@@ -381,20 +382,20 @@ class _Run:
     def _go_on_slowly(self, before: int) -> None:
         """For a moment, in which no more may be done than its rate allows; then as fast as it can."""
         ledger, offer, watch = self._wq.stores.ledger, self._wq.producer.relay.offer, self._watch
-        offer(ledger.job_decisions.throttle_job(self._job_id, rate_max=RATE, **_WHO)[1])
+        offer(ledger.part(JobLedger).decisions.throttle_job(self._job_id, rate_max=RATE, **_WHO)[1])
         began = watch.moved_at = time.monotonic()
-        offer(ledger.job_decisions.resume_job(self._job_id, **_WHO)[1])
+        offer(ledger.part(JobLedger).decisions.resume_job(self._job_id, **_WHO)[1])
         watch.until(lambda: time.monotonic() >= began + RATE_S)
         found, seconds = self._row().done - before, time.monotonic() - began
         if found > RATE * seconds + 2 * CHUNK:
             raise GaveUp(f"while the job was throttled to {RATE:g} a second, {found} were done in {seconds:.1f} s")
-        offer(ledger.job_decisions.throttle_job(self._job_id, rate_max=None, **_WHO)[1])
+        offer(ledger.part(JobLedger).decisions.throttle_job(self._job_id, rate_max=None, **_WHO)[1])
         watch.moved()
         self._seen.throttled = Throttled(found, seconds)
         self._narrator.throttled(self._seen.throttled)
 
     def _row(self) -> JobRow:
-        found = self._wq.stores.ledger.job_questions.job(self._job_id)
+        found = self._wq.stores.ledger.part(JobLedger).questions.job(self._job_id)
         if found is None:
             raise GaveUp(f"job {self._job_id} is gone")
         return found

@@ -39,6 +39,7 @@ from workq.config import Settings, Times
 from workq.diagnose.bounds import Bounds
 from workq.errors import BrokerUnavailable, InFlightUnavailable
 from workq.inflight import Hold, Lease
+from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.values import JobState
 from workq.ledger import Company, Marker, Pause, Standing, WorkerRow
 from workq.ledger.positions import is_behind
@@ -50,6 +51,7 @@ from workq.values.lane import queue_of
 from workq.values.plural import counted
 from workq.values.task import Event, State
 from workq.webhooks import resting
+from workq.webhooks.ledger.sql import WebhookLedger
 from workq.webhooks.values import BEYOND_SUSPICION, endpoint_of
 from workq.worker.attempt import ALIKE
 
@@ -353,7 +355,7 @@ class _Look:
 
     def _is_of_a_job(self, job_id: str) -> Why | None:
         """What its job says; None when that lets it start."""
-        task, job = self._task, self._stores.ledger.job_questions.job(job_id)
+        task, job = self._task, self._stores.ledger.part(JobLedger).questions.job(job_id)
         is_parked = is_behind(task.due_at, task.now)
         if job is None:
             if not is_parked:
@@ -419,7 +421,7 @@ class _Look:
         if limit is None:
             return self._why(Code.LIMITED, f"its turn in limit {key!r} comes just now", "nothing")
         if limit.closed_until is not None and limit.closed_until > self._task.now:
-            endpoint = self._stores.ledger.endpoints.endpoint(endpoint_of(key) or "")
+            endpoint = self._stores.ledger.part(WebhookLedger).endpoints.endpoint(endpoint_of(key) or "")
             if endpoint is not None and endpoint.rests_until is not None:
                 return self._why(
                     Code.LIMITED,

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
@@ -23,7 +23,6 @@ from workq.broker import Broker
 from workq.enqueue.group_commit import Gather
 from workq.enqueue.relay import BEHIND_MAX, Relay, hints_of
 from workq.errors import Refused, Unavailable
-from workq.jobs.values import Begun, NewJob
 from workq.ledger import HintRows, Unpublished
 from workq.stores import Stores
 from workq.values.failpoints import reach
@@ -31,7 +30,8 @@ from workq.values.hint import HintRow
 from workq.values.plural import counted
 from workq.values.task import Enqueued, NewTask
 from workq.values.time_limit import whole
-from workq.webhooks.values import Cause, NewWebhook, SentTo
+
+T = TypeVar("T")
 
 log = logging.getLogger("workq.relay")
 
@@ -71,74 +71,49 @@ class Producer:
 
     def record(self, tasks: Sequence[NewTask], *, connection: Any = None) -> list[Enqueued]:
         """Record tasks in one transaction, ours or the caller's, and see to their hints."""
-        if connection is None and self._stores.ledger.transactions.is_entered:
-            raise Refused(
-                "this handler is inside of its transaction(), which may still be rolled back: "
-                "enqueue in it, with .options(connection=connection), or after it"
-            )
+        if connection is None:
+            self.check_outside("enqueue in it, with .options(connection=connection), or after it")
         with whole():
             if connection is None and len(tasks) == 1 and tasks[0].key is None:
                 return [self._gather.record(tasks[0])]
             return self._record_now(tasks, connection=connection)
 
-    def _record_now(self, tasks: Sequence[NewTask], *, connection: Any = None) -> list[Enqueued]:
-        hints = self._hint_rows()
-        began = None if self._stores.broker.is_late else self.relay.clock()  # a late hint must not come early
-        recorded = self._stores.ledger.tasks.record(tasks, connection=connection, hints=hints)
-        fresh = [
-            Unpublished(task.id, task.queue, 0, task.delay_s)
-            for task, one in zip(tasks, recorded, strict=True)
-            if hints is None and one.created and not one.is_behind
-        ]
-        self._recorded(fresh, began, connection, is_hinted=hints is not None)
-        return recorded
+    def check_outside(self, instead: str) -> None:
+        """Refused inside of a handler's transaction, which may still be rolled back; `instead`: what to do."""
+        if self._stores.ledger.transactions.is_entered:
+            raise Refused(f"this handler is inside of its transaction(), which may still be rolled back: {instead}")
 
-    def _recorded(self, fresh: list[Unpublished], began: float | None, connection: Any, *, is_hinted: bool) -> None:
-        """See to the hints of what was recorded. `is_hinted`: they stand beside it."""
+    def _record_now(self, tasks: Sequence[NewTask], *, connection: Any = None) -> list[Enqueued]:
+        def write(hints: HintRows | None) -> tuple[list[Enqueued], list[Unpublished]]:
+            recorded = self._stores.ledger.tasks.record(tasks, connection=connection, hints=hints)
+            fresh = [
+                Unpublished(task.id, task.queue, 0, task.delay_s)
+                for task, one in zip(tasks, recorded, strict=True)
+                if hints is None and one.created and not one.is_behind
+            ]
+            return recorded, fresh
+
+        return self.announce(write, connection=connection)
+
+    def announce(self, write: Callable[[HintRows | None], tuple[T, list[Unpublished]]], *, connection: Any = None) -> T:
+        """Record what becomes tasks, by a function of the ledger's, and see to their hints; answers what it answers.
+
+        `write` is told how hints are made that stand beside the tasks, or None; it answers what is still to be hinted.
+        `connection`: the caller's, in whose transaction it writes.
+        """
+        broker = self._stores.broker
+        hints = partial(hint_rows, broker) if broker.is_transactional else None
+        began = None if broker.is_late else self.relay.clock()  # a late hint must not come early
+        answer, fresh = write(hints)
         if connection is None:
             reach("record.after_commit")
-        if is_hinted:
-            self._stores.broker.wake()  # before the caller's commit: who looks too early soon looks again
-        elif connection is None:
+        if hints is not None:
+            broker.wake()  # before the caller's commit: who looks too early soon looks again
+        if fresh and connection is None:
             self.relay.offer(fresh, since=began)
-        else:
+        elif fresh:
             self._offer_after_commit(connection, fresh)
-
-    def send(self, webhook: NewWebhook, *, connection: Any = None) -> list[SentTo]:
-        """Record a webhook for everybody who wants it, in one transaction, ours or the caller's."""
-        if connection is None and self._stores.ledger.transactions.is_entered:
-            raise Refused(
-                "this handler is inside of its transaction(), which may still be rolled back: "
-                "send in it, with connection=connection, or after it"
-            )
-        hints = self._hint_rows()
-        began = None if self._stores.broker.is_late else self.relay.clock()
-        sent, fresh = self._stores.ledger.webhooks.send(webhook, connection=connection, hints=hints)
-        self._recorded(fresh, began, connection, is_hinted=hints is not None)
-        return sent
-
-    def resend(self, delivery_ids: Sequence[str], *, cause: Cause) -> list[str]:
-        """Send deliveries that have ended once more, and see to the hints; answers which."""
-        sent, fresh = self._stores.ledger.webhook_decisions.resend(delivery_ids, cause=cause, hints=self._hint_rows())
-        self._recorded(fresh, None, None, is_hinted=self._stores.broker.is_transactional)
-        return sent
-
-    def begin_job(self, job: NewJob) -> Begun:
-        """Record a job with the task that reads its source, and see to the hint."""
-        if self._stores.ledger.transactions.is_entered:
-            raise Refused(
-                "this handler is inside of its transaction(), which may still be rolled back: begin the job before it"
-            )
-        return self._begun(self._stores.ledger.jobs.begin_job(job, hints=self._hint_rows()))
-
-    def _hint_rows(self) -> HintRows | None:
-        return partial(hint_rows, self._stores.broker) if self._stores.broker.is_transactional else None
-
-    def _begun(self, begun: Begun) -> Begun:
-        if self._stores.broker.is_transactional:
-            self._stores.broker.wake()
-        self.relay.offer(list(begun.hints))
-        return begun
+        return answer
 
     def record_many(self, tasks: Iterator[NewTask], *, connection: Any = None) -> int:
         """Record a stream in chunks. An error keeps what was recorded before and says how many that are."""

@@ -9,18 +9,20 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from workq.errors import ConfigError, NotInTask, Unavailable
 from workq.handlers.forks import handlers_code, is_child
-from workq.jobs.values import Bookmark, NewStep, Stepped
 from workq.values.lane import queue_of
-from workq.values.task import Claim, NewSubtask
+from workq.values.task import Claim, Done, Outcome
 from workq.values.time_limit import apart, whole
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+    from workq.ledger.sql import Ledger
+
+T = TypeVar("T")
 _LOOK_EVERY_S = 0.5
 TASKS_MAX = 10
 """Of tasks that share a call, so many are named in the records that it writes."""
@@ -33,20 +35,12 @@ class Desk(Protocol):
         """Whether to stop."""
         ...
 
-    def transaction(
-        self, claim: Claim, *, added: Callable[[], Sequence[NewSubtask]]
-    ) -> AbstractContextManager[Connection]:
-        """See `Current.transaction`. `added`: asked at its end, what the handler has added to its job."""
+    def transaction(self, claim: Claim, *, succeeds: Callable[[], Outcome]) -> AbstractContextManager[Connection]:
+        """See `Current.transaction`. `succeeds`: asked at its end, the outcome."""
         ...
 
-    def bookmark(self, claim: Claim) -> Bookmark:
-        """Where the partition of a claim goes on."""
-        ...
-
-    def step(
-        self, claim: Claim, new: NewStep, *, on_stood: Callable[[Stepped], None]
-    ) -> AbstractContextManager[Connection]:
-        """See `Current.step`."""
+    def part(self, kind: Callable[[Ledger], T]) -> T:
+        """What a slice keeps in the ledger that this process works with."""
         ...
 
     def wait_for(self, awaitable: Awaitable[Any]) -> Any:
@@ -68,34 +62,16 @@ class PartitionSteps(Protocol):
         ...
 
 
-class Additions:
-    """What the handler of a subtask adds to its job: kept, once the call that has added it has returned."""
-
-    def __init__(self, cut: Callable[[Iterable[Any]], list[NewSubtask]]) -> None:
-        """`cut` makes subtasks of items."""
-        self._cut = cut
-        self.kept: list[NewSubtask] = []
-        """By calls that have returned."""
-        self._of_this_call: list[NewSubtask] = []
-
-    def begin(self) -> None:
-        """A call begins: what one before has added, and has not returned, is forgotten."""
-        self._of_this_call = []
+class AddsItems(Protocol):
+    """What the handler of a subtask adds to its job (see jobs/additions.py)."""
 
     def add(self, items: Iterable[Any]) -> int:
-        """Answers how many items these are."""
-        subtasks = self._cut(items)
-        self._of_this_call += subtasks
-        return sum(one.items for one in subtasks)
+        """See `Current.add`."""
+        ...
 
-    def keep(self) -> None:
-        """The call has returned."""
-        self.kept += self._of_this_call
-        self._of_this_call = []
-
-    def all(self) -> tuple[NewSubtask, ...]:
-        """With those of the call that is under way."""
-        return (*self.kept, *self._of_this_call)
+    def succeeded(self) -> Outcome:
+        """As what its task succeeds at the end of a `transaction()`."""
+        ...
 
 
 @dataclass(slots=True)
@@ -112,7 +88,7 @@ class Current:
     has_begun_transaction: bool = field(default=False, repr=False)
     steps: PartitionSteps | None = field(default=None, repr=False)
     """Of the partition that it runs, in a job with `partitioned=True`."""
-    additions: Additions | None = field(default=None, repr=False)
+    additions: AddsItems | None = field(default=None, repr=False)
     """None: it is no subtask of a job."""
     _claim: Claim = field(repr=False, kw_only=True)
     _desk: Desk = field(repr=False, kw_only=True)
@@ -157,9 +133,9 @@ class Current:
         _check_process("transaction()")
         _check_thread("transaction()")
         self.has_begun_transaction = True
-        added = (lambda: ()) if self.additions is None else self.additions.all
+        succeeds = Done if self.additions is None else self.additions.succeeded
         with whole():
-            with self._desk.transaction(self._claim, added=added) as connection, apart(), handlers_code:
+            with self._desk.transaction(self._claim, succeeds=succeeds) as connection, apart(), handlers_code:
                 yield connection
             self.has_succeeded = True
 

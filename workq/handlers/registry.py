@@ -6,59 +6,14 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 from workq.errors import ConfigError
-from workq.handlers.handler import Call, Handler
+from workq.handlers.handler import Handler
 from workq.handlers.naming import place_of
-from workq.schedules.timetable import MissedTicks
-from workq.values.names import check_task_name
 
 if TYPE_CHECKING:
     from workq.jobs.define import Job
-    from workq.ledger import NewSchedule
-    from workq.schedules.timetable import Timetable
+    from workq.schedules.values import NewSchedule
 
 ALIKE_MAX: Final = 3
-
-
-def new_schedule(
-    name: str,
-    timetable: Timetable,
-    missed: str,
-    what: Handler[..., Any] | Call[...],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> NewSchedule:
-    """What is to tick, checked and encoded as a call is.
-
-    Raises:
-        ConfigError: the name, the policy or an option cannot be; TypeError, PayloadError: as for an enqueue.
-    """
-    from workq.ledger import NewSchedule
-
-    check_task_name(name)
-    if missed not in tuple(MissedTicks):
-        raise ConfigError(f"missed: need one of {', '.join(MissedTicks)}, got {missed!r}")
-    if not isinstance(what, Call | Handler):
-        raise ConfigError(f"schedule {name!r}: give the task itself, as @wq.task has made it, not {what!r:.100}")
-    call = what if isinstance(what, Call) else what.options()
-    options = call.taken()
-    if options.delay_s or options.key or options.order_key or options.connection is not None:
-        raise ConfigError(
-            f"schedule {name!r}: a delay, a key, an order key or a connection cannot belong to each of its tasks"
-        )
-    task = call.new_task(args, kwargs)
-    return NewSchedule(
-        name=name,
-        timetable=timetable,
-        missed=MissedTicks(missed),
-        task_name=task.name,
-        queue=task.queue,
-        payload=task.payload,
-        failures_max=task.failures_max,
-        crashes_max=task.crashes_max,
-        expires_s=task.expires_s,
-        on_crash=task.on_crash,
-        limit=task.limit,
-    )
 
 
 class Registry:

@@ -27,11 +27,13 @@ import msgspec
 
 from workq.errors import ConfigError, NotFound, Refused
 from workq.handlers import answer, context
-from workq.handlers.context import Additions
 from workq.handlers.handler import Handler
 from workq.handlers.options import check_budget
 from workq.handlers.said import describe
+from workq.jobs.additions import Additions
+from workq.jobs.begin import begin_job
 from workq.jobs.chunks import Unfit, chunks
+from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.partition import SLICE_S, Partition, iterate, iterate_async
 from workq.jobs.sources import Items, Source, Steps
 from workq.jobs.split import FailedItems, Splitting
@@ -234,7 +236,7 @@ class Job(answer.Work):
     def begin(self, options: RunOptions, params: dict[str, Any]) -> Begun:
         """Record a run."""
         new = self.new_job(options, params)  # before anything is opened
-        return self._app.producer.begin_job(new)
+        return begin_job(new, self._app.producer, self._app.stores.ledger.part(JobLedger))
 
     def feed(self, items: Iterable[Any] | Source, **params: Any) -> Begun:
         """Begin it over items that this process has. See `JobCall.feed`."""
@@ -247,7 +249,7 @@ class Job(answer.Work):
             NotFound: there is no such job. Refused: it was not begun by `feed`, or takes no more items.
         """
         stores = self._app.existing
-        row = stores.ledger.job_questions.job(job_id)
+        row = stores.ledger.part(JobLedger).questions.job(job_id)
         if row is None or row.name != self.name:
             raise NotFound(f"no job {job_id[:100]} of the name {self.name}")
         if not row.options.is_fed or row.is_split:
@@ -262,7 +264,7 @@ class Job(answer.Work):
             waits=partial(_room_of, stores.ledger, job_id),
         )
         splitting.run()
-        fed = stores.ledger.job_questions.job(job_id)
+        fed = stores.ledger.part(JobLedger).questions.job(job_id)
         if fed is None or not fed.is_split:
             state = "gone" if fed is None else fed.state.value
             raise Refused(f"job {job_id} is {state}: it has taken {0 if fed is None else fed.split} items, and no more")
@@ -273,7 +275,7 @@ class Job(answer.Work):
     def split(self, job_id: str) -> None:
         """The handler of its splitter."""
         stores = self._app.existing
-        row = stores.ledger.job_questions.job(job_id)
+        row = stores.ledger.part(JobLedger).questions.job(job_id)
         if row is None or row.options.is_fed:
             return  # somebody has removed it, or splits it elsewhere
         here = context.current()
@@ -432,7 +434,7 @@ def _each_anew(partition: Any, params: Mapping[str, Any]) -> Iterator[tuple[Any,
 def _room_of(ledger: Ledger, job_id: str) -> int:
     """Wait until more subtasks may be open; answers how many. Paused, it waits for the end of that."""
     while True:
-        row = ledger.job_questions.job(job_id)
+        row = ledger.part(JobLedger).questions.job(job_id)
         if row is None or row.state in JOB_UNWANTED | JOB_ENDED:
             return 1  # whoever records it will see
         room = row.options.window - row.open_subtasks

@@ -25,6 +25,7 @@ from workq.errors import BadSource, PayloadError, Snooze
 from workq.handlers.forks import handlers_code
 from workq.handlers.said import tell
 from workq.jobs.chunks import Unfit, chunks, partition
+from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.sources import Page, Source
 from workq.jobs.values import JOB_ENDED, JOB_PAUSES, JOB_UNWANTED, Full, JobRow
 from workq.ledger import Unpublished
@@ -65,7 +66,9 @@ class FailedItems:
     def pages(self, cursor: Any, size: int) -> Iterator[Page]:
         """See `Source`."""
         after = cursor or 0
-        while found := self._ledger.job_questions.failed_items(self._job_id, after=after, limit=size, of_subtasks=True):
+        while found := self._ledger.part(JobLedger).questions.failed_items(
+            self._job_id, after=after, limit=size, of_subtasks=True
+        ):
             after = found[-1][0]
             begins = found[0][1].cursor if len(found) == 1 else None
             yield Page([codec.decode(item.item) for _, item in found], after, begins)
@@ -178,7 +181,7 @@ class Splitting:
         broker = self._stores.broker
         hints = partial(hint_rows, broker) if broker.is_transactional else None
         reach("split.before_record")
-        split = self._stores.ledger.jobs.split_job(
+        split = self._stores.ledger.part(JobLedger).jobs.split_job(
             self._job.id,
             self._subtasks,
             failed=self._failed,

@@ -324,3 +324,13 @@ class JobRow:
     def ran_s(self) -> float:
         """Seconds from its begin to its end, or until now, without pauses."""
         return max(0.0, ((self.ended_at or self.now) - self.created_at).total_seconds() - self.paused_s)
+
+
+@dataclass(frozen=True, slots=True)
+class PrunedJobs:
+    """How many jobs retention removed, and rows of what hung on them, or on those that are still there."""
+
+    jobs: int
+    subtasks: int
+    failed_items: int
+    results: int

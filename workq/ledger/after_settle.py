@@ -3,7 +3,7 @@
 They are a closed tuple, put together with the ledger, and called plainly, one after the other: what one of them raises
 rolls the outcomes back with it.
 
-To add one: a class of these three functions, in the tuple of sql.py.
+To add one: a class of these three functions, in the tuple of workq/slices.py.
 """
 
 from __future__ import annotations

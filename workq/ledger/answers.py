@@ -11,10 +11,9 @@ from typing import Final, Protocol
 import msgspec
 from sqlalchemy import Connection
 
-from workq.schedules.timetable import MissedTicks, Timetable
 from workq.values.certificate import NO_FACTS, Certificate, DeathFacts, ProofOfEnd
 from workq.values.hint import HintRow
-from workq.values.task import SETTLED, Limit, NewTask, OnCrash, State
+from workq.values.task import SETTLED, NewTask, State
 
 
 class Unpublished(msgspec.Struct, frozen=True):
@@ -92,51 +91,6 @@ class SequenceRow:
     def moves_on(self) -> bool:
         """Whether the first one has ended and blocks nothing: the next sweep lets the next one go on."""
         return self.blocked_since is None and (self.state is None or self.state in SETTLED)
-
-
-@dataclass(frozen=True, slots=True)
-class NewSchedule:
-    """What is to tick, and which task each tick becomes."""
-
-    name: str
-    timetable: Timetable
-    missed: MissedTicks
-    task_name: str
-    queue: str
-    payload: str
-    failures_max: int
-    crashes_max: int
-    expires_s: float | None = None
-    """Counted from the tick."""
-    on_crash: OnCrash = OnCrash.AGAIN
-    limit: Limit | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduleRow:
-    """One schedule as the ledger knows it. `now` is the ledger's clock at the look.
-
-    `next_at` None: it does not tick any more. `last_at`: its last tick that became a task.
-    """
-
-    name: str
-    timetable: Timetable
-    missed: MissedTicks
-    task_name: str
-    queue: str
-    payload: str
-    failures_max: int
-    crashes_max: int
-    expires_s: float | None
-    on_crash: OnCrash
-    limit: Limit | None
-    changed_at: datetime
-    next_at: datetime | None
-    last_at: datetime | None
-    paused_at: datetime | None
-    who: str | None
-    why: str | None
-    now: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,26 +240,6 @@ class Pruned:
     ticks: int
     windows: int
     workers: int
-
-
-@dataclass(frozen=True, slots=True)
-class PrunedJobs:
-    """How many jobs retention removed, and rows of what hung on them, or on those that are still there."""
-
-    jobs: int
-    subtasks: int
-    failed_items: int
-    results: int
-
-
-@dataclass(frozen=True, slots=True)
-class PrunedWebhooks:
-    """How many webhooks retention removed with what hung on them, and from how many it took their `bodies`."""
-
-    webhooks: int
-    bodies: int
-    deliveries: int
-    attempts: int
 
 
 @dataclass(frozen=True, slots=True)

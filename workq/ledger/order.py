@@ -7,13 +7,12 @@ the task itself said (`after_death`).
 Who moves a line up: whoever has settled its first, at once; and the sweep, for whoever died in between, and for what
 was cancelled, has expired, or was reaped. Each decision is made under the lock of the line's row.
 
-A delivery that is held has its turn, too, and keeps it until a person releases or discards it (see
-webhook_decisions.py).
+A slice may keep a task back though it is its turn (`AtItsTurn`), as a delivery that is held: those behind it wait.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, and_, case, delete, func, literal, or_, select, update
@@ -24,14 +23,17 @@ from workq.ledger.engine.instants import Instant
 from workq.ledger.engine.states import guarded
 from workq.ledger.positions import never
 from workq.values.task import SETTLED, AfterDeath, State
-from workq.webhooks.values import TASK_NAME, DeliveryState
+
+AtItsTurn = Callable[[Connection, Database, str, str], bool]
+"""Whether a task, of this id and name, stays due never although it is its turn. Asked under the lock of its row."""
 
 
 class Order:
     """Moves the line of an order key up."""
 
-    def __init__(self, database: Database, *, reserved_s: float) -> None:
+    def __init__(self, database: Database, *, reserved_s: float, at_its_turn: Sequence[AtItsTurn]) -> None:
         self.database = database
+        self._at_its_turn = tuple(at_its_turn)
         self._reserved_s = reserved_s
 
     def advance(self, keys: Iterable[str]) -> list[Unpublished]:
@@ -154,14 +156,8 @@ class Order:
         row = tx.execute(
             select(t.c.name, t.c.queue, t.c.attempt, t.c.due_at, now().label("now")).where(t.c.id == following.task_id)
         ).one()
-        if row.name == TASK_NAME and self._is_held(tx, following.task_id):
+        if any(stays(tx, self.database, following.task_id, row.name) for stays in self._at_its_turn):
             tx.execute(update(t).where(t.c.id == following.task_id).values(**never(self.database)))
             return []
         delay_s = max(0.0, (row.due_at - row.now).total_seconds())
         return [Unpublished(following.task_id, row.queue, row.attempt, delay_s)]
-
-    def _is_held(self, tx: Connection, task_id: str) -> bool:
-        """Whether a task sends a delivery that is held. Asked under its lock, which whoever holds it has had."""
-        d = self.database.tables.delivery
-        held = select(d.c.id).where(d.c.task_id == task_id, d.c.state == DeliveryState.HELD.value)
-        return tx.execute(held).first() is not None

@@ -29,6 +29,7 @@ from workq.values import codec
 from workq.values.fingerprint import fingerprint
 from workq.values.task import (
     Cancelled,
+    Claim,
     Dead,
     Delivered,
     Done,
@@ -49,7 +50,7 @@ class Outcomes:
         """`counters`: who counts what is settled, each in the transaction that settles it."""
         self.database = database
         self._counters = tuple(counters)
-        self.untold: deque[Unpublished] = deque()
+        self._untold: deque[Unpublished] = deque()
         """Hints of what a handler's own transaction led to: the next settlement answers them."""
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
@@ -60,12 +61,27 @@ class Outcomes:
         """
         settled, afterwards = self._write_all(settlements)
         follows = [hint for act in afterwards for hint in act()]
-        while settled and self.untold:
-            follows.append(self.untold.popleft())
+        while settled and self._untold:
+            follows.append(self._untold.popleft())
         if not follows:
             return settled
         first = settled[0]
         return [Settled(first.task_id, first.state, first.delay_s, tuple(follows)), *settled[1:]]
+
+    def succeed_in(self, tx: Connection, claim: Claim) -> bool:
+        """In a transaction of its handler, the task succeeds, under its fence; False: the attempt does not run."""
+        succeed = self.database.kept("settle one Done", partial(self.settle_statement, Done))
+        fence = {"b_id": claim.task_id, "b_attempt": claim.attempt, "b_token": claim.token}
+        return bool(succeed.write(tx, fence | {"b_result": None, "b_reason": None}))
+
+    def count_success(self, tx: Connection, one: Settlement) -> list[Afterwards]:
+        """Behind `succeed_in`: count it, as all that is settled; answers what to do when the transaction stands."""
+        settled = [Settled(one.claim.task_id, State.SUCCEEDED)]
+        return [counter.count_settled(tx, [one], settled) for counter in self._counters if counter.concerns(one)]
+
+    def follow_later(self, afterwards: Sequence[Afterwards]) -> None:
+        """Do what a handler's own transaction led to, now that it stands; the next settlement answers the hints."""
+        self._untold.extend(hint for act in afterwards for hint in act())
 
     def _write_all(self, given: Sequence[Settlement]) -> tuple[list[Settled], list[Afterwards]]:
         """As `settle`; and what is to be done when the transaction stands."""

@@ -8,16 +8,17 @@ moved by its own doing: they are reported as refused, and a sweep publishes thei
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from itertools import groupby
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
-from sqlalchemy import Connection, Row, Select, Table, and_, delete, insert, or_, select, update
+from sqlalchemy import Connection, Row, Select, Table, and_, delete, func, insert, or_, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
-from workq.ledger import Applied, Evidence, Fence, Foreseen, Foresight, Prunable, Prunes, Unpublished
+from workq.ledger import Applied, Evidence, Fence, Foreseen, Foresight, Prunable, Prunes, Retention, Unpublished
 from workq.ledger.charge import ClaimVerdict, certificate_of, verdicts_of
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.states import CLAIMABLE, ENDED, found, guarded, queues_where, unexpired, unpublished
@@ -33,6 +34,15 @@ AT_ONCE = 500
 """How many rows one transaction decides."""
 _NUMBERED = frozenset({Prunes.EVENTS, Prunes.TICKS})
 """Whose ids are numbers."""
+_TABLES: Final = {
+    Prunes.SUCCEEDED: "task",
+    Prunes.CANCELLED: "task",
+    Prunes.DEAD: "task",
+    Prunes.EVENTS: "event",
+    Prunes.TICKS: "tick",
+    Prunes.WINDOWS: "window",
+    Prunes.WORKERS: "worker",
+}
 ORPHANED = Evidence("it ran under an incarnation that is not live any more", kind=ProofOfEnd.ORPHAN)
 
 
@@ -120,7 +130,7 @@ class Plans:
             rows = []
             left = limit  # of the three kinds of tasks together, as `prune` counts them
             for what in Prunes:
-                table, old, at, age_s = self.old(what, retention_s, dead_retention_s)
+                table, old, at, age_s = self._old(what, retention_s, dead_retention_s)
                 before: datetime = tx.execute(select(self.database.now(-age_s))).scalar_one()
                 is_task = table is self.database.tables.task
                 query = select(table.c.id).where(*old, at <= before).order_by(at).limit(left if is_task else limit)
@@ -220,7 +230,7 @@ class Plans:
         self, rows: Prunable, *, retention_s: float, dead_retention_s: float, by: Mapping[str, Any]
     ) -> Applied:
         """Rows that are still beyond their retention, and were when the plan was made, are removed."""
-        table, old, at, age_s = self.old(rows.what, retention_s, dead_retention_s)
+        table, old, at, age_s = self._old(rows.what, retention_s, dead_retention_s)
         is_old = [*old, at <= self.database.now(-age_s), at <= rows.before]
         keys: list[Any] = [int(one) if rows.what in _NUMBERED else one for one in rows.ids if _is_key(one, rows.what)]
         pruned: list[str] = []
@@ -313,7 +323,16 @@ class Plans:
         c = self.database.tables.task.c
         return self._workers.running_claims().add_columns(c.state, c.queued_at, c.published_at)
 
-    def old(
+    def prunable_rows(self, retention: Retention) -> dict[str, int]:
+        """How many rows of the core are beyond their retention, by table."""
+        counts: Counter[str] = Counter()
+        for what in Prunes:
+            table, old, at, age_s = self._old(what, retention.tasks_s, retention.dead_s)
+            query = select(func.count()).select_from(table).where(*old, at <= self.database.now(-age_s))
+            counts[_TABLES[what]] += self.database.ask(partial(_count, query))
+        return dict(counts)
+
+    def _old(
         self, what: Prunes, retention_s: float, dead_retention_s: float
     ) -> tuple[Table, list[ColumnElement[bool]], ColumnElement[Any], float]:
         """One kind of rows that retention removes: the table, which rows, what their age counts from, how old."""
@@ -369,3 +388,7 @@ def _ids(query: Select[Any], tx: Connection) -> list[str]:
 
 def _all(query: Select[Any], tx: Connection) -> list[Row[Any]]:
     return list(tx.execute(query).all())
+
+
+def _count(query: Select[Any], tx: Connection) -> int:
+    return int(tx.execute(query).scalar_one())

@@ -4,7 +4,7 @@ The gates are a closed tuple, put together with the ledger, and asked one after 
 claims. One question looks at what all of them want to know. A task that no gate is concerned with is claimed without
 any of this.
 
-To add one: a class of these five functions, in the tuple of sql.py.
+To add one: a class of these five functions, in the tuple of workq/slices.py.
 """
 
 from __future__ import annotations

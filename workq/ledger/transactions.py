@@ -1,56 +1,35 @@
-"""Transactions of a handler: its own writes and its task's success, or a step of its partition, stand together, or not.
+"""A handler's own transaction: its own writes and its task's success stand together, or not.
 
-Of a success. The fence comes last: the task succeeds under its attempt and token just before the commit. Whoever has
-lost the task meanwhile (reaped while it was paused, say) finds nothing to settle, and all that it wrote is rolled back.
-No row of the task is locked before: a handler that hangs in its transaction keeps nobody from reaping it.
+The fence comes last: the task succeeds under its attempt and token just before the commit. Whoever has lost the task
+meanwhile (reaped while it was paused, say) finds nothing to settle, and all that it wrote is rolled back. No row of the
+task is locked before: a handler that hangs in its transaction keeps nobody from reaping it. What follows attempts
+(after_settle.py) is called in it, as in any other that settles.
 
 When the connection breaks in COMMIT, the task's row tells how that ended, once its lock is free.
-
-Of steps. A partition goes on in transactions of its handler, each with the cursor behind it. A step is the handler's
-own writes, the cursor and the count of its items: all of them stand, or nothing does. The fence comes last, too. A step
-says how many stood before it: so one that is repeated, or made twice at once, is refused the second time.
-
-Locks: the task, its subtask, and last the job, nearly always for one statement and the commit, because many partitions
-of a job take their steps at once. Whoever cancels by force has the job before its subtasks: of the two that meet there,
-the database ends one. If that is the step, nobody wants it any more.
-
-The last step (nothing is behind it) is also the success of its task. Any other gives the task its whole budget again:
-only failures and crashes without a step between them count.
-
-When the connection breaks in COMMIT, the number of steps tells how that ended, once the task's row is free.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
-from functools import partial
-from typing import Any
 
-from sqlalchemy import Connection, Update, bindparam, select, update
+from sqlalchemy import Connection, select
 
 from workq.errors import CommitUnknown, LedgerUnavailable, Refused, Unavailable
-from workq.jobs.progress import SAMPLE_S
-from workq.jobs.values import Bookmark, JobState, NewStep, Stepped
+from workq.ledger.after_settle import Afterwards
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.states import guarded
-from workq.ledger.job_care import JobCare
-from workq.ledger.job_counts import Change, JobCounts, JobLock, Rest, Wishes
 from workq.ledger.outcomes import Outcomes
-from workq.values import codec
 from workq.values.failpoints import reach
-from workq.values.task import Claim, Done, NewSubtask, State
+from workq.values.task import Claim, Done, Outcome, Settlement, State
 
 
 class HandlerTransactions:
     """Transactions of a running handler."""
 
-    def __init__(self, database: Database, *, job_counts: JobCounts, outcomes: Outcomes, job_care: JobCare) -> None:
+    def __init__(self, database: Database, *, outcomes: Outcomes) -> None:
         self.database = database
-        self._job_counts = job_counts
         self._outcomes = outcomes
-        self._job_care = job_care
 
     @property
     def is_entered(self) -> bool:
@@ -58,33 +37,29 @@ class HandlerTransactions:
         return self.database.is_entered
 
     @contextmanager
-    def transaction(self, claim: Claim, *, added: Callable[[], Sequence[NewSubtask]] = tuple) -> Iterator[Connection]:
+    def transaction(self, claim: Claim, *, succeeds: Callable[[], Outcome] = Done) -> Iterator[Connection]:
         """A transaction of the claim's handler: at the end of its block the task succeeds in it, without a result.
 
-        It stands as a whole, or not at all. What the block raises rolls it back and passes. `added`: asked at its end,
-        subtasks that the handler has added to its job.
+        It stands as a whole, or not at all. What the block raises rolls it back and passes. `succeeds`: asked at its
+        end, the outcome that whoever follows attempts is told.
 
         Raises:
             Refused: the attempt does not run any more, or the block has ended the transaction itself.
             LedgerUnavailable: it did not stand; CommitUnknown: the ledger stayed away after it broke in COMMIT.
         """
-        wishes = Wishes()
-        succeed = self.database.kept("settle one Done", partial(self._outcomes.settle_statement, Done))
-        fence = {"b_id": claim.task_id, "b_attempt": claim.attempt, "b_token": claim.token}
+        afterwards: list[Afterwards] = []
 
         def conclude(tx: Connection) -> None:
             reach("transaction.before_settle")
-            if not succeed.write(tx, fence | {"b_result": None, "b_reason": None}):
+            if not self._outcomes.succeed_in(tx, claim):
                 raise taken_away(claim)
-            if claim.job_id is not None:
-                done = Change(claim.task_id, claim.attempt, rest=Rest.SUCCEEDED, added=tuple(added()))
-                self._job_counts.count(tx, {claim.job_id: [done]}, wishes)
+            afterwards.extend(self._outcomes.count_success(tx, Settlement(claim, succeeds())))
             reach("transaction.before_commit")
 
         with self.within(claim, conclude, has_stood=lambda tx: self.stands(tx, claim, State.SUCCEEDED)) as connection:
             yield connection
         reach("transaction.after_commit")
-        self._outcomes.untold.extend(self._job_care.fulfil(wishes))
+        self._outcomes.follow_later(afterwards)
 
     @contextmanager
     def within(
@@ -130,114 +105,6 @@ class HandlerTransactions:
         )
         return tx.execute(query).first() is not None
 
-    def bookmark(self, claim: Claim) -> Bookmark:
-        """Where the partition of a claim goes on. Refused: nobody knows, because its subtask was removed."""
-        s = self.database.tables.subtask
-        query = select(s.c.step_cursor, s.c.steps).where(s.c.task_id == claim.task_id)
-        row = self.database.ask(lambda tx: tx.execute(query).first())
-        if row is None:
-            raise _removed(claim)
-        return Bookmark(None if row.step_cursor is None else codec.decode(row.step_cursor), row.steps)
-
-    @contextmanager
-    def step(self, claim: Claim, new: NewStep, *, on_stood: Callable[[Stepped], None]) -> Iterator[Connection]:
-        """As `transaction`, of a partition: the block's writes, the cursor and the count of items stand, or nothing.
-
-        The task keeps running, with its whole budget again; or it has succeeded, if nothing is behind the cursor.
-        `on_stood` is told after the commit. Fenced. Once: Refused, if another number of steps stands than it says, or
-        the job does not wait for this partition any more (it was cancelled by force).
-        """
-        said: list[Stepped] = []
-        wishes = Wishes()
-
-        def conclude(tx: Connection) -> None:
-            if not self._go_on(tx, claim, is_last=new.cursor is None):
-                raise taken_away(claim)
-            said.append(self._count_step(tx, claim, new, wishes))
-            reach("step.before_commit")
-
-        with self.within(claim, conclude, has_stood=partial(self._has_stepped, claim=claim, new=new)) as connection:
-            yield connection
-        reach("step.after_commit")
-        on_stood(said[0])
-        self._outcomes.untold.extend(self._job_care.fulfil(wishes))
-
-    def _go_on(self, tx: Connection, claim: Claim, *, is_last: bool) -> bool:
-        """Under its fence, the task succeeds, or has its whole budget again; False: the attempt does not run."""
-        fence = {"b_id": claim.task_id, "b_attempt": claim.attempt, "b_token": claim.token}
-        if is_last:
-            succeed = self.database.kept("settle one Done", partial(self._outcomes.settle_statement, Done))
-            return bool(succeed.write(tx, fence | {"b_result": None, "b_reason": None}))
-        return bool(self.database.kept("step", self._fenced_statement).write(tx, fence))
-
-    def _fenced_statement(self) -> Update:
-        t = self.database.tables.task
-        mine = update(t).where(
-            t.c.id == bindparam("b_id"),
-            t.c.attempt == bindparam("b_attempt"),
-            t.c.token == bindparam("b_token"),
-            guarded(t.c.state, State.RUNNING),
-        )
-        return mine.values(failures=0, crashes=0)
-
-    def _count_step(self, tx: Connection, claim: Claim, new: NewStep, wishes: Wishes) -> Stepped:
-        s = self.database.tables.subtask
-        ahead = {} if new.cursor is None else {"step_cursor": new.cursor}
-        behind = s.c.task_id == claim.task_id, s.c.steps == new.steps, s.c.ended_at.is_(None)
-        made: dict[str, Any] = {
-            "steps": s.c.steps + 1,
-            "size": s.c.size + new.items,
-            "succeeded": s.c.succeeded + new.items,
-        }
-        if not tx.execute(update(s).where(*behind).values(**made, **ahead)).rowcount:
-            raise self._unwanted(tx, claim, new)
-        if claim.job_id is None:
-            return Stepped(None)
-        if new.cursor is not None and self._add_items(tx, claim.job_id, new.items):
-            return Stepped(JobState.RUNNING)
-        row = self._job_counts.locked_job(tx, claim.job_id)
-        if row is None:
-            return Stepped(None)
-        if wait_s := _slot_s(row, new.items):
-            tx.execute(update(s).where(s.c.task_id == claim.task_id).values(slot_at=row.slot_at))
-        row.split += new.items
-        row.succeeded += new.items
-        if new.cursor is None:
-            self._job_counts.count_locked(tx, row, [Change(claim.task_id, claim.attempt, rest=Rest.SUCCEEDED)], wishes)
-        else:
-            self._job_counts.conclude(tx, row, wishes)
-        return Stepped(row.state, wait_s)
-
-    def _add_items(self, tx: Connection, job_id: str, items: int) -> bool:
-        """Count them in one statement, as nearly always; False: more is to be done about the job, under its lock."""
-        j, now = self.database.tables.job, self.database.now
-        runs = j.c.state == JobState.RUNNING.value, j.c.rate_max.is_(None), j.c.rated_at > now(-SAMPLE_S)
-        counted = update(j).where(j.c.id == job_id, *runs)
-        return bool(tx.execute(counted.values(split=j.c.split + items, succeeded=j.c.succeeded + items)).rowcount)
-
-    def _unwanted(self, tx: Connection, claim: Claim, new: NewStep) -> Refused:
-        s = self.database.tables.subtask
-        row = tx.execute(select(s.c.steps, s.c.ended_at).where(s.c.task_id == claim.task_id)).first()
-        if row is None:
-            return _removed(claim)
-        if row.ended_at is not None:
-            return Refused(f"task {claim.task_id}: its job does not wait for it any more; nothing of this step stands")
-        return Refused(
-            f"task {claim.task_id}: this step was to be the {new.steps + 1}. of its partition, and {row.steps} stand "
-            "already: it was made twice; nothing of this one stands"
-        )
-
-    def _has_stepped(self, tx: Connection, claim: Claim, new: NewStep) -> bool:
-        """Whether a step whose commit was lost stands.
-
-        Another attempt may have made it since. Then this one is not the newest, and its next step is refused.
-        """
-        if new.cursor is None:
-            return self.stands(tx, claim, State.SUCCEEDED)
-        s = self.database.tables.subtask
-        steps = tx.execute(select(s.c.steps).where(s.c.task_id == claim.task_id)).scalar()
-        return steps is not None and steps > new.steps
-
 
 def taken_away(claim: Claim) -> Refused:
     """What whoever has lost its task is told."""
@@ -245,15 +112,3 @@ def taken_away(claim: Claim) -> Refused:
         f"task {claim.task_id}: attempt {claim.attempt} does not run any more (it was taken away, or has succeeded "
         "before); nothing of this transaction stands, and there is nothing to do"
     )
-
-
-def _slot_s(row: JobLock, items: int) -> float:
-    """After a step of so many items, in a job with a rate, the next one has a slot so many seconds from now."""
-    if row.rate_max is None:
-        return 0.0
-    row.slot_at = max(row.now, row.slot_at or row.now) + timedelta(seconds=items / row.rate_max)
-    return (row.slot_at - row.now).total_seconds()
-
-
-def _removed(claim: Claim) -> Refused:
-    return Refused(f"task {claim.task_id}: its row in the table of subtasks was removed; nobody knows where it stood")

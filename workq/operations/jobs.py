@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.values import Begun, IfRunning, JobRow
 from workq.operations import Announce
 from workq.stores import Stores
@@ -13,7 +14,7 @@ def pause(stores: Stores, job_id: str, *, who: str, why: str, is_forced: bool = 
     Raises:
         NotFound: no such job. Refused: it has ended.
     """
-    return stores.ledger.job_decisions.pause_job(job_id, who=who, why=why, is_forced=is_forced)
+    return stores.ledger.part(JobLedger).decisions.pause_job(job_id, who=who, why=why, is_forced=is_forced)
 
 
 def resume(stores: Stores, job_id: str, *, who: str, why: str, announce: Announce) -> tuple[JobRow | None, int]:
@@ -24,7 +25,7 @@ def resume(stores: Stores, job_id: str, *, who: str, why: str, announce: Announc
     Raises:
         NotFound: no such job. Refused: it has ended otherwise.
     """
-    job, hints = stores.ledger.job_decisions.resume_job(job_id, who=who, why=why)
+    job, hints = stores.ledger.part(JobLedger).decisions.resume_job(job_id, who=who, why=why)
     announce(hints)
     return job, len(hints)
 
@@ -35,7 +36,7 @@ def cancel(stores: Stores, job_id: str, *, who: str, why: str, announce: Announc
     Raises:
         NotFound: no such job. Refused: it has ended.
     """
-    job, hints = stores.ledger.job_decisions.cancel_job(job_id, who=who, why=why, is_forced=is_forced)
+    job, hints = stores.ledger.part(JobLedger).decisions.cancel_job(job_id, who=who, why=why, is_forced=is_forced)
     announce(hints)
     return job
 
@@ -48,7 +49,7 @@ def throttle(
     Raises:
         NotFound: no such job. Refused: it has ended.
     """
-    job, hints = stores.ledger.job_decisions.throttle_job(job_id, rate_max=items_per_s, who=who, why=why)
+    job, hints = stores.ledger.part(JobLedger).decisions.throttle_job(job_id, rate_max=items_per_s, who=who, why=why)
     announce(hints)
     return job
 
@@ -72,7 +73,7 @@ def retry(
         NotFound: no such job.
         Refused: it has not ended, nothing of it has failed, or another runs these items again or has done so.
     """
-    begun = stores.ledger.jobs.retry_job(
+    begun = stores.ledger.part(JobLedger).jobs.retry_job(
         job_id, chunk=chunk, rate_max=items_per_s, if_running=if_running, who=who, why=why, hints=None
     )
     announce(begun.hints)

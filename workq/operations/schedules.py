@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from workq.schedules.ledger import Schedules
 from workq.stores import Stores
 
 
@@ -11,7 +12,7 @@ def pause(stores: Stores, name: str, *, who: str, why: str) -> None:
     Raises:
         NotFound: there is none of that name.
     """
-    stores.ledger.schedules.pause_schedule(name, who=who, why=why)
+    stores.ledger.part(Schedules).pause_schedule(name, who=who, why=why)
 
 
 def resume(stores: Stores, name: str, *, who: str, why: str) -> bool:
@@ -20,9 +21,9 @@ def resume(stores: Stores, name: str, *, who: str, why: str) -> bool:
     Raises:
         NotFound: there is none of that name.
     """
-    return stores.ledger.schedules.resume_schedule(name, who=who, why=why)
+    return stores.ledger.part(Schedules).resume_schedule(name, who=who, why=why)
 
 
 def remove(stores: Stores, name: str, *, who: str, why: str) -> bool:
     """Forget a schedule that no application declares any more; False when there is none of that name."""
-    return stores.ledger.schedules.unschedule(name, who=who, why=why)
+    return stores.ledger.part(Schedules).unschedule(name, who=who, why=why)

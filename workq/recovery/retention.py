@@ -14,7 +14,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 from workq.config import Settings
+from workq.jobs.ledger.sql import JobLedger
 from workq.ledger import Retention
+from workq.webhooks.ledger.sql import WebhookLedger
 
 if TYPE_CHECKING:
     from workq.ledger.sql import Ledger
@@ -61,13 +63,24 @@ def prune(
             time.sleep(PAUSE_S)
 
 
+def prunable_rows(ledger: Ledger, retention: Retention) -> dict[str, int]:
+    """How many rows are beyond their retention, by table; `webhook_body`: webhooks whose bodies are."""
+    return {
+        **ledger.plans.prunable_rows(retention),
+        **ledger.part(JobLedger).care.prunable_rows(retention),
+        **ledger.part(WebhookLedger).pruning.prunable_rows(retention),
+    }
+
+
 def _tasks(ledger: Ledger, retention: Retention) -> dict[str, int]:
     found = ledger.upkeep.prune(limit=PAGE, retention_s=retention.tasks_s, dead_retention_s=retention.dead_s)
     return {name.removesuffix("s"): count for name, count in asdict(found).items()}
 
 
 def _jobs(ledger: Ledger, retention: Retention) -> dict[str, int]:
-    found = ledger.job_care.prune_jobs(limit=PAGE, retention_s=retention.tasks_s, dead_retention_s=retention.dead_s)
+    found = ledger.part(JobLedger).care.prune_jobs(
+        limit=PAGE, retention_s=retention.tasks_s, dead_retention_s=retention.dead_s
+    )
     return {
         "job": found.jobs,
         "subtask": found.subtasks,
@@ -77,7 +90,7 @@ def _jobs(ledger: Ledger, retention: Retention) -> dict[str, int]:
 
 
 def _webhooks(ledger: Ledger, retention: Retention) -> dict[str, int]:
-    found = ledger.pruning.prune_webhooks(
+    found = ledger.part(WebhookLedger).pruning.prune_webhooks(
         limit=WEBHOOKS, body_retention_s=retention.bodies_s, retention_s=retention.webhooks_s
     )
     return {

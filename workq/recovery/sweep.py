@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from workq.config import Settings
+from workq.jobs.ledger.sql import JobLedger
 from workq.ledger import Reaped, Unpublished
 from workq.recovery import reap
 from workq.recovery.deaths import gone_from_here, look_for_the_dead, of_absence, of_silence, remains_of
@@ -35,6 +36,7 @@ from workq.recovery.swept import Swept, as_far_as_possible, patience_s, send
 from workq.schedules.tick import tick
 from workq.stores import Stores
 from workq.values.failpoints import reach
+from workq.webhooks.ledger.sql import WebhookLedger
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,12 +155,12 @@ def _admit(one: Pass) -> None:
 def _tend(one: Pass) -> None:
     ledger = one.stores.ledger
     reach("sweep.before_tend")
-    for job_id in ledger.job_care.open_jobs(limit=one.limit):
-        tended = ledger.job_care.tend_job(job_id, dry_run=one.dry_run)
+    for job_id in ledger.part(JobLedger).care.open_jobs(limit=one.limit):
+        tended = ledger.part(JobLedger).care.tend_job(job_id, dry_run=one.dry_run)
         one.done.tended += tended.counted
         one.send(tended.hints)
-    one.done.tended += ledger.deliveries.tend_deliveries(limit=one.limit, dry_run=one.dry_run)
-    one.done.tended += ledger.webhook_decisions.hold_deliveries(limit=one.limit, dry_run=one.dry_run)
+    one.done.tended += ledger.part(WebhookLedger).deliveries.tend_deliveries(limit=one.limit, dry_run=one.dry_run)
+    one.done.tended += ledger.part(WebhookLedger).decisions.hold_deliveries(limit=one.limit, dry_run=one.dry_run)
 
 
 def _promote(one: Pass) -> None:
@@ -190,19 +192,23 @@ def _prune(one: Pass) -> None:
     )
     done.pruned, done.pruned_events = pruned.tasks, pruned.events
     done.pruned_ticks, done.pruned_windows, done.pruned_workers = pruned.ticks, pruned.windows, pruned.workers
-    webhooks = ledger.pruning.prune_webhooks(
+    webhooks = ledger.part(WebhookLedger).pruning.prune_webhooks(
         limit=one.limit,
         body_retention_s=settings.webhook_body_retention_s,
         retention_s=settings.webhook_retention_s,
         dry_run=one.dry_run,
     )
     done.pruned_webhooks = webhooks.webhooks + webhooks.bodies
-    done.pruned_jobs = ledger.job_care.prune_jobs(
-        limit=one.limit,
-        retention_s=settings.retention_s,
-        dead_retention_s=settings.dead_retention_s,
-        dry_run=one.dry_run,
-    ).jobs
+    done.pruned_jobs = (
+        ledger.part(JobLedger)
+        .care.prune_jobs(
+            limit=one.limit,
+            retention_s=settings.retention_s,
+            dead_retention_s=settings.dead_retention_s,
+            dry_run=one.dry_run,
+        )
+        .jobs
+    )
 
 
 IN_ORDER: Final[Mapping[str, Callable[[Pass], None]]] = {

@@ -20,8 +20,10 @@ from workq.config import Settings
 from workq.enqueue.producer import hint_rows
 from workq.enqueue.relay import publish
 from workq.errors import ConfigError
-from workq.ledger import HintRows, ScheduleRow, Unpublished
+from workq.ledger import HintRows, Unpublished
+from workq.schedules.ledger import Schedules
 from workq.schedules.timetable import due
+from workq.schedules.values import ScheduleRow
 from workq.stores import Stores
 from workq.values.codec import new_task_id
 from workq.values.failpoints import reach
@@ -45,7 +47,7 @@ def tick(stores: Stores, settings: Settings, *, limit: int, dry_run: bool = Fals
     """
     ahead_s = 2 * settings.times.sweep_s
     made = 0
-    for row in stores.ledger.schedules.schedules_due(ahead_s=ahead_s, limit=limit):
+    for row in stores.ledger.part(Schedules).schedules_due(ahead_s=ahead_s, limit=limit):
         while row.next_at is not None:
             try:
                 found = due(
@@ -87,7 +89,7 @@ def now_as_task(stores: Stores, row: ScheduleRow, *, confirm_s: float) -> str:
 
 
 def _record(stores: Stores, row: ScheduleRow, tasks: list[tuple[datetime, NewTask]], next_at: datetime | None) -> bool:
-    if not stores.ledger.schedules.tick(row, tasks, next_at=next_at, hints=_hints(stores)):
+    if not stores.ledger.part(Schedules).tick(row, tasks, next_at=next_at, hints=_hints(stores)):
         return False
     reach("sweep.after_tick")
     return True

@@ -35,6 +35,7 @@ from workq.errors import LedgerReplaced, Unavailable
 from workq.recovery.reap import end_worker
 from workq.recovery.sweep import sweep
 from workq.recovery.swept import Swept
+from workq.schedules.ledger import Schedules
 from workq.supervisor.autopsy import DeathCause, OpenDeath, Victims, collect, ending_of, evidence_of
 from workq.supervisor.child import Child
 from workq.supervisor.cutoff import CutoffWatch, Reach, WayToStores
@@ -353,7 +354,7 @@ class Supervisor:
     def _sweep(self) -> None:
         try:
             while self._unscheduled:
-                self.app.stores.ledger.schedules.schedule(self._unscheduled[0])
+                self.app.stores.ledger.part(Schedules).schedule(self._unscheduled[0])
                 self._unscheduled.pop(0)
             self._condemned = self._asked_to_kill()
             done = sweep(self.app.stores, self.app.settings)

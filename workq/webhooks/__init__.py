@@ -7,7 +7,7 @@
     proxy.py    the one way out, where there is one receiver.py a receiver to try things with, well-behaved or not
     backoff.py  when it is tried again              notices.py  what operators are told of it
 
-What is recorded, and what that leads to, is decided in the ledger (workq/ledger/webhooks.py, deliveries.py,
+What is recorded, and what that leads to, is decided in the ledger (workq/webhooks/ledger/sent.py, deliveries.py,
 endpoints.py). Nothing here is imported by `import workq`. Sending needs the extra [webhooks].
 """
 

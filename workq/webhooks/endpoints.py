@@ -15,6 +15,7 @@ from workq.values.codec import new_task_id
 from workq.values.incarnation import this_person
 from workq.values.names import check_delay_s
 from workq.webhooks.backoff import check_steps
+from workq.webhooks.ledger.sql import WebhookLedger
 from workq.webhooks.signing import check_secret, new_secret
 from workq.webhooks.target import TargetPolicy, check_header_alias, check_headers, checked
 from workq.webhooks.values import (
@@ -130,7 +131,7 @@ class Endpoints:
             self.vault.seal(content),
             _options(EndpointOptions(), options),
         )
-        return self._told(self._app.stores.ledger.endpoints.add_endpoint(new), secret=made)
+        return self._told(self._app.stores.ledger.part(WebhookLedger).endpoints.add_endpoint(new), secret=made)
 
     def get(self, endpoint_id: str) -> Endpoint:
         """One endpoint.
@@ -143,7 +144,9 @@ class Endpoints:
     def all(self, *, topic: str | None = None, state: EndpointState | None = None) -> Iterator[Endpoint]:
         """Those of a topic, or all, by their ids."""
         after: str | None = None
-        while page := self._app.existing.ledger.endpoints.all(topic=topic, state=state, after=after):
+        while page := self._app.existing.ledger.part(WebhookLedger).endpoints.all(
+            topic=topic, state=state, after=after
+        ):
             yield from (self._told(row) for row in page)
             after = page[-1].id
 
@@ -180,7 +183,7 @@ class Endpoints:
             sealed=sealed,
             options=_options(row.options, options) if options else None,
         )
-        self._app.existing.ledger.endpoints.change_endpoint(
+        self._app.existing.ledger.part(WebhookLedger).endpoints.change_endpoint(
             endpoint_id, change, sealed_before=None if sealed is None else row.sealed
         )
         return self.get(endpoint_id)
@@ -206,7 +209,7 @@ class Endpoints:
             signing = SECRETS_MAX - 1
             raise ConfigError(f"{signing} old secrets of {endpoint_id!r} still sign; rotate with a shorter grace")
         sealed = self.vault.seal(Content((Secret(made), *kept), content.headers))
-        self._app.existing.ledger.endpoints.change_endpoint(
+        self._app.existing.ledger.part(WebhookLedger).endpoints.change_endpoint(
             endpoint_id, EndpointChange(sealed=sealed), sealed_before=row.sealed
         )
         return self._told(self._row(endpoint_id), secret=made)
@@ -217,7 +220,7 @@ class Endpoints:
         for one in self.all():
             row = self._row(one.id)
             sealed = self.vault.seal(self.vault.open(row.sealed))
-            self._app.existing.ledger.endpoints.change_endpoint(
+            self._app.existing.ledger.part(WebhookLedger).endpoints.change_endpoint(
                 one.id, EndpointChange(sealed=sealed), sealed_before=row.sealed
             )
             count += 1
@@ -230,7 +233,9 @@ class Endpoints:
             NotFound: there is none of that id.
         """
         by = who or this_person()
-        self._app.existing.ledger.webhook_decisions.disable_endpoint(check_endpoint_id(endpoint_id), who=by, why=why)
+        self._app.existing.ledger.part(WebhookLedger).decisions.disable_endpoint(
+            check_endpoint_id(endpoint_id), who=by, why=why
+        )
         return self.get(endpoint_id)
 
     def enable(self, endpoint_id: str, *, why: str = "enabled by a person", who: str | None = None) -> int:
@@ -240,19 +245,21 @@ class Endpoints:
             NotFound: there is none of that id.
         """
         by = who or this_person()
-        return self._app.existing.ledger.webhook_decisions.enable_endpoint(
+        return self._app.existing.ledger.part(WebhookLedger).decisions.enable_endpoint(
             check_endpoint_id(endpoint_id), who=by, why=why
         )
 
     def held(self, endpoint_id: str) -> int:
         """How many deliveries are held."""
         which = WhichDeliveries(endpoint_id=check_endpoint_id(endpoint_id), state=DeliveryState.HELD)
-        return self._app.existing.ledger.deliveries.delivery_counts(which).get(DeliveryState.HELD, 0)
+        return (
+            self._app.existing.ledger.part(WebhookLedger).deliveries.delivery_counts(which).get(DeliveryState.HELD, 0)
+        )
 
     def known(self, endpoint_id: str) -> int:
         """How many deliveries are kept, whatever has become of them."""
         which = WhichDeliveries(endpoint_id=check_endpoint_id(endpoint_id))
-        return sum(self._app.existing.ledger.deliveries.delivery_counts(which).values())
+        return sum(self._app.existing.ledger.part(WebhookLedger).deliveries.delivery_counts(which).values())
 
     def release(self, endpoint_id: str) -> int:
         """Send what is held, the oldest first, or in its order; answers how many deliveries that are.
@@ -262,7 +269,9 @@ class Endpoints:
         """
         count = 0
         while True:
-            page, hints = self._app.existing.ledger.webhook_decisions.release_held(check_endpoint_id(endpoint_id))
+            page, hints = self._app.existing.ledger.part(WebhookLedger).decisions.release_held(
+                check_endpoint_id(endpoint_id)
+            )
             if not page:
                 return count
             self._app.producer.relay.offer(hints)
@@ -275,7 +284,9 @@ class Endpoints:
             NotFound: there is none of that id.
         """
         count = 0
-        while page := self._app.existing.ledger.webhook_decisions.discard_held(check_endpoint_id(endpoint_id), why=why):
+        while page := self._app.existing.ledger.part(WebhookLedger).decisions.discard_held(
+            check_endpoint_id(endpoint_id), why=why
+        ):
             count += page
         return count
 
@@ -285,10 +296,10 @@ class Endpoints:
         Raises:
             NotFound: there is none of that id. Refused: something is on its way to it.
         """
-        self._app.existing.ledger.endpoints.remove_endpoint(check_endpoint_id(endpoint_id))
+        self._app.existing.ledger.part(WebhookLedger).endpoints.remove_endpoint(check_endpoint_id(endpoint_id))
 
     def _row(self, endpoint_id: str) -> EndpointRow:
-        found = self._app.existing.ledger.endpoints.endpoint(check_endpoint_id(endpoint_id))
+        found = self._app.existing.ledger.part(WebhookLedger).endpoints.endpoint(check_endpoint_id(endpoint_id))
         if found is None:
             raise NotFound(f"no endpoint {endpoint_id!r}; see: workq webhook endpoint ls")
         return found

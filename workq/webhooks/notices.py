@@ -6,8 +6,8 @@
     delivery.recovered   it had failed, was sent again by a person, and has arrived
 
 The last two are told once an hour for each endpoint, however many there are. A notice is a task that the ledger
-recorded when it came to pass (workq/ledger/notices.py): it is told at least once, and again when the function raises,
-with the same id; after `NOTICE_FAILURES_MAX` failures it is a dead task, and can be revived as any other.
+recorded when it came to pass (ledger/notices.py): it is told at least once, and again when the function raises, with
+the same id; after `NOTICE_FAILURES_MAX` failures it is a dead task, and can be revived as any other.
 
 Whoever adds an endpoint to the topic `workq` gets them as webhooks: signed, tried again, and seen, as all others. What
 concerns such an endpoint itself is told to the function alone: nobody would learn of it there.
@@ -24,7 +24,7 @@ from workq.handlers import answer, context
 from workq.webhooks.values import OWN_TOPIC, NoticeKind
 
 if TYPE_CHECKING:
-    from workq.ledger.sql import Ledger
+    from workq.webhooks.ledger.sql import WebhookLedger
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Herald:
 
     def __init__(
         self,
-        ledger: Callable[[], Ledger],
+        webhooks: Callable[[], WebhookLedger],
         *,
         hook: Any,
         forward: Callable[[Notice], None],
@@ -82,15 +82,15 @@ class Herald:
             raise ConfigError("on_notice: need a function of one Notice, which is called in a thread: no async def")
         if answer.is_generator_function(hook):
             raise ConfigError("on_notice: need a function of one Notice; a generator is called, and never run")
-        self._ledger = ledger
+        self._webhooks = webhooks
         self._hook = hook
         self._forward = forward
 
     def tell(self, kind: str, endpoint_id: str, facts: dict[str, Any]) -> None:
         """Tell one notice, of the task that runs."""
-        ledger = self._ledger()
-        endpoint = ledger.endpoints.endpoint(endpoint_id)
-        delivery = ledger.deliveries.delivery(facts["delivery"]) if "delivery" in facts else None
+        webhooks = self._webhooks()
+        endpoint = webhooks.endpoints.endpoint(endpoint_id)
+        delivery = webhooks.deliveries.delivery(facts["delivery"]) if "delivery" in facts else None
         notice = Notice(
             id=context.running().task_id,
             kind=NoticeKind(kind),
@@ -100,7 +100,7 @@ class Herald:
             event_type=None if delivery is None else delivery.type or None,
             **facts,
         )
-        if notice.topic != OWN_TOPIC and ledger.endpoints.all(topic=OWN_TOPIC, limit=1):
+        if notice.topic != OWN_TOPIC and webhooks.endpoints.all(topic=OWN_TOPIC, limit=1):
             self._forward(notice)
         if self._hook is not None:
             answer.check(answer.call(self._hook, context.desk().wait_for, notice))

@@ -26,6 +26,7 @@ from workq.values.names import check_delay_s
 from workq.values.task import State
 from workq.webhooks.backoff import THROTTLED_MIN_S
 from workq.webhooks.endpoints import TOPIC, Endpoints
+from workq.webhooks.ledger.sql import WebhookLedger
 from workq.webhooks.notices import Herald, Notice
 from workq.webhooks.values import (
     FAILURES_MAX,
@@ -118,7 +119,7 @@ class Outbox:
         if topic == OWN_TOPIC:
             raise ConfigError(f"topic: {OWN_TOPIC} is for what workq itself tells operators; choose another name")
         webhook = self._new(event_type, data, topic, endpoint, event_id, delay_s, order_key)
-        sent = self._app.producer.send(webhook, connection=connection)
+        sent = self._record(webhook, connection=connection)
         return Dispatch(webhook.id, tuple(sent), None if sent else self._why_unheard(webhook))
 
     async def asend(self, event_type: str, data: Any, **more: Any) -> Dispatch:
@@ -164,13 +165,13 @@ class Outbox:
 
     def _pages(self, which: WhichDeliveries) -> Iterator[DeliveryRow]:
         after: str | None = None
-        while page := self._app.existing.ledger.deliveries.all(which, after=after):
+        while page := self._app.existing.ledger.part(WebhookLedger).deliveries.all(which, after=after):
             yield from page
             after = page[-1].id
 
     def attempts(self, delivery_id: str) -> list[AttemptRow]:
         """The newest 200 attempts of a delivery, the oldest first: where to, the answer, how long it took."""
-        return self._app.existing.ledger.deliveries.attempts(delivery_id)
+        return self._app.existing.ledger.part(WebhookLedger).deliveries.attempts(delivery_id)
 
     def retry(self, delivery_id: str, *, dry_run: bool = False) -> bool:
         """Try a delivery again now, whether it waits for its next attempt or has ended; False: it runs just now.
@@ -183,7 +184,7 @@ class Outbox:
                 longer.
         """
         ledger = self._app.existing.ledger
-        found = ledger.deliveries.delivery(delivery_id)
+        found = ledger.part(WebhookLedger).deliveries.delivery(delivery_id)
         if found is None:
             raise NotFound(f"no delivery {delivery_id[:100]}; see: workq webhook delivery ls")
         if found.state is DeliveryState.HELD:
@@ -192,9 +193,9 @@ class Outbox:
             return self._hasten(found, dry_run=dry_run)
         which = WhichDeliveries(endpoint_id=found.endpoint_id, webhook_id=found.webhook_id)
         if not (
-            ledger.webhook_decisions.resendable(which)
+            ledger.part(WebhookLedger).decisions.resendable(which)
             if dry_run
-            else self._app.producer.resend([delivery_id], cause=Cause.MANUAL)
+            else self._resend([delivery_id], cause=Cause.MANUAL)
         ):
             raise Refused(f"delivery {delivery_id}: its endpoint is gone or disabled, or its body is kept no longer")
         return True
@@ -203,7 +204,7 @@ class Outbox:
         """Let what waits for its next attempt be due now; False: it runs."""
         ledger = self._app.existing.ledger
         if not dry_run:
-            ledger.webhook_decisions.want_delivery(found.id)  # first: it may be sent as soon as it is due
+            ledger.part(WebhookLedger).decisions.want_delivery(found.id)  # first: it may be sent as soon as it is due
             try:
                 hint = ledger.decisions.reschedule(
                     found.task_id, delay_s=0.0, who=this_person(), why="retried by a person"
@@ -260,18 +261,34 @@ class Outbox:
 
     def _again(self, which: WhichDeliveries, cause: Cause, *, dry_run: bool) -> int:
         count, after = 0, None
-        while page := self._app.existing.ledger.webhook_decisions.resendable(which, after=after):
-            count += len(page) if dry_run else len(self._app.producer.resend(page, cause=cause))
+        while page := self._app.existing.ledger.part(WebhookLedger).decisions.resendable(which, after=after):
+            count += len(page) if dry_run else len(self._resend(page, cause=cause))
             after = page[-1]
         return count
+
+    def _record(self, webhook: NewWebhook, *, connection: Any = None) -> list[SentTo]:
+        """For everybody who wants it, in one transaction, ours or the caller's."""
+        producer, webhooks = self._app.producer, self._app.stores.ledger.part(WebhookLedger)
+        if connection is None:
+            producer.check_outside("send in it, with connection=connection, or after it")
+        return producer.announce(
+            lambda hints: webhooks.sent.send(webhook, connection=connection, hints=hints), connection=connection
+        )
+
+    def _resend(self, delivery_ids: Sequence[str], *, cause: Cause) -> list[str]:
+        """Send deliveries that have ended once more; answers which."""
+        webhooks = self._app.stores.ledger.part(WebhookLedger)
+        return self._app.producer.announce(
+            lambda hints: webhooks.decisions.resend(delivery_ids, cause=cause, hints=hints)
+        )
 
     def _why_unheard(self, webhook: NewWebhook) -> str:
         """Why no endpoint gets this webhook, which is recorded: what the ledger does not answer now is left out."""
         said = f"nothing is recorded to be sent: no endpoint has the topic {webhook.topic!r}"
         try:
-            if self._app.stores.ledger.endpoints.all(topic=webhook.topic, limit=1):
+            if self._app.stores.ledger.part(WebhookLedger).endpoints.all(topic=webhook.topic, limit=1):
                 return f"nothing is recorded to be sent: no endpoint of topic {webhook.topic!r} wants {webhook.type!r}"
-            known = self._app.stores.ledger.endpoints.topics()
+            known = self._app.stores.ledger.part(WebhookLedger).endpoints.topics()
         except Unavailable:
             return said
         near = get_close_matches(webhook.topic or "", known, n=1)
@@ -341,14 +358,14 @@ class Webhooks(Outbox):
         )
         self.handler = app.task(name=TASK_NAME, queue=QUEUE, failures_max=FAILURES_MAX)(self.carrier.carry)
         self.handler.ahead = self.carrier.ahead
-        self.herald = Herald(lambda: app.existing.ledger, hook=on_notice, forward=self._forward)
+        self.herald = Herald(lambda: app.existing.ledger.part(WebhookLedger), hook=on_notice, forward=self._forward)
         app.task(name=NOTICE_NAME, queue=QUEUE, failures_max=NOTICE_FAILURES_MAX)(self.herald.tell)
 
     def _forward(self, notice: Notice) -> None:
         """To the endpoints of operators, once each."""
         event_type, event_id = f"{OWN}{notice.kind}", f"notice_{notice.id}"
         webhook = self._new(event_type, notice.as_json(), OWN_TOPIC, None, event_id, None, None)
-        self._app.producer.send(webhook)
+        self._record(webhook)
 
     def _parcels(self, delivery_ids: Sequence[str]) -> dict[str, Parcel]:
-        return self._app.existing.ledger.deliveries.parcels(delivery_ids)
+        return self._app.existing.ledger.part(WebhookLedger).deliveries.parcels(delivery_ids)

@@ -448,3 +448,13 @@ def task_of_notice(task_id: str, notice: NewNotice) -> NewTask:
         key=notice.key,
         key_for_s=None if notice.key is None else NOTICE_AGAIN_S,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class PrunedWebhooks:
+    """How many webhooks retention removed with what hung on them, and from how many it took their `bodies`."""
+
+    webhooks: int
+    bodies: int
+    deliveries: int
+    attempts: int

@@ -29,15 +29,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from contextvars import copy_context
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from workq.config import Times
 from workq.handlers.forks import end_if_child
 from workq.handlers.handler import Handler
 from workq.handlers.said import describe, tell
-from workq.jobs.values import Bookmark, NewStep, Stepped
 from workq.values.failpoints import reach
-from workq.values.task import Claim, HandedBack, NewSubtask, Outcome, Settlement, State
+from workq.values.task import Claim, HandedBack, Outcome, Settlement, State
 from workq.values.time_limit import SoftDeadline, whole
 from workq.worker.attempt import raised, returned, run_async, run_sync
 from workq.worker.batch import BatchCollector, FillingBatch, Together, call, call_async
@@ -49,6 +48,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from workq.ledger.sql import Ledger
+
+T = TypeVar("T")
 
 log = logging.getLogger("workq.pool")
 
@@ -315,21 +316,13 @@ class Pool:
             task is None or task.is_cancel_requested or task.attempt != claim.attempt or task.state is not State.RUNNING
         )
 
-    def transaction(
-        self, claim: Claim, *, added: Callable[[], Sequence[NewSubtask]]
-    ) -> AbstractContextManager[Connection]:
+    def transaction(self, claim: Claim, *, succeeds: Callable[[], Outcome]) -> AbstractContextManager[Connection]:
         """The ledger's, for the handler of a claim."""
-        return self._ledger.transactions.transaction(claim, added=added)
+        return self._ledger.transactions.transaction(claim, succeeds=succeeds)
 
-    def bookmark(self, claim: Claim) -> Bookmark:
-        """The ledger's, for the handler of a claim."""
-        return self._ledger.transactions.bookmark(claim)
-
-    def step(
-        self, claim: Claim, new: NewStep, *, on_stood: Callable[[Stepped], None]
-    ) -> AbstractContextManager[Connection]:
-        """The ledger's, for the handler of a claim."""
-        return self._ledger.transactions.step(claim, new, on_stood=on_stood)
+    def part(self, kind: Callable[[Ledger], T]) -> T:
+        """The ledger's, of a slice."""
+        return self._ledger.part(kind)
 
     def wait_for(self, awaitable: Awaitable[Any]) -> Any:
         """What a plain handler has answered is awaited in the event loop, and its thread waits."""

@@ -14,6 +14,8 @@ from tests.contract.sent import listen
 from workq.ledger import Which, WhichOpen
 from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
+from workq.schedules.ledger import Schedules
+from workq.slices import SLICES
 from workq.values.incarnation import Incarnation
 from workq.values.lane import all_of
 from workq.values.task import Dead, Priority, State
@@ -33,19 +35,19 @@ class BandsContract(Steps):
         assert ledger.lanes.bands() == {"mail~low", "mail~high", "index~low"}
 
     def test_a_tick_of_a_schedule_brings_its_band_into_use(self, ledger: Ledger, clock: Clock) -> None:
-        ledger.schedules.schedule(replace(EVERY, queue="mail~low"))
+        ledger.part(Schedules).schedule(replace(EVERY, queue="mail~low"))
         scheduled = ledger.lanes.bands()
         clock.forward(61.0)
-        [row] = ledger.schedules.schedules_due(ahead_s=0.0, limit=9)
+        [row] = ledger.part(Schedules).schedules_due(ahead_s=0.0, limit=9)
         assert row.next_at is not None
 
-        ledger.schedules.tick(row, [(row.next_at, one) for one in new(queue=row.queue)], next_at=None)
+        ledger.part(Schedules).tick(row, [(row.next_at, one) for one in new(queue=row.queue)], next_at=None)
 
         assert (set(scheduled), set(ledger.lanes.bands())) == (set(), {"mail~low"})
 
     def test_many_at_once_bring_it_into_use_once(self, database: Database) -> None:
         """Each as if in a process of its own."""
-        ledgers = [Ledger(database) for _ in range(8)]
+        ledgers = [Ledger(database, SLICES) for _ in range(8)]
 
         made = at_once(8, lambda number: ledgers[number].tasks.record(new(queue=("a~low", "b~high")[number % 2])))
 
@@ -139,7 +141,7 @@ class BandsOnServersContract(Steps):
         with theirs.connect() as connection:
             ledger.tasks.record(new(queue="mail~low"), connection=connection)
 
-            [other] = Ledger(database).tasks.record(new(queue="mail~low"))
+            [other] = Ledger(database, SLICES).tasks.record(new(queue="mail~low"))
 
             assert self.state(ledger, other.id) is State.READY
             connection.rollback()

@@ -10,6 +10,7 @@ from sqlalchemy import update
 
 from tests.contract.given import HOUR_S, Clock, at_once, new_job
 from tests.contract.ledger.steps import Steps
+from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.values import JobOptions
 from workq.ledger import NO_GROUP, Evidence, Which
 from workq.ledger.engine.database import Database
@@ -70,7 +71,7 @@ class DeadContract(Steps):
         [held] = self.kill(ledger, worker, 1, key="held")
         self.record(ledger, key="held")
         job = new_job(JobOptions(queue="default"))
-        ledger.jobs.begin_job(job)
+        ledger.part(JobLedger).jobs.begin_job(job)
         [of_job] = ledger.claims.claim([job.splitter.id], by=worker.id)
         self.settle(ledger, of_job, Dead(REASON, "boom"))
         ids = (*plain, twin, again, held, of_job.task_id)

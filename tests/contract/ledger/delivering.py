@@ -16,6 +16,7 @@ from workq.values.incarnation import Incarnation
 from workq.values.task import Dead, Delivered, Done, Settlement, State
 from workq.webhooks.backoff import JITTER, STEPS_S
 from workq.webhooks.carry import Carrier
+from workq.webhooks.ledger.sql import WebhookLedger
 from workq.webhooks.post import Answer, ErrorClass
 from workq.webhooks.target import TargetPolicy
 from workq.webhooks.values import (
@@ -34,7 +35,7 @@ class DeliveringContract(WebhookSteps):
         [one] = self.send(ledger, id="paid-17")
         clock.forward(10.0)
 
-        parcels = ledger.deliveries.parcels([one.delivery_id, codec.new_task_id()])
+        parcels = ledger.part(WebhookLedger).deliveries.parcels([one.delivery_id, codec.new_task_id()])
 
         assert set(parcels) == {one.delivery_id}
         parcel = parcels[one.delivery_id]
@@ -65,7 +66,7 @@ class DeliveringContract(WebhookSteps):
         self.settle(ledger, claim, Delivered(sent(claim, number=2, answer="ok\x00"), Done()))
 
         row = self.delivery(ledger, one.delivery_id)
-        log = ledger.deliveries.attempts(one.delivery_id)
+        log = ledger.part(WebhookLedger).deliveries.attempts(one.delivery_id)
         assert (row.state, row.attempts, row.error_class, row.next_at) == (DeliveryState.SUCCEEDED, 2, None, None)
         assert row.ended_at is not None
         assert [(a.number, a.status, a.error_class, a.answer, a.is_cut) for a in log] == [
@@ -82,12 +83,14 @@ class DeliveringContract(WebhookSteps):
     ) -> None:
         self.endpoint(ledger)
         [one] = self.send(ledger)
-        carrier = Carrier(ledger.deliveries.parcels, vault=Vault(), policy=TargetPolicy.of(), rng=Random(7))
+        carrier = Carrier(
+            ledger.part(WebhookLedger).deliveries.parcels, vault=Vault(), policy=TargetPolicy.of(), rng=Random(7)
+        )
         answer = Answer(500, ErrorClass.SERVER_ERROR, "500", 3.0)
 
         def fail() -> Any:
             [claim] = self.carried(ledger, worker, [one])
-            parcel = ledger.deliveries.parcels([one.delivery_id])[one.delivery_id]
+            parcel = ledger.part(WebhookLedger).deliveries.parcels([one.delivery_id])[one.delivery_id]
             self.settle(ledger, claim, carrier.delivered(claim, parcel, answer))
             return self.delivery(ledger, one.delivery_id)
 
@@ -137,11 +140,13 @@ class DeliveringContract(WebhookSteps):
 
         row = self.delivery(ledger, one.delivery_id)
         assert (row.state, row.status) == (DeliveryState.SUCCEEDED, 200)
-        assert sorted(a.error_class or "-" for a in ledger.deliveries.attempts(one.delivery_id)) == [
+        assert sorted(
+            a.error_class or "-" for a in ledger.part(WebhookLedger).deliveries.attempts(one.delivery_id)
+        ) == [
             "-",
             "server_error",
         ]
-        found = ledger.endpoints.endpoint("a")
+        found = ledger.part(WebhookLedger).endpoints.endpoint("a")
         assert found is not None
         assert found.failures == 0
 
@@ -154,8 +159,8 @@ class DeliveringContract(WebhookSteps):
         ledger.decisions.cancel(cancelled.delivery_id, who="ada", why="not wanted")
 
         counts = [
-            ledger.deliveries.tend_deliveries(limit=9, dry_run=True),
-            *(ledger.deliveries.tend_deliveries(limit=9) for _ in range(2)),
+            ledger.part(WebhookLedger).deliveries.tend_deliveries(limit=9, dry_run=True),
+            *(ledger.part(WebhookLedger).deliveries.tend_deliveries(limit=9) for _ in range(2)),
         ]
 
         assert counts == [2, 2, 0]
@@ -172,12 +177,12 @@ class DeliveringContract(WebhookSteps):
         self.endpoint(ledger, "b", types=("user.*",))
         paid = self.send(ledger, id="paid-17")
         clock.forward(3600.0)
-        user = ledger.webhooks.send(webhook("user.added"))[0]
+        user = ledger.part(WebhookLedger).sent.send(webhook("user.added"))[0]
         [claim] = self.carried(ledger, worker, paid)
         self.settle(ledger, claim, failed(claim, delay_s=86_400.0))
 
         def found(**facts: Any) -> set[str]:
-            return {one.id for one in ledger.deliveries.all(WhichDeliveries(**facts))}
+            return {one.id for one in ledger.part(WebhookLedger).deliveries.all(WhichDeliveries(**facts))}
 
         of_paid, of_user = {one.delivery_id for one in paid}, {one.delivery_id for one in user}
         assert found() == of_paid | of_user
@@ -186,9 +191,11 @@ class DeliveringContract(WebhookSteps):
         assert found(type="user.*") == found(since_s=1800.0) == of_user
         assert found(until_s=1800.0) == found(status=503) == found(error_class="server_error") == of_paid
         assert found(state=DeliveryState.SUCCEEDED) == found(type="invoice") == set()
-        assert ledger.deliveries.delivery_counts(ALL) == {DeliveryState.PENDING: 3}
-        assert len(ledger.deliveries.all(ALL, limit=2)) == 2
-        newest = ledger.deliveries.all(ALL, limit=1)[0].id
+        assert ledger.part(WebhookLedger).deliveries.delivery_counts(ALL) == {DeliveryState.PENDING: 3}
+        assert len(ledger.part(WebhookLedger).deliveries.all(ALL, limit=2)) == 2
+        newest = ledger.part(WebhookLedger).deliveries.all(ALL, limit=1)[0].id
         assert newest == max(of_paid | of_user)
-        assert {one.id for one in ledger.deliveries.all(ALL, after=newest)} == (of_paid | of_user) - {newest}
-        assert ledger.deliveries.delivery("nobody") is None
+        assert {one.id for one in ledger.part(WebhookLedger).deliveries.all(ALL, after=newest)} == (
+            of_paid | of_user
+        ) - {newest}
+        assert ledger.part(WebhookLedger).deliveries.delivery("nobody") is None

@@ -12,6 +12,7 @@ from workq.errors import NotFound, Refused
 from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
 from workq.values.task import Dead, Delivered, Done, Limit, Settlement
+from workq.webhooks.ledger.sql import WebhookLedger
 from workq.webhooks.values import (
     DeliveryState,
     EndpointChange,
@@ -28,7 +29,7 @@ class EndpointsContract(WebhookSteps):
         added = self.endpoint(ledger, types=("invoice.*", "user.added"), options=options)
 
         assert (
-            ledger.endpoints.endpoint("a")
+            ledger.part(WebhookLedger).endpoints.endpoint("a")
             == added
             == self.endpoint(ledger, types=("invoice.*", "user.added"), options=options)
         )
@@ -36,38 +37,40 @@ class EndpointsContract(WebhookSteps):
         assert (added.state, added.failures, added.failing_since) == (EndpointState.ENABLED, 0, None)
         with pytest.raises(Refused, match="there already"):
             self.endpoint(ledger, url="https://example.org/other")
-        assert ledger.endpoints.endpoint("b") is None
+        assert ledger.part(WebhookLedger).endpoints.endpoint("b") is None
 
     def test_endpoints_are_listed_by_their_names_a_page_at_a_time(self, ledger: Ledger) -> None:
         for name in ("c", "a", "b"):
             self.endpoint(ledger, name, topic="other" if name == "b" else "acme")
 
-        assert [one.id for one in ledger.endpoints.all()] == ["a", "b", "c"]
-        assert [one.id for one in ledger.endpoints.all(topic="acme")] == ["a", "c"]
-        assert [one.id for one in ledger.endpoints.all(limit=1, after="a")] == ["b"]
-        assert ledger.endpoints.all(state=EndpointState.DISABLED) == []
+        assert [one.id for one in ledger.part(WebhookLedger).endpoints.all()] == ["a", "b", "c"]
+        assert [one.id for one in ledger.part(WebhookLedger).endpoints.all(topic="acme")] == ["a", "c"]
+        assert [one.id for one in ledger.part(WebhookLedger).endpoints.all(limit=1, after="a")] == ["b"]
+        assert ledger.part(WebhookLedger).endpoints.all(state=EndpointState.DISABLED) == []
 
     def test_a_change_holds_for_what_was_sent_before(self, ledger: Ledger) -> None:
         self.endpoint(ledger)
         [one] = self.send(ledger)
 
-        ledger.endpoints.change_endpoint(
+        ledger.part(WebhookLedger).endpoints.change_endpoint(
             "a", EndpointChange(url="https://example.org/v2", options=EndpointOptions(concurrency=1, rate="1/s"))
         )
 
-        parcel = ledger.deliveries.parcels([one.delivery_id])[one.delivery_id]
+        parcel = ledger.part(WebhookLedger).deliveries.parcels([one.delivery_id])[one.delivery_id]
         assert (parcel.url, parcel.options.concurrency) == ("https://example.org/v2", 1)
         task = self.task(ledger, self.delivery(ledger, one.delivery_id).task_id)
         assert task.limit == Limit(limit_key("a"), 1, "1/s")
         with pytest.raises(NotFound, match="no endpoint 'b'"):
-            ledger.endpoints.change_endpoint("b", EndpointChange(url=URL))
+            ledger.part(WebhookLedger).endpoints.change_endpoint("b", EndpointChange(url=URL))
 
     def test_of_two_who_replace_what_is_sealed_one_is_refused(self, ledger: Ledger) -> None:
         self.endpoint(ledger)
 
         def replaced(number: int) -> str:
             try:
-                ledger.endpoints.change_endpoint("a", EndpointChange(sealed=f"{number}"), sealed_before="{}")
+                ledger.part(WebhookLedger).endpoints.change_endpoint(
+                    "a", EndpointChange(sealed=f"{number}"), sealed_before="{}"
+                )
             except Refused:
                 return "refused"
             return f"{number}"
@@ -76,7 +79,7 @@ class EndpointsContract(WebhookSteps):
 
         assert answers.count("refused") == 3
         [winner] = set(answers) - {"refused"}
-        found = ledger.endpoints.endpoint("a")
+        found = ledger.part(WebhookLedger).endpoints.endpoint("a")
         assert found is not None
         assert found.sealed == winner
 
@@ -86,16 +89,19 @@ class EndpointsContract(WebhookSteps):
         self.endpoint(ledger)
         [one] = self.send(ledger)
         with pytest.raises(Refused, match="1 delivery to 'a' is open"):
-            ledger.endpoints.remove_endpoint("a")
+            ledger.part(WebhookLedger).endpoints.remove_endpoint("a")
         [claim] = self.carried(ledger, worker, [one])
         self.settle(ledger, claim, Delivered(sent(claim), Done()))
 
-        ledger.endpoints.remove_endpoint("a")
+        ledger.part(WebhookLedger).endpoints.remove_endpoint("a")
 
-        assert (ledger.endpoints.endpoint("a"), ledger.deliveries.delivery(one.delivery_id)) == (None, None)
-        assert ledger.deliveries.attempts(one.delivery_id) == []
+        assert (
+            ledger.part(WebhookLedger).endpoints.endpoint("a"),
+            ledger.part(WebhookLedger).deliveries.delivery(one.delivery_id),
+        ) == (None, None)
+        assert ledger.part(WebhookLedger).deliveries.attempts(one.delivery_id) == []
         with pytest.raises(NotFound):
-            ledger.endpoints.remove_endpoint("a")
+            ledger.part(WebhookLedger).endpoints.remove_endpoint("a")
 
     def test_failures_in_a_row_are_counted_until_one_arrives(
         self, ledger: Ledger, worker: Incarnation, clock: Clock
@@ -107,12 +113,15 @@ class EndpointsContract(WebhookSteps):
         by_endpoint = {one.endpoint_id: claim for one in both for claim in claims if claim.task_id == one.delivery_id}
         a, b = by_endpoint["a"], by_endpoint["b"]
         ledger.outcomes.settle([Settlement(a, failed(a)), Settlement(b, Delivered(sent(b, endpoint_id="b"), Done()))])
-        first = ledger.endpoints.endpoint("a")
+        first = ledger.part(WebhookLedger).endpoints.endpoint("a")
         clock.forward(6.0)
         [claim] = self.carried(ledger, worker, [both[0]])
         self.settle(ledger, claim, failed(claim, number=2))
 
-        second, other = ledger.endpoints.endpoint("a"), ledger.endpoints.endpoint("b")
+        second, other = (
+            ledger.part(WebhookLedger).endpoints.endpoint("a"),
+            ledger.part(WebhookLedger).endpoints.endpoint("b"),
+        )
         assert first is not None
         assert second is not None
         assert other is not None
@@ -122,7 +131,7 @@ class EndpointsContract(WebhookSteps):
         clock.forward(6.0)
         [claim] = self.carried(ledger, worker, [both[0]])
         self.settle(ledger, claim, Delivered(sent(claim, number=3), Done()))
-        healed = ledger.endpoints.endpoint("a")
+        healed = ledger.part(WebhookLedger).endpoints.endpoint("a")
         assert healed is not None
         assert (healed.failures, healed.failing_since) == (0, None)
 
@@ -179,9 +188,9 @@ class EndpointsContract(WebhookSteps):
         self.all_fail(ledger, claims[2:], delay_s=500.0)
         self.all_fail(ledger, claims[:1], delay_s=60.0, rest_s=60.0, status=429, error_class="throttled")
 
-        (mine, other), now = ledger.endpoints.all(), ledger.questions.clock()
+        (mine, other), now = ledger.part(WebhookLedger).endpoints.all(), ledger.questions.clock()
 
-        assert mine == ledger.endpoints.endpoint("a")
+        assert mine == ledger.part(WebhookLedger).endpoints.endpoint("a")
         assert mine.rests_until is not None
         assert 50.0 < (mine.rests_until - now).total_seconds() <= 60.0
         assert other.rests_until is None
@@ -190,16 +199,16 @@ class EndpointsContract(WebhookSteps):
         assert [None if one is None else one >= mine.rests_until for one in coming] == [True, True, True, True, None]
         assert coming[2] is not None
         assert coming[2] > mine.rests_until + timedelta(seconds=300)
-        listed = ledger.deliveries.all(WhichDeliveries())
+        listed = ledger.part(WebhookLedger).deliveries.all(WhichDeliveries())
         assert {one.id: one.next_at for one in listed} == {
             one.delivery_id: at for one, at in zip((asking, waiting, last, new, elsewhere), coming, strict=True)
         }
         clock.forward(61.0)
-        rested = ledger.endpoints.endpoint("a")
+        rested = ledger.part(WebhookLedger).endpoints.endpoint("a")
         assert rested is not None
         assert rested.rests_until is None
-        ledger.webhook_decisions.disable_endpoint("a", who="ann", why="they are moving")
-        disabled = ledger.endpoints.endpoint("a")
+        ledger.part(WebhookLedger).decisions.disable_endpoint("a", who="ann", why="they are moving")
+        disabled = ledger.part(WebhookLedger).endpoints.endpoint("a")
         assert disabled is not None
         assert disabled.rests_until is None
 
@@ -231,10 +240,10 @@ class EndpointsContract(WebhookSteps):
         [claim] = self.carried(ledger, worker, sent_to[:1])
         self.settle(ledger, claim, Delivered(sent(claim, error_class="gone", is_gone=True), Dead("gone", "410")))
 
-        row = ledger.endpoints.endpoint("a")
+        row = ledger.part(WebhookLedger).endpoints.endpoint("a")
         assert row is not None
         assert (row.state, row.who, row.why) == (EndpointState.DISABLED, "workq", "the receiver has answered 410 Gone")
-        assert ledger.webhook_decisions.hold_deliveries(limit=9) == 1
+        assert ledger.part(WebhookLedger).decisions.hold_deliveries(limit=9) == 1
         assert self.delivery(ledger, sent_to[1].delivery_id).state is DeliveryState.HELD
 
     def test_an_endpoint_where_nothing_arrives_for_days_is_disabled(
@@ -246,7 +255,7 @@ class EndpointsContract(WebhookSteps):
         for days, count in ((0.0, 1), (5.1, 17), (0.0, 1), (0.1, 1)):
             clock.forward(days * 86_400.0)
             self.all_fail(ledger, [claims.pop() for _ in range(count)])
-            row = ledger.endpoints.endpoint("a")
+            row = ledger.part(WebhookLedger).endpoints.endpoint("a")
             assert row is not None
             states.append((row.failures, row.state.value))
             whys.append(row.why or "")
@@ -263,7 +272,7 @@ class EndpointsContract(WebhookSteps):
         for days, count in ((0.0, 1), (4.9, 30), (0.2, 1)):
             clock.forward(days * 86_400.0)
             self.all_fail(ledger, [claims.pop() for _ in range(count)])
-            row = ledger.endpoints.endpoint("a")
+            row = ledger.part(WebhookLedger).endpoints.endpoint("a")
             assert row is not None
             states.append((row.failures, row.state.value))
 

@@ -15,6 +15,7 @@ from workq.ledger import Unpublished
 from workq.ledger.engine.database import Database
 from workq.ledger.scan_floor import Floor
 from workq.ledger.sql import Ledger
+from workq.slices import SLICES
 from workq.values.clock import PACE, QUICK_S
 from workq.values.incarnation import Incarnation
 from workq.values.task import HandedBack
@@ -41,7 +42,7 @@ class FloorContract(Steps):
     @pytest.fixture
     def slow(self, database: Database, hands: Hands) -> Ledger:
         """A ledger in which each look takes long."""
-        return Ledger(database, floor=Floor(database, clock=hands))
+        return Ledger(database, SLICES, floor=Floor(database, clock=hands))
 
     @classmethod
     def tire(cls, ledger: Ledger) -> None:
@@ -176,7 +177,7 @@ class FloorContract(Steps):
 
         answers = [floor.ask("look", look) for _ in range(3)]
 
-        now = Ledger(database).questions.clock()
+        now = Ledger(database, SLICES).questions.clock()
         assert answers == ["found"] * 3
         assert [one is None for one in seen] == [True, False, True, False, False]
         assert all(30.0 < (now - one).total_seconds() < 90.0 for one in seen if one is not None)

@@ -10,6 +10,7 @@ from workq.errors import NotFound, Refused
 from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
 from workq.values.task import Dead, Delivered, Done, State
+from workq.webhooks.ledger.sql import WebhookLedger
 from workq.webhooks.values import (
     Cause,
     DeliveryState,
@@ -25,9 +26,9 @@ class HoldingContract(WebhookSteps):
         self.endpoint(ledger)
         before = [self.send(ledger)[0] for _ in range(3)]
         [running] = self.carried(ledger, worker, before[:1])
-        ledger.webhook_decisions.disable_endpoint("a", who="eve", why="moving")
-        at_once_held = ledger.deliveries.delivery_counts(ALL)
-        ledger.webhook_decisions.disable_endpoint("a", who="eve", why="again")
+        ledger.part(WebhookLedger).decisions.disable_endpoint("a", who="eve", why="moving")
+        at_once_held = ledger.part(WebhookLedger).deliveries.delivery_counts(ALL)
+        ledger.part(WebhookLedger).decisions.disable_endpoint("a", who="eve", why="again")
         during = self.send(ledger)
         assert self.carried(ledger, worker, [*before[1:], *during]) == []
         self.settle(ledger, running, Delivered(sent(running), Done()))
@@ -35,12 +36,12 @@ class HoldingContract(WebhookSteps):
         assert limit.closed_until is not None, "what was under way has arrived, and a person has disabled it"
 
         held = [
-            ledger.webhook_decisions.hold_deliveries(limit=9, dry_run=True),
-            *(ledger.webhook_decisions.hold_deliveries(limit=9) for _ in range(2)),
+            ledger.part(WebhookLedger).decisions.hold_deliveries(limit=9, dry_run=True),
+            *(ledger.part(WebhookLedger).decisions.hold_deliveries(limit=9) for _ in range(2)),
         ]
         with pytest.raises(Refused, match="is disabled; first: workq webhook endpoint enable a"):
-            ledger.webhook_decisions.release_held("a")
-        count = ledger.webhook_decisions.enable_endpoint("a", who="eve", why="moved")
+            ledger.part(WebhookLedger).decisions.release_held("a")
+        count = ledger.part(WebhookLedger).decisions.enable_endpoint("a", who="eve", why="moved")
         after = self.send(ledger)
 
         assert at_once_held == {DeliveryState.PENDING: 1, DeliveryState.HELD: 2}
@@ -49,31 +50,34 @@ class HoldingContract(WebhookSteps):
         assert ledger.limits.admit([limit_key("a")]) == []
         assert {self.delivery(ledger, one.delivery_id).state for one in [*before[1:], *during]} == {DeliveryState.HELD}
         assert len(self.carried(ledger, worker, after)) == 1
-        released, hints = ledger.webhook_decisions.release_held("a", limit=2)
+        released, hints = ledger.part(WebhookLedger).decisions.release_held("a", limit=2)
         assert (released, [hint.task_id for hint in hints]) == (2, [one.delivery_id for one in before[1:]])
-        assert [ledger.webhook_decisions.discard_held("a", why="old", limit=1) for _ in range(2)] == [1, 0]
-        assert ledger.webhook_decisions.release_held("a") == (0, [])
+        assert [ledger.part(WebhookLedger).decisions.discard_held("a", why="old", limit=1) for _ in range(2)] == [1, 0]
+        assert ledger.part(WebhookLedger).decisions.release_held("a") == (0, [])
         wanted = [self.delivery(ledger, one.delivery_id).cause for one in [*before[1:], *after]]
         assert wanted == [Cause.MANUAL, Cause.MANUAL, Cause.SCHEDULED], "whatever the age of what a person releases"
         assert len(self.carried(ledger, worker, before[1:])) == 2
         gone = self.delivery(ledger, during[0].delivery_id)
         assert (gone.state, gone.ended_at is None) == (DeliveryState.CANCELLED, False)
         assert self.state(ledger, during[0].delivery_id) is State.CANCELLED
-        row = ledger.endpoints.endpoint("a")
+        row = ledger.part(WebhookLedger).endpoints.endpoint("a")
         assert row is not None
         assert (row.state, row.who, row.why) == (EndpointState.ENABLED, "eve", "moved")
-        for call in (ledger.webhook_decisions.disable_endpoint, ledger.webhook_decisions.enable_endpoint):
+        for call in (
+            ledger.part(WebhookLedger).decisions.disable_endpoint,
+            ledger.part(WebhookLedger).decisions.enable_endpoint,
+        ):
             with pytest.raises(NotFound):
                 call("nobody", who="eve", why="")
         with pytest.raises(NotFound):
-            ledger.webhook_decisions.release_held("nobody")
+            ledger.part(WebhookLedger).decisions.release_held("nobody")
 
     def test_enabling_holds_first_what_no_sweep_has_held_yet(self, ledger: Ledger) -> None:
         self.endpoint(ledger)
-        ledger.webhook_decisions.disable_endpoint("a", who="eve", why="moving")
+        ledger.part(WebhookLedger).decisions.disable_endpoint("a", who="eve", why="moving")
         sent_to = self.send(ledger)
 
-        assert ledger.webhook_decisions.enable_endpoint("a", who="eve", why="moved") == 1
+        assert ledger.part(WebhookLedger).decisions.enable_endpoint("a", who="eve", why="moved") == 1
         assert self.delivery(ledger, sent_to[0].delivery_id).state is DeliveryState.HELD
 
     def test_a_person_may_want_what_is_open_and_nothing_else(self, ledger: Ledger, worker: Incarnation) -> None:
@@ -83,7 +87,7 @@ class HoldingContract(WebhookSteps):
         self.settle(ledger, claim, Delivered(sent(claim), Done()))
 
         for one in (ended, open_one, open_one):
-            ledger.webhook_decisions.want_delivery(one.delivery_id)
+            ledger.part(WebhookLedger).decisions.want_delivery(one.delivery_id)
 
         causes = [self.delivery(ledger, one.delivery_id).cause for one in (ended, open_one, other)]
         assert causes == [Cause.SCHEDULED, Cause.MANUAL, Cause.SCHEDULED]
@@ -103,13 +107,13 @@ class HoldingContract(WebhookSteps):
         self.settle(ledger, by_id[arrived.delivery_id], Delivered(sent(by_id[arrived.delivery_id]), Done()))
         ids = [one.delivery_id for one in (ended, arrived, open_one)]
 
-        found = ledger.webhook_decisions.resendable(ALL)
-        again, hints = ledger.webhook_decisions.resend(ids, cause=Cause.REPLAY)
-        twice, none = ledger.webhook_decisions.resend(ids, cause=Cause.REPLAY)
+        found = ledger.part(WebhookLedger).decisions.resendable(ALL)
+        again, hints = ledger.part(WebhookLedger).decisions.resend(ids, cause=Cause.REPLAY)
+        twice, none = ledger.part(WebhookLedger).decisions.resend(ids, cause=Cause.REPLAY)
 
         assert sorted(again) == sorted(found) == sorted(ids[:2])
         assert (twice, none) == ([], [])
-        assert ledger.webhook_decisions.resendable(ALL) == []
+        assert ledger.part(WebhookLedger).decisions.resendable(ALL) == []
         rows = [self.delivery(ledger, one) for one in ids]
         assert [(row.state, row.cause.value, row.attempts) for row in rows] == [
             (DeliveryState.PENDING, "replay", 1),
@@ -120,7 +124,7 @@ class HoldingContract(WebhookSteps):
         assert not {row.task_id for row in rows[:2]} & set(ids)
         [claim] = self.carried(ledger, worker, [ended])
         self.settle(ledger, claim, Delivered(sent(claim, number=2), Done()))
-        assert [one.number for one in ledger.deliveries.attempts(ended.delivery_id)] == [1, 2]
+        assert [one.number for one in ledger.part(WebhookLedger).deliveries.attempts(ended.delivery_id)] == [1, 2]
         assert self.delivery(ledger, ended.delivery_id).state is DeliveryState.SUCCEEDED
 
     def test_what_cannot_be_sent_is_not_sent_again(self, ledger: Ledger, worker: Incarnation, clock: Clock) -> None:
@@ -131,9 +135,9 @@ class HoldingContract(WebhookSteps):
         endpoints = {one.delivery_id: one.endpoint_id for one in sent_to}
         for claim in claims:
             self.settle(ledger, claim, Delivered(sent(claim, endpoint_id=endpoints[claim.task_id]), Done()))
-        ledger.webhook_decisions.disable_endpoint("b", who="eve", why="")
+        ledger.part(WebhookLedger).decisions.disable_endpoint("b", who="eve", why="")
 
-        assert [endpoints[one] for one in ledger.webhook_decisions.resendable(ALL)] == ["a"]
+        assert [endpoints[one] for one in ledger.part(WebhookLedger).decisions.resendable(ALL)] == ["a"]
         clock.forward(2 * HOUR_S)
-        ledger.pruning.prune_webhooks(limit=9, body_retention_s=HOUR_S, retention_s=9 * HOUR_S)
-        assert ledger.webhook_decisions.resend(list(endpoints), cause=Cause.MANUAL) == ([], [])
+        ledger.part(WebhookLedger).pruning.prune_webhooks(limit=9, body_retention_s=HOUR_S, retention_s=9 * HOUR_S)
+        assert ledger.part(WebhookLedger).decisions.resend(list(endpoints), cause=Cause.MANUAL) == ([], [])

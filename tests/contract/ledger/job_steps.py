@@ -8,6 +8,7 @@ import pytest
 
 from tests.contract.given import chunks, new_job
 from tests.contract.ledger.steps import Steps
+from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.values import Callback, Ending, IfRunning, JobOptions, JobRow, NewJob
 from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
@@ -31,12 +32,12 @@ class JobSteps(Steps):
     def job(self, ledger: Ledger) -> NewJob:
         """A job that has just begun."""
         job = job_of()
-        ledger.jobs.begin_job(job)
+        ledger.part(JobLedger).jobs.begin_job(job)
         return job
 
     @staticmethod
     def stands(ledger: Ledger, job: NewJob) -> JobRow:
-        row = ledger.job_questions.job(job.id)
+        row = ledger.part(JobLedger).questions.job(job.id)
         assert row is not None
         return row
 
@@ -44,7 +45,9 @@ class JobSteps(Steps):
     def split(ledger: Ledger, job: NewJob, count: int, *, after: int = 0, is_last: bool = False) -> list[str]:
         """A page of so many subtasks."""
         page = chunks(count)
-        split = ledger.jobs.split_job(job.id, page, after=after, cursor=10 * (after + count), is_last=is_last)
+        split = ledger.part(JobLedger).jobs.split_job(
+            job.id, page, after=after, cursor=10 * (after + count), is_last=is_last
+        )
         assert split.room is not None
         return [one.task_id for one in page]
 

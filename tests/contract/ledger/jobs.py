@@ -12,8 +12,10 @@ from sqlalchemy import delete
 from tests.contract.given import Clock, at_once, chunks
 from tests.contract.ledger.job_steps import AGAIN, BAD, CALLBACKS, OPTIONS, WHO, JobSteps, job_of
 from workq.errors import LedgerUnavailable, NotFound, Refused
+from workq.jobs.ledger import gate
+from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.values import Begun, Collect, IfRunning, JobOptions, JobState, NewJob
-from workq.ledger import Evidence, Which, job_gate
+from workq.ledger import Evidence, Which
 from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.values import codec
@@ -40,42 +42,42 @@ class JobsContract(JobSteps):
     # -- begin
 
     def test_it_begins_with_the_task_that_reads_its_source(self, ledger: Ledger, job: NewJob) -> None:
-        again = ledger.jobs.begin_job(job)
+        again = ledger.part(JobLedger).jobs.begin_job(job)
 
         row = self.stands(ledger, job)
         assert (again, row.state, row.split, row.total) == (Begun(job.id, True), JobState.PLANNING, 0, None)
         assert [task.id for task in ledger.questions.tasks()] == [job.splitter.id]
         assert self.task(ledger, job.splitter.id).job_id == job.id
-        assert ledger.job_questions.job(codec.new_task_id()) is None
+        assert ledger.part(JobLedger).questions.job(codec.new_task_id()) is None
 
     def test_while_one_has_not_ended_another_of_its_name_and_key_is_refused_or_joins_it(
         self, ledger: Ledger, job: NewJob
     ) -> None:
         with pytest.raises(Refused, match=f"{job.id} has not ended"):
-            ledger.jobs.begin_job(job_of())
+            ledger.part(JobLedger).jobs.begin_job(job_of())
 
-        joined = ledger.jobs.begin_job(job_of(if_running=IfRunning.JOIN))
-        keyed = ledger.jobs.begin_job(job_of(key="v3"))
+        joined = ledger.part(JobLedger).jobs.begin_job(job_of(if_running=IfRunning.JOIN))
+        keyed = ledger.part(JobLedger).jobs.begin_job(job_of(key="v3"))
 
         assert joined == Begun(job.id, False)
         assert keyed.created
-        assert len(ledger.job_questions.jobs()) == 2
+        assert len(ledger.part(JobLedger).questions.jobs()) == 2
 
     def test_of_many_at_once_one_begins(self, ledger: Ledger) -> None:
         jobs = [job_of(if_running=IfRunning.JOIN) for _ in range(8)]
 
-        begun = at_once(8, lambda number: ledger.jobs.begin_job(jobs[number]))
+        begun = at_once(8, lambda number: ledger.part(JobLedger).jobs.begin_job(jobs[number]))
 
         assert [one.created for one in begun].count(True) == 1
-        assert len({one.id for one in begun}) == len(ledger.job_questions.jobs()) == 1
+        assert len({one.id for one in begun}) == len(ledger.part(JobLedger).questions.jobs()) == 1
 
     # -- split
 
     def test_a_page_and_its_cursor_are_recorded_together_and_once(self, ledger: Ledger, job: NewJob) -> None:
         page = chunks(2)
-        first = ledger.jobs.split_job(job.id, page, after=0, cursor=20, is_last=False)
-        again = ledger.jobs.split_job(job.id, page, after=0, cursor=20, is_last=False)
-        another = ledger.jobs.split_job(job.id, chunks(2), after=0, cursor=20, is_last=False)
+        first = ledger.part(JobLedger).jobs.split_job(job.id, page, after=0, cursor=20, is_last=False)
+        again = ledger.part(JobLedger).jobs.split_job(job.id, page, after=0, cursor=20, is_last=False)
+        another = ledger.part(JobLedger).jobs.split_job(job.id, chunks(2), after=0, cursor=20, is_last=False)
 
         row = self.stands(ledger, job)
         assert (first.room, again.room, another.room) == (2, 2, None)
@@ -84,7 +86,9 @@ class JobsContract(JobSteps):
         assert len(ledger.questions.tasks(name="index")) == 2
 
     def test_of_two_splitters_at_once_one_makes_each_page(self, ledger: Ledger, job: NewJob) -> None:
-        splits = at_once(6, lambda _: ledger.jobs.split_job(job.id, chunks(1), after=0, cursor=10, is_last=False))
+        splits = at_once(
+            6, lambda _: ledger.part(JobLedger).jobs.split_job(job.id, chunks(1), after=0, cursor=10, is_last=False)
+        )
 
         assert sorted(one.room is None for one in splits) == [False, *[True] * 5]
         assert self.stands(ledger, job).subtasks == len(ledger.questions.tasks(name="index")) == 1
@@ -159,11 +163,11 @@ class JobsContract(JobSteps):
         assert ledger.claims.claim([job.splitter.id], by=worker.id) == []
 
     def test_of_a_paused_one_no_page_is_recorded_and_that_is_told(self, ledger: Ledger, job: NewJob) -> None:
-        ledger.job_decisions.pause_job(job.id, **WHO)
-        paused = ledger.jobs.split_job(job.id, chunks(1), after=0, cursor=10, is_last=True)
-        ledger.job_decisions.resume_job(job.id, **WHO)
-        ledger.job_decisions.cancel_job(job.id, **WHO)
-        cancelled = ledger.jobs.split_job(job.id, chunks(1), after=0, cursor=10, is_last=True)
+        ledger.part(JobLedger).decisions.pause_job(job.id, **WHO)
+        paused = ledger.part(JobLedger).jobs.split_job(job.id, chunks(1), after=0, cursor=10, is_last=True)
+        ledger.part(JobLedger).decisions.resume_job(job.id, **WHO)
+        ledger.part(JobLedger).decisions.cancel_job(job.id, **WHO)
+        cancelled = ledger.part(JobLedger).jobs.split_job(job.id, chunks(1), after=0, cursor=10, is_last=True)
 
         assert [(one.room, one.is_paused) for one in (paused, cancelled)] == [(None, True), (None, False)]
         assert self.stands(ledger, job).subtasks == 0
@@ -175,7 +179,7 @@ class JobsContract(JobSteps):
         [splitting] = ledger.claims.claim([job.splitter.id], by=worker.id)
         self.settle(ledger, splitting, Done())
 
-        tended = [ledger.job_care.tend_job(job.id) for _ in range(2)]
+        tended = [ledger.part(JobLedger).care.tend_job(job.id) for _ in range(2)]
 
         row = self.stands(ledger, job)
         assert row.split_task != job.splitter.id
@@ -183,14 +187,14 @@ class JobsContract(JobSteps):
         assert [claim.name for claim in ledger.claims.claim([row.split_task], by=worker.id)] == ["index.split"]
 
     def test_items_that_no_subtask_can_carry_have_failed(self, ledger: Ledger, job: NewJob) -> None:
-        ledger.jobs.split_job(job.id, [], after=0, cursor=1, is_last=True, failed=[BAD])
+        ledger.part(JobLedger).jobs.split_job(job.id, [], after=0, cursor=1, is_last=True, failed=[BAD])
 
         row = self.stands(ledger, job)
         assert (row.state, row.split, row.failed) == (JobState.COMPLETED_WITH_FAILURES, 1, 1)
-        assert [item for _, item in ledger.job_questions.failed_items(job.id)] == [BAD]
+        assert [item for _, item in ledger.part(JobLedger).questions.failed_items(job.id)] == [BAD]
 
     def test_an_empty_one_succeeds_and_what_follows_is_enqueued(self, ledger: Ledger, job: NewJob) -> None:
-        split = ledger.jobs.split_job(job.id, [], after=0, cursor=None, is_last=True)
+        split = ledger.part(JobLedger).jobs.split_job(job.id, [], after=0, cursor=None, is_last=True)
 
         assert self.stands(ledger, job).state is JobState.SUCCEEDED
         assert self.followers(ledger) == ["on.complete", "on.success"]
@@ -217,10 +221,10 @@ class JobsContract(JobSteps):
         assert (row.succeeded, row.skipped, row.failed, row.retried) == (10 + 7 + 4, 3, 1 + 10, 5)
         assert (row.open_subtasks, row.state) == (1, JobState.RUNNING)
         assert self.row(database, claims[2].task_id).payload == '{"a":[[9]],"k":{}}'
-        assert [(item.item, item.error) for _, item in ledger.job_questions.failed_items(job.id)][:1] == [
+        assert [(item.item, item.error) for _, item in ledger.part(JobLedger).questions.failed_items(job.id)][:1] == [
             ("3", "ValueError: boom")
         ]
-        assert len(ledger.job_questions.failed_items(job.id)) == 11
+        assert len(ledger.part(JobLedger).questions.failed_items(job.id)) == 11
 
     def test_what_is_tried_again_is_of_those_items_alone_and_ends_the_job(
         self, ledger: Ledger, worker: Incarnation, job: NewJob
@@ -283,7 +287,7 @@ class JobsContract(JobSteps):
         self, ledger: Ledger, worker: Incarnation, last: str, state: JobState
     ) -> None:
         job = job_of(replace(OPTIONS, crashes_max=1, failed_max=0 if last == "too many have failed" else None))
-        ledger.jobs.begin_job(job)
+        ledger.part(JobLedger).jobs.begin_job(job)
         is_split = last not in ("its source ends", "its source has failed")
         [splitting] = ledger.claims.claim([job.splitter.id], by=worker.id)
         first, second = self.running(ledger, worker, job, 2, is_last=is_split)
@@ -296,7 +300,7 @@ class JobsContract(JobSteps):
             "it was cancelled": Cancelled("as asked"),
         }
         if last == "it was cancelled":
-            ledger.job_decisions.cancel_job(job.id, **WHO)
+            ledger.part(JobLedger).decisions.cancel_job(job.id, **WHO)
         if last == "its process dies":
             self.settle(ledger, splitting, Done())
 
@@ -306,15 +310,15 @@ class JobsContract(JobSteps):
             else:
                 ledger.outcomes.settle([Settlement(second, outcomes.get(last, Done()))])
             if last == "its source ends":
-                ledger.jobs.split_job(job.id, [], after=2, cursor=20, is_last=True)
+                ledger.part(JobLedger).jobs.split_job(job.id, [], after=2, cursor=20, is_last=True)
             if last == "its source has failed":
                 ledger.outcomes.settle([Settlement(splitting, Dead("its source", "boom"))])
-            ledger.job_care.tend_job(job.id)
+            ledger.part(JobLedger).care.tend_job(job.id)
 
         row = self.stands(ledger, job)
         follows = {JobState.SUCCEEDED: ["on.complete", "on.success"], JobState.CANCELLED: ["on.cancel", "on.complete"]}
         assert (row.state, row.open_subtasks, row.done) == (state, 0, 20)
-        assert ledger.job_care.miscounts(job.id) == {}
+        assert ledger.part(JobLedger).care.miscounts(job.id) == {}
         assert self.followers(ledger) == follows.get(state, ["on.complete", "on.failure"])
 
     def test_what_was_settled_elsewhere_a_sweep_counts_once(
@@ -327,7 +331,7 @@ class JobsContract(JobSteps):
         before = self.stands(ledger, job)
 
         for _ in range(2):
-            ledger.job_care.tend_job(job.id)
+            ledger.part(JobLedger).care.tend_job(job.id)
 
         row = self.stands(ledger, job)
         assert (before.done, before.open_subtasks) == (0, 2)
@@ -353,11 +357,11 @@ class JobsContract(JobSteps):
         self, ledger: Ledger, worker: Incarnation
     ) -> None:
         job = job_of(JobOptions(queue="default", window=4, failed_max=1, callbacks=CALLBACKS))
-        ledger.jobs.begin_job(job)
+        ledger.part(JobLedger).jobs.begin_job(job)
         ids = self.split(ledger, job, 3)
         [claim] = ledger.claims.claim(ids[:1], by=worker.id)
         self.settle(ledger, claim, Worked(8, 0, (BAD, BAD)))
-        ledger.job_care.tend_job(job.id)
+        ledger.part(JobLedger).care.tend_job(job.id)
 
         row = self.stands(ledger, job)
         assert (row.state, row.failed, row.cancelled, row.succeeded) == (JobState.FAILED, 2, 20, 8)
@@ -371,14 +375,14 @@ class JobsContract(JobSteps):
         [splitting] = ledger.claims.claim([job.splitter.id], by=worker.id)
         ids = self.split(ledger, job, 2)
         self.settle(ledger, splitting, Dead("failures_max reached", "OSError: disk"))
-        ledger.job_care.tend_job(job.id)
+        ledger.part(JobLedger).care.tend_job(job.id)
         between = self.stands(ledger, job)
         for claim in ledger.claims.claim(ids, by=worker.id):
             self.settle(ledger, claim, Done())
         failed = self.stands(ledger, job)
         followed = self.followers(ledger)
 
-        _, hints = ledger.job_decisions.resume_job(job.id, **WHO)
+        _, hints = ledger.part(JobLedger).decisions.resume_job(job.id, **WHO)
 
         row = self.stands(ledger, job)
         assert (between.state, failed.state, failed.succeeded) == (JobState.RUNNING, JobState.FAILED, 20)
@@ -388,7 +392,7 @@ class JobsContract(JobSteps):
         assert [claim.task_id for claim in ledger.claims.claim([hint.task_id for hint in hints], by=worker.id)] == [
             row.split_task
         ]
-        split = ledger.jobs.split_job(job.id, [], after=2, cursor=20, is_last=True)
+        split = ledger.part(JobLedger).jobs.split_job(job.id, [], after=2, cursor=20, is_last=True)
         assert (split.room, self.stands(ledger, job).state) == (4, JobState.SUCCEEDED)
 
     def test_a_job_whose_splitter_dies_has_failed_in_that_transaction(
@@ -405,15 +409,15 @@ class JobsContract(JobSteps):
 
     def test_one_that_has_failed_of_too_many_failures_does_not_go_on(self, ledger: Ledger, worker: Incarnation) -> None:
         job = job_of(replace(OPTIONS, failed_max=0))
-        ledger.jobs.begin_job(job)
+        ledger.part(JobLedger).jobs.begin_job(job)
         [claim] = self.running(ledger, worker, job, 1)
         [splitting] = ledger.claims.claim([job.splitter.id], by=worker.id)
         self.settle(ledger, splitting, Dead("its source", "boom"))
-        ledger.job_care.tend_job(job.id)
+        ledger.part(JobLedger).care.tend_job(job.id)
         self.settle(ledger, claim, Worked(9, 0, (BAD,)))
 
         with pytest.raises(Refused, match=f"1 item has failed, .* workq job retry {job.id} --failed"):
-            ledger.job_decisions.resume_job(job.id, **WHO)
+            ledger.part(JobLedger).decisions.resume_job(job.id, **WHO)
 
         assert self.stands(ledger, job).state is JobState.FAILED
         assert self.followers(ledger) == ["on.complete", "on.failure"], "what follows its end is there once"
@@ -423,35 +427,35 @@ class JobsContract(JobSteps):
     ) -> None:
         [splitting] = ledger.claims.claim([job.splitter.id], by=worker.id)
         self.settle(ledger, splitting, Dead("failures_max reached", "OSError: disk"))
-        ledger.job_care.tend_job(job.id)
-        other = ledger.jobs.begin_job(job_of())
+        ledger.part(JobLedger).care.tend_job(job.id)
+        other = ledger.part(JobLedger).jobs.begin_job(job_of())
 
         with pytest.raises(Refused, match=f"{other.id}, of the same name and key"):
-            ledger.job_decisions.resume_job(job.id, **WHO)
+            ledger.part(JobLedger).decisions.resume_job(job.id, **WHO)
 
     def test_its_failed_items_are_run_again_by_a_job_of_their_own(
         self, ledger: Ledger, worker: Incarnation, job: NewJob
     ) -> None:
         [claim] = self.running(ledger, worker, job, 1)
         with pytest.raises(Refused, match="is running"):
-            ledger.jobs.retry_job(job.id, chunk=None, **AGAIN)
+            ledger.part(JobLedger).jobs.retry_job(job.id, chunk=None, **AGAIN)
         self.settle(ledger, claim, Worked(9, 0, (BAD,)))
         unfit = FailedItem('"object"', 0, "PayloadError: no", "e" * 16)
-        ledger.jobs.split_job(job.id, [], after=1, cursor=10, is_last=True, failed=[unfit])
+        ledger.part(JobLedger).jobs.split_job(job.id, [], after=1, cursor=10, is_last=True, failed=[unfit])
 
-        begun = ledger.jobs.retry_job(
+        begun = ledger.part(JobLedger).jobs.retry_job(
             job.id, chunk=1, rate_max=7.0, if_running=IfRunning.REFUSE, who="ada", why="again", hints=None
         )
 
-        again = ledger.job_questions.job(begun.id)
+        again = ledger.part(JobLedger).questions.job(begun.id)
         assert again is not None
         assert (again.name, again.params, again.total, again.parent_id) == (job.name, job.params, 1, None)
         assert (again.options.failed_of, again.options.chunk, again.rate_max) == (job.id, 1, 7.0)
         assert again.options.callbacks == job.options.callbacks
         assert [hint.task_id for hint in begun.hints] == [again.split_task]
-        assert [item for _, item in ledger.job_questions.failed_items(job.id, of_subtasks=True)] == [BAD]
+        assert [item for _, item in ledger.part(JobLedger).questions.failed_items(job.id, of_subtasks=True)] == [BAD]
         with pytest.raises(NotFound, match="no job"):
-            ledger.jobs.retry_job(
+            ledger.part(JobLedger).jobs.retry_job(
                 codec.new_task_id(),
                 chunk=None,
                 rate_max=None,
@@ -462,9 +466,13 @@ class JobsContract(JobSteps):
             )
 
     def retry(self, ledger: Ledger, job_id: str) -> str:
-        return ledger.jobs.retry_job(
-            job_id, chunk=None, rate_max=None, if_running=IfRunning.QUEUE, who="ada", why="again", hints=None
-        ).id
+        return (
+            ledger.part(JobLedger)
+            .jobs.retry_job(
+                job_id, chunk=None, rate_max=None, if_running=IfRunning.QUEUE, who="ada", why="again", hints=None
+            )
+            .id
+        )
 
     def ended_with_a_failure(self, ledger: Ledger, worker: Incarnation, job: NewJob) -> Claim:
         """One of its items has failed, the others have succeeded."""
@@ -485,12 +493,12 @@ class JobsContract(JobSteps):
         with pytest.raises(Refused, match=f"job {again} has run its failed items again .* workq job retry {again}"):
             self.retry(ledger, job.id)
 
-        old, new = ledger.job_questions.job(job.id), ledger.job_questions.job(again)
+        old, new = ledger.part(JobLedger).questions.job(job.id), ledger.part(JobLedger).questions.job(again)
         assert old is not None
         assert new is not None
         assert (old.options.retried_by, new.options.failed_of) == (again, job.id)
         assert (new.options.retried_by, new.state) == (None, JobState.COMPLETED_WITH_FAILURES)
-        third = ledger.job_questions.job(self.retry(ledger, again))
+        third = ledger.part(JobLedger).questions.job(self.retry(ledger, again))
         assert third is not None
         assert third.options.failed_of == again
 
@@ -508,19 +516,19 @@ class JobsContract(JobSteps):
         answers = at_once(4, retry)
 
         assert sorted(answers).count("refused") == 3
-        assert len(ledger.job_questions.jobs()) == 2
+        assert len(ledger.part(JobLedger).questions.jobs()) == 2
 
     def test_a_retry_that_was_cancelled_does_not_stand_in_the_way_of_another(
         self, ledger: Ledger, worker: Incarnation, job: NewJob
     ) -> None:
         self.ended_with_a_failure(ledger, worker, job)
         first = self.retry(ledger, job.id)
-        ledger.job_decisions.cancel_job(first, **WHO)
-        ledger.job_care.tend_job(first)
+        ledger.part(JobLedger).decisions.cancel_job(first, **WHO)
+        ledger.part(JobLedger).care.tend_job(first)
 
         second = self.retry(ledger, job.id)
 
-        old = ledger.job_questions.job(job.id)
+        old = ledger.part(JobLedger).questions.job(job.id)
         assert old is not None
         assert old.options.retried_by == second != first
 
@@ -547,19 +555,19 @@ class JobsContract(JobSteps):
         self, ledger: Ledger, worker: Incarnation, job_id: str, *, upto: int | None = None
     ) -> list[Claim]:
         """The subtasks of a retry, split from the failed items up to a place, which run."""
-        row = ledger.job_questions.job(job_id)
+        row = ledger.part(JobLedger).questions.job(job_id)
         assert row is not None
-        items = ledger.job_questions.failed_items(row.options.failed_of or "", of_subtasks=True)[:upto]
+        items = ledger.part(JobLedger).questions.failed_items(row.options.failed_of or "", of_subtasks=True)[:upto]
         page = [NewSubtask(codec.new_task_id(), f'{{"a":[[{one.item}]],"k":{{}}}}', 1) for _, one in items]
-        split = ledger.jobs.split_job(job_id, page, after=0, cursor=items[-1][0], is_last=upto is None)
+        split = ledger.part(JobLedger).jobs.split_job(job_id, page, after=0, cursor=items[-1][0], is_last=upto is None)
         assert split.room is not None
         return ledger.claims.claim([one.task_id for one in page], by=worker.id)
 
     def test_a_job_without_failed_items_has_nothing_to_run_again(self, ledger: Ledger, job: NewJob) -> None:
-        ledger.jobs.split_job(job.id, [], after=0, cursor=None, is_last=True)
+        ledger.part(JobLedger).jobs.split_job(job.id, [], after=0, cursor=None, is_last=True)
 
         with pytest.raises(Refused, match="no failed items"):
-            ledger.jobs.retry_job(job.id, chunk=None, **AGAIN)
+            ledger.part(JobLedger).jobs.retry_job(job.id, chunk=None, **AGAIN)
 
     def test_a_dead_subtask_is_not_sent_back_by_itself(self, ledger: Ledger, worker: Incarnation, job: NewJob) -> None:
         [claim] = self.running(ledger, worker, job, 1)
@@ -579,9 +587,9 @@ class JobsContract(JobSteps):
         self, ledger: Ledger, worker: Incarnation, job: NewJob
     ) -> None:
         queued, third = job_of(if_running=IfRunning.QUEUE), job_of(if_running=IfRunning.QUEUE)
-        begun = [ledger.jobs.begin_job(one) for one in (queued, third)]
+        begun = [ledger.part(JobLedger).jobs.begin_job(one) for one in (queued, third)]
         early = ledger.claims.claim([queued.splitter.id], by=worker.id)
-        ledger.job_care.tend_job(queued.id)
+        ledger.part(JobLedger).care.tend_job(queued.id)
         still = ledger.claims.claim([queued.splitter.id], by=worker.id)
         [claim] = self.running(ledger, worker, job, 1, is_last=True)
         settled = self.settle(ledger, claim, Done())
@@ -596,7 +604,7 @@ class JobsContract(JobSteps):
         self, ledger: Ledger, worker: Incarnation, job: NewJob, database: Database
     ) -> None:
         queued = job_of(if_running=IfRunning.QUEUE)
-        ledger.jobs.begin_job(queued)
+        ledger.part(JobLedger).jobs.begin_job(queued)
         j = database.tables.job
         with database.engine.begin() as connection:  # whoever ended the first died behind its commit
             connection.execute(
@@ -605,7 +613,7 @@ class JobsContract(JobSteps):
                 .values(state="cancelled", live_key=None, ended_at=database.now(), is_split=1)
             )
 
-        tended = ledger.job_care.tend_job(queued.id)
+        tended = ledger.part(JobLedger).care.tend_job(queued.id)
 
         assert [hint.task_id for hint in tended.hints] == [queued.splitter.id]
         assert len(ledger.claims.claim([queued.splitter.id], by=worker.id)) == 1
@@ -614,13 +622,13 @@ class JobsContract(JobSteps):
         self, ledger: Ledger, worker: Incarnation, job: NewJob
     ) -> None:
         queued = job_of(if_running=IfRunning.QUEUE)
-        ledger.jobs.begin_job(queued)
-        ledger.job_decisions.pause_job(queued.id, **WHO)
-        _, hints = ledger.job_decisions.resume_job(queued.id, **WHO)
+        ledger.part(JobLedger).jobs.begin_job(queued)
+        ledger.part(JobLedger).decisions.pause_job(queued.id, **WHO)
+        _, hints = ledger.part(JobLedger).decisions.resume_job(queued.id, **WHO)
 
         assert hints == []
         assert ledger.claims.claim([queued.splitter.id], by=worker.id) == []
-        ledger.job_decisions.cancel_job(job.id, **WHO)
+        ledger.part(JobLedger).decisions.cancel_job(job.id, **WHO)
         assert len(ledger.claims.claim([queued.splitter.id], by=worker.id)) == 1
 
     def test_one_that_replaces_another_begins_when_that_is_cancelled(
@@ -628,8 +636,8 @@ class JobsContract(JobSteps):
     ) -> None:
         [claim] = self.running(ledger, worker, job, 1)
         queued, other = job_of(if_running=IfRunning.QUEUE), job_of(if_running=IfRunning.REPLACE)
-        ledger.jobs.begin_job(queued)
-        ledger.jobs.begin_job(other)
+        ledger.part(JobLedger).jobs.begin_job(queued)
+        ledger.part(JobLedger).jobs.begin_job(other)
         meanwhile = self.stands(ledger, job).state
         early = ledger.claims.claim([other.splitter.id], by=worker.id)
         self.settle(ledger, claim, Cancelled("as asked"))
@@ -642,20 +650,22 @@ class JobsContract(JobSteps):
     def test_of_several_that_replace_each_other_at_once_the_last_one_stays(self, ledger: Ledger, job: NewJob) -> None:
         others = [job_of(if_running=IfRunning.REPLACE) for _ in range(8)]
 
-        begun = at_once(8, lambda number: ledger.jobs.begin_job(others[number]))
-        again = [ledger.jobs.begin_job(one) for one in others]  # as after a commit whose answer was lost
+        begun = at_once(8, lambda number: ledger.part(JobLedger).jobs.begin_job(others[number]))
+        again = [
+            ledger.part(JobLedger).jobs.begin_job(one) for one in others
+        ]  # as after a commit whose answer was lost
 
         assert all(one.created for one in (*begun, *again))
-        open_jobs = [row for row in ledger.job_questions.jobs() if row.state is not JobState.CANCELLED]
+        open_jobs = [row for row in ledger.part(JobLedger).questions.jobs() if row.state is not JobState.CANCELLED]
         assert [row.state for row in open_jobs] == [JobState.PLANNING]
-        assert open_jobs[0].created_at == max(row.created_at for row in ledger.job_questions.jobs())
+        assert open_jobs[0].created_at == max(row.created_at for row in ledger.part(JobLedger).questions.jobs())
         assert self.stands(ledger, job).state is JobState.CANCELLED
 
     def test_one_that_was_cancelled_before_its_turn_leaves_no_task_behind(self, ledger: Ledger, job: NewJob) -> None:
         queued = job_of(if_running=IfRunning.QUEUE)
-        ledger.jobs.begin_job(queued)
+        ledger.part(JobLedger).jobs.begin_job(queued)
 
-        ledger.job_decisions.cancel_job(queued.id, **WHO)
+        ledger.part(JobLedger).decisions.cancel_job(queued.id, **WHO)
 
         assert self.stands(ledger, queued).state is JobState.CANCELLED
         assert self.state(ledger, queued.splitter.id) is State.CANCELLED
@@ -667,13 +677,13 @@ class JobsContract(JobSteps):
     ) -> None:
         ids = self.split(ledger, job, 3)
         [first] = ledger.claims.claim(ids[:1], by=worker.id)
-        pausing = ledger.job_decisions.pause_job(job.id, **WHO)
+        pausing = ledger.part(JobLedger).decisions.pause_job(job.id, **WHO)
         refused = ledger.claims.claim([*ids[1:], job.splitter.id], by=worker.id)
-        split = ledger.jobs.split_job(job.id, chunks(1), after=3, cursor=40, is_last=False)
+        split = ledger.part(JobLedger).jobs.split_job(job.id, chunks(1), after=3, cursor=40, is_last=False)
         self.settle(ledger, first, Done())
         paused = self.stands(ledger, job)
 
-        resumed, hints = ledger.job_decisions.resume_job(job.id, **WHO)
+        resumed, hints = ledger.part(JobLedger).decisions.resume_job(job.id, **WHO)
 
         assert (pausing.state, refused, split.room) == (JobState.PAUSING, [], None)
         assert resumed is not None
@@ -685,14 +695,14 @@ class JobsContract(JobSteps):
         self, ledger: Ledger, worker: Incarnation, job: NewJob, database: Database
     ) -> None:
         ids = [*self.split(ledger, job, 3), job.splitter.id]
-        ledger.job_decisions.pause_job(job.id, **WHO)
+        ledger.part(JobLedger).decisions.pause_job(job.id, **WHO)
         refused = ledger.claims.claim(ids, by=worker.id)
-        paused = ledger.job_care.tend_job(job.id)
+        paused = ledger.part(JobLedger).care.tend_job(job.id)
         j = database.tables.job
         with database.engine.begin() as connection:  # whoever resumed it died behind its first commit
             connection.execute(j.update().values(state="running", paused_at=None))
 
-        tended = [ledger.job_care.tend_job(job.id) for _ in range(2)]
+        tended = [ledger.part(JobLedger).care.tend_job(job.id) for _ in range(2)]
 
         assert (refused, paused.hints) == ([], ())
         assert [{hint.task_id for hint in one.hints} for one in tended] == [set(ids), set()]
@@ -702,19 +712,19 @@ class JobsContract(JobSteps):
         self, ledger: Ledger, worker: Incarnation, job: NewJob, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         ids = [*self.split(ledger, job, 3), job.splitter.id]
-        ledger.job_decisions.pause_job(job.id, **WHO)
-        hold_back, hints = job_gate._held_back, list[str]()
+        ledger.part(JobLedger).decisions.pause_job(job.id, **WHO)
+        hold_back, hints = gate._held_back, list[str]()
 
         def resume() -> None:
-            hints.extend(hint.task_id for hint in ledger.job_decisions.resume_job(job.id, **WHO)[1])
+            hints.extend(hint.task_id for hint in ledger.part(JobLedger).decisions.resume_job(job.id, **WHO)[1])
 
-        def resumed_first(*arguments: Any) -> list[job_gate.TaskOfJob]:
+        def resumed_first(*arguments: Any) -> list[gate.TaskOfJob]:
             resuming.start()
             resuming.join(timeout=0.5)  # on SQLite it waits for this transaction
             return hold_back(*arguments)
 
         resuming = threading.Thread(target=resume)
-        monkeypatch.setattr(job_gate, "_held_back", resumed_first)
+        monkeypatch.setattr(gate, "_held_back", resumed_first)
 
         claims = ledger.claims.claim(ids, by=worker.id)
         resuming.join()
@@ -727,7 +737,7 @@ class JobsContract(JobSteps):
         ids = self.split(ledger, job, 4)
         [first] = ledger.claims.claim(ids[:1], by=worker.id)
 
-        cancelling, _ = ledger.job_decisions.cancel_job(job.id, **WHO)
+        cancelling, _ = ledger.part(JobLedger).decisions.cancel_job(job.id, **WHO)
         refused = ledger.claims.claim([*ids[1:], job.splitter.id], by=worker.id)
         is_asked = self.task(ledger, first.task_id).is_cancel_requested
         self.settle(ledger, first, Cancelled("as asked"))
@@ -737,8 +747,8 @@ class JobsContract(JobSteps):
         assert (row.state, row.cancelled, row.open_subtasks) == (JobState.CANCELLED, 40, 0)
         assert self.followers(ledger) == ["on.cancel", "on.complete"]
         with pytest.raises(Refused, match="cannot be resumed"):
-            ledger.job_decisions.resume_job(job.id, **WHO)
-        assert ledger.jobs.begin_job(job_of()).created, "its name is free"
+            ledger.part(JobLedger).decisions.resume_job(job.id, **WHO)
+        assert ledger.part(JobLedger).jobs.begin_job(job_of()).created, "its name is free"
 
     def test_what_a_cancel_has_left_undone_is_refused_at_the_claim_and_a_sweep_does_it(
         self, ledger: Ledger, worker: Incarnation, job: NewJob, database: Database
@@ -750,7 +760,7 @@ class JobsContract(JobSteps):
 
         assert ledger.claims.claim(ids[:1], by=worker.id) == []
         for _ in range(2):
-            ledger.job_care.tend_job(job.id)
+            ledger.part(JobLedger).care.tend_job(job.id)
         row = self.stands(ledger, job)
         assert (row.state, row.cancelled) == (JobState.CANCELLED, 40)
 
@@ -758,12 +768,12 @@ class JobsContract(JobSteps):
         self, ledger: Ledger, worker: Incarnation, job: NewJob, clock: Clock
     ) -> None:
         ids = self.split(ledger, job, 4)
-        ledger.job_decisions.throttle_job(job.id, rate_max=5.0, **WHO)
+        ledger.part(JobLedger).decisions.throttle_job(job.id, rate_max=5.0, **WHO)
 
         now = ledger.claims.claim(ids, by=worker.id)
         clock.forward(2.1)
         then = ledger.claims.claim(ids, by=worker.id)
-        ledger.job_decisions.throttle_job(job.id, rate_max=None, **WHO)
+        ledger.part(JobLedger).decisions.throttle_job(job.id, rate_max=None, **WHO)
         clock.forward(4.0)
         rest = ledger.claims.claim(ids, by=worker.id)
 
@@ -773,16 +783,16 @@ class JobsContract(JobSteps):
         self, ledger: Ledger, worker: Incarnation, job: NewJob, clock: Clock
     ) -> None:
         ids = self.split(ledger, job, 4)
-        ledger.job_decisions.throttle_job(job.id, rate_max=0.001, **WHO)
+        ledger.part(JobLedger).decisions.throttle_job(job.id, rate_max=0.001, **WHO)
         [first] = ledger.claims.claim(ids, by=worker.id)
         self.settle(ledger, first, Failed(3600.0, "boom"))
         slow = ledger.claims.claim(ids, by=worker.id)
 
-        _, hints = ledger.job_decisions.throttle_job(job.id, rate_max=10.0, **WHO)
+        _, hints = ledger.part(JobLedger).decisions.throttle_job(job.id, rate_max=10.0, **WHO)
         one = ledger.claims.claim(ids, by=worker.id)
         clock.forward(1.1)
         another = ledger.claims.claim(ids, by=worker.id)
-        _, rest = ledger.job_decisions.throttle_job(job.id, rate_max=None, **WHO)
+        _, rest = ledger.part(JobLedger).decisions.throttle_job(job.id, rate_max=None, **WHO)
 
         assert slow == []
         assert {hint.task_id for hint in hints} == set(ids) - {first.task_id}, "a retry keeps its time"
@@ -793,25 +803,29 @@ class JobsContract(JobSteps):
         self, ledger: Ledger, worker: Incarnation, job: NewJob, database: Database
     ) -> None:
         ids = self.split(ledger, job, 4)
-        ledger.job_decisions.throttle_job(job.id, rate_max=0.001, **WHO)
+        ledger.part(JobLedger).decisions.throttle_job(job.id, rate_max=0.001, **WHO)
         [first] = ledger.claims.claim(ids, by=worker.id)
-        slow = ledger.job_care.tend_job(job.id)
+        slow = ledger.part(JobLedger).care.tend_job(job.id)
         j = database.tables.job
         with database.engine.begin() as connection:  # whoever throttled it died behind the first commit
             connection.execute(j.update().values(rate_max=0.002, slot_at=None))
 
-        tended = [ledger.job_care.tend_job(job.id) for _ in range(2)]
+        tended = [ledger.part(JobLedger).care.tend_job(job.id) for _ in range(2)]
         again = ledger.claims.claim(ids, by=worker.id)
-        late = ledger.job_care.tend_job(job.id)
+        late = ledger.part(JobLedger).care.tend_job(job.id)
 
         assert (slow.hints, late.hints) == ((), ())
         assert [{hint.task_id for hint in one.hints} for one in tended] == [set(ids) - {first.task_id}, set()]
         assert len(again) == 1
 
     def test_what_is_not_there_or_over_is_told(self, ledger: Ledger, job: NewJob) -> None:
-        ledger.jobs.split_job(job.id, [], after=0, cursor=None, is_last=True)
+        ledger.part(JobLedger).jobs.split_job(job.id, [], after=0, cursor=None, is_last=True)
 
-        for deed in (ledger.job_decisions.pause_job, ledger.job_decisions.cancel_job, ledger.job_decisions.resume_job):
+        for deed in (
+            ledger.part(JobLedger).decisions.pause_job,
+            ledger.part(JobLedger).decisions.cancel_job,
+            ledger.part(JobLedger).decisions.resume_job,
+        ):
             with pytest.raises(NotFound, match="no job"):
                 deed(codec.new_task_id(), **WHO)
             with pytest.raises(Refused, match="is succeeded"):
@@ -832,11 +846,11 @@ class JobsContract(JobSteps):
 
     def test_force_does_not_wait_for_what_runs(self, ledger: Ledger, worker: Incarnation, job: NewJob) -> None:
         claims = self.running(ledger, worker, job, 2)
-        paused = ledger.job_decisions.pause_job(job.id, **WHO, is_forced=True)
-        again = ledger.job_decisions.pause_job(job.id, **WHO, is_forced=True)
-        ledger.job_decisions.cancel_job(job.id, **WHO)
+        paused = ledger.part(JobLedger).decisions.pause_job(job.id, **WHO, is_forced=True)
+        again = ledger.part(JobLedger).decisions.pause_job(job.id, **WHO, is_forced=True)
+        ledger.part(JobLedger).decisions.cancel_job(job.id, **WHO)
         waits = self.stands(ledger, job).state
-        cancelled, _ = ledger.job_decisions.cancel_job(job.id, **WHO, is_forced=True)
+        cancelled, _ = ledger.part(JobLedger).decisions.cancel_job(job.id, **WHO, is_forced=True)
         late = self.settle(ledger, claims[0], Done())
 
         assert (paused.state, again.state) == (JobState.PAUSING, JobState.PAUSED)
@@ -849,12 +863,12 @@ class JobsContract(JobSteps):
         self, ledger: Ledger, worker: Incarnation, job: NewJob, text: str
     ) -> None:
         ids = self.split(ledger, job, 2)
-        ledger.job_decisions.pause_job(job.id, **WHO)
+        ledger.part(JobLedger).decisions.pause_job(job.id, **WHO)
         assert ledger.claims.claim(ids, by=worker.id) == []
         j = ledger.database.tables.job
         ledger.database.written(delete(j).where(j.c.id == job.id))
 
-        row, hints = ledger.job_decisions.resume_job(job.id, who=text, why=text)
+        row, hints = ledger.part(JobLedger).decisions.resume_job(job.id, who=text, why=text)
 
         [event] = [
             one
@@ -871,37 +885,41 @@ class JobsContract(JobSteps):
         self, ledger: Ledger, worker: Incarnation, job: NewJob, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The ledger went away between the end of the job and that."""
-        ledger.job_decisions.pause_job(job.id, **WHO)
+        ledger.part(JobLedger).decisions.pause_job(job.id, **WHO)
         assert ledger.claims.claim([job.splitter.id], by=worker.id) == []
 
         def away(*_: object, **__: object) -> None:
             raise LedgerUnavailable("it went away")
 
         with monkeypatch.context() as patched:
-            patched.setattr(ledger.job_care, "withdraw_job", away)
-            ledger.job_decisions.cancel_job(job.id, **WHO)
-        left = (self.stands(ledger, job).state, self.state(ledger, job.splitter.id), ledger.job_care.open_jobs(limit=9))
-        ledger.job_care.tend_job(job.id)
+            patched.setattr(ledger.part(JobLedger).care, "withdraw_job", away)
+            ledger.part(JobLedger).decisions.cancel_job(job.id, **WHO)
+        left = (
+            self.stands(ledger, job).state,
+            self.state(ledger, job.splitter.id),
+            ledger.part(JobLedger).care.open_jobs(limit=9),
+        )
+        ledger.part(JobLedger).care.tend_job(job.id)
 
         assert left == (JobState.CANCELLED, State.WAITING, [job.id])
         assert self.state(ledger, job.splitter.id) is State.CANCELLED
-        assert ledger.job_care.open_jobs(limit=9) == []
+        assert ledger.part(JobLedger).care.open_jobs(limit=9) == []
 
     @pytest.mark.parametrize("fails_first", [True, False], ids=["failing", "cancelling"])
     def test_one_that_is_cancelled_stays_so_though_more_has_failed_than_may(
         self, ledger: Ledger, worker: Incarnation, fails_first: bool
     ) -> None:
         job = job_of(JobOptions(queue="default", window=4, failed_max=0, callbacks=CALLBACKS))
-        ledger.jobs.begin_job(job)
+        ledger.part(JobLedger).jobs.begin_job(job)
         first, second = self.running(ledger, worker, job, 2)
         if fails_first:
             self.settle(ledger, first, Worked(9, 0, (BAD,)))
-            ledger.job_decisions.cancel_job(job.id, **WHO, is_forced=True)
+            ledger.part(JobLedger).decisions.cancel_job(job.id, **WHO, is_forced=True)
         else:
-            ledger.job_decisions.cancel_job(job.id, **WHO)
+            ledger.part(JobLedger).decisions.cancel_job(job.id, **WHO)
             self.settle(ledger, first, Worked(9, 0, (BAD,)))
         self.settle(ledger, second, Done())
-        ledger.job_care.tend_job(job.id)
+        ledger.part(JobLedger).care.tend_job(job.id)
 
         row = self.stands(ledger, job)
         assert (row.state, row.error, row.failed) == (
@@ -915,12 +933,12 @@ class JobsContract(JobSteps):
         self, ledger: Ledger, worker: Incarnation, job: NewJob, database: Database
     ) -> None:
         ids = self.split(ledger, job, 2)
-        ledger.job_decisions.pause_job(job.id, **WHO)
+        ledger.part(JobLedger).decisions.pause_job(job.id, **WHO)
         assert ledger.claims.claim(ids, by=worker.id) == []
         with database.engine.begin() as connection:
             connection.execute(database.tables.job.delete())
 
-        found, hints = ledger.job_decisions.resume_job(job.id, **WHO)
+        found, hints = ledger.part(JobLedger).decisions.resume_job(job.id, **WHO)
 
         assert found is None
         assert {hint.task_id for hint in hints} == set(ids)
@@ -933,17 +951,17 @@ class JobsContract(JobSteps):
     ) -> None:
         claims = self.running(ledger, worker, job, 3, is_last=True)
         self.settle(ledger, claims[0], Worked(8, 1, (BAD,)))
-        fine = ledger.job_care.miscounts(job.id)
+        fine = ledger.part(JobLedger).care.miscounts(job.id)
         j = database.tables.job
         with database.engine.begin() as connection:
             connection.execute(j.update().values(succeeded=5, failed=2, open_subtasks=1))
 
-        found = ledger.job_care.miscounts(job.id)
-        ledger.job_care.recount_job(job.id, by=self.BY)
+        found = ledger.part(JobLedger).care.miscounts(job.id)
+        ledger.part(JobLedger).care.recount_job(job.id, by=self.BY)
 
         assert fine == {}
         assert found == {"succeeded": (5, 8), "failed": (2, 1), "open_subtasks": (1, 2)}
-        assert ledger.job_care.miscounts(job.id) == {}
+        assert ledger.part(JobLedger).care.miscounts(job.id) == {}
         for claim in claims[1:]:
             self.settle(ledger, claim, Done())
         row = self.stands(ledger, job)
@@ -953,20 +971,20 @@ class JobsContract(JobSteps):
         self, ledger: Ledger, worker: Incarnation, database: Database
     ) -> None:
         job = job_of(replace(OPTIONS, collect=Collect.ALL))
-        ledger.jobs.begin_job(job)
+        ledger.part(JobLedger).jobs.begin_job(job)
         [claim] = self.running(ledger, worker, job, 1, is_last=True)
         told = tuple(Result(str(number), "7") for number in range(5))
         self.settle(ledger, claim, Worked(10, told=5, results=told))
-        fine = ledger.job_care.miscounts(job.id)
+        fine = ledger.part(JobLedger).care.miscounts(job.id)
         r = database.tables.job_result
         with database.engine.begin() as connection:
             connection.execute(r.delete().where(r.c.item.in_(["1", "2"])))
 
-        found = ledger.job_care.miscounts(job.id)
-        ledger.job_care.recount_job(job.id, by=self.BY)
+        found = ledger.part(JobLedger).care.miscounts(job.id)
+        ledger.part(JobLedger).care.recount_job(job.id, by=self.BY)
 
         assert (fine, found) == ({}, {"results": (5, 3)})
-        assert (self.stands(ledger, job).results, ledger.job_care.miscounts(job.id)) == (3, {})
+        assert (self.stands(ledger, job).results, ledger.part(JobLedger).care.miscounts(job.id)) == (3, {})
 
     def test_a_payload_that_somebody_has_changed_counts_for_no_more_than_was_made(
         self, ledger: Ledger, worker: Incarnation, job: NewJob
@@ -979,24 +997,24 @@ class JobsContract(JobSteps):
 
         row = self.stands(ledger, job)
         assert (row.split, row.done, row.failed, row.succeeded, row.skipped) == (20, 20, 10, 10, 0)
-        assert ledger.job_care.miscounts(job.id) == {}
+        assert ledger.part(JobLedger).care.miscounts(job.id) == {}
 
     def test_what_ended_long_ago_is_removed_with_all_that_is_of_it(
         self, ledger: Ledger, worker: Incarnation, database: Database, clock: Clock
     ) -> None:
         job = job_of(replace(OPTIONS, collect=Collect.ALL))
-        ledger.jobs.begin_job(job)
+        ledger.part(JobLedger).jobs.begin_job(job)
         [claim] = self.running(ledger, worker, job, 1, is_last=True)
         self.settle(ledger, claim, Worked(9, 0, (BAD,), told=1, results=(Result("1", "2"),)))
         running = job_of()
-        ledger.jobs.begin_job(running)
+        ledger.part(JobLedger).jobs.begin_job(running)
         kept: dict[str, Any] = {"retention_s": 60.0, "dead_retention_s": 600.0}
         clock.forward(61.0)
-        early = ledger.job_care.prune_jobs(limit=10, **kept)
+        early = ledger.part(JobLedger).care.prune_jobs(limit=10, **kept)
         clock.forward(600.0)
-        foreseen = ledger.job_care.prune_jobs(limit=10, **kept, dry_run=True)
-        cut = ledger.job_care.prune_jobs(limit=1, **kept)
-        removed = ledger.job_care.prune_jobs(limit=10, **kept)
+        foreseen = ledger.part(JobLedger).care.prune_jobs(limit=10, **kept, dry_run=True)
+        cut = ledger.part(JobLedger).care.prune_jobs(limit=1, **kept)
+        removed = ledger.part(JobLedger).care.prune_jobs(limit=10, **kept)
 
         tables = database.tables
         with database.engine.connect() as connection:
@@ -1004,7 +1022,7 @@ class JobsContract(JobSteps):
             left = [len(connection.execute(one.select()).all()) for one in of_jobs]
         assert [one.jobs for one in (early, foreseen, cut, removed)] == [0, 1, 0, 1]
         assert (cut.subtasks, removed.subtasks, removed.failed_items, removed.results) == (1, 0, 1, 1)
-        assert [one.id for one in ledger.job_questions.jobs()] == [running.id]
+        assert [one.id for one in ledger.part(JobLedger).questions.jobs()] == [running.id]
         assert left == [0, 0, 0]
 
     def test_a_transaction_of_its_handler_counts_all_of_its_items(
@@ -1026,7 +1044,7 @@ class JobsContract(JobSteps):
         self, ledger: Ledger, worker: Incarnation, collect: str, kept: int
     ) -> None:
         job = job_of(replace(OPTIONS, collect=Collect(collect)))
-        ledger.jobs.begin_job(job)
+        ledger.part(JobLedger).jobs.begin_job(job)
         first, second = self.running(ledger, worker, job, 2, is_last=True)
         told = [tuple(Result(f'"{name}{number}"', "7") for number in range(65)) for name in "ab"]
         batch = [
@@ -1037,37 +1055,37 @@ class JobsContract(JobSteps):
         for _ in range(3):
             ledger.outcomes.settle(batch)
 
-        pages = [ledger.job_questions.job_results(job.id, limit=60)]
+        pages = [ledger.part(JobLedger).questions.job_results(job.id, limit=60)]
         while pages[-1]:
-            pages.append(ledger.job_questions.job_results(job.id, after=pages[-1][-1][0], limit=60))
+            pages.append(ledger.part(JobLedger).questions.job_results(job.id, after=pages[-1][-1][0], limit=60))
         found = [result for page in pages for _, result in page]
         assert self.stands(ledger, job).results == 130
         assert found == [*told[0], *told[1]][:kept] or found == [*told[1], *told[0]][:kept]
 
     def test_a_late_attempt_has_no_results(self, ledger: Ledger, worker: Incarnation) -> None:
         job = job_of(replace(OPTIONS, collect=Collect.ALL))
-        ledger.jobs.begin_job(job)
+        ledger.part(JobLedger).jobs.begin_job(job)
         [claim] = self.running(ledger, worker, job, 1, is_last=True)
         ledger.workers.reap(worker.id, Evidence("SIGKILL", started={}))
         [other] = self.claim_elsewhere(ledger, [claim.task_id])
         for one, value in ((claim, "1"), (other, "2")):
             self.settle(ledger, one, Worked(10, told=1, results=(Result('"a"', value),)))
 
-        assert [result for _, result in ledger.job_questions.job_results(job.id)] == [Result('"a"', "2")]
+        assert [result for _, result in ledger.part(JobLedger).questions.job_results(job.id)] == [Result('"a"', "2")]
 
     def test_a_result_that_could_not_be_kept_says_why(self, ledger: Ledger, worker: Incarnation) -> None:
         job = job_of(replace(OPTIONS, collect=Collect.ALL))
-        ledger.jobs.begin_job(job)
+        ledger.part(JobLedger).jobs.begin_job(job)
         [claim] = self.running(ledger, worker, job, 1, is_last=True)
         told = (Result('"a"', None, "result_error: no JSON"),)
         self.settle(ledger, claim, Worked(10, told=1, results=told))
 
-        assert tuple(result for _, result in ledger.job_questions.job_results(job.id)) == told
+        assert tuple(result for _, result in ledger.part(JobLedger).questions.job_results(job.id)) == told
 
     def test_its_end_is_told(self, ledger: Ledger, job: NewJob) -> None:
-        ledger.job_decisions.pause_job(job.id, **WHO)
-        ledger.job_decisions.resume_job(job.id, **WHO)
-        ledger.jobs.split_job(job.id, [], after=0, cursor=None, is_last=True)
+        ledger.part(JobLedger).decisions.pause_job(job.id, **WHO)
+        ledger.part(JobLedger).decisions.resume_job(job.id, **WHO)
+        ledger.part(JobLedger).jobs.split_job(job.id, [], after=0, cursor=None, is_last=True)
 
         told = [event.detail["what"] for event in ledger.questions.happened(["job"], within_s=60.0, limit=10)]
         assert told == ["paused", "resumed", "succeeded"]

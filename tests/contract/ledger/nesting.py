@@ -9,6 +9,7 @@ from sqlalchemy import text
 from tests.contract.given import at_once, chunks
 from tests.contract.ledger.job_steps import BAD, WHO, JobSteps, job_of
 from workq.errors import Refused
+from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.values import JobOptions, JobState, NewJob, nested_id
 from workq.ledger import Evidence
 from workq.ledger.engine.database import Database
@@ -33,7 +34,9 @@ class NestingContract(JobSteps):
 
     def end(self, ledger: Ledger, job: NewJob, *, failed: bool = False) -> list[str]:
         """A nested job that has had nothing, or an item that nothing can carry, ends; answers who gets hints."""
-        split = ledger.jobs.split_job(job.id, [], after=0, cursor=None, is_last=True, failed=[BAD] if failed else [])
+        split = ledger.part(JobLedger).jobs.split_job(
+            job.id, [], after=0, cursor=None, is_last=True, failed=[BAD] if failed else []
+        )
         return [hint.task_id for hint in split.hints]
 
     # -- from inside
@@ -51,7 +54,7 @@ class NestingContract(JobSteps):
         claims = ledger.claims.claim([one.task_id for one in added], by=worker.id)
         ledger.outcomes.settle([Settlement(claim, Done()) for claim in claims])
         assert self.stands(ledger, job).state is JobState.SUCCEEDED
-        assert ledger.job_care.miscounts(job.id) == {}
+        assert ledger.part(JobLedger).care.miscounts(job.id) == {}
 
     def test_it_is_added_once_however_often_the_settlement_is_told(
         self, ledger: Ledger, job: NewJob, outer: Claim
@@ -78,7 +81,9 @@ class NestingContract(JobSteps):
         self.settle(ledger, claim, Worked(10, added=tuple(chunks(1))))
 
         page = chunks(1)
-        splits = [ledger.jobs.split_job(job.id, page, after=1, cursor=20, is_last=True) for _ in range(2)]
+        splits = [
+            ledger.part(JobLedger).jobs.split_job(job.id, page, after=1, cursor=20, is_last=True) for _ in range(2)
+        ]
 
         row = self.stands(ledger, job)
         assert [split.room for split in splits] == [2, 2], "the same page, told again"
@@ -88,7 +93,7 @@ class NestingContract(JobSteps):
         self, ledger: Ledger, worker: Incarnation, job: NewJob, outer: Claim
     ) -> None:
         added = tuple(chunks(1))
-        with ledger.transactions.transaction(outer, added=lambda: added) as connection:
+        with ledger.transactions.transaction(outer, succeeds=lambda: Worked(0, added=tuple(added))) as connection:
             connection.execute(text("SELECT 1"))
 
         settled = self.settle(ledger, outer, Done())
@@ -101,7 +106,7 @@ class NestingContract(JobSteps):
     ) -> None:
         with (
             pytest.raises(OSError, match="disk"),
-            ledger.transactions.transaction(outer, added=lambda: tuple(chunks(1))),
+            ledger.transactions.transaction(outer, succeeds=lambda: Worked(0, added=tuple(chunks(1)))),
         ):
             raise OSError("disk")
 
@@ -111,7 +116,7 @@ class NestingContract(JobSteps):
 
     def test_a_job_ends_after_those_that_are_nested_in_it(self, ledger: Ledger, job: NewJob, outer: Claim) -> None:
         inner = nested_in(job)
-        ledger.jobs.begin_job(inner)
+        ledger.part(JobLedger).jobs.begin_job(inner)
 
         self.settle(ledger, outer, Done())
         before = self.stands(ledger, job).state, self.followers(ledger)
@@ -121,13 +126,13 @@ class NestingContract(JobSteps):
         assert self.stands(ledger, job).state is JobState.SUCCEEDED
         assert self.followers(ledger) == ["on.complete", "on.success"]
         assert len(hinted) == 2, "what follows the outer one is hinted by whoever ends the inner one"
-        assert [row.id for row in ledger.job_questions.jobs(parent_id=job.id)] == [inner.id]
+        assert [row.id for row in ledger.part(JobLedger).questions.jobs(parent_id=job.id)] == [inner.id]
 
     def test_with_failures_in_one_that_is_nested_it_has_failures(
         self, ledger: Ledger, job: NewJob, outer: Claim
     ) -> None:
         inner = nested_in(job)
-        ledger.jobs.begin_job(inner)
+        ledger.part(JobLedger).jobs.begin_job(inner)
         self.end(ledger, inner, failed=True)
 
         self.settle(ledger, outer, Done())
@@ -138,29 +143,29 @@ class NestingContract(JobSteps):
     def test_a_handler_that_runs_again_begins_no_second_one(self, ledger: Ledger, job: NewJob, outer: Claim) -> None:
         same, other = nested_in(job), nested_in(job, params='{"a":[],"k":{"part":2}}')
 
-        begun = [ledger.jobs.begin_job(one) for one in (same, nested_in(job), other)]
+        begun = [ledger.part(JobLedger).jobs.begin_job(one) for one in (same, nested_in(job), other)]
 
         assert [one.created for one in begun] == [True, False, True]
-        assert len(ledger.job_questions.jobs(parent_id=job.id)) == 2
+        assert len(ledger.part(JobLedger).questions.jobs(parent_id=job.id)) == 2
         self.settle(ledger, outer, Failed(0.0, "boom"))
         self.end(ledger, same)
-        assert ledger.jobs.begin_job(nested_in(job)).id == same.id
+        assert ledger.part(JobLedger).jobs.begin_job(nested_in(job)).id == same.id
         assert self.stands(ledger, same).state is JobState.SUCCEEDED
 
     def test_in_one_that_has_ended_or_is_about_to_nothing_is_begun(
         self, ledger: Ledger, job: NewJob, outer: Claim
     ) -> None:
-        ledger.job_decisions.cancel_job(job.id, **WHO)
+        ledger.part(JobLedger).decisions.cancel_job(job.id, **WHO)
 
         with pytest.raises(Refused, match="is cancelling; nothing is begun in it any more"):
-            ledger.jobs.begin_job(nested_in(job))
+            ledger.part(JobLedger).jobs.begin_job(nested_in(job))
 
     def test_of_many_at_once_that_end_the_last_ends_the_outer_one_once(
         self, ledger: Ledger, job: NewJob, outer: Claim
     ) -> None:
         inner = [nested_in(job, params=f'{{"a":[],"k":{{"part":{part}}}}}') for part in range(4)]
         for one in inner:
-            ledger.jobs.begin_job(one)
+            ledger.part(JobLedger).jobs.begin_job(one)
         self.settle(ledger, outer, Done())
 
         at_once(4, lambda number: self.end(ledger, inner[number]))
@@ -172,24 +177,24 @@ class NestingContract(JobSteps):
         self, ledger: Ledger, job: NewJob, outer: Claim, database: Database
     ) -> None:
         inner = nested_in(job)
-        ledger.jobs.begin_job(inner)
+        ledger.part(JobLedger).jobs.begin_job(inner)
         self.settle(ledger, outer, Done())
         j = database.tables.job
         with database.engine.begin() as connection:  # as if nobody had looked at the outer one
             connection.execute(j.update().where(j.c.id == inner.id).values(state="succeeded", live_key=None))
         before = self.stands(ledger, job).state
 
-        ledger.job_care.tend_job(job.id)
+        ledger.part(JobLedger).care.tend_job(job.id)
 
         assert (before, self.stands(ledger, job).state) == (JobState.RUNNING, JobState.SUCCEEDED)
 
     def test_it_takes_them_along_when_it_is_paused_and_resumed(self, ledger: Ledger, job: NewJob, outer: Claim) -> None:
         first, second = nested_in(job), nested_in(job, params='{"a":[],"k":{"part":2}}')
-        ledger.jobs.begin_job(first)
-        ledger.job_decisions.pause_job(job.id, **WHO)
-        ledger.jobs.begin_job(second)
+        ledger.part(JobLedger).jobs.begin_job(first)
+        ledger.part(JobLedger).decisions.pause_job(job.id, **WHO)
+        ledger.part(JobLedger).jobs.begin_job(second)
         paused = [self.stands(ledger, one).state for one in (first, second)]
-        ledger.job_decisions.resume_job(job.id, **WHO)
+        ledger.part(JobLedger).decisions.resume_job(job.id, **WHO)
 
         assert paused == [JobState.PAUSED, JobState.PAUSED]
         assert [self.stands(ledger, one).state for one in (job, first, second)] == [
@@ -203,14 +208,14 @@ class NestingContract(JobSteps):
         self, ledger: Ledger, worker: Incarnation, job: NewJob, outer: Claim, is_forced: bool
     ) -> None:
         inner = nested_in(job)
-        ledger.jobs.begin_job(inner)
+        ledger.part(JobLedger).jobs.begin_job(inner)
         [running] = self.running(ledger, worker, inner, 1)
-        ledger.job_decisions.cancel_job(job.id, **WHO, is_forced=is_forced)
+        ledger.part(JobLedger).decisions.cancel_job(job.id, **WHO, is_forced=is_forced)
         self.settle(ledger, outer, Done())
         between = self.stands(ledger, job).state
-        ledger.job_care.tend_job(job.id)
+        ledger.part(JobLedger).care.tend_job(job.id)
         self.settle(ledger, running, Done())
-        ledger.job_care.tend_job(job.id)
+        ledger.part(JobLedger).care.tend_job(job.id)
 
         assert between is (JobState.CANCELLED if is_forced else JobState.CANCELLING)
         assert [self.stands(ledger, one).state for one in (job, inner)] == [JobState.CANCELLED] * 2

@@ -10,6 +10,7 @@ from workq.ledger import Evidence
 from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
 from workq.values.task import Claim, Dead, Delivered, Done, Settlement, State
+from workq.webhooks.ledger.sql import WebhookLedger
 from workq.webhooks.values import NOTICE_NAME, Cause, DeliveryState, EndpointOptions
 
 DAY_S = 86_400.0
@@ -129,7 +130,7 @@ class NoticesContract(WebhookSteps):
         self.settle(ledger, claim, Delivered(sent(claim, number=2), Done()))
         before = [kind for kind, _, _ in self.told(ledger)]
 
-        ledger.webhook_decisions.resend([dead.delivery_id, fine.delivery_id], cause=Cause.MANUAL)
+        ledger.part(WebhookLedger).decisions.resend([dead.delivery_id, fine.delivery_id], cause=Cause.MANUAL)
         for one in (dead, fine):
             [claim] = self.carried(ledger, worker, [one])
             arrived = sent(claim, number=2, cause="manual")
@@ -148,7 +149,7 @@ class NoticesContract(WebhookSteps):
         [one, _] = self.send(ledger)
         [claim] = self.carried(ledger, worker, [one])
         for _ in range(2):
-            ledger.webhook_decisions.disable_endpoint("b", who="eve@host", why="they are moving")
+            ledger.part(WebhookLedger).decisions.disable_endpoint("b", who="eve@host", why="they are moving")
         gone = sent(claim, error_class="gone", status=410, is_gone=True)
         for _ in range(2):
             self.settle(ledger, claim, Delivered(gone, Dead("gone", "410")))
@@ -164,8 +165,8 @@ class NoticesContract(WebhookSteps):
         self.crash(ledger, one.delivery_id)
 
         counts = [
-            ledger.deliveries.tend_deliveries(limit=9, dry_run=True),
-            *(ledger.deliveries.tend_deliveries(limit=9) for _ in range(2)),
+            ledger.part(WebhookLedger).deliveries.tend_deliveries(limit=9, dry_run=True),
+            *(ledger.part(WebhookLedger).deliveries.tend_deliveries(limit=9) for _ in range(2)),
         ]
 
         assert counts == [1, 1, 0]

@@ -14,6 +14,7 @@ from tests.contract.given import LONG_S, Clock, at_once, new_job
 from tests.contract.ledger.job_steps import AGAIN, CALLBACKS, WHO, JobSteps
 from tests.contract.ledger.transaction import EFFECT, TransactionContract
 from workq.errors import Refused
+from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.values import Bookmark, JobOptions, JobRow, JobState, NewJob, NewStep, Stepped
 from workq.ledger import Evidence
 from workq.ledger.engine.database import Database
@@ -30,7 +31,7 @@ class PartitionsContract(TransactionContract, JobSteps):
     def pull(self, ledger: Ledger, effects: Callable[[], int]) -> NewJob:
         """A job of partitions that has just begun, and a table for what they write."""
         job = new_job(PARTITIONED, name="pull")
-        ledger.jobs.begin_job(job)
+        ledger.part(JobLedger).jobs.begin_job(job)
         return job
 
     @pytest.fixture
@@ -48,7 +49,9 @@ class PartitionsContract(TransactionContract, JobSteps):
             NewSubtask(codec.new_task_id(), codec.encode({"a": [name, None], "k": {}}, path="args"), 1, cursor)
             for name in names
         ]
-        split = ledger.jobs.split_job(job.id, made, after=0, cursor=len(names), total=len(names), is_last=is_last)
+        split = ledger.part(JobLedger).jobs.split_job(
+            job.id, made, after=0, cursor=len(names), total=len(names), is_last=is_last
+        )
         assert split.room is not None
         claims = ledger.claims.claim([one.task_id for one in made], by=worker.id)
         assert len(claims) == len(names)
@@ -60,7 +63,9 @@ class PartitionsContract(TransactionContract, JobSteps):
         """One step, with an effect of its own."""
         said: list[Stepped] = []
         encoded = None if cursor is None else codec.encode(cursor, path="cursor")
-        with ledger.transactions.step(claim, NewStep(steps, encoded, items), on_stood=said.append) as connection:
+        with ledger.part(JobLedger).steps.step(
+            claim, NewStep(steps, encoded, items), on_stood=said.append
+        ) as connection:
             if writes:
                 self.act(connection, claim)
         return said[0]
@@ -72,7 +77,7 @@ class PartitionsContract(TransactionContract, JobSteps):
     @classmethod
     def as_it_stands(cls, ledger: Ledger, job: NewJob) -> JobRow:
         """Its counts are the sums of its subtasks."""
-        assert ledger.job_care.miscounts(job.id) == {}
+        assert ledger.part(JobLedger).care.miscounts(job.id) == {}
         return cls.stands(ledger, job)
 
     # -- a step
@@ -80,11 +85,11 @@ class PartitionsContract(TransactionContract, JobSteps):
     def test_its_writes_its_cursor_and_its_items_stand_together_and_the_task_goes_on(
         self, ledger: Ledger, pull: NewJob, eu: Claim, effects: Callable[[], int]
     ) -> None:
-        begins = ledger.transactions.bookmark(eu)
+        begins = ledger.part(JobLedger).steps.bookmark(eu)
         said = [self.step(ledger, eu, {"page": 2}), self.step(ledger, eu, {"page": 3}, steps=1, items=5)]
 
         row = self.as_it_stands(ledger, pull)
-        assert (begins, ledger.transactions.bookmark(eu)) == (Bookmark(None, 0), Bookmark({"page": 3}, 2))
+        assert (begins, ledger.part(JobLedger).steps.bookmark(eu)) == (Bookmark(None, 0), Bookmark({"page": 3}, 2))
         assert said == [Stepped(JobState.RUNNING)] * 2
         assert (effects(), self.state(ledger, eu.task_id)) == (2, State.RUNNING)
         assert (row.succeeded, row.split, row.total, row.open_subtasks) == (15, 16, None, 1), "itself, until it is done"
@@ -93,14 +98,20 @@ class PartitionsContract(TransactionContract, JobSteps):
         self, ledger: Ledger, pull: NewJob, eu: Claim, effects: Callable[[], int]
     ) -> None:
         def act() -> None:
-            with ledger.transactions.step(eu, NewStep(0, "1", 10), on_stood=self.stood_after_all) as connection:
+            with ledger.part(JobLedger).steps.step(
+                eu, NewStep(0, "1", 10), on_stood=self.stood_after_all
+            ) as connection:
                 self.act(connection, eu)
                 self.fail(connection)
 
         with pytest.raises(LookupError, match="no such order"):
             act()
 
-        assert (effects(), ledger.transactions.bookmark(eu).steps, self.as_it_stands(ledger, pull).succeeded) == (
+        assert (
+            effects(),
+            ledger.part(JobLedger).steps.bookmark(eu).steps,
+            self.as_it_stands(ledger, pull).succeeded,
+        ) == (
             0,
             0,
             0,
@@ -150,7 +161,11 @@ class PartitionsContract(TransactionContract, JobSteps):
         refused = [one for one in made if isinstance(one, Refused)]
         assert len(refused) == 5
         assert all("made twice" in str(one) for one in refused)
-        assert (effects(), ledger.transactions.bookmark(eu).steps, self.as_it_stands(ledger, pull).succeeded) == (
+        assert (
+            effects(),
+            ledger.part(JobLedger).steps.bookmark(eu).steps,
+            self.as_it_stands(ledger, pull).succeeded,
+        ) == (
             1,
             1,
             10,
@@ -194,18 +209,20 @@ class PartitionsContract(TransactionContract, JobSteps):
             self.found_out_late(ledger, eu, take_away)
 
         [again] = self.claim_elsewhere(ledger, [eu.task_id])
-        assert ledger.transactions.bookmark(again) == Bookmark("first", 1)
+        assert ledger.part(JobLedger).steps.bookmark(again) == Bookmark("first", 1)
         self.step(ledger, again, "second", steps=1)
         with pytest.raises(Refused, match="attempt 1 does not run any more"):
             self.step(ledger, eu, "later still", steps=2)
-        assert ledger.transactions.bookmark(again) == Bookmark("second", 2)
+        assert ledger.part(JobLedger).steps.bookmark(again) == Bookmark("second", 2)
         assert (effects(), self.as_it_stands(ledger, pull).succeeded) == (2, 20)
 
     def found_out_late(self, ledger: Ledger, claim: Claim, take_away: Callable[[], None]) -> None:
         """It is taken away while its block has written already."""
 
         def act() -> None:
-            with ledger.transactions.step(claim, NewStep(1, '"late"', 10), on_stood=self.stood_after_all) as connection:
+            with ledger.part(JobLedger).steps.step(
+                claim, NewStep(1, '"late"', 10), on_stood=self.stood_after_all
+            ) as connection:
                 self.act(connection, claim)
                 thread = threading.Thread(target=take_away)
                 thread.start()
@@ -234,7 +251,7 @@ class PartitionsContract(TransactionContract, JobSteps):
             connection.execute(database.tables.subtask.delete())
 
         with pytest.raises(Refused, match="was removed"):
-            ledger.transactions.bookmark(eu)
+            ledger.part(JobLedger).steps.bookmark(eu)
         with pytest.raises(Refused, match="was removed"):
             self.step(ledger, eu, 1)
         assert effects() == 0
@@ -258,9 +275,9 @@ class PartitionsContract(TransactionContract, JobSteps):
         self.settle(ledger, eu, Dead("failures_max reached", "OSError: away"))
 
         row = self.as_it_stands(ledger, pull)
-        [(_, failed)] = ledger.job_questions.failed_items(pull.id, of_subtasks=True)
-        begun = ledger.jobs.retry_job(pull.id, chunk=50, **AGAIN)
-        again = ledger.job_questions.job(begun.id)
+        [(_, failed)] = ledger.part(JobLedger).questions.failed_items(pull.id, of_subtasks=True)
+        begun = ledger.part(JobLedger).jobs.retry_job(pull.id, chunk=50, **AGAIN)
+        again = ledger.part(JobLedger).questions.job(begun.id)
         assert again is not None
         assert (row.state, row.succeeded, row.failed, row.split) == (JobState.COMPLETED_WITH_FAILURES, 10, 1, 11)
         assert (failed.item, failed.cursor) == ('"eu"', '{"page":7}')
@@ -268,16 +285,16 @@ class PartitionsContract(TransactionContract, JobSteps):
 
         once_more = replace(pull, id=again.id)
         [claim] = self.partitions(ledger, worker, once_more, "eu", cursor=failed.cursor, is_last=True)
-        assert ledger.transactions.bookmark(claim) == Bookmark({"page": 7}, 0)
+        assert ledger.part(JobLedger).steps.bookmark(claim) == Bookmark({"page": 7}, 0)
         self.settle(ledger, claim, Dead("failures_max reached", "OSError: away"))
-        [(_, failed)] = ledger.job_questions.failed_items(again.id)
+        [(_, failed)] = ledger.part(JobLedger).questions.failed_items(again.id)
         assert failed.cursor == '{"page":7}', "it has not lost its place"
 
     def test_a_share_of_failures_is_one_of_the_partitions(
         self, ledger: Ledger, worker: Incarnation, effects: Callable[[], int]
     ) -> None:
         job = new_job(replace(PARTITIONED, failed_share_max=0.25), name="pull")
-        ledger.jobs.begin_job(job)
+        ledger.part(JobLedger).jobs.begin_job(job)
         claims = self.partitions(ledger, worker, job, *"abcd", is_last=True)
         self.step(ledger, claims[0], 1, items=10_000)
         states = []
@@ -293,23 +310,23 @@ class PartitionsContract(TransactionContract, JobSteps):
     def test_a_pause_is_told_at_the_next_step_and_it_goes_on_there_when_it_is_resumed(
         self, ledger: Ledger, worker: Incarnation, pull: NewJob, eu: Claim
     ) -> None:
-        ledger.job_decisions.pause_job(pull.id, **WHO)
+        ledger.part(JobLedger).decisions.pause_job(pull.id, **WHO)
         told = self.step(ledger, eu, 1)
         waits = self.as_it_stands(ledger, pull).state
         self.settle(ledger, eu, Snoozed(0.0, "its job is pausing"))
         paused = self.as_it_stands(ledger, pull).state
         parked = ledger.claims.claim([eu.task_id], by=worker.id)
-        _, hints = ledger.job_decisions.resume_job(pull.id, **WHO)
+        _, hints = ledger.part(JobLedger).decisions.resume_job(pull.id, **WHO)
         [claim] = ledger.claims.claim([eu.task_id], by=worker.id)
 
         assert (told.state, waits, paused, parked) == (JobState.PAUSING, JobState.PAUSING, JobState.PAUSED, [])
         assert eu.task_id in [hint.task_id for hint in hints]
-        assert (ledger.transactions.bookmark(claim), claim.failures) == (Bookmark(1, 1), 0)
+        assert (ledger.part(JobLedger).steps.bookmark(claim), claim.failures) == (Bookmark(1, 1), 0)
 
     def test_a_cancel_is_told_at_the_next_step_which_stands(
         self, ledger: Ledger, pull: NewJob, eu: Claim, effects: Callable[[], int]
     ) -> None:
-        ledger.job_decisions.cancel_job(pull.id, **WHO)
+        ledger.part(JobLedger).decisions.cancel_job(pull.id, **WHO)
         told = self.step(ledger, eu, 1)
         self.settle(ledger, eu, Cancelled("its job is cancelling"))
 
@@ -321,8 +338,8 @@ class PartitionsContract(TransactionContract, JobSteps):
         self, ledger: Ledger, pull: NewJob, eu: Claim, effects: Callable[[], int]
     ) -> None:
         self.step(ledger, eu, 1)
-        ledger.job_decisions.cancel_job(pull.id, **WHO)
-        ledger.job_decisions.cancel_job(pull.id, **WHO, is_forced=True)
+        ledger.part(JobLedger).decisions.cancel_job(pull.id, **WHO)
+        ledger.part(JobLedger).decisions.cancel_job(pull.id, **WHO, is_forced=True)
         for cursor in (2, None):
             with pytest.raises(Refused, match="does not wait for it any more"):
                 self.step(ledger, eu, cursor, steps=1)
@@ -335,7 +352,7 @@ class PartitionsContract(TransactionContract, JobSteps):
         self, ledger: Ledger, worker: Incarnation, pull: NewJob, clock: Clock
     ) -> None:
         eu, us = self.partitions(ledger, worker, pull, "eu", "us")
-        ledger.job_decisions.throttle_job(pull.id, rate_max=5.0, **WHO)
+        ledger.part(JobLedger).decisions.throttle_job(pull.id, rate_max=5.0, **WHO)
         first, second = self.step(ledger, eu, 1), self.step(ledger, us, 1)
         for claim in (eu, us):
             self.settle(ledger, claim, Snoozed(0.0, "its job has no slot yet"))
@@ -343,7 +360,7 @@ class PartitionsContract(TransactionContract, JobSteps):
         early = ledger.claims.claim(ids, by=worker.id)
         clock.forward(2.1)
         one = ledger.claims.claim(ids, by=worker.id)
-        _, hints = ledger.job_decisions.throttle_job(pull.id, rate_max=None, **WHO)
+        _, hints = ledger.part(JobLedger).decisions.throttle_job(pull.id, rate_max=None, **WHO)
 
         assert 1.5 < first.wait_s <= 2.0 < 3.0 < second.wait_s <= 4.0, "ten items at five a second are two seconds"
         assert (early, [claim.task_id for claim in one]) == ([], [eu.task_id])

@@ -18,6 +18,7 @@ from workq.errors import KeyConflict, NotFound, Refused
 from workq.ledger import Evidence
 from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
+from workq.slices import SLICES
 from workq.values.incarnation import Incarnation
 from workq.values.task import SETTLED, TRANSITIONS, Claim, Done, Settlement, State
 
@@ -43,7 +44,7 @@ class RulesContract(Steps):
         Walk(ledger, database, seed).run(steps=120)
 
     def test_closing_again_does_no_harm(self, url: str) -> None:
-        ledger = Ledger(Database(url))
+        ledger = Ledger(Database(url), SLICES)
         ledger.close()
         ledger.close()
 

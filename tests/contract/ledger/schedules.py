@@ -14,11 +14,13 @@ from workq.broker.embedded import EmbeddedBroker
 from workq.config import Settings
 from workq.errors import NotFound
 from workq.inflight.embedded import EmbeddedInFlight
-from workq.ledger import NewSchedule, Prunes, ScheduleRow
+from workq.ledger import Prunes
 from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.schedules import tick
+from workq.schedules.ledger import Schedules
 from workq.schedules.timetable import MissedTicks, Timetable
+from workq.schedules.values import NewSchedule, ScheduleRow
 from workq.stores import Stores
 from workq.values.task import NewTask, OnCrash, State
 
@@ -46,7 +48,7 @@ def ticks_of(timetable: Timetable, first: datetime | None, *, until: datetime) -
 class SchedulesContract(Steps):
     @staticmethod
     def standing(ledger: Ledger, name: str) -> ScheduleRow:
-        [row] = [one for one in ledger.schedules.all() if one.name == name]
+        [row] = [one for one in ledger.part(Schedules).all() if one.name == name]
         return row
 
     @staticmethod
@@ -55,13 +57,13 @@ class SchedulesContract(Steps):
         return task
 
     def test_it_is_written_once_and_found_when_it_is_due(self, ledger: Ledger, clock: Clock) -> None:
-        assert ledger.schedules.schedule(EVERY)
-        assert not ledger.schedules.schedule(EVERY), "it stands so already"
+        assert ledger.part(Schedules).schedule(EVERY)
+        assert not ledger.part(Schedules).schedule(EVERY), "it stands so already"
         row = self.standing(ledger, "every")
 
-        early = ledger.schedules.schedules_due(ahead_s=10.0, limit=9)
+        early = ledger.part(Schedules).schedules_due(ahead_s=10.0, limit=9)
         clock.forward(55.0)
-        due = ledger.schedules.schedules_due(ahead_s=10.0, limit=9)
+        due = ledger.part(Schedules).schedules_due(ahead_s=10.0, limit=9)
 
         assert row.next_at is not None
         assert (row.next_at - row.now).total_seconds() == pytest.approx(60.0, abs=30.0)
@@ -76,12 +78,14 @@ class SchedulesContract(Steps):
         assert [one.name for one in due] == ["every"]
 
     def test_what_is_changed_keeps_its_next_tick_unless_its_timetable_is(self, ledger: Ledger) -> None:
-        ledger.schedules.schedule(EVERY)
+        ledger.part(Schedules).schedule(EVERY)
         before = self.standing(ledger, "every").next_at
 
-        assert ledger.schedules.schedule(replace(EVERY, queue="mail", missed=MissedTicks.ALL, on_crash=OnCrash.ASK))
+        assert ledger.part(Schedules).schedule(
+            replace(EVERY, queue="mail", missed=MissedTicks.ALL, on_crash=OnCrash.ASK)
+        )
         changed = self.standing(ledger, "every")
-        assert ledger.schedules.schedule(replace(EVERY, timetable=Timetable.every(HOUR_S)))
+        assert ledger.part(Schedules).schedule(replace(EVERY, timetable=Timetable.every(HOUR_S)))
         moved = self.standing(ledger, "every")
 
         assert (changed.next_at, changed.queue, changed.missed) == (before, "mail", MissedTicks.ALL)
@@ -91,66 +95,66 @@ class SchedulesContract(Steps):
         assert moved.next_at > before
 
     def test_a_tick_is_one_task_and_the_schedule_moves_on(self, ledger: Ledger, clock: Clock) -> None:
-        ledger.schedules.schedule(EVERY)
+        ledger.part(Schedules).schedule(EVERY)
         clock.forward(61.0)
-        [row] = ledger.schedules.schedules_due(ahead_s=0.0, limit=9)
+        [row] = ledger.part(Schedules).schedules_due(ahead_s=0.0, limit=9)
         assert row.next_at is not None
         task, following = self.for_a_tick(), row.timetable.after(row.next_at)
 
-        first = ledger.schedules.tick(row, [(row.next_at, task)], next_at=following)
-        again = ledger.schedules.tick(row, [(row.next_at, task)], next_at=following)
-        late = ledger.schedules.tick(row, [(row.next_at, self.for_a_tick())], next_at=following)
+        first = ledger.part(Schedules).tick(row, [(row.next_at, task)], next_at=following)
+        again = ledger.part(Schedules).tick(row, [(row.next_at, task)], next_at=following)
+        late = ledger.part(Schedules).tick(row, [(row.next_at, self.for_a_tick())], next_at=following)
 
         assert (first, again, late) == (True, True, False), "the same may be repeated"
         assert self.state(ledger, task.id) is State.READY
-        assert ledger.schedules.ticks("every", limit=9) == [(row.next_at, task.id)]
+        assert ledger.part(Schedules).ticks("every", limit=9) == [(row.next_at, task.id)]
         stands = self.standing(ledger, "every")
         assert (stands.next_at, stands.last_at) == (following, row.next_at)
 
     def test_many_at_once_make_one_task_of_one_tick(self, ledger: Ledger, clock: Clock) -> None:
-        ledger.schedules.schedule(EVERY)
+        ledger.part(Schedules).schedule(EVERY)
         clock.forward(61.0)
 
         def look(_: int) -> bool:
             made = False
-            for row in ledger.schedules.schedules_due(ahead_s=0.0, limit=9):
+            for row in ledger.part(Schedules).schedules_due(ahead_s=0.0, limit=9):
                 assert row.next_at is not None
                 tick = [(row.next_at, self.for_a_tick())]
-                made = ledger.schedules.tick(row, tick, next_at=row.timetable.after(row.next_at)) or made
+                made = ledger.part(Schedules).tick(row, tick, next_at=row.timetable.after(row.next_at)) or made
             return made
 
         assert at_once(8, look).count(True) == 1
-        assert len(ledger.schedules.ticks("every", limit=9)) == len(ledger.questions.tasks()) == 1
+        assert len(ledger.part(Schedules).ticks("every", limit=9)) == len(ledger.questions.tasks()) == 1
 
     def test_what_was_changed_or_paused_or_removed_since_the_look_does_not_tick(
         self, ledger: Ledger, clock: Clock
     ) -> None:
         for change in (
-            lambda: ledger.schedules.schedule(replace(EVERY, queue="mail")),
-            lambda: ledger.schedules.pause_schedule("every", who=WHO, why="?"),
-            lambda: ledger.schedules.unschedule("every", who=WHO, why="gone"),
+            lambda: ledger.part(Schedules).schedule(replace(EVERY, queue="mail")),
+            lambda: ledger.part(Schedules).pause_schedule("every", who=WHO, why="?"),
+            lambda: ledger.part(Schedules).unschedule("every", who=WHO, why="gone"),
         ):
-            ledger.schedules.unschedule("every", who=WHO, why="gone")
-            ledger.schedules.schedule(EVERY)
+            ledger.part(Schedules).unschedule("every", who=WHO, why="gone")
+            ledger.part(Schedules).schedule(EVERY)
             clock.forward(61.0)
-            [row] = ledger.schedules.schedules_due(ahead_s=0.0, limit=9)
+            [row] = ledger.part(Schedules).schedules_due(ahead_s=0.0, limit=9)
             assert row.next_at is not None
             clock.forward(1.0)
             change()
 
-            assert not ledger.schedules.tick(row, [(row.next_at, self.for_a_tick())], next_at=None)
+            assert not ledger.part(Schedules).tick(row, [(row.next_at, self.for_a_tick())], next_at=None)
         assert ledger.questions.tasks() == []
 
     def test_a_clock_that_is_set_back_makes_nothing_tick_again(self, ledger: Ledger, clock: Clock) -> None:
-        ledger.schedules.schedule(EVERY)
+        ledger.part(Schedules).schedule(EVERY)
         clock.forward(61.0)
-        [row] = ledger.schedules.schedules_due(ahead_s=0.0, limit=9)
+        [row] = ledger.part(Schedules).schedules_due(ahead_s=0.0, limit=9)
         assert row.next_at is not None
-        ledger.schedules.tick(row, [(row.next_at, self.for_a_tick())], next_at=row.timetable.after(row.next_at))
+        ledger.part(Schedules).tick(row, [(row.next_at, self.for_a_tick())], next_at=row.timetable.after(row.next_at))
 
         clock.forward(-120.0)
 
-        assert ledger.schedules.schedules_due(ahead_s=0.0, limit=9) == []
+        assert ledger.part(Schedules).schedules_due(ahead_s=0.0, limit=9) == []
 
     @pytest.mark.parametrize(
         "month", [pytest.param(3, id="an hour is left out"), pytest.param(10, id="one comes twice")]
@@ -168,7 +172,7 @@ class SchedulesContract(Steps):
         quarters = replace(nightly, name="quarters", timetable=Timetable.cron("*/15 * * * *", "Europe/Berlin"))
         first = {}
         for one in (nightly, quarters):
-            ledger.schedules.schedule(one)
+            ledger.part(Schedules).schedule(one)
             first[one.name] = self.standing(ledger, one.name).next_at
 
         def look(number: int) -> int:
@@ -184,13 +188,13 @@ class SchedulesContract(Steps):
         broker.close()
 
         for one in (nightly, quarters):
-            ticked = sorted(at for at, _ in ledger.schedules.ticks(one.name, limit=999))
+            ticked = sorted(at for at, _ in ledger.part(Schedules).ticks(one.name, limit=999))
             assert ticked == ticks_of(
                 one.timetable, first[one.name], until=ledger.questions.clock() + timedelta(seconds=10)
             )
-        assert len(ledger.schedules.ticks("nightly", limit=9)) == 1
+        assert len(ledger.part(Schedules).ticks("nightly", limit=9)) == 1
         assert len(ledger.questions.tasks(limit=999)) == len(
-            ledger.schedules.ticks("nightly", limit=999) + ledger.schedules.ticks("quarters", limit=999)
+            ledger.part(Schedules).ticks("nightly", limit=999) + ledger.part(Schedules).ticks("quarters", limit=999)
         )
 
     def test_what_is_removed_and_written_again_does_not_repeat_a_tick(self, ledger: Ledger) -> None:
@@ -198,25 +202,25 @@ class SchedulesContract(Steps):
         once = replace(NIGHTLY, name="once", timetable=Timetable.at(at))
         made = []
         for _ in range(2):
-            ledger.schedules.schedule(once)
-            [row] = ledger.schedules.schedules_due(ahead_s=60.0, limit=9)
+            ledger.part(Schedules).schedule(once)
+            [row] = ledger.part(Schedules).schedules_due(ahead_s=60.0, limit=9)
             assert row.next_at == at
-            made.append(ledger.schedules.tick(row, [(at, self.for_a_tick())], next_at=None))
-            ledger.schedules.unschedule("once", who=WHO, why="gone")
+            made.append(ledger.part(Schedules).tick(row, [(at, self.for_a_tick())], next_at=None))
+            ledger.part(Schedules).unschedule("once", who=WHO, why="gone")
 
         assert made == [True, True]
-        assert len(ledger.questions.tasks()) == len(ledger.schedules.ticks("once", limit=9)) == 1
+        assert len(ledger.questions.tasks()) == len(ledger.part(Schedules).ticks("once", limit=9)) == 1
 
     def test_a_paused_one_is_not_due_and_resumed_it_leaves_out_what_was_meanwhile(
         self, ledger: Ledger, clock: Clock
     ) -> None:
-        ledger.schedules.schedule(EVERY)
-        ledger.schedules.pause_schedule("every", who=WHO, why="the disk is full")
+        ledger.part(Schedules).schedule(EVERY)
+        ledger.part(Schedules).pause_schedule("every", who=WHO, why="the disk is full")
         paused = self.standing(ledger, "every")
         clock.forward(HOUR_S)
-        due = ledger.schedules.schedules_due(ahead_s=10.0, limit=9)
+        due = ledger.part(Schedules).schedules_due(ahead_s=10.0, limit=9)
 
-        resumed = [ledger.schedules.resume_schedule("every", who=WHO, why="?") for _ in range(2)]
+        resumed = [ledger.part(Schedules).resume_schedule("every", who=WHO, why="?") for _ in range(2)]
         stands = self.standing(ledger, "every")
 
         assert (paused.who, paused.why) == (WHO, "the disk is full")
@@ -230,25 +234,27 @@ class SchedulesContract(Steps):
     def test_what_is_not_there_is_told(self, ledger: Ledger, database: Database) -> None:
         before = self.everything(database)
 
-        assert not ledger.schedules.unschedule("nobody", who=WHO, why="gone")
+        assert not ledger.part(Schedules).unschedule("nobody", who=WHO, why="gone")
         with pytest.raises(NotFound, match="no schedule 'nobody'"):
-            ledger.schedules.pause_schedule("nobody", who=WHO, why="?")
+            ledger.part(Schedules).pause_schedule("nobody", who=WHO, why="?")
         with pytest.raises(NotFound, match="no schedule 'nobody'"):
-            ledger.schedules.resume_schedule("nobody", who=WHO, why="?")
-        assert ledger.schedules.ticks("nobody", limit=9) == []
+            ledger.part(Schedules).resume_schedule("nobody", who=WHO, why="?")
+        assert ledger.part(Schedules).ticks("nobody", limit=9) == []
         assert self.everything(database) == before
 
     def test_ticks_are_kept_for_thirty_days_and_the_last_one_is_known_for_ever(
         self, ledger: Ledger, clock: Clock
     ) -> None:
-        ledger.schedules.schedule(EVERY)
+        ledger.part(Schedules).schedule(EVERY)
         kept = {"retention_s": 365 * DAY_S, "dead_retention_s": 365 * DAY_S}
         for _ in range(3):
             clock.forward(61.0)
-            [row] = ledger.schedules.schedules_due(ahead_s=0.0, limit=9)
+            [row] = ledger.part(Schedules).schedules_due(ahead_s=0.0, limit=9)
             assert row.next_at is not None
-            ledger.schedules.tick(row, [(row.next_at, self.for_a_tick())], next_at=row.timetable.after(row.next_at))
-        ledger.schedules.pause_schedule("every", who=WHO, why="?")
+            ledger.part(Schedules).tick(
+                row, [(row.next_at, self.for_a_tick())], next_at=row.timetable.after(row.next_at)
+            )
+        ledger.part(Schedules).pause_schedule("every", who=WHO, why="?")
         last_at = self.standing(ledger, "every").last_at
         young = (
             ledger.plans.prunable(limit=9, **kept),
@@ -267,5 +273,5 @@ class SchedulesContract(Steps):
         assert applied.changed == old.ids
         assert len(old.ids) == 2
         assert counts == [1, 1, 0]
-        assert ledger.schedules.ticks("every", limit=9) == []
+        assert ledger.part(Schedules).ticks("every", limit=9) == []
         assert self.standing(ledger, "every").last_at == last_at is not None

@@ -11,9 +11,9 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from tests.contract.given import HOUR_S
 from tests.contract.ledger.steps import Steps
+from workq.jobs.ledger.gate import JobGate
 from workq.ledger.claims import Claims
 from workq.ledger.engine.database import Database
-from workq.ledger.job_gate import JobGate
 from workq.ledger.permits import LimitGate
 from workq.ledger.sql import Ledger
 from workq.ledger.start import StartCandidate, StartGates

@@ -14,6 +14,7 @@ from tests.contract.ledger.job_steps import JobSteps
 from tests.contract.ledger.webhook_steps import WebhookSteps, failed, sent
 from workq.errors import LedgerUnavailable
 from workq.handlers.said import describe
+from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.values import NewJob
 from workq.ledger import Evidence
 from workq.ledger.after_settle import Afterwards
@@ -208,7 +209,7 @@ class TellingContract(WebhookSteps, JobSteps):
         bad = FailedItem("1", 0, "it is too large", "0" * 16)
 
         with told("workq.job") as records:
-            ledger.jobs.split_job(job.id, [], after=0, cursor=1, is_last=True, failed=[bad])
+            ledger.part(JobLedger).jobs.split_job(job.id, [], after=0, cursor=1, is_last=True, failed=[bad])
 
         assert [fields(one, "job", "job_name", "failed") for one in records] == [
             {"event": "job.completed_with_failures", "job": job.id, "job_name": job.name, "failed": 1}

@@ -10,6 +10,7 @@ from tests.contract.ledger.steps import Steps
 from workq.ledger import Evidence
 from workq.ledger.engine.states import CLAIMABLE
 from workq.ledger.sql import Ledger
+from workq.schedules.ledger import Schedules
 from workq.values import codec
 from workq.values.incarnation import Incarnation
 from workq.values.task import Cancelled, Claim, Dead, Done, Failed, Outcome, Settlement, State
@@ -72,15 +73,15 @@ class TextContract(Steps):
     def test_whoever_has_decided_and_why_is_kept_by_each_decision(self, ledger: Ledger, text: str) -> None:
         kept = text.replace("\x00", "\\x00").replace("\ud800", "\\ud800")[:200]
         one, two, three = self.record(ledger, 3)
-        ledger.schedules.schedule(NIGHTLY)
+        ledger.part(Schedules).schedule(NIGHTLY)
 
         ledger.bulk.cancel_all([one], states=CLAIMABLE, who=text, why=text)
         ledger.decisions.cancel(two, who=text, why=text)
         ledger.decisions.reschedule(three, delay_s=60.0, who=text, why=text)
         ledger.decisions.revive(two, who=text, why=text)
-        ledger.schedules.pause_schedule(NIGHTLY.name, who=text, why=text)
-        ledger.schedules.resume_schedule(NIGHTLY.name, who=text, why=text)
-        ledger.schedules.unschedule(NIGHTLY.name, who=text, why=text)
+        ledger.part(Schedules).pause_schedule(NIGHTLY.name, who=text, why=text)
+        ledger.part(Schedules).resume_schedule(NIGHTLY.name, who=text, why=text)
+        ledger.part(Schedules).unschedule(NIGHTLY.name, who=text, why=text)
 
         kinds = ["cancelled", "rescheduled", "revived", "paused", "resumed", "unscheduled"]
         events = ledger.questions.happened(kinds, within_s=60.0, limit=99)

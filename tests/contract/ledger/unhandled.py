@@ -6,6 +6,7 @@ from sqlalchemy import delete
 
 from tests.contract.given import Clock, incarnation
 from tests.contract.ledger.job_steps import JobSteps, job_of
+from workq.jobs.ledger.sql import JobLedger
 from workq.ledger import NO_GROUP, CancelAnswer, Settled, Which
 from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
@@ -120,7 +121,7 @@ class UnhandledContract(JobSteps):
         self, ledger: Ledger, worker: Incarnation, clock: Clock
     ) -> None:
         job = job_of()
-        ledger.jobs.begin_job(job)
+        ledger.part(JobLedger).jobs.begin_job(job)
         [claim] = self.running(ledger, worker, job, 1, is_last=True)
 
         assert self.settle(ledger, claim, LOOK).state is State.WAITING

@@ -13,6 +13,7 @@ from workq.ledger import Evidence
 from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
 from workq.values.task import Claim, Dead, Delivered, Done, Outcome, State
+from workq.webhooks.ledger.sql import WebhookLedger
 from workq.webhooks.values import (
     ORDER_KEY_MAX,
     Cause,
@@ -65,7 +66,7 @@ class WebhookOrderContract(WebhookSteps):
     ) -> None:
         self.endpoint(ledger, "a", options=BY_ENDPOINT)
         self.endpoint(ledger, "b")
-        both = [ledger.webhooks.send(webhook()) for _ in range(3)]
+        both = [ledger.part(WebhookLedger).sent.send(webhook()) for _ in range(3)]
         to = {
             name: [one.delivery_id for sent_to, _ in both for one in sent_to if one.endpoint_id == name]
             for name in ("a", "b")
@@ -129,7 +130,7 @@ class WebhookOrderContract(WebhookSteps):
     def test_another_order_holds_for_what_is_sent_from_then_on(self, ledger: Ledger, worker: Incarnation) -> None:
         self.endpoint(ledger)
         before = [self.send_one(ledger) for _ in range(2)]
-        ledger.endpoints.change_endpoint("a", EndpointChange(options=BY_ENDPOINT))
+        ledger.part(WebhookLedger).endpoints.change_endpoint("a", EndpointChange(options=BY_ENDPOINT))
         after = [self.send_one(ledger) for _ in range(2)]
 
         turns = [self.carries(claim) for claim in self.their_turn(ledger, worker, [*before, *after])]
@@ -139,7 +140,7 @@ class WebhookOrderContract(WebhookSteps):
     def test_what_is_rolled_back_takes_no_place(self, ledger: Ledger, worker: Incarnation, theirs: Engine) -> None:
         self.endpoint(ledger, options=BY_ENDPOINT)
         with theirs.connect() as connection:
-            ledger.webhooks.send(webhook(), connection=connection)
+            ledger.part(WebhookLedger).sent.send(webhook(), connection=connection)
             connection.rollback()
 
         assert ledger.order.sequences() == []
@@ -176,8 +177,8 @@ class WebhookOrderContract(WebhookSteps):
         [claim] = self.their_turn(ledger, worker, ids)
         self.ended(ledger, claim, Delivered(sent(claim, **facts), Dead("no", "no")))
         if state is DeliveryState.GONE:  # and its endpoint was disabled
-            ledger.webhook_decisions.enable_endpoint("a", who="eve", why="mended")
-            ledger.webhook_decisions.release_held("a")
+            ledger.part(WebhookLedger).decisions.enable_endpoint("a", who="eve", why="mended")
+            ledger.part(WebhookLedger).decisions.release_held("a")
 
         assert self.delivery(ledger, ids[0]).state is state
         assert self.arrivals(ledger, worker, ids) == ids[1:]
@@ -193,7 +194,7 @@ class WebhookOrderContract(WebhookSteps):
 
         assert blocked == []
         assert [hint.task_id for hint in hints] == [ids[2]]
-        assert ledger.deliveries.tend_deliveries(limit=9) == 2
+        assert ledger.part(WebhookLedger).deliveries.tend_deliveries(limit=9) == 2
         assert self.arrivals(ledger, worker, ids) == ids[2:]
 
     def test_one_whose_worker_was_killed_is_sent_again_before_the_next(
@@ -264,20 +265,20 @@ class WebhookOrderContract(WebhookSteps):
         self.endpoint(ledger, options=BY_ENDPOINT)
         ids = [self.send_one(ledger) for _ in range(4)]
         [running] = self.their_turn(ledger, worker, ids)
-        ledger.webhook_decisions.disable_endpoint("a", who="eve", why="moving")
+        ledger.part(WebhookLedger).decisions.disable_endpoint("a", who="eve", why="moving")
         self.ended(ledger, running)
-        ledger.webhook_decisions.enable_endpoint("a", who="eve", why="moved")
+        ledger.part(WebhookLedger).decisions.enable_endpoint("a", who="eve", why="moved")
         later = self.send_one(ledger)
 
         held = self.their_turn(ledger, worker, [*ids, later])
-        first, hints = ledger.webhook_decisions.release_held("a", limit=1)
-        second, none = ledger.webhook_decisions.release_held("a", limit=1)
+        first, hints = ledger.part(WebhookLedger).decisions.release_held("a", limit=1)
+        second, none = ledger.part(WebhookLedger).decisions.release_held("a", limit=1)
         front = self.their_turn(ledger, worker, [*ids, later])
         self.ended(ledger, front[0])
         [claim] = self.their_turn(ledger, worker, [*ids, later])
         self.ended(ledger, claim)
         still_held = self.their_turn(ledger, worker, [*ids, later])
-        ledger.webhook_decisions.release_held("a")
+        ledger.part(WebhookLedger).decisions.release_held("a")
 
         assert held == []
         assert (first, [hint.task_id for hint in hints]) == (1, [ids[1]])
@@ -289,11 +290,11 @@ class WebhookOrderContract(WebhookSteps):
     def test_what_is_discarded_lets_those_behind_it_go(self, ledger: Ledger, worker: Incarnation) -> None:
         self.endpoint(ledger, options=BY_ENDPOINT)
         ids = [self.send_one(ledger) for _ in range(2)]
-        ledger.webhook_decisions.disable_endpoint("a", who="eve", why="moving")
-        ledger.webhook_decisions.enable_endpoint("a", who="eve", why="moved")
+        ledger.part(WebhookLedger).decisions.disable_endpoint("a", who="eve", why="moving")
+        ledger.part(WebhookLedger).decisions.enable_endpoint("a", who="eve", why="moved")
         later = self.send_one(ledger)
 
-        assert ledger.webhook_decisions.discard_held("a", why="old") == 2
+        assert ledger.part(WebhookLedger).decisions.discard_held("a", why="old") == 2
         assert [hint.task_id for hint in ledger.order.advance(ledger.order.ended_heads(limit=9))] == [later]
         assert self.arrivals(ledger, worker, [*ids, later]) == [later]
 
@@ -304,11 +305,16 @@ class WebhookOrderContract(WebhookSteps):
         for _ in range(8):
             ids = [self.send_one(ledger) for _ in range(2)]
             [running] = self.their_turn(ledger, worker, ids)
-            ledger.webhook_decisions.disable_endpoint("a", who="eve", why="moving")
-            ledger.webhook_decisions.enable_endpoint("a", who="eve", why="moved")
+            ledger.part(WebhookLedger).decisions.disable_endpoint("a", who="eve", why="moving")
+            ledger.part(WebhookLedger).decisions.enable_endpoint("a", who="eve", why="moved")
             self.settle(ledger, running, Delivered(sent(running), Done()))
 
-            at_once(2, lambda who: ledger.webhook_decisions.release_held("a") if who else ledger.order.advance([LINE]))
+            at_once(
+                2,
+                lambda who: (
+                    ledger.part(WebhookLedger).decisions.release_held("a") if who else ledger.order.advance([LINE])
+                ),
+            )
 
             assert self.arrivals(ledger, worker, ids) == ids[1:]
 
@@ -323,16 +329,16 @@ class WebhookOrderContract(WebhookSteps):
 
             def act(who: int) -> None:
                 if who:
-                    ledger.webhook_decisions.disable_endpoint("a", who="eve", why="moving")
+                    ledger.part(WebhookLedger).decisions.disable_endpoint("a", who="eve", why="moving")
                 else:
                     ledger.order.advance([LINE])
 
             at_once(2, act)
-            ledger.webhook_decisions.enable_endpoint("a", who="eve", why="moved")
+            ledger.part(WebhookLedger).decisions.enable_endpoint("a", who="eve", why="moved")
 
             assert self.delivery(ledger, ids[1]).state is DeliveryState.HELD
             assert self.their_turn(ledger, worker, ids) == []
-            ledger.webhook_decisions.release_held("a")
+            ledger.part(WebhookLedger).decisions.release_held("a")
             assert self.arrivals(ledger, worker, ids) == ids[1:]
 
     def test_what_is_sent_again_comes_last_in_the_order_in_which_it_was_sent(
@@ -344,19 +350,19 @@ class WebhookOrderContract(WebhookSteps):
             [claim] = self.their_turn(ledger, worker, ids)
             self.ended(ledger, claim, Delivered(sent(claim, error_class="tls", status=None), Dead("no", "no")))
 
-        again, hints = ledger.webhook_decisions.resend([ids[1], ids[0]], cause=Cause.MANUAL)
+        again, hints = ledger.part(WebhookLedger).decisions.resend([ids[1], ids[0]], cause=Cause.MANUAL)
 
         assert (again, hints) == (ids[:2], [])
         assert self.arrivals(ledger, worker, ids) == [*ids[2:], *ids[:2]]
         assert {self.delivery(ledger, one).state for one in ids} == {DeliveryState.SUCCEEDED}
-        [alone] = ledger.webhook_decisions.resend([ids[3]], cause=Cause.REPLAY)[1]
+        [alone] = ledger.part(WebhookLedger).decisions.resend([ids[3]], cause=Cause.REPLAY)[1]
         assert self.state(ledger, alone.task_id) is State.READY
         assert self.arrivals(ledger, worker, ids) == [ids[3]]
 
     def test_the_url_may_change_while_they_wait(self, ledger: Ledger, worker: Incarnation) -> None:
         self.endpoint(ledger, options=BY_ENDPOINT)
         ids = [self.send_one(ledger) for _ in range(2)]
-        ledger.endpoints.change_endpoint("a", EndpointChange(url=f"{URL}/v2"))
+        ledger.part(WebhookLedger).endpoints.change_endpoint("a", EndpointChange(url=f"{URL}/v2"))
 
-        assert {one.url for one in ledger.deliveries.parcels(ids).values()} == {f"{URL}/v2"}
+        assert {one.url for one in ledger.part(WebhookLedger).deliveries.parcels(ids).values()} == {f"{URL}/v2"}
         assert self.arrivals(ledger, worker, ids) == ids

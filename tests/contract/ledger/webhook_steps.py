@@ -11,6 +11,7 @@ from workq.ledger.sql import Ledger
 from workq.values import codec
 from workq.values.incarnation import Incarnation
 from workq.values.task import Claim, Delivered, Failed, Sent, Settlement
+from workq.webhooks.ledger.sql import WebhookLedger
 from workq.webhooks.values import (
     CRASHES_MAX,
     DeliveryRow,
@@ -56,15 +57,15 @@ class WebhookSteps(Steps):
     @staticmethod
     def endpoint(ledger: Ledger, endpoint_id: str = "a", **facts: Any) -> EndpointRow:
         given: dict[str, Any] = {"topic": "acme", "url": URL, "types": ("*",), "sealed": "{}"} | facts
-        return ledger.endpoints.add_endpoint(
+        return ledger.part(WebhookLedger).endpoints.add_endpoint(
             NewEndpoint(endpoint_id, options=given.pop("options", EndpointOptions()), **given)
         )
 
     def send(self, ledger: Ledger, **facts: Any) -> list[SentTo]:
-        return ledger.webhooks.send(webhook(**facts))[0]
+        return ledger.part(WebhookLedger).sent.send(webhook(**facts))[0]
 
     def delivery(self, ledger: Ledger, delivery_id: str) -> DeliveryRow:
-        found = ledger.deliveries.delivery(delivery_id)
+        found = ledger.part(WebhookLedger).deliveries.delivery(delivery_id)
         assert found is not None
         return found
 

@@ -34,6 +34,7 @@ from workq.errors import MissingExtra
 from workq.lab.environment import only_workq_variables
 from workq.ledger.engine.migrate import migrate
 from workq.values.task import State, Task
+from workq.webhooks.ledger.sql import WebhookLedger
 from workq.webhooks.signing import new_secret
 from workq.webhooks.values import DELIVERY_OPEN, QUEUE, TASK_NAME, DeliveryState, EndpointState, WhichDeliveries
 
@@ -304,7 +305,7 @@ class _WebhookRun:
     def _look(self) -> bool:
         """Whether everything has ended; and what is to be done about it now."""
         watch = self._watch
-        counts = self._wq.stores.ledger.deliveries.delivery_counts(WhichDeliveries())
+        counts = self._wq.stores.ledger.part(WebhookLedger).deliveries.delivery_counts(WhichDeliveries())
         is_over = self._is_sent and self.returned is not None and not DELIVERY_OPEN & counts.keys()
         watch.saw(counts.get(DeliveryState.SUCCEEDED, 0))
         self._narrator.progress(watch.done, watch.total)
@@ -325,7 +326,7 @@ class _WebhookRun:
         if self.killed is None:
             return
         tasks = [self._wq.get(task_id) for task_id in self.killed.attempts]
-        rows = [ledger.deliveries.delivery(str(task.args[0])) for task in tasks if task is not None]
+        rows = [ledger.part(WebhookLedger).deliveries.delivery(str(task.args[0])) for task in tasks if task is not None]
         self.in_hand = frozenset(row.webhook_id for row in rows if row is not None)
         self._narrator.killed(self.killed)
 
@@ -348,7 +349,9 @@ class _WebhookRun:
 
     def _bring_back(self) -> None:
         """When all is held that waits for it: what two people would do, at the receiver and here."""
-        counts = self._wq.stores.ledger.deliveries.delivery_counts(WhichDeliveries(endpoint_id=LEAVING))
+        counts = self._wq.stores.ledger.part(WebhookLedger).deliveries.delivery_counts(
+            WhichDeliveries(endpoint_id=LEAVING)
+        )
         if counts.get(DeliveryState.PENDING):
             return
         manner = self._scene.roles[LEAVING].manner

@@ -16,6 +16,7 @@ from workq.diagnose.audit.queues import Queues
 from workq.diagnose.bounds import Bounds
 from workq.diagnose.where import HolderFacts, Misplacement, Place, QueueHints, Stand, stand_of
 from workq.inflight import Hold
+from workq.jobs.ledger.sql import JobLedger
 from workq.ledger import Look, OpenTask
 from workq.stores import Stores
 from workq.values.codec import is_task_id
@@ -106,11 +107,11 @@ class Auditor:
     def _count_jobs(self) -> None:
         """Whether the counts of jobs are the sums of their subtasks; of those that are open, or have ended lately."""
         ledger = self._stores.ledger
-        for job in ledger.job_questions.recent_jobs(within_s=JOBS_S, limit=PAGE):
+        for job in ledger.part(JobLedger).questions.recent_jobs(within_s=JOBS_S, limit=PAGE):
             only = self._queues.only
             if only is not None and job.options.queue not in only:
                 continue
-            if found := ledger.job_care.miscounts(job.id):
+            if found := ledger.part(JobLedger).care.miscounts(job.id):
                 says = (f"{name} is {now}, and its subtasks have {right}" for name, (now, right) in found.items())
                 proof = f"of job {job.name}: {', '.join(says)}"
                 self._findings.append(

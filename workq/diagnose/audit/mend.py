@@ -13,6 +13,7 @@ from workq.diagnose.audit.findings import IDS_AT_ONCE, Audited, Finding, Repaire
 from workq.diagnose.audit.queues import turn
 from workq.diagnose.where import Misplacement
 from workq.enqueue.relay import publish
+from workq.jobs.ledger.sql import JobLedger
 from workq.ledger import Applied
 from workq.recovery.sweep import sweep
 from workq.stores import Stores
@@ -92,8 +93,8 @@ def _change(
 def _recount(stores: Stores, times: Times, findings: Sequence[Finding], by: str) -> int:
     counted = 0
     for one in findings:
-        counted += bool(stores.ledger.job_care.miscounts(one.task))
-        hints = stores.ledger.job_care.recount_job(one.task, by={"by": by, "audit": one.kind.value})
+        counted += bool(stores.ledger.part(JobLedger).care.miscounts(one.task))
+        hints = stores.ledger.part(JobLedger).care.recount_job(one.task, by={"by": by, "audit": one.kind.value})
         publish(stores, hints, deadline_s=times.confirm_s)
     return counted
 

@@ -36,6 +36,7 @@ def look(settings: Settings) -> Iterator[Check]:
     """
     from workq.ledger.engine.database import Database
     from workq.ledger.sql import Ledger
+    from workq.slices import SLICES
 
     file = sqlite_file(settings.ledger)
     if file is not None and not is_there(file):
@@ -44,7 +45,7 @@ def look(settings: Settings) -> Iterator[Check]:
         settings.ledger, namespace=settings.namespace, statement_timeout_s=settings.times.statement_s, makes=False
     )
     try:
-        yield from examine(Ledger(database), settings)
+        yield from examine(Ledger(database, SLICES), settings)
     finally:
         database.close()
 

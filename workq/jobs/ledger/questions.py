@@ -8,9 +8,9 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, func, or_, select
 
+from workq.jobs.ledger.counts import options_of
 from workq.jobs.values import FailedGroup, JobRow, JobState, SlowSubtask
 from workq.ledger.engine.database import Database
-from workq.ledger.job_counts import options_of
 from workq.values import codec
 from workq.values.task import FailedItem, Result
 

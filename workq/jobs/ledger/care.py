@@ -35,14 +35,14 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
 
 from workq.errors import Unavailable
-from workq.jobs.values import JOB_ENDED, JOB_STARTS, JOB_UNWANTED, Collect, JobState, Tended, splitter
-from workq.ledger import PrunedJobs, Unpublished
+from workq.jobs.ledger.counts import Change, JobCounts, JobLock, Rest, Wishes
+from workq.jobs.values import JOB_ENDED, JOB_STARTS, JOB_UNWANTED, Collect, JobState, PrunedJobs, Tended, splitter
+from workq.ledger import Retention, Unpublished
 from workq.ledger.bulk import BulkDecisions
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, in_order
 from workq.ledger.engine.states import CLAIMABLE, ENDED, guarded
 from workq.ledger.history import BY_ITSELF, History
-from workq.ledger.job_counts import Change, JobCounts, JobLock, Rest, Wishes
 from workq.ledger.keys import live_key
 from workq.ledger.positions import NEVER_S
 from workq.ledger.tasks import Tasks
@@ -422,6 +422,17 @@ class JobCare:
                 break
             jobs += self.database.run(partial(_done, delete(j).where(j.c.id == job_id, is_old)))
         return PrunedJobs(jobs, parts["subtask"], parts["failed_item"], parts["job_result"])
+
+    def prunable_rows(self, retention: Retention) -> dict[str, int]:
+        """How many rows of jobs are beyond their retention, by table."""
+        tables = self.database.tables
+        is_old = old_jobs(self.database, retention_s=retention.tasks_s, dead_retention_s=retention.dead_s)
+        jobs = select(tables.job.c.id).where(is_old)
+        counted = {"job": select(func.count()).select_from(tables.job).where(is_old)}
+        for name in ("subtask", "failed_item", "job_result"):
+            table = getattr(tables, name)
+            counted[name] = select(func.count()).select_from(table).where(table.c.job_id.in_(jobs))
+        return self.database.ask(lambda tx: {name: tx.execute(query).scalar_one() for name, query in counted.items()})
 
     def _forget_parts(self, job_id: str, *, limit: int) -> Counter[str]:
         """Remove rows that hang on a job; answers how many of each table."""

@@ -22,18 +22,18 @@ from sqlalchemy import Connection, func, select, update
 
 from workq.errors import NotFound, Refused
 from workq.ledger import HintRows, Unpublished, permits
-from workq.ledger.deliveries import Deliveries
-from workq.ledger.endpoints import options_in
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, in_order
 from workq.ledger.engine.states import CLAIMABLE, guarded
 from workq.ledger.history import REASON_MAX, who_and_why
-from workq.ledger.notices import Notices
 from workq.ledger.positions import NEVER_S, heads, never
 from workq.ledger.tasks import Tasks
 from workq.values import codec
 from workq.values.codec import new_task_id
 from workq.values.task import NewTask, State
+from workq.webhooks.ledger.deliveries import Deliveries
+from workq.webhooks.ledger.known_endpoints import options_in
+from workq.webhooks.ledger.notices import Notices
 from workq.webhooks.values import (
     DELIVERY_OPEN,
     Cause,

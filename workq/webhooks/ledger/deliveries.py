@@ -38,17 +38,17 @@ from sqlalchemy.types import Float
 
 from workq.ledger import Settled, Unpublished, permits
 from workq.ledger.after_settle import Afterwards
-from workq.ledger.endpoints import options_in, rests_until
 from workq.ledger.engine import after_commit
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, as_text, in_order
 from workq.ledger.engine.instants import Instant, instant, unread
 from workq.ledger.engine.states import guarded
 from workq.ledger.history import BY_ITSELF, who_and_why
-from workq.ledger.notices import Notices
 from workq.ledger.positions import NEVER_S
 from workq.values import codec
 from workq.values.task import Delivered, Failed, Sent, Settlement, State
+from workq.webhooks.ledger.known_endpoints import options_in, rests_until
+from workq.webhooks.ledger.notices import Notices
 from workq.webhooks.values import (
     DELIVERY_OPEN,
     RESTS_AFTER,
@@ -552,3 +552,12 @@ def _delivery_row(row: Row[Any]) -> DeliveryRow:
         ended_at=row.ended_at,
         order_key=row.order_key,
     )
+
+
+def stays_held(tx: Connection, database: Database, task_id: str, name: str) -> bool:
+    """Whether a task sends a delivery that is held: it does not come though it is its turn (see Order)."""
+    if name != TASK_NAME:
+        return False
+    d = database.tables.delivery
+    held = select(d.c.id).where(d.c.task_id == task_id, d.c.state == DeliveryState.HELD.value)
+    return tx.execute(held).first() is not None

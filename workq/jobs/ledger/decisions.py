@@ -19,6 +19,9 @@ from contextlib import suppress
 from sqlalchemy import Connection, select
 
 from workq.errors import NotFound, Refused
+from workq.jobs.ledger.care import AT_ONCE, JobCare, job_live_key
+from workq.jobs.ledger.counts import Change, JobCounts, JobLock, Rest, Wishes, too_many
+from workq.jobs.ledger.questions import JobQuestions
 from workq.jobs.values import (
     JOB_ENDED,
     JOB_PAUSES,
@@ -30,9 +33,6 @@ from workq.jobs.values import (
 from workq.ledger import Unpublished
 from workq.ledger.engine.database import Database
 from workq.ledger.history import BY_ITSELF, History, who_and_why
-from workq.ledger.job_care import AT_ONCE, JobCare, job_live_key
-from workq.ledger.job_counts import Change, JobCounts, JobLock, Rest, Wishes, too_many
-from workq.ledger.job_questions import JobQuestions
 from workq.values import codec
 from workq.values.task import State
 

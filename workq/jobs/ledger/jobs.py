@@ -17,6 +17,10 @@ from sqlalchemy import Connection, and_, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from workq.errors import NotFound, Refused
+from workq.jobs.ledger.care import JobCare, job_live_key
+from workq.jobs.ledger.counts import JobCounts, JobLock, Wishes
+from workq.jobs.ledger.decisions import JobDecisions
+from workq.jobs.ledger.questions import JobQuestions
 from workq.jobs.values import (
     JOB_ENDED,
     JOB_PAUSES,
@@ -35,10 +39,6 @@ from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, in_order
 from workq.ledger.engine.states import guarded
 from workq.ledger.history import BY_ITSELF, History, who_and_why
-from workq.ledger.job_care import JobCare, job_live_key
-from workq.ledger.job_counts import JobCounts, JobLock, Wishes
-from workq.ledger.job_decisions import JobDecisions
-from workq.ledger.job_questions import JobQuestions
 from workq.ledger.positions import NEVER_S
 from workq.ledger.tasks import Tasks
 from workq.values import codec

@@ -1,4 +1,4 @@
-"""Pruning: what nobody asks for any more of webhooks is removed, and all that pruning would remove is counted.
+"""Pruning: what nobody asks for any more of webhooks is removed.
 
 Bodies go first, whole webhooks later, with their deliveries and attempts, and only when no delivery is open: whoever
 sends one once more locks it, and so do we. A transaction is short: a hundred webhooks, or five hundred deliveries.
@@ -13,34 +13,22 @@ from typing import Any, Final, TypeVar
 from sqlalchemy import Connection, Select, delete, exists, func, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
-from workq.ledger import PrunedWebhooks, Prunes, Retention
+from workq.ledger import Retention
 from workq.ledger.engine.database import Database
-from workq.ledger.job_care import old_jobs
-from workq.ledger.plans import Plans
-from workq.webhooks.values import DELIVERY_OPEN
+from workq.webhooks.values import DELIVERY_OPEN, PrunedWebhooks
 
 T = TypeVar("T")
 
 WEBHOOKS_AT_ONCE: Final = 100
 DELIVERIES_AT_ONCE: Final = 500
-_KINDS: Final = {
-    Prunes.SUCCEEDED: "task",
-    Prunes.CANCELLED: "task",
-    Prunes.DEAD: "task",
-    Prunes.EVENTS: "event",
-    Prunes.TICKS: "tick",
-    Prunes.WINDOWS: "window",
-    Prunes.WORKERS: "worker",
-}
 _OPEN: Final = sorted(one.value for one in DELIVERY_OPEN)
 
 
 class Pruning:
-    """Removes old webhooks, and counts all that retention would remove."""
+    """Removes old webhooks, and counts what it would remove."""
 
-    def __init__(self, database: Database, *, plans: Plans) -> None:
+    def __init__(self, database: Database) -> None:
         self.database = database
-        self._plans = plans
 
     def prune_webhooks(
         self, *, limit: int, body_retention_s: float, retention_s: float, dry_run: bool = False
@@ -67,33 +55,19 @@ class Pruning:
         return PrunedWebhooks(webhooks, of_bodies, deliveries, attempts)
 
     def prunable_rows(self, retention: Retention) -> dict[str, int]:
-        """How many rows there are beyond their retention, by table; `webhook_body`: webhooks whose bodies are."""
+        """How many rows of webhooks are beyond their retention, by table; `webhook_body`: webhooks whose bodies are."""
         tables = self.database.tables
         w, d, a = tables.webhook, tables.delivery, tables.delivery_attempt
-        counts: dict[str, int] = {}
-        for what, name in _KINDS.items():
-            table, old, at, age_s = self._plans.old(what, retention.tasks_s, retention.dead_s)
-            query = select(func.count()).select_from(table).where(*old, at <= self.database.now(-age_s))
-            counts[name] = counts.get(name, 0) + self._count(query)
-        is_old = old_jobs(self.database, retention_s=retention.tasks_s, dead_retention_s=retention.dead_s)
-        jobs = select(tables.job.c.id).where(is_old)
-        counts["job"] = self._count(select(func.count()).select_from(tables.job).where(is_old))
-        for name in ("subtask", "failed_item", "job_result"):
-            table = getattr(tables, name)
-            counts[name] = self._count(select(func.count()).select_from(table).where(table.c.job_id.in_(jobs)))
         gone = self._old_webhooks(retention.webhooks_s, w.c.id)
-        counts["webhook"] = self._count(self._old_webhooks(retention.webhooks_s, func.count()))
         bodies = self._old_bodies(retention.bodies_s, func.count())
-        counts["webhook_body"] = self._count(bodies.where(w.c.created_at >= self.database.now(-retention.webhooks_s)))
         of_gone = select(d.c.id).where(d.c.webhook_id.in_(gone))
-        counts["delivery"] = self._count(select(func.count()).select_from(d).where(d.c.webhook_id.in_(gone)))
-        counts["delivery_attempt"] = self._count(
-            select(func.count()).select_from(a).where(a.c.delivery_id.in_(of_gone))
-        )
-        return counts
-
-    def _count(self, query: Select[Any]) -> int:
-        return self.database.ask(lambda tx: int(tx.execute(query).scalar_one()))
+        counted = {
+            "webhook": self._old_webhooks(retention.webhooks_s, func.count()),
+            "webhook_body": bodies.where(w.c.created_at >= self.database.now(-retention.webhooks_s)),
+            "delivery": select(func.count()).select_from(d).where(d.c.webhook_id.in_(gone)),
+            "delivery_attempt": select(func.count()).select_from(a).where(a.c.delivery_id.in_(of_gone)),
+        }
+        return self.database.ask(lambda tx: {name: tx.execute(query).scalar_one() for name, query in counted.items()})
 
     def _ids(self, query: Select[Any]) -> list[str]:
         return self.database.ask(lambda tx: sorted(tx.execute(query).scalars()))

@@ -9,29 +9,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, delete, insert, null, select, update
 from sqlalchemy.exc import IntegrityError
 
 from workq.errors import NotFound
-from workq.ledger import HintRows, NewSchedule, ScheduleRow
-from workq.ledger.engine.database import Database
-from workq.ledger.history import History, who_and_why
-from workq.ledger.lanes import Lanes
-from workq.ledger.tasks import Tasks, limit_columns, limit_of
+from workq.ledger import HintRows
+from workq.ledger.history import who_and_why
+from workq.ledger.tasks import limit_columns, limit_of
 from workq.schedules.timetable import MissedTicks, Rule, Timetable
+from workq.schedules.values import NewSchedule, ScheduleRow
 from workq.values.task import NewTask, OnCrash
+
+if TYPE_CHECKING:
+    from workq.ledger.sql import Ledger
 
 
 class Schedules:
-    """Schedules and their ticks."""
+    """Schedules and their ticks, in one ledger: `ledger.part(Schedules)`."""
 
-    def __init__(self, database: Database, *, lanes: Lanes, history: History, tasks: Tasks) -> None:
-        self.database = database
-        self._lanes = lanes
-        self._history = history
-        self._tasks = tasks
+    def __init__(self, ledger: Ledger) -> None:
+        self.database = ledger.database
+        self._lanes = ledger.lanes
+        self._history = ledger.history
+        self._tasks = ledger.tasks
 
     def schedule(self, given: NewSchedule) -> bool:
         """Let something tick, or change what stands under that name; False when it stands so already.

@@ -11,11 +11,11 @@ from functools import partial
 
 from sqlalchemy import Connection, bindparam, update
 
+from workq.jobs.ledger.care import JobCare
+from workq.jobs.ledger.counts import Change, JobCounts, Rest, Wishes, by_job
 from workq.ledger.after_settle import Afterwards
 from workq.ledger.answers import Settled
 from workq.ledger.engine.database import Database
-from workq.ledger.job_care import JobCare
-from workq.ledger.job_counts import Change, JobCounts, Rest, Wishes, by_job
 from workq.values.task import Dead, Done, Failed, HandedBack, Settlement, Snoozed, State, Unhandled, Worked
 
 

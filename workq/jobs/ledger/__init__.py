@@ -1,0 +1,1 @@
+"""What jobs keep in the ledger, and decide there."""

@@ -1,0 +1,18 @@
+"""What the slices add to the path of a task: the closed tuples that a ledger is made with."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from workq.jobs.ledger.gate import JobGate
+from workq.jobs.ledger.sql import JobLedger
+from workq.ledger.permits import LimitGate
+from workq.ledger.sql import Slices
+from workq.webhooks.ledger.deliveries import stays_held
+from workq.webhooks.ledger.sql import WebhookLedger
+
+SLICES: Final = Slices(
+    gates=(JobGate(), LimitGate()),
+    counters=lambda ledger: (ledger.part(WebhookLedger).deliveries, ledger.part(JobLedger).counter),
+    at_its_turn=(stays_held,),
+)

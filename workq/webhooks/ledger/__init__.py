@@ -1,0 +1,1 @@
+"""What webhooks keep in the ledger, and decide there."""
