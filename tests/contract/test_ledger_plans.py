@@ -28,6 +28,7 @@ from workq.ledger import Evidence, Unpublished
 from workq.ledger.engine.database import Database
 from workq.ledger.scan_floor import Floor
 from workq.ledger.sql import Ledger
+from workq.limits.ledger.limits import Limits
 from workq.slices import SLICES
 from workq.values import codec
 from workq.values.incarnation import Incarnation
@@ -173,7 +174,7 @@ CALLS: dict[str, Callable[[Stage], object]] = {
         stage.ledger.part(JobLedger).decisions.pause_job(stage.job, who="eve", why="?"),
         stage.ledger.part(JobLedger).decisions.resume_job(stage.job, who="eve", why="?"),
     ),
-    "admit": lambda stage: stage.ledger.limits.admit(["mail"]),
+    "admit": lambda stage: stage.ledger.part(Limits).admit(["mail"]),
     "tend_deliveries": lambda stage: stage.ledger.part(WebhookLedger).deliveries.tend_deliveries(limit=50),
     "hold_deliveries": lambda stage: stage.ledger.part(WebhookLedger).decisions.hold_deliveries(limit=50),
     "history": lambda stage: stage.ledger.questions.history(stage.ready[0]),

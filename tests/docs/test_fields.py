@@ -22,7 +22,7 @@ from workq.jobs.define import Job, JobCall
 from workq.jobs.sources import Page
 from workq.jobs.values import Begun, NewJob
 from workq.ledger import CancelAnswer, Pause
-from workq.limits.rule import LimitRule
+from workq.values.limit_rule import LimitRule
 from workq.values.task import NewTask, Worked
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "python.md"

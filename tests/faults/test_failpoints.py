@@ -27,6 +27,7 @@ from tests.system.witness import make_book, read_book
 from workq import State
 from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.values import JOB_ENDED, JobState
+from workq.limits.ledger.limits import Limits
 from workq.schedules.ledger import Schedules
 from workq.schedules.tick import tick
 from workq.values.failpoints import POINTS
@@ -281,7 +282,7 @@ def play(act: Act, leg: Leg, armed: dict[str, str], once: Path) -> int:
             some = leg["note"].options(limit="some", concurrency=2 if act == "limited" else 1)
             some.enqueue_many({"number": number, "seconds": 0.05} for number in range(TASKS))
             finish(leg, armed)
-            assert [row.parked for row in leg.app.stores.ledger.limits.all()] == [0]
+            assert [row.parked for row in leg.app.stores.ledger.part(Limits).all()] == [0]
             return TASKS
         case "parked":  # who ran has ended, and nobody has told those who wait: only a sweep does
             park(leg)

@@ -42,16 +42,18 @@ from workq.jobs.ledger.care import JobCare
 from workq.jobs.ledger.counts import JobCounts, JobLock, Rest
 from workq.jobs.ledger.jobs import Jobs
 from workq.jobs.values import JOB_ENDED
-from workq.ledger import Unpublished, decisions, permits, positions
+from workq.ledger import Unpublished, decisions
 from workq.ledger.claims import Claims
 from workq.ledger.decisions import Decisions
 from workq.ledger.engine.id_lists import among
 from workq.ledger.hints import Hints
-from workq.ledger.limits import Limits
-from workq.ledger.order import Order
 from workq.ledger.outcomes import Outcomes
 from workq.ledger.upkeep import Upkeep
 from workq.ledger.workers import Workers
+from workq.limits.ledger import permits
+from workq.limits.ledger.limits import Limits
+from workq.order.ledger import positions
+from workq.order.ledger.order import Order
 from workq.recovery import lost_hints, reap, sweep
 from workq.schedules.ledger import Schedules
 from workq.values.task import SETTLED, Failed, State
@@ -732,7 +734,7 @@ def a_schedule_that_has_moved_on_ticks_again() -> Any:
 @mutant
 def a_line_moves_up_though_its_first_waits_for_a_retry() -> Any:
     """What does not run at the moment counts as ended."""
-    return mock.patch("workq.ledger.order.SETTLED", SETTLED | {State.WAITING})
+    return mock.patch("workq.order.ledger.part(Order).SETTLED", SETTLED | {State.WAITING})
 
 
 @mutant

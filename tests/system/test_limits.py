@@ -11,6 +11,7 @@ from tests.system.fleet import wait_until
 from tests.system.legs import Leg
 from tests.system.witness import Line
 from workq import State
+from workq.limits.ledger.limits import Limits
 
 AT_ONCE = 8
 IN_A_SECOND = 100
@@ -106,7 +107,7 @@ def test_each_endpoint_has_its_own_limit_and_what_has_none_is_not_slowed(leg: Le
         assert most_at_once(of_key, {}) == 1
         assert sum(line.what == "end" for line in of_key) == 10
     assert max(leg.starts().values()) == 1
-    assert all(row.parked == row.running == 0 for row in leg.app.stores.ledger.limits.all())
+    assert all(row.parked == row.running == 0 for row in leg.app.stores.ledger.part(Limits).all())
 
 
 def test_a_draining_worker_waits_for_what_its_limit_holds_back(leg: Leg) -> None:

@@ -12,6 +12,7 @@ import pytest
 from tests.system.fleet import wait_until
 from tests.system.legs import Leg
 from workq import State
+from workq.order.ledger.order import Order
 
 
 @pytest.mark.timeout(1500)
@@ -44,7 +45,7 @@ def test_tasks_of_a_key_run_in_order_and_one_at_a_time_while_workers_are_killed(
 
     assert statuses == [0, 0]
     assert leg.states()[State.SUCCEEDED] == keys * each
-    assert leg.app.stores.ledger.order.sequences() == []
+    assert leg.app.stores.ledger.part(Order).sequences() == []
     started: dict[int, list[int]] = defaultdict(list)
     ended: dict[int, float] = {}
     overlaps = []

@@ -16,6 +16,7 @@ from tests.system.fleet import wait_until
 from tests.system.inbox import Inbox, Letter
 from tests.system.legs import Leg
 from tests.system.postman import APP, NOTICES
+from workq.order.ledger.order import Order
 from workq.webhooks.ledger.sql import WebhookLedger
 from workq.webhooks.outbox import Outbox
 from workq.webhooks.values import DeliveryState, WhichDeliveries
@@ -204,7 +205,7 @@ def test_the_order_of_each_key_is_kept_past_failures_and_a_killed_worker(leg: Le
         arrived = {number: place for place, (number, status) in reversed([*enumerate(mine)]) if status == 200}
         assert sorted(arrived, key=lambda number: arrived[number]) == list(range(each))
         assert all(arrived[number] < first[number + 1] for number in range(each - 1)), mine
-    assert leg.app.stores.ledger.order.sequences() == []
+    assert leg.app.stores.ledger.part(Order).sequences() == []
 
 
 def test_operators_are_told_once_of_what_goes_wrong_and_of_what_arrives_after_all(leg: Leg, outbox: Outbox) -> None:

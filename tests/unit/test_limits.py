@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from workq import WorkQueue
 from workq.errors import ConfigError, PayloadError
-from workq.limits.rule import LimitRule, check_concurrency, check_rate, rate_of
+from workq.values.limit_rule import LimitRule, check_concurrency, check_rate, rate_of
 from workq.values.task import Limit
 
 

@@ -11,6 +11,7 @@ from workq.cli.inputs import WholeNumber
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, record, table
 from workq.errors import NotFound
+from workq.limits.ledger.limits import Limits
 
 
 @click.group(cls=CommandGroup, examples="workq limit ls\nworkq limit show endpoint:example.org")
@@ -23,7 +24,7 @@ def limit() -> None:
 @pass_session
 def ls(session: Session, most: int) -> None:
     """Each limit that is in use: how many of its tasks run, are about to start, and wait for their turn."""
-    found = [asdict(one) for one in session.stores().ledger.limits.all(limit=most)]
+    found = [asdict(one) for one in session.stores().ledger.part(Limits).all(limit=most)]
     columns = [
         Column("key", is_whole=True),
         *(Column(name, is_number=True) for name in ("running", "coming", "parked")),
@@ -40,7 +41,7 @@ def ls(session: Session, most: int) -> None:
 @pass_session
 def show(session: Session, key: str) -> None:
     """One limit."""
-    found = next(iter(session.stores().ledger.limits.all(key=key)), None)
+    found = next(iter(session.stores().ledger.part(Limits).all(key=key)), None)
     if found is None:
         raise NotFound(f"no limit {key[:100]!r} is in use; list those that are with: workq limit ls")
     about = asdict(found)

@@ -12,6 +12,7 @@ from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, record, table
 from workq.errors import NotFound
 from workq.ledger import SequenceRow
+from workq.order.ledger.order import Order
 
 
 @click.group(cls=CommandGroup, examples="workq order ls --blocked\nworkq order show customer:7")
@@ -30,7 +31,7 @@ def ls(session: Session, is_blocked: bool, limit: int) -> None:
     (`workq task retry ID`) or gives it up (`workq dead discard ID`). A key whose task has ended otherwise goes on with
     the next sweep: each worker sweeps every few seconds, and `workq sweep` does it at once.
     """
-    found = session.stores().ledger.order.sequences(blocked_only=is_blocked, limit=limit)
+    found = session.stores().ledger.part(Order).sequences(blocked_only=is_blocked, limit=limit)
     columns = [
         Column("key", is_whole=True),
         Column("turn of", is_whole=True),
@@ -58,7 +59,7 @@ def ls(session: Session, is_blocked: bool, limit: int) -> None:
 @pass_session
 def show(session: Session, key: str) -> None:
     """One order key."""
-    found = next(iter(session.stores().ledger.order.sequences(key=key)), None)
+    found = next(iter(session.stores().ledger.part(Order).sequences(key=key)), None)
     if found is None:
         raise NotFound(f"no open task has the order key {key[:100]!r}; list the keys with: workq order ls")
     about = _document(found)

@@ -21,7 +21,7 @@ from workq.cli.show import Column, answer, clean, line, record, table, text_of, 
 from workq.enqueue.relay import publish
 from workq.errors import NotFound, Refused, WorkqError
 from workq.ledger import Unpublished, WhichOpen
-from workq.ledger.positions import is_behind
+from workq.ledger.waiting import is_behind
 from workq.operations import Announce, tasks
 from workq.stores import Stores
 from workq.values.certificate import Certificate

@@ -42,8 +42,10 @@ from workq.inflight import Hold, Lease
 from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.values import JobState
 from workq.ledger import Company, Marker, Pause, Standing, WorkerRow
-from workq.ledger.positions import is_behind
 from workq.ledger.unhandled import NO_HANDLER, looks
+from workq.ledger.waiting import is_behind
+from workq.limits.ledger.limits import Limits
+from workq.order.ledger.order import Order
 from workq.recovery.lost_hints import slack_s
 from workq.stores import Stores
 from workq.values.incarnation import is_gone, this_machine
@@ -389,7 +391,7 @@ class _Look:
         return None
 
     def _is_in_line(self, key: str) -> Why:
-        line = next(iter(self._stores.ledger.order.sequences(key=key)), None)
+        line = next(iter(self._stores.ledger.part(Order).sequences(key=key)), None)
         if line is not None and line.head == self._task.task_id and self._task.limit_key is not None:
             return self._is_limited(self._task.limit_key)
         if line is None:
@@ -417,7 +419,7 @@ class _Look:
         )
 
     def _is_limited(self, key: str) -> Why:
-        limit = next(iter(self._stores.ledger.limits.all(key=key)), None)
+        limit = next(iter(self._stores.ledger.part(Limits).all(key=key)), None)
         if limit is None:
             return self._why(Code.LIMITED, f"its turn in limit {key!r} comes just now", "nothing")
         if limit.closed_until is not None and limit.closed_until > self._task.now:

@@ -26,9 +26,9 @@ from workq.handlers.options import (
     seconds_until,
 )
 from workq.handlers.retry import Retries
-from workq.limits.rule import LimitRule
 from workq.values import codec
 from workq.values.lane import check_priority, physical
+from workq.values.limit_rule import LimitRule
 from workq.values.names import check_delay_s, check_key, check_queue
 from workq.values.task import AfterDeath, Enqueued, Limit, NewTask
 

@@ -11,7 +11,7 @@ from workq.values.names import check_delay_s
 from workq.values.task import AfterDeath, OnCrash, Priority
 
 if TYPE_CHECKING:
-    from workq.limits.rule import LimitRule
+    from workq.values.limit_rule import LimitRule
 
 BUDGET_MAX: Final = 1_000_000
 TIME_LIMIT_MAX_S: Final = 7 * 86400.0

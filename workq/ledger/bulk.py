@@ -24,6 +24,7 @@ from workq.ledger.decisions import Decisions, is_of_a_job, told_of_job
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import as_text
 from workq.ledger.engine.states import CLAIMABLE, ENDED, found, guarded
+from workq.ledger.entry import KeyedTask
 from workq.ledger.history import History, who_and_why
 from workq.values import codec
 from workq.values.lane import meant
@@ -181,7 +182,7 @@ class BulkDecisions:
         """
         t = self.database.tables.task
         of_a_job = is_of_a_job(self.database).label("of_a_job")
-        columns = (t.c.id, t.c.queue, t.c.attempt, t.c.task_key, t.c.order_key, t.c.job_id, of_a_job)
+        columns = (t.c.id, t.c.queue, t.c.attempt, t.c.task_key, t.c.order_key, t.c.limit_key, t.c.job_id, of_a_job)
         locked = self._still_dead(task_ids, *columns)
         refused: dict[str, str] = {}
 
@@ -197,7 +198,12 @@ class BulkDecisions:
                 self._history.append(tx, "revived", who_and_why(who, why), task_ids=ids)
             in_order = sorted(alone, key=lambda row: (row.order_key or "", row.id))
             hints = [
-                Unpublished(row.id, row.queue, row.attempt, self._decisions.in_line(tx, row.id, row.order_key))
+                Unpublished(
+                    row.id,
+                    row.queue,
+                    row.attempt,
+                    self._decisions.come_back(tx, KeyedTask(row.id, row.order_key, row.limit_key)),
+                )
                 for row in in_order
             ]
             return hints, [row.id for row in rows if row.task_key is not None]

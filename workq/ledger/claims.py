@@ -37,8 +37,8 @@ from workq.ledger.engine.states import CLAIMABLE, SUSPECT, guarded, unexpired
 from workq.ledger.hints import rehint
 from workq.ledger.outcomes import handed_back
 from workq.ledger.pauses import is_paused
-from workq.ledger.positions import NEVER_S
 from workq.ledger.start import StartGates
+from workq.ledger.waiting import NEVER_S
 from workq.values import codec
 from workq.values.task import Claim, State
 

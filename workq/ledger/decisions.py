@@ -14,11 +14,13 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
 
 from workq.errors import NotFound, Refused
-from workq.ledger import CancelAnswer, Unpublished, limit_queue, positions
+from workq.ledger import CancelAnswer, Unpublished
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.states import CLAIMABLE, guarded, unexpired
+from workq.ledger.entry import EntryRule, KeyedTask
 from workq.ledger.history import ERROR_MAX, History, who_and_why
 from workq.ledger.keys import live_key
+from workq.ledger.waiting import NEVER_S, is_behind, never
 from workq.values import codec
 from workq.values.task import State
 
@@ -26,10 +28,11 @@ from workq.values.task import State
 class Decisions:
     """Decisions of a person about one task: cancel, reschedule, revive."""
 
-    def __init__(self, database: Database, *, history: History, reserved_s: float) -> None:
+    def __init__(self, database: Database, *, history: History, reserved_s: float, rules: Sequence[EntryRule]) -> None:
         self.database = database
         self._history = history
         self._reserved_s = reserved_s
+        self._rules = tuple(rules)
 
     def cancel(self, task_id: str, *, who: str, why: str, kills: bool = False) -> CancelAnswer:
         """Cancel at once what does not run; ask it of what runs. NotFound when there is no such task.
@@ -114,17 +117,15 @@ class Decisions:
         state = State.WAITING if delay_s > 0.0 else State.READY
         is_too_late = ~unexpired(t.c.expires_at, due_at)
         where_it_stands = select(t.c.state, t.c.queue, t.c.attempt, t.c.expires_at, is_too_late.label("is_too_late"))
-        in_line = select(t.c.order_key, t.c.due_at, now().label("now")).where(t.c.id == task_id)
+        in_line = select(t.c.order_key, t.c.limit_key, t.c.due_at, now().label("now")).where(t.c.id == task_id)
 
         def move(tx: Connection) -> Unpublished | None:
             row = tx.execute(in_line).first()
-            if (
-                row is not None
-                and row.order_key is not None
-                and positions.is_behind(row.due_at, row.now)
-                and not positions.is_first(tx, self.database, task_id, row.order_key)
-            ):
-                raise Refused(f"task {task_id} waits for its turn in order key {row.order_key!r}: it is due then")
+            if row is not None and is_behind(row.due_at, row.now):
+                task = KeyedTask(task_id, row.order_key, row.limit_key)
+                for rule in self._rules:
+                    if (why_not := rule.keeps_its_time(tx, self.database, task)) is not None:
+                        raise Refused(why_not)
             moved = tx.execute(
                 update(t)
                 .where(t.c.id == task_id, guarded(t.c.state, *CLAIMABLE), unexpired(t.c.expires_at, due_at))
@@ -198,22 +199,22 @@ class Decisions:
                     return Unpublished(task_id, row.queue, row.attempt, 0.0)
                 raise Refused(f"task {task_id} is {row.state}; only {' and '.join(states)} tasks are revived")
             self._history.append(tx, "revived", who_and_why(who, why, characters_max=ERROR_MAX), task_ids=[task_id])
-            if row.limit_key is not None:
-                limit_queue.forget(tx, self.database, row.limit_key, task_id)
-            return Unpublished(task_id, row.queue, row.attempt, self.in_line(tx, task_id, row.order_key))
+            task = KeyedTask(task_id, row.order_key, row.limit_key)
+            return Unpublished(task_id, row.queue, row.attempt, self.come_back(tx, task))
 
         try:
             return self.database.run(send_back)
         except IntegrityError as error:
             raise Refused(f"task {task_id}: its key is held by a live task; cancel that one first") from error
 
-    def in_line(self, tx: Connection, task_id: str, order_key: str | None) -> float:
-        """Put a task that was sent back at the end of its line, if it has one; answers how many seconds it waits."""
-        if order_key is None or positions.enter_again(tx, self.database, task_id, order_key):
+    def come_back(self, tx: Connection, task: KeyedTask) -> float:
+        """A task that was sent back waits for others, if it has to; answers in how many seconds it is due."""
+        waits = [rule for rule in self._rules if not rule.comes_back(tx, self.database, task)]  # each is told
+        if not waits:
             return 0.0
         t = self.database.tables.task
-        tx.execute(update(t).where(t.c.id == task_id).values(**positions.never(self.database)))
-        return positions.NEVER_S
+        tx.execute(update(t).where(t.c.id == task.id).values(**never(self.database)))
+        return NEVER_S
 
     def revived(self) -> dict[str, Any]:
         """What a row gets whose task is sent back, apart from its key."""

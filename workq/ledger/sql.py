@@ -10,17 +10,18 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
+from sqlalchemy import Connection
+
 from workq.ledger.after_settle import AfterSettle
 from workq.ledger.audits import Audits
 from workq.ledger.bulk import BulkDecisions
 from workq.ledger.claims import Claims
 from workq.ledger.decisions import Decisions
 from workq.ledger.engine.database import Database
+from workq.ledger.entry import EntryRule
 from workq.ledger.hints import RESERVED_S, Hints
 from workq.ledger.history import History
 from workq.ledger.lanes import Lanes
-from workq.ledger.limits import Limits
-from workq.ledger.order import AtItsTurn, Order
 from workq.ledger.outcomes import Outcomes
 from workq.ledger.pauses import Pauses
 from workq.ledger.plans import Plans
@@ -33,6 +34,7 @@ from workq.ledger.upkeep import Upkeep
 from workq.ledger.workers import Workers
 
 T = TypeVar("T")
+AtItsTurn = Callable[[Connection, Database, str, str], bool]
 
 
 class Slices(NamedTuple):
@@ -41,7 +43,9 @@ class Slices(NamedTuple):
     gates: Sequence[StartGate]
     counters: Callable[[Ledger], Sequence[AfterSettle]]
     """They are given all parts of the core but `outcomes` and `transactions`, which are made with them."""
+    entry: Sequence[EntryRule]
     at_its_turn: Sequence[AtItsTurn]
+    """Whether a task, of an id and a name, stays due never although it is its turn. Asked under the lock of its row."""
 
 
 class Ledger:
@@ -52,6 +56,7 @@ class Ledger:
     ) -> None:
         """`reserved_s`: after how long another sweep may publish what a relay that died had reserved."""
         self.database = database
+        self.slices = slices
         self.reserved_s = reserved_s
         self._lock = threading.RLock()  # a part may ask for another
         self._parts: dict[object, Any] = {}
@@ -60,14 +65,12 @@ class Ledger:
         self.lanes = Lanes(database)
         self.claims = Claims(database, gates=StartGates(database, slices.gates))
         self.hints = Hints(database, floor=floor, reserved_s=reserved_s)
-        self.order = Order(database, reserved_s=reserved_s, at_its_turn=slices.at_its_turn)
         self.questions = Questions(database)
-        self.tasks = Tasks(database, lanes=self.lanes)
-        self.limits = Limits(database, claims=self.claims, reserved_s=reserved_s)
+        self.tasks = Tasks(database, lanes=self.lanes, rules=slices.entry)
         self.workers = Workers(database, history=self.history, floor=floor, reserved_s=reserved_s)
         self.upkeep = Upkeep(database, history=self.history, floor=floor)
         self.pauses = Pauses(database, history=self.history)
-        self.decisions = Decisions(database, history=self.history, reserved_s=reserved_s)
+        self.decisions = Decisions(database, history=self.history, reserved_s=reserved_s, rules=slices.entry)
         self.plans = Plans(
             database, upkeep=self.upkeep, workers=self.workers, history=self.history, reserved_s=reserved_s
         )

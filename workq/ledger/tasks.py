@@ -23,11 +23,13 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.types import Float
 
 from workq.errors import ConfigError, KeyConflict
-from workq.ledger import HintRows, keys, positions
+from workq.ledger import HintRows, keys
 from workq.ledger.engine.database import Database, without_values
 from workq.ledger.engine.id_lists import ArrayText
+from workq.ledger.entry import EntryRule
 from workq.ledger.hint_rows import given_hints, insert_hints, with_hints
 from workq.ledger.lanes import Lanes
+from workq.ledger.waiting import NEVER_S, is_behind
 from workq.values.task import AfterDeath, Enqueued, Limit, NewTask, OnCrash, State
 
 _TRIES: Final = 50
@@ -42,9 +44,10 @@ class InAWindow(Exception):
 class Tasks:
     """Records new tasks."""
 
-    def __init__(self, database: Database, *, lanes: Lanes) -> None:
+    def __init__(self, database: Database, *, lanes: Lanes, rules: Sequence[EntryRule]) -> None:
         self.database = database
         self._lanes = lanes
+        self._rules = tuple(rules)
 
     @property
     def writers(self) -> int:
@@ -100,11 +103,17 @@ class Tasks:
         if alike is not None:
             self._insert_alike(tx, tasks, alike, hints)
             return tasks
-        tasks = positions.enter(tx, self.database, tasks)
+        tasks = self._enter(tx, tasks)
         self._insert_each(tx, [tasks[place] for place in _by_key(tasks)], is_published=hints is not None)
         self._keep_keys(tx, tasks)
         if hints is not None:
-            insert_hints(tx, self.database, hints([task for task in tasks if task.delay_s < positions.NEVER_S]))
+            insert_hints(tx, self.database, hints([task for task in tasks if task.delay_s < NEVER_S]))
+        return tasks
+
+    def _enter(self, tx: Connection, tasks: Sequence[NewTask]) -> Sequence[NewTask]:
+        """The same tasks, due never where they have to wait for others."""
+        for rule in self._rules:
+            tasks = rule.enter(tx, self.database, tasks)
         return tasks
 
     def _insert_alike(self, tx: Connection, tasks: Sequence[NewTask], alike: NewTask, hints: HintRows | None) -> None:
@@ -222,7 +231,7 @@ class Tasks:
         )
         self.database.kept(name, make).write_each(tx, rows)
         for task in tasks:
-            if task.at is not None and task.delay_s < positions.NEVER_S:
+            if task.at is not None and task.delay_s < NEVER_S:
                 c = self.database.tables.task.c
                 tx.execute(update(c.id.table).where(c.id == task.id).values(due_at=task.at))
 
@@ -255,7 +264,7 @@ class Tasks:
                 answers[place] = found
                 continue
             answers[place] = _enqueued(found)
-            if found.delay_s < positions.NEVER_S:
+            if found.delay_s < NEVER_S:
                 hinted[place] = found
         if hints is not None and hinted:
             insert_hints(tx, self.database, hints([hinted[place] for place in sorted(hinted)]))
@@ -266,7 +275,7 @@ class Tasks:
         for _ in range(_TRIES):
             try:
                 with tx.begin_nested():
-                    [entered] = positions.enter(tx, self.database, [task])
+                    [entered] = self._enter(tx, [task])
                     self._insert_each(tx, [entered], is_published=is_published)
                     self._keep_keys(tx, [entered])
                 return entered
@@ -295,8 +304,7 @@ class Tasks:
         )
         itself = tx.execute(columns.where(t.c.id == task.id)).first()
         if itself is not None:
-            is_behind = positions.is_behind(itself.due_at, itself.now)
-            return Enqueued(task.id, State(itself.state), True, is_behind=is_behind)
+            return Enqueued(task.id, State(itself.state), True, is_behind=is_behind(itself.due_at, itself.now))
         if task.key is None:
             return None
         key = keys.live_key(task.name, task.key) or ""
@@ -352,7 +360,7 @@ def _by_key(tasks: Sequence[NewTask]) -> list[int]:
 
 
 def _enqueued(task: NewTask) -> Enqueued:
-    return Enqueued(task.id, _first_state(task), True, is_behind=task.delay_s >= positions.NEVER_S)
+    return Enqueued(task.id, _first_state(task), True, is_behind=task.delay_s >= NEVER_S)
 
 
 def _first_state(task: NewTask) -> State:

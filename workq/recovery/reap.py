@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from workq.config import Settings
 from workq.errors import Unavailable
 from workq.ledger import Evidence, Reaped, Unpublished
+from workq.limits.ledger.limits import Limits
+from workq.order.ledger.order import Order
 from workq.recovery.swept import Swept, send
 from workq.stores import Stores
 from workq.values.failpoints import reach
@@ -85,7 +87,9 @@ def settle_in_its_place(stores: Stores, outcomes: Sequence[Settlement]) -> list[
         log.exception("sweep.unsettled", extra={"tasks": [one.claim.task_id for one in outcomes[:10]]})
         return []
     log.info("sweep.settled", extra={"tasks": len(outcomes)})
-    turn = stores.ledger.order.advance(ended_of(outcomes, settled)) + stores.ledger.limits.admit(freed_of(outcomes))
+    turn = stores.ledger.part(Order).advance(ended_of(outcomes, settled)) + stores.ledger.part(Limits).admit(
+        freed_of(outcomes)
+    )
     return retries_of(outcomes, settled) + [hint for one in settled for hint in one.follows] + turn
 
 

@@ -29,6 +29,8 @@ from typing import Final
 from workq.config import Settings
 from workq.jobs.ledger.sql import JobLedger
 from workq.ledger import Reaped, Unpublished
+from workq.limits.ledger.limits import Limits
+from workq.order.ledger.order import Order
 from workq.recovery import reap
 from workq.recovery.deaths import gone_from_here, look_for_the_dead, of_absence, of_silence, remains_of
 from workq.recovery.lost_hints import mark
@@ -134,20 +136,20 @@ def _orphans(one: Pass) -> None:
 
 
 def _advance(one: Pass) -> None:
-    keys = one.stores.ledger.order.ended_heads(limit=one.limit)
+    keys = one.stores.ledger.part(Order).ended_heads(limit=one.limit)
     one.done.advanced = len(keys)
     if keys and not one.dry_run:
         reach("sweep.before_advance")
-        turn = one.stores.ledger.order.advance(keys)
+        turn = one.stores.ledger.part(Order).advance(keys)
         one.done.advanced = len(turn)
         one.send(turn)
 
 
 def _admit(one: Pass) -> None:
-    limits = one.stores.ledger.limits.limits_to_look_at(limit=one.limit)
+    limits = one.stores.ledger.part(Limits).limits_to_look_at(limit=one.limit)
     if limits:
         reach("sweep.before_admit")
-        turn = one.stores.ledger.limits.admit(limits, dry_run=one.dry_run)
+        turn = one.stores.ledger.part(Limits).admit(limits, dry_run=one.dry_run)
         one.done.admitted = len(turn)
         one.send(turn)
 

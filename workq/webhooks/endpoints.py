@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from workq.errors import ConfigError, NotFound
-from workq.limits.rule import check_concurrency, check_rate
 from workq.values.codec import new_task_id
 from workq.values.incarnation import this_person
+from workq.values.limit_rule import check_concurrency, check_rate
 from workq.values.names import check_delay_s
 from workq.webhooks.backoff import check_steps
 from workq.webhooks.ledger.sql import WebhookLedger

@@ -19,7 +19,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from workq.errors import ConfigError, MissingExtra, NotFound, Refused, Unavailable
-from workq.ledger.positions import is_behind
+from workq.ledger.waiting import is_behind
 from workq.values import codec
 from workq.values.incarnation import this_person
 from workq.values.names import check_delay_s

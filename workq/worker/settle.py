@@ -25,6 +25,8 @@ from msgspec.structs import replace
 from workq.enqueue.relay import Relay
 from workq.errors import Unavailable
 from workq.ledger import Settled, Unpublished
+from workq.limits.ledger.limits import Limits
+from workq.order.ledger.order import Order
 from workq.stores import Stores
 from workq.values.failpoints import reach
 from workq.values.task import (
@@ -206,10 +208,10 @@ class Settler:
         asked_at = self._relay.clock()
         try:
             if taker is None or not room:
-                turn = self._stores.ledger.limits.admit(keys)
+                turn = self._stores.ledger.part(Limits).admit(keys)
             else:
                 with self._held.claiming():
-                    claims, turn = self._stores.ledger.limits.admit_and_claim(
+                    claims, turn = self._stores.ledger.part(Limits).admit_and_claim(
                         keys, by=self._by, room=room, queues=taker.served
                     )
                     self._hand_over(claims, taker, asked_at)
@@ -226,7 +228,7 @@ class Settler:
 
     def _advance(self, keys: set[str]) -> None:
         try:
-            turn = self._stores.ledger.order.advance(keys)
+            turn = self._stores.ledger.part(Order).advance(keys)
         except Unavailable as error:  # a sweep does it
             log.warning("settle.advance: %s", error)
         else:

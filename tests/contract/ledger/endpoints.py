@@ -10,6 +10,7 @@ from tests.contract.given import Clock, at_once
 from tests.contract.ledger.webhook_steps import URL, WebhookSteps, failed, sent
 from workq.errors import NotFound, Refused
 from workq.ledger.sql import Ledger
+from workq.limits.ledger.limits import Limits
 from workq.values.incarnation import Incarnation
 from workq.values.task import Dead, Delivered, Done, Limit, Settlement
 from workq.webhooks.ledger.sql import WebhookLedger
@@ -144,22 +145,22 @@ class EndpointsContract(WebhookSteps):
         self.all_fail(ledger, claims, delay_s=86_400.0)
 
         assert self.carried(ledger, worker, others) == []
-        [row] = ledger.limits.all(key=limit_key("a"))
+        [row] = ledger.part(Limits).all(key=limit_key("a"))
         assert (row.parked, row.closed_until is not None) == (3, True)
         assert not ledger.questions.has_due(["webhooks"])
-        assert ledger.limits.admit([limit_key("a")]) == []
+        assert ledger.part(Limits).admit([limit_key("a")]) == []
         clock.forward(6.0)
-        [probe] = [hint.task_id for hint in ledger.limits.admit([limit_key("a")])]
+        [probe] = [hint.task_id for hint in ledger.part(Limits).admit([limit_key("a")])]
         [claim] = ledger.claims.claim([probe, *(one.delivery_id for one in others)], by=worker.id)
         self.all_fail(ledger, [claim], delay_s=86_400.0)
-        assert ledger.limits.admit([limit_key("a")]) == []
+        assert ledger.part(Limits).admit([limit_key("a")]) == []
         clock.forward(6.0)
-        [second] = [hint.task_id for hint in ledger.limits.admit([limit_key("a")])]
+        [second] = [hint.task_id for hint in ledger.part(Limits).admit([limit_key("a")])]
         [claim] = ledger.claims.claim([second], by=worker.id)
         self.settle(ledger, claim, Delivered(sent(claim), Done()))
 
-        assert len(ledger.limits.admit([limit_key("a")])) == 1
-        [row] = ledger.limits.all(key=limit_key("a"))
+        assert len(ledger.part(Limits).admit([limit_key("a")])) == 1
+        [row] = ledger.part(Limits).all(key=limit_key("a"))
         assert row.closed_until is None
 
     def test_who_asks_for_less_is_left_alone_for_so_long(
@@ -172,9 +173,9 @@ class EndpointsContract(WebhookSteps):
 
         assert self.carried(ledger, worker, others) == []
         clock.forward(59.0)
-        assert ledger.limits.admit([limit_key("a")]) == []
+        assert ledger.part(Limits).admit([limit_key("a")]) == []
         clock.forward(2.0)
-        assert [hint.task_id for hint in ledger.limits.admit([limit_key("a")])] == [others[0].delivery_id]
+        assert [hint.task_id for hint in ledger.part(Limits).admit([limit_key("a")])] == [others[0].delivery_id]
 
     def test_until_when_an_endpoint_rests_is_told_and_nothing_of_it_is_said_to_come_earlier(
         self, ledger: Ledger, worker: Incarnation, clock: Clock
@@ -226,12 +227,12 @@ class EndpointsContract(WebhookSteps):
 
         assert self.carried(ledger, worker, others) == []
         clock.forward(59.0)
-        assert ledger.limits.admit([limit_key("a")]) == []
+        assert ledger.part(Limits).admit([limit_key("a")]) == []
         clock.forward(2.0)
-        [probe] = ledger.limits.admit([limit_key("a")])
+        [probe] = ledger.part(Limits).admit([limit_key("a")])
         [claim] = ledger.claims.claim([probe.task_id], by=worker.id)
         self.settle(ledger, claim, Delivered(sent(claim), Done()))
-        [limit] = ledger.limits.all(key=limit_key("a"))
+        [limit] = ledger.part(Limits).all(key=limit_key("a"))
         assert limit.closed_until is None
 
     def test_who_is_gone_is_disabled_at_once(self, ledger: Ledger, worker: Incarnation) -> None:

@@ -8,6 +8,7 @@ from tests.contract.given import HOUR_S, Clock
 from tests.contract.ledger.webhook_steps import ALL, WebhookSteps, sent
 from workq.errors import NotFound, Refused
 from workq.ledger.sql import Ledger
+from workq.limits.ledger.limits import Limits
 from workq.values.incarnation import Incarnation
 from workq.values.task import Dead, Delivered, Done, State
 from workq.webhooks.ledger.sql import WebhookLedger
@@ -32,7 +33,7 @@ class HoldingContract(WebhookSteps):
         during = self.send(ledger)
         assert self.carried(ledger, worker, [*before[1:], *during]) == []
         self.settle(ledger, running, Delivered(sent(running), Done()))
-        [limit] = ledger.limits.all(key=limit_key("a"))
+        [limit] = ledger.part(Limits).all(key=limit_key("a"))
         assert limit.closed_until is not None, "what was under way has arrived, and a person has disabled it"
 
         held = [
@@ -47,7 +48,7 @@ class HoldingContract(WebhookSteps):
         assert at_once_held == {DeliveryState.PENDING: 1, DeliveryState.HELD: 2}
         assert held == [1, 1, 0]
         assert count == 3
-        assert ledger.limits.admit([limit_key("a")]) == []
+        assert ledger.part(Limits).admit([limit_key("a")]) == []
         assert {self.delivery(ledger, one.delivery_id).state for one in [*before[1:], *during]} == {DeliveryState.HELD}
         assert len(self.carried(ledger, worker, after)) == 1
         released, hints = ledger.part(WebhookLedger).decisions.release_held("a", limit=2)

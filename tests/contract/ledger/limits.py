@@ -13,9 +13,12 @@ from sqlalchemy import Connection, func, select
 from tests.contract.given import HOUR_S, OUTCOMES, Clock, at_once, new
 from tests.contract.ledger.steps import Steps
 from workq.errors import LedgerUnavailable, Refused
-from workq.ledger import Evidence, LimitRow, limit_queue, permits
+from workq.ledger import Evidence, LimitRow
 from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
+from workq.limits.ledger import limit_queue, permits
+from workq.limits.ledger.limits import Limits
+from workq.order.ledger.order import Order
 from workq.values.incarnation import Incarnation
 from workq.values.task import Done, HandedBack, Limit, State
 
@@ -27,11 +30,11 @@ SPARE_S = 0.1 * 60.0
 
 class LimitsContract(Steps):
     def limit(self, ledger: Ledger, key: str = "mail") -> LimitRow:
-        [row] = ledger.limits.all(key=key)
+        [row] = ledger.part(Limits).all(key=key)
         return row
 
     def admitted(self, ledger: Ledger, key: str = "mail") -> list[str]:
-        return [hint.task_id for hint in ledger.limits.admit([key])]
+        return [hint.task_id for hint in ledger.part(Limits).admit([key])]
 
     def claim(self, ledger: Ledger, worker: Incarnation, ids: Sequence[str]) -> list[str]:
         return [claim.task_id for claim in ledger.claims.claim(ids, by=worker.id)]
@@ -60,7 +63,7 @@ class LimitsContract(Steps):
         first, _ = ledger.claims.claim(ids, by=worker.id)
 
         self.settle(ledger, first, OUTCOMES[outcome])
-        [hint] = ledger.limits.admit(["mail"])
+        [hint] = ledger.part(Limits).admit(["mail"])
 
         assert (hint.task_id, hint.delay_s, hint.attempt) == (ids[2], 0.0, 0)
         assert self.state(ledger, ids[2]) is State.READY
@@ -82,7 +85,7 @@ class LimitsContract(Steps):
             assert self.claim(ledger, worker, [last]) == [last]
             for claim in claims:
                 self.settle(ledger, claim, Done())
-            [hint] = ledger.limits.admit(["mail"])
+            [hint] = ledger.part(Limits).admit(["mail"])
             [third] = ledger.claims.claim([hint.task_id], by=worker.id)
             self.settle(ledger, third, Done())
 
@@ -111,7 +114,7 @@ class LimitsContract(Steps):
         for claim in ledger.claims.claim(ids, by=worker.id):
             self.settle(ledger, claim, Done())
 
-        claims, hints = ledger.limits.admit_and_claim(["mail"], by=worker.id, room=2, queues=["default"])
+        claims, hints = ledger.part(Limits).admit_and_claim(["mail"], by=worker.id, room=2, queues=["default"])
 
         assert [(claim.task_id, claim.attempt, claim.start_within_s) for claim in claims] == [
             (one, 1, None) for one in ids[3:5]
@@ -119,7 +122,7 @@ class LimitsContract(Steps):
         assert [hint.task_id for hint in hints] == ids[5:]
         assert [self.state(ledger, one) for one in ids[3:]] == [State.RUNNING] * 2 + [State.READY]
         assert self.limit(ledger) == LimitRow("mail", running=2, coming=1, parked=0)
-        assert ledger.limits.admit_and_claim(["mail"], by=worker.id, room=2, queues=["default"]) == ([], [])
+        assert ledger.part(Limits).admit_and_claim(["mail"], by=worker.id, room=2, queues=["default"]) == ([], [])
         for claim in claims:
             assert self.settle(ledger, claim, Done()).state is State.SUCCEEDED
         assert self.claim(ledger, worker, ids[5:]) == ids[5:]
@@ -138,7 +141,7 @@ class LimitsContract(Steps):
         else:
             by = "host.b007.9.9.nobody"
 
-        claims, hints = ledger.limits.admit_and_claim(["mail"], by=by, room=room, queues=queues)
+        claims, hints = ledger.part(Limits).admit_and_claim(["mail"], by=by, room=room, queues=queues)
 
         assert (claims, [(hint.task_id, hint.delay_s) for hint in hints]) == ([], [(second, 0.0)])
         assert self.state(ledger, second) is State.READY
@@ -150,7 +153,7 @@ class LimitsContract(Steps):
         self.settle(ledger, claim, Done())
         ledger.pauses.pause("default", who="eve@host", why="?")
 
-        claims, hints = ledger.limits.admit_and_claim(["mail"], by=worker.id, room=1, queues=["default"])
+        claims, hints = ledger.part(Limits).admit_and_claim(["mail"], by=worker.id, room=1, queues=["default"])
 
         assert (claims, [hint.task_id for hint in hints]) == ([], [second])
         ledger.pauses.resume("default", who="eve@host", why="?")
@@ -162,9 +165,9 @@ class LimitsContract(Steps):
         ids = self.record(ledger, 14, limit=TEN_A_MINUTE)
         assert self.claim(ledger, worker, ids) == ids[:10]
 
-        early = ledger.limits.admit_and_claim(["mail"], by=worker.id, room=9, queues=["default"])
+        early = ledger.part(Limits).admit_and_claim(["mail"], by=worker.id, room=9, queues=["default"])
         clock.forward(COUNTED_S + 0.5)
-        claims, hints = ledger.limits.admit_and_claim(["mail"], by=worker.id, room=3, queues=["default"])
+        claims, hints = ledger.part(Limits).admit_and_claim(["mail"], by=worker.id, room=3, queues=["default"])
 
         assert early == ([], [])
         assert [claim.task_id for claim in claims] == ids[10:13]
@@ -181,7 +184,7 @@ class LimitsContract(Steps):
             connection.execute(t.update().where(t.c.id == second).values(job_id=first))
         self.settle(ledger, claim, Done())
 
-        claims, hints = ledger.limits.admit_and_claim(["mail"], by=worker.id, room=1, queues=["default"])
+        claims, hints = ledger.part(Limits).admit_and_claim(["mail"], by=worker.id, room=1, queues=["default"])
 
         assert (claims, [hint.task_id for hint in hints]) == ([], [second])
 
@@ -204,7 +207,7 @@ class LimitsContract(Steps):
         with monkeypatch.context() as patched:
             patched.setattr(limit_queue, "first", others_come)
             patched.setattr(limit_queue, "number", lambda _now: 1)
-            claims, hints = ledger.limits.admit_and_claim(["mail"], by=worker.id, room=1, queues=["default"])
+            claims, hints = ledger.part(Limits).admit_and_claim(["mail"], by=worker.id, room=1, queues=["default"])
             coming.join()
 
         assert ([claim.task_id for claim in claims], hints, came) == (ids[1:2], [], [[]])
@@ -217,7 +220,7 @@ class LimitsContract(Steps):
 
         ledger.workers.reap(worker.id, Evidence("killed"))
 
-        assert ledger.limits.limits_to_look_at(limit=9) == ["mail"]
+        assert ledger.part(Limits).limits_to_look_at(limit=9) == ["mail"]
         assert self.admitted(ledger) == ids[2:]
 
     def test_who_waits_for_its_retry_takes_up_no_place_and_stands_behind_the_others_then(
@@ -295,7 +298,9 @@ class LimitsContract(Steps):
         ledger.decisions.cancel(ids[2], who="ada", why="no need")
         self.settle(ledger, first, Done())
 
-        claims, hints = ledger.limits.admit_and_claim(["mail"], by=worker.id, room=int(has_room), queues=["default"])
+        claims, hints = ledger.part(Limits).admit_and_claim(
+            ["mail"], by=worker.id, room=int(has_room), queues=["default"]
+        )
 
         assert [one.task_id for one in claims] + [one.task_id for one in hints] == ids[-1:]
         assert bool(claims) is has_room
@@ -326,7 +331,7 @@ class LimitsContract(Steps):
         ids = [self.record(ledger, 1, limit=Limit("mail", concurrency=1), order_key="key")[0] for _ in range(2)]
         assert self.claim(ledger, worker, ids[:1]) == []
         ledger.decisions.cancel(ids[0], who="ada", why="no need")
-        [turn] = ledger.order.advance(["key"])
+        [turn] = ledger.part(Order).advance(["key"])
         assert (turn.task_id, self.claim(ledger, worker, ids[1:])) == (ids[1], [])
 
         ledger.decisions.revive(ids[0], who="ada", why="after all")
@@ -335,7 +340,7 @@ class LimitsContract(Steps):
         assert self.admitted(ledger) == ids[1:]
         [second] = ledger.claims.claim(ids[1:], by=worker.id)
         self.settle(ledger, second, Done())
-        assert [hint.task_id for hint in ledger.order.advance(["key"])] == ids[:1]
+        assert [hint.task_id for hint in ledger.part(Order).advance(["key"])] == ids[:1]
         assert self.claim(ledger, worker, ids[:1]) == ids[:1]
 
     def test_what_was_claimed_of_one_limit_is_told_though_another_cannot_be_looked_at(
@@ -357,9 +362,9 @@ class LimitsContract(Steps):
         with monkeypatch.context() as patched:
             patched.setattr(permits, "admit", but_for("a"))
             with pytest.raises(LedgerUnavailable):
-                ledger.limits.admit_and_claim(["a", "b"], by=worker.id, room=9, queues=["default"])
+                ledger.part(Limits).admit_and_claim(["a", "b"], by=worker.id, room=9, queues=["default"])
             patched.setattr(permits, "admit", but_for("b"))
-            claims, hints = ledger.limits.admit_and_claim(["a", "b"], by=worker.id, room=9, queues=["default"])
+            claims, hints = ledger.part(Limits).admit_and_claim(["a", "b"], by=worker.id, room=9, queues=["default"])
 
         assert ([one.task_id for one in claims], hints) == (lines["a"][1:], [])
         assert self.admitted(ledger, "b") == lines["b"][1:]
@@ -370,7 +375,7 @@ class LimitsContract(Steps):
         free = self.record(ledger, 2)
 
         assert self.claim(ledger, worker, [*one, *other, *free]) == [one[0], other[0], *free]
-        assert [row.key for row in ledger.limits.all()] == ["a", "b"]
+        assert [row.key for row in ledger.part(Limits).all()] == ["a", "b"]
 
     def test_a_dead_worker_gets_nothing_and_its_places_come_free(self, ledger: Ledger, worker: Incarnation) -> None:
         ids = self.record(ledger, 3, limit=TWO)
@@ -413,7 +418,7 @@ class LimitsContract(Steps):
         first, _ = ledger.claims.claim(ids, by=worker.id)
         self.settle(ledger, first, Done())
 
-        told = [hint.task_id for hint in ledger.limits.admit(["mail"], dry_run=True)]
+        told = [hint.task_id for hint in ledger.part(Limits).admit(["mail"], dry_run=True)]
 
         assert told == [ids[2]]
         assert self.limit(ledger).parked == 1
@@ -487,7 +492,7 @@ class LimitsContract(Steps):
             ledger.claims.claim([one for one in ids if one not in claimed_at], by=worker.id)
             with database.read() as tx:
                 claimed_at |= {row.task_id: row.at for row in tx.execute(select(p).where(p.c.attempt.is_not(None)))}
-            ledger.limits.admit(["mail"])
+            ledger.part(Limits).admit(["mail"])
             clock.forward(0.05)
 
         in_order = sorted(claimed_at.values())
@@ -508,20 +513,20 @@ class LimitsContract(Steps):
     def test_a_limit_that_nobody_uses_is_forgotten(self, ledger: Ledger, worker: Incarnation, clock: Clock) -> None:
         claim = self.run_one(ledger, worker, limit=TWO)
         self.settle(ledger, claim, Done())
-        assert ledger.limits.limits_to_look_at(limit=9) == []
+        assert ledger.part(Limits).limits_to_look_at(limit=9) == []
 
         clock.forward(90_000.0)
 
-        assert ledger.limits.limits_to_look_at(limit=9) == ["mail"]
+        assert ledger.part(Limits).limits_to_look_at(limit=9) == ["mail"]
         assert self.admitted(ledger) == []
-        assert ledger.limits.all() == []
+        assert ledger.part(Limits).all() == []
 
     def test_a_task_keeps_its_limit_and_its_key_in_order(self, ledger: Ledger, worker: Incarnation) -> None:
         ids = self.record(ledger, 2, limit=TWO, order_key="k")
 
         [first] = ledger.claims.claim(ids, by=worker.id)
         self.settle(ledger, first, Done())
-        [turn] = ledger.order.advance(["k"])
+        [turn] = ledger.part(Order).advance(["k"])
 
         assert self.task(ledger, ids[1]).limit == TWO
         assert self.claim(ledger, worker, [turn.task_id]) == [ids[1]]

@@ -13,6 +13,7 @@ from workq.errors import Refused
 from workq.ledger import Evidence
 from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
+from workq.order.ledger.order import Order
 from workq.values.incarnation import Incarnation
 from workq.values.task import AfterDeath, Cancelled, Dead, Done, Failed, Outcome, State
 
@@ -34,13 +35,13 @@ class OrderContract(Steps):
             assert claim.order_key == "k"
             order.append(claim.task_id)
             self.settle(ledger, claim, Done())
-            hints = ledger.order.advance(["k"])
-            assert ledger.order.advance(["k"]) == []
+            hints = ledger.part(Order).advance(["k"])
+            assert ledger.part(Order).advance(["k"]) == []
 
         assert [one.is_behind for one in recorded] == [False, True, True]
         assert order == ids
         assert hints == []
-        assert ledger.order.sequences() == []
+        assert ledger.part(Order).sequences() == []
 
     def test_who_comes_next_gets_a_hint_and_what_it_waits_for_itself_still_counts(
         self, ledger: Ledger, worker: Incarnation, clock: Clock
@@ -51,7 +52,7 @@ class OrderContract(Steps):
         [claim] = ledger.claims.claim([first, later], by=worker.id)
         self.settle(ledger, claim, Done())
 
-        [hint] = ledger.order.advance(["k"])
+        [hint] = ledger.part(Order).advance(["k"])
         early = self.turns(ledger, [later])
         clock.forward(HOUR_S + 1.0)
 
@@ -66,7 +67,7 @@ class OrderContract(Steps):
         [claim] = ledger.claims.claim(ids, by=worker.id)
         self.settle(ledger, claim, OUTCOMES[outcome])
 
-        assert ledger.order.advance(["k"]) == []
+        assert ledger.part(Order).advance(["k"]) == []
         assert ids[1] not in self.turns(ledger, ids)
 
     def test_nobody_overtakes_what_is_returned_from_the_dead(self, ledger: Ledger, worker: Incarnation) -> None:
@@ -74,8 +75,8 @@ class OrderContract(Steps):
         ledger.claims.claim(ids, by=worker.id)
         ledger.workers.reap(worker.id, Evidence("SIGKILL"))
 
-        assert ledger.order.ended_heads(limit=9) == []
-        assert ledger.order.advance(["k"]) == []
+        assert ledger.part(Order).ended_heads(limit=9) == []
+        assert ledger.part(Order).advance(["k"]) == []
         assert self.turns(ledger, ids) == ids[:1]
 
     def test_a_dead_one_blocks_its_key_until_a_person_decides(self, ledger: Ledger, worker: Incarnation) -> None:
@@ -83,14 +84,14 @@ class OrderContract(Steps):
         [claim] = ledger.claims.claim(ids, by=worker.id)
         self.settle(ledger, claim, Dead("no", "no"))
 
-        blocked = ledger.order.advance(["k"]), ledger.order.ended_heads(limit=9)
-        [row] = ledger.order.sequences(blocked_only=True)
+        blocked = ledger.part(Order).advance(["k"]), ledger.part(Order).ended_heads(limit=9)
+        [row] = ledger.part(Order).sequences(blocked_only=True)
         ledger.decisions.revive(ids[0], who="ada", why="mended")
         [again] = ledger.claims.claim(ids, by=worker.id)
         self.settle(ledger, again, Dead("no", "no"))
         ledger.bulk.discard_dead([ids[0]], who="ada", why="given up")
-        ended = ledger.order.ended_heads(limit=9)
-        hints = ledger.order.advance(ended)
+        ended = ledger.part(Order).ended_heads(limit=9)
+        hints = ledger.part(Order).advance(ended)
 
         assert blocked == ([], [])
         assert (row.key, row.head, row.state, row.behind) == ("k", ids[0], State.DEAD, 2)
@@ -106,8 +107,8 @@ class OrderContract(Steps):
         ids = self.record(ledger, 3, order_key="k", after_death=AfterDeath.SKIP)
         [claim] = ledger.claims.claim(ids, by=worker.id)
         self.settle(ledger, claim, Dead("no", "no"))
-        assert ledger.order.ended_heads(limit=9) == ["k"]
-        ledger.order.advance(["k"])
+        assert ledger.part(Order).ended_heads(limit=9) == ["k"]
+        ledger.part(Order).advance(["k"])
 
         ledger.decisions.revive(ids[0], who="ada", why="once more")
         order = []
@@ -115,7 +116,7 @@ class OrderContract(Steps):
             [claim] = ledger.claims.claim(ids, by=worker.id)
             order.append(claim.task_id)
             self.settle(ledger, claim, Done())
-            ledger.order.advance(["k"])
+            ledger.part(Order).advance(["k"])
 
         assert order == [ids[1], ids[2], ids[0]]
 
@@ -132,7 +133,7 @@ class OrderContract(Steps):
         assert ledger.upkeep.expire(limit=9) == 1
         self.settle(ledger, claim, Done())
 
-        hints = ledger.order.advance(["k"])
+        hints = ledger.part(Order).advance(["k"])
 
         assert [hint.task_id for hint in hints] == [ids[3]]
         assert self.turns(ledger, ids) == [ids[3]]
@@ -148,7 +149,7 @@ class OrderContract(Steps):
         statements = []
         event.listen(database.engine, "before_cursor_execute", lambda *of: statements.append(of[2]))
 
-        hints = ledger.order.advance(["k"])
+        hints = ledger.part(Order).advance(["k"])
 
         assert [hint.task_id for hint in hints] == [ids[-1]]
         assert len(statements) < 20, statements
@@ -157,8 +158,8 @@ class OrderContract(Steps):
         ids = self.record(ledger, 2, order_key="k")
         ledger.decisions.cancel(ids[0], who="ada", why="not needed")
 
-        assert ledger.order.ended_heads(limit=9) == ["k"]
-        assert [hint.task_id for hint in ledger.order.advance(["k"])] == [ids[1]]
+        assert ledger.part(Order).ended_heads(limit=9) == ["k"]
+        assert [hint.task_id for hint in ledger.part(Order).advance(["k"])] == [ids[1]]
 
     def test_what_stands_behind_needs_no_hint_and_is_not_promoted(self, ledger: Ledger, clock: Clock) -> None:
         self.record(ledger, 2, order_key="k")
@@ -181,15 +182,15 @@ class OrderContract(Steps):
         ids = [one.id for one in ledger.tasks.record(tasks)]
 
         assert self.turns(ledger, ids) == sorted([ids[0], ids[1], ids[2]])
-        assert [(row.key, row.behind) for row in ledger.order.sequences()] == [("a", 2), ("b", 0)]
-        assert [row.key for row in ledger.order.sequences(key="b")] == ["b"]
+        assert [(row.key, row.behind) for row in ledger.part(Order).sequences()] == [("a", 2), ("b", 0)]
+        assert [row.key for row in ledger.part(Order).sequences(key="b")] == ["b"]
 
     def test_what_is_rolled_back_leaves_no_position(self, ledger: Ledger, theirs: Engine) -> None:
         with theirs.connect() as connection:
             ledger.tasks.record(new(2, order_key="k"), connection=connection)
             connection.rollback()
 
-        assert ledger.order.sequences() == []
+        assert ledger.part(Order).sequences() == []
         assert not ledger.tasks.record(new(order_key="k"))[0].is_behind
 
     def test_a_task_whose_key_is_taken_takes_no_position(self, ledger: Ledger) -> None:
@@ -198,7 +199,7 @@ class OrderContract(Steps):
         again, fresh = ledger.tasks.record([*new(key="taken", order_key="k"), *new(key="free", order_key="k")])
 
         assert (again.created, fresh.created, fresh.is_behind) == (False, True, False)
-        assert [(row.head, row.behind) for row in ledger.order.sequences()] == [(fresh.id, 0)]
+        assert [(row.head, row.behind) for row in ledger.part(Order).sequences()] == [(fresh.id, 0)]
 
     def test_producers_and_workers_at_once_keep_one_line(self, ledger: Ledger) -> None:
         """Six threads enqueue into one key while each runs what it can claim: never two at a time, none left out."""
@@ -217,18 +218,18 @@ class OrderContract(Steps):
                     running.remove(claim.task_id)
                     self.settle(ledger, claim, Done())
                     done.append(claim.task_id)
-                    ledger.order.advance(["k"])
+                    ledger.part(Order).advance(["k"])
 
         at_once(6, live)
         while ready := ledger.questions.tasks(state=State.READY):
             for claim in self.claim_elsewhere(ledger, [one.id for one in ready]):
                 self.settle(ledger, claim, Done())
                 done.append(claim.task_id)
-                ledger.order.advance(["k"])
+                ledger.part(Order).advance(["k"])
 
         assert max(most) == 1
         assert len(set(done)) == len(done) == 36
-        assert ledger.order.sequences() == []
+        assert ledger.part(Order).sequences() == []
 
     def test_a_failure_that_is_out_of_budget_moves_the_line_only_if_it_skips(
         self, ledger: Ledger, worker: Incarnation, clock: Clock
@@ -240,7 +241,7 @@ class OrderContract(Steps):
         [claim] = ledger.claims.claim([task_id], by=worker.id)
         self.settle(ledger, claim, Dead("failures_max reached", "boom"))
 
-        assert len(ledger.order.advance(["k"])) == 1
+        assert len(ledger.part(Order).advance(["k"])) == 1
 
     @pytest.mark.parametrize("ended", [Dead("failures_max reached", "boom"), Cancelled("no need")])
     def test_who_is_sent_back_blocks_or_is_skipped_as_it_said_when_it_was_enqueued(
@@ -250,16 +251,16 @@ class OrderContract(Steps):
             [task_id] = self.record(ledger, 1, order_key="k", after_death=policy)
             [claim] = ledger.claims.claim([task_id], by=worker.id)
             self.settle(ledger, claim, ended)
-            ledger.order.advance(["k"])
+            ledger.part(Order).advance(["k"])
             ledger.decisions.revive(task_id, who="ada", why="?")
             [behind] = self.record(ledger, 1, order_key="k")
             [claim] = ledger.claims.claim([task_id], by=worker.id)
             self.settle(ledger, claim, Dead("failures_max reached", "boom"))
 
-            assert len(ledger.order.ended_heads(limit=9)) == goes_on
-            assert [hint.task_id for hint in ledger.order.advance(["k"])] == [behind] * goes_on
+            assert len(ledger.part(Order).ended_heads(limit=9)) == goes_on
+            assert [hint.task_id for hint in ledger.part(Order).advance(["k"])] == [behind] * goes_on
             ledger.decisions.cancel(behind, who="ada", why="?")
-            ledger.order.advance(["k"])
+            ledger.part(Order).advance(["k"])
 
 
 class OrderOnServersContract(Steps):

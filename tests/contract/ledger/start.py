@@ -14,9 +14,9 @@ from tests.contract.ledger.steps import Steps
 from workq.jobs.ledger.gate import JobGate
 from workq.ledger.claims import Claims
 from workq.ledger.engine.database import Database
-from workq.ledger.permits import LimitGate
 from workq.ledger.sql import Ledger
 from workq.ledger.start import StartCandidate, StartGates
+from workq.limits.ledger.permits import LimitGate
 from workq.values.incarnation import Incarnation
 from workq.values.task import Limit, State
 

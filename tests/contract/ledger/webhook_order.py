@@ -11,6 +11,8 @@ from tests.contract.given import Clock, at_once
 from tests.contract.ledger.webhook_steps import URL, WebhookSteps, failed, sent, webhook
 from workq.ledger import Evidence
 from workq.ledger.sql import Ledger
+from workq.limits.ledger.limits import Limits
+from workq.order.ledger.order import Order
 from workq.values.incarnation import Incarnation
 from workq.values.task import Claim, Dead, Delivered, Done, Outcome, State
 from workq.webhooks.ledger.sql import WebhookLedger
@@ -48,7 +50,7 @@ class WebhookOrderContract(WebhookSteps):
         """It has arrived, unless it ended otherwise; who comes next follows."""
         self.settle(ledger, claim, outcome or Delivered(sent(claim), Done()))
         assert claim.order_key is not None
-        ledger.order.advance([claim.order_key])
+        ledger.part(Order).advance([claim.order_key])
 
     def arrivals(self, ledger: Ledger, worker: Incarnation, ids: list[str]) -> list[str]:
         """The order in which these arrive, when each is sent as soon as its turn has come, and never two at once."""
@@ -78,7 +80,7 @@ class WebhookOrderContract(WebhookSteps):
         assert hinted == [{to["a"][0], to["b"][0]}, {to["b"][1]}, {to["b"][2]}]
         assert len(free) == 3
         assert self.arrivals(ledger, worker, to["a"]) == to["a"]
-        assert ledger.order.sequences() == []
+        assert ledger.part(Order).sequences() == []
 
     def test_the_order_is_that_of_each_key_and_what_has_none_waits_for_nobody(
         self, ledger: Ledger, worker: Incarnation
@@ -125,7 +127,7 @@ class WebhookOrderContract(WebhookSteps):
         old, new = self.send(ledger, id="paid-17", order_key="y")
 
         assert (old.created, new.created) == (False, True)
-        assert sorted(row.key for row in ledger.order.sequences()) == [f"{LINE}:x", "webhook:b:x"]
+        assert sorted(row.key for row in ledger.part(Order).sequences()) == [f"{LINE}:x", "webhook:b:x"]
 
     def test_another_order_holds_for_what_is_sent_from_then_on(self, ledger: Ledger, worker: Incarnation) -> None:
         self.endpoint(ledger)
@@ -143,7 +145,7 @@ class WebhookOrderContract(WebhookSteps):
             ledger.part(WebhookLedger).sent.send(webhook(), connection=connection)
             connection.rollback()
 
-        assert ledger.order.sequences() == []
+        assert ledger.part(Order).sequences() == []
         assert len(self.their_turn(ledger, worker, [self.send_one(ledger)])) == 1
 
     # -- what blocks, and what does not
@@ -190,7 +192,7 @@ class WebhookOrderContract(WebhookSteps):
             ledger.decisions.cancel(one, who="ada", why="not wanted")
 
         blocked = self.their_turn(ledger, worker, ids)
-        hints = ledger.order.advance(ledger.order.ended_heads(limit=9))
+        hints = ledger.part(Order).advance(ledger.part(Order).ended_heads(limit=9))
 
         assert blocked == []
         assert [hint.task_id for hint in hints] == [ids[2]]
@@ -207,7 +209,7 @@ class WebhookOrderContract(WebhookSteps):
         assert holder is not None
         ledger.workers.reap(holder, Evidence("SIGKILL", started={killed.task_id: 1}))
 
-        assert ledger.order.advance([LINE]) == []
+        assert ledger.part(Order).advance([LINE]) == []
         assert self.arrivals(ledger, worker, ids) == ids
 
     # -- with the limit of the endpoint
@@ -223,7 +225,7 @@ class WebhookOrderContract(WebhookSteps):
         self.ended(ledger, running)
         none = self.their_turn(ledger, worker, [*x, *y])
         order = []
-        while hints := ledger.limits.admit([limit_key("a")]):
+        while hints := ledger.part(Limits).admit([limit_key("a")]):
             [claim] = ledger.claims.claim([hint.task_id for hint in hints], by=worker.id)
             order.append(self.carries(claim))
             self.ended(ledger, claim)
@@ -233,7 +235,7 @@ class WebhookOrderContract(WebhookSteps):
         assert none == [], "y was there first: x has its turn in its own order only"
         assert [one for one in order if one in x] == x[1:]
         assert [one for one in order if one in y] == y
-        assert ledger.order.sequences() == []
+        assert ledger.part(Order).sequences() == []
 
     def test_an_endpoint_that_rests_goes_on_where_it_was(
         self, ledger: Ledger, worker: Incarnation, clock: Clock
@@ -248,9 +250,9 @@ class WebhookOrderContract(WebhookSteps):
         )
         clock.forward(61.0)
         resting = self.their_turn(ledger, worker, ids)
-        [line] = ledger.order.sequences()
+        [line] = ledger.part(Order).sequences()
         clock.forward(60.0)
-        [hint] = ledger.limits.admit([limit_key("a")])
+        [hint] = ledger.part(Limits).admit([limit_key("a")])
 
         assert resting == []
         assert (line.head, line.behind) == (ids[0], 2)
@@ -295,7 +297,7 @@ class WebhookOrderContract(WebhookSteps):
         later = self.send_one(ledger)
 
         assert ledger.part(WebhookLedger).decisions.discard_held("a", why="old") == 2
-        assert [hint.task_id for hint in ledger.order.advance(ledger.order.ended_heads(limit=9))] == [later]
+        assert [hint.task_id for hint in ledger.part(Order).advance(ledger.part(Order).ended_heads(limit=9))] == [later]
         assert self.arrivals(ledger, worker, [*ids, later]) == [later]
 
     def test_who_releases_and_who_moves_the_line_up_at_once_forget_nobody(
@@ -312,7 +314,9 @@ class WebhookOrderContract(WebhookSteps):
             at_once(
                 2,
                 lambda who: (
-                    ledger.part(WebhookLedger).decisions.release_held("a") if who else ledger.order.advance([LINE])
+                    ledger.part(WebhookLedger).decisions.release_held("a")
+                    if who
+                    else ledger.part(Order).advance([LINE])
                 ),
             )
 
@@ -331,7 +335,7 @@ class WebhookOrderContract(WebhookSteps):
                 if who:
                     ledger.part(WebhookLedger).decisions.disable_endpoint("a", who="eve", why="moving")
                 else:
-                    ledger.order.advance([LINE])
+                    ledger.part(Order).advance([LINE])
 
             at_once(2, act)
             ledger.part(WebhookLedger).decisions.enable_endpoint("a", who="eve", why="moved")

@@ -44,8 +44,8 @@ from workq.ledger.engine.id_lists import among, in_order
 from workq.ledger.engine.states import CLAIMABLE, ENDED, guarded
 from workq.ledger.history import BY_ITSELF, History
 from workq.ledger.keys import live_key
-from workq.ledger.positions import NEVER_S
 from workq.ledger.tasks import Tasks
+from workq.ledger.waiting import NEVER_S
 from workq.values import codec
 from workq.values.task import State
 

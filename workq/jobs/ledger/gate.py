@@ -25,8 +25,8 @@ from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, as_text, in_order
 from workq.ledger.engine.instants import Instant
 from workq.ledger.engine.states import CLAIMABLE, guarded
-from workq.ledger.positions import never
 from workq.ledger.start import StartCandidate
+from workq.ledger.waiting import never
 from workq.values.task import State
 
 EARLY: Final = timedelta(milliseconds=5)

@@ -39,8 +39,8 @@ from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, in_order
 from workq.ledger.engine.states import guarded
 from workq.ledger.history import BY_ITSELF, History, who_and_why
-from workq.ledger.positions import NEVER_S
 from workq.ledger.tasks import Tasks
+from workq.ledger.waiting import NEVER_S
 from workq.values import codec
 from workq.values.task import FailedItem, NewSubtask, State
 

@@ -21,13 +21,15 @@ from typing import Any, Final
 from sqlalchemy import Connection, func, select, update
 
 from workq.errors import NotFound, Refused
-from workq.ledger import HintRows, Unpublished, permits
+from workq.ledger import HintRows, Unpublished
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, in_order
 from workq.ledger.engine.states import CLAIMABLE, guarded
 from workq.ledger.history import REASON_MAX, who_and_why
-from workq.ledger.positions import NEVER_S, heads, never
 from workq.ledger.tasks import Tasks
+from workq.ledger.waiting import NEVER_S, never
+from workq.limits.ledger import permits
+from workq.order.ledger.positions import heads
 from workq.values import codec
 from workq.values.codec import new_task_id
 from workq.values.task import NewTask, State

@@ -36,7 +36,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import Float
 
-from workq.ledger import Settled, Unpublished, permits
+from workq.ledger import Settled, Unpublished
 from workq.ledger.after_settle import Afterwards
 from workq.ledger.engine import after_commit
 from workq.ledger.engine.database import Database
@@ -44,7 +44,8 @@ from workq.ledger.engine.id_lists import among, as_text, in_order
 from workq.ledger.engine.instants import Instant, instant, unread
 from workq.ledger.engine.states import guarded
 from workq.ledger.history import BY_ITSELF, who_and_why
-from workq.ledger.positions import NEVER_S
+from workq.ledger.waiting import NEVER_S
+from workq.limits.ledger import permits
 from workq.values import codec
 from workq.values.task import Delivered, Failed, Sent, Settlement, State
 from workq.webhooks.ledger.known_endpoints import options_in, rests_until

@@ -16,10 +16,10 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
 
 from workq.errors import NotFound, Refused
-from workq.ledger import permits
 from workq.ledger.answers import BEHIND_S
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.states import CLAIMABLE, guarded
+from workq.limits.ledger import permits
 from workq.values import codec
 from workq.values.plural import counted
 from workq.webhooks.values import (

@@ -20,8 +20,8 @@ from workq.errors import KeyConflict, NotFound
 from workq.ledger import HintRows, Unpublished
 from workq.ledger.engine.database import Database, without_values
 from workq.ledger.engine.id_lists import as_text
-from workq.ledger.positions import NEVER_S
 from workq.ledger.tasks import Tasks, begin_in_sqlite, core_connection
+from workq.ledger.waiting import NEVER_S
 from workq.values.codec import new_task_id
 from workq.values.task import NewTask
 from workq.webhooks.ledger.known_endpoints import options_in, types_in

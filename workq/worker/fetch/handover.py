@@ -1,8 +1,8 @@
 """Handover: what was claimed by whoever settled, for whoever starts.
 
 Whose turn it is when a task of a limit ends is known to the process that has settled it. If that has room, it claims
-the next one in the same transaction (see ledger/limits.py), and that starts here, without a way through the broker.
-One slot stays free, so that what arrives does not wait behind the backlog of one limit.
+the next one in the same transaction (see limits/ledger/limits.py), and that starts here, without a way through the
+broker. One slot stays free, so that what arrives does not wait behind the backlog of one limit.
 
 What waits here when this process dies was claimed and had not started: its reaping returns it, as any such claim.
 """

@@ -11,29 +11,34 @@ Locks: sequences in the order of their keys, before anything else of a transacti
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Collection, Sequence
 from itertools import groupby
-from typing import Any, Final
+from typing import Any
 
 from msgspec.structs import replace
 from sqlalchemy import Connection, bindparam, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.types import Float
 
-from workq.ledger.answers import BEHIND_S
 from workq.ledger.engine.database import Database
-from workq.values.task import AfterDeath, NewTask, State
-
-NEVER_S: Final = 100 * 365 * 86400.0
-"""When those are due that stand behind another."""
-BEHIND: Final = timedelta(seconds=BEHIND_S)
-"""Who is due later than this stands behind another: no delay is longer than ten years."""
+from workq.ledger.entry import KeyedTask
+from workq.ledger.waiting import NEVER_S
+from workq.values.task import AfterDeath, NewTask
 
 
-def is_behind(due_at: datetime, now: datetime) -> bool:
-    """Whether a task stands behind another one of its order key."""
-    return due_at - now > BEHIND
+class OrderEntry:
+    """What the order of a key has to say when its tasks come."""
+
+    def enter(self, tx: Connection, database: Database, tasks: Sequence[NewTask]) -> Sequence[NewTask]:
+        return enter(tx, database, tasks)
+
+    def comes_back(self, tx: Connection, database: Database, task: KeyedTask) -> bool:
+        return task.order_key is None or enter_again(tx, database, task.id, task.order_key)
+
+    def keeps_its_time(self, tx: Connection, database: Database, task: KeyedTask) -> str | None:
+        if task.order_key is None or is_first(tx, database, task.id, task.order_key):
+            return None
+        return f"task {task.id} waits for its turn in order key {task.order_key!r}: it is due then"
 
 
 def enter(tx: Connection, database: Database, tasks: Sequence[NewTask]) -> list[NewTask]:
@@ -98,11 +103,6 @@ def enter_again(tx: Connection, database: Database, task_id: str, key: str) -> b
     }
     _write(tx, database, [row])
     return not has_head
-
-
-def never(database: Database) -> Mapping[str, Any]:
-    """What a row gets that stands behind another."""
-    return {"state": State.WAITING, "due_at": database.now(NEVER_S)}
 
 
 def _take(tx: Connection, database: Database, key: str, count: int, head: str) -> tuple[int, bool]:

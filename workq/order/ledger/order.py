@@ -7,34 +7,34 @@ the task itself said (`after_death`).
 Who moves a line up: whoever has settled its first, at once; and the sweep, for whoever died in between, and for what
 was cancelled, has expired, or was reaped. Each decision is made under the lock of the line's row.
 
-A slice may keep a task back though it is its turn (`AtItsTurn`), as a delivery that is held: those behind it wait.
+A slice may keep a task back though it is its turn (`Slices.at_its_turn`), as a delivery that is held: those behind it
+wait.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, and_, case, delete, func, literal, or_, select, update
 
 from workq.ledger import SequenceRow, Unpublished
-from workq.ledger.engine.database import Database
 from workq.ledger.engine.instants import Instant
 from workq.ledger.engine.states import guarded
-from workq.ledger.positions import never
+from workq.ledger.waiting import never
 from workq.values.task import SETTLED, AfterDeath, State
 
-AtItsTurn = Callable[[Connection, Database, str, str], bool]
-"""Whether a task, of this id and name, stays due never although it is its turn. Asked under the lock of its row."""
+if TYPE_CHECKING:
+    from workq.ledger.sql import Ledger
 
 
 class Order:
-    """Moves the line of an order key up."""
+    """Moves the line of an order key up, in one ledger: `ledger.part(Order)`."""
 
-    def __init__(self, database: Database, *, reserved_s: float, at_its_turn: Sequence[AtItsTurn]) -> None:
-        self.database = database
-        self._at_its_turn = tuple(at_its_turn)
-        self._reserved_s = reserved_s
+    def __init__(self, ledger: Ledger) -> None:
+        self.database = ledger.database
+        self._at_its_turn = ledger.slices.at_its_turn
+        self._reserved_s = ledger.reserved_s
 
     def advance(self, keys: Iterable[str]) -> list[Unpublished]:
         """Let the lines of these order keys move up, where their first has ended; answers whose turn has come.

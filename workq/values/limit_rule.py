@@ -1,7 +1,7 @@
 """Limits: what some tasks share, of which there is only so much. Pure: no clock, no store.
 
 A limit has a name, and every task that names it counts: at most so many at once (`concurrency`), at most so many starts
-in a time (`rate`), for the whole fleet. The ledger decides who may run (see ledger/permits.py).
+in a time (`rate`), for the whole fleet. The ledger decides who may run (see limits/ledger/permits.py).
 
 A rate of N in a time W is kept in every window of W, wherever it begins. The ledger counts claims, N within 1.1 W; and
 what has not started 0.1 W after its claim may not start any more: so whatever starts within one W was claimed within

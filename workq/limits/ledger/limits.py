@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Container, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Select, and_, func, select, union
 from sqlalchemy.sql.elements import ColumnElement
 
 from workq.errors import Unavailable
-from workq.ledger import LimitRow, Unpublished, limit_queue, permits
-from workq.ledger.claims import Claims, claims_of, limited
-from workq.ledger.engine.database import Database
+from workq.ledger import LimitRow, Unpublished
+from workq.ledger.claims import claims_of, limited
 from workq.ledger.engine.id_lists import among
+from workq.limits.ledger import limit_queue, permits
 from workq.values.task import Claim, State
+
+if TYPE_CHECKING:
+    from workq.ledger.sql import Ledger
 
 log = logging.getLogger("workq.ledger")
 
@@ -36,12 +39,12 @@ class _OnlyLooked(Exception):
 
 
 class Limits:
-    """Admits tasks that have waited for a limit."""
+    """Admits tasks that have waited for a limit, in one ledger: `ledger.part(Limits)`."""
 
-    def __init__(self, database: Database, *, claims: Claims, reserved_s: float) -> None:
-        self.database = database
-        self._claims = claims
-        self._reserved_s = reserved_s
+    def __init__(self, ledger: Ledger) -> None:
+        self.database = ledger.database
+        self._claims = ledger.claims
+        self._reserved_s = ledger.reserved_s
 
     def admit(self, keys: Iterable[str], *, dry_run: bool = False) -> list[Unpublished]:
         """Give what has come free of these limits to the first that are parked; answers whose turn has come.

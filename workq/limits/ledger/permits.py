@@ -10,7 +10,7 @@ claim, and is hinted again (see limits.py); a promise counts like a permit.
 How many run at once: a permit is in use for as long as its attempt runs, however that ends: the ledger knows, nobody
 has to say so. Which of them are over is asked where there might be no room; else they are only counted. How many start
 in a time: what was claimed within it is counted, and what comes too late from its claim to its start may not start (see
-rule.py). So a hint that is late costs nobody a start.
+values/limit_rule.py). So a hint that is late costs nobody a start.
 
 A limit may be closed for a time, because what it stands for is out of order: nothing of it starts then, what is claimed
 is parked, and afterwards one at a time starts, until somebody opens it (see deliveries.py).
@@ -48,14 +48,15 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import Float
 
-from workq.ledger import Unpublished, limit_queue
+from workq.ledger import Unpublished
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, as_text, in_order
 from workq.ledger.engine.states import CLAIMABLE, guarded
 from workq.ledger.pauses import is_paused
-from workq.ledger.positions import is_behind
 from workq.ledger.start import StartCandidate
-from workq.limits.rule import Rate, rate_of
+from workq.ledger.waiting import is_behind
+from workq.limits.ledger import limit_queue
+from workq.values.limit_rule import Rate, rate_of
 from workq.values.task import State
 
 AHEAD_S: Final = 2.0

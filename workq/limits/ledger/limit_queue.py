@@ -18,8 +18,9 @@ from sqlalchemy.sql.elements import ColumnElement
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, as_text, in_order
 from workq.ledger.engine.states import CLAIMABLE, guarded
-from workq.ledger.positions import NEVER_S, never
-from workq.values.task import State
+from workq.ledger.entry import KeyedTask
+from workq.ledger.waiting import NEVER_S, never
+from workq.values.task import NewTask, State
 
 AT_ONCE: Final = 200
 """So many of the parked are looked at in one transaction."""
@@ -27,6 +28,21 @@ GONE_AT_ONCE: Final = 5_000
 """So many of them are looked at by the statement that forgets those who do not wait any more."""
 FEW: Final = 20
 """So many of them are read at a time."""
+
+
+class LimitEntry:
+    """What limits have to say when their tasks come: nothing, before they are claimed."""
+
+    def enter(self, _tx: Connection, _database: Database, tasks: Sequence[NewTask]) -> Sequence[NewTask]:
+        return tasks
+
+    def comes_back(self, tx: Connection, database: Database, task: KeyedTask) -> bool:
+        if task.limit_key is not None:
+            forget(tx, database, task.limit_key, task.id)
+        return True
+
+    def keeps_its_time(self, _tx: Connection, _database: Database, _task: KeyedTask) -> str | None:
+        return None
 
 
 class Parked(NamedTuple):

@@ -1,0 +1,1 @@
+"""What limits keep in the ledger, and decide there."""

@@ -1,0 +1,1 @@
+"""Order: the tasks of one key run one after the other."""

@@ -1,0 +1,1 @@
+"""What the order of keys keeps in the ledger, and decides there."""
