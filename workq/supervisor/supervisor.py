@@ -211,7 +211,7 @@ class Supervisor:
             stacks = Stacks.create()
             # a session of its own: its group can be killed, and it has no terminal that could stop it
             process = subprocess.Popen(
-                [sys.executable, "-m", "workq.worker"], stdin=subprocess.PIPE, bufsize=0, start_new_session=True
+                [sys.executable, "-m", "workq.consumer"], stdin=subprocess.PIPE, bufsize=0, start_new_session=True
             )
             offer_as_victim(process.pid)
         except OSError:  # tried again and again: nothing may pile up

@@ -26,7 +26,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, NoReturn
 
@@ -301,20 +301,19 @@ def _told_to_stop(supervisor: IO[bytes]) -> threading.Event:
     return stop
 
 
-def main() -> int:
+def main(load: Callable[[str], WorkQueue]) -> int:
     """The consumer process: reads its WorkerSpec from standard input, which ends when the supervisor does."""
     # the supervisor decides when to leave; what ignores a signal would hand that on to the programs that it starts
     forks.handle(signal.SIGINT, lambda *_: None)
     supervisor = _take_standard_input()
     spec = msgspec.json.decode(supervisor.readline(), type=WorkerSpec)
-    from workq.application import load_app
 
     board, stacks = CrashBoard(Path(spec.board)), Stacks(Path(spec.stacks))
     stacks.path.unlink(missing_ok=True)  # both sides have it open: nothing is left behind, whoever dies first
     stacks.listen()
     try:
         try:
-            app = load_app(spec.app)
+            app = load(spec.app)
         finally:  # by now the application has configured logging, or has not
             configure(spec.log_level, form=spec.log_format, fields=TaskFields())
         app.registry.freeze()
@@ -347,11 +346,11 @@ def _take_standard_input() -> IO[bytes]:
     return taken
 
 
-def live() -> NoReturn:
-    """`main`, whatever happens in it, and the end of this process."""
+def live(load: Callable[[str], WorkQueue]) -> NoReturn:
+    """`main`, whatever happens in it, and the end of this process. `load`: finds the application that is named."""
     code = 1
     try:
-        code = main()
+        code = main(load)
     except BaseException:
         log.critical("worker.broken", exc_info=True)
     with contextlib.suppress(BaseException):
