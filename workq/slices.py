@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from workq.jobs.ledger.entry import JobEntry
 from workq.jobs.ledger.gate import JobGate
 from workq.jobs.ledger.sql import JobLedger
 from workq.ledger.sql import Slices
@@ -16,6 +17,6 @@ from workq.webhooks.ledger.sql import WebhookLedger
 SLICES: Final = Slices(
     gates=(JobGate(), LimitGate()),
     counters=lambda ledger: (ledger.part(WebhookLedger).deliveries, ledger.part(JobLedger).counter),
-    entry=(OrderEntry(), LimitEntry()),
+    entry=(OrderEntry(), LimitEntry(), JobEntry()),
     at_its_turn=(stays_held,),
 )

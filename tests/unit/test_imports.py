@@ -129,3 +129,42 @@ def _imported(tree: ast.AST) -> Iterator[str]:
                 yield module.partition(".")[0]
             case _:
                 yield from _imported(node)
+
+
+TABLES: Final = {
+    "jobs": {"job", "subtask", "failed_item", "job_result"},
+    "webhooks": {"endpoint", "webhook", "delivery", "delivery_attempt"},
+    "limits": {"throttle", "permit", "parked"},
+    "order": {"sequence", "position"},
+    "schedules": {"schedule"},
+}
+"""Of each slice. The ticks of schedules are removed with the core's own old rows."""
+
+
+def test_the_core_asks_no_table_of_a_slice() -> None:
+    package = Path(workq.__file__).parent
+    of_slices = set().union(*TABLES.values())
+    core = [
+        path
+        for part in ("broker", "enqueue", "handlers", "inflight", "ledger", "supervisor", "worker")
+        for path in (package / part).rglob("*.py")
+        if path.name != "schema.py"
+    ]
+    asked = [
+        f"{path.relative_to(package)}:{node.lineno}: {node.attr}"
+        for path in core
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute)
+        and node.attr in of_slices
+        and ast.unparse(node.value).rpartition(".")[2] == "tables"
+    ]
+
+    assert asked == []
+    assert len(core) > 100
+
+
+@pytest.mark.parametrize("slice_", TABLES)
+def test_a_slice_asks_its_own_tables(slice_: str) -> None:
+    text = "".join(path.read_text(encoding="utf-8") for path in (Path(workq.__file__).parent / slice_).rglob("*.py"))
+
+    assert [table for table in sorted(TABLES[slice_]) if f"tables.{table}" not in text] == []

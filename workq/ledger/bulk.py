@@ -20,11 +20,11 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from workq.errors import NotFound, Refused
 from workq.ledger import NO_GROUP, DeadGroup, Unpublished, Which, WhichOpen
-from workq.ledger.decisions import Decisions, is_of_a_job, told_of_job
+from workq.ledger.decisions import Decisions
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import as_text
 from workq.ledger.engine.states import CLAIMABLE, ENDED, found, guarded
-from workq.ledger.entry import KeyedTask
+from workq.ledger.entry import EntryRules, KeyedTask
 from workq.ledger.history import History, who_and_why
 from workq.values import codec
 from workq.values.lane import meant
@@ -37,10 +37,11 @@ DISCARDED = "discarded"
 class BulkDecisions:
     """Decisions of a person about many tasks at once."""
 
-    def __init__(self, database: Database, *, history: History, decisions: Decisions) -> None:
+    def __init__(self, database: Database, *, history: History, decisions: Decisions, rules: EntryRules) -> None:
         self.database = database
         self._history = history
         self._decisions = decisions
+        self._rules = rules
 
     def open_count(self, which: WhichOpen) -> Mapping[State, int]:
         """How many they are, in each state in which there are any."""
@@ -142,7 +143,7 @@ class BulkDecisions:
                 func.max(c.settled_at).label("last_at"),
                 func.min(c.reason).label("reason"),
                 self._least_id().label("sample"),
-                func.count(case((is_of_a_job(self.database), 1))).label("of_jobs"),
+                func.count(case((self._rules.barred(), 1))).label("of_jobs"),
             )
             .where(*self._which(which))
             .group_by(c.fingerprint, c.name)
@@ -181,15 +182,15 @@ class BulkDecisions:
         What is not dead any more is in neither: somebody was faster. Repeatable.
         """
         t = self.database.tables.task
-        of_a_job = is_of_a_job(self.database).label("of_a_job")
-        columns = (t.c.id, t.c.queue, t.c.attempt, t.c.task_key, t.c.order_key, t.c.limit_key, t.c.job_id, of_a_job)
+        is_barred = self._rules.barred().label("is_barred")
+        columns = (t.c.id, t.c.queue, t.c.attempt, t.c.task_key, t.c.order_key, t.c.limit_key, t.c.job_id, is_barred)
         locked = self._still_dead(task_ids, *columns)
         refused: dict[str, str] = {}
 
         def send_back(tx: Connection) -> tuple[list[Unpublished], list[str]]:
             found = tx.execute(locked).all()
-            refused.update((row.id, told_of_job(row.id, row.job_id)) for row in found if row.of_a_job)
-            rows = [row for row in found if not row.of_a_job]
+            refused.update((row.id, self._rules.why_barred(_keyed(row))) for row in found if row.is_barred)
+            rows = [row for row in found if not row.is_barred]
             alone = [row for row in rows if row.task_key is None]
             if alone:
                 ids = [row.id for row in alone]
@@ -202,7 +203,7 @@ class BulkDecisions:
                     row.id,
                     row.queue,
                     row.attempt,
-                    self._decisions.come_back(tx, KeyedTask(row.id, row.order_key, row.limit_key)),
+                    self._decisions.come_back(tx, _keyed(row)),
                 )
                 for row in in_order
             ]
@@ -257,7 +258,7 @@ class BulkDecisions:
         if which.ids is not None:
             chosen.append(c.id.in_([one for one in which.ids if codec.is_task_id(one)]))
         if which.of_job is not None:
-            of_job = is_of_a_job(self.database)
+            of_job = self._rules.barred()
             chosen.append(of_job if which.of_job else ~of_job)
         return chosen
 
@@ -265,6 +266,10 @@ class BulkDecisions:
         """PostgreSQL 12 to 17 has no min() of a UUID; as text it sorts the same."""
         c = self.database.tables.task.c
         return func.min(as_text(c.id, self.database.dialect))
+
+
+def _keyed(row: Any) -> KeyedTask:
+    return KeyedTask(row.id, row.order_key, row.limit_key, row.job_id)
 
 
 def _chosen(states: Collection[State]) -> list[State]:

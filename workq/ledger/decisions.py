@@ -11,13 +11,12 @@ from typing import Any
 
 from sqlalchemy import Connection, insert, literal, select, update
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.sql.elements import ColumnElement
 
 from workq.errors import NotFound, Refused
 from workq.ledger import CancelAnswer, Unpublished
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.states import CLAIMABLE, guarded, unexpired
-from workq.ledger.entry import EntryRule, KeyedTask
+from workq.ledger.entry import EntryRules, KeyedTask
 from workq.ledger.history import ERROR_MAX, History, who_and_why
 from workq.ledger.keys import live_key
 from workq.ledger.waiting import NEVER_S, is_behind, never
@@ -28,11 +27,11 @@ from workq.values.task import State
 class Decisions:
     """Decisions of a person about one task: cancel, reschedule, revive."""
 
-    def __init__(self, database: Database, *, history: History, reserved_s: float, rules: Sequence[EntryRule]) -> None:
+    def __init__(self, database: Database, *, history: History, reserved_s: float, rules: EntryRules) -> None:
         self.database = database
         self._history = history
         self._reserved_s = reserved_s
-        self._rules = tuple(rules)
+        self._rules = rules
 
     def cancel(self, task_id: str, *, who: str, why: str, kills: bool = False) -> CancelAnswer:
         """Cancel at once what does not run; ask it of what runs. NotFound when there is no such task.
@@ -117,15 +116,16 @@ class Decisions:
         state = State.WAITING if delay_s > 0.0 else State.READY
         is_too_late = ~unexpired(t.c.expires_at, due_at)
         where_it_stands = select(t.c.state, t.c.queue, t.c.attempt, t.c.expires_at, is_too_late.label("is_too_late"))
-        in_line = select(t.c.order_key, t.c.limit_key, t.c.due_at, now().label("now")).where(t.c.id == task_id)
+        in_line = select(t.c.order_key, t.c.limit_key, t.c.job_id, t.c.due_at, now().label("now")).where(
+            t.c.id == task_id
+        )
 
         def move(tx: Connection) -> Unpublished | None:
             row = tx.execute(in_line).first()
             if row is not None and is_behind(row.due_at, row.now):
-                task = KeyedTask(task_id, row.order_key, row.limit_key)
-                for rule in self._rules:
-                    if (why_not := rule.keeps_its_time(tx, self.database, task)) is not None:
-                        raise Refused(why_not)
+                task = KeyedTask(task_id, row.order_key, row.limit_key, row.job_id)
+                if (why_not := self._rules.keeps_its_time(tx, task)) is not None:
+                    raise Refused(why_not)
             moved = tx.execute(
                 update(t)
                 .where(t.c.id == task_id, guarded(t.c.state, *CLAIMABLE), unexpired(t.c.expires_at, due_at))
@@ -166,7 +166,7 @@ class Decisions:
         if not codec.is_task_id(task_id):
             raise _unknown(task_id)
         t = self.database.tables.task
-        of_a_job = is_of_a_job(self.database).label("of_a_job")
+        is_barred = self._rules.barred().label("is_barred")
         tries = 0
 
         def send_back(tx: Connection) -> Unpublished:
@@ -182,13 +182,14 @@ class Decisions:
                     t.c.order_key,
                     t.c.limit_key,
                     t.c.job_id,
-                    of_a_job,
+                    is_barred,
                 ).where(t.c.id == task_id)
             ).first()
             if row is None:
                 raise _unknown(task_id)
-            if row.of_a_job and row.state in states:
-                raise Refused(told_of_job(task_id, row.job_id))
+            task = KeyedTask(task_id, row.order_key, row.limit_key, row.job_id)
+            if row.is_barred and row.state in states:
+                raise Refused(self._rules.why_barred(task))
             revived = tx.execute(
                 update(t)
                 .where(t.c.id == task_id, guarded(t.c.state, *states))
@@ -199,7 +200,6 @@ class Decisions:
                     return Unpublished(task_id, row.queue, row.attempt, 0.0)
                 raise Refused(f"task {task_id} is {row.state}; only {' and '.join(states)} tasks are revived")
             self._history.append(tx, "revived", who_and_why(who, why, characters_max=ERROR_MAX), task_ids=[task_id])
-            task = KeyedTask(task_id, row.order_key, row.limit_key)
             return Unpublished(task_id, row.queue, row.attempt, self.come_back(tx, task))
 
         try:
@@ -209,8 +209,7 @@ class Decisions:
 
     def come_back(self, tx: Connection, task: KeyedTask) -> float:
         """A task that was sent back waits for others, if it has to; answers in how many seconds it is due."""
-        waits = [rule for rule in self._rules if not rule.comes_back(tx, self.database, task)]  # each is told
-        if not waits:
+        if self._rules.comes_back(tx, task):
             return 0.0
         t = self.database.tables.task
         tx.execute(update(t).where(t.c.id == task.id).values(**never(self.database)))
@@ -234,20 +233,6 @@ class Decisions:
             "crashes": 0,
             "is_suspect": 0,
         }
-
-
-def is_of_a_job(database: Database) -> ColumnElement[bool]:
-    """Whether a task's job is there: it has counted the task's end, and does not count another."""
-    t, j = database.tables.task, database.tables.job
-    return select(j.c.id).where(j.c.id == t.c.job_id).exists()
-
-
-def told_of_job(task_id: str, job_id: str) -> str:
-    """Why a task of a job is not sent back."""
-    return (
-        f"task {task_id} is of job {job_id}, which has counted its items; to run those that failed again: "
-        f"workq job retry {job_id}; to read its source again: workq job resume {job_id}"
-    )
 
 
 def _unknown(task_id: str) -> NotFound:

@@ -2,15 +2,16 @@
 
 They are a closed tuple, put together with the ledger, and asked one after the other in the transaction that writes.
 
-To add one: a class of these three functions, in the tuple of workq/slices.py.
+To add one: a class of these six functions, in the tuple of workq/slices.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Select, false, or_
+from sqlalchemy.sql.elements import ColumnElement
 
 from workq.ledger.engine.database import Database
 from workq.values.task import NewTask
@@ -22,6 +23,7 @@ class KeyedTask(NamedTuple):
     id: str
     order_key: str | None
     limit_key: str | None
+    job_id: str | None
 
 
 class EntryRule(Protocol):
@@ -35,3 +37,49 @@ class EntryRule(Protocol):
 
     def keeps_its_time(self, tx: Connection, database: Database, task: KeyedTask) -> str | None:
         """Why a person cannot let a task that waits for others be due at another time, if so."""
+
+    def bars(self, database: Database) -> ColumnElement[bool]:
+        """In a statement: which rows of the table of tasks, once they have ended, nobody sends back."""
+
+    def why_barred(self, task: KeyedTask) -> str | None:
+        """Why such a task is not sent back, and what to do instead; None: it is none of those."""
+
+    def coming(self, database: Database, queues: Sequence[str]) -> Sequence[Select[Any]]:
+        """Questions that find tasks of these queues that wait for others and will go on without a person."""
+
+
+class EntryRules:
+    """All entry rules of a ledger, in their order."""
+
+    def __init__(self, database: Database, rules: Sequence[EntryRule]) -> None:
+        self._database = database
+        self._rules = tuple(rules)
+
+    def enter(self, tx: Connection, tasks: Sequence[NewTask]) -> Sequence[NewTask]:
+        """The same tasks, due never where they have to wait for others."""
+        for rule in self._rules:
+            tasks = rule.enter(tx, self._database, tasks)
+        return tasks
+
+    def comes_back(self, tx: Connection, task: KeyedTask) -> bool:
+        """Whether a task that a person has sent back stays ready."""
+        waits = [rule for rule in self._rules if not rule.comes_back(tx, self._database, task)]  # each is told
+        return not waits
+
+    def keeps_its_time(self, tx: Connection, task: KeyedTask) -> str | None:
+        """Why a task that waits for others cannot be due at another time, if so."""
+        found = (rule.keeps_its_time(tx, self._database, task) for rule in self._rules)
+        return next((why for why in found if why is not None), None)
+
+    def barred(self) -> ColumnElement[bool]:
+        """In a statement: which rows of the table of tasks, once they have ended, nobody sends back."""
+        return or_(false(), *(rule.bars(self._database) for rule in self._rules))
+
+    def coming(self, queues: Sequence[str]) -> list[Select[Any]]:
+        """Questions that find tasks of these queues that wait for others and will go on without a person."""
+        return [query for rule in self._rules for query in rule.coming(self._database, queues)]
+
+    def why_barred(self, task: KeyedTask) -> str:
+        """Why a task that is barred is not sent back."""
+        found = (rule.why_barred(task) for rule in self._rules)
+        return next((why for why in found if why is not None), f"task {task.id} is not sent back")

@@ -15,9 +15,9 @@ from sqlalchemy import Connection, Row, Select, case, func, or_, select
 
 from workq.errors import ConfigError
 from workq.ledger import Company, Counts, QueueCount, Standing, WorkerRow, unhandled
-from workq.ledger.decisions import is_of_a_job
 from workq.ledger.engine.database import Database
-from workq.ledger.engine.states import CLAIMABLE, ENDED, SUSPECT, found, guarded, unexpired
+from workq.ledger.engine.states import CLAIMABLE, ENDED, SUSPECT, found, unexpired
+from workq.ledger.entry import EntryRules
 from workq.ledger.pauses import in_force, is_paused
 from workq.ledger.tasks import limit_of
 from workq.values import codec
@@ -35,8 +35,9 @@ _NOT_ASKED = ("token", "payload", "result")
 class Questions:
     """Read-only questions about tasks and workers."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, rules: EntryRules) -> None:
         self.database = database
+        self._rules = rules
 
     def get(self, task_id: str) -> Task | None:
         """One task, or None."""
@@ -110,7 +111,7 @@ class Questions:
         )
         p = self.database.tables.pause
         live = select(func.count()).select_from(w).where(w.c.state == "live")
-        of_jobs = select(func.count()).select_from(t).where(found(t.c.state, State.DEAD), is_of_a_job(self.database))
+        of_jobs = select(func.count()).select_from(t).where(found(t.c.state, State.DEAD), self._rules.barred())
         places, states, oldest, paused, workers, dead_of_jobs, unknown = self.database.ask(
             lambda tx: (
                 tx.execute(open_by_place).all(),
@@ -142,7 +143,7 @@ class Questions:
         )
 
     def has_due(self, queues: Sequence[str]) -> bool:
-        """Whether any task of these queues could be claimed now, or waits for its limit. None of a paused one can."""
+        """Whether any task of these queues can be claimed now, or soon without a person. None of a paused one can."""
         c, now = self.database.tables.task.c, self.database.now()
         due = (
             select(c.id)
@@ -158,13 +159,8 @@ class Questions:
             )  # the index's order: PostgreSQL would rather read the table until it meets one
             .limit(1)
         )
-        k, p, t = self.database.tables.parked, self.database.tables.permit, self.database.tables.task
-        theirs = guarded(t.c.state, State.WAITING), t.c.queue.in_(queues)
-        h = self.database.tables.throttle
-        is_closed = select(h.c.id).where(h.c.id == k.c.limit_key, h.c.closed_until > now).exists()
-        parked = select(k.c.task_id).join(t, t.c.id == k.c.task_id).where(*theirs, ~is_closed).limit(1)
-        promised = select(p.c.task_id).join(t, t.c.id == p.c.task_id).where(p.c.attempt.is_(None), *theirs).limit(1)
-        return self.database.ask(lambda tx: any(tx.execute(one).first() is not None for one in (due, parked, promised)))
+        wanted = (due, *(query.limit(1) for query in self._rules.coming(queues)))
+        return self.database.ask(lambda tx: any(tx.execute(one).first() is not None for one in wanted))
 
     def workers(self, *, live_only: bool = True, prefix: str = "") -> list[WorkerRow]:
         """The incarnations whose id begins with `prefix`, newest first."""

@@ -18,7 +18,7 @@ from workq.ledger.bulk import BulkDecisions
 from workq.ledger.claims import Claims
 from workq.ledger.decisions import Decisions
 from workq.ledger.engine.database import Database
-from workq.ledger.entry import EntryRule
+from workq.ledger.entry import EntryRule, EntryRules
 from workq.ledger.hints import RESERVED_S, Hints
 from workq.ledger.history import History
 from workq.ledger.lanes import Lanes
@@ -61,20 +61,21 @@ class Ledger:
         self._lock = threading.RLock()  # a part may ask for another
         self._parts: dict[object, Any] = {}
         floor = floor or Floor(database)
+        rules = EntryRules(database, slices.entry)
         self.history = History(database)
         self.lanes = Lanes(database)
         self.claims = Claims(database, gates=StartGates(database, slices.gates))
         self.hints = Hints(database, floor=floor, reserved_s=reserved_s)
-        self.questions = Questions(database)
-        self.tasks = Tasks(database, lanes=self.lanes, rules=slices.entry)
+        self.questions = Questions(database, rules=rules)
+        self.tasks = Tasks(database, lanes=self.lanes, rules=rules)
         self.workers = Workers(database, history=self.history, floor=floor, reserved_s=reserved_s)
         self.upkeep = Upkeep(database, history=self.history, floor=floor)
         self.pauses = Pauses(database, history=self.history)
-        self.decisions = Decisions(database, history=self.history, reserved_s=reserved_s, rules=slices.entry)
+        self.decisions = Decisions(database, history=self.history, reserved_s=reserved_s, rules=rules)
         self.plans = Plans(
             database, upkeep=self.upkeep, workers=self.workers, history=self.history, reserved_s=reserved_s
         )
-        self.bulk = BulkDecisions(database, history=self.history, decisions=self.decisions)
+        self.bulk = BulkDecisions(database, history=self.history, decisions=self.decisions, rules=rules)
         self.audits = Audits(database, plans=self.plans, workers=self.workers)
         self.outcomes = Outcomes(database, counters=slices.counters(self))
         self.transactions = HandlerTransactions(database, outcomes=self.outcomes)

@@ -26,7 +26,7 @@ from workq.errors import ConfigError, KeyConflict
 from workq.ledger import HintRows, keys
 from workq.ledger.engine.database import Database, without_values
 from workq.ledger.engine.id_lists import ArrayText
-from workq.ledger.entry import EntryRule
+from workq.ledger.entry import EntryRules
 from workq.ledger.hint_rows import given_hints, insert_hints, with_hints
 from workq.ledger.lanes import Lanes
 from workq.ledger.waiting import NEVER_S, is_behind
@@ -44,10 +44,10 @@ class InAWindow(Exception):
 class Tasks:
     """Records new tasks."""
 
-    def __init__(self, database: Database, *, lanes: Lanes, rules: Sequence[EntryRule]) -> None:
+    def __init__(self, database: Database, *, lanes: Lanes, rules: EntryRules) -> None:
         self.database = database
         self._lanes = lanes
-        self._rules = tuple(rules)
+        self._rules = rules
 
     @property
     def writers(self) -> int:
@@ -103,17 +103,11 @@ class Tasks:
         if alike is not None:
             self._insert_alike(tx, tasks, alike, hints)
             return tasks
-        tasks = self._enter(tx, tasks)
+        tasks = self._rules.enter(tx, tasks)
         self._insert_each(tx, [tasks[place] for place in _by_key(tasks)], is_published=hints is not None)
         self._keep_keys(tx, tasks)
         if hints is not None:
             insert_hints(tx, self.database, hints([task for task in tasks if task.delay_s < NEVER_S]))
-        return tasks
-
-    def _enter(self, tx: Connection, tasks: Sequence[NewTask]) -> Sequence[NewTask]:
-        """The same tasks, due never where they have to wait for others."""
-        for rule in self._rules:
-            tasks = rule.enter(tx, self.database, tasks)
         return tasks
 
     def _insert_alike(self, tx: Connection, tasks: Sequence[NewTask], alike: NewTask, hints: HintRows | None) -> None:
@@ -275,7 +269,7 @@ class Tasks:
         for _ in range(_TRIES):
             try:
                 with tx.begin_nested():
-                    [entered] = self._enter(tx, [task])
+                    [entered] = self._rules.enter(tx, [task])
                     self._insert_each(tx, [entered], is_published=is_published)
                     self._keep_keys(tx, [entered])
                 return entered

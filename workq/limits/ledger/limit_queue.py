@@ -12,7 +12,20 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, Delete, Insert, Select, Update, bindparam, delete, func, insert, select, update
+from sqlalchemy import (
+    Connection,
+    Delete,
+    Insert,
+    Select,
+    Update,
+    bindparam,
+    delete,
+    false,
+    func,
+    insert,
+    select,
+    update,
+)
 from sqlalchemy.sql.elements import ColumnElement
 
 from workq.ledger.engine.database import Database
@@ -43,6 +56,23 @@ class LimitEntry:
 
     def keeps_its_time(self, _tx: Connection, _database: Database, _task: KeyedTask) -> str | None:
         return None
+
+    def bars(self, _database: Database) -> ColumnElement[bool]:
+        return false()
+
+    def why_barred(self, _task: KeyedTask) -> str | None:
+        return None
+
+    def coming(self, database: Database, queues: Sequence[str]) -> Sequence[Select[Any]]:
+        """Those that are parked at a limit that is open, and those that are promised a permit."""
+        tables = database.tables
+        k, p, t, h = tables.parked, tables.permit, tables.task, tables.throttle
+        theirs = guarded(t.c.state, State.WAITING), t.c.queue.in_(queues)
+        is_closed = select(h.c.id).where(h.c.id == k.c.limit_key, h.c.closed_until > database.now()).exists()
+        return (
+            select(k.c.task_id).join(t, t.c.id == k.c.task_id).where(*theirs, ~is_closed),
+            select(p.c.task_id).join(t, t.c.id == p.c.task_id).where(p.c.attempt.is_(None), *theirs),
+        )
 
 
 class Parked(NamedTuple):
