@@ -569,15 +569,15 @@ class TestAServerThatIsSilent:
     @pytest.mark.parametrize("name", ["postgres", "mariadb"])
     def test_a_stopped_server_is_an_error_in_time_and_no_hang(self, request: pytest.FixtureRequest, name: str) -> None:
         server: Server = request.getfixturevalue(name)
-        ledger = opened(server.url, statement_timeout_s=1.0)
+        ledger, hasty = opened(server.url), opened(server.url, statement_timeout_s=1.0)
         worker = live_worker(ledger)
         given = new()
         [claim] = ledger.claims.claim([ledger.tasks.record(new())[0].id], by=worker.id)
         took: list[float] = []
         server.pause()
         try:
-            needs = calls(ledger, worker, claim.task_id)[:4]
-            needs.append(lambda: ledger.tasks.record(given))
+            needs = calls(hasty, worker, claim.task_id)[:4]
+            needs.append(lambda: hasty.tasks.record(given))
             for call in needs:
                 begun = time.monotonic()
                 with pytest.raises(LedgerUnavailable):
@@ -587,8 +587,9 @@ class TestAServerThatIsSilent:
             server.resume()
 
         assert max(took) < LONG_S / 2  # the limit is 1.5 s for an answer, or 3 s for a new connection
-        assert patiently(lambda: ledger.tasks.record(given))[0].created
-        assert patiently(lambda: ledger.outcomes.settle([Settlement(claim, Done())]))[0].state is State.SUCCEEDED
+        assert patiently(lambda: hasty.tasks.record(given))[0].created
+        assert patiently(lambda: hasty.outcomes.settle([Settlement(claim, Done())]))[0].state is State.SUCCEEDED
+        hasty.close()
         ledger.close()
 
 
@@ -596,7 +597,7 @@ class TestLocks:
     """F62: somebody else holds locks."""
 
     def test_a_row_that_is_locked_delays_itself_and_nobody_else(self, server_url: str) -> None:
-        ledger = opened(server_url, statement_timeout_s=2.0)
+        ledger, hasty = opened(server_url), opened(server_url, statement_timeout_s=2.0)
         worker = live_worker(ledger)
         ids = [one.id for one in ledger.tasks.record(new(10))]
         claims = ledger.claims.claim(ids, by=worker.id)
@@ -605,7 +606,7 @@ class TestLocks:
             lock(connection, ledger, ids[0])
             began = time.monotonic()
             with pytest.raises(LedgerUnavailable):
-                ledger.outcomes.settle([Settlement(claims[0], Done())])
+                hasty.outcomes.settle([Settlement(claims[0], Done())])
             took_s = time.monotonic() - began
             others = ledger.outcomes.settle([Settlement(claim, Done()) for claim in claims[1:]])
 
@@ -613,10 +614,11 @@ class TestLocks:
         assert took_s < LONG_S / 2
         assert ledger.outcomes.settle([Settlement(claims[0], Done())])[0].state is State.SUCCEEDED
         other.dispose()
+        hasty.close()
         ledger.close()
 
     def test_sweeps_step_over_rows_that_are_locked(self, server_url: str) -> None:
-        ledger = opened(server_url, statement_timeout_s=2.0)
+        ledger = opened(server_url)
         worker = live_worker(ledger)
         waiting = [one.id for one in ledger.tasks.record(new(4))]
         running = [one.id for one in ledger.tasks.record(new(4))]
@@ -636,13 +638,13 @@ class TestLocks:
         ledger.close()
 
     def test_a_table_that_is_locked_is_an_error_in_time(self, postgres: Server) -> None:
-        ledger = opened(postgres.url, statement_timeout_s=1.0)
+        ledger, hasty = opened(postgres.url), opened(postgres.url, statement_timeout_s=1.0)
         worker = live_worker(ledger)
         [task_id] = [one.id for one in ledger.tasks.record(new())]
         other = create_engine(ledger.database.url)
         with other.begin() as connection:
             connection.execute(text("LOCK TABLE workq_task IN ACCESS EXCLUSIVE MODE"))
-            for call in (lambda: ledger.claims.claim([task_id], by=worker.id), lambda: ledger.questions.get(task_id)):
+            for call in (lambda: hasty.claims.claim([task_id], by=worker.id), lambda: hasty.questions.get(task_id)):
                 began = time.monotonic()
                 with pytest.raises(LedgerUnavailable):
                     call()
@@ -650,6 +652,7 @@ class TestLocks:
 
         assert len(ledger.claims.claim([task_id], by=worker.id)) == 1
         other.dispose()
+        hasty.close()
         ledger.close()
 
 
