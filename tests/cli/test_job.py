@@ -409,6 +409,15 @@ class TestResults:
 
 
 class TestFailures:
+    def test_a_spreadsheet_finds_no_formula_in_what_is_exported(self, bazaar: Cli) -> None:
+        (bazaar.folder / "bazaar.py").write_text(BAZAAR.replace("it is bad", "=1+1"))
+        job_id = run(bazaar, "bazaar.count", "to=5", "bad=3")
+        work(bazaar)
+
+        table = bazaar("job", "failures", job_id, "--csv")
+
+        assert table.out.splitlines() == ["item,failures,error", "3,1,'=1+1"]
+
     def test_they_are_listed_exported_and_run_again_alone(self, bazaar: Cli) -> None:
         job_id = run(bazaar, "bazaar.count", "to=95", "bad=17")
         early = bazaar("job", "retry", job_id, "--failed")
