@@ -264,7 +264,8 @@ class WorkQueue:
         Raises:
             ConfigError: an option is out of range, the name is taken, or the function cannot be a task.
         """
-        from workq.jobs.define import Job, job_options
+        from workq.jobs.define import Job
+        from workq.jobs.options import job_options
         from workq.jobs.values import SPLIT, Ending
 
         callbacks = {

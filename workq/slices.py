@@ -11,12 +11,12 @@ from workq.ledger.sql import Slices
 from workq.limits.ledger.limit_queue import LimitEntry
 from workq.limits.ledger.permits import LimitGate
 from workq.order.ledger.positions import OrderEntry
-from workq.webhooks.ledger.deliveries import stays_held
+from workq.webhooks.ledger.settle import stays_held
 from workq.webhooks.ledger.sql import WebhookLedger
 
 SLICES: Final = Slices(
     gates=(JobGate(), LimitGate()),
-    counters=lambda ledger: (ledger.part(WebhookLedger).deliveries, ledger.part(JobLedger).counter),
+    counters=lambda ledger: (ledger.part(WebhookLedger).counter, ledger.part(JobLedger).counter),
     entry=(OrderEntry(), LimitEntry(), JobEntry()),
     at_its_turn=(stays_held,),
 )

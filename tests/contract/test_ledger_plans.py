@@ -175,7 +175,7 @@ CALLS: dict[str, Callable[[Stage], object]] = {
         stage.ledger.part(JobLedger).decisions.resume_job(stage.job, who="eve", why="?"),
     ),
     "admit": lambda stage: stage.ledger.part(Limits).admit(["mail"]),
-    "tend_deliveries": lambda stage: stage.ledger.part(WebhookLedger).deliveries.tend_deliveries(limit=50),
+    "tend_deliveries": lambda stage: stage.ledger.part(WebhookLedger).counter.tend_deliveries(limit=50),
     "hold_deliveries": lambda stage: stage.ledger.part(WebhookLedger).decisions.hold_deliveries(limit=50),
     "history": lambda stage: stage.ledger.questions.history(stage.ready[0]),
     "reap": lambda stage: stage.ledger.workers.reap(WORKER, Evidence("SIGKILL")),  # the last: it ends the worker

@@ -39,7 +39,8 @@ from workq.enqueue import relay
 from workq.enqueue.producer import Producer
 from workq.errors import InFlightUnavailable
 from workq.jobs.ledger.care import JobCare
-from workq.jobs.ledger.counts import JobCounts, JobLock, Rest
+from workq.jobs.ledger.changes import JobLock, Rest
+from workq.jobs.ledger.counts import JobCounts
 from workq.jobs.ledger.jobs import Jobs
 from workq.jobs.values import JOB_ENDED
 from workq.ledger import Unpublished, decisions

@@ -161,7 +161,7 @@ def _tend(one: Pass) -> None:
         tended = ledger.part(JobLedger).care.tend_job(job_id, dry_run=one.dry_run)
         one.done.tended += tended.counted
         one.send(tended.hints)
-    one.done.tended += ledger.part(WebhookLedger).deliveries.tend_deliveries(limit=one.limit, dry_run=one.dry_run)
+    one.done.tended += ledger.part(WebhookLedger).counter.tend_deliveries(limit=one.limit, dry_run=one.dry_run)
     one.done.tended += ledger.part(WebhookLedger).decisions.hold_deliveries(limit=one.limit, dry_run=one.dry_run)
 
 

@@ -7,8 +7,8 @@
     proxy.py    the one way out, where there is one receiver.py a receiver to try things with, well-behaved or not
     backoff.py  when it is tried again              notices.py  what operators are told of it
 
-What is recorded, and what that leads to, is decided in the ledger (workq/webhooks/ledger/sent.py, deliveries.py,
-endpoints.py). Nothing here is imported by `import workq`. Sending needs the extra [webhooks].
+What is recorded, and what that leads to, is decided in ledger/, in the database. Nothing here is imported by
+`import workq`. Sending needs the extra [webhooks].
 """
 
 from __future__ import annotations

@@ -159,8 +159,8 @@ class DeliveringContract(WebhookSteps):
         ledger.decisions.cancel(cancelled.delivery_id, who="ada", why="not wanted")
 
         counts = [
-            ledger.part(WebhookLedger).deliveries.tend_deliveries(limit=9, dry_run=True),
-            *(ledger.part(WebhookLedger).deliveries.tend_deliveries(limit=9) for _ in range(2)),
+            ledger.part(WebhookLedger).counter.tend_deliveries(limit=9, dry_run=True),
+            *(ledger.part(WebhookLedger).counter.tend_deliveries(limit=9) for _ in range(2)),
         ]
 
         assert counts == [2, 2, 0]

@@ -165,8 +165,8 @@ class NoticesContract(WebhookSteps):
         self.crash(ledger, one.delivery_id)
 
         counts = [
-            ledger.part(WebhookLedger).deliveries.tend_deliveries(limit=9, dry_run=True),
-            *(ledger.part(WebhookLedger).deliveries.tend_deliveries(limit=9) for _ in range(2)),
+            ledger.part(WebhookLedger).counter.tend_deliveries(limit=9, dry_run=True),
+            *(ledger.part(WebhookLedger).counter.tend_deliveries(limit=9) for _ in range(2)),
         ]
 
         assert counts == [1, 1, 0]

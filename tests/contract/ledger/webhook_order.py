@@ -196,7 +196,7 @@ class WebhookOrderContract(WebhookSteps):
 
         assert blocked == []
         assert [hint.task_id for hint in hints] == [ids[2]]
-        assert ledger.part(WebhookLedger).deliveries.tend_deliveries(limit=9) == 2
+        assert ledger.part(WebhookLedger).counter.tend_deliveries(limit=9) == 2
         assert self.arrivals(ledger, worker, ids) == ids[2:]
 
     def test_one_whose_worker_was_killed_is_sent_again_before_the_next(

@@ -35,7 +35,8 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
 
 from workq.errors import Unavailable
-from workq.jobs.ledger.counts import Change, JobCounts, JobLock, Rest, Wishes
+from workq.jobs.ledger.changes import Change, JobLock, Rest, Wishes
+from workq.jobs.ledger.counts import JobCounts
 from workq.jobs.values import JOB_ENDED, JOB_STARTS, JOB_UNWANTED, Collect, JobState, PrunedJobs, Tended, splitter
 from workq.ledger import Retention, Unpublished
 from workq.ledger.bulk import BulkDecisions

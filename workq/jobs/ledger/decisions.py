@@ -5,7 +5,7 @@ still runs. What waits of a paused job is parked, due never, as it is met; a can
 whoever asked for it, and otherwise by a sweep.
 
 A job that was begun in the handler of another ends before it, and obeys what that one is told. It has the other's id as
-`parent_id`. A job ends when all of its subtasks and all that is nested in it have ended (see job_counts.py), and has
+`parent_id`. A job ends when all of its subtasks and all that is nested in it have ended (see counts.py), and has
 failures when one of those has. When a nested one ends, the other is looked at after the commit; a sweep does it for
 whoever died in between. A pause reaches the nested jobs one after the other: whoever dies on the way pauses again. A
 cancel reaches them when the other's subtasks are withdrawn, which a sweep repeats.
@@ -20,7 +20,8 @@ from sqlalchemy import Connection, select
 
 from workq.errors import NotFound, Refused
 from workq.jobs.ledger.care import AT_ONCE, JobCare, job_live_key
-from workq.jobs.ledger.counts import Change, JobCounts, JobLock, Rest, Wishes, too_many
+from workq.jobs.ledger.changes import Change, JobLock, Rest, Wishes
+from workq.jobs.ledger.counts import JobCounts, too_many
 from workq.jobs.ledger.questions import JobQuestions
 from workq.jobs.values import (
     JOB_ENDED,

@@ -18,7 +18,8 @@ from sqlalchemy.exc import IntegrityError
 
 from workq.errors import NotFound, Refused
 from workq.jobs.ledger.care import JobCare, job_live_key
-from workq.jobs.ledger.counts import JobCounts, JobLock, Wishes
+from workq.jobs.ledger.changes import JobLock, Wishes
+from workq.jobs.ledger.counts import JobCounts
 from workq.jobs.ledger.decisions import JobDecisions
 from workq.jobs.ledger.questions import JobQuestions
 from workq.jobs.values import (

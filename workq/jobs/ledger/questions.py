@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, func, or_, select
 
-from workq.jobs.ledger.counts import options_of
+from workq.jobs.ledger.changes import options_of
 from workq.jobs.values import FailedGroup, JobRow, JobState, SlowSubtask
 from workq.ledger.engine.database import Database
 from workq.values import codec

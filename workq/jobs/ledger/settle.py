@@ -12,7 +12,8 @@ from functools import partial
 from sqlalchemy import Connection, bindparam, update
 
 from workq.jobs.ledger.care import JobCare
-from workq.jobs.ledger.counts import Change, JobCounts, Rest, Wishes, by_job
+from workq.jobs.ledger.changes import Change, Rest, Wishes, by_job
+from workq.jobs.ledger.counts import JobCounts
 from workq.ledger.after_settle import Afterwards
 from workq.ledger.answers import Settled
 from workq.ledger.engine.database import Database

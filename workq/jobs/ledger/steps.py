@@ -26,7 +26,8 @@ from sqlalchemy import Connection, Update, bindparam, select, update
 
 from workq.errors import Refused
 from workq.jobs.ledger.care import JobCare
-from workq.jobs.ledger.counts import Change, JobCounts, JobLock, Rest, Wishes
+from workq.jobs.ledger.changes import Change, JobLock, Rest, Wishes
+from workq.jobs.ledger.counts import JobCounts
 from workq.jobs.progress import SAMPLE_S
 from workq.jobs.values import Bookmark, JobState, NewStep, Stepped
 from workq.ledger.engine.states import guarded

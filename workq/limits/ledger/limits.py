@@ -18,7 +18,7 @@ from workq.errors import Unavailable
 from workq.ledger import LimitRow, Unpublished
 from workq.ledger.claims import claims_of, limited
 from workq.ledger.engine.id_lists import among
-from workq.limits.ledger import limit_queue, permits
+from workq.limits.ledger import coming, limit_queue, permits
 from workq.values.task import Claim, State
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class Limits:
             rows = self._claims.take_permitted(tx, call, [*turns.left_s], is_parked=True)
             granted = {row[0] for row in rows}
             if missed := [one for one in turns.takes if one.task_id not in granted]:
-                permits.come(tx, self.database, [one.task_id for one in missed], reserved_s=self._reserved_s)
+                coming.come(tx, self.database, [one.task_id for one in missed], reserved_s=self._reserved_s)
                 turns.hints += missed
             return rows
 

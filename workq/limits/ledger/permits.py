@@ -13,7 +13,7 @@ in a time: what was claimed within it is counted, and what comes too late from i
 values/limit_rule.py). So a hint that is late costs nobody a start.
 
 A limit may be closed for a time, because what it stands for is out of order: nothing of it starts then, what is claimed
-is parked, and afterwards one at a time starts, until somebody opens it (see deliveries.py).
+is parked, and afterwards one at a time starts, until somebody opens it (see closing.py).
 
 All of it is in the ledger: a wiped broker or in-flight store changes nothing of it.
 """
@@ -44,9 +44,7 @@ from sqlalchemy import (
     true,
     update,
 )
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
-from sqlalchemy.types import Float
 
 from workq.ledger import Unpublished
 from workq.ledger.engine.database import Database
@@ -56,6 +54,8 @@ from workq.ledger.pauses import is_paused
 from workq.ledger.start import StartCandidate
 from workq.ledger.waiting import is_behind
 from workq.limits.ledger import limit_queue
+from workq.limits.ledger.closing import make_row
+from workq.limits.ledger.coming import come_at
 from workq.values.limit_rule import Rate, rate_of
 from workq.values.task import State
 
@@ -278,7 +278,8 @@ def admit(
 ) -> NextPermits:
     """Give what is free of a limit to the first that are parked: to be used now, or later, by whoever gets the hint.
 
-    Now: as many as the caller has `room` for, of its `queues`. What is of a job has to ask that, too (see job_gate.py).
+    Now: as many as the caller has `room` for, of its `queues`. What is of a job has to ask that,
+    too (see jobs/ledger/gate.py).
     """
     turns = NextPermits()
     limit = _locked(tx, database, key)
@@ -319,50 +320,12 @@ def admit(
     return turns
 
 
-def close(tx: Connection, database: Database, key: str, *, for_s: float) -> None:
-    """Let nothing of a limit start for so long, and one at a time afterwards; a time that ends later stays."""
-    h, now = database.tables.throttle, database.now
-    _make(tx, database, key)
-    shorter = or_(h.c.closed_until.is_(None), h.c.closed_until < now(for_s))
-    tx.execute(update(h).where(h.c.id == key, shorter).values(closed_until=now(for_s), changed_at=now()))
-
-
-def reopen(tx: Connection, database: Database, keys: Iterable[str], *, at_once: bool = False) -> None:
-    """Let these limits be as they were before they were closed: not one at a time any more. Repeatable.
-
-    One that is closed still stays so until its time is over, whatever was under way when it was closed: only with
-    `at_once` it does not.
-    """
-    what = "reopen limits at once" if at_once else "reopen limits"
-    statement = database.kept(what, partial(_reopening, database, at_once=at_once))
-    statement.write(tx, {"b_ids": in_order(keys)})
-
-
-def _reopening(database: Database, *, at_once: bool) -> Update:
-    h = database.tables.throttle
-    closed = update(h).where(among(h.c.id, database.dialect, item="TEXT"), h.c.closed_until.is_not(None))
-    if not at_once:
-        closed = closed.where(h.c.closed_until <= database.now())
-    return closed.values(closed_until=None)
-
-
-def _make(tx: Connection, database: Database, key: str) -> None:
-    """The row of a limit, if there is none."""
-    h = database.tables.throttle
-    while tx.execute(select(h.c.id).where(h.c.id == key).with_for_update()).first() is None:
-        try:
-            with tx.begin_nested():
-                tx.execute(insert(h).values(id=key, last=0, changed_at=database.now()))
-        except IntegrityError:  # somebody else was faster
-            continue
-
-
 def _locked(tx: Connection, database: Database, key: str) -> _Limit:
     """The limit, under its lock; what is in use of it is not counted yet."""
     given = {"b_key": key}
     lock = database.kept("lock a limit", partial(_locking, database))
     while not (found := lock.rows(tx, given)):
-        _make(tx, database, key)
+        make_row(tx, database, key)
     [(last, used_at, closed_until)] = found
     waiting = database.kept("now, and who waits", partial(_waiting, database))
     [(now, has_parked, count, permits)] = waiting.rows(tx, given)  # the lock may have taken its time
@@ -493,7 +456,7 @@ def _write(
         database.kept("promise", partial(_promising, database)).write_each(tx, rows)
     for at, coming in groupby(sorted((at, task_id) for task_id, at in limit.new_promises.items()), lambda one: one[0]):
         ids = [task_id for _, task_id in coming]
-        _come(tx, database, ids, None if at <= limit.now else at, reserved_s=reserved_s)
+        come_at(tx, database, ids, None if at <= limit.now else at, reserved_s=reserved_s)
     if is_used:
         used = database.kept("use a limit", partial(_using, database))
         used.write(tx, {"b_key": limit.key, "b_last": limit.last})
@@ -528,45 +491,6 @@ def _using(database: Database) -> Update:
     h = database.tables.throttle
     mine = update(h).where(h.c.id == bindparam("b_key", type_=h.c.id.type))
     return mine.values(last=bindparam("b_last", type_=h.c.last.type), changed_at=database.now())
-
-
-def come(tx: Connection, database: Database, task_ids: Sequence[str], *, reserved_s: float) -> None:
-    """It is the turn of these tasks, now."""
-    _come(tx, database, task_ids, None, reserved_s=reserved_s)
-
-
-def _come(
-    tx: Connection,
-    database: Database,
-    task_ids: Sequence[str],
-    at: datetime | None,
-    *,
-    reserved_s: float | None,
-) -> None:
-    """It is the turn of these tasks, then; or now."""
-    is_ready = at is None
-    statement = database.kept(
-        f"unpark, ready: {is_ready}, hinted by the caller: {reserved_s is not None}",
-        partial(_coming, database, is_ready=is_ready, is_reserved=reserved_s is not None),
-    )
-    given: dict[str, Any] = {"b_ids": in_order(task_ids)}
-    if not is_ready:
-        given["b_at"] = at
-    if reserved_s is not None:
-        given["b_reserved_s"] = reserved_s
-    statement.write(tx, given)
-
-
-def _coming(database: Database, *, is_ready: bool, is_reserved: bool) -> Update:
-    t, now = database.tables.task, database.now
-    values: dict[str, Any] = {
-        "state": State.READY if is_ready else State.WAITING,
-        "due_at": now() if is_ready else bindparam("b_at", type_=t.c.due_at.type),
-    }
-    if is_reserved:
-        reserved_s = bindparam("b_reserved_s", type_=Float())
-        values |= {"queued_at": now(), "published_at": None, "relay_until": now(reserved_s)}
-    return update(t).where(among(t.c.id, database.dialect), guarded(t.c.state, *CLAIMABLE)).values(values)
 
 
 def _whole_ms(at: datetime) -> datetime:

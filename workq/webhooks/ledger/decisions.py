@@ -28,7 +28,7 @@ from workq.ledger.engine.states import CLAIMABLE, guarded
 from workq.ledger.history import REASON_MAX, who_and_why
 from workq.ledger.tasks import Tasks
 from workq.ledger.waiting import NEVER_S, never
-from workq.limits.ledger import permits
+from workq.limits.ledger import closing
 from workq.order.ledger.positions import heads
 from workq.values import codec
 from workq.values.codec import new_task_id
@@ -36,6 +36,7 @@ from workq.values.task import NewTask, State
 from workq.webhooks.ledger.deliveries import Deliveries
 from workq.webhooks.ledger.known_endpoints import options_in
 from workq.webhooks.ledger.notices import Notices
+from workq.webhooks.ledger.settle import DeliveryCounter
 from workq.webhooks.values import (
     DELIVERY_OPEN,
     Cause,
@@ -54,10 +55,18 @@ class WebhookDecisions:
     """Decisions of a person about endpoints and deliveries."""
 
     def __init__(
-        self, database: Database, *, deliveries: Deliveries, notices: Notices, tasks: Tasks, reserved_s: float
+        self,
+        database: Database,
+        *,
+        deliveries: Deliveries,
+        counter: DeliveryCounter,
+        notices: Notices,
+        tasks: Tasks,
+        reserved_s: float,
     ) -> None:
         self.database = database
         self._deliveries = deliveries
+        self._counter = counter
         self._notices = notices
         self._tasks = tasks
         self._reserved_s = reserved_s
@@ -70,7 +79,7 @@ class WebhookDecisions:
         """
 
         def write(tx: Connection) -> None:
-            notices = self._deliveries.switch_off(tx, endpoint_id, who=who, why=why)
+            notices = self._counter.switch_off(tx, endpoint_id, who=who, why=why)
             if not notices:
                 self._require(tx, endpoint_id)
             self._notices.notice(tx, notices)
@@ -102,7 +111,7 @@ class WebhookDecisions:
             mine = update(e).where(e.c.id == endpoint_id, e.c.state == EndpointState.DISABLED.value)
             if not tx.execute(mine.values(values)).rowcount:
                 self._require(tx, endpoint_id)
-            permits.reopen(tx, self.database, [limit_key(endpoint_id)], at_once=True)
+            closing.reopen(tx, self.database, [limit_key(endpoint_id)], at_once=True)
             count: int = tx.execute(held).scalar_one()
             return count
 

@@ -19,7 +19,7 @@ from workq.errors import NotFound, Refused
 from workq.ledger.answers import BEHIND_S
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.states import CLAIMABLE, guarded
-from workq.limits.ledger import permits
+from workq.limits.ledger import closing
 from workq.values import codec
 from workq.values.plural import counted
 from workq.webhooks.values import (
@@ -185,7 +185,7 @@ class KnownEndpoints:
                 return True
             tx.execute(delete(e).where(e.c.id == endpoint_id))
             # another of this name begins anew
-            permits.reopen(tx, self.database, [limit_key(endpoint_id)], at_once=True)
+            closing.reopen(tx, self.database, [limit_key(endpoint_id)], at_once=True)
             return False
 
         while self.database.run(forget):

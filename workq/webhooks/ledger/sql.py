@@ -10,6 +10,7 @@ from workq.webhooks.ledger.known_endpoints import KnownEndpoints
 from workq.webhooks.ledger.notices import Notices
 from workq.webhooks.ledger.pruning import Pruning
 from workq.webhooks.ledger.sent import SentWebhooks
+from workq.webhooks.ledger.settle import DeliveryCounter
 
 if TYPE_CHECKING:
     from workq.ledger.sql import Ledger
@@ -23,9 +24,14 @@ class WebhookLedger:
         notices = Notices(database, tasks=tasks)
         self.endpoints = KnownEndpoints(database)
         self.sent = SentWebhooks(database, tasks=tasks)
-        self.deliveries = Deliveries(database, notices=notices)
-        """Also their after-settle counter."""
+        self.deliveries = Deliveries(database)
+        self.counter = DeliveryCounter(database, notices=notices)
         self.decisions = WebhookDecisions(
-            database, deliveries=self.deliveries, notices=notices, tasks=tasks, reserved_s=ledger.reserved_s
+            database,
+            deliveries=self.deliveries,
+            counter=self.counter,
+            notices=notices,
+            tasks=tasks,
+            reserved_s=ledger.reserved_s,
         )
         self.pruning = Pruning(database)
