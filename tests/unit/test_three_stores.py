@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from tests.contract.given import Clock
 from tests.unit.process import THREADS, Process, opened, tasks
@@ -100,7 +101,7 @@ def due_in_s(process: Process, monkeypatch: pytest.MonkeyPatch, seconds: float) 
     look = process.stores.ledger.claims.look
 
     def looks(task_ids: Sequence[str]) -> dict[str, Look]:
-        return {task_id: replace(one, due_in_s=seconds) for task_id, one in look(task_ids).items()}
+        return {task_id: structs.replace(one, due_in_s=seconds) for task_id, one in look(task_ids).items()}
 
     monkeypatch.setattr(process.stores.ledger.claims, "look", looks)
 

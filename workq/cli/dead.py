@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from msgspec.structs import asdict, replace
 
 from workq.cli import exits
 from workq.cli.bulk import SAMPLE, DecisionWords, decide

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
 import click
+from msgspec.structs import asdict
 
 from workq.cli import exits
 from workq.cli.bulk import SAMPLE, DecisionWords, decide, why_option

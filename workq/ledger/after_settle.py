@@ -3,13 +3,13 @@
 They are a closed tuple, put together with the ledger, and called plainly, one after the other: what one of them raises
 rolls the outcomes back with it.
 
-To add one: a class of these three functions, in the tuple of workq/slices.py.
+To add one: whom it concerns and a class of these two functions, in the tuple of workq/slices.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from sqlalchemy import Connection
 
@@ -20,11 +20,8 @@ Afterwards = Callable[[], list[Unpublished]]
 """What is to be done when the transaction stands; answers what is to be hinted."""
 
 
-class AfterSettle(Protocol):
-    """One of them."""
-
-    def concerns(self, one: Settlement) -> bool:
-        """Whether it counts this one. Asked before the transaction."""
+class SettleCounter(Protocol):
+    """What follows attempts."""
 
     def plain(self, one: Settlement) -> Settlement:
         """What is written into the row of the task, of one that concerns it."""
@@ -33,3 +30,11 @@ class AfterSettle(Protocol):
         self, tx: Connection, settlements: Sequence[Settlement], settled: Sequence[Settled]
     ) -> Afterwards:
         """Count what concerns it among these, and what became of it. Called again when the transaction is repeated."""
+
+
+class AfterSettle(NamedTuple):
+    """One of them, and whom it concerns: what it needs is loaded when the first settlement does."""
+
+    concerns: Callable[[Settlement], bool]
+    """Whether it counts this one. Asked before the transaction."""
+    load: Callable[[], SettleCounter]

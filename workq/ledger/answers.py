@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Final, Protocol
@@ -43,8 +42,7 @@ BEHIND_S: Final = 50 * 365 * 86400.0
 """What is due so far ahead is due never: it waits for others."""
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(msgspec.Struct, frozen=True):
     """Why a hint could not be claimed: the task's state, and in how many seconds it is due (0 or less: it is).
 
     What has expired is never granted: the sweep cancels it.
@@ -63,8 +61,7 @@ class Look:
         return self.due_in_s > BEHIND_S
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(msgspec.Struct, frozen=True):
     """A queue that a person has paused. `ends_at` None: when somebody resumes it."""
 
     queue: str
@@ -74,8 +71,7 @@ class Pause:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceRow:
+class SequenceRow(msgspec.Struct, frozen=True):
     """One order key with open tasks: who stands first, in which state, and how many behind it.
 
     `blocked_since`: when the first one died, if the others wait for a person.
@@ -93,8 +89,7 @@ class SequenceRow:
         return self.blocked_since is None and (self.state is None or self.state in SETTLED)
 
 
-@dataclass(frozen=True, slots=True)
-class LimitRow:
+class LimitRow(msgspec.Struct, frozen=True):
     """One limit that is in use: how many of its tasks run, how many are hinted and may start, and how many wait.
 
     `closed_until`: nothing of it starts before, and one at a time afterwards; None: it is open.
@@ -124,8 +119,7 @@ class Hinted(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(msgspec.Struct, frozen=True):
     """What is known of a dead worker process. Without evidence, every task that it had claimed counts as started.
 
     `started` maps task ids to the attempt that had begun; `ended` are those of them whose handler had ended, and whose
@@ -145,8 +139,7 @@ class Evidence:
     is_seen: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Reaped:
+class Reaped(msgspec.Struct, frozen=True):
     """What reaping one incarnation did. `hints` are to be published."""
 
     worker: str
@@ -155,8 +148,7 @@ class Reaped:
     hints: tuple[Unpublished, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerRow:
+class WorkerRow(msgspec.Struct, frozen=True):
     """One incarnation as the ledger knows it. `evidence` is the cause of its end in one sentence."""
 
     id: str
@@ -176,8 +168,7 @@ class WorkerRow:
     certificate: Certificate | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Marker:
+class Marker(msgspec.Struct, frozen=True):
     """One marker of one line of the broker: a queue, and one of its priority bands.
 
     It is out until `returned_for_s` is told; then it is evidence; then it is closed. Ages in seconds, by the ledger's
@@ -194,8 +185,7 @@ class Marker:
     lost: int
 
 
-@dataclass(frozen=True, slots=True)
-class QueueCount:
+class QueueCount(msgspec.Struct, frozen=True):
     """How many tasks of one queue could run now, are due later, and run."""
 
     ready: int
@@ -203,8 +193,7 @@ class QueueCount:
     running: int
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(msgspec.Struct, frozen=True):
     """So many tasks of this name wait for a worker that knows it, the first of them since then."""
 
     name: str
@@ -212,8 +201,7 @@ class Unknown:
     since: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(msgspec.Struct, frozen=True):
     """The answer to `workq status`.
 
     What `states` says of open tasks is the sum of `queues`: a task that is due is ready in both. `oldest_ready_s` is
@@ -228,11 +216,10 @@ class Counts:
     dead_of_jobs: int = 0
     """Of the dead, those that are subtasks or splitters of jobs."""
     unknown: Sequence[Unknown] = ()
-    oldest_paused_s: Mapping[str, float] = field(default_factory=dict)
+    oldest_paused_s: Mapping[str, float] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Pruned:
+class Pruned(msgspec.Struct, frozen=True):
     """How many rows of each kind retention removed."""
 
     tasks: int
@@ -242,8 +229,7 @@ class Pruned:
     workers: int
 
 
-@dataclass(frozen=True, slots=True)
-class Retention:
+class Retention(msgspec.Struct, frozen=True):
     """How long is kept, in seconds, what has an end: tasks and jobs, those that are dead or have failures, webhooks."""
 
     tasks_s: float
@@ -252,8 +238,7 @@ class Retention:
     webhooks_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(msgspec.Struct, frozen=True):
     """Where one task stands, with what only an operator asks. `now` is the ledger's clock at the look."""
 
     task_id: str
@@ -281,8 +266,7 @@ class Standing:
     job_id: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class OpenTask:
+class OpenTask(msgspec.Struct, frozen=True):
     """A task that is not settled, as the audit looks at it. `now` is the ledger's clock at the look."""
 
     task_id: str
@@ -298,8 +282,7 @@ class OpenTask:
     expires_at: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Fence:
+class Fence(msgspec.Struct, frozen=True):
     """Where one task stands: what must not have moved until a plan is applied (see plan.py).
 
     `seal` is a short hash of the claim's token: it tells one claim from another, and settles nothing.
@@ -316,8 +299,7 @@ class Fence:
     seal: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Foreseen:
+class Foreseen(msgspec.Struct, frozen=True):
     """What would become of one claim whose worker is gone, and with what it would be charged."""
 
     fence: Fence
@@ -325,8 +307,7 @@ class Foreseen:
     charged: str
 
 
-@dataclass(frozen=True, slots=True)
-class Foresight:
+class Foresight(msgspec.Struct, frozen=True):
     """What reaping one incarnation would do, and where its row stands."""
 
     worker: str
@@ -347,8 +328,7 @@ class Prunes(StrEnum):
     WORKERS = "workers"
 
 
-@dataclass(frozen=True, slots=True)
-class Prunable:
+class Prunable(msgspec.Struct, frozen=True):
     """Rows of one kind that are beyond their retention: settled, appended or ended at `before` or earlier."""
 
     what: Prunes
@@ -356,17 +336,15 @@ class Prunable:
     ids: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
+class Applied(msgspec.Struct, frozen=True):
     """What came of some rows of a plan: the ids that were changed, the hints that must follow, and why not the rest."""
 
     changed: tuple[str, ...] = ()
     hints: tuple[Unpublished, ...] = ()
-    refused: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Company:
+class Company(msgspec.Struct, frozen=True):
     """What else a worker has claimed: so many tasks, some of them suspects."""
 
     others: int
@@ -386,8 +364,7 @@ NO_GROUP: Final = "-"
 """The group of those that died before there were groups."""
 
 
-@dataclass(frozen=True, slots=True)
-class Which:
+class Which(msgspec.Struct, frozen=True):
     """Which of the dead: those to which all of this applies; None: whatever it is. Ages count from their death."""
 
     group: str | None = None
@@ -402,8 +379,7 @@ class Which:
     """Whether they are of a job: those are sent back by `Jobs.retry_job` alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class WhichOpen:
+class WhichOpen(msgspec.Struct, frozen=True):
     """Which of the tasks that are not settled: those to which all of this applies. Ages count from their enqueueing."""
 
     states: tuple[State, ...] = (State.READY, State.WAITING, State.RUNNING)
@@ -415,8 +391,7 @@ class WhichOpen:
     """Enqueued then or earlier, by the ledger's clock."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeadGroup:
+class DeadGroup(msgspec.Struct, frozen=True):
     """Dead tasks that died of the same thing."""
 
     group: str

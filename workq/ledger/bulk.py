@@ -12,9 +12,9 @@ half-way begins again, and what was done is not done twice; two at once share th
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
+from msgspec.structs import replace
 from sqlalchemy import Connection, Select, case, func, select, update
 from sqlalchemy.sql.elements import ColumnElement
 

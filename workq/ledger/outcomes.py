@@ -77,7 +77,7 @@ class Outcomes:
     def count_success(self, tx: Connection, one: Settlement) -> list[Afterwards]:
         """Behind `succeed_in`: count it, as all that is settled; answers what to do when the transaction stands."""
         settled = [Settled(one.claim.task_id, State.SUCCEEDED)]
-        return [counter.count_settled(tx, [one], settled) for counter in self._counters if counter.concerns(one)]
+        return [each.load().count_settled(tx, [one], settled) for each in self._counters if each.concerns(one)]
 
     def follow_later(self, afterwards: Sequence[Afterwards]) -> None:
         """Do what a handler's own transaction led to, now that it stands; the next settlement answers the hints."""
@@ -87,10 +87,10 @@ class Outcomes:
         """As `settle`; and what is to be done when the transaction stands."""
         if not given:
             return [], []
-        concerned = [counter for counter in self._counters if any(map(counter.concerns, given))]
+        concerned = [(each.concerns, each.load()) for each in self._counters if any(map(each.concerns, given))]
         settlements = list(given)
-        for counter in concerned:
-            settlements = [counter.plain(one) if counter.concerns(one) else one for one in settlements]
+        for concerns, counter in concerned:
+            settlements = [counter.plain(one) if concerns(one) else one for one in settlements]
 
         def write(tx: Connection) -> tuple[list[Settled], list[Afterwards]]:
             succeeded = self._write_outcomes(tx, settlements)
@@ -113,7 +113,7 @@ class Outcomes:
             ]
             if others:
                 after_commit.note(tx, by_outcomes(given, settled))
-            return settled, [counter.count_settled(tx, given, settled) for counter in concerned]
+            return settled, [counter.count_settled(tx, given, settled) for _, counter in concerned]
 
         if not concerned and self._settle_alike(settlements):
             return [Settled(one.claim.task_id, State.SUCCEEDED) for one in settlements], []

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol, assert_never
+
+from msgspec.structs import replace
 
 from workq.config import Settings
 from workq.enqueue.relay import publish

@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import psutil
+from msgspec.structs import replace
 
 from workq.config import Settings
 from workq.inflight import Lease

@@ -10,8 +10,9 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import asdict
 
 from workq.config import Settings
 from workq.jobs.ledger.sql import JobLedger

@@ -10,8 +10,10 @@ import random
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
+
+from msgspec.structs import replace
 
 from workq.ledger import Evidence
 from workq.supervisor.child import Child

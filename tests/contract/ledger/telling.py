@@ -17,7 +17,7 @@ from workq.handlers.said import describe
 from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.values import NewJob
 from workq.ledger import Evidence
-from workq.ledger.after_settle import Afterwards
+from workq.ledger.after_settle import AfterSettle, Afterwards
 from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.logs import decisions
@@ -76,9 +76,6 @@ def error_of(text: str) -> str:
 class BreaksOff:
     """Counts everything, and breaks the transaction."""
 
-    def concerns(self, _: Settlement) -> bool:
-        return True
-
     def plain(self, one: Settlement) -> Settlement:
         return one
 
@@ -136,7 +133,7 @@ class TellingContract(WebhookSteps, JobSteps):
 
         with told() as records:
             with monkeypatch.context() as broken:
-                broken.setattr(ledger.outcomes, "_counters", (BreaksOff(),))
+                broken.setattr(ledger.outcomes, "_counters", (AfterSettle(lambda _: True, BreaksOff),))
                 with pytest.raises(LedgerUnavailable):
                     ledger.outcomes.settle([Settlement(first, dead)])
             assert records == []

@@ -28,9 +28,6 @@ class SubtaskCounter:
         self._job_counts = job_counts
         self._job_care = job_care
 
-    def concerns(self, one: Settlement) -> bool:
-        return one.claim.job_id is not None or isinstance(one.outcome, Worked)
-
     def plain(self, one: Settlement) -> Settlement:
         outcome = one.outcome
         if not isinstance(outcome, Worked):

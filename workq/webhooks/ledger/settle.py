@@ -87,9 +87,6 @@ class DeliveryCounter:
         self.database = database
         self._notices = notices
 
-    def concerns(self, one: Settlement) -> bool:
-        return isinstance(one.outcome, Delivered)
-
     def plain(self, one: Settlement) -> Settlement:
         return Settlement(one.claim, one.outcome.then) if isinstance(one.outcome, Delivered) else one
 
@@ -373,10 +370,8 @@ def _next_s(outcome: Delivered, result: Settled) -> float:
     return outcome.then.delay_s if isinstance(outcome.then, Failed) and result.state is State.WAITING else -1.0
 
 
-def stays_held(tx: Connection, database: Database, task_id: str, name: str) -> bool:
-    """Whether a task sends a delivery that is held: it does not come though it is its turn (see Order)."""
-    if name != TASK_NAME:
-        return False
+def stays_held(tx: Connection, database: Database, task_id: str) -> bool:
+    """Whether a task of webhooks sends a delivery that is held: it does not come though it is its turn (see Order)."""
     d = database.tables.delivery
     held = select(d.c.id).where(d.c.task_id == task_id, d.c.state == DeliveryState.HELD.value)
     return tx.execute(held).first() is not None
