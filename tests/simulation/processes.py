@@ -56,8 +56,9 @@ from workq.worker.crash_board import HEAD_BYTES, LINE_BYTES, CrashBoard
 from workq.worker.fetch.intake import Parts
 from workq.worker.holds import held_for
 from workq.worker.lease import LeaseKeeper
-from workq.worker.pool import Attempt, Pool
+from workq.worker.pool import Pool
 from workq.worker.process import take_in
+from workq.worker.run import Run
 from workq.worker.settle import Settler
 
 QUEUES = ("mail", "index")
@@ -272,37 +273,33 @@ class SteppedPool(Pool):
     process: Process
     stores: Stores
     relay: SteppedRelay
-    unstarted: list[Attempt]
+    unstarted: list[Run]
 
-    def dispatch(self, attempt: Attempt) -> None:
-        self.unstarted.append(attempt)
-        run = Run(self, attempt)
-        run.strand.wake(self.setting.world.rng.choice([0.0, 0.001, 0.05]))
+    def dispatch(self, run: Run) -> None:
+        self.unstarted.append(run)
+        SteppedRun(self, run).strand.wake(self.setting.world.rng.choice([0.0, 0.001, 0.05]))
 
     def hand_back_unstarted(self) -> None:
         while self.unstarted:
-            attempt = self.unstarted.pop()
-            if attempt.others is None:
-                self.finish(attempt, HandedBack())
-            else:
-                self.hand_back_together(attempt.company)
+            run = self.unstarted.pop()
+            self.finish(run, [HandedBack()] * len(run.attempts))
 
 
-class Run:
-    """One attempt on its way through a handler; or several that share a call, which ends as each of them has to."""
+class SteppedRun:
+    """One run on its way through a handler, which ends as each of its attempts has to."""
 
-    def __init__(self, pool: SteppedPool, attempt: Attempt) -> None:
-        self.pool, self.attempt = pool, attempt
-        self.strand = pool.process.strand(f"run {attempt.claim.task_id[-6:]}", self._begin)
+    def __init__(self, pool: SteppedPool, run: Run) -> None:
+        self.pool, self.run = pool, run
+        self.strand = pool.process.strand(f"run {run.attempts[0].claim.task_id[-6:]}", self._begin)
 
     def _begin(self) -> float | None:
-        pool, attempt = self.pool, self.attempt
-        if attempt not in pool.unstarted:
+        pool, run = self.pool, self.run
+        if run not in pool.unstarted:
             return None  # handed back
-        pool.unstarted.remove(attempt)
+        pool.unstarted.remove(run)
         world = pool.setting.world
-        self.began = pool.begin(attempt) if attempt.others is None else pool.begin_together(attempt.company)
-        self.does = [self._enter(one.claim) for one in attempt.company]
+        self.began = pool.begin(run)
+        self.does = [self._enter(one.claim) for one in run.attempts]
         self.strand.act = self._end
         if "slow" in self.does:
             return world.plan.times.lease_s * world.rng.uniform(0.2, 1.2)
@@ -318,20 +315,17 @@ class Run:
         return does
 
     def _end(self) -> float | None:
-        pool, attempt = self.pool, self.attempt
+        pool, run = self.pool, self.run
         if "exit" in self.does:
             pool.setting.world.faults["handler_kills"] += 1
             raise Crash
-        outcomes = [self._leave(one.claim, does) for one, does in zip(attempt.company, self.does, strict=True)]
-        if attempt.others is None:
-            pool.finish(attempt, outcomes[0], run_s=pool.process.clock() - self.began)
-        else:
-            pool.finish_together(attempt.company, outcomes, began=self.began)
+        outcomes = [self._leave(one.claim, does) for one, does in zip(run.attempts, self.does, strict=True)]
+        pool.finish(run, outcomes, began=self.began)
         return None
 
     def _leave(self, claim: Claim, does: str) -> Outcome:
         """How it ends."""
-        world, handler = self.pool.setting.world, self.attempt.handler
+        world, handler = self.pool.setting.world, self.run.handler
         if claim.name in jobs.NAMES and handler is not None:
             outcome: Outcome = jobs.outcome(self.pool, claim, handler)
         elif does in ("ok", "slow") or handler is None:

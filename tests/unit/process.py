@@ -21,8 +21,9 @@ from workq.worker.crash_board import CrashBoard
 from workq.worker.fetch.intake import Parts
 from workq.worker.holds import held_for
 from workq.worker.lease import LeaseKeeper
-from workq.worker.pool import Attempt, Pool
+from workq.worker.pool import Pool
 from workq.worker.process import take_in
+from workq.worker.run import Run
 
 THREADS = 3
 
@@ -32,10 +33,10 @@ class ByHand(Pool):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.taken: dict[str, Attempt] = {}
+        self.taken: dict[str, Run] = {}
 
-    def dispatch(self, attempt: Attempt) -> None:
-        self.taken[attempt.claim.task_id] = attempt
+    def dispatch(self, run: Run) -> None:
+        self.taken[run.attempts[0].claim.task_id] = run
 
 
 class Process:
@@ -103,7 +104,7 @@ class Process:
     def end(self, *task_ids: str) -> None:
         """The handlers of these tasks return, and their outcomes are settled."""
         for task_id in task_ids:
-            self.pool.finish(self.pool.taken.pop(task_id), Done())
+            self.pool.finish(self.pool.taken.pop(task_id), [Done()])
         self.settle()
 
     def settle(self) -> None:

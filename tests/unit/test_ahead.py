@@ -40,7 +40,7 @@ def test_what_was_claimed_together_is_looked_at_once_and_started_with_what_was_f
     process.rounds()
 
     assert sorted(looked_at) == [[(number,) for number in range(THREADS - 1)]]
-    taken = {task_id: attempt.arguments for task_id, attempt in process.pool.taken.items()}
+    taken = {task_id: attempt.attempts[0].arguments for task_id, attempt in process.pool.taken.items()}
     assert taken == {
         **{task_id: {"a": (number,), "k": {"found": 10 * number}} for number, task_id in enqueued.items()},
         other: {"a": ("text",), "k": {}},

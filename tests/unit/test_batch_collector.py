@@ -37,7 +37,7 @@ def enqueued(process: Process, count: int, *, name: str = "index") -> list[str]:
 
 def calls(process: Process) -> list[list[str]]:
     """The tasks of each call that was begun and not ended."""
-    return [[one.claim.task_id for one in first.company] for first in process.pool.taken.values()]
+    return [[one.claim.task_id for one in first.attempts] for first in process.pool.taken.values()]
 
 
 def sizes(process: Process) -> list[int]:
@@ -141,7 +141,7 @@ def test_nothing_of_it_stands_on_the_board_before_it_starts(process: Process) ->
     process.forward(LINGER_S + 0.01)
     process.rounds(1)
     [first] = process.pool.taken.values()
-    process.pool.begin_together(first.company)
+    process.pool.begin(first)
 
     assert before == []
     assert sorted(one.task_id for one in process.board.started()) == sorted(ids)
@@ -159,11 +159,10 @@ def test_suspects_are_called_alone_and_nobody_waits_for_company_beside_them(proc
     seen = []
     for _ in range(3):
         [first] = process.pool.taken.values()
-        company = first.company
-        seen.append([one.claim.task_id for one in company])
+        seen.append([one.claim.task_id for one in first.attempts])
         process.pool.taken.clear()
-        process.pool.begin_together(company)
-        process.pool.finish_together(company, [Done() for _ in company], began=process.now)
+        process.pool.begin(first)
+        process.pool.finish(first, [Done() for _ in first.attempts], began=process.now)
         process.settle()
         process.rounds(1)
 

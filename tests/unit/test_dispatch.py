@@ -53,7 +53,7 @@ def test_a_suspect_starts_when_what_runs_has_ended_and_is_settled(process: Proce
     assert process.runs() == {other}
     assert process.state(suspect) is State.RUNNING, "claimed, and waiting"
 
-    process.pool.finish(process.pool.taken.pop(other), Done())
+    process.pool.finish(process.pool.taken.pop(other), [Done()])
     process.rounds(1)
     unsettled = process.runs()
     process.settle()

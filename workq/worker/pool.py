@@ -3,14 +3,14 @@
 A process that is killed repeats what its threads ran, and no more: what had ended stands on the board with its outcome,
 and is settled by whoever buries the process.
 
-Several tasks may share one call (`batch=`): it takes one thread, each of them has its own line and outcome, and the
-first stands for all of them on their way. What still waits for such company is in batch.py.
+Several tasks may share one call (`batch=`): it takes one thread, and each of them has its own line and outcome. One
+task is a run of one (run.py). What still waits for such company is in batch.py.
 
 Plain handlers run in up to `threads` threads, and up to as many coroutines in one event loop; `limits` raises
 SoftTimeLimit in what runs too long. Every attempt has a line on the board from its start until it is settled. A thread
 here that dies of anything but its handler's exception ends the process (`on_death`): its attempt would stay unsettled.
 
-`begin` and `finish` are the two ends of one attempt, and may be called from anywhere; `dispatch` alone decides who
+`begin` and `finish` are the two ends of one run, and may be called from anywhere; `dispatch` alone decides who
 calls them, and is what a simulation replaces.
 """
 
@@ -20,6 +20,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import math
 import queue
 import random
 import threading
@@ -28,7 +29,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from contextvars import copy_context
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from workq.config import Times
@@ -38,11 +38,11 @@ from workq.handlers.said import describe, tell
 from workq.values.failpoints import reach
 from workq.values.task import Claim, HandedBack, Outcome, Settlement, State
 from workq.values.time_limit import SoftDeadline, whole
-from workq.worker.attempt import raised, returned, run_async, run_sync
-from workq.worker.batch import BatchCollector, FillingBatch, Together, call, call_async
+from workq.worker.batch import BatchCollector, FillingBatch
 from workq.worker.crash_board import CrashBoard
 from workq.worker.loop import is_whole, new_event_loop, wait_for
 from workq.worker.pace import Pace
+from workq.worker.run import Attempt, Run, called
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -62,27 +62,6 @@ HAND_BACK_AFTER_S = 0.5
 """What waits for a thread while none has begun or ended anything for this long is handed back."""
 LOOK_EVERY_S = 0.1
 """How often soft limits are looked at."""
-
-
-@dataclass(slots=True)
-class Attempt:
-    """One claim on its way through this process."""
-
-    claim: Claim
-    line: int
-    handler: Handler[..., Any] | None = None
-    arguments: Any = None
-    limit: SoftDeadline | None = None
-    start_by: float | None = None
-    """It has a slot in a rate, which ends then."""
-    is_started: bool = False
-    others: list[Attempt] | None = None
-    """It is the first of those that share a call, and these are the rest, if any. None: its handler takes no list."""
-
-    @property
-    def company(self) -> list[Attempt]:
-        """All that share its call."""
-        return [self, *(self.others or ())]
 
 
 class Pool:
@@ -129,8 +108,8 @@ class Pool:
         self._lines: deque[int] = deque(range(board.lines))
         self._lines_in_use: dict[tuple[str, str], int] = {}
         """By task and token: the line of what has ended and is not settled."""
-        self._limited: dict[int, Attempt] = {}
-        self._inbox: queue.SimpleQueue[Attempt] = queue.SimpleQueue()
+        self._limited: dict[int, Run] = {}
+        self._inbox: queue.SimpleQueue[Run] = queue.SimpleQueue()
         self._moved_at = clock()
         """When an attempt was taken, began or ended last."""
         self._low = 0
@@ -138,14 +117,14 @@ class Pool:
         self._changes = self._changes_seen = 0
         self._running: list[threading.Thread] = []
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._coming: deque[Attempt] = deque()
+        self._coming: deque[Run] = deque()
         """For the event loop, which is told once of many."""
-        self._coroutines: dict[int, tuple[asyncio.Task[None], Attempt]] = {}
+        self._coroutines: dict[int, tuple[asyncio.Task[None], Run]] = {}
         """By line: a loop does not keep its tasks alive."""
         self._ended = threading.Event()
         self._is_leaving = False
 
-    # -- one attempt
+    # -- one run
 
     @property
     def is_idle(self) -> bool:
@@ -186,114 +165,75 @@ class Pool:
     ) -> None:
         """Take a claim: run it, or, when it has ended before its start, let it be settled."""
         self.pace.weigh(len(claim.payload))
-        attempt = Attempt(claim, self._lines.popleft(), handler, arguments, start_by=start_by)
-        with self._changed:
-            self.active += 1
-            self._moved_at = self._clock()
+        run = Run(handler, [Attempt(claim, self._lines.popleft(), arguments, start_by)])
+        self._came()
         if ended is not None:
-            self.finish(attempt, ended)
+            self.finish(run, [ended])
         else:
-            self.dispatch(attempt)
+            self.dispatch(run)
 
     def take_together(self, group: FillingBatch) -> None:
         """Take claims that share one call, and run them."""
-        first, *others = [
-            Attempt(one.claim, self._lines.popleft(), group.handler, one.item, start_by=one.start_by)
-            for one in group.members
-        ]
-        first.others = others
+        attempts = [Attempt(one.claim, self._lines.popleft(), one.item, one.start_by) for one in group.members]
+        self._came()
+        self.dispatch(Run(group.handler, attempts, takes_list=True))
+
+    def _came(self) -> None:
         with self._changed:
             self.active += 1
             self._moved_at = self._clock()
-        self.dispatch(first)
 
-    def dispatch(self, attempt: Attempt) -> None:
-        """Hand an attempt to whoever runs it."""
-        handler = attempt.handler
-        if handler is not None and handler.is_async:
-            self._coming.append(attempt)
+    def dispatch(self, run: Run) -> None:
+        """Hand a run to whoever makes the call."""
+        if run.handler is not None and run.handler.is_async:
+            self._coming.append(run)
             if len(self._coming) == 1:  # else somebody is on the way to all of them, or all who may run do
                 self._event_loop().call_soon_threadsafe(self._start_coming)
             return
-        self._inbox.put(attempt)
+        self._inbox.put(run)
         if len(self._running) < min(self.threads, self.active):
             thread = threading.Thread(target=self._work, name=f"workq-run-{len(self._running)}", daemon=True)
             self._running.append(thread)
             thread.start()
 
-    def begin(self, attempt: Attempt) -> float:
+    def begin(self, run: Run) -> float:
         """The handler is about to be called; answers when, by this process's clock."""
         reach("worker.before_run")
         began = self._clock()
-        limit_s = attempt.handler.time_limit_s if attempt.handler is not None else None
+        limit_s = run.handler.time_limit_s if run.handler is not None else None
         hard_at = began + limit_s + self._times.hard_limit_grace_s if limit_s is not None else 0.0
-        attempt.is_started = True
         with self._changed:
             self.started += 1
             self._moved_at = began
-        self._board.start(attempt.line, attempt.claim.task_id, attempt.claim.attempt, started_at=began, hard_at=hard_at)
-        return began
-
-    def finish(self, attempt: Attempt, outcome: Outcome, *, run_s: float | None = None) -> None:
-        """The attempt has an outcome: free its slot and let it be settled."""
-        end_if_child()
-        settlement = Settlement(attempt.claim, outcome)
-        if attempt.is_started:
-            reach("worker.after_run")
-            self._board.ended(attempt.line, settlement)  # from here on it is done, whoever settles it
-        with self._changed:
-            self.active -= 1
-            self.started -= attempt.is_started
-            self._lines_in_use[_of(attempt.claim)] = attempt.line
-            if run_s is not None:
-                self.pace.add(run_s)
-                self._moved_at = self._clock()
-            if self.active <= self._low:
-                self._tell()
-        self._on_finished(settlement)
-
-    def begin_together(self, company: Sequence[Attempt]) -> float:
-        """`begin` of all that share a call: each of them has started."""
-        reach("worker.before_run")
-        began = self._clock()
-        handler = company[0].handler
-        limit_s = handler.time_limit_s if handler is not None else None
-        hard_at = began + limit_s + self._times.hard_limit_grace_s if limit_s is not None else 0.0
-        for one in company:
-            one.is_started = True
+        for one in run.attempts:
             self._board.start(one.line, one.claim.task_id, one.claim.attempt, started_at=began, hard_at=hard_at)
-        with self._changed:
-            self.started += 1
-            self._moved_at = began
         return began
 
-    def finish_together(self, company: Sequence[Attempt], outcomes: Sequence[Outcome], *, began: float) -> None:
-        """`finish` of all that have shared a call: each is settled by itself."""
+    def finish(
+        self, run: Run, outcomes: Sequence[Outcome], *, began: float | None = None, is_rest: bool = False
+    ) -> None:
+        """Its attempts have outcomes: free its slot and let each be settled by itself.
+
+        `began`: what `begin` has answered, if it has begun. `is_rest`: others, of the same slot, go on.
+        """
         end_if_child()
-        settlements = [Settlement(one.claim, outcome) for one, outcome in zip(company, outcomes, strict=True)]
-        reach("worker.after_run")
-        for one, settlement in zip(company, settlements, strict=True):
-            self._board.ended(one.line, settlement)
+        settlements = [Settlement(one.claim, outcome) for one, outcome in zip(run.attempts, outcomes, strict=True)]
+        if began is not None:
+            reach("worker.after_run")
+            for one, settlement in zip(run.attempts, settlements, strict=True):
+                self._board.ended(one.line, settlement)  # from here on it is done, whoever settles it
         with self._changed:
-            self.active -= 1
-            self.started -= 1
-            self._lines_in_use.update((_of(one.claim), one.line) for one in company)
-            self.pace.add(self._clock() - began)
-            self._moved_at = self._clock()
+            self.active -= not is_rest
+            for one in run.attempts:
+                self._lines_in_use[_of(one.claim)] = one.line
+            if began is not None:
+                self.started -= 1
+                self._moved_at = self._clock()
+                self.pace.add(self._moved_at - began)
             if self.active <= self._low:
                 self._tell()
         for settlement in settlements:
             self._on_finished(settlement)
-
-    def hand_back_together(self, company: Sequence[Attempt], *, is_rest: bool = False) -> None:
-        """What would have shared a call goes back at no cost. `is_rest`: the others are called."""
-        with self._changed:
-            self.active -= not is_rest
-            self._lines_in_use.update((_of(one.claim), one.line) for one in company)
-            if self.active <= self._low:
-                self._tell()
-        for one in company:
-            self._on_finished(Settlement(one.claim, HandedBack()))
 
     def settled(self, batch: Sequence[Settlement]) -> None:
         """Told by the settler: the board's lines are free again."""
@@ -370,16 +310,13 @@ class Pool:
 
     def hand_back_unstarted(self) -> None:
         """What waits for a thread, or for its turn in the event loop, goes back at no cost."""
-        while (attempt := self._unstarted()) is not None:
-            self._hand_back(attempt)
+        while (run := self._unstarted()) is not None:
+            self._hand_back(run)
 
-    def _hand_back(self, attempt: Attempt) -> None:
-        if attempt.others is not None:
-            self.hand_back_together(attempt.company)
-        else:
-            self.finish(attempt, HandedBack())
+    def _hand_back(self, run: Run, *, is_rest: bool = False) -> None:
+        self.finish(run, [HandedBack()] * len(run.attempts), is_rest=is_rest)
 
-    def _unstarted(self) -> Attempt | None:
+    def _unstarted(self) -> Run | None:
         """The next of those who wait, if any."""
         with contextlib.suppress(queue.Empty):
             return self._inbox.get_nowait()
@@ -399,11 +336,11 @@ class Pool:
     # -- threads and the event loop
 
     def _work(self) -> None:
-        """A thread of the pool: attempts, one after the other."""
+        """A thread of the pool: runs, one after the other."""
         while True:
-            attempt = self._inbox.get()
+            run = self._inbox.get()
             try:
-                self._context.copy().run(self._run_sync if attempt.others is None else self._run_together, attempt)
+                self._context.copy().run(self._run, run)
             except BaseException as error:  # not the handler's: its attempt would never be settled
                 self._die("worker.thread_died", error)
 
@@ -414,117 +351,73 @@ class Pool:
         finally:
             self._on_death()
 
-    def _run_sync(self, attempt: Attempt) -> None:
-        claim, handler = attempt.claim, attempt.handler
-        if handler is None:
-            raise RuntimeError(f"{claim.task_id} was queued without a handler")
-        if self._is_leaving or not self._may_start() or self._is_late(attempt):
-            self.finish(attempt, HandedBack())
+    def _run(self, run: Run) -> None:
+        """In a thread."""
+        if not self._may_begin(run):
             return
-        began = self.begin(attempt)
-        limit = SoftDeadline(began + handler.time_limit_s) if handler.time_limit_s is not None else None
-        outcome: Outcome
+        one, began = called(run, rng=self._rng, clock=self._clock), self.begin(run)
+        limit_s = None if run.handler is None else run.handler.time_limit_s
+        limit = None if limit_s is None else SoftDeadline(began + limit_s)
         try:
             if limit is not None:
-                attempt.limit = limit
-                self._limited[attempt.line] = attempt
+                run.limit = limit
+                self._limited[run.line] = run
             try:
-                result = run_sync(claim, handler, attempt.arguments, self)
+                one.call(self, math.inf if limit is None else limit.at)
             finally:
                 if limit is not None:
                     limit.ended()
-            outcome = returned(result)
         except BaseException as error:  # SystemExit and KeyboardInterrupt too: data never kills a worker
-            outcome = raised(claim, handler, error, rng=self._rng)
-        self._limited.pop(attempt.line, None)
-        self.finish(attempt, outcome, run_s=self._clock() - began)
+            one.end(error)
+        self._limited.pop(run.line, None)
+        self.finish(run, one.outcomes(), began=began)
+
+    async def _run_async(self, run: Run) -> None:
+        """In the event loop."""
+        if not self._may_begin(run):
+            return
+        one, began = called(run, rng=self._rng, clock=self._clock), self.begin(run)
+        try:
+            await one.call_async(self)
+        except BaseException as error:  # CancelledError and SystemExit too: the loop serves other tasks
+            one.end(error)
+        self.finish(run, one.outcomes(), began=began)
+
+    def _may_begin(self, run: Run) -> bool:
+        """Whether it may start now. What may not goes back at no cost, or those of its attempts that come too late."""
+        if self._is_leaving or not self._may_start():
+            self._hand_back(run)
+            return False
+        late = [one for one in run.attempts if self._is_late(one)]
+        if late:
+            run.attempts = [one for one in run.attempts if one not in late]
+            self._hand_back(Run(run.handler, late), is_rest=bool(run.attempts))
+        return bool(run.attempts)
 
     def _is_late(self, attempt: Attempt) -> bool:
         """Whether its slot in a rate is over: it waits for another one, at no cost."""
         return attempt.start_by is not None and self._clock() > attempt.start_by
-
-    async def _run_async(self, attempt: Attempt) -> None:
-        handler = attempt.handler
-        if handler is None:
-            raise RuntimeError(f"{attempt.claim.task_id} was queued without a handler")
-        if self._is_leaving or not self._may_start() or self._is_late(attempt):
-            self.finish(attempt, HandedBack())
-            return
-        began = self.begin(attempt)
-        outcome: Outcome
-        try:
-            outcome = returned(await run_async(attempt.claim, handler, attempt.arguments, self))
-        except BaseException as error:  # CancelledError and SystemExit too: the loop serves other tasks
-            outcome = raised(attempt.claim, handler, error, rng=self._rng)
-        self.finish(attempt, outcome, run_s=self._clock() - began)
-
-    def _run_together(self, first: Attempt) -> None:
-        company, handler = self._startable_of(first), first.handler
-        if not company or handler is None:
-            return
-        began = self.begin_together(company)
-        together = Together([one.claim for one in company], [one.arguments for one in company], handler)
-        limit = SoftDeadline(began + handler.time_limit_s) if handler.time_limit_s is not None else None
-        try:
-            if limit is not None:
-                first.limit = limit
-                self._limited[first.line] = first
-            try:
-                until = float("inf") if limit is None else limit.at
-                call(together, handler, until=until, clock=self._clock, wait=self.wait_for)
-            finally:
-                if limit is not None:
-                    limit.ended()
-        except BaseException as error:
-            together.end(error)
-        self._limited.pop(first.line, None)
-        self.finish_together(company, together.outcomes(self._rng), began=began)
-
-    async def _run_together_async(self, first: Attempt) -> None:
-        company, handler = self._startable_of(first), first.handler
-        if not company or handler is None:
-            return
-        began = self.begin_together(company)
-        together = Together([one.claim for one in company], [one.arguments for one in company], handler)
-        try:
-            await call_async(together, handler)
-        except BaseException as error:
-            together.end(error)
-        self.finish_together(company, together.outcomes(self._rng), began=began)
-
-    def _startable_of(self, first: Attempt) -> list[Attempt]:
-        """Those that may start now; the others go back at no cost."""
-        company = first.company
-        if self._is_leaving or not self._may_start():
-            self.hand_back_together(company)
-            return []
-        late: list[Attempt] = []
-        on_time: list[Attempt] = []
-        for one in company:
-            (late if self._is_late(one) else on_time).append(one)
-        if late:
-            self.hand_back_together(late, is_rest=bool(on_time))
-        return on_time
 
     def _start_coming(self) -> None:
         """In the event loop: as many at once as there may be threads. Each that ends starts the next."""
         loop = self._event_loop()
         while len(self._coroutines) < self.threads:
             try:
-                attempt = self._coming.popleft()
+                run = self._coming.popleft()
             except IndexError:  # others take from it, too: to hand back
                 return
-            task = loop.create_task(self._run_in_loop(attempt), context=self._context.copy())
-            self._coroutines[attempt.line] = task, attempt
+            task = loop.create_task(self._run_in_loop(run), context=self._context.copy())
+            self._coroutines[run.line] = task, run
 
-    async def _run_in_loop(self, attempt: Attempt) -> None:
-        """One attempt. That it forgets itself saves a round of the loop, which a callback at its end would take."""
+    async def _run_in_loop(self, run: Run) -> None:
+        """One run. That it forgets itself saves a round of the loop, which a callback at its end would take."""
+        line = run.line
         try:
-            await (self._run_async(attempt) if attempt.others is None else self._run_together_async(attempt))
+            await self._run_async(run)
         except BaseException as error:  # not the handler's: its attempt would never be settled
             self._die("worker.coroutine_died", error)
         finally:
-            self._coroutines.pop(attempt.line, None)
+            self._coroutines.pop(line, None)
             self._start_coming()
 
     def _event_loop(self) -> asyncio.AbstractEventLoop:
@@ -551,18 +444,18 @@ class Pool:
                 self._board.runs(now)
                 if self._loop is not None and not is_whole(self._loop):
                     raise OSError(errno.EBADF, "a handler has closed the descriptors of the event loop")
-                for attempt in list(self._limited.values()):
-                    if attempt.limit is not None and now > attempt.limit.at:
-                        attempt.limit.exceed()
+                for run in list(self._limited.values()):
+                    if run.limit is not None and now > run.limit.at:
+                        run.limit.exceed()
                 self._hand_back_cancelled()
         except BaseException as error:  # without it nothing would ever be limited
             self._die("limits.died", error)
 
     def _hand_back_cancelled(self) -> None:
         """A handler may cancel all tasks of its loop: one that has not begun cannot say that it has ended."""
-        for task, attempt in list(self._coroutines.values()):
-            if task.done() and self._coroutines.pop(attempt.line, None) is not None:
-                self._hand_back(attempt)
+        for line, (task, run) in list(self._coroutines.items()):
+            if task.done() and self._coroutines.pop(line, None) is not None:
+                self._hand_back(run)
                 self._event_loop().call_soon_threadsafe(self._start_coming)
 
 
