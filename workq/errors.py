@@ -118,7 +118,7 @@ class InFlightUnavailable(Unavailable):
 
 
 class LeaseLost(WorkqError):
-    """This incarnation was reaped. Stop claiming; running handlers may end, as late results."""
+    """This incarnation was reaped, or its lease has ended. Stop claiming; running handlers may end, as late results."""
 
 
 class VerificationFailed(WorkqError, ValueError):

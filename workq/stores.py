@@ -21,7 +21,7 @@ class Stores:
     broker: Broker
     inflight: InFlight
     direct: EmbeddedBroker | None = None
-    """The broker, where all three are tables of one database: then hints are claimed directly (see one_database.py)."""
+    """The broker, where all three are in one database: hints are claimed directly (worker/fetch/one_database.py)."""
 
     def close(self) -> None:
         """Close all three, the ledger last. Repeatable."""

@@ -25,6 +25,8 @@ QUESTIONS: Final = (
 )
 _NAMED: Final = re.compile(r"`((?:workq|tests|sql|docs|benchmarks|scripts)/[^\s`:]*)(?:::([\w.]+))?`")
 
+_FILE: Final = re.compile(r"""(?<![\w./"'-])((?:[a-z_]+/)*[a-z_]+\.py)\b""")
+
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_file_and_name_that_a_page_names_is_there(page: str) -> None:
@@ -61,6 +63,25 @@ def _named_in(tree: ast.Module | ast.ClassDef, before: str) -> Iterator[str]:
                 yield before + name
             case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
                 yield before + name
+
+
+def test_every_file_that_a_docstring_names_is_beside_it_or_has_its_path() -> None:
+    """`x.py` is in the same folder, `part/x.py` below the package."""
+    package = REPOSITORY / "workq"
+    named = [
+        (path, name)
+        for path in sorted(package.rglob("*.py"))
+        for name in _FILE.findall(path.read_text(encoding="utf-8"))
+        if not name.startswith(("workq/", "tests/"))
+    ]
+    missing = [
+        f"{path.relative_to(package)}: {name}"
+        for path, name in named
+        if not (path.parent / name).exists() and not (package / name).exists()
+    ]
+
+    assert missing == []
+    assert len(named) > 100
 
 
 def test_the_map_has_each_part_from_top_to_bottom() -> None:

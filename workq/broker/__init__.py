@@ -27,8 +27,9 @@ HOP_S = 2.0
 class Hint:
     """Wake up and look at these tasks of one queue, in `delay_s` seconds, and so many more for each as `waits_s` says.
 
-    `looks` counts how often ids that the ledger does not know were looked up already (see refused.py). With `marker`
-    it is no hint but a marker: without ids, never delayed, and delivered after everything that was confirmed before.
+    `looks` counts how often ids that the ledger does not know were looked up already (see worker/fetch/refused.py).
+    With `marker` it is no hint but a marker: without ids, never delayed, and delivered after everything that was
+    confirmed before.
     """
 
     queue: str

@@ -13,9 +13,9 @@ may repeat. Locks are taken in one order (lease, then holds by id), so calls tha
   taken from its holder: the claim decides between them.
 
 Where the worker also takes its hints from this database (`ClaimsInFlight`), a claim is the hold: it takes a hint and
-claims the tasks in one transaction (one_database.py), so it has nothing in hand that no row tells of. What it holds are
-the tasks that run under its name. Nothing is written for a hold, and leases are all that a beat keeps. Rows of `hold`
-are shown beside the claims and obeyed: a worker of an older version writes them, in a rolling upgrade.
+claims the tasks in one transaction (worker/fetch/one_database.py), so it has nothing in hand that no row tells of. What
+it holds are the tasks that run under its name. Nothing is written for a hold, and leases are all that a beat keeps.
+Rows of `hold` are shown beside the claims and obeyed: a worker of an older version writes them, in a rolling upgrade.
 """
 
 from __future__ import annotations

@@ -283,7 +283,7 @@ class OpenTask(msgspec.Struct, frozen=True):
 
 
 class Fence(msgspec.Struct, frozen=True):
-    """Where one task stands: what must not have moved until a plan is applied (see plan.py).
+    """Where one task stands: what must not have moved until a plan is applied (see recovery/plan.py).
 
     `seal` is a short hash of the claim's token: it tells one claim from another, and settles nothing.
     """
@@ -368,7 +368,7 @@ class Which(msgspec.Struct, frozen=True):
     """Which of the dead: those to which all of this applies; None: whatever it is. Ages count from their death."""
 
     group: str | None = None
-    """A fingerprint (see fingerprint.py), or `NO_GROUP`."""
+    """A fingerprint (see values/fingerprint.py), or `NO_GROUP`."""
     name: str | None = None
     queue: str | None = None
     older_s: float | None = None

@@ -6,7 +6,8 @@ not wait for it. If the task is not recorded after all, an empty band is served,
 where the caller has the one lock for writing, it is written in the caller's transaction.
 
 What goes wrong: the rows are older than the tasks, because a backup was restored under producers that remember a row,
-or the tasks were written by hand. The sweep sees tasks that wait in such a band, and writes its row (lost_hints.py).
+or the tasks were written by hand. The sweep sees tasks that wait in such a band, and writes its row
+(recovery/lost_hints.py).
 """
 
 from __future__ import annotations

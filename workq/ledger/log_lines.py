@@ -94,7 +94,7 @@ def by_time(rows: Iterable[Row[Any]]) -> Iterator[Decision]:
 
 
 def headline(error: str) -> tuple[str, str]:
-    """The class of an error, where there is one, and its text without its traceback (see said.py, `describe`)."""
+    """The class of an error, where there is one, and its text without its traceback (handlers/said.py, `describe`)."""
     first, _, traceback = error.partition("\n\n")
     lines = traceback.split("\n")
     frames = [place for place, line in enumerate(lines) if line.startswith("  File ")]

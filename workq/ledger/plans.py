@@ -1,4 +1,4 @@
-"""The ledger's part of plan and apply (see plan.py): where rows stand, and writes that refuse what has moved since.
+"""The ledger's part of plan and apply (recovery/plan.py): where rows stand, and writes that refuse what moved since.
 
 A decision locks the row, compares its fence with the planned one, and changes it, in one transaction, together with the
 event that says who asked for it. So a row is changed once, however many apply the same plan at the same time, and

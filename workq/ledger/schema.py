@@ -8,7 +8,9 @@ has the messages that prove others lost; `pause` the queues that a person has pa
 are in use, `kill` the attempts that one wants ended by force; `window` the keys that are held for a time; `sequence`
 the order keys with open tasks, and `position` the positions of those; `schedule` what ticks, and `tick` each tick that
 became a task; `endpoint` where webhooks go, `webhook` what is sent, `delivery` one webhook on its way to one endpoint,
-and `delivery_attempt` each time that it was sent; `hint`, `hold` and `lease` are the broker and the in-flight store of
+and `delivery_attempt` each time that it was sent; `throttle` the limits in use, `permit` who has a share of one,
+`parked` who waits for one; `job` the jobs, `subtask` the chunks that they count, `failed_item` and `job_result` what
+came of items; `meta` the version of the schema; `hint`, `hold` and `lease` are the broker and the in-flight store of
 the embedded queue.
 """
 

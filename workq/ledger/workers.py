@@ -162,8 +162,8 @@ class Workers:
         knows yet who it was. Where nobody saw a crash, or a handler had ended already, presence is noted, which is
         free. Whoever was suspected or noted before is charged. A task whose budget is used up is dead as `worker_lost`.
 
-        With `planned`, only if neither its row nor its claims have moved since (see plan.py); `by` is then appended as
-        an event `manual` for the incarnation and for each claim.
+        With `planned`, only if neither its row nor its claims have moved since (see recovery/plan.py); `by` is then
+        appended as an event `manual` for the incarnation and for each claim.
 
         The certificate of its death is kept with the incarnation, and its essentials in the history of each task.
         """

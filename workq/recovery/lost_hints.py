@@ -8,12 +8,13 @@ a day old and well.
     the marker came back                        the queue is first in, first out: the hint has left the queue
     a grace later: not claimed, not held        nobody has it: it is lost, and is published again, once
 
-The sweep sends a marker through each line (a queue, and one of its priority bands) that has tasks which could run and
-do not. A worker hands it back by telling the ledger. A deep backlog delays the marker as it delays the hints, so
-nothing is flooded; several may be on their way then, further and further apart. Whatever sends a hint in place of
-another one (a worker that hands back what it cannot run) stamps `published_at` anew, after the broker's confirm. A
-hint that the broker may keep beyond its due time (`Broker.is_late`) is stamped with the instant at which it must have
-come: a marker that was sent before that instant proves nothing of it, and one that was sent later does.
+The sweep sends a marker through each queue of the broker (each band of priority is one, see values/lane.py) that has
+tasks which could run and do not. A worker hands it back by telling the ledger. A deep backlog delays the marker as it
+delays the hints, so nothing is flooded; several may be on their way then, further and further apart. Whatever sends a
+hint in place of another one (a worker that hands back what it cannot run) stamps `published_at` anew, after the
+broker's confirm. A hint that the broker may keep beyond its due time (`Broker.is_late`) is stamped with the instant at
+which it must have come: a marker that was sent before that instant proves nothing of it, and one that was sent later
+does.
 
 Who decides: the ledger, by its own clock. What happens on each failure:
 

@@ -1,14 +1,14 @@
 """Sweep: one repair pass. Plain functions of the stores that return counts; nobody leads, and ten at once do what one
 does.
 
-    tick     what is due by a schedule becomes tasks (see tick.py)
+    tick     what is due by a schedule becomes tasks (see schedules/tick.py)
     expire   ready and waiting rows that nobody started in their time are cancelled
     relay    rows that are due and unpublished get their hint (the producer died, the broker was away, a retry is near)
     reap     the claims of incarnations without a lease end, after two looks; what they held is hinted again
     orphans  rows that run under an incarnation which is not live any more are returned
     advance  order keys whose first has ended go on with the next
     admit    what has come free of a limit goes to the first that are parked
-    tend     what became of a job's subtasks without their handlers is counted, and jobs end (see ledger/jobs.py)
+    tend     what became of a job's subtasks without their handlers is counted, and jobs end (see jobs/ledger/care.py)
     promote  waiting rows whose time has come become ready
     mark     a marker through each queue proves which hints are lost, and those are sent again (see lost_hints.py)
     prune    settled rows beyond their retention are removed

@@ -1,8 +1,8 @@
 """Evidence: what is known of a worker process that has ended, and the certificate of its death.
 
 Who says what: a supervisor that saw its child end knows the exit status or the signal, what had started, and what the
-kernel counted (oom.py); a sweep knows only that nobody is there any more. The ledger adds the last beat, who had
-claimed what, and who was charged. What nobody can know stands in `unknown`, in words.
+kernel counted (supervisor/oom.py); a sweep knows only that nobody is there any more. The ledger adds the last beat, who
+had claimed what, and who was charged. What nobody can know stands in `unknown`, in words.
 
 A certificate is written once, in the transaction that ends the claims, and is never changed: JSON in the worker's row,
 and its essentials in the `reaped` event of each task, which is kept longer.

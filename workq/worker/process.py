@@ -1,8 +1,9 @@
 """One consumer process: fetch, hold, ack, claim, run, settle, release.
 
-The steps are in files of their own: intake.py (from a queue to a claim: three_stores.py through three stores,
-one_database.py in one database), pool.py (runs attempts), settle.py, holds.py (what is held, and its release), lease.py
-(the lease). Here is the life of the process around them: join, the threads, leave.
+The steps are in files of their own: fetch/ (from a queue to a claim: fetch/three_stores.py through three stores,
+fetch/one_database.py in one database), dispatch.py, pool.py and run.py (from a claim to an outcome), settle.py,
+holds.py (what is held, and its release), lease.py (the lease). Here is the life of the process around them: join, the
+threads, leave.
 
 Threads: this one takes in; `beat` keeps the lease and the heartbeat in the ledger; `settle` writes outcomes;
 `limits` watches soft time limits; handlers run in up to `threads` pool threads, coroutines in one event loop. The

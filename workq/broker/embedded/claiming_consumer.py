@@ -2,7 +2,7 @@
 
 Where hints and ledger are one database, nothing needs to be held between them: a page leaves the queue when its tasks
 are claimed, or not at all. What the first page has beyond the room stays in its row, for whoever is next. Hints that
-were not granted are judged in the same transaction (see refused.py): dropped, or written again for later.
+were not granted are judged in the same transaction (see worker/fetch/refused.py): dropped, or written again for later.
 
 Markers and foreign messages are made this consumer's, as any delivery of the embedded broker; what becomes of them is
 the caller's business. Should the commit be lost, the ledger finds by its token whether it stands.
@@ -91,7 +91,7 @@ class DirectConsumer(EmbeddedConsumer):
 
         Raises:
             Unavailable: the ledger did not answer. Nothing was claimed; or it is handed back, by the next claim or by
-                whoever looks for claims that their worker does not know (see holds.py).
+                whoever looks for claims that their worker does not know (see worker/holds.py).
         """
         if self._is_busy and not self._is_closed and (taken := self._claim(judge, ids_max)) is not None:
             return taken

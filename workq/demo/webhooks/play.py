@@ -5,8 +5,8 @@ delivers them. One of its processes is killed with SIGKILL while it does; one re
 its endpoint is disabled and the rest is held, until it is brought back, enabled, and what was held is released. What it
 had refused is sent again.
 
-Everything is private to one run (stage.py). Who decides: the receivers, at the end (proof.py). The ledger's counts only
-feed the progress and say when to stop waiting.
+Everything is private to one run (demo/stage.py). Who decides: the receivers, at the end (proof.py). The ledger's counts
+only feed the progress and say when to stop waiting.
 
 What happens on each failure: nothing arrives for two minutes, or the worker leaves by itself: the run stops there and
 counts what has arrived, and the report says what was seen last. Whatever ends the run, Ctrl-C included: the worker, its

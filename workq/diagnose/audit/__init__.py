@@ -1,4 +1,4 @@
-"""Audit: is every task that is not settled in exactly one place (see where.py)? With the proof, and the repair.
+"""Audit: is every task that is not settled in exactly one place (diagnose/where.py)? With the proof, and the repair.
 
 Three stores cannot be seen at one moment, so one look proves nothing: whatever looks wrong is looked at twice, more
 than a beat apart by the ledger's clock, and is a finding only if it has not moved: the same attempt, the same hint,

@@ -2,8 +2,9 @@
 
     listed   the broker is embedded: its rows are read
     turned   nobody consumes from the queue, or `scan` asks for it: RabbitMQ moves each message once around the queue
-    marked   somebody consumes: a marker goes through the queue, as those of a sweep (lost_hints.py). When it is back,
-             every hint that was confirmed before has left the queue. Copies of a hint are not seen this way, nor ghosts
+    marked   somebody consumes: a marker goes through the queue, as those of a sweep (recovery/lost_hints.py). When it
+             is back, every hint that was confirmed before has left the queue. Copies of a hint are not seen this way,
+             nor ghosts
 
 Turning a queue disturbs its order, and a marker that is on its way meanwhile could come back before hints that were
 confirmed earlier: it would prove them lost though they are there. Stamping `published_at` of every hint that was moved

@@ -104,7 +104,7 @@ def examine(ledger: Ledger, settings: Settings) -> Iterator[Check]:
 
 def _meters(ledger: Ledger, settings: Settings) -> Iterator[Check]:
     """What happened lately, beside what was promised."""
-    from workq.diagnose.meters import measure  # which needs the bounds of this package
+    from workq.diagnose.meters import measure
 
     found = measure(ledger, settings.times, within_s=METERS_S)
     for finding in found.findings:

@@ -14,7 +14,7 @@ Who decides: the ledger. Whoever can write here can delay work, never settle it.
 - Another hand has made a key of ours one of another type: it is moved aside by a rename, never deleted, and the call is
   made again. What it held is written again by the next beats, as after a wipe. Logged; `workq doctor` names it.
 - The clock of Redis is set back: the lease of a worker that dies before its next beat lasts that much longer here; a
-  sweep does not believe it (see recovery/sweep.py).
+  sweep does not believe it (see recovery/deaths.py).
 
 The rights that workq's user of Redis needs are in `RIGHTS` (`+info` only shows the settings to `check`). On the nodes
 of a cluster also `+asking`, to follow a slot that moves, and `+cluster|slots`, to check all nodes.

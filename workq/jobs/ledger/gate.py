@@ -1,4 +1,4 @@
-"""The job's start gate: whether the job of a task lets it start now. Decided at the claim (see start.py).
+"""The job's start gate: whether the job of a task lets it start now. Decided at the claim (see ledger/start.py).
 
 A task of a job is recorded, hinted and fetched as any other. When it is claimed, its job is looked at:
 

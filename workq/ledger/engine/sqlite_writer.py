@@ -65,7 +65,7 @@ class Writer:
         me = threading.get_ident()
         if self._whose == me:
             raise NotInTurn(is_interrupted=True)
-        self._wait()  # whoever has a time limit sees to it that this is not cut from what follows (see time_limit.py)
+        self._wait()  # a time limit does not cut this from what follows (see values/time_limit.py)
         try:
             self._whose, self._is_short = me, is_short
             try:

@@ -8,7 +8,8 @@ What is sent again gets a task of its own, and the delivery goes on counting its
 order, that task comes last.
 
 What is held keeps its place in an order: those behind it wait. Whoever moves a line up and finds the next one held
-leaves that to whoever releases it (see order.py): both lock its task first, and so see what the other has done.
+leaves that to whoever releases it (see order/ledger/order.py): both lock its task first, and so see what the other has
+done.
 
 Locks: tasks first, then deliveries, then endpoints, then limits.
 """

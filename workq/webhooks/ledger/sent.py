@@ -4,8 +4,8 @@ Who gets it is decided there: all endpoints of a topic that want its type, or th
 unique by its webhook and its endpoint, so whoever sends the same once more gets the one that stands. Repeatable after a
 commit that was lost: the ids of the deliveries are made before it.
 
-Where an endpoint keeps an order, its deliveries stand in line as tasks of one order key do (see positions.py): in the
-order of the commits.
+Where an endpoint keeps an order, its deliveries stand in line as tasks of one order key do (see
+order/ledger/positions.py): in the order of the commits.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Intake: what one incarnation takes in, from the queues to its pool. There are two ways, which share their two ends.
 
 three_stores.py is the way through three stores: fetch, hold, ack, claim. one_database.py is the way where all three are
-tables of one database: one transaction. Both begin with foreign.py and end with dispatch.py and refused.py.
+tables of one database: one transaction. Both begin with foreign.py and end with worker/dispatch.py and refused.py.
 """
 
 from __future__ import annotations
