@@ -13,9 +13,9 @@ from workq.jobs.ledger.entry import JobEntry
 from workq.jobs.ledger.gate import JobGate
 from workq.ledger.after_settle import AfterSettle, SettleCounter
 from workq.ledger.sql import Ledger, Slices
-from workq.limits.ledger.limit_queue import LimitEntry
+from workq.limits.ledger.entry import LimitEntry
 from workq.limits.ledger.permits import LimitGate
-from workq.order.ledger.positions import OrderEntry
+from workq.order.ledger.entry import OrderEntry
 from workq.values.task import Delivered, Worked
 from workq.webhooks.values import TASK_NAME
 

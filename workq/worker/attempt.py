@@ -27,7 +27,7 @@ from workq.values.task import Cancelled, Claim, Dead, Delivered, Done, Failed, O
 
 log = logging.getLogger("workq.run")
 
-NO_HANDLER = "no handler is registered under the name"
+NO_HANDLER_ERROR = "no handler is registered under the name"
 """How the error of a task begins that found no handler in its worker."""
 ALIKE = "; names there that end alike:"
 """What it goes on with, if there are any."""
@@ -98,7 +98,7 @@ def prepare(
     """
     if handler is None:
         look_s = NO_HANDLER_LOOK_S * rng.uniform(0.5, 1.0)
-        error = f"{NO_HANDLER} {claim.name!r}" + (f"{ALIKE} {', '.join(alike)}" if alike else "")
+        error = f"{NO_HANDLER_ERROR} {claim.name!r}" + (f"{ALIKE} {', '.join(alike)}" if alike else "")
         return None, Unhandled(look_s, no_handler_wait_s, error)
     try:
         arguments = codec.decode(claim.payload)

@@ -16,7 +16,7 @@ from workq.errors import LedgerUnavailable, Refused
 from workq.ledger import Evidence, LimitRow
 from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
-from workq.limits.ledger import limit_queue, permits
+from workq.limits.ledger import parked, permits
 from workq.limits.ledger.limits import Limits
 from workq.order.ledger.order import Order
 from workq.values.incarnation import Incarnation
@@ -195,7 +195,7 @@ class LimitsContract(Steps):
         ids = self.record(ledger, 4, limit=Limit("mail", concurrency=1))
         [claim] = ledger.claims.claim(ids[:3], by=worker.id)
         self.settle(ledger, claim, Done())
-        first_parked, came = limit_queue.first, list[list[str]]()
+        first_parked, came = parked.first, list[list[str]]()
         coming = threading.Thread(target=lambda: came.append(self.claim(ledger, worker, ids[3:])))
 
         def others_come(tx: Connection, database: Database, key: str) -> Iterator[Any]:
@@ -205,8 +205,8 @@ class LimitsContract(Steps):
             return iter(rows)
 
         with monkeypatch.context() as patched:
-            patched.setattr(limit_queue, "first", others_come)
-            patched.setattr(limit_queue, "number", lambda _now: 1)
+            patched.setattr(parked, "first", others_come)
+            patched.setattr(parked, "number", lambda _now: 1)
             claims, hints = ledger.part(Limits).admit_and_claim(["mail"], by=worker.id, room=1, queues=["default"])
             coming.join()
 
@@ -291,7 +291,7 @@ class LimitsContract(Steps):
     def test_who_waits_behind_many_that_were_cancelled_comes_at_once(
         self, ledger: Ledger, worker: Incarnation, has_room: bool
     ) -> None:
-        count = 2 * limit_queue.AT_ONCE + 3
+        count = 2 * parked.AT_ONCE + 3
         ids = self.record(ledger, count, limit=TWO)
         first, _ = ledger.claims.claim(ids, by=worker.id)
         ledger.bulk.cancel_all(ids[3:-1], states=[State.WAITING], who="ada", why="no need")
@@ -309,9 +309,9 @@ class LimitsContract(Steps):
     def test_whoever_waits_between_those_that_were_cancelled_keeps_its_place(
         self, ledger: Ledger, worker: Incarnation
     ) -> None:
-        ids = self.record(ledger, 2 * limit_queue.AT_ONCE + 4, limit=Limit("mail", concurrency=1))
+        ids = self.record(ledger, 2 * parked.AT_ONCE + 4, limit=Limit("mail", concurrency=1))
         [first] = ledger.claims.claim(ids, by=worker.id)
-        stay = [ids[limit_queue.AT_ONCE + 50], ids[-1]]
+        stay = [ids[parked.AT_ONCE + 50], ids[-1]]
         ledger.bulk.cancel_all(
             [one for one in ids[1:] if one not in stay], states=[State.WAITING], who="ada", why="no need"
         )

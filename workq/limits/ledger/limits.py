@@ -18,7 +18,7 @@ from workq.errors import Unavailable
 from workq.ledger import LimitRow, Unpublished
 from workq.ledger.claims import claims_of, limited
 from workq.ledger.engine.id_lists import among
-from workq.limits.ledger import coming, limit_queue, permits
+from workq.limits.ledger import coming, parked, permits
 from workq.values.task import Claim, State
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class Limits:
     def _parked_statement(self) -> Select[Any]:
         h = self.database.tables.throttle
         these = among(h.c.id, self.database.dialect, item="TEXT")
-        return select(h.c.id).where(these, limit_queue.is_waited_for(self.database))
+        return select(h.c.id).where(these, parked.is_waited_for(self.database))
 
     def _admit(self, key: str, *, dry_run: bool) -> list[Unpublished]:
         def give(tx: Connection) -> permits.NextPermits:

@@ -3,7 +3,7 @@
 Only who comes where others wait already is parked without that lock, on a server (see `_park_behind`).
 
 A task of a limit is recorded, hinted and fetched as any other. When it is claimed, it gets a permit, and runs; or, when
-the limit is reached or others wait already, it is parked behind those who came before (see limit_queue.py). It has
+the limit is reached or others wait already, it is parked behind those who came before (see parked.py). It has
 left its worker, and costs nothing. When there is room again, the first that is parked is promised a permit for its next
 claim, and is hinted again (see limits.py); a promise counts like a permit.
 
@@ -53,7 +53,7 @@ from workq.ledger.engine.states import CLAIMABLE, guarded
 from workq.ledger.pauses import is_paused
 from workq.ledger.start import StartCandidate
 from workq.ledger.waiting import is_behind
-from workq.limits.ledger import limit_queue
+from workq.limits.ledger import parked
 from workq.limits.ledger.closing import make_row
 from workq.limits.ledger.coming import come_at
 from workq.values.limit_rule import Rate, rate_of
@@ -200,7 +200,7 @@ def ask(tx: Connection, database: Database, rows: Iterable[TaskOfLimit]) -> dict
     for row in rows:
         if row.may_start:
             limited.setdefault(row.limit_key, []).append(row)
-    crowded = {} if database.dialect == "sqlite" else limit_queue.crowded(tx, database, limited)
+    crowded = {} if database.dialect == "sqlite" else parked.crowded(tx, database, limited)
     for key in sorted(limited):
         asking = limited[key]
         if key in crowded:
@@ -231,7 +231,7 @@ def _park_behind(
     promises = database.kept("promises to these", partial(_promised, database)).rows(tx, given)
     promised = {task_id for (task_id,) in promises}
     if parks := [row.id for row in rows if row.id not in promised]:
-        limit_queue.park(tx, database, key, parks, first=limit_queue.number(now))
+        parked.park(tx, database, key, parks, first=parked.number(now))
     return [row for row in rows if row.id in promised]
 
 
@@ -287,7 +287,7 @@ def admit(
         return turns
     _count(tx, database, limit)
     seen: list[int] = []
-    for row in limit_queue.first(tx, database, key):
+    for row in parked.first(tx, database, key):
         if row.state == State.WAITING and row.due_at is not None and is_behind(row.due_at, limit.now):
             rate = None if row.limit_rate is None else rate_of(row.limit_rate)
             at = limit.when(rate) if limit.has_room(row.limit_most) else None
@@ -312,9 +312,9 @@ def admit(
         tx.execute(delete(database.tables.throttle).where(database.tables.throttle.c.id == key))
         return turns
     if seen:
-        limit_queue.leave(tx, database, key, seen)
-    if len(seen) >= limit_queue.AT_ONCE and not turns.hints and not turns.takes:
-        limit_queue.leave_gone(tx, database, key)
+        parked.leave(tx, database, key, seen)
+    if len(seen) >= parked.AT_ONCE and not turns.hints and not turns.takes:
+        parked.leave_gone(tx, database, key)
         turns.is_cut = True
     _write(tx, database, limit, reserved_s=reserved_s, is_used=True)
     return turns
@@ -441,8 +441,8 @@ def _write(
     """
     is_used = is_used or bool(limit.parks) or limit.used_at < limit.now - timedelta(seconds=USED_EVERY_S)
     if limit.parks:
-        first = max(limit_queue.number(limit.now), limit.last + 1)
-        limit_queue.park(tx, database, limit.key, limit.parks, first=first)
+        first = max(parked.number(limit.now), limit.last + 1)
+        parked.park(tx, database, limit.key, limit.parks, first=first)
         limit.last = first + len(limit.parks)
     promised = sorted(limit.promised & {*limit.parks, *limit.gives, *limit.new_promises})
     if promised:

@@ -16,39 +16,13 @@ from itertools import groupby
 from typing import Any
 
 from msgspec.structs import replace
-from sqlalchemy import Connection, Select, bindparam, false, insert, select, update
+from sqlalchemy import Connection, bindparam, insert, select, update
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import Float
 
 from workq.ledger.engine.database import Database
-from workq.ledger.entry import KeyedTask
 from workq.ledger.waiting import NEVER_S
 from workq.values.task import AfterDeath, NewTask
-
-
-class OrderEntry:
-    """What the order of a key has to say when its tasks come."""
-
-    def enter(self, tx: Connection, database: Database, tasks: Sequence[NewTask]) -> Sequence[NewTask]:
-        return enter(tx, database, tasks)
-
-    def comes_back(self, tx: Connection, database: Database, task: KeyedTask) -> bool:
-        return task.order_key is None or enter_again(tx, database, task.id, task.order_key)
-
-    def keeps_its_time(self, tx: Connection, database: Database, task: KeyedTask) -> str | None:
-        if task.order_key is None or is_first(tx, database, task.id, task.order_key):
-            return None
-        return f"task {task.id} waits for its turn in order key {task.order_key!r}: it is due then"
-
-    def bars(self, _database: Database) -> ColumnElement[bool]:
-        return false()
-
-    def why_barred(self, _task: KeyedTask) -> str | None:
-        return None
-
-    def coming(self, _database: Database, _queues: Sequence[str]) -> Sequence[Select[Any]]:
-        return ()
 
 
 def enter(tx: Connection, database: Database, tasks: Sequence[NewTask]) -> list[NewTask]:

@@ -270,9 +270,7 @@ class WebhookDecisions:
             .join(w, w.c.id == d.c.webhook_id)
             .join(e, e.c.id == d.c.endpoint_id)
             .where(
-                among(d.c.id, self.database.dialect),
-                w.c.body.is_not(None),
-                e.c.state == EndpointState.ENABLED.value,
+                among(d.c.id, self.database.dialect), w.c.body.is_not(None), e.c.state == EndpointState.ENABLED.value
             )
             .order_by(d.c.id)
         )
@@ -285,12 +283,7 @@ class WebhookDecisions:
             again = [row for row in rows if row.state in ended]
             tasks: Sequence[NewTask] = [
                 task_of(
-                    made[row.id],
-                    row.id,
-                    row.endpoint_id,
-                    options_in(row.options),
-                    order_key=row.order_key,
-                    delay_s=0.0,
+                    made[row.id], row.id, row.endpoint_id, options_in(row.options), order_key=row.order_key, delay_s=0.0
                 )
                 for row in again
             ]

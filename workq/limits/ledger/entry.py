@@ -1,0 +1,47 @@
+"""The entry rule of limits: who is sent back has no place in a line yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Select, false, select
+from sqlalchemy.sql.elements import ColumnElement
+
+from workq.ledger.engine.database import Database
+from workq.ledger.engine.states import guarded
+from workq.ledger.entry import KeyedTask
+from workq.limits.ledger import parked
+from workq.values.task import NewTask, State
+
+
+class LimitEntry:
+    """What limits have to say when their tasks come: nothing, before they are claimed."""
+
+    def enter(self, _tx: Connection, _database: Database, tasks: Sequence[NewTask]) -> Sequence[NewTask]:
+        return tasks
+
+    def comes_back(self, tx: Connection, database: Database, task: KeyedTask) -> bool:
+        if task.limit_key is not None:
+            parked.forget(tx, database, task.limit_key, task.id)
+        return True
+
+    def keeps_its_time(self, _tx: Connection, _database: Database, _task: KeyedTask) -> str | None:
+        return None
+
+    def bars(self, _database: Database) -> ColumnElement[bool]:
+        return false()
+
+    def why_barred(self, _task: KeyedTask) -> str | None:
+        return None
+
+    def coming(self, database: Database, queues: Sequence[str]) -> Sequence[Select[Any]]:
+        """Those that are parked at a limit that is open, and those that are promised a permit."""
+        tables = database.tables
+        k, p, t, h = tables.parked, tables.permit, tables.task, tables.throttle
+        theirs = guarded(t.c.state, State.WAITING), t.c.queue.in_(queues)
+        is_closed = select(h.c.id).where(h.c.id == k.c.limit_key, h.c.closed_until > database.now()).exists()
+        return (
+            select(k.c.task_id).join(t, t.c.id == k.c.task_id).where(*theirs, ~is_closed),
+            select(p.c.task_id).join(t, t.c.id == p.c.task_id).where(p.c.attempt.is_(None), *theirs),
+        )
