@@ -77,7 +77,7 @@ def test_every_file_that_a_docstring_names_is_beside_it_or_has_its_path() -> Non
     missing = [
         f"{path.relative_to(package)}: {name}"
         for path, name in named
-        if not (path.parent / name).exists() and not (package / name).exists()
+        if not ((package if "/" in name else path.parent) / name).exists()
     ]
 
     assert missing == []

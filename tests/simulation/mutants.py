@@ -685,7 +685,7 @@ def a_hint_that_comes_late_is_marked_as_if_it_came_in_time() -> Any:
 
 @mutant
 def no_marker_is_ever_sent() -> Any:
-    return replaced(lost_hints, "send", lambda *args, **kwargs: False)
+    return replaced(lost_hints, "_noted", lambda *args, **kwargs: None)
 
 
 @contextmanager
@@ -735,7 +735,7 @@ def a_schedule_that_has_moved_on_ticks_again() -> Any:
 @mutant
 def a_line_moves_up_though_its_first_waits_for_a_retry() -> Any:
     """What does not run at the moment counts as ended."""
-    return mock.patch("workq.order.ledger.part(Order).SETTLED", SETTLED | {State.WAITING})
+    return mock.patch("workq.order.ledger.order.SETTLED", SETTLED | {State.WAITING})
 
 
 @mutant

@@ -57,6 +57,13 @@ def test_a_bug_on_purpose_is_seen(name: str) -> None:
     assert caught.result is not None, f"{name} survived {caught.seeds} seeds: the simulation is blind there"
 
 
+@pytest.mark.parametrize("name", MUTANTS)
+def test_each_bug_on_purpose_can_be_made(name: str) -> None:
+    """It changes something that is there, under the name that it has now."""
+    with MUTANTS[name]():
+        pass
+
+
 def test_there_are_at_least_eighteen_mutants() -> None:
     assert len(MUTANTS) >= 18
     assert set(QUICKLY_CAUGHT) <= set(MUTANTS)

@@ -40,6 +40,15 @@ print(' '.join(sorted(sys.modules)))
     assert not loaded & HEAVY, loaded & HEAVY
 
 
+def test_a_process_loads_what_counts_jobs_and_webhooks_when_it_settles_some() -> None:
+    code = "import workq.slices, workq.worker.process, sys; print(' '.join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
+    loaded = set(done.stdout.split())
+
+    assert "workq.ledger.sql" in loaded
+    assert not loaded & {"workq.jobs.ledger.sql", "workq.webhooks.ledger.sql"}
+
+
 def test_a_worker_on_one_file_loads_nothing_of_the_other_databases(tmp_path: Path) -> None:
     code = """
 import sys

@@ -23,9 +23,14 @@ FUNCTIONS = [
     for _, one in inspect.getmembers(module, inspect.isfunction)
     if one.__module__ == module.__name__ and "stores" in inspect.signature(one).parameters
 ]
+LEDGERS = (
+    "workq.ledger",
+    *(f"workq.{one}.ledger" for one in ("jobs", "limits", "order", "webhooks")),
+    "workq.schedules",
+)
 DECISIONS = {
     name
-    for package in ("workq.ledger", "workq.jobs.ledger", "workq.webhooks.ledger", "workq.schedules")
+    for package in LEDGERS
     for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}.")
     for _, part in inspect.getmembers(importlib.import_module(module.name), inspect.isclass)
     for name, method in inspect.getmembers(part, inspect.isfunction)

@@ -8,7 +8,7 @@
     expired       nobody started it in its time; the next sweep cancels it
 
 A task that is open and in none of them, or in two, is a suspicion, and no more: three stores cannot be seen at one
-moment. The audit (audit/look.py) looks twice.
+moment. The audit (diagnose/audit/look.py) looks twice.
 """
 
 from __future__ import annotations

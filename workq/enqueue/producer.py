@@ -46,6 +46,11 @@ def hint_rows(broker: Broker, tasks: Sequence[NewTask]) -> list[HintRow]:
     return broker.rows([hint for hint, _ in pages])
 
 
+def hints_beside(broker: Broker) -> HintRows | None:
+    """How hints are made that stand beside the tasks, in the transaction that records these; None: they follow it."""
+    return partial(hint_rows, broker) if broker.is_transactional else None
+
+
 class Producer:
     """Records tasks into one set of stores. Thread-safe.
 
@@ -93,16 +98,18 @@ class Producer:
             ]
             return recorded, fresh
 
-        return self.announce(write, connection=connection)
+        return self.record_by(write, connection=connection)
 
-    def announce(self, write: Callable[[HintRows | None], tuple[T, list[Unpublished]]], *, connection: Any = None) -> T:
+    def record_by(
+        self, write: Callable[[HintRows | None], tuple[T, list[Unpublished]]], *, connection: Any = None
+    ) -> T:
         """Record what becomes tasks, by a function of the ledger's, and see to their hints; answers what it answers.
 
         `write` is told how hints are made that stand beside the tasks, or None; it answers what is still to be hinted.
         `connection`: the caller's, in whose transaction it writes.
         """
         broker = self._stores.broker
-        hints = partial(hint_rows, broker) if broker.is_transactional else None
+        hints = hints_beside(broker)
         began = None if broker.is_late else self.relay.clock()  # a late hint must not come early
         answer, fresh = write(hints)
         if connection is None:

@@ -25,4 +25,4 @@ def begin_job(new: NewJob, producer: Producer, jobs: JobLedger) -> Begun:
         begun = jobs.jobs.begin_job(new, hints=hints)
         return begun, list(begun.hints)
 
-    return producer.announce(write)
+    return producer.record_by(write)

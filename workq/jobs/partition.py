@@ -1,7 +1,7 @@
 """Partitions: work that cannot be listed in advance, step by step, each behind a cursor of its own.
 
 A partition is a subtask whose handler is called again and again with the cursor that was committed last, until a call
-has made no step, or a step has said that nothing is behind it. A step is one transaction (ledger/steps.py), so
+has made no step, or a step has said that nothing is behind it. A step is one transaction (jobs/ledger/steps.py), so
 whoever is killed, and whenever: the partition goes on behind its last step.
 
 Between two calls it is looked whether to stop: cancelled, it ends; when its process leaves, its job is paused or has no
@@ -60,8 +60,8 @@ class Partition:
         slice_s: float = SLICE_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._ledger = desk.part(JobLedger).steps
-        bookmark = self._ledger.bookmark(claim)
+        self._committed = desk.part(JobLedger).steps
+        bookmark = self._committed.bookmark(claim)
         self.cursor: Any = bookmark.cursor
         self.has_ended = False
         """Nothing is behind its last step: its task has succeeded."""
@@ -80,7 +80,7 @@ class Partition:
         if not is_count(items):
             raise ConfigError(f"step: items: need a whole number from 0 to {ITEMS_MAX}, got {items!r}")
         new = NewStep(self._steps, None if cursor is None else codec.encode(cursor, path="cursor"), items)
-        with self._ledger.step(self._claim, new, on_stood=self._stood) as connection:
+        with self._committed.step(self._claim, new, on_stood=self._stood) as connection:
             yield connection
         self.has_ended = new.cursor is None
         self.cursor = None if new.cursor is None else codec.decode(new.cursor)  # as whoever comes later would get it

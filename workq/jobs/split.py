@@ -17,10 +17,9 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from workq.enqueue.producer import Producer, hint_rows
+from workq.enqueue.producer import Producer, hints_beside
 from workq.errors import BadSource, PayloadError, Snooze
 from workq.handlers.forks import handlers_code
 from workq.handlers.said import tell
@@ -178,8 +177,7 @@ class Splitting:
 
     def _record(self, *, total: int | None, is_last: bool) -> bool:
         """Record what was read, and its cursor; False: this job is not ours to split any more."""
-        broker = self._stores.broker
-        hints = partial(hint_rows, broker) if broker.is_transactional else None
+        hints = hints_beside(self._stores.broker)
         reach("split.before_record")
         split = self._stores.ledger.part(JobLedger).jobs.split_job(
             self._job.id,
@@ -201,7 +199,7 @@ class Splitting:
         reach("split.after_record")
         fresh = [] if hints is not None else self._unpublished()
         if hints is not None:
-            broker.wake()
+            self._stores.broker.wake()
         self._producer.relay.offer([*fresh, *split.hints])
         self._made += len(self._subtasks)
         self._has_progressed = self._has_progressed or bool(self._subtasks or self._failed)

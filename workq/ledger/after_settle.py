@@ -36,5 +36,6 @@ class AfterSettle(NamedTuple):
     """One of them, and whom it concerns: what it needs is loaded when the first settlement does."""
 
     concerns: Callable[[Settlement], bool]
-    """Whether it counts this one. Asked before the transaction."""
+    """Whether it counts this one."""
     load: Callable[[], SettleCounter]
+    """What counts, made when it is first asked for. Called before the transaction."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Final, Protocol
@@ -12,7 +13,7 @@ from sqlalchemy import Connection
 
 from workq.values.certificate import NO_FACTS, Certificate, DeathFacts, ProofOfEnd
 from workq.values.hint import HintRow
-from workq.values.task import SETTLED, NewTask, State
+from workq.values.task import NewTask, State
 
 
 class Unpublished(msgspec.Struct, frozen=True):
@@ -61,7 +62,8 @@ class Look(msgspec.Struct, frozen=True):
         return self.due_in_s > BEHIND_S
 
 
-class Pause(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Pause:
     """A queue that a person has paused. `ends_at` None: when somebody resumes it."""
 
     queue: str
@@ -69,37 +71,6 @@ class Pause(msgspec.Struct, frozen=True):
     ends_at: datetime | None
     who: str
     why: str
-
-
-class SequenceRow(msgspec.Struct, frozen=True):
-    """One order key with open tasks: who stands first, in which state, and how many behind it.
-
-    `blocked_since`: when the first one died, if the others wait for a person.
-    """
-
-    key: str
-    head: str
-    state: State | None
-    behind: int
-    blocked_since: datetime | None
-
-    @property
-    def moves_on(self) -> bool:
-        """Whether the first one has ended and blocks nothing: the next sweep lets the next one go on."""
-        return self.blocked_since is None and (self.state is None or self.state in SETTLED)
-
-
-class LimitRow(msgspec.Struct, frozen=True):
-    """One limit that is in use: how many of its tasks run, how many are hinted and may start, and how many wait.
-
-    `closed_until`: nothing of it starts before, and one at a time afterwards; None: it is open.
-    """
-
-    key: str
-    running: int
-    coming: int
-    parked: int
-    closed_until: datetime | None = None
 
 
 class Hinted(Protocol):

@@ -269,7 +269,7 @@ class BulkDecisions:
 
 
 def _keyed(row: Any) -> KeyedTask:
-    return KeyedTask(row.id, row.order_key, row.limit_key, row.job_id)
+    return KeyedTask(row.id, row.order_key, row.limit_key, row.job_id, State.DEAD)
 
 
 def _chosen(states: Collection[State]) -> list[State]:

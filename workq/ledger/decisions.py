@@ -116,14 +116,14 @@ class Decisions:
         state = State.WAITING if delay_s > 0.0 else State.READY
         is_too_late = ~unexpired(t.c.expires_at, due_at)
         where_it_stands = select(t.c.state, t.c.queue, t.c.attempt, t.c.expires_at, is_too_late.label("is_too_late"))
-        in_line = select(t.c.order_key, t.c.limit_key, t.c.job_id, t.c.due_at, now().label("now")).where(
+        in_line = select(t.c.state, t.c.order_key, t.c.limit_key, t.c.job_id, t.c.due_at, now().label("now")).where(
             t.c.id == task_id
         )
 
         def move(tx: Connection) -> Unpublished | None:
             row = tx.execute(in_line).first()
             if row is not None and is_behind(row.due_at, row.now):
-                task = KeyedTask(task_id, row.order_key, row.limit_key, row.job_id)
+                task = KeyedTask(task_id, row.order_key, row.limit_key, row.job_id, State(row.state))
                 if (why_not := self._rules.keeps_its_time(tx, task)) is not None:
                     raise Refused(why_not)
             moved = tx.execute(
@@ -187,7 +187,7 @@ class Decisions:
             ).first()
             if row is None:
                 raise _unknown(task_id)
-            task = KeyedTask(task_id, row.order_key, row.limit_key, row.job_id)
+            task = KeyedTask(task_id, row.order_key, row.limit_key, row.job_id, State(row.state))
             if row.is_barred and row.state in states:
                 raise Refused(self._rules.why_barred(task))
             revived = tx.execute(

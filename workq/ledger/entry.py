@@ -1,6 +1,7 @@
 """Entry rules: what has a say when tasks come into the ledger, and when a person sends one back or moves its time.
 
-They are a closed tuple, put together with the ledger, and asked one after the other in the transaction that writes.
+They are a closed tuple, put together with the ledger. What they decide, they decide in the transaction that writes;
+`bars` and `goes_on` are parts of questions, too.
 
 To add one: a class of these six functions, in the tuple of workq/slices.py.
 """
@@ -14,7 +15,7 @@ from sqlalchemy import Connection, Select, false, or_
 from sqlalchemy.sql.elements import ColumnElement
 
 from workq.ledger.engine.database import Database
-from workq.values.task import NewTask
+from workq.values.task import NewTask, State
 
 
 class KeyedTask(NamedTuple):
@@ -24,6 +25,8 @@ class KeyedTask(NamedTuple):
     order_key: str | None
     limit_key: str | None
     job_id: str | None
+    state: State
+    """Before the person's decision."""
 
 
 class EntryRule(Protocol):
@@ -44,7 +47,7 @@ class EntryRule(Protocol):
     def why_barred(self, task: KeyedTask) -> str | None:
         """Why such a task is not sent back, and what to do instead; None: it is none of those."""
 
-    def coming(self, database: Database, queues: Sequence[str]) -> Sequence[Select[Any]]:
+    def goes_on(self, database: Database, queues: Sequence[str]) -> Sequence[Select[Any]]:
         """Questions that find tasks of these queues that wait for others and will go on without a person."""
 
 
@@ -75,9 +78,9 @@ class EntryRules:
         """In a statement: which rows of the table of tasks, once they have ended, nobody sends back."""
         return or_(false(), *(rule.bars(self._database) for rule in self._rules))
 
-    def coming(self, queues: Sequence[str]) -> list[Select[Any]]:
+    def goes_on(self, queues: Sequence[str]) -> list[Select[Any]]:
         """Questions that find tasks of these queues that wait for others and will go on without a person."""
-        return [query for rule in self._rules for query in rule.coming(self._database, queues)]
+        return [query for rule in self._rules for query in rule.goes_on(self._database, queues)]
 
     def why_barred(self, task: KeyedTask) -> str:
         """Why a task that is barred is not sent back."""

@@ -1,7 +1,7 @@
 """Log lines: what an outcome, a death, a time or a receiver has made of a task, as it is told to the log.
 
-Pure: values in, decisions out (see engine/after_commit.py). What goes on without harm is not among them: a success, a
-snooze, a task that its worker has handed back.
+Pure: values in, decisions out (see ledger/engine/after_commit.py). What goes on without harm is not among them: a
+success, a snooze, a task that its worker has handed back.
 """
 
 from __future__ import annotations

@@ -16,8 +16,9 @@ from sqlalchemy import Connection, Row, Table, Update, and_, bindparam, case, in
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import Float
 
+from workq.errors import LedgerUnavailable
 from workq.ledger import Settled, Unpublished, unhandled
-from workq.ledger.after_settle import AfterSettle, Afterwards
+from workq.ledger.after_settle import AfterSettle, Afterwards, SettleCounter
 from workq.ledger.engine import after_commit
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, in_order
@@ -77,7 +78,13 @@ class Outcomes:
     def count_success(self, tx: Connection, one: Settlement) -> list[Afterwards]:
         """Behind `succeed_in`: count it, as all that is settled; answers what to do when the transaction stands."""
         settled = [Settled(one.claim.task_id, State.SUCCEEDED)]
-        return [each.load().count_settled(tx, [one], settled) for each in self._counters if each.concerns(one)]
+        return [_loaded(each).count_settled(tx, [one], settled) for each in self._counters if each.concerns(one)]
+
+    def prepare(self, claim: Claim) -> None:
+        """Load what will count a success of this claim, before a transaction of its handler begins."""
+        for each in self._counters:
+            if each.concerns(Settlement(claim, Done())):
+                _loaded(each)
 
     def follow_later(self, afterwards: Sequence[Afterwards]) -> None:
         """Do what a handler's own transaction led to, now that it stands; the next settlement answers the hints."""
@@ -87,7 +94,7 @@ class Outcomes:
         """As `settle`; and what is to be done when the transaction stands."""
         if not given:
             return [], []
-        concerned = [(each.concerns, each.load()) for each in self._counters if any(map(each.concerns, given))]
+        concerned = [(each.concerns, _loaded(each)) for each in self._counters if any(map(each.concerns, given))]
         settlements = list(given)
         for concerns, counter in concerned:
             settlements = [counter.plain(one) if concerns(one) else one for one in settlements]
@@ -381,3 +388,13 @@ def _event(one: Settlement, state: State | None) -> tuple[str, dict[str, Any]] |
             return None
         case _:
             assert_never(outcome)
+
+
+def _loaded(counter: AfterSettle) -> SettleCounter:
+    """What it needs. Nothing is settled while that cannot be had: the outcome is kept, as when the database is away."""
+    try:
+        return counter.load()
+    except (ImportError, OSError) as error:
+        raise LedgerUnavailable(
+            f"a part of workq cannot be loaded ({error}); was it installed anew under this process? Start it again"
+        ) from error

@@ -159,7 +159,7 @@ class Questions:
             )  # the index's order: PostgreSQL would rather read the table until it meets one
             .limit(1)
         )
-        wanted = (due, *(query.limit(1) for query in self._rules.coming(queues)))
+        wanted = (due, *(query.limit(1) for query in self._rules.goes_on(queues)))
         return self.database.ask(lambda tx: any(tx.execute(one).first() is not None for one in wanted))
 
     def workers(self, *, live_only: bool = True, prefix: str = "") -> list[WorkerRow]:

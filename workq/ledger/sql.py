@@ -6,7 +6,6 @@ claims.py, `SKIP LOCKED` in workers.py).
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -42,7 +41,7 @@ class Slices(NamedTuple):
 
     gates: Sequence[StartGate]
     counters: Callable[[Ledger], Sequence[AfterSettle]]
-    """They are given all parts of the core but `outcomes` and `transactions`, which are made with them."""
+    """Who follows what is settled. The function is called before the parts `outcomes` and `transactions` are made."""
     entry: Sequence[EntryRule]
     at_its_turn: Sequence[AtItsTurn]
     """Whether a task, of an id and a name, stays due never although it is its turn. Asked under the lock of its row."""
@@ -58,7 +57,6 @@ class Ledger:
         self.database = database
         self.slices = slices
         self.reserved_s = reserved_s
-        self._lock = threading.RLock()  # a part may ask for another
         self._parts: dict[object, Any] = {}
         floor = floor or Floor(database)
         rules = EntryRules(database, slices.entry)
@@ -83,11 +81,8 @@ class Ledger:
     def part(self, kind: Callable[[Ledger], T]) -> T:
         """What a slice keeps in this ledger, made when it is first asked for: `ledger.part(JobLedger).questions`."""
         found = self._parts.get(kind)
-        if found is None:
-            with self._lock:
-                found = self._parts.get(kind)
-                if found is None:
-                    found = self._parts[kind] = kind(self)
+        if found is None:  # of two that ask at once, the first makes it: no lock, which a fork could find held
+            found = self._parts.setdefault(kind, kind(self))
         return cast(T, found)
 
     def give_way(self) -> None:

@@ -47,6 +47,7 @@ class HandlerTransactions:
             Refused: the attempt does not run any more, or the block has ended the transaction itself.
             LedgerUnavailable: it did not stand; CommitUnknown: the ledger stayed away after it broke in COMMIT.
         """
+        self._outcomes.prepare(claim)
         afterwards: list[Afterwards] = []
 
         def conclude(tx: Connection) -> None:

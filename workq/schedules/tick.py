@@ -13,14 +13,13 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from typing import Final
 
 from workq.config import Settings
-from workq.enqueue.producer import hint_rows
+from workq.enqueue.producer import hints_beside
 from workq.enqueue.relay import publish
 from workq.errors import ConfigError
-from workq.ledger import HintRows, Unpublished
+from workq.ledger import Unpublished
 from workq.schedules.ledger import Schedules
 from workq.schedules.timetable import due
 from workq.schedules.values import ScheduleRow
@@ -83,20 +82,16 @@ def tick(stores: Stores, settings: Settings, *, limit: int, dry_run: bool = Fals
 def now_as_task(stores: Stores, row: ScheduleRow, *, confirm_s: float) -> str:
     """Record the task of a schedule at once, besides its ticks; answers its id."""
     task = _task(row, row.now)
-    stores.ledger.tasks.record([task], hints=_hints(stores))
+    stores.ledger.tasks.record([task], hints=hints_beside(stores.broker))
     _hint(stores, [(row.now, task)], confirm_s=confirm_s)
     return task.id
 
 
 def _record(stores: Stores, row: ScheduleRow, tasks: list[tuple[datetime, NewTask]], next_at: datetime | None) -> bool:
-    if not stores.ledger.part(Schedules).tick(row, tasks, next_at=next_at, hints=_hints(stores)):
+    if not stores.ledger.part(Schedules).tick(row, tasks, next_at=next_at, hints=hints_beside(stores.broker)):
         return False
     reach("sweep.after_tick")
     return True
-
-
-def _hints(stores: Stores) -> HintRows | None:
-    return partial(hint_rows, stores.broker) if stores.broker.is_transactional else None
 
 
 def _hint(stores: Stores, tasks: list[tuple[datetime, NewTask]], *, confirm_s: float) -> bool:

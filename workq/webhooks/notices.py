@@ -6,8 +6,8 @@
     delivery.recovered   it had failed, was sent again by a person, and has arrived
 
 The last two are told once an hour for each endpoint, however many there are. A notice is a task that the ledger
-recorded when it came to pass (ledger/notices.py): it is told at least once, and again when the function raises, with
-the same id; after `NOTICE_FAILURES_MAX` failures it is a dead task, and can be revived as any other.
+recorded when it came to pass (webhooks/ledger/notices.py): it is told at least once, and again when the function
+raises, with the same id; after `NOTICE_FAILURES_MAX` failures it is a dead task, and can be revived as any other.
 
 Whoever adds an endpoint to the topic `workq` gets them as webhooks: signed, tried again, and seen, as all others. What
 concerns such an endpoint itself is told to the function alone: nobody would learn of it there.

@@ -271,14 +271,14 @@ class Outbox:
         producer, webhooks = self._app.producer, self._app.stores.ledger.part(WebhookLedger)
         if connection is None:
             producer.check_outside("send in it, with connection=connection, or after it")
-        return producer.announce(
+        return producer.record_by(
             lambda hints: webhooks.sent.send(webhook, connection=connection, hints=hints), connection=connection
         )
 
     def _resend(self, delivery_ids: Sequence[str], *, cause: Cause) -> list[str]:
         """Send deliveries that have ended once more; answers which."""
         webhooks = self._app.stores.ledger.part(WebhookLedger)
-        return self._app.producer.announce(
+        return self._app.producer.record_by(
             lambda hints: webhooks.decisions.resend(delivery_ids, cause=cause, hints=hints)
         )
 

@@ -170,7 +170,7 @@ class Holds:
 
 
 class ClaimsAsHolds(Holds):
-    """Of a process that claims from the hints (fetch/one_database.py): a claim is the hold, and ends by itself."""
+    """Of a process that claims from hints (worker/fetch/one_database.py): a claim is the hold, and ends by itself."""
 
     def claimed(self, claims: Sequence[Claim]) -> None:
         """The ledger has granted these to this process."""

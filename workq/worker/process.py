@@ -1,7 +1,7 @@
 """One consumer process: fetch, hold, ack, claim, run, settle, release.
 
-The steps are in files of their own: fetch/ (from a queue to a claim: fetch/three_stores.py through three stores,
-fetch/one_database.py in one database), dispatch.py, pool.py and run.py (from a claim to an outcome), settle.py,
+The steps are in files of their own: fetch/ (from a queue to a claim: worker/fetch/three_stores.py through three stores,
+worker/fetch/one_database.py in one database), dispatch.py, pool.py and run.py (from a claim to an outcome), settle.py,
 holds.py (what is held, and its release), lease.py (the lease). Here is the life of the process around them: join, the
 threads, leave.
 

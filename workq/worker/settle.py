@@ -61,7 +61,7 @@ AGAIN_MAX_S = 2.0
 
 
 class Taker(Protocol):
-    """Who starts tasks in this process (see fetch/intake.py)."""
+    """Who starts tasks in this process (see worker/fetch/intake.py)."""
 
     def room(self) -> int:
         """How many claims it takes now."""

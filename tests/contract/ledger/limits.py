@@ -13,11 +13,12 @@ from sqlalchemy import Connection, func, select
 from tests.contract.given import HOUR_S, OUTCOMES, Clock, at_once, new
 from tests.contract.ledger.steps import Steps
 from workq.errors import LedgerUnavailable, Refused
-from workq.ledger import Evidence, LimitRow
+from workq.ledger import Evidence
 from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.limits.ledger import parked, permits
 from workq.limits.ledger.limits import Limits
+from workq.limits.values import LimitRow
 from workq.order.ledger.order import Order
 from workq.values.incarnation import Incarnation
 from workq.values.task import Done, HandedBack, Limit, State

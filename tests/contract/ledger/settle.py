@@ -10,7 +10,9 @@ from msgspec.structs import replace
 
 from tests.contract.given import LONG_S, OUTCOMES, Clock, at_once, incarnation
 from tests.contract.ledger.steps import Steps
+from workq.errors import LedgerUnavailable
 from workq.ledger import Evidence, Settled
+from workq.ledger.after_settle import AfterSettle, SettleCounter
 from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
@@ -224,6 +226,26 @@ class SettleContract(Steps):
 
         assert (first.state, second.state) == (State.SUCCEEDED, None)
         assert self.state(ledger, claimed.task_id) is State.SUCCEEDED
+
+    def test_an_outcome_is_kept_while_what_counts_it_cannot_be_loaded(
+        self, ledger: Ledger, claimed: Claim, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def missing() -> SettleCounter:
+            raise ModuleNotFoundError("No module named 'workq.jobs.ledger.sql'")
+
+        with monkeypatch.context() as changed:
+            changed.setattr(ledger.outcomes, "_counters", (AfterSettle(lambda _: True, missing),))
+            with pytest.raises(LedgerUnavailable, match="installed anew under this process"):
+                ledger.outcomes.settle([Settlement(claimed, Done("1"))])
+            with (
+                pytest.raises(LedgerUnavailable, match="installed anew under this process"),
+                ledger.transactions.transaction(claimed),
+            ):
+                raise AssertionError("its block is not entered")
+        assert self.state(ledger, claimed.task_id) is State.RUNNING
+        [settled] = ledger.outcomes.settle([Settlement(claimed, Done("1"))])
+
+        assert settled.state is State.SUCCEEDED
 
     def test_a_task_that_is_not_in_the_ledger_any_more_is_settled_late(self, ledger: Ledger, claimed: Claim) -> None:
         self.settle(ledger, claimed, Done())

@@ -38,5 +38,5 @@ class JobEntry:
             f"workq job retry {task.job_id}; to read its source again: workq job resume {task.job_id}"
         )
 
-    def coming(self, _database: Database, _queues: Sequence[str]) -> Sequence[Select[Any]]:
+    def goes_on(self, _database: Database, _queues: Sequence[str]) -> Sequence[Select[Any]]:
         return ()

@@ -22,8 +22,8 @@ class LimitEntry:
         return tasks
 
     def comes_back(self, tx: Connection, database: Database, task: KeyedTask) -> bool:
-        if task.limit_key is not None:
-            parked.forget(tx, database, task.limit_key, task.id)
+        if task.limit_key is not None and task.state is State.CANCELLED:  # perhaps where it was parked
+            parked.forget(tx, database, task.limit_key, [task.id])
         return True
 
     def keeps_its_time(self, _tx: Connection, _database: Database, _task: KeyedTask) -> str | None:
@@ -35,7 +35,7 @@ class LimitEntry:
     def why_barred(self, _task: KeyedTask) -> str | None:
         return None
 
-    def coming(self, database: Database, queues: Sequence[str]) -> Sequence[Select[Any]]:
+    def goes_on(self, database: Database, queues: Sequence[str]) -> Sequence[Select[Any]]:
         """Those that are parked at a limit that is open, and those that are promised a permit."""
         tables = database.tables
         k, p, t, h = tables.parked, tables.permit, tables.task, tables.throttle

@@ -15,10 +15,11 @@ from sqlalchemy import Connection, Select, and_, func, select, union
 from sqlalchemy.sql.elements import ColumnElement
 
 from workq.errors import Unavailable
-from workq.ledger import LimitRow, Unpublished
+from workq.ledger import Unpublished
 from workq.ledger.claims import claims_of, limited
 from workq.ledger.engine.id_lists import among
 from workq.limits.ledger import coming, parked, permits
+from workq.limits.values import LimitRow
 from workq.values.task import Claim, State
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ A task that is parked is due never, so that no hint, no sweep and no claim minds
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -100,10 +100,10 @@ def is_waited_for(database: Database) -> ColumnElement[bool]:
     return select(k.c.number).where(k.c.limit_key == h.c.id).correlate(h).exists()
 
 
-def forget(tx: Connection, database: Database, key: str, task_id: str) -> None:
-    """A task that was cancelled where it was parked has another place, if any, when it is sent back."""
+def forget(tx: Connection, database: Database, key: str, task_ids: Collection[str]) -> None:
+    """These do not wait there any more: they were cancelled, or are kept back. Sent back, they get other places."""
     k = database.tables.parked
-    tx.execute(delete(k).where(k.c.limit_key == key, k.c.task_id == task_id))
+    tx.execute(delete(k).where(k.c.limit_key == key, k.c.task_id.in_(sorted(task_ids))))
 
 
 def leave_gone(tx: Connection, database: Database, key: str) -> None:

@@ -34,5 +34,5 @@ class OrderEntry:
     def why_barred(self, _task: KeyedTask) -> str | None:
         return None
 
-    def coming(self, _database: Database, _queues: Sequence[str]) -> Sequence[Select[Any]]:
+    def goes_on(self, _database: Database, _queues: Sequence[str]) -> Sequence[Select[Any]]:
         return ()

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, and_, case, delete, func, literal, or_, select, update
 
-from workq.ledger import SequenceRow, Unpublished
+from workq.ledger import Unpublished
 from workq.ledger.engine.instants import Instant
 from workq.ledger.engine.states import guarded
 from workq.ledger.waiting import never
+from workq.order.values import SequenceRow
 from workq.values.task import SETTLED, AfterDeath, State
 
 if TYPE_CHECKING:

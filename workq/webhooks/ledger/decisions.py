@@ -29,7 +29,7 @@ from workq.ledger.engine.states import CLAIMABLE, guarded
 from workq.ledger.history import REASON_MAX, who_and_why
 from workq.ledger.tasks import Tasks
 from workq.ledger.waiting import NEVER_S, never
-from workq.limits.ledger import closing
+from workq.limits.ledger import closing, parked
 from workq.order.ledger.positions import heads
 from workq.values import codec
 from workq.values.codec import new_task_id
@@ -143,12 +143,8 @@ class WebhookDecisions:
 
     def _hold_page(self, endpoint_id: str) -> int:
         """Hold some of what is open of a disabled endpoint; answers how many."""
-        e, d, t, k = (
-            self.database.tables.endpoint,
-            self.database.tables.delivery,
-            self.database.tables.task,
-            self.database.tables.parked,
-        )
+        tables = self.database.tables
+        e, d, t = tables.endpoint, tables.delivery, tables.task
         query = (
             select(d.c.id, d.c.task_id)
             .join(e, e.c.id == d.c.endpoint_id)
@@ -183,7 +179,7 @@ class WebhookDecisions:
                 .values(state=DeliveryState.HELD.value, next_at=None),
                 {"b_ids": in_order(ids)},
             )
-            tx.execute(k.delete().where(k.c.limit_key == limit_key(endpoint_id), k.c.task_id.in_(sorted(waits))))
+            parked.forget(tx, self.database, limit_key(endpoint_id), waits)
             return len(ids)
 
         return self.database.run(hold)

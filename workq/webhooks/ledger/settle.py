@@ -1,4 +1,4 @@
-"""Delivering: what a delivery needs to be sent, and what came of it, in the transaction that settles its task.
+"""Delivering: what came of each delivery that was sent, in the transaction that settles its task.
 
 Each attempt is a row, by its task and the number of its claim: a settlement that is repeated writes it once, and one
 that comes late is recorded too, because the receiver has had it; but it decides nothing any more.
@@ -66,7 +66,6 @@ REST_MAX_S: Final = 3600.0
 DISABLED_AFTER_S: Final = 5 * 86_400.0
 DISABLED_AFTER: Final = 20
 """Nothing has arrived for so long, and so many attempts have failed in a row: it is disabled."""
-"""Who has disabled an endpoint, where no person has."""
 WARNED_AT: Final = (90, 70, 50)
 """Percent of both of that: operators are told."""
 TENDED_S: Final = 86_400.0
@@ -368,10 +367,3 @@ def _values(outcome: Delivered, result: Settled) -> tuple[Any, ...]:
 def _next_s(outcome: Delivered, result: Settled) -> float:
     """Seconds until it is tried again; less than none: it is not."""
     return outcome.then.delay_s if isinstance(outcome.then, Failed) and result.state is State.WAITING else -1.0
-
-
-def stays_held(tx: Connection, database: Database, task_id: str) -> bool:
-    """Whether a task of webhooks sends a delivery that is held: it does not come though it is its turn (see Order)."""
-    d = database.tables.delivery
-    held = select(d.c.id).where(d.c.task_id == task_id, d.c.state == DeliveryState.HELD.value)
-    return tx.execute(held).first() is not None
