@@ -53,7 +53,8 @@ class StartGate(Protocol):
     ) -> Mapping[str, float | None]:
         """Which of these may start, and within how many seconds each has to (None: at any time).
 
-        All of them concern it. What may not start is made to wait, or is cancelled.
+        The time is kept of tasks that have a limit, alone. All of them concern it. What may not start is made to wait,
+        or is cancelled.
         """
 
 
