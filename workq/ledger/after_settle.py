@@ -38,4 +38,4 @@ class AfterSettle(NamedTuple):
     concerns: Callable[[Settlement], bool]
     """Whether it counts this one."""
     load: Callable[[], SettleCounter]
-    """What counts, made when it is first asked for. Called before the transaction."""
+    """What counts, made when it is first asked for: before a transaction, so that none waits for it."""

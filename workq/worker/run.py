@@ -92,7 +92,7 @@ class Alone:
             return [self._ended]
         try:
             return [returned(self._result)]
-        except BaseException as error:  # work that was only created
+        except BaseException as error:  # whatever its answer is, or does: data never kills a worker
             return [raised(self._attempt.claim, self._handler, error, rng=self._rng)]
 
 

@@ -43,13 +43,7 @@ if TYPE_CHECKING:
 class CommittedSteps:
     """The steps of partitions, each in a transaction of its handler."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        *,
-        job_counts: JobCounts,
-        job_care: JobCare,
-    ) -> None:
+    def __init__(self, ledger: Ledger, *, job_counts: JobCounts, job_care: JobCare) -> None:
         self.database = ledger.database
         self._ledger = ledger
         self._job_counts = job_counts
