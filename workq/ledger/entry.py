@@ -3,13 +3,13 @@
 They are a closed tuple, put together with the ledger. What they decide, they decide in the transaction that writes;
 `bars` and `goes_on` are parts of questions, too.
 
-To add one: a class of these six functions, in the tuple of workq/slices.py.
+To add one: a class with those of these six functions in which it has a say, in the tuple of workq/slices.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Select, false, or_
 from sqlalchemy.sql.elements import ColumnElement
@@ -29,26 +29,32 @@ class KeyedTask(NamedTuple):
     """Before the person's decision."""
 
 
-class EntryRule(Protocol):
-    """One of them. What it decides is written in the transaction that it is given."""
+class EntryRule:
+    """One of them, which has nothing to say unless it says so. What it decides is written in the transaction given."""
 
-    def enter(self, tx: Connection, database: Database, tasks: Sequence[NewTask]) -> Sequence[NewTask]:
+    def enter(self, _tx: Connection, _database: Database, tasks: Sequence[NewTask]) -> Sequence[NewTask]:
         """Before new tasks are inserted: the same, in their order; those are due never that have to wait for others."""
+        return tasks
 
-    def comes_back(self, tx: Connection, database: Database, task: KeyedTask) -> bool:
+    def comes_back(self, _tx: Connection, _database: Database, _task: KeyedTask) -> bool:
         """A person has sent this task back, and it is ready; False: it has to wait for others."""
+        return True
 
-    def keeps_its_time(self, tx: Connection, database: Database, task: KeyedTask) -> str | None:
+    def keeps_its_time(self, _tx: Connection, _database: Database, _task: KeyedTask) -> str | None:
         """Why a person cannot let a task that waits for others be due at another time, if so."""
+        return None
 
-    def bars(self, database: Database) -> ColumnElement[bool]:
+    def bars(self, _database: Database) -> ColumnElement[bool]:
         """In a statement: which rows of the table of tasks, once they have ended, nobody sends back."""
+        return false()
 
-    def why_barred(self, task: KeyedTask) -> str | None:
+    def why_barred(self, _task: KeyedTask) -> str | None:
         """Why such a task is not sent back, and what to do instead; None: it is none of those."""
+        return None
 
-    def goes_on(self, database: Database, queues: Sequence[str]) -> Sequence[Select[Any]]:
+    def goes_on(self, _database: Database, _queues: Sequence[str]) -> Sequence[Select[Any]]:
         """Questions that find tasks of these queues that wait for others and will go on without a person."""
+        return ()
 
 
 class EntryRules:
@@ -57,10 +63,11 @@ class EntryRules:
     def __init__(self, database: Database, rules: Sequence[EntryRule]) -> None:
         self._database = database
         self._rules = tuple(rules)
+        self._entering = [rule for rule in rules if type(rule).enter is not EntryRule.enter]
 
     def enter(self, tx: Connection, tasks: Sequence[NewTask]) -> Sequence[NewTask]:
         """The same tasks, due never where they have to wait for others."""
-        for rule in self._rules:
+        for rule in self._entering:
             tasks = rule.enter(tx, self._database, tasks)
         return tasks
 

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-from sqlalchemy import Connection, Select, select
+from sqlalchemy import select
 from sqlalchemy.sql.elements import ColumnElement
 
 from workq.ledger.engine.database import Database
-from workq.ledger.entry import KeyedTask
-from workq.values.task import NewTask
+from workq.ledger.entry import EntryRule, KeyedTask
 
 
-class JobEntry:
+class JobEntry(EntryRule):
     """What jobs have to say when a task of theirs is sent back."""
-
-    def enter(self, _tx: Connection, _database: Database, tasks: Sequence[NewTask]) -> Sequence[NewTask]:
-        return tasks
-
-    def comes_back(self, _tx: Connection, _database: Database, _task: KeyedTask) -> bool:
-        return True
-
-    def keeps_its_time(self, _tx: Connection, _database: Database, _task: KeyedTask) -> str | None:
-        return None
 
     def bars(self, database: Database) -> ColumnElement[bool]:
         """Those whose job is there: it has counted the task's end, and does not count another."""
@@ -37,6 +24,3 @@ class JobEntry:
             f"task {task.id} is of job {task.job_id}, which has counted its items; to run those that failed again: "
             f"workq job retry {task.job_id}; to read its source again: workq job resume {task.job_id}"
         )
-
-    def goes_on(self, _database: Database, _queues: Sequence[str]) -> Sequence[Select[Any]]:
-        return ()

@@ -5,35 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Select, false, select
-from sqlalchemy.sql.elements import ColumnElement
+from sqlalchemy import Connection, Select, select
 
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.states import guarded
-from workq.ledger.entry import KeyedTask
+from workq.ledger.entry import EntryRule, KeyedTask
 from workq.limits.ledger import parked
-from workq.values.task import NewTask, State
+from workq.values.task import State
 
 
-class LimitEntry:
+class LimitEntry(EntryRule):
     """What limits have to say when their tasks come: nothing, before they are claimed."""
-
-    def enter(self, _tx: Connection, _database: Database, tasks: Sequence[NewTask]) -> Sequence[NewTask]:
-        return tasks
 
     def comes_back(self, tx: Connection, database: Database, task: KeyedTask) -> bool:
         if task.limit_key is not None and task.state is State.CANCELLED:  # perhaps where it was parked
             parked.forget(tx, database, task.limit_key, [task.id])
         return True
-
-    def keeps_its_time(self, _tx: Connection, _database: Database, _task: KeyedTask) -> str | None:
-        return None
-
-    def bars(self, _database: Database) -> ColumnElement[bool]:
-        return false()
-
-    def why_barred(self, _task: KeyedTask) -> str | None:
-        return None
 
     def goes_on(self, database: Database, queues: Sequence[str]) -> Sequence[Select[Any]]:
         """Those that are parked at a limit that is open, and those that are promised a permit."""
