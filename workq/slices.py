@@ -16,8 +16,16 @@ from workq.ledger.sql import Ledger, Slices
 from workq.limits.ledger.entry import LimitEntry
 from workq.limits.ledger.permits import LimitGate
 from workq.order.ledger.entry import OrderEntry
-from workq.values.task import Delivered, Worked
+from workq.values.task import Delivered, Settlement, Worked
 from workq.webhooks.ledger.held import stays_held
+
+
+def _delivered(given: Sequence[Settlement]) -> list[int]:
+    return [place for place, one in enumerate(given) if isinstance(one.outcome, Delivered)]
+
+
+def _in_jobs(given: Sequence[Settlement]) -> list[int]:
+    return [place for place, one in enumerate(given) if one.claim.job_id is not None or isinstance(one.outcome, Worked)]
 
 
 def _counters(ledger: Ledger) -> Sequence[AfterSettle]:
@@ -32,8 +40,8 @@ def _counters(ledger: Ledger) -> Sequence[AfterSettle]:
         return ledger.part(JobLedger).counter
 
     return (
-        AfterSettle(lambda one: isinstance(one.outcome, Delivered), of_webhooks),
-        AfterSettle(lambda one: one.claim.job_id is not None or isinstance(one.outcome, Worked), of_jobs),
+        AfterSettle(_delivered, of_webhooks),
+        AfterSettle(_in_jobs, of_jobs),
     )
 
 

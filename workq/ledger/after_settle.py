@@ -35,7 +35,7 @@ class SettleCounter(Protocol):
 class AfterSettle(NamedTuple):
     """One of them, and whom it concerns: what it needs is loaded when the first settlement does."""
 
-    concerns: Callable[[Settlement], bool]
-    """Whether it counts this one."""
+    concerned: Callable[[Sequence[Settlement]], list[int]]
+    """The places of those of these that it counts: mostly none, and asked of all at once, as it costs each task."""
     load: Callable[[], SettleCounter]
     """What counts, made when it is first asked for: before a transaction, so that none waits for it."""

@@ -78,12 +78,12 @@ class Outcomes:
     def count_success(self, tx: Connection, one: Settlement) -> list[Afterwards]:
         """Behind `succeed_in`: count it, as all that is settled; answers what to do when the transaction stands."""
         settled = [Settled(one.claim.task_id, State.SUCCEEDED)]
-        return [_loaded(each).count_settled(tx, [one], settled) for each in self._counters if each.concerns(one)]
+        return [_loaded(each).count_settled(tx, [one], settled) for each in self._counters if each.concerned([one])]
 
     def prepare(self, claim: Claim) -> None:
         """Load what will count a success of this claim, before a transaction of its handler begins."""
         for each in self._counters:
-            if each.concerns(Settlement(claim, Done())):
+            if each.concerned([Settlement(claim, Done())]):
                 _loaded(each)
 
     def follow_later(self, afterwards: Sequence[Afterwards]) -> None:
@@ -94,10 +94,11 @@ class Outcomes:
         """As `settle`; and what is to be done when the transaction stands."""
         if not given:
             return [], []
-        concerned = [(each.concerns, _loaded(each)) for each in self._counters if any(map(each.concerns, given))]
+        concerned = [(places, _loaded(each)) for each in self._counters if (places := each.concerned(given))]
         settlements = list(given)
-        for concerns, counter in concerned:
-            settlements = [counter.plain(one) if concerns(one) else one for one in settlements]
+        for places, counter in concerned:
+            for place in places:
+                settlements[place] = counter.plain(settlements[place])
 
         def write(tx: Connection) -> tuple[list[Settled], list[Afterwards]]:
             succeeded = self._write_outcomes(tx, settlements)
@@ -133,9 +134,11 @@ class Outcomes:
         """
         first = settlements[0]
         claim = first.claim
-        alike = Done, claim.attempt, claim.token, first.outcome
-        if any((type(one.outcome), one.claim.attempt, one.claim.token, one.outcome) != alike for one in settlements):
-            return False
+        for one in settlements:
+            if type(one.outcome) is not Done or one.outcome != first.outcome:
+                return False
+            if one.claim.token != claim.token or one.claim.attempt != claim.attempt:
+                return False
         given = {
             "b_attempt": claim.attempt,
             "b_token": claim.token,

@@ -178,24 +178,30 @@ class Tasks:
             }
             for task in tasks
         ]
-        expires = any(task.expires_s is not None for task in tasks)
+        shapes = {
+            (
+                task.expires_s is not None,
+                task.on_crash is not OnCrash.AGAIN,
+                task.order_key is not None,
+                task.job_id is not None,
+                task.limit is not None,
+            )
+            for task in tasks
+        }
+        expires, has_policy, is_ordered, is_of_a_job, is_limited = map(any, zip(*shapes, strict=True))
         if expires:
             for row, task in zip(rows, tasks, strict=True):
                 row["b_expires_s"] = task.expires_s
-        has_policy = any(task.on_crash is not OnCrash.AGAIN for task in tasks)
         if has_policy:
             for row, task in zip(rows, tasks, strict=True):
                 row["b_on_crash"] = None if task.on_crash is OnCrash.AGAIN else task.on_crash.value
-        is_ordered = any(task.order_key is not None for task in tasks)
         if is_ordered:
             for row, task in zip(rows, tasks, strict=True):
                 row["b_order_key"] = task.order_key
                 row["b_after_death"] = None if task.after_death is AfterDeath.BLOCK else task.after_death.value
-        is_of_a_job = any(task.job_id is not None for task in tasks)
         if is_of_a_job:
             for row, task in zip(rows, tasks, strict=True):
                 row["b_job_id"] = task.job_id
-        is_limited = any(task.limit is not None for task in tasks)
         if is_limited:
             for row, task in zip(rows, tasks, strict=True):
                 row |= {f"b_{name}": value for name, value in limit_columns(task.limit).items()}

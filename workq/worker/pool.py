@@ -104,7 +104,10 @@ class Pool:
         self._clock = clock
         self._context = copy_context()
         """Each attempt has a copy of it, with what the application has set where it was imported."""
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # itself, in place of the condition: that would be two calls more, each time
+        self._changed = threading.Condition(self._lock)
+        self._waiters = 0
+        """How many threads wait to be told: mostly none, and then nobody is."""
         self._lines: deque[int] = deque(range(board.lines))
         self._lines_in_use: dict[tuple[str, str], int] = {}
         """By task and token: the line of what has ended and is not settled."""
@@ -129,7 +132,7 @@ class Pool:
     @property
     def is_idle(self) -> bool:
         """Whether nothing runs, and all that ran is settled."""
-        with self._changed:
+        with self._lock:
             return self.active == 0 and not self._lines_in_use
 
     @property
@@ -179,7 +182,7 @@ class Pool:
         self.dispatch(Run(group.handler, attempts, takes_list=True))
 
     def _came(self) -> None:
-        with self._changed:
+        with self._lock:
             self.active += 1
             self._moved_at = self._clock()
 
@@ -202,7 +205,7 @@ class Pool:
         began = self._clock()
         limit_s = run.handler.time_limit_s if run.handler is not None else None
         hard_at = began + limit_s + self._times.hard_limit_grace_s if limit_s is not None else 0.0
-        with self._changed:
+        with self._lock:
             self.started += 1
             self._moved_at = began
         for one in run.attempts:
@@ -222,7 +225,7 @@ class Pool:
             reach("worker.after_run")
             for one, settlement in zip(run.attempts, settlements, strict=True):
                 self._board.ended(one.line, settlement)  # from here on it is done, whoever settles it
-        with self._changed:
+        with self._lock:
             self.active -= not is_rest
             for one in run.attempts:
                 self._lines_in_use[_of(one.claim)] = one.line
@@ -237,7 +240,7 @@ class Pool:
 
     def settled(self, batch: Sequence[Settlement]) -> None:
         """Told by the settler: the board's lines are free again."""
-        with self._changed:
+        with self._lock:
             for one in batch:
                 line = self._lines_in_use.pop(_of(one.claim), None)
                 if line is not None:
@@ -247,7 +250,8 @@ class Pool:
 
     def _tell(self) -> None:
         self._changes += 1
-        self._changed.notify_all()
+        if self._waiters:
+            self._changed.notify_all()
 
     def is_cancelled(self, claim: Claim) -> bool:
         """Whether the handler of a claim should stop: it was asked to, or its attempt is not the newest any more."""
@@ -283,14 +287,18 @@ class Pool:
 
         What happened since the last wait counts: whoever has looked just before it misses nothing.
         """
-        with self._changed:
+        with self._lock:
             if self._changes == self._changes_seen:
-                self._changed.wait(timeout_s)
+                self._waiters += 1
+                try:
+                    self._changed.wait(timeout_s)
+                finally:
+                    self._waiters -= 1
             self._changes_seen = self._changes
 
     def wake(self) -> None:
         """Let whoever waits in `wait` look again."""
-        with self._changed:
+        with self._lock:
             self._tell()
 
     def relieve(self) -> None:
@@ -303,7 +311,7 @@ class Pool:
 
     def hand_back(self) -> None:
         """This process leaves: what has not started goes back at no cost, and nothing starts any more."""
-        with self._changed:
+        with self._lock:
             self._is_leaving = True
             self._changed.notify_all()
         self.hand_back_unstarted()
@@ -326,8 +334,12 @@ class Pool:
 
     def wait_until_idle(self, timeout_s: float) -> bool:
         """Wait for what runs; False when the time is up before."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self.active == 0, max(0.0, timeout_s))
+        with self._lock:
+            self._waiters += 1
+            try:
+                return self._changed.wait_for(lambda: self.active == 0, max(0.0, timeout_s))
+            finally:
+                self._waiters -= 1
 
     def end(self) -> None:
         """The process ends: watch no more. What still runs is left alone."""
@@ -369,7 +381,8 @@ class Pool:
                     limit.ended()
         except BaseException as error:  # SystemExit and KeyboardInterrupt too: data never kills a worker
             one.end(error)
-        self._limited.pop(run.line, None)
+        if limit is not None:
+            self._limited.pop(run.line, None)
         self.finish(run, one.outcomes(), began=began)
 
     async def _run_async(self, run: Run) -> None:
@@ -388,15 +401,11 @@ class Pool:
         if self._is_leaving or not self._may_start():
             self._hand_back(run)
             return False
-        late = [one for one in run.attempts if self._is_late(one)]
-        if late:
+        late = [one for one in run.attempts if one.start_by is not None and self._clock() > one.start_by]
+        if late:  # their slot in a rate is over: they wait for another one
             run.attempts = [one for one in run.attempts if one not in late]
             self._hand_back(Run(run.handler, late), is_rest=bool(run.attempts))
         return bool(run.attempts)
-
-    def _is_late(self, attempt: Attempt) -> bool:
-        """Whether its slot in a rate is over: it waits for another one, at no cost."""
-        return attempt.start_by is not None and self._clock() > attempt.start_by
 
     def _start_coming(self) -> None:
         """In the event loop: as many at once as there may be threads. Each that ends starts the next."""
@@ -422,7 +431,7 @@ class Pool:
 
     def _event_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
-            with whole(), self._changed:  # pool threads ask for it too
+            with whole(), self._lock:  # pool threads ask for it too
                 if self._loop is None:
                     loop = self._loop = new_event_loop(self._give_way)
                     threading.Thread(target=self._keep_looping, args=(loop,), name="workq-async", daemon=True).start()

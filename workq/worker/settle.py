@@ -105,7 +105,8 @@ class Settler:
         self._on_settled = on_settled
         self._on_death = on_death
         self._rng = rng
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._waiting: deque[Settlement] = deque()
         self._in_hand: deque[list[Settlement]] = deque()
         """Batches that were begun: one, or the parts of one that the ledger refused."""
@@ -122,7 +123,7 @@ class Settler:
 
     def put(self, settlement: Settlement) -> None:
         """Settle this soon."""
-        with self._changed:
+        with self._lock:
             self._waiting.append(settlement)
             if len(self._waiting) == 1:  # later ones find it awake
                 self._changed.notify_all()
@@ -130,12 +131,12 @@ class Settler:
     @property
     def unsettled(self) -> int:
         """How many outcomes are not written yet."""
-        with self._changed:
+        with self._lock:
             return len(self._waiting) + sum(len(batch) for batch in self._in_hand)
 
     def close(self, *, timeout_s: float) -> bool:
         """Write what is left and end; False when the time is up before."""
-        with self._changed:
+        with self._lock:
             self._is_closing = True
             self._changed.notify_all()
         self._thread.join(max(0.0, timeout_s))
@@ -146,7 +147,7 @@ class Settler:
 
         What is raised is not a fault of a server: this process cannot settle, and must end.
         """
-        with self._changed:
+        with self._lock:
             if not self._in_hand:
                 if not self._waiting:
                     return 0.0
@@ -170,12 +171,12 @@ class Settler:
             parts = _simpler(batch)
             if parts is None:
                 raise  # not the text then: this process ends, and its claims with it
-            with self._changed:
+            with self._lock:
                 self._in_hand.popleft()
                 self._in_hand.extendleft(reversed(parts))
             return 0.0
         self._finish(batch, settled, began)
-        with self._changed:
+        with self._lock:
             self._in_hand.popleft()
         return 0.0
 
@@ -251,7 +252,7 @@ class Settler:
     def _run(self) -> None:
         while True:
             if not self._in_hand:
-                with self._changed:
+                with self._lock:
                     self._changed.wait_for(lambda: self._waiting or self._is_closing)
                     if not self._waiting:
                         return

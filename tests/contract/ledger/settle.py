@@ -234,7 +234,9 @@ class SettleContract(Steps):
             raise ModuleNotFoundError("No module named 'workq.jobs.ledger.sql'")
 
         with monkeypatch.context() as changed:
-            changed.setattr(ledger.outcomes, "_counters", (AfterSettle(lambda _: True, missing),))
+            changed.setattr(
+                ledger.outcomes, "_counters", (AfterSettle(lambda given: list(range(len(given))), missing),)
+            )
             with pytest.raises(LedgerUnavailable, match="installed anew under this process"):
                 ledger.outcomes.settle([Settlement(claimed, Done("1"))])
             with (
