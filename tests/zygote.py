@@ -2,15 +2,19 @@
 
 A run does what `python -m workq` does, but for the imports: they take most of the time of a short command, and the
 tests run some thousand. Whoever changes how Python itself starts (its locale, its paths, its clock) gets a process that
-is started as a user starts it; so does every command that runs on.
+is started as a user starts it; so does every command that runs on, but for the supervisors of a `Fleet`.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
+import importlib
 import json
 import os
+import pkgutil
+import select
 import signal
 import socket
 import subprocess
@@ -43,6 +47,40 @@ if status < 0:
     os.kill(os.getpid(), -status)
 os._exit(status)
 """
+
+
+class Forked:
+    """A process that a zygote has started, as `subprocess.Popen` shows one."""
+
+    def __init__(self, args: Sequence[str], line: socket.socket) -> None:
+        self.args = args
+        self.returncode: int | None = None
+        self._line = line
+        self.pid = int(line.recv(64))
+
+    def poll(self) -> int | None:
+        """How it has ended; None while it lives."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.wait(0)
+        return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until it has ended; how. Raises subprocess.TimeoutExpired."""
+        if self.returncode is None:
+            if not select.select([self._line], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+            self.returncode = int(self._line.recv(64))
+            self._line.close()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, if it lives."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Kill it, if it lives."""
+        self.send_signal(signal.SIGKILL)
 
 
 class Zygote:
@@ -97,6 +135,15 @@ class Zygote:
                 raise subprocess.TimeoutExpired(["workq", *args], timeout_s)
             return status, _all(out), _all(err)
 
+    def start(self, args: Sequence[str], *, cwd: Path, env: Mapping[str, str], out: IO[bytes]) -> Forked:
+        """Start `workq` with these arguments, in a session of its own; what it prints goes to that file."""
+        line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        line.connect(self.path)
+        request = json.dumps({"args": list(args), "cwd": str(cwd), "env": dict(env), "in_session": True}).encode()
+        with open(os.devnull, "rb") as given:
+            socket.send_fds(line, [request], [given.fileno(), out.fileno(), out.fileno()])
+        return Forked([sys.executable, "-m", "workq", *args], line)
+
     def write_command(self, path: Path) -> None:
         """An executable that is `workq`."""
         shim = _SHIM.format(python=sys.executable, env=self.env, starts=_STARTS_WITH, runs_on=_RUNS_ON, path=self.path)
@@ -133,8 +180,22 @@ def _all(file: IO[bytes]) -> bytes:
 # -- in the process that forks
 
 
-def _serve(listener: socket.socket) -> None:
+def load() -> None:
+    """Import, once for all, what a command or supervisor may need. By name: what nothing uses would be tidied away."""
+    for one in pkgutil.walk_packages([str(REPOSITORY / "workq")], "workq."):
+        if not one.name.endswith((".__main__", ".consumer")):
+            importlib.import_module(one.name)
+    for name in (
+        "sqlalchemy.dialects.sqlite",
+        "sqlalchemy.dialects.postgresql.psycopg",
+        "sqlalchemy.dialects.mysql.pymysql",
+    ):
+        importlib.import_module(name)
+    gc.freeze()  # else the first collection of each run would copy it all
 
+
+def _serve(listener: socket.socket) -> None:
+    load()
     while True:
         line, _ = listener.accept()
         if os.fork() == 0:
@@ -152,21 +213,27 @@ def _serve(listener: socket.socket) -> None:
 def _attend(line: socket.socket) -> None:
     """One run, from its request to its status."""
     request, fds, _, _ = socket.recv_fds(line, REQUEST_MAX, 3)
+    begun, begins = os.pipe()
     pid = os.fork()
     if pid == 0:
         line.close()
-        _become(json.loads(request), fds)
-    for one in fds:
+        os.close(begun)
+        _become(json.loads(request), fds, begins)
+    for one in (*fds, begins):
         os.close(one)
+    os.read(begun, 1)  # until it is in its own session, as whoever signals a group expects
     line.send(str(pid).encode())
     _, status = os.waitpid(pid, 0)
     line.send(str(os.waitstatus_to_exitcode(status)).encode())
 
 
-def _become(request: dict[str, Any], fds: Sequence[int]) -> NoReturn:
+def _become(request: dict[str, Any], fds: Sequence[int], begins: int) -> NoReturn:
     """Be a process that was just started so."""
     status: object = 1
     try:
+        if request.get("in_session"):
+            os.setsid()
+        os.close(begins)
         for number, one in enumerate(fds):
             os.dup2(one, number)
         for one in fds:

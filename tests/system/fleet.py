@@ -14,6 +14,8 @@ from types import TracebackType
 
 import psutil
 
+from tests.zygote import Forked, zygote
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 ROOM_S = 30.0
 """What a machine that is busy with other tests may add to a bound: bounds themselves are measured by the long runs."""
@@ -60,17 +62,21 @@ class Fleet:
         Fleet.count += 1
         self.log = folder / f"worker-{Fleet.count}.log"
         self.witness = Path(environ.get("WITNESS", folder / "witness"))
-        command = [*prefix, sys.executable, "-m", "workq", "worker", "--app", app, "--processes", str(processes)]
-        command += ["--threads", str(threads)]
+        args = ["worker", "--app", app, "--processes", str(processes), "--threads", str(threads)]
         if queues is not None:
-            command += ["--queues", queues]
+            args += ["--queues", queues]
         if drain:
-            command.append("--drain")
+            args.append("--drain")
+        env = {**os.environ, "WITNESS": str(folder / "witness"), **environ}
+        self.process: subprocess.Popen[bytes] | Forked
         with self.log.open("wb") as log:
+            if not prefix and zygote().fits(env):
+                self.process = zygote().start(args, cwd=REPOSITORY, env=env, out=log)
+                return
             self.process = subprocess.Popen(
-                command,
+                [*prefix, sys.executable, "-m", "workq", *args],
                 cwd=REPOSITORY,
-                env={**os.environ, "WITNESS": str(folder / "witness"), **environ},
+                env=env,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -1,0 +1,52 @@
+"""The process that the tests fork: it saves what it promises to save, and its children are processes like others."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.zygote import REPOSITORY, zygote
+
+_LOADED_BY_STATUS = """
+import sys
+from tests.zygote import load
+
+load()
+before = set(sys.modules)
+from workq.cli.root import run
+
+try:
+    run(["status"])
+finally:
+    print(sorted(name for name in set(sys.modules) - before if name.startswith(("workq", "sqlalchemy", "click"))))
+"""
+
+
+def test_a_run_finds_everything_imported(tmp_path: Path) -> None:
+    """Only imports that nothing uses make it quick: they were tidied away once, and nothing failed."""
+    env = {**os.environ, "WORKQ_LEDGER_URL": f"sqlite:///{tmp_path}/q.db", "PYTHONPATH": str(REPOSITORY)}
+    subprocess.run([sys.executable, "-m", "workq", "db", "migrate"], env=env, check=True, capture_output=True)
+    ran = subprocess.run([sys.executable, "-c", _LOADED_BY_STATUS], env=env, capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_process_that_was_started_so_is_waited_for_and_signalled(tmp_path: Path) -> None:
+    env = {**zygote().env, "WORKQ_LEDGER_URL": f"sqlite:///{tmp_path}/q.db"}
+    with (tmp_path / "out").open("w+b") as out:
+        ended = zygote().start(["db", "migrate"], cwd=tmp_path, env=env, out=out)
+        assert ended.wait(60) == 0
+        assert ended.poll() == 0
+        out.seek(0)
+        assert b"the schema is at version" in out.read()
+        runs = zygote().start(["sweep", "--every", "60s"], cwd=tmp_path, env=env, out=out)
+        assert runs.poll() is None
+        assert os.getsid(runs.pid) == runs.pid
+        with pytest.raises(subprocess.TimeoutExpired):
+            runs.wait(0.1)
+        runs.kill()
+        assert runs.wait(60) == -signal.SIGKILL
