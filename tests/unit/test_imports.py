@@ -49,6 +49,15 @@ def test_a_process_loads_what_counts_jobs_and_webhooks_when_it_settles_some() ->
     assert not loaded & {"workq.jobs.ledger.sql", "workq.webhooks.ledger.sql"}
 
 
+def test_a_supervisor_loads_nothing_that_runs_tasks() -> None:
+    code = "import workq.supervisor.supervisor, sys; print(' '.join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
+    loaded = {name for name in done.stdout.split() if name.startswith(("workq.worker", "workq.handlers"))}
+
+    assert "workq.worker.spec" in loaded
+    assert not loaded & {"workq.worker.process", "workq.worker.pool", "workq.worker.dispatch", "workq.handlers.handler"}
+
+
 def test_a_worker_on_one_file_loads_nothing_of_the_other_databases(tmp_path: Path) -> None:
     code = """
 import sys

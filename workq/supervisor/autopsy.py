@@ -19,6 +19,7 @@ from workq.ledger import Evidence
 from workq.supervisor.child import Child
 from workq.supervisor.oom import Kills
 from workq.values.certificate import (
+    EXIT_GRACE_EXCEEDED,
     EXIT_LEASE_LOST,
     DeathFacts,
     OutOfMemory,
@@ -27,7 +28,6 @@ from workq.values.certificate import (
     signal_of,
 )
 from workq.worker.crash_board import CrashBoard, Started
-from workq.worker.process import EXIT_GRACE_EXCEEDED
 from workq.worker.stacks import DumpedStacks
 
 TOGETHER_S: Final = 0.5

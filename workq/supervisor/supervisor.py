@@ -44,8 +44,8 @@ from workq.supervisor.ticker import Ticker
 from workq.values.begin import begun
 from workq.values.certificate import EXIT_BROKEN, ProofOfEnd
 from workq.worker.crash_board import CrashBoard, Started, remove_stale
-from workq.worker.process import WorkerSpec
 from workq.worker.readiness import wait_for_all
+from workq.worker.spec import WorkerSpec
 from workq.worker.stacks import WAIT_S, Stacks
 
 if TYPE_CHECKING:

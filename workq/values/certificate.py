@@ -27,6 +27,8 @@ STACK_MAX: Final = 8_000
 CLAIMS_MAX: Final = 200
 """How many claims a certificate names; it counts the others."""
 
+EXIT_GRACE_EXCEEDED: Final = 1
+"""It was told to leave, and what it ran did not end in time."""
 EXIT_LEASE_LOST: Final = 75
 EXIT_BROKEN: Final = 70
 """A thread that nothing works without has died, or an error came that nobody expected."""

@@ -38,9 +38,9 @@ from workq.broker import Consumer
 from workq.errors import ConfigError, LeaseLost, Unavailable, WorkqError
 from workq.handlers import forks
 from workq.handlers.context import TaskFields
-from workq.logs import Form, configure, flush, shut_down
+from workq.logs import configure, flush, shut_down
 from workq.values.begin import begun
-from workq.values.certificate import EXIT_BROKEN, EXIT_LEASE_LOST
+from workq.values.certificate import EXIT_BROKEN, EXIT_GRACE_EXCEEDED, EXIT_LEASE_LOST
 from workq.values.incarnation import Incarnation
 from workq.values.lane import all_of
 from workq.worker.crash_board import CrashBoard
@@ -52,6 +52,7 @@ from workq.worker.lease import LeaseKeeper
 from workq.worker.pool import Pool
 from workq.worker.readiness import wait_until_ready
 from workq.worker.settle import Settler
+from workq.worker.spec import WorkerSpec
 from workq.worker.stacks import Stacks
 
 if TYPE_CHECKING:
@@ -59,7 +60,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("workq.worker")
 
-EXIT_GRACE_EXCEEDED = 1
 _SUPERVISOR: Final = os.getppid()
 LAST_BEAT_S = 10.0
 """How long to wait for the last beat before leaving."""
@@ -67,19 +67,6 @@ GARBAGE_EVERY = 10_000
 """After so many new objects that stay, cycles among them are looked for. Python's own 700 costs a process that is busy
 with webhooks some 8 % of its time: each of them is many objects that stay until its answer comes. More would save no
 more, and what handlers leave in cycles, and all that hangs on it, would stay longer."""
-
-
-class WorkerSpec(msgspec.Struct, frozen=True):
-    """What the supervisor tells a consumer process, as JSON on its standard input."""
-
-    app: str
-    queues: list[str]
-    threads: int
-    is_drain: bool
-    board: str
-    stacks: str
-    log_level: int = logging.INFO
-    log_format: Form = "text"
 
 
 class Worker:
