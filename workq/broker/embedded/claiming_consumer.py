@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, Delete, Update, bindparam, delete, update
 
 from workq.broker import Delivery, Hint
-from workq.broker.embedded import EmbeddedBroker, EmbeddedConsumer, as_bytes, delivery_of
+from workq.broker.embedded.consumer import EmbeddedConsumer
+from workq.broker.embedded.rows import as_bytes, body_of, delivery_of
 from workq.broker.fair_turns import QueueTurns
 from workq.ledger import Look
 from workq.ledger.engine.id_lists import IDS, among
@@ -27,6 +28,7 @@ from workq.values.failpoints import reach
 from workq.values.task import Claim
 
 if TYPE_CHECKING:
+    from workq.broker.embedded import EmbeddedBroker
     from workq.ledger.sql import Ledger
 
 
@@ -177,7 +179,7 @@ class DirectConsumer(EmbeddedConsumer):
 
     def _due_rows(self) -> Any:
         hint = self._database.tables.hint
-        return self._due(hint.c.id, self._broker.body().label("body"), hint.c.deliveries)
+        return self._due(hint.c.id, body_of(self._database).label("body"), hint.c.deliveries)
 
     def _cut_statement(self) -> Update:
         hint = self._database.tables.hint
