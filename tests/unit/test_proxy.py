@@ -13,7 +13,9 @@ from random import Random
 
 import pytest
 
-from workq.lab.proxy import PIECE, Direction, FaultProxy
+from workq.lab.proxy import FaultProxy
+from workq.lab.proxy.link import PIECE
+from workq.lab.proxy.rules import Direction
 
 LONG_S = 20.0
 """Far more than anything here takes."""

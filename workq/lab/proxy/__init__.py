@@ -1,6 +1,6 @@
 """A network that breaks on command: a TCP proxy in front of one server, for the fault tests and for `workq certify`.
 
-    with Proxy.before("redis://127.0.0.1:6379/0") as proxy:
+    with FaultProxy.before("redis://127.0.0.1:6379/0") as proxy:
         client = connect(proxy.url("redis://127.0.0.1:6379/0"))
         proxy.blackhole()       # half-open: everything arrives here, nothing goes on, and nobody is told
         proxy.heal()
@@ -14,8 +14,8 @@ What a client and a server can see of it:
 - Nobody listens behind the proxy: the connection is made, and reset at once.
 - `blackhole()` reads and forgets, so a sender never blocks, and an end of one side is not told to the other. What was
   forgotten cannot come back: `heal()` resets each connection that has such a hole, and lets the others live on.
-- One side is slow to read: at most `HELD_MAX` pieces of `PIECE` bytes wait here in each direction of a connection, then
-  the other side is not read any more, as on a real network.
+- One side is slow to read: at most `HELD_MAX` pieces of `PIECE` bytes (see link.py) wait here in each direction of a
+  connection, then the other side is not read any more, as on a real network.
 
 TLS passes through unread, but the certificate must then be good for 127.0.0.1.
 """
@@ -25,20 +25,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import struct
 import threading
 from collections.abc import Coroutine
-from dataclasses import dataclass, field, replace
 from enum import Enum
 from random import Random
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, assert_never
 from urllib.parse import urlsplit, urlunsplit
 
-__all__ = ["Direction", "FaultProxy"]
-
-PIECE: Final = 65_536
-HELD_MAX: Final = 16
+from workq.lab.proxy.link import ProxyLink, close_socket
+from workq.lab.proxy.rules import Direction, Rules
 
 _PORTS: Final = {
     "amqp": 5672,
@@ -54,18 +50,8 @@ _PORTS: Final = {
 }
 _CALL_LIMIT_S: Final = 10.0
 """The proxy's thread never waits for a peer before it obeys: a call that takes longer is a defect of ours."""
-_RESET: Final = struct.pack("ii", 1, 0)
-"""SO_LINGER of no time: close() sends RST."""
 
 T = TypeVar("T")
-
-
-class Direction(Enum):
-    """Which way bytes go."""
-
-    TO_SERVER = "to server"
-    TO_CLIENT = "to client"
-    BOTH = "both"
 
 
 class _Door(Enum):
@@ -74,18 +60,6 @@ class _Door(Enum):
     OPEN = "open"
     REFUSES = "refuses"
     SILENT = "silent"
-
-
-@dataclass(frozen=True)
-class _Way:
-    """What bytes meet in one direction, on every connection."""
-
-    is_blocked: bool = False
-    delay_s: float = 0.0
-    jitter_s: float = 0.0
-    rng: Random = field(default_factory=Random)
-    slice_bytes: int | None = None
-    pause_s: float = 0.0
 
 
 class FaultProxy:
@@ -104,13 +78,9 @@ class FaultProxy:
         self._thread: threading.Thread | None = None
         # Below: only the proxy's thread writes.
         self._door = _Door.OPEN
-        self._ways = {Direction.TO_SERVER: _Way(), Direction.TO_CLIENT: _Way()}
-        self._budgets: dict[Direction, int] = {}
-        self._passed = {Direction.TO_SERVER: 0, Direction.TO_CLIENT: 0}
+        self._rules = Rules()
         self._accepted = 0
-        self._spent = threading.Event()
-        self._links: dict[asyncio.Task[None], _Link] = {}
-        self._changed = asyncio.Event()
+        self._links: dict[asyncio.Task[None], ProxyLink] = {}
         self._ending = asyncio.Event()
 
     @classmethod
@@ -150,7 +120,7 @@ class FaultProxy:
 
     def passed(self, direction: Direction = Direction.BOTH) -> int:
         """How many bytes went on in this direction so far."""
-        return sum(self._passed[way] for way in _ways_of(direction))
+        return self._rules.passed(direction)
 
     def url(self, original: str) -> str:
         """The same URL, credentials, database and options included, but through this proxy.
@@ -245,7 +215,7 @@ class FaultProxy:
 
     def wait_cut(self, timeout_s: float) -> bool:
         """Whether the last `cut_after()` has cut, within this time."""
-        return self._spent.wait(timeout_s)
+        return self._rules.spent.wait(timeout_s)
 
     def heal(self) -> None:
         """End all faults: pass everything, at once. A connection that lost bytes or was never answered is reset."""
@@ -278,9 +248,9 @@ class FaultProxy:
         client.setblocking(False)
         match self._door:
             case _Door.REFUSES:
-                _close(client, is_reset=True)
+                close_socket(client, is_reset=True)
             case _Door.OPEN | _Door.SILENT as door:
-                link = _Link(self, client)
+                link = ProxyLink(self.target, client, self._rules)
                 task = asyncio.create_task(link.ignore() if door is _Door.SILENT else link.carry())
                 self._links[task] = link
                 task.add_done_callback(self._forget)
@@ -299,205 +269,19 @@ class FaultProxy:
         await asyncio.sleep(0)  # the callbacks close the sockets
         return len(ending)
 
+    async def _change(self, direction: Direction, **facts: Any) -> None:
+        self._rules.change(direction, **facts)
+
+    async def _arm(self, count: int, direction: Direction) -> None:
+        self._rules.arm(count, direction)
+
     async def _set_door(self, door: _Door) -> None:
         self._door = door
 
-    async def _change(self, direction: Direction, **facts: Any) -> None:
-        for way in _ways_of(direction):
-            self._ways[way] = replace(self._ways[way], **facts)
-        self._tell_waiting()
-
-    async def _arm(self, count: int, direction: Direction) -> None:
-        self._spent.clear()
-        self._budgets[direction] = count
-
     async def _heal(self) -> None:
         self._door = _Door.OPEN
-        self._budgets.clear()
-        await self._change(Direction.BOTH, is_blocked=False, delay_s=0.0, jitter_s=0.0, slice_bytes=None, pause_s=0.0)
+        self._rules.end()
         await self._end_links(is_reset=True, only_holed=True)
-
-    def _tell_waiting(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    # What a link asks while it carries.
-
-    def arrival(self, way: Direction, now: float) -> float:
-        """When a piece that came in at `now` may go on."""
-        rule = self._ways[way]
-        return now + rule.delay_s + (rule.rng.uniform(0.0, rule.jitter_s) if rule.jitter_s else 0.0)
-
-    def rule(self, way: Direction) -> _Way:
-        """What bytes that go this way meet at this moment."""
-        return self._ways[way]
-
-    def grant(self, way: Direction, wanted: int) -> int:
-        """How many of these bytes may pass; fewer than `wanted` means that the connection is cut now."""
-        budget = self._budgets.get(way)
-        if budget is None:
-            granted = wanted
-        elif wanted <= budget:
-            self._budgets[way] = budget - wanted
-            granted = wanted
-        else:
-            granted = self._budgets.pop(way)
-            self._spent.set()
-        self._passed[way] += granted
-        return granted
-
-    async def pause(self, seconds: float) -> None:
-        """Wait, but no longer than until the rules change."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._changed.wait()
-
-
-class _Link:
-    """One client's connection, and ours to the server for it."""
-
-    def __init__(self, proxy: FaultProxy, client: socket.socket) -> None:
-        self.proxy = proxy
-        self.client = client
-        self.server: socket.socket | None = None
-        self.has_hole = False
-        self.is_reset = False
-
-    def close(self) -> None:
-        for one in (self.client, self.server):
-            if one is not None:
-                _close(one, is_reset=self.is_reset)
-
-    async def ignore(self) -> None:
-        """Until somebody ends it."""
-        self.has_hole = True
-        await asyncio.Event().wait()
-
-    async def carry(self) -> None:
-        """Both ways, until both have ended, one is cut, or somebody ends it."""
-        try:
-            self.server = await self._connect()
-        except OSError:
-            self.is_reset = True
-            return
-        to_server = self._flow(Direction.TO_SERVER, self.client, self.server)
-        to_client = self._flow(Direction.TO_CLIENT, self.server, self.client)
-        flows = [asyncio.ensure_future(one) for one in (to_server, to_client)]
-        try:
-            await asyncio.gather(*flows)
-        except _CutError:
-            return
-        except OSError:  # one side was reset, or does not read any more: so is the other
-            self.is_reset = True
-        finally:
-            for one in flows:
-                one.cancel()
-            await asyncio.gather(*flows, return_exceptions=True)
-
-    async def _connect(self) -> socket.socket:
-        loop = asyncio.get_running_loop()
-        host, port = self.proxy.target
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        trouble = OSError(f"no address for {host}")
-        for family, kind, protocol, _, address in found:
-            server = socket.socket(family, kind, protocol)
-            server.setblocking(False)
-            try:
-                await loop.sock_connect(server, address)
-            except OSError as error:
-                server.close()
-                trouble = error
-            except BaseException:  # a cancelled task too: no socket is left open
-                server.close()
-                raise
-            else:
-                for one in (server, self.client):
-                    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                return server
-        raise trouble
-
-    # A piece that is empty is the end of a stream, None its reset.
-
-    async def _flow(self, way: Direction, source: socket.socket, sink: socket.socket) -> None:
-        held: asyncio.Queue[tuple[float, bytes | None]] = asyncio.Queue(HELD_MAX)
-        reading = asyncio.ensure_future(self._read(way, source, held))
-        try:
-            await self._write(way, held, sink)
-        finally:
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
-
-    async def _read(
-        self, way: Direction, source: socket.socket, held: asyncio.Queue[tuple[float, bytes | None]]
-    ) -> None:
-        loop = asyncio.get_running_loop()
-        piece = b"first"
-        while piece:
-            try:
-                piece = await loop.sock_recv(source, PIECE)
-            except OSError:
-                await held.put((loop.time(), None))
-                return
-            await held.put((self.proxy.arrival(way, loop.time()), piece))
-
-    async def _write(
-        self, way: Direction, held: asyncio.Queue[tuple[float, bytes | None]], sink: socket.socket
-    ) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            due, piece = await held.get()
-            while (left_s := due - loop.time()) > 0 and self.proxy.rule(way).delay_s > 0:
-                await self.proxy.pause(left_s)
-            if self.proxy.rule(way).is_blocked:
-                self.has_hole = True  # an end that nobody is told of, too
-                if not piece:
-                    await asyncio.Event().wait()
-                continue
-            if piece is None:
-                raise ConnectionResetError
-            if not piece:
-                sink.shutdown(socket.SHUT_WR)
-                return
-            await self._pass(way, piece, sink)
-
-    async def _pass(self, way: Direction, piece: bytes, sink: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while piece:
-            rule = self.proxy.rule(way)
-            if rule.is_blocked:
-                self.has_hole = True
-                return
-            part = piece[: rule.slice_bytes]
-            piece = piece[len(part) :]
-            granted = self.proxy.grant(way, len(part))
-            await loop.sock_sendall(sink, part[:granted])
-            if granted < len(part):
-                raise _CutError
-            if rule.slice_bytes is not None and rule.pause_s:
-                await self.proxy.pause(rule.pause_s)
-
-
-class _CutError(Exception):
-    """The budget of `cut_after` is used up."""
-
-
-def _ways_of(direction: Direction) -> tuple[Direction, ...]:
-    match direction:
-        case Direction.TO_SERVER | Direction.TO_CLIENT:
-            return (direction,)
-        case Direction.BOTH:
-            return (Direction.TO_SERVER, Direction.TO_CLIENT)
-        case _:
-            assert_never(direction)
-
-
-def _close(one: socket.socket, *, is_reset: bool) -> None:
-    with contextlib.suppress(OSError):
-        if is_reset:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-        else:
-            one.shutdown(socket.SHUT_RDWR)
-    one.close()
 
 
 def _host_and_port(url: str) -> tuple[str, int]:
