@@ -26,6 +26,7 @@ from workq.lab.certify.faults import Fault
 from workq.lab.certify.faults.processes import KillEverything
 from workq.lab.certify.nemesis import Draw
 from workq.lab.certify.stage import DuplicateCause, Stage
+from workq.lab.certify.values import CertifyWishes, new_seed
 from workq.lab.certify.witness import QUEUE
 from workq.lab.namespace import Store
 from workq.lab.servers import (
@@ -218,10 +219,10 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true")
     parser.add_argument("--json", type=Path, help="write the document there too")
     asked = parser.parse_args()
-    seed = trial.new_seed() if asked.seed is None else asked.seed
+    seed = new_seed() if asked.seed is None else asked.seed
     is_clean = True
     for leg in ("sqlite", "servers") if asked.leg == "both" else (asked.leg,):
-        wishes = trial.CertifyWishes(
+        wishes = CertifyWishes(
             minutes=asked.minutes,
             seed=seed,
             rate=asked.rate,

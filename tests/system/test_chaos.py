@@ -28,7 +28,7 @@ from workq.config import Settings
 from workq.lab.certify import faults, report, trial
 from workq.lab.certify.nemesis import Draw
 from workq.lab.certify.stage import Stage
-from workq.lab.certify.trial import CertifyReport, CertifyWishes
+from workq.lab.certify.values import CertifyReport, CertifyWishes
 from workq.lab.certify.verdict import Defect
 from workq.lab.namespace import Store
 from workq.lab.servers import start_postgres, start_rabbitmq, start_redis

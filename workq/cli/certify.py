@@ -60,6 +60,7 @@ def certify(
     from workq.cli.scratch import remove_namespace
     from workq.lab.certify import report as told
     from workq.lab.certify import trial
+    from workq.lab.certify.values import CertifyWishes, new_seed
 
     session = ctx.ensure_object(Session)
     settings = session.settings()
@@ -67,9 +68,9 @@ def certify(
     check_folder(settings.ledger)
     if remove is not None:
         return remove_namespace(session, remove)
-    wishes = trial.CertifyWishes(
+    wishes = CertifyWishes(
         minutes=minutes,
-        seed=trial.new_seed() if seed is None else seed,
+        seed=new_seed() if seed is None else seed,
         processes=processes,
         threads=threads,
         rate=rate,

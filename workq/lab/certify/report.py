@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from workq.diagnose.bounds import Bounds
-from workq.lab.certify.trial import CertifyReport
+from workq.lab.certify.values import CertifyReport
 from workq.lab.certify.verdict import FaultRecovery
 
 

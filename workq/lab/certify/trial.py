@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
@@ -40,9 +40,11 @@ from workq.lab.certify.journal import EnqueueAnswer, Journal, TaskKind
 from workq.lab.certify.nemesis import Deck, Draw
 from workq.lab.certify.scratch import Scratch
 from workq.lab.certify.stage import Stage
-from workq.lab.certify.verdict import Round, RunEvidence, RunFinding, RunVerdict, judge, timeline
+from workq.lab.certify.values import CertifyReport, CertifyWishes
+from workq.lab.certify.verdict import Round, RunEvidence, RunFinding, judge, timeline
 from workq.lab.certify.wire import Wires
 from workq.lab.certify.witness import QUEUE, Testimony
+from workq.lab.certify.worker_logs import last_words, logged, startup_s
 from workq.lab.environment import only_workq_variables
 from workq.lab.fleet import SERVER_UNREACHABLE, Host
 from workq.lab.namespace import new_name, settings_for, urls_of, versions_here, write_settings
@@ -60,60 +62,6 @@ _LOOK_EVERY_S: Final = 0.05
 _START_LIMIT_S: Final = 60.0
 _WATCHED_MAX: Final = 20_000
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-@dataclass(frozen=True, slots=True)
-class CertifyWishes:
-    """What was asked for. `divide` None: chosen to fit the minutes. `only` are names of faults; none means all."""
-
-    minutes: float = 3.0
-    seed: int = 0
-    processes: int = 1
-    threads: int = 4
-    rate: float = 200.0
-    divide: float | None = None
-    only: frozenset[str] = frozenset()
-    keep: bool = False
-
-    @property
-    def divided_by(self) -> float:
-        """By how much the times are divided."""
-        if self.divide is not None:
-            return self.divide
-        return 10.0 if self.minutes < 1.0 else 5.0
-
-    @property
-    def command(self) -> str:
-        """What repeats the run."""
-        words = [f"workq certify --minutes {self.minutes:g} --seed {self.seed}"]
-        words += [f"--processes {self.processes} --threads {self.threads} --rate {self.rate:g}"]
-        words += [f"--divide {self.divide:g}"] if self.divide is not None else []
-        words += [f"--only {','.join(sorted(self.only))}"] if self.only else []
-        return " ".join(words)
-
-
-@dataclass(slots=True)
-class CertifyReport:
-    """What came of it."""
-
-    wishes: CertifyWishes
-    began_at: datetime
-    seconds: float
-    namespace: str
-    settings: Settings
-    versions: dict[str, str]
-    start_s: float
-    """How long a worker took to start on this machine, at most."""
-    stall_s: float
-    """The longest time for which this machine did not let a waiting thread run."""
-    struck: dict[str, int]
-    left_out: dict[str, str]
-    rounds_composed: int
-    verdict: RunVerdict
-    logged: dict[str, int]
-    shown: list[tuple[RunFinding, list[str]]]
-    kept: Path | None = None
-    not_removed: list[str] = field(default_factory=list)
 
 
 More = Callable[[Stage], Mapping[str, Draw]]
@@ -220,7 +168,7 @@ class _CertifyTrial:
             left_out=nemesis.left_out(self.stage),
             rounds_composed=self.composed,
             verdict=verdict,
-            logged=dict(_logged(self.stage.folder)[0]),
+            logged=dict(logged(self.stage.folder)[0]),
             shown=shown,
         )
 
@@ -234,9 +182,9 @@ class _CertifyTrial:
         wanted = HOSTS * self.wishes.processes
         while len(self.stage.scratch.app.stores.ledger.questions.workers()) < wanted:
             if (status := next((host.status for host in self.stage.hosts if not host.is_running), None)) is not None:
-                raise ConfigError(f"a worker cannot start here: it ended with {status}{_last_words(self.stage.hosts)}")
+                raise ConfigError(f"a worker cannot start here: it ended with {status}{last_words(self.stage.hosts)}")
             if time.monotonic() - began > _START_LIMIT_S:
-                raise ConfigError(f"no worker has started within {_START_LIMIT_S:.0f} s{_last_words(self.stage.hosts)}")
+                raise ConfigError(f"no worker has started within {_START_LIMIT_S:.0f} s{last_words(self.stage.hosts)}")
             time.sleep(_LOOK_EVERY_S)
         self.start_s = time.monotonic() - began
         self.driver.start()
@@ -408,7 +356,7 @@ class _CertifyTrial:
     def _evidence(self, residue: dict[str, int]) -> RunEvidence:
         stage = self.stage
         now = stage.scratch.settled_of(list(self.watched))
-        self.start_s = max(self.start_s, _start_s(stage.folder))  # a machine may be busier later than at the start
+        self.start_s = max(self.start_s, startup_s(stage.folder))  # a machine may be busier later than at the start
         return RunEvidence(
             entries=self.journal.entries,
             lines=self.testimony.lines,
@@ -417,7 +365,7 @@ class _CertifyTrial:
             late_results=stage.scratch.events("late_result"),
             rewritten=[task_id for task_id, was in self.watched.items() if now.get(task_id) != was],
             residue=residue,
-            trouble=[*stage.trouble, *self.journal.trouble, *_logged(stage.folder)[1]],
+            trouble=[*stage.trouble, *self.journal.trouble, *logged(stage.folder)[1]],
             rounds=[replace(one, allowed_s=self._allowed_s(one.promised_s)) for one in self.rounds],
             lease_s=stage.times.lease_s,
         )
@@ -433,44 +381,6 @@ class _CertifyTrial:
 _ENDED: Final = (State.SUCCEEDED, State.DEAD, State.CANCELLED)
 
 
-def _logged(folder: Path) -> tuple[Counter[str], list[str]]:
-    """Events at warning and above by name; and those that came with a traceback, which only a death should."""
-    counted: Counter[str] = Counter()
-    broken: list[str] = []
-    for log in sorted(folder.glob("worker-*.log")):
-        event = ""
-        for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
-            words = line.split(" ", 5)
-            if line.startswith("  Traceback") and event != "task.dead":
-                broken.append(f"a worker logged {event} with a traceback; see --keep")
-            elif len(words) > 4 and words[2] in ("WARNING", "ERROR", "CRITICAL"):
-                event = words[4].rstrip(":")
-                counted[event] += 1
-                if words[2] == "CRITICAL":
-                    broken.append(f"a worker logged {event}")
-    return counted, broken
-
-
-def _start_s(folder: Path) -> float:
-    """How long three of four consumer processes took to start at most, as the logs of the workers tell.
-
-    The others may have been paused, or cut off, while they started.
-    """
-    found = [0.0]
-    for log in sorted(folder.glob("worker-*.log")):
-        started: dict[str, datetime] = {}
-        for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
-            words = line.split(" ")
-            if len(words) < 6 or words[4] not in ("supervisor.started", "worker.started"):
-                continue
-            at = datetime.strptime(f"{words[0]} {words[1]}", "%Y-%m-%d %H:%M:%S,%f").replace(tzinfo=UTC)
-            if words[4] == "supervisor.started":
-                started[words[5].removeprefix("pid=")] = at
-            elif words[3] in started:
-                found.append((at - started.pop(words[3])).total_seconds())
-    return sorted(found)[len(found) * 3 // 4]
-
-
 def _late_max_s(settings: Settings) -> float:
     """How late a hint may come at most: where hints are rows, never."""
     if settings.broker is None:
@@ -478,11 +388,6 @@ def _late_max_s(settings: Settings) -> float:
     from workq.broker.rabbitmq.delays import delays_of  # needs pika, which only RabbitMQ asks for
 
     return delays_of(settings.ladder).late_max_s
-
-
-def _last_words(hosts: list[Host]) -> str:
-    lines = [line for host in hosts if host.log.exists() for line in host.log.read_text(errors="replace").splitlines()]
-    return f". Its last words: {lines[-1]}" if lines else ""
 
 
 @contextmanager
@@ -525,8 +430,3 @@ def _heed(handlers: Mapping[int, Any]) -> None:
 def _remove_folder(folder: Path, *, keep: bool) -> None:
     if not keep:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def new_seed() -> int:
-    """A seed for a run that was given none."""
-    return Random().randrange(1_000_000)
