@@ -1,0 +1,113 @@
+"""Connections to Redis: from a URL to a pool that connects later, and from a pool to words for messages.
+
+No message repeats a URL: it may hold a password.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+from urllib.parse import parse_qs, quote, urlsplit
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from workq.errors import ConfigError
+from workq.inflight.redis.cluster import Address
+
+CONNECTIONS_MAX: Final = 32
+_FORM: Final = (
+    "use redis://[user:password@]host:6379/0, or rediss:// for TLS, or redis+cluster://[...@]host:6379,host:6379"
+)
+_OPTION: Final = re.compile(
+    "db|protocol|username|password|client_name|socket_keepalive|health_check_interval|max_connections|ssl_[a-z_]+"
+)
+"""What the URL's query may say. Timeouts are a setting; retries are refused: redis-py would repeat what timed out."""
+
+
+def pool_of(url: str, socket_s: float) -> redis.BlockingConnectionPool:
+    """A pool that connects later. Raises ConfigError, which never repeats the URL: it may hold a password."""
+    problem = _problem(url)
+    if not problem:
+        try:
+            pool = redis.BlockingConnectionPool.from_url(
+                url,
+                socket_timeout=socket_s,
+                socket_connect_timeout=socket_s,
+                retry=Retry(NoBackoff(), 0),
+                health_check_interval=15,
+                timeout=socket_s,
+                max_connections=CONNECTIONS_MAX,
+                decode_responses=True,
+                encoding_errors="replace",  # what a stranger wrote may be no text, and must not hide the rest
+            )
+            pool.connection_class(**pool.connection_kwargs)  # does not connect, but knows its options
+            return pool
+        except (TypeError, ValueError, redis.RedisError) as error:
+            found = re.search(r"'([a-z_]+)'", str(error))
+            problem = f"its option {found[1]}" if found and found[1] in url else "an option of its query"
+            problem += " has a value that redis-py refuses"
+    raise ConfigError(f"in-flight: not a Redis URL: {problem}; {_FORM}")
+
+
+def _problem(url: str) -> str:
+    """What is wrong with a URL, as far as can be seen; empty when nothing is."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return "its host or port cannot be read; write special characters of a password as %XX"
+    if parts.scheme not in ("redis", "rediss", "unix"):
+        return "its scheme is not redis, rediss or unix"
+    if port == 0:
+        return "port 0 is no port"
+    if parts.fragment or "@" in parts.query:
+        return "it has a '#', or an '@' after a '?'; write special characters of a password as %XX"
+    if parts.scheme != "unix" and not re.fullmatch(r"/?\d*", parts.path):
+        return "what follows the host must be the number of a database"
+    unknown = [name for name in parse_qs(parts.query, keep_blank_values=True) if not _OPTION.fullmatch(name)]
+    return f"option {unknown[0]!r} of its query is not allowed" if unknown else ""
+
+
+def check_nodes(urls: Sequence[str], pools: Sequence[redis.BlockingConnectionPool]) -> None:
+    """Refuse what would be fine for one server, and is not for the nodes of a cluster: ConfigError."""
+    if not all(urlsplit(url).hostname for url in urls):
+        raise ConfigError(f"in-flight: a node of the cluster has no host; {_FORM}")
+    if any(pool.connection_kwargs.get("db") for pool in pools):
+        raise ConfigError(f"in-flight: a cluster of Redis has only database 0; {_FORM}")
+
+
+def url_at(url: str, address: Address) -> str:
+    """The URL of another node: the same login and options."""
+    host, port = address
+    parts = urlsplit(url)
+    login, at, _ = parts.netloc.rpartition("@")
+    return parts._replace(netloc=f"{login}{at}{f'[{host}]' if ':' in host else host}:{port}").geturl()
+
+
+def address_of(pool: redis.BlockingConnectionPool) -> Address:
+    """Host and port."""
+    return str(pool.connection_kwargs.get("host", "localhost")), int(pool.connection_kwargs.get("port", 6379))
+
+
+def described(pool: redis.ConnectionPool) -> tuple[str, frozenset[str]]:
+    """Where the server is, for messages; and the texts that no message may contain."""
+    options = pool.connection_kwargs
+    password = str(options.get("password") or "")
+    login = f"{options.get('username') or ''}:***@" if password else ""
+    if issubclass(pool.connection_class, redis.UnixDomainSocketConnection):
+        where = f"unix://{login}{options.get('path', '')}?db={options.get('db', 0)}"
+    else:
+        scheme = "rediss" if issubclass(pool.connection_class, redis.SSLConnection) else "redis"
+        host = str(options.get("host", "localhost"))
+        where = f"{scheme}://{login}{f'[{host}]' if ':' in host else host}"
+        where += f":{options.get('port', 6379)}/{options.get('db', 0)}"
+    secrets = (password, quote(password, safe=""), str(options.get("ssl_password") or ""))
+    return where, frozenset(filter(None, secrets))
+
+
+def node_name(client: redis.Redis) -> str:
+    """Where a node of a cluster is, for messages."""
+    return f"{described(client.connection_pool)[0]}, a node of the cluster"
