@@ -31,8 +31,9 @@ from workq.diagnose.doctor.ledger import look
 from workq.errors import ConfigError, LedgerUnavailable, SchemaMismatch
 from workq.lab.servers import MariaDB, PostgreSQL
 from workq.ledger.engine import migrate as migrations
-from workq.ledger.engine.database import Database, ledger_url
+from workq.ledger.engine.database import Database
 from workq.ledger.engine.migrate import Status, ensure, migrate, require_current, statements, status
+from workq.ledger.engine.url import ledger_url
 from workq.ledger.schema import SCHEMA_VERSION
 from workq.values.codec import new_task_id
 

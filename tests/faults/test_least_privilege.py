@@ -32,7 +32,8 @@ from workq.diagnose.doctor.check import Check, Level
 from workq.errors import ConfigError, LedgerUnavailable
 from workq.lab.servers import RabbitMQ, Redis, start_redis
 from workq.ledger.engine import migrate
-from workq.ledger.engine.database import Database, ledger_url
+from workq.ledger.engine.database import Database
+from workq.ledger.engine.url import ledger_url
 
 PAGE = "docs/how-to/least-privilege.md"
 ROLES = ("producer", "worker", "operator")
@@ -70,7 +71,7 @@ wq.schedule("nightly", add, cron="30 2 * * *", tz="UTC")
 PRODUCE = """
 import json, sqlalchemy
 from shop import add, fail, job, limited, webhooks, wq
-from workq.ledger.engine.database import ledger_url
+from workq.ledger.engine.url import ledger_url
 
 first = add.enqueue(1)
 add.options(delay_s=0.2).enqueue(2)

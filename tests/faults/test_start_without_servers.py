@@ -21,7 +21,7 @@ from workq.diagnose.doctor.check import Level
 from workq.errors import NAME_PATIENCE_S, Unavailable
 from workq.inflight.redis import RedisInFlight
 from workq.lab.servers import MariaDB, PostgreSQL, RabbitMQ, Redis
-from workq.ledger.engine.database import ledger_url
+from workq.ledger.engine.url import ledger_url
 from workq.ledger.tasks import _places
 
 CANARY = "canary-2b9c"

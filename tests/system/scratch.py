@@ -18,7 +18,7 @@ from sqlalchemy import create_engine, inspect, text
 from tests.system.fleet import REPOSITORY
 from workq.lab.fleet import FOLDER
 from workq.lab.servers import RabbitMQ
-from workq.ledger.engine.database import ledger_url
+from workq.ledger.engine.url import ledger_url
 
 
 def environ(place: Path, **more: str) -> dict[str, str]:

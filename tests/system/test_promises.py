@@ -17,7 +17,7 @@ from tests.system.fleet import REPOSITORY, wait_until
 from tests.system.legs import Leg
 from workq import State
 from workq.lab.servers import start_rabbitmq
-from workq.ledger.engine.database import ledger_url
+from workq.ledger.engine.url import ledger_url
 
 
 def test_a_task_longer_than_the_consumer_timeout_runs_once_and_no_channel_is_closed(

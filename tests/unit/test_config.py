@@ -609,7 +609,7 @@ def test_a_url_that_is_no_text_is_refused(tmp_path: Path, value: Any) -> None:
 
 
 def test_the_schemes_of_ledgers_are_those_that_have_a_driver() -> None:
-    from workq.ledger.engine.database import DRIVERS
+    from workq.ledger.engine.url import DRIVERS
 
     assert set(LEDGER_SCHEMES) == set(DRIVERS)
 

@@ -24,7 +24,8 @@ from sqlalchemy.types import Float
 
 from workq.errors import ConfigError, KeyConflict
 from workq.ledger import HintRows, keys
-from workq.ledger.engine.database import Database, without_values
+from workq.ledger.engine.database import Database
+from workq.ledger.engine.failures import without_values
 from workq.ledger.engine.id_lists import ArrayText
 from workq.ledger.entry import EntryRules
 from workq.ledger.hint_rows import given_hints, insert_hints, with_hints

@@ -1,4 +1,4 @@
-"""What only MySQL and MariaDB need: TLS by the options of the URL, verified as a whole or not at all.
+"""What only MySQL and MariaDB need: TLS by the options of the URL, verified as a whole or not at all; session limits.
 
 PyMySQL and SQLAlchemy share the options between them, so that some of them cancel others: with an authority, a request
 to verify the host loses it; without one, the host is not verified even where that is asked for. So they are read here.
@@ -6,9 +6,11 @@ to verify the host loses it; without one, the host is not verified even where th
 
 from __future__ import annotations
 
+import math
 import ssl
-from typing import Final
+from typing import Any, Final
 
+from sqlalchemy import Engine, event
 from sqlalchemy.engine import URL
 
 from workq.errors import ConfigError
@@ -48,6 +50,27 @@ def with_tls(url: URL) -> tuple[URL, ssl.SSLContext | None]:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return url.difference_update_query(list(given)), context
+
+
+def set_session(engine: Engine, statement_timeout_s: float) -> None:
+    """Let a session wait for a lock, and be idle in a transaction, only so long; and let it refuse what is too long."""
+    statements = (
+        # the second part, for which see `settings_of` in postgresql.py, is a comment to MySQL, which has no such limit
+        f"SET SESSION innodb_lock_wait_timeout = {max(1, int(statement_timeout_s / 2))} "
+        f"/*M!100300 , SESSION idle_transaction_timeout = {max(1, math.ceil(statement_timeout_s))} */",
+        "SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_TRANS_TABLES')",  # what is too long is not cut
+    )
+
+    @event.listens_for(engine, "connect")
+    def _connected(raw: Any, _record: Any) -> None:
+        try:
+            with raw.cursor() as cursor:
+                for statement in statements:
+                    cursor.execute(statement)
+            raw.commit()
+        except BaseException:
+            raw.close()  # the pool does not know it yet
+            raise
 
 
 def _switch(name: str, text: str) -> bool:

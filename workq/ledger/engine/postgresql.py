@@ -1,4 +1,4 @@
-"""What only PostgreSQL needs: settings that hold for each statement, also behind a pooler; and a limit on silence.
+"""What only PostgreSQL needs: settings of each statement, also behind a pooler; a limit on silence; closed connections.
 
 A pooler in transaction mode (PgBouncer) gives each transaction another session of the server, shared with other
 clients: what is prepared in it, or set for it, is not there the next time, and disturbs others. A pooler is recognised
@@ -15,12 +15,14 @@ for any lost connection.
 
 from __future__ import annotations
 
+import select
 import time
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, Final
 
 import psycopg
 from sqlalchemy import Connection, Engine, event
+from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from workq.ledger.engine.prepared import send
@@ -28,7 +30,24 @@ from workq.ledger.engine.prepared import send
 POOLED: Final = "workq_pooled"
 """In the `info` of a connection: a pooler answers on it."""
 
+
+_IDLE: Final = 0
+"""libpq's word for a connection outside of any transaction and statement."""
+
 _Generator = Generator[Any, Any, Any]
+
+
+def settings_of(statement_timeout_s: float) -> dict[str, str | int]:
+    """What holds for everything that workq sends."""
+    return {
+        "statement_timeout": int(statement_timeout_s * 1000),
+        "lock_timeout": int(statement_timeout_s * 500),
+        # a plan made while a table was small would read all of it later on: everything has its index here
+        "enable_seqscan": "off",
+        "jit": "off",  # else what must read all of a small table, at the price of that, is compiled first
+        # a process that is stopped inside a transaction must not keep its rows from those who reap it
+        "idle_in_transaction_session_timeout": int(statement_timeout_s * 1000),
+    }
 
 
 def keep_set(engine: Engine, settings: Mapping[str, str | int], *, on_pooled: Callable[[], None]) -> None:
@@ -69,6 +88,15 @@ def _is_pooled(raw: psycopg.Connection[Any]) -> bool:
     return bool(pid != raw.info.backend_pid)
 
 
+def limit_silence(engine: Engine, silence_s: float) -> None:
+    """Let no connection of this engine wait longer than that for an answer."""
+    connect = connecting(silence_s=silence_s)
+
+    @event.listens_for(engine, "do_connect")
+    def _connect(_dialect: Any, _record: Any, args: list[Any], parameters: dict[str, Any]) -> Any:
+        return connect(*args, **parameters)
+
+
 def connecting(*, silence_s: float) -> Callable[..., psycopg.Connection[Any]]:
     """How to open a connection that waits at most `silence_s` seconds for each answer."""
 
@@ -92,3 +120,26 @@ def _ended(gen: _Generator, connection: psycopg.Connection[Any], deadline: float
             wanted = gen.send(ready)
     except StopIteration as end:
         return end.value
+
+
+def notice_closed(engine: Engine) -> None:
+    """An idle connection with something to read was closed by the server: it is replaced before anything is sent on it.
+
+    Else a statement that commits itself would be lost on it, and nobody could say whether it stands. So is one on which
+    a statement was cut short.
+    """
+
+    @event.listens_for(engine, "checkout")
+    def _checked_out(raw: Any, _record: Any, _proxy: Any) -> None:
+        is_idle = not raw.closed and raw.pgconn.transaction_status == _IDLE
+        if not is_idle or _is_readable(raw.fileno()):
+            raise DisconnectionError("this connection was closed")
+
+
+def _is_readable(descriptor: int) -> bool:
+    """Whether there is something to read now, or the other side has closed."""
+    if not hasattr(select, "poll"):  # where eventlet has patched; `select` is its own there
+        return bool(select.select([descriptor], [], [], 0)[0])
+    look = select.poll()
+    look.register(descriptor, select.POLLIN)
+    return bool(look.poll(0))

@@ -18,7 +18,8 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from workq.errors import KeyConflict, NotFound
 from workq.ledger import HintRows, Unpublished
-from workq.ledger.engine.database import Database, without_values
+from workq.ledger.engine.database import Database
+from workq.ledger.engine.failures import without_values
 from workq.ledger.engine.id_lists import as_text
 from workq.ledger.tasks import Tasks, begin_in_sqlite, core_connection
 from workq.ledger.waiting import NEVER_S
