@@ -11,7 +11,7 @@ from workq.values.plural import counted
 
 PACKAGE = Path(__file__).parents[2] / "workq"
 SPOKEN = [
-    *PACKAGE.glob("cli/*.py"),
+    *PACKAGE.glob("cli/**/*.py"),
     *PACKAGE.glob("diagnose/doctor/*.py"),
     PACKAGE / "diagnose/why.py",
     PACKAGE / "recovery/plan.py",

@@ -14,7 +14,7 @@ from workq.jobs.values import JOB_ENDED, JobRow, JobState
 LINE_EVERY_S: Final = 10.0
 
 
-def watch(session: Session, looks: Iterator[JobRow], document: Callable[[JobRow], dict[str, Any]]) -> JobRow:
+def follow(session: Session, looks: Iterator[JobRow], document: Callable[[JobRow], dict[str, Any]]) -> JobRow:
     """Tell of each look; answers the last."""
     if session.output == "json" or is_plain() or session.is_quiet:
         return _in_lines(session, looks, document)
