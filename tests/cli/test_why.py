@@ -17,7 +17,8 @@ from tests.cli.conftest import Cli
 from tests.contract.given import chunks, new_job
 from tests.stores import database_of
 from workq.app import WorkQueue
-from workq.diagnose.why import Code, Why, why
+from workq.diagnose.why import why
+from workq.diagnose.why.reason import Code, Why
 from workq.inflight import Entry
 from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.values import IfRunning, JobOptions

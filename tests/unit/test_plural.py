@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[2] / "workq"
 SPOKEN = [
     *PACKAGE.glob("cli/**/*.py"),
     *PACKAGE.glob("diagnose/doctor/*.py"),
-    PACKAGE / "diagnose/why.py",
+    *PACKAGE.glob("diagnose/why/*.py"),
     PACKAGE / "recovery/plan.py",
 ]
 NOUNS = (

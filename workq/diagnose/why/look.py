@@ -1,0 +1,89 @@
+"""One look at one task, and what a reason asks of the three stores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from workq.broker import Depth
+from workq.config import Times
+from workq.diagnose.bounds import Bounds
+from workq.diagnose.why.reason import Code, Why
+from workq.errors import BrokerUnavailable, InFlightUnavailable
+from workq.inflight import Lease
+from workq.ledger import Standing, WorkerRow
+from workq.stores import Stores
+from workq.values.incarnation import is_gone, this_machine
+from workq.values.lane import queue_of
+from workq.webhooks.values import BEYOND_SUSPICION
+
+
+class TaskLook:
+    """One look at one task: asks the stores only what the answer needs."""
+
+    def __init__(self, stores: Stores, times: Times, task: Standing) -> None:
+        self.stores = stores
+        self.times = times
+        self.bounds = Bounds.of(times)
+        self.task = task
+
+    def why(
+        self, code: Code, reason: str, do: str, *, since: datetime | None = None, until: datetime | None = None
+    ) -> Why:
+        return Why(self.task.task_id, code, reason, do, since, until)
+
+    @property
+    def runs_alone(self) -> bool:
+        """It is a suspect: nothing else runs in its process while it does."""
+        return self.task.is_suspect and self.task.name not in BEYOND_SUSPICION
+
+    def worker(self, worker: str | None) -> WorkerRow | None:
+        """What the ledger knows of a worker."""
+        return next((row for row in self.stores.ledger.questions.workers(live_only=False) if row.id == worker), None)
+
+    def serving(self) -> list[WorkerRow]:
+        """The workers that serve its queue now."""
+        leases, queue = self.leases(), queue_of(self.task.queue)
+        return [
+            row
+            for row in self.stores.ledger.questions.workers()
+            if queue in row.queues and not self.is_silent(row, leases) and not is_seen_gone(row)
+        ]
+
+    def is_silent(self, row: WorkerRow, leases: Mapping[str, Lease] | None = None) -> bool:
+        """Whether both its lease and its heartbeat in the ledger have ended: only then a sweep may reap it."""
+        if row.beat_age_s < self.times.lease_s:
+            return False
+        lease = (self.leases() if leases is None else leases).get(row.id)
+        return lease is None or lease.left_s <= 0.0
+
+    def leases(self) -> Mapping[str, Lease]:
+        """None, while the in-flight store is away: the ledger's heartbeats decide then."""
+        try:
+            return self.stores.inflight.leases()
+        except InFlightUnavailable:
+            return {}
+
+    def depth(self) -> tuple[Depth | None, str]:
+        """How many hints the broker has for the queue; or None, and why it cannot tell."""
+        try:
+            return self.stores.broker.depths([self.task.queue])[self.task.queue], ""
+        except BrokerUnavailable as error:
+            return None, one_line(error)
+
+
+def is_seen_gone(row: WorkerRow) -> bool:
+    """Whether it lived on this very machine, and its process is gone: no need to wait for its lease."""
+    return row.machine is not None and row.machine == this_machine() and is_gone(row.pid)
+
+
+def named_worker(worker: str | None, row: WorkerRow | None) -> str:
+    """A worker, for a sentence."""
+    if row is None:
+        return f"worker {worker} (unknown to the ledger)"
+    return f"worker {row.id} (process {row.pid} on {row.host})"
+
+
+def one_line(error: Exception) -> str:
+    """An error, for a sentence."""
+    return " ".join(str(error).split())
