@@ -155,7 +155,7 @@ class Database:
                     lost_before = True
                     continue
                 if is_transient(error) and time.monotonic() < deadline:
-                    time.sleep(_rng.uniform(0.002, 0.03))
+                    _pause()
                     continue
                 raise self._errors.unavailable(error) from error
             except (PoolTimeout, DisconnectionError) as error:
@@ -211,7 +211,7 @@ class Database:
                     lost_before = True
                     continue
                 if is_transient(error) and time.monotonic() < deadline:
-                    time.sleep(_rng.uniform(0.002, 0.03))
+                    _pause()
                     continue
                 raise self._errors.unavailable(error, unknown=unknown) from error
             except (PoolTimeout, DisconnectionError) as error:
@@ -274,7 +274,7 @@ class Database:
                 lost = is_lost(error)
                 if time.monotonic() < deadline and (is_transient(error) or (lost and not lost_before)):
                     lost_before = lost_before or lost
-                    time.sleep(_rng.uniform(0.002, 0.03))
+                    _pause()
                     continue
                 raise self._errors.unavailable(error) from error
             except (PoolTimeout, DisconnectionError) as error:
@@ -314,7 +314,7 @@ class Database:
             except InvalidRequestError as error:  # the pool's word for two of them in a row, the second of them new
                 if time.monotonic() >= deadline:
                     raise DisconnectionError("the server closes each connection at once") from error
-                time.sleep(_rng.uniform(0.002, 0.03))
+                _pause()
 
     def _reopen(self) -> None:
         """In a forked child: the parent's connections are not ours, and its lock may be held for ever."""
@@ -351,6 +351,11 @@ class Database:
                 with DriverOf(connection, "BEGIN IMMEDIATE") as raw:
                     begin_writing(raw, wait_s=wait_s, is_short=self.writer.is_short)
                 self.writer.begun()
+
+
+def _pause() -> None:
+    """Before a try that follows another: whoever was in the way may be gone by then."""
+    time.sleep(_rng.uniform(0.002, 0.03))
 
 
 def _reopening(database: weakref.ref[Database]) -> Callable[[], None]:
