@@ -22,7 +22,7 @@ from tests.system.conftest import OpenLeg
 from tests.system.fleet import Fleet, wait_until
 from tests.system.legs import Leg
 from workq import State
-from workq.broker.rabbitmq.consumer import QUARANTINE_BODY_MAX
+from workq.broker import QUARANTINE_BODY_MAX
 from workq.values.codec import HINT_MAX_BYTES, new_task_id
 from workq.values.task import Task
 

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from workq.broker import Browsed, Delivery, Depth, Hint, See
+from workq.broker import QUARANTINE_BODY_MAX, Browsed, Delivery, Depth, Hint, See
 from workq.broker.fair_turns import Rotation
 from workq.broker.rabbitmq.delays import delays_of, waits_ms
 from workq.config import BINARY
@@ -23,7 +23,6 @@ from workq.values.codec import Envelope, decode_hint, encode_hint
 from workq.values.hint import HintRow
 
 HORIZON_S = 409.5
-QUARANTINE_BODY_MAX = 64 * 1024
 
 Befall = Callable[[str], BaseException | None]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from workq.values.hint import HintRow
 
@@ -21,6 +21,8 @@ PAGE = 100
 """How many task ids one hint carries at most."""
 HOP_S = 2.0
 """How long a hint may take from where it waited to its queue, where it may come late. See `arrives_in_s`."""
+QUARANTINE_BODY_MAX: Final = 64 * 1024
+"""So many bytes of a foreign message are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ class Consumer(Protocol):
         ...
 
     def quarantine(self, delivery: Delivery, *, reason: str) -> None:
-        """Move one message to the quarantine, with its reason (body cut at 64 KiB, and its hash), then ack it.
+        """Move one message to the quarantine: its reason, its hash, its body up to `QUARANTINE_BODY_MAX`; then ack it.
 
         If the quarantine cannot be written, the delivery stays unacked and comes again.
         """

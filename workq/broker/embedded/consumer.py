@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from sqlalchemy import Connection, Integer, bindparam, case, delete, insert, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
-from workq.broker import Delivery
+from workq.broker import QUARANTINE_BODY_MAX, Delivery
 from workq.broker.embedded.rows import VISIBILITY_S, as_bytes, body_of, delivery_of, is_free, unmark
 from workq.broker.embedded.scan_floor import Rows, ScanFloor
 from workq.broker.embedded.wakeup import LOOK_MAX_S
@@ -34,7 +34,6 @@ T = TypeVar("T")
 
 RUN_S: Final = 5.0
 CLOSE_S: Final = 2.0
-QUARANTINE_BODY_MAX: Final = 64 * 1024
 
 
 class EmbeddedConsumer:

@@ -28,14 +28,13 @@ from typing import Any, Final
 from pika import BasicProperties, SelectConnection
 from pika.channel import Channel
 
-from workq.broker import Delivery
+from workq.broker import QUARANTINE_BODY_MAX, Delivery
 from workq.broker.fair_turns import FairBuffer
 from workq.broker.rabbitmq.connection import ANSWER_S, Address, Link
 from workq.broker.rabbitmq.topology import Declarer, Topology
 from workq.errors import ConfigError
 from workq.values.codec import HINT_MAX_BYTES, decode_hint
 
-QUARANTINE_BODY_MAX: Final = 64 * 1024
 RETURNS_HEADER: Final = "workq-returns"
 CLOSE_S: Final = 1.0
 
