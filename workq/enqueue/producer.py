@@ -89,16 +89,15 @@ class Producer:
             raise Refused(f"this handler is inside of its transaction(), which may still be rolled back: {instead}")
 
     def _record_now(self, tasks: Sequence[NewTask], *, connection: Any = None) -> list[Enqueued]:
-        def write(hints: HintRows | None) -> tuple[list[Enqueued], list[Unpublished]]:
-            recorded = self._stores.ledger.tasks.record(tasks, connection=connection, hints=hints)
-            fresh = [
-                Unpublished(task.id, task.queue, 0, task.delay_s)
-                for task, one in zip(tasks, recorded, strict=True)
-                if hints is None and one.created and not one.is_behind
-            ]
-            return recorded, fresh
-
-        return self.record_by(write, connection=connection)
+        hints, began = self._beginning()
+        recorded = self._stores.ledger.tasks.record(tasks, connection=connection, hints=hints)
+        fresh = [
+            Unpublished(task.id, task.queue, 0, task.delay_s)
+            for task, one in zip(tasks, recorded, strict=True)
+            if hints is None and one.created and not one.is_behind
+        ]
+        self._see_to(fresh, hints, began, connection)
+        return recorded
 
     def record_by(
         self, write: Callable[[HintRows | None], tuple[T, list[Unpublished]]], *, connection: Any = None
@@ -108,19 +107,28 @@ class Producer:
         `write` is told how hints are made that stand beside the tasks, or None; it answers what is still to be hinted.
         `connection`: the caller's, in whose transaction it writes.
         """
-        broker = self._stores.broker
-        hints = hints_beside(broker)
-        began = None if broker.is_late else self.relay.clock()  # a late hint must not come early
+        hints, began = self._beginning()
         answer, fresh = write(hints)
+        self._see_to(fresh, hints, began, connection)
+        return answer
+
+    def _beginning(self) -> tuple[HintRows | None, float | None]:
+        """How hints are made that stand beside the tasks; and since when the delays of others count, by the relay's
+        clock. None: from their publishing.
+        """
+        broker = self._stores.broker
+        return hints_beside(broker), None if broker.is_late else self.relay.clock()  # a late hint must not come early
+
+    def _see_to(self, fresh: list[Unpublished], hints: HintRows | None, began: float | None, connection: Any) -> None:
+        """What was recorded, in a transaction of ours or the caller's, gets its hints."""
         if connection is None:
             reach("record.after_commit")
         if hints is not None:
-            broker.wake()  # before the caller's commit: who looks too early soon looks again
+            self._stores.broker.wake()  # before the caller's commit: who looks too early soon looks again
         if fresh and connection is None:
             self.relay.offer(fresh, since=began)
         elif fresh:
             self._offer_after_commit(connection, fresh)
-        return answer
 
     def record_many(self, tasks: Iterator[NewTask], *, connection: Any = None) -> int:
         """Record a stream in chunks. An error keeps what was recorded before and says how many that are."""
