@@ -12,18 +12,19 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
+
+from msgspec.structs import replace
 
 from workq.config import Settings, Times
 from workq.config.variables import log_unread
 from workq.errors import BadSource, ConfigError, UnknownTask
 from workq.handlers.handler import BatchHandler, Call, Handler, check_function
-from workq.handlers.keywords import JobKeywords, TaskOptions
+from workq.handlers.keywords import JobKeywords, TaskKeywords
 from workq.handlers.naming import default_name
-from workq.handlers.options import Options, check_batch, check_budget, check_on_crash, check_time_limit_s
+from workq.handlers.options import Options, check_batch, check_time_limit_s
 from workq.handlers.registry import Registry
 from workq.handlers.retry import Compute, RetryPolicy, retries
 from workq.schedules.define import new_schedule
@@ -31,6 +32,7 @@ from workq.schedules.timetable import Timetable
 from workq.values.incarnation import this_person
 from workq.values.lane import check_band, check_priority, physical
 from workq.values.names import check_delay_s, check_queue, check_task_name
+from workq.values.options import GivenTo, OptionKeywords, checked, documented
 from workq.values.task import Task
 
 if TYPE_CHECKING:
@@ -107,14 +109,15 @@ class WorkQueue:
 
     @overload
     def task(
-        self, function: None = None, /, *, batch: int, linger_s: float = 0.5, **options: Unpack[TaskOptions]
+        self, function: None = None, /, *, batch: int, linger_s: float = 0.5, **options: Unpack[TaskKeywords]
     ) -> Callable[[Callable[[list[T]], R]], BatchHandler[T, R]]: ...
 
     @overload
     def task(
-        self, function: None = None, /, *, batch: None = None, linger_s: None = None, **options: Unpack[TaskOptions]
+        self, function: None = None, /, *, batch: None = None, linger_s: None = None, **options: Unpack[TaskKeywords]
     ) -> Callable[[Callable[P, R]], Handler[P, R]]: ...
 
+    @documented(GivenTo.TASK)
     def task(
         self,
         function: Callable[..., Any] | None = None,
@@ -123,9 +126,6 @@ class WorkQueue:
         name: str | None = None,
         queue: str = "default",
         priority: str = "normal",
-        failures_max: int = 5,
-        crashes_max: int = 3,
-        on_crash: str = "again",
         limit: str | None = None,
         rate: str | None = None,
         concurrency: int | None = None,
@@ -135,6 +135,7 @@ class WorkQueue:
         give_up_on: type[BaseException] | Sequence[type[BaseException]] | None = None,
         batch: int | None = None,
         linger_s: float | None = None,
+        **stored: Unpack[OptionKeywords],
     ) -> Any:
         """Register a function as a task, as `@wq.task` or `@wq.task(...)`. It stays an ordinary function when called.
 
@@ -143,11 +144,7 @@ class WorkQueue:
             queue: the line that it waits in.
             priority: `high`, `normal` or `low`: which of the queue's three bands. Higher ones go first, by weight, and
                 none starves (docs/how-to/priorities.md).
-            failures_max: after so many failures it is dead. 1 means no retry.
-            crashes_max: after so many deaths of its worker process while it ran, it is dead.
-            on_crash: what becomes of a task that had started when its process died, was killed, or was not heard of any
-                more: it runs `again` (until `crashes_max`); it has to `fail` (as if it had raised, until
-                `failures_max`); or it is dead at once, and workq has to `ask` a person: `workq task retry`.
+            **options: those of the table in values/options.py that belong to a handler.
             limit: the name of what it shares with all tasks that name the same; the task's own name by default. A
                 parameter in braces stands for its value: `endpoint:{host}`.
             rate: at most so many of them start, in any second, minute, hour or day: `100/s`, `5/m`, `1000/h`, `1/d`.
@@ -169,13 +166,7 @@ class WorkQueue:
         together = None if batch is None else check_batch(batch, LINGER_S if linger_s is None else linger_s)
         if linger_s is not None and batch is None:
             raise ConfigError("linger_s: it belongs to a batch; give batch=, too")
-        options = Options(
-            queue=check_queue(queue),
-            failures_max=check_budget(failures_max, "failures_max"),
-            crashes_max=check_budget(crashes_max, "crashes_max"),
-            on_crash=check_on_crash(on_crash),
-            priority=check_priority(priority),
-        )
+        options = checked(Options(queue=check_queue(queue), priority=check_priority(priority)), stored, GivenTo.TASK)
         physical(options.queue, options.priority)
         if time_limit_s is not None:
             time_limit_s = check_time_limit_s(time_limit_s)
@@ -211,6 +202,7 @@ class WorkQueue:
     @overload
     def job(self, function: None = None, /, **options: Unpack[JobKeywords]) -> Callable[[Callable[..., Any]], Job]: ...
 
+    @documented(GivenTo.JOB)
     def job(
         self,
         function: Callable[..., Any] | None = None,
@@ -223,9 +215,6 @@ class WorkQueue:
         window: int = 1000,
         source: Callable[..., Any] | Iterable[Any] | None = None,
         queue: str = "default",
-        failures_max: int = 5,
-        crashes_max: int = 3,
-        on_crash: str = "again",
         max_failures: int | str | None = None,
         limit: str | None = None,
         concurrency: int | None = None,
@@ -237,6 +226,7 @@ class WorkQueue:
         on_success: Handler[..., Any] | None = None,
         on_failure: Handler[..., Any] | None = None,
         on_cancel: Handler[..., Any] | None = None,
+        **stored: Unpack[OptionKeywords],
     ) -> Any:
         """Register a job: a function that gets a list of items, as often as its source has items; or a partition.
 
@@ -251,8 +241,8 @@ class WorkQueue:
             window: subtasks that are recorded and not ended, at most: more of the source is read when half are done.
             source: where the items come from, unless `@job.source` says so.
             queue: the line that its subtasks wait in.
-            failures_max: after so many failures with it, an item has failed for good.
-            crashes_max, on_crash: of a subtask, as for `task`.
+            failures_max: after so many failures with it, 5 by default, an item has failed for good.
+            **options: those of the table in values/options.py that belong to a handler, for its subtasks.
             max_failures: items that may fail for good, or their share (`"5%"`), before the job fails and what has not
                 started of it is cancelled; by default it goes on, and ends as `completed_with_failures`.
             concurrency: so many of its subtasks at once, at most; with
@@ -280,28 +270,24 @@ class WorkQueue:
             partitioned=partitioned,
             collect=collect,
             window=window,
-            failures_max=failures_max,
-            crashes_max=crashes_max,
             max_failures=max_failures,
             callbacks=callbacks,
-            on_crash=check_on_crash(on_crash),
+            stored=stored,
         )
 
         def register(function: Callable[..., Any]) -> Job:
             check_function(function)
             job_name, doubt = (name, None) if name is not None else default_name(function, self.settings.app)
-            task: Callable[..., Any] = partial(
-                self.task, queue=queue, failures_max=failures_max, crashes_max=crashes_max
-            )
-            placeholder = task(
+            placeholder = self.task(
                 name=job_name,
-                on_crash=on_crash,
+                queue=queue,
                 limit=limit,
                 concurrency=concurrency,
                 time_limit_s=time_limit_s,
                 retry=retry,
                 retry_on=retry_on,
                 give_up_on=give_up_on,
+                **stored,
             )(function)
             placeholder.doubt = doubt
             job = Job(function, placeholder, options, self).taken(source)
@@ -309,7 +295,13 @@ class WorkQueue:
                 placeholder.becomes(job.iterate_async if placeholder.is_async else job.iterate)
             else:
                 placeholder.becomes(job.work_async if placeholder.is_async else job.work)
-            task(name=job_name + SPLIT, give_up_on=BadSource)(job.split)
+            self.task(
+                name=job_name + SPLIT,
+                queue=queue,
+                failures_max=options.failures_max,
+                crashes_max=options.crashes_max,
+                give_up_on=BadSource,
+            )(job.split)
             self.registry.jobs[job_name] = job
             return job
 

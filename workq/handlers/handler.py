@@ -9,28 +9,23 @@ import asyncio
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
+
+from msgspec.structs import replace
 
 from workq.errors import ConfigError, PayloadError
 from workq.handlers import answer
 from workq.handlers.naming import innermost, place_of
-from workq.handlers.options import (
-    Batch,
-    Options,
-    check_budget,
-    check_expires_s,
-    check_on_crash,
-    seconds_until,
-)
+from workq.handlers.options import Batch, Options, seconds_until
 from workq.handlers.retry import Retries
 from workq.values import codec
 from workq.values.lane import check_priority, physical
 from workq.values.limit_rule import LimitRule
 from workq.values.names import check_delay_s, check_key, check_queue
-from workq.values.task import AfterDeath, Enqueued, Limit, NewTask
+from workq.values.options import CallKeywords, GivenTo, checked, documented
+from workq.values.task import Enqueued, Limit, NewTask
 
 if TYPE_CHECKING:
     from workq.enqueue.producer import Producer
@@ -151,6 +146,7 @@ class Handler(answer.Work, Generic[P, R]):
     def __repr__(self) -> str:
         return f"<workq task {self.name} on queue {self.defaults.queue}>"
 
+    @documented(GivenTo.CALL)
     def options(
         self,
         *,
@@ -158,17 +154,13 @@ class Handler(answer.Work, Generic[P, R]):
         at: datetime | None = None,
         key: str | None = None,
         key_for_s: float | None = None,
-        order_key: str | None = None,
-        after_death: str | None = None,
         queue: str | None = None,
         priority: str | None = None,
-        failures_max: int | None = None,
-        expires_s: float | None = None,
-        on_crash: str | None = None,
         limit: str | None = None,
         rate: str | None = None,
         concurrency: int | None = None,
         connection: Any = None,
+        **options: Unpack[CallKeywords],
     ) -> Call[P]:
         """The same handler with other options for one call.
 
@@ -178,16 +170,9 @@ class Handler(answer.Work, Generic[P, R]):
             key: at most one live task of this name has it; the live one is answered instead.
             key_for_s: seconds from now for which it has the key in any case, also when it is settled earlier; at most
                 as long as settled tasks are kept (`retention_s`).
-            order_key: tasks with the same one, whatever their names and queues, run one at a time, in the order in
-                which they were committed.
-            after_death: when it is dead, the others of its order key `block` until a person revives or discards it, as
-                by default, or `skip` it.
             queue: another queue than the handler's own.
             priority: `high`, `normal` or `low`, instead of the handler's own.
-            failures_max: how often it may fail, 1 or more.
-            expires_s: seconds from now, more than its delay; from then on no attempt is started any more, be it the
-                first or a retry: the task is cancelled, for the reason `expired`. What runs then runs on.
-            on_crash: what becomes of it when its worker dies while it runs, as for `WorkQueue.task`.
+            **options: those of the table in values/options.py that belong to a call.
             limit: another limit than the handler's own, with its
             rate: and
             concurrency: as for `WorkQueue.task`.
@@ -208,24 +193,11 @@ class Handler(answer.Work, Generic[P, R]):
             chosen = replace(chosen, key=check_key(key))
         if key_for_s is not None:
             chosen = replace(chosen, key_for_s=self._check_key_for_s(key_for_s, key))
-        if order_key is not None:
-            chosen = replace(chosen, order_key=check_key(order_key, "order_key"))
-        if after_death is not None:
-            if chosen.order_key is None or after_death not in tuple(AfterDeath):
-                raise ConfigError(
-                    f"after_death: need one of {', '.join(AfterDeath)}, with an order_key, got {after_death!r}"
-                )
-            chosen = replace(chosen, after_death=AfterDeath(after_death))
         if queue is not None:
             chosen = replace(chosen, queue=check_queue(queue))
         if priority is not None:
             chosen = replace(chosen, priority=check_priority(priority))
-        if failures_max is not None:
-            chosen = replace(chosen, failures_max=check_budget(failures_max, "failures_max"))
-        if expires_s is not None:
-            chosen = replace(chosen, expires_s=check_expires_s(expires_s, delay_s=chosen.delay_s))
-        if on_crash is not None:
-            chosen = replace(chosen, on_crash=check_on_crash(on_crash))
+        chosen = checked(chosen, options, GivenTo.CALL)
         if limit is not None or rate is not None or concurrency is not None:
             chosen = replace(chosen, limit=self.limit_rule(limit, rate, concurrency))
         physical(chosen.queue, chosen.priority)
@@ -256,23 +228,8 @@ class Handler(answer.Work, Generic[P, R]):
             named = self._signature.bind(*args, **kwargs).arguments
             codec.encode(dict(named), path="args", max_bytes=self._payload_max_bytes)
             raise
-        return NewTask(
-            id=codec.new_task_id(),
-            name=self.name,
-            queue=physical(options.queue, options.priority),
-            payload=payload,
-            delay_s=options.delay_s,
-            failures_max=options.failures_max,
-            crashes_max=options.crashes_max,
-            key=options.key,
-            expires_s=options.expires_s,
-            on_crash=options.on_crash,
-            key_for_s=options.key_for_s,
-            order_key=options.order_key,
-            after_death=options.after_death,
-            limit=self.limit_of(options.limit, args, kwargs),
-            at=options.at,
-        )
+        limit = self.limit_of(options.limit, args, kwargs)
+        return replace(options.blank, id=codec.new_task_id(), name=self.name, payload=payload, limit=limit)
 
     def limit_rule(self, limit: str | None, rate: str | None, concurrency: int | None) -> LimitRule:
         """What is given of a limit, checked; its name is the task's, unless there is another."""

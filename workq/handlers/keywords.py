@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypedDict
+from typing import Any
 
 from workq.handlers.handler import Handler
 from workq.handlers.retry import Compute, RetryPolicy
+from workq.values.options import OptionKeywords
 
 
-class TaskOptions(TypedDict, total=False):
+class TaskKeywords(OptionKeywords, total=False):
     """What `WorkQueue.task` takes beside `batch` and `linger_s`, for type checkers."""
 
     name: str | None
     queue: str
     priority: str
-    failures_max: int
-    crashes_max: int
-    on_crash: str
     limit: str | None
     rate: str | None
     concurrency: int | None
@@ -27,7 +25,7 @@ class TaskOptions(TypedDict, total=False):
     give_up_on: type[BaseException] | Sequence[type[BaseException]] | None
 
 
-class JobKeywords(TypedDict, total=False):
+class JobKeywords(OptionKeywords, total=False):
     """What `WorkQueue.job` takes, for type checkers."""
 
     name: str | None
@@ -37,9 +35,6 @@ class JobKeywords(TypedDict, total=False):
     window: int
     source: Callable[..., Any] | Iterable[Any] | None
     queue: str
-    failures_max: int
-    crashes_max: int
-    on_crash: str
     max_failures: int | str | None
     limit: str | None
     concurrency: int | None

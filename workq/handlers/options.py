@@ -1,29 +1,22 @@
-"""Options: how a task is recorded and run, checked where they are given."""
+"""Options: how a task is recorded and run, checked where they are given. Those that are stored: values/options.py."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from functools import cached_property
+from typing import Any, Final
 
 from workq.errors import ConfigError
+from workq.values.lane import physical
+from workq.values.limit_rule import LimitRule
 from workq.values.names import check_delay_s
-from workq.values.task import AfterDeath, OnCrash, Priority
+from workq.values.options import TASK_OPTIONS
+from workq.values.task import AfterDeath, NewTask, Priority, TaskOptions
 
-if TYPE_CHECKING:
-    from workq.values.limit_rule import LimitRule
-
-BUDGET_MAX: Final = 1_000_000
 TIME_LIMIT_MAX_S: Final = 7 * 86400.0
 BATCH_MAX: Final = 1000
 LINGER_MAX_S: Final = 60.0
-
-
-def check_budget(value: object, what: str) -> int:
-    """A whole number of failures or crashes, at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= BUDGET_MAX:
-        raise ConfigError(f"{what}: need a whole number from 1 to {BUDGET_MAX}, got {value!r}")
-    return value
 
 
 def check_time_limit_s(value: object) -> float:
@@ -31,23 +24,6 @@ def check_time_limit_s(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value <= TIME_LIMIT_MAX_S:
         raise ConfigError(f"time_limit_s: need seconds above 0, up to {TIME_LIMIT_MAX_S:.0f}, got {value!r}")
     return float(value)
-
-
-def check_expires_s(value: object, *, delay_s: float) -> float:
-    """Seconds above 0 and above the delay, up to what a delay may be."""
-    expires_s = check_delay_s(value, "expires_s")
-    if expires_s <= delay_s:
-        raise ConfigError(
-            f"expires_s: {expires_s:g} s from now is not after it is due, {delay_s:g} s from now: it would never start"
-        )
-    return expires_s
-
-
-def check_on_crash(value: object) -> OnCrash:
-    """A recovery policy: what becomes of a task whose worker died while it ran."""
-    if not isinstance(value, str) or value not in tuple(OnCrash):
-        raise ConfigError(f"on_crash: need one of {', '.join(OnCrash)}, got {value!r}")
-    return OnCrash(value)
 
 
 def seconds_until(at: object) -> float:
@@ -78,22 +54,33 @@ def check_batch(size: object, linger_s: object) -> Batch:
     return Batch(size, float(linger_s))
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(TaskOptions, frozen=True, kw_only=True, dict=True):
     """How one call is recorded. `connection` is the caller's own SQLAlchemy connection or session."""
 
     queue: str
-    failures_max: int
-    crashes_max: int
     delay_s: float = 0.0
     at: datetime | None = None
     """The instant that `delay_s` leads to, if one was named that is not past."""
     key: str | None = None
     expires_s: float | None = None
-    on_crash: OnCrash = OnCrash.AGAIN
     priority: Priority = Priority.NORMAL
     key_for_s: float | None = None
     order_key: str | None = None
     after_death: AfterDeath = AfterDeath.BLOCK
     limit: LimitRule | None = None
-    connection: Any = field(default=None, repr=False)
+    connection: Any = None
+
+    @cached_property
+    def blank(self) -> NewTask:
+        """A task with these options, to be copied for each call, far cheaper than made. Its limit is that of a call."""
+        return NewTask(
+            id="",
+            name="",
+            queue=physical(self.queue, self.priority),
+            payload="",
+            delay_s=self.delay_s,
+            key=self.key,
+            key_for_s=self.key_for_s,
+            at=self.at,
+            **{one.name: getattr(self, one.name) for one in TASK_OPTIONS},
+        )

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from workq.errors import ConfigError
 from workq.handlers.handler import Handler
-from workq.handlers.options import check_budget
 from workq.jobs.values import CHUNK_MAX, WINDOW_MAX, Callback, Collect, Ending, JobOptions
 from workq.values.names import check_delay_s
+from workq.values.options import GivenTo, OptionKeywords, checked
 
 RATE_MAX: Final = 1e9
 CHUNK: Final = 500
@@ -22,11 +22,9 @@ def job_options(
     partitioned: bool,
     collect: object,
     window: object,
-    failures_max: int,
-    crashes_max: int,
     max_failures: object,
     callbacks: Mapping[Ending, Handler[..., Any] | None],
-    **others: Any,
+    stored: OptionKeywords,
 ) -> JobOptions:
     """The options of a job, checked.
 
@@ -40,14 +38,12 @@ def job_options(
     if partitioned and collect != Collect.NONE:
         raise ConfigError("collect: a partition keeps what it finds in its steps")
     failed_max, failed_share_max = _most_failures(max_failures)
-    return JobOptions(
+    options = JobOptions(
         queue=queue,
         chunk=1 if partitioned else _whole(CHUNK if chunk is None else chunk, "chunk", CHUNK_MAX),
         is_partitioned=bool(partitioned),
         collect=Collect(str(collect)),
         window=_whole(window, "window", WINDOW_MAX),
-        failures_max=check_budget(failures_max, "failures_max"),
-        crashes_max=check_budget(crashes_max, "crashes_max"),
         failed_max=failed_max,
         failed_share_max=failed_share_max,
         callbacks=tuple(
@@ -55,8 +51,8 @@ def job_options(
             for when, one in callbacks.items()
             if one is not None
         ),
-        **others,
     )
+    return checked(options, stored, GivenTo.JOB)
 
 
 def check_items_per_s(value: object) -> float:

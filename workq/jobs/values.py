@@ -28,7 +28,7 @@ import msgspec
 
 from workq.errors import Snooze
 from workq.values import codec
-from workq.values.task import Limit, NewTask, OnCrash
+from workq.values.task import Limit, NewTask, TaskOptions
 
 
 class JobState(StrEnum):
@@ -135,7 +135,7 @@ class Callback(msgspec.Struct, frozen=True, omit_defaults=True):
     crashes_max: int = 3
 
 
-class JobOptions(msgspec.Struct, frozen=True, omit_defaults=True):
+class JobOptions(TaskOptions, frozen=True, omit_defaults=True):
     """How a job's subtasks are made, and when it has failed. Kept as JSON, so that it only grows.
 
     `failed_max`: items that may fail before the job does; `failed_share_max`: the share of those that were tried.
@@ -144,9 +144,6 @@ class JobOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     queue: str
     chunk: int = 500
     window: int = 1000
-    failures_max: int = 5
-    crashes_max: int = 3
-    on_crash: OnCrash = OnCrash.AGAIN
     limit: Limit | None = None
     failed_max: int | None = None
     failed_share_max: float | None = None

@@ -43,9 +43,7 @@ def new_schedule(
         task_name=task.name,
         queue=task.queue,
         payload=task.payload,
-        failures_max=task.failures_max,
-        crashes_max=task.crashes_max,
         expires_s=task.expires_s,
-        on_crash=task.on_crash,
         limit=task.limit,
+        **task.carried(),
     )

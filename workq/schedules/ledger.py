@@ -17,10 +17,10 @@ from sqlalchemy.exc import IntegrityError
 from workq.errors import NotFound
 from workq.ledger import HintRows
 from workq.ledger.history import who_and_why
-from workq.ledger.tasks import limit_columns, limit_of
 from workq.schedules.timetable import MissedTicks, Rule, Timetable
 from workq.schedules.values import NewSchedule, ScheduleRow
-from workq.values.task import NewTask, OnCrash
+from workq.values.options import LIMIT, OF_EACH_TASK, in_columns, of_row
+from workq.values.task import NewTask
 
 if TYPE_CHECKING:
     from workq.ledger.sql import Ledger
@@ -47,11 +47,8 @@ class Schedules:
             "task_name": given.task_name,
             "queue": given.queue,
             "payload": given.payload,
-            "failures_max": given.failures_max,
-            "crashes_max": given.crashes_max,
             "expires_s": given.expires_s,
-            "on_crash": None if given.on_crash is OnCrash.AGAIN else given.on_crash.value,
-            **limit_columns(given.limit),
+            **in_columns(given, (*OF_EACH_TASK, LIMIT)),
         }
         standing = select(s).where(s.c.name == given.name)
 
@@ -200,11 +197,8 @@ def _row(row: Any) -> ScheduleRow:
         task_name=row.task_name,
         queue=row.queue,
         payload=row.payload,
-        failures_max=row.failures_max,
-        crashes_max=row.crashes_max,
         expires_s=row.expires_s,
-        on_crash=OnCrash(row.on_crash or OnCrash.AGAIN),
-        limit=limit_of(row),
+        **of_row(row, (*OF_EACH_TASK, LIMIT)),
         changed_at=row.changed_at,
         next_at=row.next_at,
         last_at=row.last_at,

@@ -11,9 +11,10 @@ relays them. Rows that somebody else wrote and no timetable can be read from: th
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from datetime import datetime
 from typing import Final
+
+from msgspec.structs import replace
 
 from workq.config import Settings
 from workq.enqueue.producer import hints_beside
@@ -114,9 +115,7 @@ def _task(row: ScheduleRow, at: datetime) -> NewTask:
         queue=row.queue,
         payload=row.payload,
         delay_s=delay_s,
-        failures_max=row.failures_max,
-        crashes_max=row.crashes_max,
         expires_s=None if row.expires_s is None else delay_s + row.expires_s,
-        on_crash=row.on_crash,
         limit=row.limit,
+        **row.carried(),
     )

@@ -88,7 +88,22 @@ class Limit(msgspec.Struct, frozen=True):
     rate: str | None = None
 
 
-class NewTask(msgspec.Struct, frozen=True):
+class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of a handler that each of its tasks has, from a call, a job or a schedule.
+
+    All of them carry this value. Checks, columns and texts of each option: options.py.
+    """
+
+    failures_max: int = 5
+    crashes_max: int = 3
+    on_crash: OnCrash = OnCrash.AGAIN
+
+    def carried(self) -> dict[str, Any]:
+        """These options alone, by name: `NewTask(..., **job_options.carried())`."""
+        return {name: getattr(self, name) for name in TaskOptions.__struct_fields__}
+
+
+class NewTask(TaskOptions, frozen=True):
     """A task to record. `payload` is encoded JSON; its seconds count from the ledger's clock at the insert.
 
     `at`: when it is due exactly, where a person has named an instant; `delay_s` is about as long then.
@@ -100,11 +115,8 @@ class NewTask(msgspec.Struct, frozen=True):
     queue: str
     payload: str
     delay_s: float = 0.0
-    failures_max: int = 5
-    crashes_max: int = 3
     key: str | None = None
     expires_s: float | None = None
-    on_crash: OnCrash = OnCrash.AGAIN
     key_for_s: float | None = None
     order_key: str | None = None
     after_death: AfterDeath = AfterDeath.BLOCK

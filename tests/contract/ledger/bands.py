@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from sqlalchemy import Engine, delete
 
 from tests.contract.given import HOUR_S, Clock, at_once, new

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.given import ARGUMENTS, HOUR_S, Clock, at_once, new
 from tests.contract.ledger.steps import Steps
@@ -26,7 +26,7 @@ from workq.values.task import NewTask, OnCrash, State
 
 WHO = "eve@host"
 DAY_S = 86400.0
-NIGHTLY = NewSchedule("nightly", Timetable.cron("0 3 * * *"), MissedTicks.ONCE, "index", "default", ARGUMENTS, 5, 3)
+NIGHTLY = NewSchedule("nightly", Timetable.cron("0 3 * * *"), MissedTicks.ONCE, "index", "default", ARGUMENTS)
 EVERY = replace(NIGHTLY, name="every", timetable=Timetable.every(60.0))
 
 

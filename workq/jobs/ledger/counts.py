@@ -362,11 +362,9 @@ def _task_of(row: JobLock, one: NewSubtask) -> NewTask:
         name=row.name,
         queue=options.queue,
         payload=one.payload,
-        failures_max=options.failures_max,
-        crashes_max=options.crashes_max,
-        on_crash=options.on_crash,
         limit=options.limit,
         job_id=row.id,
+        **options.carried(),
     )
 
 
