@@ -19,11 +19,11 @@ from workq.ledger.engine.database import Database
 from workq.ledger.engine.states import CLAIMABLE, ENDED, SUSPECT, found, unexpired
 from workq.ledger.entry import EntryRules
 from workq.ledger.pauses import in_force, is_paused
-from workq.ledger.tasks import limit_of
 from workq.values import codec
 from workq.values.certificate import certificate_in, sentence_in
 from workq.values.lane import meant, split
-from workq.values.task import Event, OnCrash, State, Task
+from workq.values.options import SHOWN, of_row
+from workq.values.task import Event, State, Task
 
 OPEN = (State.READY, State.WAITING, State.RUNNING)
 OLDER_MAX = 100_000
@@ -307,10 +307,8 @@ def _task(row: Row[Any]) -> Task:
         started_at=row.started_at,
         settled_at=row.settled_at,
         expires_at=row.expires_at,
-        on_crash=OnCrash(row.on_crash or OnCrash.AGAIN),
-        order_key=row.order_key,
-        limit=limit_of(row),
         priority=priority,
+        **of_row(row, SHOWN),
     )
 
 

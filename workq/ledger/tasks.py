@@ -11,12 +11,14 @@ transaction as it was. When the caller's connection breaks, the caller's transac
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec.structs import replace
 from sqlalchemy import Column, Connection, Insert, bindparam, case, func, insert, null, select, update
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, IntegrityError
@@ -31,11 +33,21 @@ from workq.ledger.entry import EntryRules
 from workq.ledger.hint_rows import given_hints, insert_hints, with_hints
 from workq.ledger.lanes import Lanes
 from workq.ledger.waiting import NEVER_S, is_behind
-from workq.values.task import AfterDeath, Enqueued, Limit, NewTask, OnCrash, State
+from workq.values.options import LIMIT, TASK_OPTIONS, Stored
+from workq.values.task import Enqueued, NewTask, State
 
 _TRIES: Final = 50
 """How often a key may change hands between our insert and our look: it does once in three, where all do little else."""
 _DEFAULT_PORTS: Final = {"postgresql": 5432, "mysql": 3306}
+
+
+RARE: Final = (
+    *(one for one in (*TASK_OPTIONS, LIMIT) if not one.is_always_written),
+    Stored(name="job_id", columns=("job_id",), is_apart=True),
+)
+"""Fields of a task that most leave at their default: a statement names the columns of those that its tasks have."""
+_rare_of = attrgetter(*(one.name for one in RARE))
+_NOTHING_RARE: Final = {tuple(one.default for one in RARE)}
 
 
 class InAWindow(Exception):
@@ -113,23 +125,13 @@ class Tasks:
 
     def _insert_alike(self, tx: Connection, tasks: Sequence[NewTask], alike: NewTask, hints: HintRows | None) -> None:
         """Calls of one handler, on PostgreSQL: ids and payloads travel as two arrays, and the rest once."""
-        has_policy = alike.on_crash is not OnCrash.AGAIN
-        name = (
-            f"insert{', with hints' * (hints is not None)}{', expiring' * (alike.expires_s is not None)}"
-            f"{', with a policy' * has_policy}"
-        )
-        make = partial(
-            self._alike_statement,
-            has_hints=hints is not None,
-            expires=alike.expires_s is not None,
-            has_policy=has_policy,
-        )
+        rare = _rare_in([alike])
+        name = f"insert{', with hints' * (hints is not None)}{_told(rare)}"
+        make = partial(self._alike_statement, has_hints=hints is not None, rare=rare)
         self.database.kept(name, make).write(
             tx,
             {
                 **({} if hints is None else given_hints(hints(tasks))),
-                **({} if alike.expires_s is None else {"b_expires_s": alike.expires_s}),
-                **({"b_on_crash": alike.on_crash.value} if has_policy else {}),
                 "b_ids": [task.id for task in tasks],
                 "b_payloads": [task.payload for task in tasks],
                 "b_name": alike.name,
@@ -138,16 +140,17 @@ class Tasks:
                 "b_failures_max": alike.failures_max,
                 "b_crashes_max": alike.crashes_max,
                 "b_delay_s": alike.delay_s,
+                **{parameter: value for one in rare for parameter, value in _parameters(one, alike)},
             },
         )
 
-    def _alike_statement(self, *, has_hints: bool, expires: bool, has_policy: bool) -> Insert:
+    def _alike_statement(self, *, has_hints: bool, rare: Sequence[Stored]) -> Insert:
         c, now = self.database.tables.task.c, self.database.now
         given = func.unnest(
             bindparam("b_ids", type_=ArrayText("UUID")), bindparam("b_payloads", type_=ArrayText("TEXT"))
         )
         each = given.table_valued("id", "payload").render_derived()
-        once = (c.name, c.queue, c.state, c.failures_max, c.crashes_max, *[c.on_crash] * has_policy)
+        once = (c.name, c.queue, c.state, c.failures_max, c.crashes_max)
         values: dict[Column[Any], Any] = {
             c.id: each.c.id,
             c.payload: each.c.payload,
@@ -155,13 +158,29 @@ class Tasks:
             c.due_at: now(bindparam("b_delay_s", type_=Float())),
             c.created_at: now(),
             c.queued_at: now(),
+            **self._rare_values(rare),
         }
         if has_hints:
             values[c.published_at] = now()
-        if expires:
-            values[c.expires_at] = now(bindparam("b_expires_s", type_=Float()))
         statement = insert(self.database.tables.task).from_select(list(values), select(*values.values()))
         return with_hints(self.database, statement) if has_hints else statement
+
+    def _rare_values(self, rare: Sequence[Stored], *, is_plain: bool = False) -> dict[Column[Any], Any]:
+        """The columns of these fields, and what an insert puts there: the parameters of `_parameters`.
+
+        `is_plain`: the instants are computed already.
+        """
+        c, now = self.database.tables.task.c, self.database.now
+        values: dict[Column[Any], Any] = {}
+        for one in rare:
+            if one.is_from_now and not is_plain:
+                column, seconds = c[one.columns[0]], bindparam(f"b_{one.name}", type_=Float())
+                values[column] = now(seconds)
+                if self.database.dialect == "sqlite":  # where what is added to NULL is not NULL
+                    values[column] = case((seconds.is_(None), null()), else_=now(seconds))
+            else:
+                values |= {c[name]: bindparam(f"b_{name}", type_=c[name].type) for name in one.columns}
+        return values
 
     def _insert_each(self, tx: Connection, tasks: Sequence[NewTask], *, is_published: bool) -> None:
         rows: list[dict[str, Any]] = [
@@ -179,79 +198,36 @@ class Tasks:
             }
             for task in tasks
         ]
-        shapes = {
-            (
-                task.expires_s is not None,
-                task.on_crash is not OnCrash.AGAIN,
-                task.order_key is not None,
-                task.job_id is not None,
-                task.limit is not None,
-            )
-            for task in tasks
-        }
-        expires, has_policy, is_ordered, is_of_a_job, is_limited = map(any, zip(*shapes, strict=True))
-        if expires:
+        rare = _rare_in(tasks)
+        for one in rare:
             for row, task in zip(rows, tasks, strict=True):
-                row["b_expires_s"] = task.expires_s
-        if has_policy:
-            for row, task in zip(rows, tasks, strict=True):
-                row["b_on_crash"] = None if task.on_crash is OnCrash.AGAIN else task.on_crash.value
-        if is_ordered:
-            for row, task in zip(rows, tasks, strict=True):
-                row["b_order_key"] = task.order_key
-                row["b_after_death"] = None if task.after_death is AfterDeath.BLOCK else task.after_death.value
-        if is_of_a_job:
-            for row, task in zip(rows, tasks, strict=True):
-                row["b_job_id"] = task.job_id
-        if is_limited:
-            for row, task in zip(rows, tasks, strict=True):
-                row |= {f"b_{name}": value for name, value in limit_columns(task.limit).items()}
+                row.update(_parameters(one, task))
         # MySQL's driver sends many rows at once only where every value is plain: one question for the clock, then
         is_plain = self.database.dialect == "mysql" and len(rows) > 1
         if is_plain:
             instant: datetime = tx.execute(select(self.database.now())).scalar_one()
+            seconds = {f"b_{one.name}": f"b_{one.columns[0]}" for one in rare if one.is_from_now}
             for row in rows:
                 row |= {"b_now": instant, "b_due_at": instant + timedelta(seconds=row.pop("b_delay_s"))}
-                if expires:
-                    expires_s = row.pop("b_expires_s")
-                    row["b_expires_at"] = None if expires_s is None else instant + timedelta(seconds=expires_s)
-        name = (
-            f"insert each{', published' * is_published}{', plain' * is_plain}{', expiring' * expires}"
-            f"{', with a policy' * has_policy}{', ordered' * is_ordered}{', of a job' * is_of_a_job}"
-            f"{', limited' * is_limited}"
-        )
-        make = partial(
-            self._each_statement,
-            is_published=is_published,
-            is_plain=is_plain,
-            expires=expires,
-            more=("on_crash",) * has_policy
-            + ("order_key", "after_death") * is_ordered
-            + ("job_id",) * is_of_a_job
-            + tuple(limit_columns(None)) * is_limited,
-        )
+                for given, computed in seconds.items():
+                    given_s = row.pop(given)
+                    row[computed] = None if given_s is None else instant + timedelta(seconds=given_s)
+        name = f"insert each{', published' * is_published}{', plain' * is_plain}{_told(rare)}"
+        make = partial(self._each_statement, is_published=is_published, is_plain=is_plain, rare=rare)
         self.database.kept(name, make).write_each(tx, rows)
         for task in tasks:
             if task.at is not None and task.delay_s < NEVER_S:
                 c = self.database.tables.task.c
                 tx.execute(update(c.id.table).where(c.id == task.id).values(due_at=task.at))
 
-    def _each_statement(self, *, is_published: bool, is_plain: bool, expires: bool, more: tuple[str, ...]) -> Insert:
+    def _each_statement(self, *, is_published: bool, is_plain: bool, rare: Sequence[Stored]) -> Insert:
         c, now = self.database.tables.task.c, self.database.now
         given = (c.id, c.name, c.queue, c.state, c.failures_max, c.crashes_max, c.live_key, c.task_key, c.payload)
-        values: dict[Column[Any], Any] = {
-            one: bindparam(f"b_{one.name}", type_=one.type) for one in (*given, *(c[name] for name in more))
-        }
+        values: dict[Column[Any], Any] = {one: bindparam(f"b_{one.name}", type_=one.type) for one in given}
         values[c.due_at] = (
             bindparam("b_due_at", type_=c.due_at.type) if is_plain else now(bindparam("b_delay_s", type_=Float()))
         )
-        if expires and is_plain:
-            values[c.expires_at] = bindparam("b_expires_at", type_=c.expires_at.type)
-        elif expires:
-            expires_s = bindparam("b_expires_s", type_=Float())
-            values[c.expires_at] = now(expires_s)
-            if self.database.dialect == "sqlite":  # where what is added to NULL is not NULL
-                values[c.expires_at] = case((expires_s.is_(None), null()), else_=now(expires_s))
+        values |= self._rare_values(rare, is_plain=is_plain)
         for one in (c.created_at, c.queued_at, *[c.published_at] * is_published):
             values[one] = bindparam("b_now", type_=one.type) if is_plain else now()
         return insert(self.database.tables.task).values(values)
@@ -322,37 +298,37 @@ class Tasks:
         return Enqueued(holder.id, State(holder.state), False)
 
 
-def limit_columns(limit: Limit | None) -> dict[str, Any]:
-    """A limit in the columns of a row."""
-    given = limit if limit is not None else Limit(key="")
-    return {"limit_key": given.key or None, "limit_most": given.concurrency, "limit_rate": given.rate}
+def _rare_in(tasks: Sequence[NewTask]) -> Sequence[Stored]:
+    """The fields that most tasks leave at their default, and some of these do not. Nearly always none.
+
+    In one pass: tasks of one call are one tuple here.
+    """
+    found = set(map(_rare_of, tasks))
+    if found == _NOTHING_RARE:
+        return ()
+    return [one for one, values in zip(RARE, zip(*found, strict=True), strict=True) if {*values} != {one.default}]
 
 
-def limit_of(row: Any) -> Limit | None:
-    """What `limit_columns` has written."""
-    return None if row.limit_key is None else Limit(row.limit_key, row.limit_most, row.limit_rate)
+def _told(rare: Sequence[Stored]) -> str:
+    """These fields in the name of a statement: there is one for each set of them."""
+    return "".join(f", with {one.name}" for one in rare)
+
+
+def _parameters(one: Stored, task: NewTask) -> Iterable[tuple[str, Any]]:
+    """What `_rare_values` names, for one task."""
+    value = getattr(task, one.name)
+    if one.is_from_now:
+        return [(f"b_{one.name}", value)]
+    return [(f"b_{name}", written) for name, written in zip(one.columns, one.written(value), strict=True)]
 
 
 def _alike(tasks: Sequence[NewTask]) -> NewTask | None:
-    """The first, if the others differ from it in their ids and payloads alone, and none has a key."""
+    """The first, if the others differ from it in their ids and payloads alone, and none needs an insert of its own."""
     first = tasks[0]
-    for task in tasks:
-        if (
-            task.key is not None
-            or task.order_key is not None
-            or task.limit is not None
-            or task.job_id is not None
-            or task.at is not None
-            or task.name != first.name
-            or task.queue != first.queue
-            or task.delay_s != first.delay_s
-            or task.expires_s != first.expires_s
-            or task.failures_max != first.failures_max
-            or task.crashes_max != first.crashes_max
-            or task.on_crash is not first.on_crash
-        ):
-            return None
-    return first
+    if first.key is not None or first.at is not None or any(one.is_apart for one in _rare_in([first])):
+        return None
+    is_alike = all(replace(task, id=first.id, payload=first.payload) == first for task in tasks)
+    return first if is_alike else None
 
 
 def _by_key(tasks: Sequence[NewTask]) -> list[int]:
