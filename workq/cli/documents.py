@@ -9,6 +9,7 @@ import msgspec
 
 from workq.ledger import WorkerRow
 from workq.values.certificate import Certificate
+from workq.values.options import SHOWN
 from workq.values.task import Event, Task
 
 
@@ -35,9 +36,7 @@ def task_in_short(task: Task) -> dict[str, Any]:
         "started_at": task.started_at,
         "settled_at": task.settled_at,
         "expires_at": task.expires_at,
-        "on_crash": task.on_crash,
-        "order_key": task.order_key,
-        "limit": None if task.limit is None else msgspec.to_builtins(task.limit),
+        **{one.name: msgspec.to_builtins(getattr(task, one.name)) for one in SHOWN},
         "priority": task.priority,
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 import click
 
@@ -35,16 +36,14 @@ workq enqueue report.nightly --at 2026-11-21T03:00Z --queue reports --priority l
 @click.pass_context
 def enqueue(
     ctx: click.Context,
+    /,
     name: str,
     pairs: tuple[str, ...],
     source: str | None,
     delay_s: float | None,
     at: datetime | None,
-    key: str | None,
-    key_for_s: float | None,
     queue: str | None,
-    priority: str | None,
-    expires_s: float | None,
+    **options: Any,
 ) -> None:
     """Record a task of your application by its name, with the options that its code gives it.
 
@@ -70,9 +69,7 @@ def enqueue(
     misfit = handler.fits(args, kwargs)
     if misfit is not None:
         raise click.UsageError(f"{name}: {misfit}", ctx)
-    call = handler.options(
-        delay_s=delay_s, at=at, key=key, key_for_s=key_for_s, queue=queue, priority=priority, expires_s=expires_s
-    )
+    call = handler.options(delay_s=delay_s, at=at, queue=queue, **options)
     own = app.registry.queues()
     if queue is not None and queue not in own and (proposed := nearest(queue, own)):
         session.warn(f"no task of {path} uses the queue {queue!r} by default{proposed}")

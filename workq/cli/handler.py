@@ -12,11 +12,12 @@ from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, record, table
 from workq.handlers.handler import Handler
 from workq.handlers.retry import Retries, timeline
+from workq.values.options import OF_EACH_TASK
 from workq.values.plural import counted
 
 SHOWN_MAX = 50
 """So many attempts of a timeline are shown."""
-_COLUMNS = ("name", "queue", "priority", "failures_max", "crashes_max", "on_crash", "time_limit_s", "retry")
+_COLUMNS = ("name", "queue", "priority", *(one.name for one in OF_EACH_TASK), "time_limit_s", "retry")
 
 
 @click.group(cls=CommandGroup, examples="workq handler ls\nworkq handler show shop.charge")
@@ -66,9 +67,7 @@ def _document(one: Handler[..., Any]) -> dict[str, Any]:
         "name": one.name,
         "queue": one.defaults.queue,
         "priority": one.defaults.priority,
-        "failures_max": one.defaults.failures_max,
-        "crashes_max": one.defaults.crashes_max,
-        "on_crash": one.defaults.on_crash,
+        **one.defaults.carried(),
         "time_limit_s": one.time_limit_s,
         "limit": None if one.defaults.limit is None else asdict(one.defaults.limit),
         "batch": None if one.batch is None else asdict(one.batch),

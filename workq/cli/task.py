@@ -29,8 +29,9 @@ from workq.values.codec import is_task_id
 from workq.values.incarnation import this_person
 from workq.values.lane import physical
 from workq.values.names import check_delay_s
+from workq.values.options import OF_EACH_TASK, SHOWN
 from workq.values.plural import counted
-from workq.values.task import SETTLED, Event, OnCrash, Priority, State, Task
+from workq.values.task import SETTLED, Event, Priority, State, Task
 
 _LOOK_EVERY_S = 0.2
 _HINTS_AT_ONCE = 500
@@ -151,7 +152,7 @@ def _show(found: Task, history: list[Event], certificates: dict[str, Certificate
         ("attempt", found.attempt),
         ("failures", f"{found.failures} of {found.failures_max}"),
         ("crashes", f"{found.crashes} of {found.crashes_max}"),
-        ("on crash", None if found.on_crash is OnCrash.AGAIN else found.on_crash),
+        *_options(found),
         ("created", found.created_at),
         ("due", None if is_behind(found.due_at, datetime.now(UTC)) else found.due_at),
         ("started", found.started_at),
@@ -179,6 +180,14 @@ def _show(found: Task, history: list[Event], certificates: dict[str, Certificate
         for one in deaths:
             of = certificates.get(one.worker or "")
             write_death(one, None if of is None else certificate(of))
+
+
+def _options(found: Task) -> Iterable[tuple[str, Any]]:
+    """What it has of its handler's options beside its budgets; None: the default."""
+    for one in SHOWN:
+        if one in OF_EACH_TASK:
+            value = getattr(found, one.name)
+            yield one.name.replace("_", " "), None if value == one.default else value
 
 
 def _in_short(value: Any) -> str:
