@@ -12,7 +12,7 @@ from workq import ConfigError, WorkQueue
 from workq.handlers.handler import Handler
 from workq.handlers.keywords import JobKeywords, TaskKeywords
 from workq.handlers.options import Options
-from workq.jobs.values import JobOptions
+from workq.jobs.values import Callback, JobOptions
 from workq.ledger.schema import Tables
 from workq.ledger.tasks import RARE
 from workq.schedules.define import new_schedule
@@ -78,7 +78,7 @@ def test_a_handlers_own_options_are_those_that_a_job_and_a_schedule_carry() -> N
     assert [one.name for one in given_to(GivenTo.TASK)] == names
     assert [one.name for one in given_to(GivenTo.JOB)] == names
     assert sorted(TaskOptions.__struct_fields__) == sorted(names)
-    for carrier in (Options, NewTask, JobOptions, NewSchedule, ScheduleRow):
+    for carrier in (Options, NewTask, JobOptions, Callback, NewSchedule, ScheduleRow):
         assert issubclass(carrier, TaskOptions)
 
 
@@ -149,13 +149,14 @@ def test_none_is_the_handlers_own_for_a_call_and_wrong_for_a_handler(wq: WorkQue
 
 def test_a_handlers_options_reach_each_of_its_tasks(wq: WorkQueue) -> None:
     own: Any = {one.name: OTHER[one.name] for one in OF_EACH_TASK}
-    register_job: Any = wq.job(name="shop.index", **own)
     register: Any = wq.task(name="shop.note", **own)
     task = register(note)
+    register_job: Any = wq.job(name="shop.index", on_complete=task, **own)
     job = register_job(index)
     schedule = new_schedule("nightly", Timetable.cron("0 3 * * *"), "once", task, (), {})
 
-    for carrier in (task.new_task(task.defaults, (), {}), task.options(), job.job_options, schedule):
+    [callback] = job.job_options.callbacks
+    for carrier in (task.new_task(task.defaults, (), {}), task.options(), job.job_options, callback, schedule):
         kept = carrier.taken() if hasattr(carrier, "taken") else carrier
         assert kept.carried() == own
 

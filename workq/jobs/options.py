@@ -47,7 +47,7 @@ def job_options(
         failed_max=failed_max,
         failed_share_max=failed_share_max,
         callbacks=tuple(
-            Callback(when, one.name, one.defaults.queue, one.defaults.failures_max, one.defaults.crashes_max)
+            Callback(when, one.name, one.defaults.queue, **one.defaults.carried())
             for when, one in callbacks.items()
             if one is not None
         ),

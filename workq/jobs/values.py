@@ -125,14 +125,12 @@ class Ending(StrEnum):
     CANCEL = "cancel"
 
 
-class Callback(msgspec.Struct, frozen=True, omit_defaults=True):
+class Callback(TaskOptions, frozen=True, omit_defaults=True):
     """An ordinary task that follows the end of a job, and is called with what became of it."""
 
     when: Ending
     name: str
     queue: str
-    failures_max: int = 5
-    crashes_max: int = 3
 
 
 class JobOptions(TaskOptions, frozen=True, omit_defaults=True):

@@ -374,6 +374,5 @@ def _task(callback: Callback, what: Mapping[str, Any]) -> NewTask:
         name=callback.name,
         queue=callback.queue,
         payload=codec.encode({"a": [dict(what)], "k": {}}, path="callback"),
-        failures_max=callback.failures_max,
-        crashes_max=callback.crashes_max,
+        **callback.carried(),
     )
