@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.cli.conftest import Cli
+from workq.values.options import OF_EACH_TASK
 
 BANK = """
 import workq
@@ -38,20 +39,8 @@ def test_ls_tells_each_with_its_budgets_and_policy(bank: Cli) -> None:
 
     assert ran.status == 0, ran
     lines = ran.out.splitlines()
-    assert lines[0].split() == [
-        "name",
-        "queue",
-        "failures",
-        "max",
-        "crashes",
-        "max",
-        "on",
-        "crash",
-        "time",
-        "limit",
-        "s",
-        "retry",
-    ]
+    titles = ["name", "queue", *(one.name for one in OF_EACH_TASK), "time_limit_s", "retry"]
+    assert lines[0].split() == " ".join(titles).replace("_", " ").split()
     assert [line.split()[0] for line in lines[1:]] == ["bank.always", "bank.ask", "bank.charge", "bank.once"]
     assert "Schedule(waits_s=(5, 300, 1800), jitter=0.0)" in lines[3]
     assert [one["name"] for one in as_json["handlers"]] == ["bank.always", "bank.ask", "bank.charge", "bank.once"]
