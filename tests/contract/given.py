@@ -14,13 +14,16 @@ from workq.ledger.engine.database import Database
 from workq.values import codec
 from workq.values.incarnation import Incarnation
 from workq.values.task import (
+    AfterDeath,
     Cancelled,
     Dead,
     Done,
     Failed,
     HandedBack,
+    Limit,
     NewSubtask,
     NewTask,
+    OnCrash,
     Outcome,
     Snoozed,
     Unhandled,
@@ -41,6 +44,18 @@ OUTCOMES: dict[str, Outcome] = {
     "cancelled": Cancelled("not needed any more"),
     "handed_back": HandedBack(),
 }
+
+OTHER_THAN_DEFAULT: dict[str, Any] = {
+    "failures_max": 7,
+    "crashes_max": 8,
+    "on_crash": OnCrash.ASK,
+    "expires_s": 60.0,
+    "order_key": "user:1",
+    "after_death": AfterDeath.SKIP,
+    "limit": Limit("mail", 2, "5/s"),
+    "job_id": "01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f",
+}
+"""For each field of a task that is stored and has a default, another value."""
 
 
 def new(count: int = 1, **facts: Any) -> list[NewTask]:

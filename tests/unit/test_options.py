@@ -8,6 +8,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
+from tests.contract.given import OTHER_THAN_DEFAULT
 from workq import ConfigError, WorkQueue
 from workq.handlers.handler import Handler
 from workq.handlers.keywords import JobKeywords, TaskKeywords
@@ -30,19 +31,8 @@ from workq.values.options import (
     in_columns,
     of_row,
 )
-from workq.values.task import AfterDeath, Limit, NewTask, OnCrash, TaskOptions
+from workq.values.task import NewTask, OnCrash, TaskOptions
 
-OTHER: dict[str, Any] = {
-    "failures_max": 7,
-    "crashes_max": 8,
-    "on_crash": OnCrash.ASK,
-    "expires_s": 60.0,
-    "order_key": "user:1",
-    "after_death": AfterDeath.SKIP,
-    "limit": Limit("mail", 2, "5/s"),
-    "job_id": "01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f",
-}
-"""For each field that is stored, a value that is not its default."""
 FUNCTIONS = {GivenTo.TASK: WorkQueue.task, GivenTo.JOB: WorkQueue.job, GivenTo.CALL: Handler.options}
 
 each_option = pytest.mark.parametrize("option", TASK_OPTIONS, ids=lambda one: one.name)
@@ -100,12 +90,13 @@ def test_the_columns_of_a_field_are_there(stored: Stored, dialect: str) -> None:
 
 @each_stored
 def test_what_is_read_is_what_was_written(stored: Stored) -> None:
-    default, other = (SimpleNamespace(**{stored.name: one}) for one in (stored.default, OTHER[stored.name]))
+    default = SimpleNamespace(**{stored.name: stored.default})
+    other = SimpleNamespace(**{stored.name: OTHER_THAN_DEFAULT[stored.name]})
 
     in_default, in_other = in_columns(default, [stored]), in_columns(other, [stored])
 
     assert of_row(SimpleNamespace(**in_default), [stored]) == {stored.name: stored.default}
-    assert of_row(SimpleNamespace(**in_other), [stored]) == {stored.name: OTHER[stored.name]}
+    assert of_row(SimpleNamespace(**in_other), [stored]) == {stored.name: OTHER_THAN_DEFAULT[stored.name]}
     assert stored.is_always_written or set(in_default.values()) == {None}
 
 
@@ -148,7 +139,7 @@ def test_none_is_the_handlers_own_for_a_call_and_wrong_for_a_handler(wq: WorkQue
 
 
 def test_a_handlers_options_reach_each_of_its_tasks(wq: WorkQueue) -> None:
-    own: Any = {one.name: OTHER[one.name] for one in OF_EACH_TASK}
+    own: Any = {one.name: OTHER_THAN_DEFAULT[one.name] for one in OF_EACH_TASK}
     register: Any = wq.task(name="shop.note", **own)
     task = register(note)
     register_job: Any = wq.job(name="shop.index", on_complete=task, **own)
@@ -163,7 +154,7 @@ def test_a_handlers_options_reach_each_of_its_tasks(wq: WorkQueue) -> None:
 
 def test_a_call_gives_its_task_every_option_that_it_takes(wq: WorkQueue) -> None:
     task: Any = wq.task(name="shop.note")(note)
-    given = {one.name: OTHER[one.name] for one in given_to(GivenTo.CALL)}
+    given = {one.name: OTHER_THAN_DEFAULT[one.name] for one in given_to(GivenTo.CALL)}
 
     made = task.options(**given).new_task((), {})
 

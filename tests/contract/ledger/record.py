@@ -12,14 +12,16 @@ from sqlalchemy import Engine, create_engine, select
 from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.orm import Session
 
-from tests.contract.given import HOUR_S, LONG_S, Clock, new
+from tests.contract.given import HOUR_S, LONG_S, OTHER_THAN_DEFAULT, Clock, new
 from tests.contract.ledger.steps import Steps
 from workq.errors import ConfigError, KeyConflict
 from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
+from workq.ledger.tasks import RARE
 from workq.values import codec
 from workq.values.hint import HintRow
 from workq.values.incarnation import Incarnation
+from workq.values.options import Stored, in_columns
 from workq.values.task import Done, Enqueued, NewTask, State
 
 
@@ -47,6 +49,28 @@ class RecordContract(Steps):
         assert (task.worker, task.started_at, task.settled_at, task.result, task.error) == (None,) * 5
         assert abs(task.created_at - ledger.questions.clock()) < timedelta(seconds=LONG_S)
         assert task.due_at == task.created_at
+
+    @pytest.mark.parametrize("rare", RARE, ids=lambda one: one.name)
+    @pytest.mark.parametrize("plain", [0, 2])
+    def test_a_rare_field_is_stored_also_beside_tasks_that_have_its_default(
+        self, ledger: Ledger, rare: Stored, plain: int
+    ) -> None:
+        with_it = new(2, **{rare.name: OTHER_THAN_DEFAULT[rare.name]})
+        without = new(plain)
+        t = ledger.database.tables.task
+
+        ledger.tasks.record([*without, *with_it])
+
+        rows = {row.id: row for row in ledger.database.ask(lambda tx: tx.execute(select(t)).all())}
+        written = [[getattr(rows[task.id], column) for column in rare.columns] for task in with_it]
+        if rare.is_from_now:
+            seconds = timedelta(seconds=OTHER_THAN_DEFAULT[rare.name])
+            early = [rows[task.id].created_at + seconds - at for task, [at] in zip(with_it, written, strict=True)]
+            assert max(map(abs, early)) < timedelta(seconds=LONG_S / 2)
+        else:
+            assert written == [list(in_columns(task, [rare]).values()) for task in with_it]
+        for task in without:
+            assert {getattr(rows[task.id], column) for column in rare.columns} == {None}
 
     def test_recording_nothing_does_nothing(self, ledger: Ledger) -> None:
         assert ledger.tasks.record([]) == []
