@@ -9,17 +9,18 @@ import pytest
 from msgspec.structs import replace
 from sqlalchemy import delete
 
-from tests.contract.given import Clock, at_once, chunks
+from tests.contract.given import OTHER_THAN_DEFAULT, Clock, at_once, chunks
 from tests.contract.ledger.job_steps import AGAIN, BAD, CALLBACKS, OPTIONS, WHO, JobSteps, job_of
 from workq.errors import LedgerUnavailable, NotFound, Refused
 from workq.jobs.ledger import gate
 from workq.jobs.ledger.sql import JobLedger
-from workq.jobs.values import Begun, Collect, IfRunning, JobOptions, JobState, NewJob
+from workq.jobs.values import Begun, Callback, Collect, Ending, IfRunning, JobOptions, JobState, NewJob
 from workq.ledger import Evidence, Which
 from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.values import codec
 from workq.values.incarnation import Incarnation
+from workq.values.options import OF_EACH_TASK
 from workq.values.task import (
     Cancelled,
     Claim,
@@ -259,6 +260,21 @@ class JobsContract(JobSteps):
 
         row = self.stands(ledger, job)
         assert (late.state, before, row.succeeded, row.state) == (None, 0, 10, JobState.SUCCEEDED)
+
+    def test_its_subtasks_and_what_follows_have_the_options_that_it_was_given(
+        self, ledger: Ledger, worker: Incarnation
+    ) -> None:
+        options = {one.name: OTHER_THAN_DEFAULT[one.name] for one in OF_EACH_TASK}
+        callback = Callback(Ending.COMPLETE, "on.complete", "default", **options)
+        job = job_of(JobOptions(queue="default", callbacks=(callback,), **options))
+        ledger.part(JobLedger).jobs.begin_job(job)
+
+        [claim] = self.running(ledger, worker, job, 1, is_last=True)
+        self.settle(ledger, claim, Worked(10))
+
+        [follower] = [task for task in ledger.questions.tasks() if task.name == "on.complete"]
+        for task in (self.task(ledger, claim.task_id), follower):
+            assert {name: getattr(task, name) for name in options} == options
 
     def test_two_that_are_the_last_end_it_once(self, ledger: Ledger, worker: Incarnation, job: NewJob) -> None:
         claims = self.running(ledger, worker, job, 4, is_last=True)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from msgspec.structs import replace
 
-from tests.contract.given import ARGUMENTS, HOUR_S, Clock, at_once, new
+from tests.contract.given import ARGUMENTS, HOUR_S, OTHER_THAN_DEFAULT, Clock, at_once, new
 from tests.contract.ledger.steps import Steps
 from workq.broker.embedded import EmbeddedBroker
 from workq.config import Settings
@@ -22,6 +22,7 @@ from workq.schedules.ledger import Schedules
 from workq.schedules.timetable import MissedTicks, Timetable
 from workq.schedules.values import NewSchedule, ScheduleRow
 from workq.stores import Stores
+from workq.values.options import LIMIT, OF_EACH_TASK
 from workq.values.task import NewTask, OnCrash, State
 
 WHO = "eve@host"
@@ -110,6 +111,21 @@ class SchedulesContract(Steps):
         assert ledger.part(Schedules).ticks("every", limit=9) == [(row.next_at, task.id)]
         stands = self.standing(ledger, "every")
         assert (stands.next_at, stands.last_at) == (following, row.next_at)
+
+    def test_a_tick_becomes_a_task_with_the_options_of_its_schedule(
+        self, ledger: Ledger, database: Database, clock: Clock
+    ) -> None:
+        options = {one.name: OTHER_THAN_DEFAULT[one.name] for one in (*OF_EACH_TASK, LIMIT)}
+        ledger.part(Schedules).schedule(replace(EVERY, expires_s=HOUR_S, **options))
+        clock.forward(61.0)
+        broker = EmbeddedBroker(database)
+
+        tick.tick(Stores(ledger, broker, EmbeddedInFlight(database), direct=broker), Settings(), limit=1)
+
+        broker.close()
+        [task, *_] = ledger.questions.tasks()
+        assert {name: getattr(task, name) for name in options} == options
+        assert task.expires_at is not None
 
     def test_many_at_once_make_one_task_of_one_tick(self, ledger: Ledger, clock: Clock) -> None:
         ledger.part(Schedules).schedule(EVERY)
