@@ -27,6 +27,7 @@ from benchmarks import indexing, legs, machine
 from workq import WorkQueue
 from workq.jobs.define import Job
 from workq.jobs.ledger.sql import JobLedger
+from workq.jobs.ledger.tables import job_tables
 from workq.jobs.values import JOB_ENDED, Begun, JobRow
 from workq.lab.fleet import Host, kill
 
@@ -199,7 +200,7 @@ def split(leg: Leg, sizes: Sizes) -> dict[str, Any]:
 def _first_start_s(leg: Leg, row: JobRow) -> float:
     """From the begin of a job to the start of its first subtask, by the ledger's clock."""
     database = leg.app.database()
-    t, s = database.tables.task, database.tables.subtask
+    t, s = database.tables.task, job_tables(database).subtask
     query = select(t.c.started_at).join(s, s.c.task_id == t.c.id).where(s.c.job_id == row.id, s.c.number == 1)
     started = database.ask(lambda tx: tx.execute(query).scalar_one())
     database.close()

@@ -33,6 +33,7 @@ from benchmarks import legs, machine, posts
 from workq import WorkQueue
 from workq.lab.fleet import Host
 from workq.ledger.engine.database import Database
+from workq.webhooks.ledger.tables import webhook_tables
 from workq.webhooks.outbox import Outbox
 
 RUNS = 5
@@ -128,7 +129,7 @@ class Leg:
 
     def attempts(self) -> tuple[int, float]:
         """How many attempts are recorded, and the seconds from the first one's begin to the last one's end."""
-        a = self.database.tables.delivery_attempt
+        a = webhook_tables(self.database).delivery_attempt
         query = select(func.count(), func.min(a.c.at), func.max(a.c.at))
         count, first, last = self.database.ask(lambda tx: tuple(tx.execute(query).one()))
         return count, 0.0 if first is None else (last - first).total_seconds()

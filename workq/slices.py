@@ -6,18 +6,27 @@ alone whom it concerns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
 
 from workq.jobs.ledger.entry import JobEntry
 from workq.jobs.ledger.gate import JobGate
+from workq.jobs.ledger.tables import JobTables
 from workq.ledger.after_settle import AfterSettle, SettleCounter
+from workq.ledger.columns import TableSpace
+from workq.ledger.schema import CoreTables, Tables
 from workq.ledger.sql import Ledger, Slices
 from workq.limits.ledger.entry import LimitEntry
 from workq.limits.ledger.permits import LimitGate
+from workq.limits.ledger.tables import LimitTables
 from workq.order.ledger.entry import OrderEntry
+from workq.order.ledger.tables import OrderTables
 from workq.values.task import Delivered, Settlement, Worked
 from workq.webhooks.ledger.held import stays_held
+from workq.webhooks.ledger.tables import WebhookTables
+
+if TYPE_CHECKING:
+    from sqlalchemy import MetaData
 
 
 def _delivered(given: Sequence[Settlement]) -> list[int]:
@@ -43,6 +52,27 @@ def _counters(ledger: Ledger) -> Sequence[AfterSettle]:
         AfterSettle(_delivered, of_webhooks),
         AfterSettle(_in_jobs, of_jobs),
     )
+
+
+def every_table(tables: Tables) -> MetaData:
+    """The whole schema, for what concerns all of it: the files of `sql/`, a namespace that is removed.
+
+    A copy, in one MetaData: what a ledger asks for at run time it makes slice by slice, when it is first used.
+    """
+    from workq.schedules.ledger import ScheduleTables
+
+    space = TableSpace(tables.namespace, tables.dialect)
+    parts: tuple[Callable[[TableSpace], object], ...] = (
+        CoreTables,
+        OrderTables,
+        LimitTables,
+        ScheduleTables,
+        JobTables,
+        WebhookTables,
+    )
+    for part in parts:
+        part(space)
+    return space.metadata
 
 
 SLICES: Final = Slices(

@@ -18,12 +18,14 @@ from tests.stores import database_of
 from workq.app import WorkQueue
 from workq.inflight import Entry
 from workq.jobs.ledger.sql import JobLedger
+from workq.jobs.ledger.tables import job_tables
 from workq.jobs.values import JobOptions
 from workq.recovery.sweep import STEPS
 from workq.schedules.ledger import Schedules
 from workq.values.codec import new_task_id
 from workq.values.incarnation import Incarnation
 from workq.values.task import Cancelled, Claim, Done, Settlement
+from workq.webhooks.ledger.tables import webhook_tables
 
 DAY_S = 86400.0
 
@@ -140,7 +142,7 @@ def wreck(cli: Cli) -> None:
         with ago(wq, 6 * DAY_S):  # their tasks are kept a day longer than they
             for number in range(15):
                 begin(wq, f"shop.index.{number}", 0)
-        j = database.tables.job
+        j = job_tables(database).job
         ended = j.update().where(j.c.ended_at.is_not(None)).values(ended_at=database.now(-8 * DAY_S))
         assert database.run(lambda tx: tx.execute(ended).rowcount) == 15
         for number in range(13):
@@ -151,7 +153,7 @@ def wreck(cli: Cli) -> None:
             {"id": f"msg_{number}", "type": "invoice.paid", "body": "{}", "data_hash": "0", "created_at": ticked}
             for number in range(16)
         ]
-        database.run(lambda tx: tx.execute(database.tables.webhook.insert(), webhooks))
+        database.run(lambda tx: tx.execute(webhook_tables(database).webhook.insert(), webhooks))
         windows = [{"id": f"shop.add/{number}", "task_id": new_task_id(), "ends_at": ticked} for number in range(12)]
         database.run(lambda tx: tx.execute(database.tables.window.insert(), windows))
         last = {"is_suspect": 1, "crashes_max": 1}  # a suspect pays, and this crash is its last

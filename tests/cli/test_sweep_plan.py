@@ -18,6 +18,7 @@ from tests.cli.test_sweep import EXPECTED, ago, claim, incarnation, join, record
 from tests.stores import database_of
 from workq.app import WorkQueue
 from workq.inflight import Entry
+from workq.slices import every_table
 from workq.values.task import State
 
 PLANNED = {"expire": 11, "relay": 7, "reap": 1, "rehint": 3, "orphan": 2, "promote": 4, "lost": 6, "prune": 30}
@@ -43,7 +44,7 @@ def tables(cli: Cli) -> dict[str, list[Any]]:
         with database.read() as tx:
             return {
                 table.name: sorted(map(repr, tx.execute(select(table))))
-                for table in database.tables.metadata.sorted_tables
+                for table in every_table(database.tables).sorted_tables
             }
 
 

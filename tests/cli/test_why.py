@@ -21,6 +21,7 @@ from workq.diagnose.why import why
 from workq.diagnose.why.reason import Code, Why
 from workq.inflight import Entry
 from workq.jobs.ledger.sql import JobLedger
+from workq.jobs.ledger.tables import job_tables
 from workq.jobs.values import IfRunning, JobOptions
 from workq.ledger.engine.states import SUSPECT
 from workq.values.codec import new_task_id
@@ -558,7 +559,7 @@ def test_a_task_of_a_job_says_what_its_job_says(scene: Scene) -> None:
     ledger.part(JobLedger).decisions.pause_job(first, **who)
     assert ledger.claims.claim(ids, by=scene.me.id) == []
     paused = scene.why(ids[2])
-    scene.database.run(lambda tx: tx.execute(scene.database.tables.job.delete()))
+    scene.database.run(lambda tx: tx.execute(job_tables(scene.database).job.delete()))
     gone = scene.why(ids[2])
 
     assert [one.code for one in (queued, paced, paused, gone)] == [Code.JOB] * 4

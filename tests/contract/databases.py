@@ -14,7 +14,7 @@ from sqlalchemy import delete
 from workq.lab.servers import MariaDB, PostgreSQL
 from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
-from workq.slices import SLICES
+from workq.slices import SLICES, every_table
 
 
 class OnDatabase:
@@ -30,9 +30,9 @@ class OnDatabase:
     @classmethod
     def opened(cls, url: str) -> Iterator[Database]:
         database = Database(url, namespace=f"t{secrets.token_hex(4)}")
-        database.tables.metadata.create_all(database.engine)
+        every_table(database.tables).create_all(database.engine)
         yield database
-        database.tables.metadata.drop_all(database.engine)
+        every_table(database.tables).drop_all(database.engine)
         database.close()
 
     @pytest.fixture
@@ -40,7 +40,7 @@ class OnDatabase:
         yield opened
         opened.clock_offset_s = 0.0
         with opened.engine.begin() as connection:
-            for table in opened.tables.metadata.sorted_tables:
+            for table in every_table(opened.tables).sorted_tables:
                 connection.execute(delete(table))
 
     @pytest.fixture

@@ -28,6 +28,7 @@ from workq.broker.rabbitmq.topology import QueueType
 from workq.config import BINARY
 from workq.lab.servers import MariaDB, PostgreSQL, RabbitMQ
 from workq.ledger.engine.database import Database
+from workq.slices import every_table
 from workq.values.codec import Envelope, encode_hint, new_task_id
 from workq.values.lane import all_of
 
@@ -391,7 +392,7 @@ class EmbeddedStage(Stage):
 
     def __init__(self, url: str) -> None:
         self.database = Database(url, namespace=a_namespace())
-        self.database.tables.metadata.create_all(self.database.engine)
+        every_table(self.database.tables).create_all(self.database.engine)
 
     def open(self) -> Broker:
         return EmbeddedBroker(self.database)

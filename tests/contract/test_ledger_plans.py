@@ -29,7 +29,7 @@ from workq.ledger.engine.database import Database
 from workq.ledger.scan_floor import Floor
 from workq.ledger.sql import Ledger
 from workq.limits.ledger.limits import Limits
-from workq.slices import SLICES
+from workq.slices import SLICES, every_table
 from workq.values import codec
 from workq.values.incarnation import Incarnation
 from workq.values.task import Claim, Dead, Done, Failed, HandedBack, Limit, NewTask, Outcome, Settlement
@@ -56,7 +56,7 @@ STATISTICS = ["of now", "of an idle hour"]
 
 
 def fill(database: Database, statistics: str) -> Stage:
-    database.tables.metadata.create_all(database.engine)
+    every_table(database.tables).create_all(database.engine)
     ledger = Ledger(database, SLICES)
     ledger.workers.join(Incarnation(WORKER, "host", 1), queues=["q"], threads=1)
     stage = Stage(ledger, database, [], [])
@@ -261,7 +261,7 @@ class TestPostgreSQL:
     ) -> None:
         """While somebody's transaction keeps them, the statistics of each index are of nothing, and all look alike."""
         database = Database(postgres_server.create_database())
-        database.tables.metadata.create_all(database.engine)
+        every_table(database.tables).create_all(database.engine)
         with database.engine.connect() as forgotten:
             forgotten.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             forgotten.exec_driver_sql("SELECT 1 FROM workq_meta").all()

@@ -35,6 +35,7 @@ from workq.ledger.engine.database import Database
 from workq.ledger.engine.migrate import Status, ensure, migrate, require_current, statements, status
 from workq.ledger.engine.url import ledger_url
 from workq.ledger.schema import SCHEMA_VERSION
+from workq.slices import every_table
 from workq.values.codec import new_task_id
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,14 +84,14 @@ only = pytest.mark.parametrize
 def test_the_files_make_the_same_schema_as_the_sqlalchemy_tables(place: Place) -> None:
     by_files, by_tables = place.open(), place.open()
     migrate(by_files)
-    by_tables.tables.metadata.create_all(by_tables.engine)
+    every_table(by_tables.tables).create_all(by_tables.engine)
 
     found, wanted = schema_of(by_files), schema_of(by_tables)
 
     assert found.keys() == wanted.keys()
     for table in wanted:
         assert found[table] == wanted[table], table
-    assert wanted.keys() == set(by_tables.tables.metadata.tables)
+    assert wanted.keys() == set(every_table(by_tables.tables).tables)
 
 
 def test_the_comparison_sees_what_it_should(place: Place) -> None:
@@ -160,7 +161,7 @@ def test_the_longest_names_fit(place: Place) -> None:
 
     insert_task(database, new_task_id(), name="n" * 200, queue="q" * 100, live_key="n" * 200 + ":" + "😀" * 200)
 
-    assert len(schema_of(database)) == len(database.tables.metadata.tables)
+    assert len(schema_of(database)) == len(every_table(database.tables).tables)
 
 
 def test_mysql_refuses_what_is_too_long_whatever_the_server_is_set_to(mariadb_server: MariaDB) -> None:

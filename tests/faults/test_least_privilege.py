@@ -34,6 +34,7 @@ from workq.lab.servers import RabbitMQ, Redis, start_redis
 from workq.ledger.engine import migrate
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.url import ledger_url
+from workq.webhooks.ledger.tables import webhook_tables
 
 PAGE = "docs/how-to/least-privilege.md"
 ROLES = ("producer", "worker", "operator")
@@ -280,7 +281,7 @@ def test_a_missing_right_on_a_table_is_named_with_what_to_grant(shop: Shop) -> N
     refused = {
         "workq_event": t.event.insert().values(task_id=None, kind="manual", at=database.now()),
         "workq_pause": t.pause.delete(),
-        "workq_endpoint": t.endpoint.update().values(state="disabled"),
+        "workq_endpoint": webhook_tables(database).endpoint.update().values(state="disabled"),
         "workq_worker": t.worker.select(),
     }
     said = {}

@@ -35,7 +35,7 @@ from workq.lab.servers import MariaDB, PostgreSQL, Server, start_mariadb, start_
 from workq.ledger import Evidence
 from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
-from workq.slices import SLICES
+from workq.slices import SLICES, every_table
 from workq.values import codec
 from workq.values.incarnation import Incarnation
 from workq.values.task import Claim, Done, Failed, NewSubtask, Settlement, State
@@ -144,7 +144,7 @@ def server_url(request: pytest.FixtureRequest) -> str:
     )
     url = server.create_database()
     ledger = opened(url)
-    ledger.database.tables.metadata.create_all(ledger.database.engine)
+    every_table(ledger.database.tables).create_all(ledger.database.engine)
     ledger.close()
     return url
 
@@ -152,7 +152,7 @@ def server_url(request: pytest.FixtureRequest) -> str:
 def with_schema(started: Server) -> Iterator[Server]:
     with started as server:
         ledger = opened(server.url)
-        ledger.database.tables.metadata.create_all(ledger.database.engine)
+        every_table(ledger.database.tables).create_all(ledger.database.engine)
         ledger.close()
         yield server
 
@@ -173,7 +173,7 @@ def mariadb(private: Private) -> Iterator[Server]:
 def sqlite_url(tmp_path: Path) -> str:
     url = f"sqlite:///{tmp_path / 'workq.db'}"
     ledger = opened(url)
-    ledger.database.tables.metadata.create_all(ledger.database.engine)
+    every_table(ledger.database.tables).create_all(ledger.database.engine)
     ledger.close()
     return url
 

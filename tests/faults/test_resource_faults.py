@@ -24,7 +24,7 @@ from workq.errors import LedgerUnavailable
 from workq.lab.servers import PostgreSQL, Redis, Server, start_postgres, start_rabbitmq
 from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
-from workq.slices import SLICES
+from workq.slices import SLICES, every_table
 from workq.values.task import Done, Settlement
 
 pytestmark = pytest.mark.one_leg
@@ -128,13 +128,13 @@ from tests.contract.given import incarnation, new
 from workq.errors import LedgerUnavailable
 from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
-from workq.slices import SLICES
+from workq.slices import SLICES, every_table
 from workq.values.task import Done, Settlement, State
 
 disk = Path(sys.argv[1])
 run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)], check=True)
 ledger = Ledger(Database(f"sqlite:///{disk / 'workq.db'}", statement_timeout_s=2.0), SLICES)
-ledger.database.tables.metadata.create_all(ledger.database.engine)
+every_table(ledger.database.tables).create_all(ledger.database.engine)
 me = incarnation()
 ledger.workers.join(me, queues=["default"], threads=1)
 claims = ledger.claims.claim([one.id for one in ledger.tasks.record(new(5))], by=me.id)
@@ -212,7 +212,7 @@ def test_a_postgresql_whose_disk_is_full_costs_nothing_that_was_recorded(small_d
     """F60: errors, and perhaps a PANIC and a restart; what was acknowledged is there, once, and settles afterwards."""
     with private(start_postgres, small_disk) as server:
         ledger = Ledger(Database(server.url, statement_timeout_s=3.0), SLICES)
-        ledger.database.tables.metadata.create_all(ledger.database.engine)
+        every_table(ledger.database.tables).create_all(ledger.database.engine)
         me = incarnation()
         ledger.workers.join(me, queues=["default"], threads=1)
         claims = ledger.claims.claim([one.id for one in ledger.tasks.record(new(20))], by=me.id)

@@ -30,7 +30,7 @@ from workq.ledger import Unpublished
 from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.recovery.sweep import sweep
-from workq.slices import SLICES
+from workq.slices import SLICES, every_table
 from workq.values.task import Done, Settlement
 
 pytestmark = pytest.mark.one_leg
@@ -49,7 +49,7 @@ def server_url(request: pytest.FixtureRequest) -> str:
 def test_a_transaction_that_stays_open_for_long_costs_speed_and_loses_nothing(server_url: str) -> None:
     """F63, in short: a snapshot is held while a few thousand rows change three times each. The figures are printed."""
     ledger = Ledger(Database(server_url), SLICES)
-    ledger.database.tables.metadata.create_all(ledger.database.engine)
+    every_table(ledger.database.tables).create_all(ledger.database.engine)
     me = incarnation()
     ledger.workers.join(me, queues=["default"], threads=1)
 

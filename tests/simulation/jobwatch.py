@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from tests.simulation.jobs import NAME, NAMES, SPLIT, Run
 from tests.simulation.ledger import instant
 from tests.simulation.recorder import CLAIMABLE, CLAIMS, TERMINAL, Recorder, Row
+from workq.jobs.ledger.tables import job_tables
 from workq.jobs.values import JOB_ENDED, JOB_STARTS, JOB_UNWANTED, Ending, JobState
 from workq.values import codec
 from workq.values.task import Done, Worked
@@ -51,7 +52,7 @@ class JobRecorder(Recorder):
                 self._judge_job(job)
 
     def _jobs(self) -> list[dict[str, Any]]:
-        return self._all(self._database.tables.job.name)
+        return self._all(job_tables(self._database).job.name)
 
     def _all(self, table: str) -> list[dict[str, Any]]:
         found = self._database.raw.execute(f"SELECT * FROM {table}")
@@ -59,7 +60,7 @@ class JobRecorder(Recorder):
         return [dict(zip(names, row, strict=True)) for row in found]
 
     def _judge_job(self, job: dict[str, Any]) -> None:
-        of_it = [one for one in self._all(self._database.tables.subtask.name) if one["job_id"] == job["id"]]
+        of_it = [one for one in self._all(job_tables(self._database).subtask.name) if one["job_id"] == job["id"]]
         right = {name: sum(one[name] for one in of_it) for name in _COUNTS}
         right |= {"split": sum(one["size"] for one in of_it), "subtasks": len(of_it)}
         right["open_subtasks"] = sum(one["ended_at"] is None for one in of_it)
@@ -194,7 +195,7 @@ class JobRecorder(Recorder):
             self.world.violated("I15", f"{short}: it has ended with {len(made)} of {run.items}")
         if state is JobState.SUCCEEDED and not run.handled >= set(made):
             self.world.violated("I15", f"{short}: no handler has returned for {set(made) - run.handled}")
-        rows = self._all(self._database.tables.failed_item.name)
+        rows = self._all(job_tables(self._database).failed_item.name)
         if len(rows) != job["failed"]:
             self.world.violated("I15", f"{short}: {job['failed']} have failed, and {len(rows)} are listed")
         lost = run.bad - {codec.decode(row["item"]) for row in rows}

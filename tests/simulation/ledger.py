@@ -25,7 +25,7 @@ from workq.ledger.engine.database import Database
 from workq.ledger.engine.instants import Instant
 from workq.ledger.scan_floor import Floor
 from workq.ledger.sql import Ledger
-from workq.slices import SLICES
+from workq.slices import SLICES, every_table
 
 T = TypeVar("T")
 
@@ -60,9 +60,9 @@ class SimDatabase(Database):
         self.on_change: Callable[[], None] = lambda: None
         self._nows: dict[float, ColumnElement[Any]] = {}
         super().__init__("sqlite:///simulated.db", namespace="sim")
-        self.tables.metadata.create_all(self.engine)
+        every_table(self.tables).create_all(self.engine)
         self._open_connection = self.engine.connect()
-        self._wipes = [f"DELETE FROM {table.name}" for table in self.tables.metadata.tables.values()]
+        self._wipes = [f"DELETE FROM {table.name}" for table in every_table(self.tables).tables.values()]
 
     def begin_run(self, world: World) -> None:
         """Empty, for the next seed."""

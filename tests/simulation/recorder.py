@@ -25,6 +25,8 @@ from tests.simulation import broker, inflight
 from tests.simulation.ledger import BEGAN, SimDatabase, instant
 from tests.simulation.world import Process, World
 from workq.broker import Hint
+from workq.order.ledger.tables import order_tables
+from workq.schedules.ledger import schedule_tables
 from workq.values.task import (
     Cancelled,
     Claim,
@@ -416,7 +418,7 @@ class Recorder:
             self.world.violated("I13", f"{new.id} was committed after {late[0]}, and stands before it")
 
     def _line(self, order_key: str | None) -> list[str]:
-        table = self._database.tables.position.name
+        table = order_tables(self._database).position.name
         query = f"SELECT task_id FROM {table} WHERE order_key = ? ORDER BY position"
         return [task_id for (task_id,) in self._database.raw.execute(query, (order_key,))]
 
@@ -631,9 +633,9 @@ class Recorder:
 
     def _check_ticks(self, every_s: float) -> None:
         """From the first instant to that of the next tick, each is there, and each is a task."""
-        tables = self._database.tables
-        [(next_at,)] = self._database.raw.execute(f"SELECT next_at FROM {tables.schedule.name}")
-        ticks = list(self._database.raw.execute(f"SELECT at, task_id FROM {tables.tick.name} ORDER BY at"))
+        ticks_of, schedule = self._database.tables.tick.name, schedule_tables(self._database).schedule.name
+        [(next_at,)] = self._database.raw.execute(f"SELECT next_at FROM {schedule}")
+        ticks = list(self._database.raw.execute(f"SELECT at, task_id FROM {ticks_of} ORDER BY at"))
         expected: list[str] = []
         while (at := instant(every_s * (len(expected) + 1))) < next_at:
             expected.append(at)

@@ -17,6 +17,7 @@ from tests.system.legs import Leg
 from workq.diagnose.audit import audit
 from workq.jobs.define import Job, RunOptions
 from workq.jobs.ledger.sql import JobLedger
+from workq.jobs.ledger.tables import job_tables
 from workq.jobs.values import JOB_ENDED, Begun, JobRow, JobState
 from workq.values.codec import new_task_id
 from workq.values.task import NewSubtask, State
@@ -62,7 +63,7 @@ def handled(leg: Leg, total: int) -> list[int]:
 def check_subtasks(leg: Leg, job: Begun, row: JobRow) -> None:
     """No subtask twice, and none left out: their numbers are one to the last, and their sizes the items."""
     database = database_of(leg.app)
-    s = database.tables.subtask
+    s = job_tables(database).subtask
     query = select(func.count(), func.count(func.distinct(s.c.number)), func.max(s.c.number), func.sum(s.c.size))
     made, distinct, last, size = database.ask(lambda tx: tx.execute(query.where(s.c.job_id == job.id)).one())
     assert made == distinct == last == row.subtasks

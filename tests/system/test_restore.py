@@ -15,6 +15,7 @@ from tests.system.fleet import wait_until
 from tests.system.legs import Leg
 from workq import State
 from workq.recovery.rebuild import rebuild
+from workq.slices import every_table
 
 TASKS, THREADS = 240, 4
 
@@ -27,7 +28,7 @@ class Backup:
         self._url = leg.environ["WORKQ_LEDGER_URL"]
         self._kind = self._url.partition(":")[0]
         database = leg.app.database()
-        self._tables = [table.name for table in database.tables.metadata.sorted_tables]
+        self._tables = [table.name for table in every_table(database.tables).sorted_tables]
         database.close()
 
     def take(self) -> None:

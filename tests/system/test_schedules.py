@@ -14,7 +14,7 @@ from tests.system.fleet import wait_until
 from tests.system.legs import Leg
 from workq import ConfigError, State
 from workq.recovery.sweep import sweep
-from workq.schedules.ledger import Schedules
+from workq.schedules.ledger import Schedules, schedule_tables
 from workq.schedules.tick import tick
 
 WHO = "eve@host"
@@ -117,7 +117,7 @@ def test_a_timetable_that_this_host_cannot_read_stops_nobody_else(open_leg: Open
     scheduled(leg, "theirs", every_s=1.0)
     scheduled(leg, "ours", every_s=1.0)
     database = leg.app.database()
-    s = database.tables.schedule
+    s = schedule_tables(database).schedule
     with database.engine.begin() as connection:
         known = {"rule": "cron", "text": "0 3 * * *", "zone": "Mars/Olympus_Mons"}
         connection.execute(s.update().where(s.c.name == "theirs").values(known))

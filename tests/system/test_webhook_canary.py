@@ -24,6 +24,7 @@ from tests.system.inbox import Inbox, Letter
 from tests.system.legs import Leg
 from tests.system.postman import APP
 from workq import WorkQueue
+from workq.slices import every_table
 from workq.webhooks import Webhooks
 from workq.webhooks.outbox import Outbox
 from workq.webhooks.values import DELIVERY_OPEN, DeliveryRow
@@ -81,7 +82,7 @@ def tables(leg: Leg) -> dict[str, str]:
                 f"{table.name}.{column.name}": "\n".join(
                     str(value) for value in connection.execute(select(column)).scalars()
                 )
-                for table in database.tables.metadata.sorted_tables
+                for table in every_table(database.tables).sorted_tables
                 for column in table.columns
             }
     finally:

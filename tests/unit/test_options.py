@@ -17,6 +17,7 @@ from workq.jobs.values import Callback, JobOptions
 from workq.ledger.schema import Tables
 from workq.ledger.tasks import RARE
 from workq.schedules.define import new_schedule
+from workq.schedules.ledger import ScheduleTables
 from workq.schedules.timetable import Timetable
 from workq.schedules.values import NewSchedule, ScheduleRow
 from workq.values.options import (
@@ -85,7 +86,7 @@ def test_the_columns_of_a_field_are_there(stored: Stored, dialect: str) -> None:
 
     assert set(stored.columns) <= set(tables.task.c.keys())
     if stored in (*OF_EACH_TASK, LIMIT):
-        assert set(stored.columns) <= set(tables.schedule.c.keys())
+        assert set(stored.columns) <= set(tables.part(ScheduleTables).schedule.c.keys())
 
 
 @each_stored

@@ -9,6 +9,7 @@ import pytest
 
 from workq.broker.embedded.wakeup import LOOK_MAX_S, Wakeup
 from workq.ledger.engine.database import Database
+from workq.slices import every_table
 
 LONG_S = 30.0
 
@@ -16,7 +17,7 @@ LONG_S = 30.0
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
     database = Database(f"sqlite:///{tmp_path / 'workq.db'}")
-    database.tables.metadata.create_all(database.engine)
+    every_table(database.tables).create_all(database.engine)
     yield database
     database.close()
 

@@ -31,6 +31,7 @@ from workq.config import Settings, Times, node_urls
 from workq.errors import ConfigError
 from workq.ledger.engine import migrate
 from workq.ledger.engine.database import Database
+from workq.slices import every_table
 
 if TYPE_CHECKING:
     from pika import SelectConnection
@@ -173,7 +174,7 @@ class Namespace:
             for suffix in ("", "-wal", "-shm", "-journal"):
                 file.with_name(file.name + suffix).unlink(missing_ok=True)
             return
-        self.database.run(lambda tx: self.database.tables.metadata.drop_all(tx), deadline_s=_ASK_S)
+        self.database.run(lambda tx: every_table(self.database.tables).drop_all(tx), deadline_s=_ASK_S)
 
     def _remove_queues(self) -> None:
         if self.settings.broker is None:

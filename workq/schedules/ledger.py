@@ -16,6 +16,8 @@ from sqlalchemy.exc import IntegrityError
 
 from workq.errors import NotFound
 from workq.ledger import HintRows
+from workq.ledger.columns import TableSpace, body, double, instant, integer, optional, required, word
+from workq.ledger.engine.database import Database
 from workq.ledger.history import who_and_why
 from workq.schedules.timetable import MissedTicks, Rule, Timetable
 from workq.schedules.values import NewSchedule, ScheduleRow
@@ -24,6 +26,45 @@ from workq.values.task import NewTask
 
 if TYPE_CHECKING:
     from workq.ledger.sql import Ledger
+
+
+class ScheduleTables:
+    """What ticks. The ticks themselves are removed with the core's own old rows, and are the core's."""
+
+    def __init__(self, space: TableSpace) -> None:
+        self.schedule = space.table(
+            "schedule",
+            "What ticks: again and again, or once.",
+            required("name", word(200)),
+            required("rule", word(5), "cron, every or at"),
+            required("text", word(150), "cron text, seconds, or an instant"),
+            required("zone", word(64), "the time zone of cron text"),
+            required("missed", word(4), "of missed ticks: skip, once or all"),
+            required("task_name", word(200)),
+            required("queue", word(100)),
+            required("payload", body()),
+            required("failures_max", integer()),
+            required("crashes_max", integer()),
+            optional("expires_s", double(), "of each task, after its tick; NULL: never"),
+            required("changed_at", instant(), "when a person last decided about it"),
+            optional("next_at", instant(), "its next tick; NULL: there is none"),
+            optional("last_at", instant(), "the last tick that became a task"),
+            optional("paused_at", instant()),
+            optional("who", word(200)),
+            optional("why", word(200)),
+            optional("on_crash", word(5), "of its tasks, as task has it"),
+            optional("limit_key", word(200), "the limit of its tasks, as task has it"),
+            optional("limit_most", integer()),
+            optional("limit_rate", word(10)),
+            space.rule("schedule_rule", "rule IN ('cron', 'every', 'at')"),
+            space.rule("schedule_missed", "missed IN ('skip', 'once', 'all')"),
+            key=("name",),
+        )
+
+
+def schedule_tables(database: Database) -> ScheduleTables:
+    """Those of a database's namespace."""
+    return database.tables.part(ScheduleTables)
 
 
 class Schedules:
@@ -40,7 +81,7 @@ class Schedules:
 
         Whose timetable stays keeps its next tick. Repeatable.
         """
-        s = self.database.tables.schedule
+        s = schedule_tables(self.database).schedule
         rule = {"rule": given.timetable.rule, "text": given.timetable.text, "zone": given.timetable.zone}
         what = {
             "missed": given.missed,
@@ -74,7 +115,7 @@ class Schedules:
 
     def unschedule(self, name: str, *, who: str, why: str) -> bool:
         """Let it tick no more; False when there is none of that name. What has become a task stays one."""
-        s = self.database.tables.schedule
+        s = schedule_tables(self.database).schedule
 
         def remove(tx: Connection) -> bool:
             if not tx.execute(delete(s).where(s.c.name == name)).rowcount:
@@ -86,7 +127,7 @@ class Schedules:
 
     def pause_schedule(self, name: str, *, who: str, why: str) -> None:
         """Let it not tick until `resume_schedule`. NotFound when there is none."""
-        s, now = self.database.tables.schedule, self.database.now
+        s, now = schedule_tables(self.database).schedule, self.database.now
 
         def write(tx: Connection) -> None:
             said = who_and_why(who, why)
@@ -98,7 +139,7 @@ class Schedules:
 
     def resume_schedule(self, name: str, *, who: str, why: str) -> bool:
         """Let it tick again, from now on; False when it was not paused. NotFound when there is none."""
-        s = self.database.tables.schedule
+        s = schedule_tables(self.database).schedule
         locked = select(s, self.database.now().label("now")).where(s.c.name == name).with_for_update()
 
         def write(tx: Connection) -> bool:
@@ -122,13 +163,13 @@ class Schedules:
 
     def all(self) -> list[ScheduleRow]:
         """All of them, by name."""
-        s = self.database.tables.schedule
+        s = schedule_tables(self.database).schedule
         query = select(s, self.database.now().label("now")).order_by(s.c.name)
         return [_row(row) for row in self.database.ask(lambda tx: tx.execute(query).all())]
 
     def schedules_due(self, *, ahead_s: float, limit: int) -> list[ScheduleRow]:
         """Those whose next tick comes within `ahead_s`, the earliest first. None that is paused."""
-        s, now = self.database.tables.schedule, self.database.now
+        s, now = schedule_tables(self.database).schedule, self.database.now
         query = (
             select(s, now().label("now"))
             .where(s.c.paused_at.is_(None), s.c.next_at <= now(ahead_s))
@@ -149,7 +190,7 @@ class Schedules:
 
         False, and nothing is recorded, when the schedule does not stand any more where `row` saw it. Repeatable.
         """
-        s, k = self.database.tables.schedule, self.database.tables.tick
+        s, k = schedule_tables(self.database).schedule, self.database.tables.tick
         moved = (
             update(s)
             .where(

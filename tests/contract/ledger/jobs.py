@@ -14,6 +14,7 @@ from tests.contract.ledger.job_steps import AGAIN, BAD, CALLBACKS, OPTIONS, WHO,
 from workq.errors import LedgerUnavailable, NotFound, Refused
 from workq.jobs.ledger import gate
 from workq.jobs.ledger.sql import JobLedger
+from workq.jobs.ledger.tables import job_tables
 from workq.jobs.values import Begun, Callback, Collect, Ending, IfRunning, JobOptions, JobState, NewJob
 from workq.ledger import Evidence, Which
 from workq.ledger.engine.database import Database
@@ -360,7 +361,7 @@ class JobsContract(JobSteps):
         ids = self.split(ledger, job, 2)
         [first] = ledger.claims.claim(ids[:1], by=worker.id)
         with database.engine.begin() as connection:
-            connection.execute(database.tables.job.delete())
+            connection.execute(job_tables(database).job.delete())
 
         settled = self.settle(ledger, first, Done())
         [second] = ledger.claims.claim(ids[1:], by=worker.id)
@@ -621,7 +622,7 @@ class JobsContract(JobSteps):
     ) -> None:
         queued = job_of(if_running=IfRunning.QUEUE)
         ledger.part(JobLedger).jobs.begin_job(queued)
-        j = database.tables.job
+        j = job_tables(database).job
         with database.engine.begin() as connection:  # whoever ended the first died behind its commit
             connection.execute(
                 j.update()
@@ -714,7 +715,7 @@ class JobsContract(JobSteps):
         ledger.part(JobLedger).decisions.pause_job(job.id, **WHO)
         refused = ledger.claims.claim(ids, by=worker.id)
         paused = ledger.part(JobLedger).care.tend_job(job.id)
-        j = database.tables.job
+        j = job_tables(database).job
         with database.engine.begin() as connection:  # whoever resumed it died behind its first commit
             connection.execute(j.update().values(state="running", paused_at=None))
 
@@ -770,7 +771,7 @@ class JobsContract(JobSteps):
         self, ledger: Ledger, worker: Incarnation, job: NewJob, database: Database
     ) -> None:
         ids = self.split(ledger, job, 4)
-        j = database.tables.job
+        j = job_tables(database).job
         with database.engine.begin() as connection:  # whoever cancelled it died behind its first commit
             connection.execute(j.update().values(state="cancelling"))
 
@@ -822,7 +823,7 @@ class JobsContract(JobSteps):
         ledger.part(JobLedger).decisions.throttle_job(job.id, rate_max=0.001, **WHO)
         [first] = ledger.claims.claim(ids, by=worker.id)
         slow = ledger.part(JobLedger).care.tend_job(job.id)
-        j = database.tables.job
+        j = job_tables(database).job
         with database.engine.begin() as connection:  # whoever throttled it died behind the first commit
             connection.execute(j.update().values(rate_max=0.002, slot_at=None))
 
@@ -855,7 +856,7 @@ class JobsContract(JobSteps):
         self.settle(ledger, claims[1], Worked(3, 1, (BAD,), again='{"a":[[1,2,3,4,5]],"k":{}}', error="boom"))
 
         row = self.stands(ledger, job)
-        s = database.tables.subtask
+        s = job_tables(database).subtask
         with database.engine.connect() as connection:
             left = sum(one.items_left for one in connection.execute(s.select().where(s.c.ended_at.is_(None))))
         assert row.split == row.done + left == 40
@@ -881,7 +882,7 @@ class JobsContract(JobSteps):
         ids = self.split(ledger, job, 2)
         ledger.part(JobLedger).decisions.pause_job(job.id, **WHO)
         assert ledger.claims.claim(ids, by=worker.id) == []
-        j = ledger.database.tables.job
+        j = job_tables(ledger.database).job
         ledger.database.written(delete(j).where(j.c.id == job.id))
 
         row, hints = ledger.part(JobLedger).decisions.resume_job(job.id, who=text, why=text)
@@ -952,7 +953,7 @@ class JobsContract(JobSteps):
         ledger.part(JobLedger).decisions.pause_job(job.id, **WHO)
         assert ledger.claims.claim(ids, by=worker.id) == []
         with database.engine.begin() as connection:
-            connection.execute(database.tables.job.delete())
+            connection.execute(job_tables(database).job.delete())
 
         found, hints = ledger.part(JobLedger).decisions.resume_job(job.id, **WHO)
 
@@ -968,7 +969,7 @@ class JobsContract(JobSteps):
         claims = self.running(ledger, worker, job, 3, is_last=True)
         self.settle(ledger, claims[0], Worked(8, 1, (BAD,)))
         fine = ledger.part(JobLedger).care.miscounts(job.id)
-        j = database.tables.job
+        j = job_tables(database).job
         with database.engine.begin() as connection:
             connection.execute(j.update().values(succeeded=5, failed=2, open_subtasks=1))
 
@@ -992,7 +993,7 @@ class JobsContract(JobSteps):
         told = tuple(Result(str(number), "7") for number in range(5))
         self.settle(ledger, claim, Worked(10, told=5, results=told))
         fine = ledger.part(JobLedger).care.miscounts(job.id)
-        r = database.tables.job_result
+        r = job_tables(database).job_result
         with database.engine.begin() as connection:
             connection.execute(r.delete().where(r.c.item.in_(["1", "2"])))
 
@@ -1032,7 +1033,7 @@ class JobsContract(JobSteps):
         cut = ledger.part(JobLedger).care.prune_jobs(limit=1, **kept)
         removed = ledger.part(JobLedger).care.prune_jobs(limit=10, **kept)
 
-        tables = database.tables
+        tables = job_tables(database)
         with database.engine.connect() as connection:
             of_jobs = tables.subtask, tables.failed_item, tables.job_result
             left = [len(connection.execute(one.select()).all()) for one in of_jobs]

@@ -18,6 +18,7 @@ from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.limits.ledger import parked, permits
 from workq.limits.ledger.limits import Limits
+from workq.limits.ledger.tables import limit_tables
 from workq.limits.values import LimitRow
 from workq.order.ledger.order import Order
 from workq.values.incarnation import Incarnation
@@ -94,7 +95,7 @@ class LimitsContract(Steps):
         self, ledger: Ledger, worker: Incarnation, database: Database
     ) -> None:
         """However many are kept, no more run than may."""
-        permit = database.tables.permit
+        permit = limit_tables(database).permit
         ids = self.record(ledger, 9, limit=Limit("mail", concurrency=5))
         for claim in ledger.claims.claim(ids[:2], by=worker.id):
             self.settle(ledger, claim, Done())
@@ -487,7 +488,7 @@ class LimitsContract(Steps):
         self, ledger: Ledger, worker: Incarnation, clock: Clock, database: Database
     ) -> None:
         ids = self.record(ledger, 40, limit=Limit("mail", rate="10/s"))
-        p = database.tables.permit
+        p = limit_tables(database).permit
         claimed_at: dict[str, datetime] = {}
         while len(claimed_at) < len(ids):
             ledger.claims.claim([one for one in ids if one not in claimed_at], by=worker.id)

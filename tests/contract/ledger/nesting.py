@@ -10,6 +10,7 @@ from tests.contract.given import at_once, chunks
 from tests.contract.ledger.job_steps import BAD, WHO, JobSteps, job_of
 from workq.errors import Refused
 from workq.jobs.ledger.sql import JobLedger
+from workq.jobs.ledger.tables import job_tables
 from workq.jobs.values import JobOptions, JobState, NewJob, nested_id
 from workq.ledger import Evidence
 from workq.ledger.engine.database import Database
@@ -179,7 +180,7 @@ class NestingContract(JobSteps):
         inner = nested_in(job)
         ledger.part(JobLedger).jobs.begin_job(inner)
         self.settle(ledger, outer, Done())
-        j = database.tables.job
+        j = job_tables(database).job
         with database.engine.begin() as connection:  # as if nobody had looked at the outer one
             connection.execute(j.update().where(j.c.id == inner.id).values(state="succeeded", live_key=None))
         before = self.stands(ledger, job).state

@@ -15,6 +15,7 @@ from tests.contract.ledger.job_steps import AGAIN, CALLBACKS, WHO, JobSteps
 from tests.contract.ledger.transaction import EFFECT, TransactionContract
 from workq.errors import Refused
 from workq.jobs.ledger.sql import JobLedger
+from workq.jobs.ledger.tables import job_tables
 from workq.jobs.values import Bookmark, JobOptions, JobRow, JobState, NewJob, NewStep, Stepped
 from workq.ledger import Evidence
 from workq.ledger.engine.database import Database
@@ -248,7 +249,7 @@ class PartitionsContract(TransactionContract, JobSteps):
         self, ledger: Ledger, eu: Claim, effects: Callable[[], int], database: Database
     ) -> None:
         with database.engine.begin() as connection:
-            connection.execute(database.tables.subtask.delete())
+            connection.execute(job_tables(database).subtask.delete())
 
         with pytest.raises(Refused, match="was removed"):
             ledger.part(JobLedger).steps.bookmark(eu)
@@ -260,7 +261,7 @@ class PartitionsContract(TransactionContract, JobSteps):
         self, ledger: Ledger, eu: Claim, effects: Callable[[], int], database: Database
     ) -> None:
         with database.engine.begin() as connection:
-            connection.execute(database.tables.job.delete())
+            connection.execute(job_tables(database).job.delete())
 
         assert self.step(ledger, eu, 1) == Stepped(None)
         assert self.step(ledger, eu, None, steps=1) == Stepped(None)

@@ -11,6 +11,7 @@ from sqlalchemy import func, select
 
 from workq.config import Settings
 from workq.diagnose.doctor.check import Check, Level
+from workq.webhooks.ledger.tables import webhook_tables
 from workq.webhooks.vault import PREFIX
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def _mode(area: str, file: Path, content: str) -> Iterator[Check]:
 
 
 def _secrets(database: Database) -> Iterator[Check]:
-    endpoint = database.tables.endpoint
+    endpoint = webhook_tables(database).endpoint
     with database.read() as tx:
         count = tx.execute(
             select(func.count()).select_from(endpoint).where(~endpoint.c.sealed.startswith(PREFIX))

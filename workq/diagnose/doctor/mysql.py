@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from workq.diagnose.doctor.check import Check, Level
+from workq.slices import every_table
 
 if TYPE_CHECKING:
     from workq.ledger.engine.database import Database
@@ -61,7 +62,7 @@ def _tables(tx: Connection, database: Database) -> Iterator[Check]:
     rows = tx.exec_driver_sql(
         "SELECT table_name, engine, table_collation FROM information_schema.tables WHERE table_schema = DATABASE()"
     ).all()
-    ours = {table.name for table in database.tables.metadata.sorted_tables}
+    ours = {table.name for table in every_table(database.tables).sorted_tables}
     for name, engine, collation in rows:
         if name not in ours:
             continue

@@ -37,6 +37,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from workq.errors import Unavailable
 from workq.jobs.ledger.changes import Change, JobLock, Rest, Wishes
 from workq.jobs.ledger.counts import JobCounts
+from workq.jobs.ledger.tables import job_tables
 from workq.jobs.values import JOB_ENDED, JOB_STARTS, JOB_UNWANTED, Collect, JobState, PrunedJobs, Tended, splitter
 from workq.ledger import Retention, Unpublished
 from workq.ledger.bulk import BulkDecisions
@@ -47,6 +48,7 @@ from workq.ledger.history import BY_ITSELF, History
 from workq.ledger.keys import live_key
 from workq.ledger.tasks import Tasks
 from workq.ledger.waiting import NEVER_S
+from workq.limits.ledger.tables import limit_tables
 from workq.values import codec
 from workq.values.task import State
 
@@ -103,7 +105,7 @@ class JobCare:
 
     def begin_queued(self, name: str, key: str | None) -> list[Unpublished]:
         """The oldest job that waits for this name and key begins, if they are free; answers what is to be hinted."""
-        j, t = self.database.tables.job, self.database.tables.task
+        j, t = job_tables(self.database).job, self.database.tables.task
         alike = j.c.job_key.is_(None) if key is None else j.c.job_key == key
         waiting = select(j.c.id, j.c.split_task).where(
             j.c.name == name, alike, j.c.live_key.is_(None), j.c.state == JobState.PLANNING.value
@@ -143,7 +145,8 @@ class JobCare:
 
         A slot is of a rate that is not there any more when the next one to be given is not behind it.
         """
-        j, s = self.database.tables.job, self.database.tables.subtask
+        tables = job_tables(self.database)
+        j, s = tables.job, tables.subtask
         runs = select(j.c.id).where(
             j.c.id == job_id, j.c.state.in_([state.value for state in JOB_STARTS]), j.c.live_key.is_not(None)
         )
@@ -152,8 +155,8 @@ class JobCare:
         return self._let_go(job_id, runs.exists(), is_old)
 
     def _let_go(self, job_id: str, where: ColumnElement[bool], of_slots: ColumnElement[bool]) -> list[Unpublished]:
-        tables = self.database.tables
-        t, s, j, k = tables.task, tables.subtask, tables.job, tables.parked
+        tables, t = job_tables(self.database), self.database.tables.task
+        s, j, k = tables.subtask, tables.job, limit_tables(self.database).parked
         is_in_no_line = or_(t.c.limit_key.is_(None), t.c.id.not_in(select(k.c.task_id)))
         waits = and_(where, guarded(t.c.state, State.WAITING))
         is_never, is_paced = t.c.due_at > self.database.now(NEVER_S / 2), and_(s.c.slot_at == t.c.due_at, of_slots)
@@ -220,7 +223,8 @@ class JobCare:
 
     def withdraw_job(self, job_id: str, *, limit: int) -> list[Unpublished]:
         """Cancel what has not started of a job that is over, ask what runs to stop; answers hints to send."""
-        t, s, j = self.database.tables.task, self.database.tables.subtask, self.database.tables.job
+        tables = job_tables(self.database)
+        t, s, j = self.database.tables.task, tables.subtask, tables.job
         job = self.database.ask(
             lambda tx: tx.execute(select(j.c.state, j.c.split_task).where(j.c.id == job_id)).first()
         )
@@ -257,7 +261,7 @@ class JobCare:
         """Count subtasks of a job that were settled by others than their handler; of these, or of all. Repeatable."""
         ended = self._uncounted(job_id)
         if task_ids:
-            ended = ended.where(self.database.tables.subtask.c.task_id.in_(task_ids))
+            ended = ended.where(job_tables(self.database).subtask.c.task_id.in_(task_ids))
         counted, wishes = 0, Wishes()
 
         def change(tx: Connection) -> tuple[int, Wishes]:
@@ -278,7 +282,7 @@ class JobCare:
                 return counted, wishes
 
     def _uncounted(self, job_id: str) -> Select[Any]:
-        t, s = self.database.tables.task, self.database.tables.subtask
+        t, s = self.database.tables.task, job_tables(self.database).subtask
         has_ended = or_(t.c.id.is_(None), guarded(t.c.state, *ENDED))
         return (
             select(s.c.task_id, t.c.state, t.c.attempt)
@@ -288,7 +292,7 @@ class JobCare:
 
     def open_jobs(self, *, limit: int) -> list[str]:
         """The jobs that have not ended, or that nobody wants and whose splitter is open, the longest unmoved first."""
-        j, t = self.database.tables.job, self.database.tables.task
+        j, t = job_tables(self.database).job, self.database.tables.task
         is_left = select(t.c.id).where(t.c.id == j.c.split_task, guarded(t.c.state, *CLAIMABLE)).correlate(j).exists()
         is_open = j.c.state.in_([state.value for state in JobState if state not in JOB_ENDED])
         query = (
@@ -311,7 +315,7 @@ class JobCare:
         if dry_run:
             uncounted = self._uncounted(job_id).limit(AT_ONCE)
             return Tended(len(self.database.ask(lambda tx: tx.execute(uncounted).all())))
-        j = self.database.tables.job
+        j = job_tables(self.database).job
         counted, wishes = self.tally(job_id)
         hints = self.fulfil(wishes, limit=10 * AT_ONCE) + self.fulfil(self._judged(job_id), limit=10 * AT_ONCE)
         if self.database.ask(lambda tx: tx.execute(select(j.c.ended_at).where(j.c.id == job_id)).scalar()) is not None:
@@ -382,7 +386,8 @@ class JobCare:
         """All that changes either holds the row of the job: nothing moves between two questions."""
         if row is None:
             return {}
-        s, f, r = self.database.tables.subtask, self.database.tables.failed_item, self.database.tables.job_result
+        tables = job_tables(self.database)
+        s, f, r = tables.subtask, tables.failed_item, tables.job_result
         names = ("succeeded", "failed", "skipped", "cancelled")
         sums = [func.coalesce(func.sum(s.c[name]), 0).label(name) for name in ("size", *names)]
         is_open = func.coalesce(func.sum(case((s.c.ended_at.is_(None), 1), else_=0)), 0).label("open_subtasks")
@@ -408,8 +413,7 @@ class JobCare:
         `dead_retention_s`: of those with failures. At most `limit` rows: what is left, the next one removes. A dry run
         counts jobs alone.
         """
-        tables = self.database.tables
-        j = tables.job
+        j = job_tables(self.database).job
         is_old = old_jobs(self.database, retention_s=retention_s, dead_retention_s=dead_retention_s)
         old = self.database.ask(
             lambda tx: list(tx.execute(select(j.c.id).where(is_old).order_by(j.c.id).limit(limit)).scalars())
@@ -426,18 +430,18 @@ class JobCare:
 
     def prunable_rows(self, retention: Retention) -> dict[str, int]:
         """How many rows of jobs are beyond their retention, by table."""
-        tables = self.database.tables
+        tables = job_tables(self.database)
         is_old = old_jobs(self.database, retention_s=retention.tasks_s, dead_retention_s=retention.dead_s)
         jobs = select(tables.job.c.id).where(is_old)
         counted = {"job": select(func.count()).select_from(tables.job).where(is_old)}
-        for name in ("subtask", "failed_item", "job_result"):
-            table = getattr(tables, name)
+        of_jobs = {"subtask": tables.subtask, "failed_item": tables.failed_item, "job_result": tables.job_result}
+        for name, table in of_jobs.items():
             counted[name] = select(func.count()).select_from(table).where(table.c.job_id.in_(jobs))
         return self.database.ask(lambda tx: {name: tx.execute(query).scalar_one() for name, query in counted.items()})
 
     def _forget_parts(self, job_id: str, *, limit: int) -> Counter[str]:
         """Remove rows that hang on a job; answers how many of each table."""
-        tables, removed = self.database.tables, Counter[str]()
+        tables, removed = job_tables(self.database), Counter[str]()
         for name, column in (
             ("subtask", tables.subtask.c.task_id),
             ("failed_item", tables.failed_item.c.id),
@@ -455,7 +459,7 @@ class JobCare:
 
 def old_jobs(database: Database, *, retention_s: float, dead_retention_s: float) -> ColumnElement[bool]:
     """Whether a job has ended so long ago that it is removed."""
-    j, now = database.tables.job, database.now
+    j, now = job_tables(database).job, database.now
     with_failures = [JobState.FAILED.value, JobState.COMPLETED_WITH_FAILURES.value]
     without = [JobState.SUCCEEDED.value, JobState.CANCELLED.value]
     return or_(

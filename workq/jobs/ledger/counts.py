@@ -20,6 +20,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, func, insert, select, update
 
 from workq.jobs.ledger.changes import Change, JobLock, Rest, Wishes
+from workq.jobs.ledger.tables import job_tables
 from workq.jobs.progress import SAMPLE_S, smoothed
 from workq.jobs.values import (
     JOB_ENDED,
@@ -66,12 +67,12 @@ class JobCounts:
 
     def locked_job(self, tx: Connection, job_id: str) -> Any:
         """The row of a job, locked; `now` is the database's clock behind the lock. None: there is none."""
-        j = self.database.tables.job
+        j = job_tables(self.database).job
         row = tx.execute(select(j).where(j.c.id == job_id).with_for_update()).first()
         return None if row is None else JobLock(row, tx.execute(select(self.database.now())).scalar_one())
 
     def count_locked(self, tx: Connection, row: JobLock, changes: Sequence[Change], wishes: Wishes) -> None:
-        s = self.database.tables.subtask
+        s = job_tables(self.database).subtask
         ids = {change.task_id for change in changes}
         query = select(s).where(among(s.c.task_id, self.database.dialect))
         standing = {one.task_id: one for one in tx.execute(query, {"b_ids": in_order(ids)})}
@@ -112,7 +113,7 @@ class JobCounts:
 
     def _count_alike(self, tx: Connection, row: JobLock, subtasks: Sequence[Any], rest: Rest) -> None:
         """Subtasks of which all that was left has ended in one way: nearly all, and one statement."""
-        s = self.database.tables.subtask
+        s = job_tables(self.database).subtask
         column, change = s.c[rest.value], s.c[rest.value] + s.c.items_left
         left = sum(one.items_left for one in subtasks)
         row.open_subtasks -= len(subtasks)
@@ -127,7 +128,7 @@ class JobCounts:
         tx.execute(statement, {"b_ids": in_order(one.task_id for one in subtasks)})
 
     def _count_one(self, tx: Connection, row: JobLock, subtask: Any, change: Change) -> None:
-        s, now = self.database.tables.subtask, self.database.now
+        s, now = job_tables(self.database).subtask, self.database.now
         left: int = subtask.items_left
         # somebody may have written another chunk into the task: no more is counted than the subtask has
         told = {"failed": min(left, len(change.failed))}
@@ -165,13 +166,13 @@ class JobCounts:
         if kept:
             facts = {"job_id": row.id, "task_id": change.task_id}
             rows = [{**facts, "item": one.item, "value": one.value, "note": one.note} for one in kept]
-            tx.execute(insert(self.database.tables.job_result).values(at=self.database.now()), rows)
+            tx.execute(insert(job_tables(self.database).job_result).values(at=self.database.now()), rows)
 
     def insert_subtasks(
         self, tx: Connection, row: JobLock, subtasks: Sequence[NewSubtask], hints: HintRows | None
     ) -> None:
         """Record subtasks of a job, from its splitter or from inside."""
-        s = self.database.tables.subtask
+        s = job_tables(self.database).subtask
         self._tasks.insert(tx, [_task_of(row, one) for one in subtasks], hints)
         tx.execute(
             insert(s),
@@ -196,7 +197,7 @@ class JobCounts:
         """Items that have failed for good, in a subtask or before they came into one."""
         if not failed:
             return
-        f = self.database.tables.failed_item
+        f = job_tables(self.database).failed_item
         tx.execute(
             insert(f).values(at=self.database.now()),
             [
@@ -275,13 +276,13 @@ class JobCounts:
 
     def _nested(self, tx: Connection, job_id: str) -> set[JobState]:
         """The states in which the jobs are that are nested in a job."""
-        j = self.database.tables.job
+        j = job_tables(self.database).job
         states = select(j.c.state).where(j.c.parent_id == job_id).distinct()
         return {JobState(state) for state in tx.execute(states).scalars()}
 
     def running_subtasks(self, tx: Connection, job_id: str) -> int:
         """How many of a job's subtasks run now."""
-        s, t = self.database.tables.subtask, self.database.tables.task
+        s, t = job_tables(self.database).subtask, self.database.tables.task
         query = (
             select(func.count())
             .select_from(s)
@@ -327,7 +328,7 @@ class JobCounts:
 
     def write_job(self, tx: Connection, row: JobLock) -> None:
         if changed := row.changed():
-            j = self.database.tables.job
+            j = job_tables(self.database).job
             tx.execute(update(j).where(j.c.id == row.id).values(changed))
 
 

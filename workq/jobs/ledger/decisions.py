@@ -23,6 +23,7 @@ from workq.jobs.ledger.care import AT_ONCE, JobCare, job_live_key
 from workq.jobs.ledger.changes import Change, JobLock, Rest, Wishes
 from workq.jobs.ledger.counts import JobCounts, too_many
 from workq.jobs.ledger.questions import JobQuestions
+from workq.jobs.ledger.tables import job_tables
 from workq.jobs.values import (
     JOB_ENDED,
     JOB_PAUSES,
@@ -126,7 +127,7 @@ class JobDecisions:
             row.paused_at = row.rated_at = None
             self._job_counts.conclude(tx, row, wishes)
 
-        j = self.database.tables.job
+        j = job_tables(self.database).job
         try:
             job, hints = self._obey(job_id, "resumed", write, who=who, why=why)
         except NotFound:  # somebody has removed its row: what was parked of it is to run as any other task
@@ -174,7 +175,7 @@ class JobDecisions:
 
     def _give_up(self, job_id: str) -> list[Unpublished]:
         """What is open of a job that is to be cancelled counts as cancelled, whatever it still does."""
-        s, wishes = self.database.tables.subtask, Wishes()
+        s, wishes = job_tables(self.database).subtask, Wishes()
         is_open = select(s.c.task_id, s.c.attempt).where(s.c.job_id == job_id, s.c.ended_at.is_(None)).limit(AT_ONCE)
 
         def write(tx: Connection) -> bool:

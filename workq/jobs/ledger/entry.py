@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy import select
 from sqlalchemy.sql.elements import ColumnElement
 
+from workq.jobs.ledger.tables import job_tables
 from workq.ledger.engine.database import Database
 from workq.ledger.entry import EntryRule, KeyedTask
 
@@ -14,7 +15,7 @@ class JobEntry(EntryRule):
 
     def bars(self, database: Database) -> ColumnElement[bool]:
         """Those whose job is there: it has counted the task's end, and does not count another."""
-        t, j = database.tables.task, database.tables.job
+        t, j = database.tables.task, job_tables(database).job
         return select(j.c.id).where(j.c.id == t.c.job_id).exists()
 
     def why_barred(self, task: KeyedTask) -> str | None:

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection, Select, bindparam, literal, literal_column, or_, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
+from workq.jobs.ledger.tables import job_tables
 from workq.jobs.values import JOB_PAUSES, JOB_STARTS, JobState
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, as_text, in_order
@@ -35,7 +36,7 @@ EARLY: Final = timedelta(milliseconds=5)
 
 def is_open(database: Database) -> ColumnElement[bool]:
     """In a statement that claims: no job, or one that lets its tasks start."""
-    t, j = database.tables.task, database.tables.job
+    t, j = database.tables.task, job_tables(database).job
     starts = or_(*(j.c.state == literal_column(f"'{state.value}'") for state in sorted(JOB_STARTS)))
     runs = select(j.c.id).where(j.c.id == t.c.job_id, starts, j.c.live_key.is_not(None))
     gone = ~select(j.c.id).where(j.c.id == t.c.job_id).exists()
@@ -51,12 +52,14 @@ class JobGate:
         return database.tables.task.c.job_id.is_not(None)
 
     def columns(self, database: Database) -> Sequence[ColumnElement[Any]]:
-        t, j, s = database.tables.task, database.tables.job, database.tables.subtask
+        tables = job_tables(database)
+        t, j, s = database.tables.task, tables.job, tables.subtask
         job_id = as_text(t.c.job_id, database.dialect)
         return (job_id, j.c.state, j.c.live_key, j.c.rate_max, s.c.items_left, s.c.slot_at)
 
     def joined(self, database: Database, rows: Select[Any]) -> Select[Any]:
-        t, j, s = database.tables.task, database.tables.job, database.tables.subtask
+        tables = job_tables(database)
+        t, j, s = database.tables.task, tables.job, tables.subtask
         return rows.outerjoin(j, j.c.id == t.c.job_id).outerjoin(s, s.c.task_id == t.c.id)
 
     def is_open(self, database: Database) -> ColumnElement[bool]:
@@ -119,7 +122,7 @@ def _held_back(tx: Connection, database: Database, job_id: str, rows: Sequence[T
 
     That is seen under its lock: whoever lets the job go on has to wait for this, and finds them parked afterwards.
     """
-    j = database.tables.job
+    j = job_tables(database).job
     job = tx.execute(select(j.c.state, j.c.live_key).where(j.c.id == job_id).with_for_update()).first()
     ids = [row.id for row in rows]
     if job is not None and job.state not in JOB_STARTS | JOB_PAUSES:
@@ -135,7 +138,8 @@ def _held_back(tx: Connection, database: Database, job_id: str, rows: Sequence[T
 
 def _paced(tx: Connection, database: Database, job_id: str, rows: Sequence[TaskOfJob]) -> list[TaskOfJob]:
     """Those whose slot has come; the others are due then."""
-    t, j, s = database.tables.task, database.tables.job, database.tables.subtask
+    tables = job_tables(database)
+    t, j, s = database.tables.task, tables.job, tables.subtask
     job = tx.execute(select(j.c.rate_max, j.c.slot_at).where(j.c.id == job_id).with_for_update()).first()
     if job is None or job.rate_max is None:  # a moment ago it had a rate
         return list(rows)

@@ -22,6 +22,7 @@ from workq.jobs.ledger.changes import JobLock, Wishes
 from workq.jobs.ledger.counts import JobCounts
 from workq.jobs.ledger.decisions import JobDecisions
 from workq.jobs.ledger.questions import JobQuestions
+from workq.jobs.ledger.tables import job_tables
 from workq.jobs.values import (
     JOB_ENDED,
     JOB_PAUSES,
@@ -82,7 +83,7 @@ class Jobs:
 
         def write(tx: Connection) -> Begun:
             stands = tx.execute(
-                select(self.database.tables.job.c.id).where(self.database.tables.job.c.id == job.id)
+                select(job_tables(self.database).job.c.id).where(job_tables(self.database).job.c.id == job.id)
             ).first()
             if stands is not None:  # an earlier try, whose commit was lost; or, of a nested one, an earlier attempt
                 return Begun(job.id, job.parent_id is None)
@@ -127,7 +128,7 @@ class Jobs:
             raise Refused(f"job {job_id} is {state}; nothing is begun in it any more")
 
     def _live(self, tx: Connection, job: NewJob) -> str | None:
-        j = self.database.tables.job
+        j = job_tables(self.database).job
         found: str | None = tx.execute(select(j.c.id).where(j.c.live_key == job_live_key(job.name, job.key))).scalar()
         return found
 
@@ -136,7 +137,7 @@ class Jobs:
 
         Of several that replace each other at once, so the last one stays.
         """
-        j = self.database.tables.job
+        j = job_tables(self.database).job
         alike = j.c.job_key.is_(None) if job.key is None else j.c.job_key == job.key
         began = select(j.c.created_at).where(j.c.id == job.id).scalar_subquery()
         is_older = or_(j.c.created_at < began, and_(j.c.created_at == began, j.c.id < job.id))
@@ -147,7 +148,7 @@ class Jobs:
 
     def _insert_job(self, tx: Connection, job: NewJob, *, waits: bool, hints: HintRows | None) -> None:
         """`waits`: for the one before it, without the right to its name, and with a splitter that is due never."""
-        j, now = self.database.tables.job, self.database.now
+        j, now = job_tables(self.database).job, self.database.now
         tx.execute(
             insert(j).values(
                 id=job.id,
@@ -199,7 +200,7 @@ class Jobs:
             raise NotFound(f"no job {job_id[:100]}; list them with: workq job ls")
         if old.state not in JOB_ENDED:
             raise Refused(f"job {job_id} is {old.state.value}; its failed items are run again when it has ended")
-        f = self.database.tables.failed_item
+        f = job_tables(self.database).failed_item
         count = select(func.count()).select_from(f).where(f.c.job_id == job_id, f.c.task_id.is_not(None))
         total = self.database.ask(lambda tx: int(tx.execute(count).scalar_one()))
         if not total:
@@ -226,7 +227,7 @@ class Jobs:
 
         One that was cancelled or has failed itself left some of them undone: there may be another.
         """
-        j, old = self.database.tables.job, self._job_counts.locked_job(tx, job_id)
+        j, old = job_tables(self.database).job, self._job_counts.locked_job(tx, job_id)
         if old is None:
             raise Refused(f"job {job_id} was removed a moment ago")
         if (other := old.options.retried_by) is not None:
@@ -294,7 +295,7 @@ class Jobs:
 
         The lock of its row is held, and these tasks stood before: nobody who holds a dead task waits for a job.
         """
-        t, f = self.database.tables.task, self.database.tables.failed_item
+        t, f = self.database.tables.task, job_tables(self.database).failed_item
         before = 0 if row.source_cursor is None else codec.decode(row.source_cursor) or 0
         if cursor is None or cursor <= before:
             return
@@ -309,7 +310,7 @@ class Jobs:
 
     def _split_again(self, tx: Connection, row: JobLock, subtasks: Sequence[NewSubtask], after: int) -> Split:
         """Whether this very page stands already: a commit of ours was lost."""
-        s = self.database.tables.subtask
+        s = job_tables(self.database).subtask
         elsewhere = Split(None, is_elsewhere=not row.is_split)
         if not subtasks or row.read_subtasks != after + len(subtasks):
             return elsewhere

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, func, or_, select
 
 from workq.jobs.ledger.changes import options_of
+from workq.jobs.ledger.tables import job_tables
 from workq.jobs.values import FailedGroup, JobRow, JobState, SlowSubtask
 from workq.ledger.engine.database import Database
 from workq.values import codec
@@ -25,7 +26,7 @@ class JobQuestions:
         """One job, in one read, or None."""
         if not codec.is_task_id(job_id):
             return None
-        j = self.database.tables.job
+        j = job_tables(self.database).job
         query = select(j, self.database.now().label("now")).where(j.c.id == job_id)
         row = self.database.ask(lambda tx: tx.execute(query).first())
         return None if row is None else _job(row)
@@ -43,7 +44,7 @@ class JobQuestions:
 
         `parent_id`: only those that are nested in this one.
         """
-        j = self.database.tables.job
+        j = job_tables(self.database).job
         query = select(j, self.database.now().label("now")).order_by(j.c.id.desc()).limit(limit)
         if name is not None:
             query = query.where(j.c.name == name)
@@ -57,14 +58,14 @@ class JobQuestions:
 
     def recent_jobs(self, *, within_s: float, limit: int) -> list[JobRow]:
         """Jobs that have not ended, or did so since then; from the newest."""
-        j, now = self.database.tables.job, self.database.now
+        j, now = job_tables(self.database).job, self.database.now
         query = select(j, now().label("now")).where(or_(j.c.ended_at.is_(None), j.c.ended_at >= now(-within_s)))
         query = query.order_by(j.c.id.desc()).limit(limit)
         return [_job(row) for row in self.database.ask(lambda tx: tx.execute(query).all())]
 
     def failed_groups(self, job_id: str, *, limit: int) -> list[FailedGroup]:
         """What its items have failed of, the most frequent first."""
-        f = self.database.tables.failed_item
+        f = job_tables(self.database).failed_item
         groups = (
             select(f.c.fingerprint, func.count().label("n"), func.min(f.c.id).label("first"))
             .where(f.c.job_id == job_id)
@@ -85,7 +86,7 @@ class JobQuestions:
 
     def slowest_subtasks(self, job_id: str, *, limit: int) -> list[SlowSubtask]:
         """Those whose last attempt took longest, the slowest first. Reads all of the job's."""
-        t, s = self.database.tables.task, self.database.tables.subtask
+        t, s = self.database.tables.task, job_tables(self.database).subtask
         query = (
             select(s.c.task_id, s.c.size, t.c.started_at, t.c.settled_at)
             .join(t, t.c.id == s.c.task_id)
@@ -109,7 +110,8 @@ class JobQuestions:
 
         `of_subtasks`: only those that a subtask could carry.
         """
-        f, s = self.database.tables.failed_item, self.database.tables.subtask
+        tables = job_tables(self.database)
+        f, s = tables.failed_item, tables.subtask
         query = (
             select(f, s.c.step_cursor)
             .outerjoin(s, s.c.task_id == f.c.task_id)
@@ -126,7 +128,7 @@ class JobQuestions:
 
     def job_results(self, job_id: str, *, after: int = 0, limit: int = 1000) -> list[tuple[int, Result]]:
         """A page of the results that are kept of its items, in the order in which they came, each with its number."""
-        r = self.database.tables.job_result
+        r = job_tables(self.database).job_result
         query = select(r).where(r.c.job_id == job_id, r.c.id > after).order_by(r.c.id).limit(limit)
         rows = self.database.ask(lambda tx: tx.execute(query).all())
         return [(row.id, Result(row.item, row.value, row.note)) for row in rows]

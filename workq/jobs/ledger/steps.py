@@ -28,6 +28,7 @@ from workq.errors import Refused
 from workq.jobs.ledger.care import JobCare
 from workq.jobs.ledger.changes import Change, JobLock, Rest, Wishes
 from workq.jobs.ledger.counts import JobCounts
+from workq.jobs.ledger.tables import job_tables
 from workq.jobs.progress import SAMPLE_S
 from workq.jobs.values import Bookmark, JobState, NewStep, Stepped
 from workq.ledger.engine.states import guarded
@@ -51,7 +52,7 @@ class CommittedSteps:
 
     def bookmark(self, claim: Claim) -> Bookmark:
         """Where the partition of a claim goes on. Refused: nobody knows, because its subtask was removed."""
-        s = self.database.tables.subtask
+        s = job_tables(self.database).subtask
         query = select(s.c.step_cursor, s.c.steps).where(s.c.task_id == claim.task_id)
         row = self.database.ask(lambda tx: tx.execute(query).first())
         if row is None:
@@ -101,7 +102,7 @@ class CommittedSteps:
         return mine.values(failures=0, crashes=0)
 
     def _count_step(self, tx: Connection, claim: Claim, new: NewStep, wishes: Wishes) -> Stepped:
-        s = self.database.tables.subtask
+        s = job_tables(self.database).subtask
         ahead = {} if new.cursor is None else {"step_cursor": new.cursor}
         behind = s.c.task_id == claim.task_id, s.c.steps == new.steps, s.c.ended_at.is_(None)
         made: dict[str, Any] = {
@@ -130,13 +131,13 @@ class CommittedSteps:
 
     def _add_items(self, tx: Connection, job_id: str, items: int) -> bool:
         """Count them in one statement, as nearly always; False: more is to be done about the job, under its lock."""
-        j, now = self.database.tables.job, self.database.now
+        j, now = job_tables(self.database).job, self.database.now
         runs = j.c.state == JobState.RUNNING.value, j.c.rate_max.is_(None), j.c.rated_at > now(-SAMPLE_S)
         counted = update(j).where(j.c.id == job_id, *runs)
         return bool(tx.execute(counted.values(split=j.c.split + items, succeeded=j.c.succeeded + items)).rowcount)
 
     def _unwanted(self, tx: Connection, claim: Claim, new: NewStep) -> Refused:
-        s = self.database.tables.subtask
+        s = job_tables(self.database).subtask
         row = tx.execute(select(s.c.steps, s.c.ended_at).where(s.c.task_id == claim.task_id)).first()
         if row is None:
             return _removed(claim)
@@ -154,7 +155,7 @@ class CommittedSteps:
         """
         if new.cursor is None:
             return self._ledger.transactions.stands(tx, claim, State.SUCCEEDED)
-        s = self.database.tables.subtask
+        s = job_tables(self.database).subtask
         steps = tx.execute(select(s.c.steps).where(s.c.task_id == claim.task_id)).scalar()
         return steps is not None and steps > new.steps
 

@@ -13,11 +13,12 @@ from sqlalchemy.exc import IntegrityError
 
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, in_order
+from workq.limits.ledger.tables import limit_tables
 
 
 def close(tx: Connection, database: Database, key: str, *, for_s: float) -> None:
     """Let nothing of a limit start for so long, and one at a time afterwards; a time that ends later stays."""
-    h, now = database.tables.throttle, database.now
+    h, now = limit_tables(database).throttle, database.now
     make_row(tx, database, key)
     shorter = or_(h.c.closed_until.is_(None), h.c.closed_until < now(for_s))
     tx.execute(update(h).where(h.c.id == key, shorter).values(closed_until=now(for_s), changed_at=now()))
@@ -35,7 +36,7 @@ def reopen(tx: Connection, database: Database, keys: Iterable[str], *, at_once: 
 
 
 def _reopening(database: Database, *, at_once: bool) -> Update:
-    h = database.tables.throttle
+    h = limit_tables(database).throttle
     closed = update(h).where(among(h.c.id, database.dialect, item="TEXT"), h.c.closed_until.is_not(None))
     if not at_once:
         closed = closed.where(h.c.closed_until <= database.now())
@@ -44,7 +45,7 @@ def _reopening(database: Database, *, at_once: bool) -> Update:
 
 def make_row(tx: Connection, database: Database, key: str) -> None:
     """The row of a limit, if there is none."""
-    h = database.tables.throttle
+    h = limit_tables(database).throttle
     while tx.execute(select(h.c.id).where(h.c.id == key).with_for_update()).first() is None:
         try:
             with tx.begin_nested():

@@ -11,6 +11,7 @@ from workq.ledger.engine.database import Database
 from workq.ledger.engine.states import guarded
 from workq.ledger.entry import EntryRule, KeyedTask
 from workq.limits.ledger import parked
+from workq.limits.ledger.tables import limit_tables
 from workq.values.task import State
 
 
@@ -24,8 +25,8 @@ class LimitEntry(EntryRule):
 
     def goes_on(self, database: Database, queues: Sequence[str]) -> Sequence[Select[Any]]:
         """Those that are parked at a limit that is open, and those that are promised a permit."""
-        tables = database.tables
-        k, p, t, h = tables.parked, tables.permit, tables.task, tables.throttle
+        tables, t = limit_tables(database), database.tables.task
+        k, p, h = tables.parked, tables.permit, tables.throttle
         theirs = guarded(t.c.state, State.WAITING), t.c.queue.in_(queues)
         is_closed = select(h.c.id).where(h.c.id == k.c.limit_key, h.c.closed_until > database.now()).exists()
         return (

@@ -19,6 +19,7 @@ from workq.ledger import Unpublished
 from workq.ledger.claims import claims_of, limited
 from workq.ledger.engine.id_lists import among
 from workq.limits.ledger import coming, parked, permits
+from workq.limits.ledger.tables import limit_tables
 from workq.limits.values import LimitRow
 from workq.values.task import Claim, State
 
@@ -107,7 +108,7 @@ class Limits:
         return self.database.ask(look) if self.database.dialect == "sqlite" else self.database.run(look)
 
     def _locks_statement(self) -> Select[Any]:
-        h, now = self.database.tables.throttle, self.database.now
+        h, now = limit_tables(self.database).throttle, self.database.now
         return (
             select(h.c.id, (h.c.changed_at < now(-permits.IDLE_S)).label("is_idle"))
             .where(among(h.c.id, self.database.dialect, item="TEXT"))
@@ -116,7 +117,7 @@ class Limits:
         )
 
     def _parked_statement(self) -> Select[Any]:
-        h = self.database.tables.throttle
+        h = limit_tables(self.database).throttle
         these = among(h.c.id, self.database.dialect, item="TEXT")
         return select(h.c.id).where(these, parked.is_waited_for(self.database))
 
@@ -162,7 +163,7 @@ class Limits:
 
     def limits_to_look_at(self, *, limit: int) -> list[str]:
         """The limits whose permits may have come free without anybody's noticing; longest ago looked at first."""
-        tables, now = self.database.tables, self.database.now
+        tables, now = limit_tables(self.database), self.database.now
         h, p, k = tables.throttle, tables.permit, tables.parked
         wanted = union(
             select(k.c.limit_key),
@@ -174,8 +175,8 @@ class Limits:
 
     def all(self, *, key: str | None = None, limit: int = 100) -> list[LimitRow]:
         """The limits that are in use, by name; or one."""
-        tables = self.database.tables
-        h, p, k, t = tables.throttle, tables.permit, tables.parked, tables.task
+        tables, t = limit_tables(self.database), self.database.tables.task
+        h, p, k = tables.throttle, tables.permit, tables.parked
 
         def count(what: ColumnElement[Any], *where: ColumnElement[bool]) -> ColumnElement[Any]:
             return select(func.count(what)).where(*where).correlate(h).scalar_subquery()

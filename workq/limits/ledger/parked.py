@@ -19,6 +19,7 @@ from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, as_text, in_order
 from workq.ledger.engine.states import CLAIMABLE, guarded
 from workq.ledger.waiting import NEVER_S, never
+from workq.limits.ledger.tables import limit_tables
 from workq.values.task import State
 
 AT_ONCE: Final = 200
@@ -56,7 +57,7 @@ def first(tx: Connection, database: Database, key: str) -> Iterator[Parked]:
 
 
 def _firsts(database: Database) -> Select[Any]:
-    t, k = database.tables.task, database.tables.parked
+    t, k = database.tables.task, limit_tables(database).parked
     return (
         select(
             k.c.number,
@@ -90,19 +91,20 @@ def crowded(tx: Connection, database: Database, keys: Iterable[str]) -> dict[str
 
 
 def _with_parked(database: Database) -> Select[Any]:
-    h = database.tables.throttle
+    h = limit_tables(database).throttle
     return select(h.c.id, database.now()).where(among(h.c.id, database.dialect, item="TEXT"), is_waited_for(database))
 
 
 def is_waited_for(database: Database) -> ColumnElement[bool]:
     """Whether somebody is parked for a limit: one look, however many they are."""
-    h, k = database.tables.throttle, database.tables.parked
+    tables = limit_tables(database)
+    h, k = tables.throttle, tables.parked
     return select(k.c.number).where(k.c.limit_key == h.c.id).correlate(h).exists()
 
 
 def forget(tx: Connection, database: Database, key: str, task_ids: Collection[str]) -> None:
     """These do not wait there any more: they were cancelled, or are kept back. Sent back, they get other places."""
-    k = database.tables.parked
+    k = limit_tables(database).parked
     tx.execute(delete(k).where(k.c.limit_key == key, k.c.task_id.in_(sorted(task_ids))))
 
 
@@ -115,7 +117,7 @@ def leave_gone(tx: Connection, database: Database, key: str) -> None:
 
 
 def _going(database: Database) -> Delete:
-    k, t = database.tables.parked, database.tables.task
+    k, t = limit_tables(database).parked, database.tables.task
     mine = k.c.limit_key == bindparam("b_key", type_=k.c.limit_key.type)
     firsts = select(k.c.number).where(mine).order_by(k.c.number).limit(GONE_AT_ONCE).subquery()
     until = select(func.max(firsts.c.number)).scalar_subquery()
@@ -131,7 +133,7 @@ def leave(tx: Connection, database: Database, key: str, numbers: Sequence[int]) 
 
 
 def _leaving(database: Database) -> Delete:
-    k = database.tables.parked
+    k = limit_tables(database).parked
     these = among(k.c.number, database.dialect, item="BIGINT")
     return delete(k).where(k.c.limit_key == bindparam("b_key", type_=k.c.limit_key.type), these)
 
@@ -145,7 +147,7 @@ def park(tx: Connection, database: Database, key: str, task_ids: Sequence[str], 
 
 
 def _entering(database: Database) -> Insert:
-    k, t = database.tables.parked, database.tables.task
+    k, t = limit_tables(database).parked, database.tables.task
     first = bindparam("b_first", type_=k.c.number.type)
     values: dict[Any, ColumnElement[Any]] = {
         k.c.limit_key: bindparam("b_key", type_=k.c.limit_key.type),

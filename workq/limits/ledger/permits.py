@@ -56,6 +56,7 @@ from workq.ledger.waiting import is_behind
 from workq.limits.ledger import parked
 from workq.limits.ledger.closing import make_row
 from workq.limits.ledger.coming import come_at
+from workq.limits.ledger.tables import limit_tables
 from workq.values.limit_rule import Rate, rate_of
 from workq.values.task import State
 
@@ -236,7 +237,7 @@ def _park_behind(
 
 
 def _promised(database: Database) -> Select[Any]:
-    p = database.tables.permit
+    p = limit_tables(database).permit
     of = p.c.limit_key == bindparam("b_key", type_=p.c.limit_key.type)
     these = among(p.c.task_id, database.dialect)
     return select(as_text(p.c.task_id, database.dialect)).where(of, p.c.attempt.is_(None), these)
@@ -309,7 +310,7 @@ def admit(
         and not limit.promises
         and not limit.has_parked
     ):
-        tx.execute(delete(database.tables.throttle).where(database.tables.throttle.c.id == key))
+        tx.execute(delete(limit_tables(database).throttle).where(limit_tables(database).throttle.c.id == key))
         return turns
     if seen:
         parked.leave(tx, database, key, seen)
@@ -342,19 +343,20 @@ def _count(tx: Connection, database: Database, limit: _Limit) -> None:
 
 
 def _waiting(database: Database) -> Select[Any]:
-    k, p = database.tables.parked, database.tables.permit
+    tables = limit_tables(database)
+    k, p = tables.parked, tables.permit
     waits = select(k.c.number).where(k.c.limit_key == bindparam("b_key", type_=k.c.limit_key.type))
     mine = p.c.limit_key == bindparam("b_key", type_=p.c.limit_key.type)
     return select(database.now(), waits.exists(), func.count(), func.count(p.c.attempt)).select_from(p).where(mine)
 
 
 def _ending(database: Database) -> Delete:
-    p = database.tables.permit
+    p = limit_tables(database).permit
     return delete(p).where(among(p.c.id, database.dialect, item="BIGINT"))
 
 
 def _locking(database: Database) -> Select[Any]:
-    h = database.tables.throttle
+    h = limit_tables(database).throttle
     key = bindparam("b_key", type_=h.c.id.type)
     return select(h.c.last, h.c.changed_at, h.c.closed_until).where(h.c.id == key).with_for_update()
 
@@ -380,7 +382,7 @@ class _Permit(NamedTuple):
 
 def _permits(database: Database) -> Select[Any]:
     """A limit may have hundreds of permits, and most of them are just in use: those make one row."""
-    p, t = database.tables.permit, database.tables.task
+    p, t = limit_tables(database).permit, database.tables.task
     is_promise = p.c.attempt.is_(None)
     is_in_use = and_(guarded(t.c.state, State.RUNNING), t.c.attempt == p.c.attempt, t.c.limit_rate.is_(None))
     number = case((is_in_use, 0), else_=p.c.id)
@@ -463,14 +465,14 @@ def _write(
 
 
 def _taking_back(database: Database) -> Delete:
-    p = database.tables.permit
+    p = limit_tables(database).permit
     promises = delete(p).where(p.c.limit_key == bindparam("b_key", type_=p.c.limit_key.type), p.c.attempt.is_(None))
     return promises.where(among(p.c.task_id, database.dialect))
 
 
 def _giving(database: Database) -> Insert:
     """For the attempts that are to begin."""
-    p, t = database.tables.permit.c, database.tables.task.c
+    p, t = limit_tables(database).permit.c, database.tables.task.c
     values: dict[Any, ColumnElement[Any]] = {
         p.limit_key: bindparam("b_key", type_=p.limit_key.type),
         p.task_id: t.id,
@@ -482,13 +484,13 @@ def _giving(database: Database) -> Insert:
 
 
 def _promising(database: Database) -> Insert:
-    p = database.tables.permit
+    p = limit_tables(database).permit
     given = {"limit_key": "b_key", "task_id": "b_task", "at": "b_at"}
     return insert(p).values({name: bindparam(bind, type_=p.c[name].type) for name, bind in given.items()})
 
 
 def _using(database: Database) -> Update:
-    h = database.tables.throttle
+    h = limit_tables(database).throttle
     mine = update(h).where(h.c.id == bindparam("b_key", type_=h.c.id.type))
     return mine.values(last=bindparam("b_last", type_=h.c.last.type), changed_at=database.now())
 

@@ -22,6 +22,7 @@ from workq.ledger import Unpublished
 from workq.ledger.engine.instants import Instant
 from workq.ledger.engine.states import guarded
 from workq.ledger.waiting import never
+from workq.order.ledger.tables import order_tables
 from workq.order.values import SequenceRow
 from workq.values.task import SETTLED, AfterDeath, State
 
@@ -45,7 +46,7 @@ class Order:
         wanted = sorted(set(keys))
         if not wanted:
             return []
-        s = self.database.tables.sequence
+        s = order_tables(self.database).sequence
         lines = select(s).where(s.c.id.in_(wanted)).order_by(s.c.id).with_for_update()
 
         def move_up(tx: Connection) -> list[Unpublished]:
@@ -55,7 +56,8 @@ class Order:
 
     def ended_heads(self, *, limit: int) -> list[str]:
         """The order keys whose first has ended, and whose line has not moved up."""
-        s, p, t = self.database.tables.sequence, self.database.tables.position, self.database.tables.task
+        tables = order_tables(self.database)
+        s, p, t = tables.sequence, tables.position, self.database.tables.task
         goes_on = or_(
             t.c.id.is_(None),
             t.c.state.in_([State.SUCCEEDED, State.CANCELLED]),
@@ -73,7 +75,8 @@ class Order:
 
     def sequences(self, *, key: str | None = None, blocked_only: bool = False, limit: int = 100) -> list[SequenceRow]:
         """The order keys with open tasks, by name; or one; or those that are blocked by a dead task."""
-        s, p, t = self.database.tables.sequence, self.database.tables.position, self.database.tables.task
+        tables = order_tables(self.database)
+        s, p, t = tables.sequence, tables.position, self.database.tables.task
         others = p.alias()
         behind = (
             select(func.count())
@@ -105,7 +108,8 @@ class Order:
         ]
 
     def _move_up(self, tx: Connection, line: Any) -> list[Unpublished]:
-        s, p, t = self.database.tables.sequence, self.database.tables.position, self.database.tables.task
+        tables = order_tables(self.database)
+        s, p, t = tables.sequence, tables.position, self.database.tables.task
         in_line = p.c.order_key == line.id
         blocks = and_(t.c.state == State.DEAD, p.c.after_death == AfterDeath.BLOCK.value)
         stays = (  # thousands in a row may have been cancelled

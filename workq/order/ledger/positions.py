@@ -22,6 +22,7 @@ from sqlalchemy.types import Float
 
 from workq.ledger.engine.database import Database
 from workq.ledger.waiting import NEVER_S
+from workq.order.ledger.tables import order_tables
 from workq.values.task import AfterDeath, NewTask
 
 
@@ -56,19 +57,20 @@ def enter(tx: Connection, database: Database, tasks: Sequence[NewTask]) -> list[
 
 def is_first(tx: Connection, database: Database, task_id: str, key: str) -> bool:
     """Whether it is the turn of a task in its order key; what it waits for is something else."""
-    s = database.tables.sequence
+    s = order_tables(database).sequence
     return tx.execute(select(s.c.id).where(s.c.id == key, s.c.head_task == task_id)).first() is not None
 
 
 def heads(tx: Connection, database: Database, keys: Collection[str]) -> set[str]:
     """The tasks whose turn it is in these order keys."""
-    s = database.tables.sequence
+    s = order_tables(database).sequence
     return set(tx.execute(select(s.c.head_task).where(s.c.id.in_(sorted(keys)))).scalars()) if keys else set()
 
 
 def enter_again(tx: Connection, database: Database, task_id: str, key: str) -> bool:
     """Give a task that a person has sent back a position, if it has none; False when it stands behind another."""
-    s, p = database.tables.sequence, database.tables.position
+    tables = order_tables(database)
+    s, p = tables.sequence, tables.position
     head = tx.execute(select(s.c.head_task).where(s.c.id == key).with_for_update()).scalar()
     if head == task_id:
         return True
@@ -91,7 +93,7 @@ def enter_again(tx: Connection, database: Database, task_id: str, key: str) -> b
 
 def _take(tx: Connection, database: Database, key: str, count: int, head: str) -> tuple[int, bool]:
     """So many positions at the end of a line; answers the first, and whether somebody stands before it."""
-    s = database.tables.sequence
+    s = order_tables(database).sequence
     more = update(s).where(s.c.id == key).values(last=s.c.last + count)
     while not tx.execute(more).rowcount:
         try:
@@ -105,7 +107,7 @@ def _take(tx: Connection, database: Database, key: str, count: int, head: str) -
 
 
 def _write(tx: Connection, database: Database, rows: Sequence[dict[str, Any]]) -> None:
-    p = database.tables.position
+    p = order_tables(database).position
     made = insert(p).values(
         order_key=bindparam("b_order_key"),
         position=bindparam("b_position"),

@@ -38,6 +38,7 @@ from workq.webhooks.ledger.deliveries import Deliveries
 from workq.webhooks.ledger.known_endpoints import options_in
 from workq.webhooks.ledger.notices import Notices
 from workq.webhooks.ledger.settle import DeliveryCounter
+from workq.webhooks.ledger.tables import webhook_tables
 from workq.webhooks.values import (
     DELIVERY_OPEN,
     Cause,
@@ -95,7 +96,8 @@ class WebhookDecisions:
         Raises:
             NotFound: there is no such endpoint.
         """
-        e, d, now = self.database.tables.endpoint, self.database.tables.delivery, self.database.now
+        tables = webhook_tables(self.database)
+        e, d, now = tables.endpoint, tables.delivery, self.database.now
         while self._hold_page(endpoint_id):  # what a sweep would still have held
             continue
         held = select(func.count()).where(d.c.endpoint_id == endpoint_id, d.c.state == DeliveryState.HELD.value)
@@ -120,7 +122,8 @@ class WebhookDecisions:
 
     def hold_deliveries(self, *, limit: int, dry_run: bool = False) -> int:
         """Hold what is open of endpoints that are disabled; answers how many. Repeatable."""
-        e, d, t = self.database.tables.endpoint, self.database.tables.delivery, self.database.tables.task
+        tables = webhook_tables(self.database)
+        e, d, t = tables.endpoint, tables.delivery, self.database.tables.task
         query = (
             select(d.c.endpoint_id)
             .join(e, e.c.id == d.c.endpoint_id)
@@ -143,8 +146,8 @@ class WebhookDecisions:
 
     def _hold_page(self, endpoint_id: str) -> int:
         """Hold some of what is open of a disabled endpoint; answers how many."""
-        tables = self.database.tables
-        e, d, t = tables.endpoint, tables.delivery, tables.task
+        tables, t = webhook_tables(self.database), self.database.tables.task
+        e, d = tables.endpoint, tables.delivery
         query = (
             select(d.c.id, d.c.task_id)
             .join(e, e.c.id == d.c.endpoint_id)
@@ -245,7 +248,7 @@ class WebhookDecisions:
 
     def want_delivery(self, delivery_id: str) -> None:
         """A person wants a delivery that is open, however old it is. Repeatable; nothing when it has ended."""
-        d = self.database.tables.delivery
+        d = webhook_tables(self.database).delivery
         mine = update(d).where(d.c.id == delivery_id, d.c.state == DeliveryState.PENDING.value)
         self.database.run(lambda tx: tx.execute(mine.values(cause=Cause.MANUAL.value)))
 
@@ -257,7 +260,7 @@ class WebhookDecisions:
         Those are left out that are open, whose endpoint is gone or disabled, and whose body is kept no longer. Where
         the endpoint keeps an order, they come last in it, in the order of their ids.
         """
-        tables = self.database.tables
+        tables = webhook_tables(self.database)
         d, w, e = tables.delivery, tables.webhook, tables.endpoint
         made = {one: new_task_id() for one in delivery_ids}
         ended = [one.value for one in DeliveryState if one not in DELIVERY_OPEN]
@@ -305,7 +308,8 @@ class WebhookDecisions:
 
     def resendable(self, which: WhichDeliveries, *, limit: int = AT_ONCE, after: str | None = None) -> list[str]:
         """Deliveries that have ended, by id from the oldest, a page at a time: `after` is the last one before."""
-        d, w, e = self.database.tables.delivery, self.database.tables.webhook, self.database.tables.endpoint
+        tables = webhook_tables(self.database)
+        d, w, e = tables.delivery, tables.webhook, tables.endpoint
         query = (
             select(d.c.id)
             .join(w, w.c.id == d.c.webhook_id)
@@ -324,7 +328,7 @@ class WebhookDecisions:
         return self.database.ask(lambda tx: list(tx.execute(query).scalars()))
 
     def _held(self, tx: Connection, endpoint_id: str, limit: int) -> Sequence[Any]:
-        d = self.database.tables.delivery
+        d = webhook_tables(self.database).delivery
         query = (
             select(d.c.id, d.c.task_id)
             .where(d.c.endpoint_id == endpoint_id, d.c.state == DeliveryState.HELD.value)
@@ -334,13 +338,13 @@ class WebhookDecisions:
         return tx.execute(query).all()
 
     def _set(self, tx: Connection, delivery_ids: Sequence[str], values: dict[str, Any]) -> None:
-        d = self.database.tables.delivery
+        d = webhook_tables(self.database).delivery
         mine = update(d).where(among(d.c.id, self.database.dialect))
         tx.execute(mine.values(values), {"b_ids": in_order(delivery_ids)})
 
     def _require(self, tx: Connection, endpoint_id: str) -> str:
         """The state of an endpoint that has to be there."""
-        e = self.database.tables.endpoint
+        e = webhook_tables(self.database).endpoint
         found: str | None = tx.execute(select(e.c.state).where(e.c.id == endpoint_id)).scalar()
         if found is None:
             raise NotFound(f"no endpoint {endpoint_id!r}; see: workq webhook endpoint ls")

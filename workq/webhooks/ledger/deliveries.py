@@ -12,6 +12,7 @@ from workq.ledger.engine.id_lists import among, as_text, in_order
 from workq.ledger.engine.instants import instant, unread
 from workq.values import codec
 from workq.webhooks.ledger.known_endpoints import options_in, rests_until
+from workq.webhooks.ledger.tables import webhook_tables
 from workq.webhooks.values import AttemptRow, Cause, DeliveryRow, DeliveryState, Parcel, WhichDeliveries
 
 
@@ -60,7 +61,7 @@ class Deliveries:
         }
 
     def _parcels_statement(self) -> Select[Any]:
-        tables, dialect = self.database.tables, self.database.dialect
+        tables, dialect = webhook_tables(self.database), self.database.dialect
         d, w, e = tables.delivery, tables.webhook, tables.endpoint
         return (
             select(
@@ -88,7 +89,8 @@ class Deliveries:
         """One delivery, or None."""
         if not codec.is_task_id(delivery_id):
             return None
-        d, w = self.database.tables.delivery, self.database.tables.webhook
+        tables = webhook_tables(self.database)
+        d, w = tables.delivery, tables.webhook
         columns = select(d, w.c.type, w.c.order_key, rests_until(self.database, d.c.endpoint_id))
         query = columns.outerjoin(w, w.c.id == d.c.webhook_id).where(d.c.id == delivery_id)
         row = self.database.ask(lambda tx: tx.execute(query).first())
@@ -96,7 +98,8 @@ class Deliveries:
 
     def all(self, which: WhichDeliveries, *, limit: int = 100, after: str | None = None) -> list[DeliveryRow]:
         """Deliveries by id from the newest, a page at a time: `after` is the last id of the page before."""
-        d, w = self.database.tables.delivery, self.database.tables.webhook
+        tables = webhook_tables(self.database)
+        d, w = tables.delivery, tables.webhook
         query = select(d, w.c.type, w.c.order_key, rests_until(self.database, d.c.endpoint_id))
         query = query.outerjoin(w, w.c.id == d.c.webhook_id)
         query = query.where(*self.which_deliveries(which)).order_by(d.c.id.desc()).limit(limit)
@@ -106,7 +109,8 @@ class Deliveries:
 
     def which_deliveries(self, which: WhichDeliveries) -> list[Any]:
         """As conditions on deliveries and their webhooks."""
-        d, w, now = self.database.tables.delivery, self.database.tables.webhook, self.database.now
+        tables = webhook_tables(self.database)
+        d, w, now = tables.delivery, tables.webhook, self.database.now
         found: list[Any] = []
         for column, value in (
             (d.c.endpoint_id, which.endpoint_id),
@@ -131,7 +135,8 @@ class Deliveries:
 
     def delivery_counts(self, which: WhichDeliveries) -> dict[DeliveryState, int]:
         """How many there are, in each state in which there are any."""
-        d, w = self.database.tables.delivery, self.database.tables.webhook
+        tables = webhook_tables(self.database)
+        d, w = tables.delivery, tables.webhook
         query = (
             select(d.c.state, func.count().label("n"))
             .outerjoin(w, w.c.id == d.c.webhook_id)
@@ -142,7 +147,7 @@ class Deliveries:
 
     def attempts(self, delivery_id: str, *, limit: int = 200) -> list[AttemptRow]:
         """The newest attempts of a delivery, the oldest first."""
-        a = self.database.tables.delivery_attempt
+        a = webhook_tables(self.database).delivery_attempt
         query = select(a).where(a.c.delivery_id == delivery_id).order_by(a.c.at.desc(), a.c.attempt.desc()).limit(limit)
         rows = self.database.ask(lambda tx: tx.execute(query).all())
         return [
@@ -164,7 +169,7 @@ class Deliveries:
 
     def webhook_body(self, webhook_id: str) -> str | None:
         """What is sent, or None: it is kept no longer, or never was."""
-        w = self.database.tables.webhook
+        w = webhook_tables(self.database).webhook
         return self.database.ask(lambda tx: tx.execute(select(w.c.body).where(w.c.id == webhook_id)).scalar())
 
 

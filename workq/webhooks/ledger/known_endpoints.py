@@ -20,8 +20,10 @@ from workq.ledger.answers import BEHIND_S
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.states import CLAIMABLE, guarded
 from workq.limits.ledger import closing
+from workq.limits.ledger.tables import limit_tables
 from workq.values import codec
 from workq.values.plural import counted
+from workq.webhooks.ledger.tables import webhook_tables
 from workq.webhooks.values import (
     DELIVERY_OPEN,
     EndpointChange,
@@ -50,7 +52,7 @@ class KnownEndpoints:
         Raises:
             Refused: there is another one of that name.
         """
-        e, now = self.database.tables.endpoint, self.database.now
+        e, now = webhook_tables(self.database).endpoint, self.database.now
 
         def write(tx: Connection) -> None:
             tx.execute(
@@ -85,14 +87,14 @@ class KnownEndpoints:
 
     def endpoint(self, endpoint_id: str) -> EndpointRow | None:
         """One endpoint, or None."""
-        e = self.database.tables.endpoint
+        e = webhook_tables(self.database).endpoint
         query = select(e, rests_until(self.database, e.c.id)).where(e.c.id == endpoint_id)
         row = self.database.ask(lambda tx: tx.execute(query).first())
         return None if row is None else endpoint_of(row)
 
     def topics(self, *, limit: int = 1000) -> list[str]:
         """The topics that endpoints have, by name, at most so many."""
-        topic = self.database.tables.endpoint.c.topic
+        topic = webhook_tables(self.database).endpoint.c.topic
         query = select(topic).distinct().order_by(topic).limit(limit)
         return self.database.ask(lambda tx: list(tx.execute(query).scalars()))
 
@@ -105,7 +107,7 @@ class KnownEndpoints:
         after: str | None = None,
     ) -> list[EndpointRow]:
         """Endpoints by their names, a page at a time: `after` is the last name of the page before."""
-        e = self.database.tables.endpoint
+        e = webhook_tables(self.database).endpoint
         query = select(e, rests_until(self.database, e.c.id)).order_by(e.c.id).limit(limit)
         if topic is not None:
             query = query.where(e.c.topic == topic)
@@ -123,7 +125,7 @@ class KnownEndpoints:
         Raises:
             NotFound: there is no such endpoint. Refused: what is sealed is another by now.
         """
-        e, t = self.database.tables.endpoint, self.database.tables.task
+        e, t = webhook_tables(self.database).endpoint, self.database.tables.task
         values: dict[str, Any] = {"changed_at": self.database.now()}
         if change.topic is not None:
             values["topic"] = change.topic
@@ -158,7 +160,7 @@ class KnownEndpoints:
         Raises:
             NotFound: there is no such endpoint. Refused: something is on its way to it.
         """
-        tables = self.database.tables
+        tables = webhook_tables(self.database)
         e, d, a = tables.endpoint, tables.delivery, tables.delivery_attempt
         opened = select(func.count()).where(
             d.c.endpoint_id == endpoint_id, d.c.state.in_([one.value for one in DELIVERY_OPEN])
@@ -215,7 +217,7 @@ def endpoint_of(row: Row[Any]) -> EndpointRow:
 
 def rests_until(database: Database, endpoint_id: ColumnElement[Any]) -> ColumnElement[Any]:
     """Until when nothing is sent to the endpoint that a column names; None where it does not rest, or is disabled."""
-    h = database.tables.throttle
+    h = limit_tables(database).throttle
     key = literal(limit_key(""), Text()) + endpoint_id
     end = select(h.c.closed_until).where(
         h.c.id == key, h.c.closed_until > database.now(), h.c.closed_until < database.now(BEHIND_S)

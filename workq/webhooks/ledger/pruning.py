@@ -15,6 +15,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from workq.ledger import Retention
 from workq.ledger.engine.database import Database
+from workq.webhooks.ledger.tables import webhook_tables
 from workq.webhooks.values import DELIVERY_OPEN, PrunedWebhooks
 
 T = TypeVar("T")
@@ -37,7 +38,7 @@ class Pruning:
 
         None of which a delivery is open, and at most `limit` webhooks. Repeatable.
         """
-        w = self.database.tables.webhook
+        w = webhook_tables(self.database).webhook
         gone = self._ids(self._old_webhooks(retention_s, w.c.id).order_by(w.c.created_at).limit(limit))
         bodies = self._old_bodies(body_retention_s, w.c.id).order_by(w.c.created_at)
         emptied = self._ids(bodies.where(w.c.id.not_in(gone)).limit(limit - len(gone))) if len(gone) < limit else []
@@ -46,7 +47,7 @@ class Pruning:
         of_bodies = sum(self._page(self._empty, page) for page in _pages(emptied, WEBHOOKS_AT_ONCE))
         webhooks = deliveries = attempts = 0
         for page in _pages(gone, WEBHOOKS_AT_ONCE):
-            d = self.database.tables.delivery
+            d = webhook_tables(self.database).delivery
             of_page = self._ids(select(d.c.id).where(d.c.webhook_id.in_(page), d.c.state.not_in(_OPEN)))
             for part in _pages(of_page, DELIVERIES_AT_ONCE):
                 removed = self._page(self._forget_deliveries, part)
@@ -56,7 +57,7 @@ class Pruning:
 
     def prunable_rows(self, retention: Retention) -> dict[str, int]:
         """How many rows of webhooks are beyond their retention, by table; `webhook_body`: webhooks whose bodies are."""
-        tables = self.database.tables
+        tables = webhook_tables(self.database)
         w, d, a = tables.webhook, tables.delivery, tables.delivery_attempt
         gone = self._old_webhooks(retention.webhooks_s, w.c.id)
         bodies = self._old_bodies(retention.bodies_s, func.count())
@@ -76,24 +77,26 @@ class Pruning:
         return self.database.run(lambda tx: forget(tx, page))
 
     def _has_open(self) -> ColumnElement[bool]:
-        d, w = self.database.tables.delivery, self.database.tables.webhook
+        tables = webhook_tables(self.database)
+        d, w = tables.delivery, tables.webhook
         return exists(select(d.c.id).where(d.c.webhook_id == w.c.id, d.c.state.in_(_OPEN)))
 
     def _old_webhooks(self, retention_s: float, what: Any) -> Select[Any]:
-        w = self.database.tables.webhook
+        w = webhook_tables(self.database).webhook
         return select(what).select_from(w).where(w.c.created_at < self.database.now(-retention_s), ~self._has_open())
 
     def _old_bodies(self, retention_s: float, what: Any) -> Select[Any]:
-        return self._old_webhooks(retention_s, what).where(self.database.tables.webhook.c.body.is_not(None))
+        return self._old_webhooks(retention_s, what).where(webhook_tables(self.database).webhook.c.body.is_not(None))
 
     def _empty(self, tx: Connection, webhook_ids: Sequence[str]) -> int:
         if not (closed := self._locked_closed(tx, webhook_ids)):
             return 0
-        w = self.database.tables.webhook
+        w = webhook_tables(self.database).webhook
         return tx.execute(update(w).where(w.c.id.in_(closed), w.c.body.is_not(None)).values(body=None)).rowcount
 
     def _forget_deliveries(self, tx: Connection, delivery_ids: Sequence[str]) -> tuple[int, int]:
-        d, a = self.database.tables.delivery, self.database.tables.delivery_attempt
+        tables = webhook_tables(self.database)
+        d, a = tables.delivery, tables.delivery_attempt
         ended = select(d.c.id).where(d.c.id.in_(delivery_ids), d.c.state.not_in(_OPEN)).order_by(d.c.id)
         ids = list(tx.execute(ended.with_for_update()).scalars())
         if not ids:
@@ -102,13 +105,14 @@ class Pruning:
         return tx.execute(delete(d).where(d.c.id.in_(ids))).rowcount, attempts
 
     def _forget(self, tx: Connection, webhook_ids: Sequence[str]) -> int:
-        d, w = self.database.tables.delivery, self.database.tables.webhook
+        tables = webhook_tables(self.database)
+        d, w = tables.delivery, tables.webhook
         has_any = exists(select(d.c.id).where(d.c.webhook_id == w.c.id))
         return tx.execute(delete(w).where(w.c.id.in_(webhook_ids), ~has_any)).rowcount
 
     def _locked_closed(self, tx: Connection, webhook_ids: Sequence[str]) -> list[str]:
         """Those of which no delivery is open, under the locks of their deliveries."""
-        d = self.database.tables.delivery
+        d = webhook_tables(self.database).delivery
         locks = select(d.c.webhook_id, d.c.state).where(d.c.webhook_id.in_(webhook_ids)).order_by(d.c.id)
         opened = {row.webhook_id for row in tx.execute(locks.with_for_update()) if row.state in _OPEN}
         return sorted(set(webhook_ids) - opened)

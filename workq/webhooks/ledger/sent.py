@@ -26,6 +26,7 @@ from workq.ledger.waiting import NEVER_S
 from workq.values.codec import new_task_id
 from workq.values.task import NewTask
 from workq.webhooks.ledger.known_endpoints import options_in, types_in
+from workq.webhooks.ledger.tables import webhook_tables
 from workq.webhooks.values import Cause, DeliveryState, NewWebhook, SentTo, task_of, wants
 
 
@@ -139,35 +140,35 @@ class SentWebhooks:
     # -- statements
 
     def _webhook_query(self) -> Select[Any]:
-        c = self.database.tables.webhook.c
+        c = webhook_tables(self.database).webhook.c
         return select(c.type, c.data_hash, c.order_key, c.body.is_not(None)).where(
             c.id == bindparam("b_id", type_=c.id.type)
         )
 
     def _webhook_statement(self) -> Insert:
-        w = self.database.tables.webhook
+        w = webhook_tables(self.database).webhook
         given = ("id", "type", "topic", "body", "data_hash", "order_key")
         values = {name: bindparam(f"b_{name}", type_=w.c[name].type) for name in given}
         return insert(w).values(**values, created_at=self.database.now())
 
     def _again_statement(self) -> Update:
-        w = self.database.tables.webhook
+        w = webhook_tables(self.database).webhook
         pruned = w.c.id == bindparam("b_id", type_=w.c.id.type), w.c.body.is_(None)
         values = {"body": bindparam("b_body", type_=w.c.body.type), "created_at": self.database.now()}
         return update(w).where(*pruned).values(values)
 
     def _standing_query(self) -> Select[Any]:
-        c = self.database.tables.delivery.c
+        c = webhook_tables(self.database).delivery.c
         of = c.webhook_id == bindparam("b_id", type_=c.webhook_id.type)
         return select(c.endpoint_id, as_text(c.id, self.database.dialect)).where(of)
 
     def _endpoints_query(self, column: str) -> Select[Any]:
-        c = self.database.tables.endpoint.c
+        c = webhook_tables(self.database).endpoint.c
         these = c[column] == bindparam("b_key", type_=c[column].type)
         return select(c.id, c.types, c.options).where(these).order_by(c.id)
 
     def _delivery_statement(self) -> Insert:
-        d = self.database.tables.delivery
+        d = webhook_tables(self.database).delivery
         delivery_id = bindparam("b_id", type_=d.c.id.type)
         return insert(d).values(
             id=delivery_id,

@@ -47,6 +47,7 @@ from workq.limits.ledger import closing
 from workq.values import codec
 from workq.values.task import Delivered, Failed, Sent, Settlement, State
 from workq.webhooks.ledger.notices import Notices
+from workq.webhooks.ledger.tables import webhook_tables
 from workq.webhooks.values import (
     DELIVERY_OPEN,
     RESTS_AFTER,
@@ -131,11 +132,11 @@ class DeliveryCounter:
         return self._notices.notice(tx, notices)
 
     def _recorded_statement(self) -> Select[Any]:
-        a, dialect = self.database.tables.delivery_attempt, self.database.dialect
+        a, dialect = webhook_tables(self.database).delivery_attempt, self.database.dialect
         return select(as_text(a.c.task_id, dialect), a.c.attempt).where(among(a.c.task_id, dialect))
 
     def _attempt_statement(self) -> Insert:
-        c, now = self.database.tables.delivery_attempt.c, self.database.now
+        c, now = webhook_tables(self.database).delivery_attempt.c, self.database.now
         given = [one for one in c if one.name not in ("at", "next_at")]
         next_s = bindparam("b_next_s", type_=Float())
         return insert(c.at.table).values(
@@ -166,7 +167,7 @@ class DeliveryCounter:
 
     def _delivered_statement(self, *, is_bulk: bool = False) -> Update:
         """Those that were made by these tasks: a delivery that is sent again has another one."""
-        d, now, dialect = self.database.tables.delivery, self.database.now, self.database.dialect
+        d, now, dialect = webhook_tables(self.database).delivery, self.database.now, self.database.dialect
         next_s = bindparam("b_next_s", type_=Float())
         is_over = next_s < 0.0
         one = d.c.id == bindparam("b_id", type_=d.c.id.type), d.c.task_id == bindparam("b_task", type_=d.c.id.type)
@@ -187,7 +188,7 @@ class DeliveryCounter:
 
     def _recoveries(self, tx: Connection, outcomes: Sequence[Delivered]) -> list[NewNotice]:
         """What has arrived because a person has sent it again, and had failed before."""
-        d = self.database.tables.delivery
+        d = webhook_tables(self.database).delivery
         sent = {
             one.sent.delivery_id: one.sent
             for one in outcomes
@@ -228,7 +229,7 @@ class DeliveryCounter:
         return notices
 
     def _recovered_statement(self) -> Update:
-        e = self.database.tables.endpoint
+        e = webhook_tables(self.database).endpoint
         has_failed = or_(e.c.failures > 0, e.c.failing_since.is_not(None))
         among_these = among(e.c.id, self.database.dialect, item="TEXT")
         return update(e).where(among_these, has_failed).values(failures=0, failing_since=None, warned=0)
@@ -236,7 +237,7 @@ class DeliveryCounter:
     def _mark_failing(
         self, tx: Connection, endpoint_id: str, count: int, *, rest_s: float, is_gone: bool
     ) -> list[NewNotice]:
-        e, now = self.database.tables.endpoint, self.database.now
+        e, now = webhook_tables(self.database).endpoint, self.database.now
         more = {"failures": e.c.failures + count, "failing_since": func.coalesce(e.c.failing_since, now())}
         tx.execute(update(e).where(e.c.id == endpoint_id).values(more))
         look = select(e.c.failures, e.c.failing_since, e.c.warned, now().label("now")).where(e.c.id == endpoint_id)
@@ -268,7 +269,7 @@ class DeliveryCounter:
 
         What is open is held afterwards.
         """
-        e = self.database.tables.endpoint
+        e = webhook_tables(self.database).endpoint
         said = who_and_why(who, why)
         values = {"state": EndpointState.DISABLED.value, "state_at": self.database.now(), **said}
         mine = update(e).where(e.c.id == endpoint_id, e.c.state == EndpointState.ENABLED.value)
@@ -285,7 +286,7 @@ class DeliveryCounter:
 
         Their worker died too often, they have expired, or a person has cancelled them. Repeatable.
         """
-        d, t, now = self.database.tables.delivery, self.database.tables.task, self.database.now
+        d, t, now = webhook_tables(self.database).delivery, self.database.tables.task, self.database.now
         query = (
             select(d.c.id, d.c.endpoint_id, d.c.attempts, t.c.state, t.c.settled_at)
             .join(t, t.c.id == d.c.task_id)
