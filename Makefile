@@ -119,6 +119,10 @@ format: $(FULL) ## rewrite the files in the one format, and fix what the linter 
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
+.PHONY: migration
+migration: $(FULL) ## write the files of sql/ that the tables make, NAME="what the next version brings" (CONTRIBUTING.md)
+	@$(BIN)/python -m tests.contract.sql_files $(NAME)
+
 .PHONY: clean
 clean: ## remove .venv, .pythons, .bench, caches and build results
 	@rm -rf $(VENV) .pythons .bench build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

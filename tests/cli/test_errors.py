@@ -20,7 +20,6 @@ import pytest
 
 from tests.cli.conftest import BOUND_S, REPOSITORY, SHOP, Cli
 from workq.lab.servers import PostgreSQL
-from workq.ledger.schema import SCHEMA_VERSION
 
 CANARY = "canary-7d1f"
 ASKING = (
@@ -192,8 +191,7 @@ class TestSchema:
     def test_a_newer_schema_is_refused_and_an_older_one_names_the_cure(self, cli: Cli) -> None:
         assert cli("db", "status").status == 2
         assert not (cli.folder / "shop.db").exists()
-        applied = cli("db", "migrate", "-o", "json").json()["applied"]
-        assert [int(name.partition("_")[0]) for name in applied] == list(range(1, SCHEMA_VERSION + 1))
+        assert cli("db", "migrate", "-o", "json").json()["applied"] == ["schema.sql"]
         assert cli.look("db", "migrate")["applied"] == []
 
         with sqlite3.connect(cli.folder / "shop.db") as file:

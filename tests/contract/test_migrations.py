@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from hashlib import sha256
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from workq.diagnose.doctor.check import Level
 from workq.diagnose.doctor.ledger import look
 from workq.errors import ConfigError, LedgerUnavailable, SchemaMismatch
 from workq.lab.servers import MariaDB, PostgreSQL
+from workq.ledger.columns import FROZEN
 from workq.ledger.engine import migrate as migrations
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.migrate import Status, ensure, migrate, require_current, statements, status
@@ -39,7 +41,11 @@ from workq.slices import every_table
 from workq.values.codec import new_task_id
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = sorted(path.name for path in (ROOT / "sql" / "sqlite").iterdir())
+FILES = sorted(path.name for path in (ROOT / "sql" / "sqlite").glob("[0-9]*.sql"))
+NEW = ["schema.sql"]
+"""What a new ledger gets."""
+LANDED = "f48904343e24f3dd4a4f5cca7444fdc483e82863a8060a483ff784abb1511ae7"
+"""The numbered files up to FROZEN, as they were released: a ledger may have stopped behind each of their statements."""
 WAIT_S = 60.0
 """How long a test waits for another process. Never reached unless something is broken."""
 
@@ -92,6 +98,55 @@ def test_the_files_make_the_same_schema_as_the_sqlalchemy_tables(place: Place) -
     for table in wanted:
         assert found[table] == wanted[table], table
     assert wanted.keys() == set(every_table(by_tables.tables).tables)
+
+
+@only("version", range(1, SCHEMA_VERSION + 1))
+def test_an_upgrade_from_each_version_keeps_its_rows_and_makes_the_schema_of_a_new_ledger(
+    place: Place, version: int
+) -> None:
+    new, old = migrated(place), at_version(place, version)
+    execute(
+        old,
+        "INSERT INTO workq_task (id, name, queue, state, due_at, failures_max, crashes_max, payload, created_at, "
+        "queued_at) VALUES (:id, 'n', 'q', 'ready', :at, 5, 3, '{}', :at, :at)",
+        {"id": "01890000-0000-7000-8000-000000000001", "at": "2026-01-01 00:00:00.000"},
+    )
+
+    assert status(old) == Status(version, SCHEMA_VERSION, tuple(FILES[version:]))
+    assert migrate(old) == FILES[version:]
+
+    assert schema_of(old) == schema_of(new)
+    meta = "SELECT name, value FROM workq_meta ORDER BY name"
+    assert rows(old, meta) == rows(new, meta)
+    assert rows(old, "SELECT name, state, attempt, is_suspect, order_key FROM workq_task") == [
+        ("n", "ready", 0, 0, None)
+    ]
+    require_current(old)
+
+
+def test_what_followed_a_death_by_its_position_follows_it_by_its_task(place: Place) -> None:
+    """The backfill of version 13."""
+    old = at_version(place, 12)
+    at = "2026-01-01 00:00:00.000"
+    for number, after_death in enumerate(("skip", "block")):
+        task_id = f"01890000-0000-7000-8000-00000000000{number}"
+        execute(
+            old,
+            "INSERT INTO workq_task (id, name, queue, state, due_at, failures_max, crashes_max, payload, created_at, "
+            "queued_at, order_key) VALUES (:id, :name, 'q', 'ready', :at, 5, 3, '{}', :at, :at, 'k')",
+            {"id": task_id, "name": after_death, "at": at},
+        )
+        execute(
+            old,
+            "INSERT INTO workq_position (order_key, position, task_id, due_at, after_death) "
+            "VALUES ('k', :number, :id, :at, :after_death)",
+            {"number": number, "id": task_id, "at": at, "after_death": after_death},
+        )
+
+    migrate(old)
+
+    found = rows(old, "SELECT name, after_death FROM workq_task ORDER BY name")
+    assert found == [("block", None), ("skip", "skip")]
 
 
 def test_the_comparison_sees_what_it_should(place: Place) -> None:
@@ -186,9 +241,9 @@ def test_mysql_refuses_what_is_too_long_whatever_the_server_is_set_to(mariadb_se
 
 def test_migrating_twice_changes_nothing_the_second_time(place: Place) -> None:
     database = place.open()
-    assert status(database) == Status(0, SCHEMA_VERSION, tuple(FILES))
+    assert status(database) == Status(0, SCHEMA_VERSION, tuple(NEW))
 
-    assert migrate(database) == FILES
+    assert migrate(database) == NEW
     insert_task(database, new_task_id())
     before = schema_of(database)
     assert migrate(database) == []
@@ -201,17 +256,26 @@ def test_migrating_twice_changes_nothing_the_second_time(place: Place) -> None:
 
 def test_every_dialect_has_a_file_for_every_version() -> None:
     for dialect in migrations.DIALECTS:
-        assert [path.name for path in sorted((ROOT / "sql" / dialect).iterdir())] == FILES
-    assert [int(name.partition("_")[0]) for name in FILES] == list(range(1, SCHEMA_VERSION + 1))
+        assert [path.name for path in sorted((ROOT / "sql" / dialect).iterdir())] == FILES + NEW
+    assert [int(name[:4]) for name in FILES] == list(range(1, SCHEMA_VERSION + 1))
+
+
+def test_what_was_released_is_never_edited() -> None:
+    found = sha256()
+    for dialect in migrations.DIALECTS:
+        for name in FILES[:FROZEN]:
+            found.update((ROOT / "sql" / dialect / name).read_bytes())
+
+    assert found.hexdigest() == LANDED
 
 
 def test_two_namespaces_live_beside_each_other_in_one_database(place: Place) -> None:
     url = place.make()
     shop, mail = place.open(url, namespace="shop"), place.open(url, namespace="mail2")
 
-    assert migrate(shop) == FILES
+    assert migrate(shop) == NEW
     assert status(mail).version == 0
-    assert migrate(mail) == FILES
+    assert migrate(mail) == NEW
     insert_task(shop, new_task_id())
 
     require_current(shop)
@@ -232,7 +296,7 @@ def test_of_several_threads_that_migrate_at_once_one_does_it(place: Place) -> No
     with ThreadPoolExecutor(len(databases)) as pool:
         answers = list(pool.map(one, databases))
 
-    assert sorted(answers) == [[], [], [], FILES]
+    assert sorted(answers) == [[], [], [], NEW]
     require_current(databases[0])
 
 
@@ -241,7 +305,7 @@ def test_of_several_processes_that_open_an_empty_ledger_at_once_one_makes_the_sc
 
     answers = in_processes(4, "answer = migrate(Database(url)); require_current(Database(url))", url)
 
-    assert sorted(answers) == sorted(["[]", "[]", "[]", str(FILES)])
+    assert sorted(answers) == sorted(["[]", "[]", "[]", str(NEW)])
 
 
 def test_a_migrator_waits_for_another_one_that_is_under_way(place: Place) -> None:
@@ -261,19 +325,25 @@ def test_a_migrator_waits_for_another_one_that_is_under_way(place: Place) -> Non
             # longer than a statement may take, so that it is a wait and not luck
             assert not is_done_within(two, 1.5)
             may_go_on.set()
-            assert one.result(WAIT_S) == FILES
+            assert one.result(WAIT_S) == NEW
         assert two.result(WAIT_S) == []
 
 
 # -------------------------------------------------------------------------------------------------------------- crashes
 
 
-def test_stopped_again_and_again_each_time_a_statement_later_a_migration_completes_in_the_end(place: Place) -> None:
-    """Where DDL commits by itself, each begins on what the one before has left; elsewhere, on nothing."""
+@only("version", [0, 1])
+def test_stopped_again_and_again_each_time_a_statement_later_a_migration_completes_in_the_end(
+    place: Place, version: int
+) -> None:
+    """Where DDL commits by itself, each begins on what the one before has left; elsewhere, on what was there before."""
     whole = schema_of(migrated(place))
-    total = statements_of_a_migration(place)
-    database = place.open()
-    stops = complete = done = 0
+    database = at_version(place, version)
+    standing, complete = schema_of(database), version
+    numbered = place.dialect == "mysql" or version  # MySQL completes by them what was left of a new ledger
+    files = migrations._migrations(place.dialect)[version:] if numbered else [migrations._whole(place.dialect)]
+    total = sum(len(one.statements()) for one in files)
+    stops = done = 0
 
     while True:
         with stopping(database, after=done, by=_raise):
@@ -284,17 +354,17 @@ def test_stopped_again_and_again_each_time_a_statement_later_a_migration_complet
             else:
                 break
         before, complete = complete, status(database).version or 0
-        assert complete == 0 or (place.dialect == "mysql" and complete < SCHEMA_VERSION), done
-        assert place.dialect == "mysql" or schema_of(database) == {}, done
+        assert complete == version or (place.dialect == "mysql" and complete < SCHEMA_VERSION), done
+        assert place.dialect == "mysql" or schema_of(database) == standing, done
         done = done + 1 if complete == before else 1  # it was stopped before the first statement of the next file
 
     assert stops >= total > len(whole)
-    assert answer == FILES[complete:]
+    assert answer == (FILES[complete:] if numbered else NEW)
     assert schema_of(database) == whole
 
 
 def test_after_the_death_of_the_process_in_the_middle_migrating_again_completes_it(place: Place) -> None:
-    total = statements_of_a_migration(place)
+    total = len(migrations._whole(place.dialect).statements())
     for done in (1, total // 2, total - 1):
         url = place.make()
         program = f"""
@@ -312,20 +382,20 @@ answer = migrate(database)
             in_processes(1, program, url)
 
         database = place.open(url)
-        complete = status(database).version
-        assert complete == 0 or (place.dialect == "mysql" and complete < SCHEMA_VERSION)
-        assert migrate(database) == FILES[complete:]
+        assert status(database).version == 0
+        assert migrate(database) == (FILES if place.dialect == "mysql" else NEW)
         require_current(database)
 
 
 def test_every_statement_of_mysql_may_be_repeated() -> None:
     """Its DDL commits by itself, so a migration that broke off starts again at the first statement of its file."""
-    # that a column is there already is forgiven by the migrator
+    # that a column or an index is there already is forgiven by the migrator
     repeatable = re.compile(
-        r"(CREATE TABLE IF NOT EXISTS|DROP TABLE IF EXISTS|INSERT IGNORE|UPDATE|ALTER TABLE \w+ ADD COLUMN) "
+        r"(CREATE TABLE IF NOT EXISTS|DROP TABLE IF EXISTS|INSERT IGNORE|UPDATE"
+        r"|ALTER TABLE \w+ ADD (COLUMN|(UNIQUE )?KEY)) "
     )
 
-    for migration in migrations._migrations("mysql"):
+    for migration in (migrations._whole("mysql"), *migrations._migrations("mysql")):
         for statement in migration.statements():
             assert repeatable.match(statement), statement[:80]
 
@@ -448,7 +518,7 @@ def test_ensure_leaves_a_sqlite_file_with_other_tables_to_a_person(tmp_path: Pat
         ensure(database)
 
     assert inspect(database.engine).get_table_names() == ["orders"]
-    assert migrate(database) == FILES
+    assert migrate(database) == NEW
     database.close()
 
 
@@ -476,11 +546,24 @@ def test_the_printed_sql_makes_a_current_schema_without_our_runner(place: Place,
     assert namespace == "workq" or "workq_" not in sql
 
 
+@only("version", [1, 12, SCHEMA_VERSION - 1])
+def test_the_printed_sql_brings_up_an_older_ledger_without_our_runner(place: Place, version: int) -> None:
+    by_hand = at_version(place, version)
+
+    apply_as_a_dba(by_hand, statements(place.dialect, after=version))
+
+    require_current(by_hand)
+    assert migrate(by_hand) == []
+
+
 def test_the_printed_sql_is_refused_for_what_is_no_dialect_or_namespace() -> None:
     with pytest.raises(ConfigError, match="sqlite, postgresql, mysql"):
         statements("oracle")
     with pytest.raises(ConfigError, match="namespace"):
         statements("sqlite", 'x"; drop')
+    for after in (-1, SCHEMA_VERSION):
+        with pytest.raises(ConfigError, match=rf"nothing follows version {after}"):
+            statements("sqlite", after=after)
 
 
 def test_the_wheel_carries_the_files(tmp_path: Path) -> None:
@@ -508,6 +591,20 @@ def test_the_wheel_carries_the_files(tmp_path: Path) -> None:
 def migrated(place: Place, *, namespace: str = "workq") -> Database:
     database = place.open(namespace=namespace)
     migrate(database)
+    return database
+
+
+def at_version(place: Place, version: int) -> Database:
+    """A ledger that an older workq has made, and brought up file by file."""
+    database = place.open()
+    files = migrations._migrations(place.dialect)[:version]
+
+    def apply(tx: Connection) -> None:
+        for one in files:
+            for statement in migrations._split(one, database.namespace):
+                tx.exec_driver_sql(statement, execution_options={"no_parameters": True})
+
+    database.run(apply)
     return database
 
 
@@ -624,10 +721,6 @@ def stopping(database: Database, *, after: int, by: Callable[[], None], once: bo
 
 def is_of_a_file(statement: str) -> bool:
     return statement.startswith(("CREATE", "DROP", "INSERT", "ALTER", "UPDATE"))
-
-
-def statements_of_a_migration(place: Place) -> int:
-    return sum(len(one.statements()) for one in migrations._migrations(place.dialect))
 
 
 def is_done_within(future: Any, seconds: float) -> bool:

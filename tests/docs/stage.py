@@ -43,6 +43,7 @@ _KINDS: Final = {
     "logged": r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (?:INFO|WARNING|ERROR) \d+",
     "pid": r"pid=\d+",
     "process": r"process \d+",
+    "schema": r"(?:at|schema) version \d+",
     "worker": r"[A-Za-z0-9-]+(?:\.[0-9a-f]{1,8}){4}",
     "anything": r"\.\.\.",
     "gap": r"  +",
@@ -342,7 +343,7 @@ def _pattern(expected: str, ids: Mapping[str, str], is_figures_vary: bool) -> tu
     """What the output must match, and the ids that the page shows for the first time, one for each group.
 
     A line `...` stands for any lines, `...` in a line for anything there, two spaces for two or more. Times, process
-    ids and the names of workers stand for others of their kind.
+    ids, the names of workers and the version of the schema stand for others of their kind.
     """
     parts: list[str] = []
     new: list[str] = []

@@ -1,14 +1,17 @@
 """The ledger's schema: which version a database has, and the steps to the newest.
 
-The schema is numbered plain SQL, `NNNN_name.sql`, one folder for each dialect: in the wheel at `workq/_sql`, in a
-checkout at `sql/`. It is written with the prefix `workq_`; another namespace gets its own. Files only grow: what was
-released is never edited. The row `schema_version` of the meta table says which was applied last; the file writes it.
+The schema is plain SQL, one folder for each dialect: in the wheel at `workq/_sql`, in a checkout at `sql/`. A new
+ledger gets `schema.sql`, which is the whole; an older one each `NNNN_name.sql` after its version. All are written with
+the prefix `workq_`; another namespace gets its own. What was released is never edited, so that a ledger of any version
+can be brought up. The row `schema_version` of the meta table says how far a ledger is; the last statement of each file
+writes it.
 
 Who decides: the database. Two migrators at once wait for each other (an advisory lock of PostgreSQL, GET_LOCK of MySQL,
 the one writer of SQLite), and the second finds nothing to do. What happens on each failure:
 
 - A statement fails, or the process dies. PostgreSQL and SQLite roll all of it back. MySQL commits each DDL statement by
-  itself, so its files consist of statements that may be repeated: `migrate` again goes through the file once more.
+  itself, so its files consist of statements that may be repeated: `migrate` again completes what it finds, by the
+  numbered files from the first one on, since tables without a version may be of any.
 - The user may not create tables, or a name is taken by somebody else: SchemaMismatch, with what to do.
 - The ledger is newer than this code: SchemaMismatch; nothing is ever taken back.
 """
@@ -50,10 +53,13 @@ DIALECTS: Final = ("sqlite", "postgresql", "mysql")
 LOCK_WAIT_S: Final = 60.0
 """How long a migrator waits for another one."""
 
+_WHOLE: Final = "schema.sql"
 _FILE_NAME = re.compile(r"(\d{4})_[a-z0-9_]+\.sql")
+_TABLE = re.compile(r"CREATE TABLE (?:IF NOT EXISTS )?(\w+) \(\n(.*)\n\)", re.DOTALL)
+_NO_COLUMN: Final = ("CONSTRAINT ", "KEY ", "UNIQUE KEY ")
 _DENIED_SQLSTATES: Final = frozenset({"42501"})  # PostgreSQL: insufficient_privilege
 _DENIED_ERRNOS: Final = frozenset({1044, 1142, 1227, 1370})  # MySQL: access to the database, a command, a privilege
-_COLUMN_THERE: Final = 1060  # MySQL: a migration that broke off has added this column; `_verify` looks at them all
+_THERE: Final = frozenset({1060, 1061})  # MySQL: a migration that broke off has added this column, or this index
 _TAKEN_SQLSTATES: Final = frozenset({"42P07", "42710"})  # PostgreSQL: duplicate table, duplicate object
 
 
@@ -87,7 +93,7 @@ def status(database: Database) -> Status:
         SchemaMismatch: the version that is recorded is no number.
     """
     if not _may_have_tables(database):
-        return Status(0, SCHEMA_VERSION, tuple(one.name for one in _migrations(database.dialect)))
+        return Status(0, SCHEMA_VERSION, (_WHOLE,))
     with database.read() as tx:
         return _status(tx, database)
 
@@ -139,12 +145,12 @@ def migrate(database: Database) -> list[str]:
             found = _status(tx, database)
             if found.version > found.latest:
                 _refuse_other(found, database)
-            pending = [one for one in _migrations(database.dialect) if one.version > found.version]
+            pending = _pending(tx, database, found.version)
             if pending:
                 _refuse_strangers(tx, database)
             for one in pending:
                 for statement in _split(one, database.namespace):
-                    _execute(tx, statement, one.name, database)
+                    _execute(tx, statement, one.name, database, found.version)
             if pending:
                 _verify(tx, database)
             return [one.name for one in pending]
@@ -152,24 +158,40 @@ def migrate(database: Database) -> list[str]:
     return database.run(apply, deadline_s=LOCK_WAIT_S)
 
 
-def statements(dialect: str, namespace: str = "workq") -> str:
-    """The SQL of the whole schema for a DBA to read and apply, in one transaction where the dialect can.
+def statements(dialect: str, namespace: str = "workq", *, after: int = 0) -> str:
+    """The SQL for a DBA to read and apply, in one transaction where the dialect can: the whole schema of a new ledger.
+
+    With `after`, what brings a ledger of that version to the newest.
 
     Raises:
-        ConfigError: the dialect or the namespace is not one.
+        ConfigError: the dialect or the namespace is not one; no ledger of this code has the version `after`.
     """
     check_namespace(namespace)
     known = {"postgres": "postgresql", "mariadb": "mysql"}.get(dialect, dialect)
     if known not in DIALECTS:
         raise ConfigError(f"dialect {dialect!r} is not known; use one of {', '.join(DIALECTS)}")
-    body = "\n".join(_in_namespace(one.sql, namespace) for one in _migrations(known))
+    if not 0 <= after < SCHEMA_VERSION:
+        raise ConfigError(f"nothing follows version {after}: use one from 1 to {SCHEMA_VERSION - 1}, or none for all")
+    chosen = [one for one in _migrations(known) if one.version > after] if after else [_whole(known)]
+    body = "\n".join(_in_namespace(one.sql, namespace) for one in chosen)
     return body if known == "mysql" else f"BEGIN;\n\n{body}\nCOMMIT;\n"
 
 
 def _status(tx: Connection, database: Database) -> Status:
-    migrations = _migrations(database.dialect)
     version = _version(tx, database)
-    return Status(version, SCHEMA_VERSION, tuple(one.name for one in migrations if one.version > version))
+    return Status(version, SCHEMA_VERSION, tuple(one.name for one in _pending(tx, database, version)))
+
+
+def _pending(tx: Connection, database: Database, version: int) -> list[_Migration]:
+    """The files that bring a ledger of this version to the newest, in order."""
+    if version == 0 and not _is_half_made(tx, database):
+        return [_whole(database.dialect)]
+    return [one for one in _migrations(database.dialect) if one.version > version]
+
+
+def _is_half_made(tx: Connection, database: Database) -> bool:
+    """Whether a migration of MySQL that broke off has left tables, of this version of workq or of an older one."""
+    return database.dialect == "mysql" and not _columns(database).keys().isdisjoint(inspect(tx).get_table_names())
 
 
 def _may_have_tables(database: Database) -> bool:
@@ -231,19 +253,20 @@ def _refuse_other(found: Status, database: Database) -> None:
     raise SchemaMismatch(f"this code knows schema {found.latest}; {what} has {found.version}. Upgrade workq")
 
 
-def _execute(tx: Connection, statement: str, name: str, database: Database) -> None:
+def _execute(tx: Connection, statement: str, name: str, database: Database, version: int) -> None:
     try:
         # without parameters the drivers leave % alone, and SQLAlchemy leaves : alone
         tx.exec_driver_sql(statement, execution_options={"no_parameters": True})
     except DBAPIError as error:
         cause = error.orig
-        if next(iter(getattr(cause, "args", ())), None) == _COLUMN_THERE:
+        if next(iter(getattr(cause, "args", ())), None) in _THERE:
             return
         reason = str(cause).strip().splitlines()[0]
         if _is_denied(cause):
+            printed = f"workq db sql {database.dialect}{f' --from {version}' if version else ''}"
             raise SchemaMismatch(
                 f"this user may not create tables in the ledger at {database.where} ({reason}). Let one who may run: "
-                f"workq db migrate, or apply what this prints: workq db sql {database.dialect}"
+                f"workq db migrate, or apply what this prints: {printed}"
             ) from error
         if _is_taken(cause):
             raise SchemaMismatch(
@@ -270,18 +293,32 @@ def _is_taken(cause: object) -> bool:
 def _refuse_strangers(tx: Connection, database: Database) -> None:
     """A table of somebody else under our name: on MySQL, adding columns to it could not be taken back."""
     inspector = inspect(tx)
-    for table in database.tables.metadata.sorted_tables:
-        if inspector.has_table(table.name):
-            found = {column["name"] for column in inspector.get_columns(table.name)}
-            _refuse_columns(found - {column.name for column in table.columns}, table.name, database)
+    for table, columns in _columns(database).items():
+        if inspector.has_table(table):
+            found = {column["name"] for column in inspector.get_columns(table)}
+            _refuse_columns(found - columns, table, database)
 
 
 def _verify(tx: Connection, database: Database) -> None:
     """`CREATE TABLE IF NOT EXISTS` is silent about a table of somebody else under our name."""
     inspector = inspect(tx)
-    for table in database.tables.metadata.sorted_tables:
-        found = {column["name"] for column in inspector.get_columns(table.name)}
-        _refuse_columns(found ^ {column.name for column in table.columns}, table.name, database)
+    for table, columns in _columns(database).items():
+        found = {column["name"] for column in inspector.get_columns(table)}
+        _refuse_columns(found ^ columns, table, database)
+
+
+def _columns(database: Database) -> dict[str, set[str]]:
+    """Each table of the whole schema with its columns, slices included: as its file says, which is made from them."""
+    created = (_TABLE.match(statement) for statement in _split(_whole(database.dialect), database.namespace))
+    return {
+        table[1]: {
+            line.split()[0].strip('`"')
+            for line in map(str.strip, table[2].splitlines())
+            if line and not line.startswith(_NO_COLUMN)
+        }
+        for table in created
+        if table is not None
+    }
 
 
 def _refuse_columns(differing: set[str], table: str, database: Database) -> None:
@@ -339,8 +376,14 @@ def _in_namespace(sql: str, namespace: str) -> str:
 
 
 @cache
+def _whole(dialect: str) -> _Migration:
+    """The whole schema at once."""
+    return _Migration(SCHEMA_VERSION, _WHOLE, (_folder() / dialect / _WHOLE).read_text(encoding="utf-8"))
+
+
+@cache
 def _migrations(dialect: str) -> Sequence[_Migration]:
-    """All files of one dialect, in order."""
+    """All numbered files of one dialect, in order."""
     found = [
         _Migration(int(match[1]), one.name, one.read_text(encoding="utf-8"))
         for one in (_folder() / dialect).iterdir()
