@@ -64,16 +64,23 @@ def status(session: Session) -> int:
     return exits.DONE if found.version == found.latest else exits.FINDINGS
 
 
-@db.command(examples="workq db sql\nworkq db sql mysql > workq.sql")
+@db.command(examples="workq db sql\nworkq db sql mysql > workq.sql\nworkq db sql postgresql --from 14")
 @click.argument("dialect", required=False, type=click.Choice([*schema.DIALECTS, "postgres", "mariadb"]))
+@click.option(
+    "--from",
+    "after",
+    type=click.IntRange(min=1),
+    metavar="VERSION",
+    help="only what brings a ledger of this version to the newest",
+)
 @pass_session
-def sql(session: Session, dialect: str | None) -> None:
+def sql(session: Session, dialect: str | None, after: int | None) -> None:
     """Print the SQL of the whole schema, for a DBA to read and apply."""
     settings = session.settings()
     chosen = dialect or {"postgres": "postgresql", "mariadb": "mysql"}.get(
         scheme := settings.ledger.partition("://")[0].partition("+")[0], scheme
     )
-    text = schema.statements(chosen, settings.namespace)
+    text = schema.statements(chosen, settings.namespace, after=after or 0)
     answer(session, {"dialect": chosen, "sql": text}, lambda: write(text))
 
 
