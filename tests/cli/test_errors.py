@@ -222,6 +222,13 @@ class TestSchema:
             assert "CREATE TABLE" in shared_cli.look("db", "sql", dialect)["sql"]
         assert shared_cli("db", "sql", "oracle").status == 2
 
+    def test_the_sql_that_follows_a_version_is_printed_alone(self, shared_cli: Cli) -> None:
+        sql = shared_cli.look("db", "sql", "mysql", "--from", "14")["sql"]
+
+        assert "CREATE TABLE IF NOT EXISTS workq_webhook " in sql
+        assert "workq_task " not in sql
+        assert shared_cli("db", "sql", "mysql", "--from", "999").status == 2
+
 
 class TestSurroundings:
     def test_no_home_the_c_locale_and_no_terminal_are_fine(self, cli: Cli) -> None:

@@ -387,6 +387,19 @@ answer = migrate(database)
         require_current(database)
 
 
+def test_what_an_older_workq_has_left_of_a_migration_that_broke_off_is_completed(mariadb_server: MariaDB) -> None:
+    place = Place("mysql", mariadb_server.create_database)
+    database = place.open()
+    for statement in migrations._migrations("mysql")[0].statements()[:3]:
+        execute(database, statement)
+
+    assert status(database) == Status(0, SCHEMA_VERSION, tuple(FILES))
+    assert migrate(database) == FILES
+
+    assert schema_of(database) == schema_of(migrated(place))
+    place.close()
+
+
 def test_every_statement_of_mysql_may_be_repeated() -> None:
     """Its DDL commits by itself, so a migration that broke off starts again at the first statement of its file."""
     # that a column or an index is there already is forgiven by the migrator
@@ -446,7 +459,7 @@ def test_a_version_that_is_no_number_is_not_guessed_at(place: Place, value: str)
 
 
 def test_a_table_of_somebody_else_under_our_name_is_not_taken_over(place: Place) -> None:
-    for name in ("workq_task", "workq_hint"):
+    for name in ("workq_task", "workq_hint", "workq_job"):
         database = place.open()
         execute(database, f"CREATE TABLE {name} (id INTEGER NOT NULL, colour INTEGER)")
 
@@ -467,6 +480,17 @@ def test_a_user_who_may_not_create_tables_gets_one_clear_error(place: Place) -> 
     assert f"workq db sql {place.dialect}" in str(caught.value)
     assert "c4nary" not in str(caught.value)
     assert status(database).version == 0
+
+
+def test_a_user_who_may_not_change_tables_is_told_what_prints_the_rest_of_the_way(tmp_path: Path) -> None:
+    place = Place("sqlite", lambda: f"sqlite:///{tmp_path / 'old.db'}")
+    at_version(place, 2)
+    database = place.open(f"sqlite:///file:{tmp_path / 'old.db'}?mode=ro&uri=true")
+
+    with pytest.raises(SchemaMismatch, match="workq db sql sqlite --from 2"):
+        migrate(database)
+
+    place.close()
 
 
 @only("dialect", ["sqlite", "postgresql", "mysql"])
