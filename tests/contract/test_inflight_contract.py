@@ -199,10 +199,12 @@ class EmbeddedContract(InFlightContract):
         namespace = f"t{secrets.token_hex(6)}"
         databases = Database(url, namespace=namespace), Database(url, namespace=f"{namespace}n")
         for one in databases:
-            one.tables.metadata.create_all(one.engine, tables=store_tables(one))
+            for table in store_tables(one):
+                table.create(one.engine)
         yield databases
         for one in databases:
-            one.tables.metadata.drop_all(one.engine, tables=store_tables(one))
+            for table in store_tables(one):
+                table.drop(one.engine)
             one.close()
 
     @pytest.fixture

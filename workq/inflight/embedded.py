@@ -52,7 +52,7 @@ class EmbeddedInFlight:
         self._lease = database.tables.lease
         self._meta = database.tables.meta
         self._insert: Any = import_module(f"sqlalchemy.dialects.{database.dialect}").insert
-        """This database's own: see `_Text` in workq/ledger/schema.py."""
+        """This database's own: see `_Text` in workq/ledger/columns.py."""
 
     def join(self, worker: str, *, lease_s: float) -> None:
         """See the port. An incarnation that was reaped never comes back: LeaseLost."""

@@ -187,5 +187,5 @@ class TableSpace:
         return Index(self.name(of), *columns, unique=is_unique, info=info, **self._known(rows))
 
     def _known(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Those of them that are this dialect's: SQLAlchemy imports each dialect that an option names."""
+        """The options of this dialect alone: SQLAlchemy imports each dialect that an option names."""
         return {option: value for option, value in options.items() if option.partition("_")[0] == self.dialect}

@@ -35,7 +35,6 @@ class CoreTables:
     """The tables that every task passes through."""
 
     def __init__(self, space: TableSpace) -> None:
-        # PostgreSQL takes the NULL for granted, as the condition says it, and cannot begin behind it
         unhinted = "published_at IS NULL AND state IN ('ready', 'waiting')"
         relayed = "the relay of the sweep: due and without a confirmed hint. Nearly always empty"
         self.task = space.table(
@@ -116,6 +115,7 @@ class CoreTables:
                 where="state IN ('ready', 'waiting')",
                 doc="what can be claimed, oldest due first; how many wait in each queue",
             ),
+            # PostgreSQL takes the NULL for granted, as the condition says it, and cannot begin behind it
             space.index("task_unpublished", "state", "due_at", where=unhinted, doc=relayed, on=("postgresql",)),
             space.index(
                 "task_unpublished",
@@ -317,16 +317,16 @@ class Tables(CoreTables):
     """The tables of one namespace, in a database of this dialect: those of the core, and on demand those of a slice."""
 
     def __init__(self, namespace: str, dialect: str) -> None:
-        space = TableSpace(namespace, dialect)
-        super().__init__(space)
+        super().__init__(TableSpace(namespace, dialect))
         self.namespace = namespace
         self.dialect = dialect
-        self.metadata = space.metadata
-        """The core's tables alone: a process that needs no job does not make the tables of jobs."""
         self._parts: dict[object, Any] = {}
 
     def part(self, kind: Callable[[TableSpace], T]) -> T:
-        """The tables of a slice, made when they are first asked for: see `workq.jobs.ledger.tables.job_tables`."""
+        """The tables of a slice, made when they are first asked for: see `workq.jobs.ledger.tables.job_tables`.
+
+        A process that needs no job does not make the tables of jobs.
+        """
         found = self._parts.get(kind)
         if found is None:  # of two that ask at once, the first makes it: no lock, which a fork could find held
             found = self._parts.setdefault(kind, kind(TableSpace(self.namespace, self.dialect)))

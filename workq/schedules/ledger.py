@@ -63,7 +63,7 @@ class ScheduleTables:
 
 
 def schedule_tables(database: Database) -> ScheduleTables:
-    """Those of a database's namespace."""
+    """The tables of this slice in one database, under its namespace."""
     return database.tables.part(ScheduleTables)
 
 

@@ -20,7 +20,7 @@ from workq.ledger.engine.database import Database
 
 
 class JobTables:
-    """Jobs, their subtasks, and what came of items."""
+    """Jobs, their subtasks, and what came of their items."""
 
     def __init__(self, space: TableSpace) -> None:
         self.job = space.table(
@@ -132,5 +132,5 @@ class JobTables:
 
 
 def job_tables(database: Database) -> JobTables:
-    """Those of a database's namespace."""
+    """The tables of this slice in one database, under its namespace."""
     return database.tables.part(JobTables)

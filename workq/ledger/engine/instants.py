@@ -28,7 +28,7 @@ class Instant(TypeDecorator[datetime]):
         if dialect.name == "postgresql":
             return dialect.type_descriptor(TIMESTAMP(timezone=True))
         if dialect.name in ("mysql", "mariadb"):
-            from sqlalchemy.dialects import mysql  # with MySQL only: see `_Text` in ledger/schema.py
+            from sqlalchemy.dialects import mysql  # with MySQL only: see `_Text` in ledger/columns.py
 
             return dialect.type_descriptor(mysql.DATETIME(fsp=6))
         return dialect.type_descriptor(String(23))

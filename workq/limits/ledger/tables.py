@@ -1,4 +1,4 @@
-"""The tables of limits: those in use, the permits to share in one, and the line of those that wait."""
+"""The tables of limits: each limit in use, its permits, and the tasks that wait in its line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from workq.ledger.engine.database import Database
 
 
 class LimitTables:
-    """The limits in use, who has a share of one, who waits for one."""
+    """The limits in use, the permits of each, and the tasks that wait for one."""
 
     def __init__(self, space: TableSpace) -> None:
         self.throttle = space.table(
@@ -48,5 +48,5 @@ class LimitTables:
 
 
 def limit_tables(database: Database) -> LimitTables:
-    """Those of a database's namespace."""
+    """The tables of this slice in one database, under its namespace."""
     return database.tables.part(LimitTables)

@@ -1,4 +1,4 @@
-"""The tables of order keys: those with open tasks, and the positions of these."""
+"""The tables of order: each order key with open tasks, and the position of each task."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from workq.ledger.engine.database import Database
 
 
 class OrderTables:
-    """The order keys with open tasks, and the positions of those."""
+    """The order keys with open tasks, and the positions of their tasks."""
 
     def __init__(self, space: TableSpace) -> None:
         self.sequence = space.table(
@@ -35,5 +35,5 @@ class OrderTables:
 
 
 def order_tables(database: Database) -> OrderTables:
-    """Those of a database's namespace."""
+    """The tables of this slice in one database, under its namespace."""
     return database.tables.part(OrderTables)

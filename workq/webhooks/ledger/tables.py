@@ -18,7 +18,7 @@ from workq.ledger.engine.database import Database
 
 
 class WebhookTables:
-    """Endpoints, webhooks, their deliveries, and the attempts of those."""
+    """Endpoints, webhooks, their deliveries, and the attempts of each delivery."""
 
     def __init__(self, space: TableSpace) -> None:
         self.endpoint = space.table(
@@ -106,5 +106,5 @@ class WebhookTables:
 
 
 def webhook_tables(database: Database) -> WebhookTables:
-    """Those of a database's namespace."""
+    """The tables of this slice in one database, under its namespace."""
     return database.tables.part(WebhookTables)
