@@ -167,7 +167,7 @@ class Writer:
         )
 
     def _indexes(self, table: Table) -> list[Index]:
-        """In the order of their names."""
+        """All of this dialect, in the order of their names: SQLAlchemy keeps them in a set."""
         return sorted(table.indexes, key=lambda one: str(one.name))
 
     def _create_index(self, index: Index) -> str:
@@ -235,10 +235,9 @@ def _rank(constraint: Constraint) -> tuple[int, str]:
 
 def _joined(parts: Iterable[str]) -> str:
     """Parts with a blank line between them; what has no comment of its own stands below the one before."""
-    text = ""
-    for part in filter(None, parts):
-        text += f"{'' if not text else chr(10) * (2 if part.startswith(('--', 'CREATE TABLE')) else 1)}{part}"
-    return f"{text}\n"
+    begins = ("--", "CREATE TABLE")
+    lines = [f"\n{part}" if part.startswith(begins) else part for part in parts if part]
+    return "\n".join(lines).strip() + "\n"
 
 
 def _since(one: Table | Column[Any] | Index) -> int:

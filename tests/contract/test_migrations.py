@@ -31,7 +31,7 @@ from workq.diagnose.doctor.check import Level
 from workq.diagnose.doctor.ledger import look
 from workq.errors import ConfigError, LedgerUnavailable, SchemaMismatch
 from workq.lab.servers import MariaDB, PostgreSQL
-from workq.ledger.columns import FROZEN
+from workq.ledger.columns import DIALECTS, FROZEN
 from workq.ledger.engine import migrate as migrations
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.migrate import Status, ensure, migrate, require_current, statements, status
@@ -255,14 +255,14 @@ def test_migrating_twice_changes_nothing_the_second_time(place: Place) -> None:
 
 
 def test_every_dialect_has_a_file_for_every_version() -> None:
-    for dialect in migrations.DIALECTS:
+    for dialect in DIALECTS:
         assert [path.name for path in sorted((ROOT / "sql" / dialect).iterdir())] == FILES + NEW
     assert [int(name[:4]) for name in FILES] == list(range(1, SCHEMA_VERSION + 1))
 
 
 def test_what_was_released_is_never_edited() -> None:
     found = sha256()
-    for dialect in migrations.DIALECTS:
+    for dialect in DIALECTS:
         for name in FILES[:FROZEN]:
             found.update((ROOT / "sql" / dialect / name).read_bytes())
 

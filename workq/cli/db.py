@@ -16,6 +16,7 @@ from workq.cli.show import Column, answer, record, table, write
 from workq.cli.stopping import ended_by_signals
 from workq.config import masked
 from workq.ledger import history_trigger
+from workq.ledger.columns import DIALECTS
 from workq.ledger.engine import migrate as schema
 from workq.ledger.engine.database import Database
 from workq.ledger.schema import SCHEMA_VERSION
@@ -65,7 +66,7 @@ def status(session: Session) -> int:
 
 
 @db.command(examples="workq db sql\nworkq db sql mysql > workq.sql\nworkq db sql postgresql --from 14")
-@click.argument("dialect", required=False, type=click.Choice([*schema.DIALECTS, "postgres", "mariadb"]))
+@click.argument("dialect", required=False, type=click.Choice([*DIALECTS, "postgres", "mariadb"]))
 @click.option(
     "--from",
     "after",

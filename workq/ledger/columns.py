@@ -34,6 +34,7 @@ from sqlalchemy.types import TypeEngine
 from workq.ledger.engine.instants import Instant
 
 DIALECTS: Final = ("sqlite", "postgresql", "mysql")
+"""Of the ledger's SQL. MariaDB has that of MySQL."""
 FROZEN: Final = 15
 """The files of this version and of those before it were written by hand. What came with them has no `since`."""
 

@@ -35,6 +35,7 @@ from sqlalchemy import Connection, inspect, select, text
 from sqlalchemy.exc import DBAPIError
 
 from workq.errors import ConfigError, LedgerUnavailable, SchemaMismatch
+from workq.ledger.columns import DIALECTS
 from workq.ledger.engine.cures import cure_of
 from workq.ledger.engine.database import Database
 from workq.ledger.schema import SCHEMA_VERSION
@@ -49,7 +50,6 @@ __all__ = [
     "status",
 ]
 
-DIALECTS: Final = ("sqlite", "postgresql", "mysql")
 LOCK_WAIT_S: Final = 60.0
 """How long a migrator waits for another one."""
 
