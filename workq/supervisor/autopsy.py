@@ -6,7 +6,6 @@ are charged; of those that died for want of memory at once, only the largest pro
 
 from __future__ import annotations
 
-import random
 import signal
 import time
 from collections.abc import Sequence
@@ -27,13 +26,13 @@ from workq.values.certificate import (
     how_it_ended,
     signal_of,
 )
+from workq.values.jitter import jitter
 from workq.worker.crash_board import CrashBoard, Started
 from workq.worker.stacks import DumpedStacks
 
 TOGETHER_S: Final = 0.5
 """Who dies for want of memory within this time of each other dies of one and the same want."""
 FORGOTTEN_S: Final = 10.0
-_rng: Final = random.Random()
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +143,7 @@ def evidence_of(child: Child, left: ChildRemains, ending: DeathCause, now: float
         stack_note=child.stack_note,
         unknown=ending.unknown,
     )
-    failed = {one.task_id: (_limit_text(one), _rng.uniform(1.0, 4.0)) for one in child.overdue} | {
+    failed = {one.task_id: (_limit_text(one), jitter.uniform(1.0, 4.0)) for one in child.overdue} | {
         one.task_id: ("cancelled by force", 0.0) for one in child.condemned
     }
     charged = {} if ending.is_ours else {one.task_id: one.attempt for one in left.started}

@@ -28,7 +28,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from random import Random
 from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -38,11 +37,10 @@ from pika.adapters.select_connection import IOLoop
 from pika.adapters.utils import connection_workflow
 
 from workq.errors import NAME_PATIENCE_S, BrokerUnavailable, ConfigError
+from workq.values.jitter import jitter
 
 T = TypeVar("T")
 
-_rng: Final = Random()
-"""Not the application's: that may be seeded, and its next number is the application's own."""
 CONNECT_S: Final = 5.0
 ANSWER_S: Final = 10.0
 """A broker that lives but leaves a question unanswered for so long (a quorum queue without a leader) is asked anew."""
@@ -332,7 +330,7 @@ class Link:
             self._duty.lost(was_open=was_open)
             failures = 0 if was_open and time.monotonic() - began > STABLE_S else failures + 1
             bound_s = min(BACKOFF_MAX_S, BACKOFF_MIN_S * 2.0 ** min(failures, 16))
-            if self._closing.wait(_rng.uniform(bound_s / 2, bound_s)):
+            if self._closing.wait(jitter.uniform(bound_s / 2, bound_s)):
                 return
 
     def _connect_once(self) -> tuple[bool, BaseException | None]:

@@ -17,8 +17,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from random import Random
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Delete, Engine, Executable, Update, bindparam, event
 from sqlalchemy.exc import DBAPIError, DisconnectionError, IntegrityError, InvalidRequestError, SQLAlchemyError
@@ -37,12 +36,10 @@ from workq.ledger.engine.sqlite_writer import NotInTurn, Writer, begin_reading, 
 from workq.ledger.engine.url import ledger_url
 from workq.ledger.engine.user_transaction import Entered
 from workq.ledger.schema import Tables
+from workq.values.jitter import jitter
 from workq.values.time_limit import whole
 
 T = TypeVar("T")
-
-_rng: Final = Random()
-"""Not the application's: that may be seeded, and its next number is the application's own."""
 
 
 class Database:
@@ -355,7 +352,7 @@ class Database:
 
 def _pause() -> None:
     """Before a try that follows another: whoever was in the way may be gone by then."""
-    time.sleep(_rng.uniform(0.002, 0.03))
+    time.sleep(jitter.uniform(0.002, 0.03))
 
 
 def _reopening(database: weakref.ref[Database]) -> Callable[[], None]:

@@ -16,11 +16,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from random import Random
 from typing import Final
 
-_rng: Final = Random()
-"""Not the application's: that may be seeded, and its next number is the application's own."""
+from workq.values.jitter import jitter
+
 WAIT_FOR_TURN_S: Final = 30.0
 """How long a thread waits for the other writers of its process."""
 GIVE_WAY_S: Final = 0.02
@@ -154,7 +153,7 @@ def when_free(act: Callable[[], object], *, wait_s: float) -> None:
         except sqlite3.OperationalError as error:
             if "locked" not in str(error) or time.monotonic() > until:
                 raise
-            time.sleep(step_s * _rng.uniform(0.5, 1.0))
+            time.sleep(step_s * jitter.uniform(0.5, 1.0))
             step_s = min(STEP_MAX_S, 1.5 * step_s)
         else:
             return
