@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import socket
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,15 +13,16 @@ import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.engine import make_url
 
+from tests.conftest import Private
 from tests.system.legs import Leg
 from workq import State, WorkQueue
 from workq.broker.rabbitmq import RabbitMQBroker
 from workq.config import Settings, masked
 from workq.diagnose.doctor import examine
 from workq.diagnose.doctor.check import Level
-from workq.errors import NAME_PATIENCE_S, Unavailable
+from workq.errors import NAME_PATIENCE_S, SchemaMismatch, Unavailable
 from workq.inflight.redis import RedisInFlight
-from workq.lab.servers import MariaDB, PostgreSQL, RabbitMQ, Redis
+from workq.lab.servers import MariaDB, PostgreSQL, RabbitMQ, Redis, start_postgres
 from workq.ledger.engine.url import ledger_url
 from workq.ledger.tasks import _places
 
@@ -66,6 +68,27 @@ def test_postgresql_tells_what_waiting_mends(postgres_server: PostgreSQL, dead_p
     assert ledger(f"postgresql://workq@{at}/{name}?sslmode=require") == 0.0
     several = f"127.0.0.1:{dead_port},{at}"
     assert ledger(f"postgresql://workq@{several}/no_such_database") == math.inf, "the other host may know it"
+
+
+def test_postgresql_that_asks_for_a_password_ends_it_without_the_right_one(private: Private) -> None:
+    with tempfile.TemporaryDirectory(prefix="workq-hba-") as folder:
+        Path(folder).chmod(0o755)  # for the account that PostgreSQL runs as
+        rules = Path(folder) / "rules"
+        rules.write_text("host all workq 127.0.0.1/32 trust\nhost all ann 127.0.0.1/32 scram-sha-256\n")
+        with private(start_postgres, options=("-c", f"hba_file={rules}")) as server:
+            owner = create_engine(server.url.replace("postgresql:", "postgresql+psycopg:"))
+            with owner.begin() as tx:
+                tx.exec_driver_sql("CREATE ROLE ann LOGIN PASSWORD 'right'")
+            owner.dispose()
+            at = f"127.0.0.1:{server.port}/workq"
+
+            assert ledger(f"postgresql://ann:{CANARY}@{at}") == 0.0
+            assert ledger(f"postgresql://ann@{at}") == 0.0, "none was given"
+            with pytest.raises(Unavailable) as caught:
+                assert WorkQueue(ledger=f"postgresql://ann:{CANARY}@{at}").stores
+            assert CANARY not in str(caught.value)
+            with pytest.raises(SchemaMismatch):  # it is let in
+                assert WorkQueue(ledger=f"postgresql://ann:right@{at}").stores
 
 
 def test_mariadb_tells_what_waiting_mends(mariadb_server: MariaDB, dead_port: int) -> None:
