@@ -20,13 +20,14 @@ from msgspec.structs import replace
 
 from workq.config import Settings, Times
 from workq.config.variables import log_unread
-from workq.errors import BadSource, ConfigError, UnknownTask
+from workq.errors import ConfigError, UnknownTask
 from workq.handlers.handler import BatchHandler, Call, Handler, check_function
 from workq.handlers.keywords import JobKeywords, TaskKeywords
 from workq.handlers.naming import default_name
 from workq.handlers.options import Options, check_batch, check_time_limit_s
 from workq.handlers.registry import Registry
 from workq.handlers.retry import Compute, RetryPolicy, retries
+from workq.opening import ledger_database, open_stores
 from workq.schedules.define import new_schedule
 from workq.schedules.timetable import Timetable
 from workq.values.incarnation import this_person
@@ -36,13 +37,10 @@ from workq.values.options import GivenTo, OptionKeywords, checked, documented
 from workq.values.task import Task
 
 if TYPE_CHECKING:
-    from workq.broker import Broker
     from workq.enqueue.producer import Producer
-    from workq.inflight import InFlight
     from workq.jobs.define import Job
     from workq.ledger import CancelAnswer, Pause
     from workq.ledger.engine.database import Database
-    from workq.ledger.sql import Ledger
     from workq.stores import Stores
 
 P = ParamSpec("P")
@@ -254,9 +252,9 @@ class WorkQueue:
         Raises:
             ConfigError: an option is out of range, the name is taken, or the function cannot be a task.
         """
-        from workq.jobs.define import Job
         from workq.jobs.options import job_options
-        from workq.jobs.values import SPLIT, Ending
+        from workq.jobs.register import register_job
+        from workq.jobs.values import Ending
 
         callbacks = {
             Ending.COMPLETE: on_complete,
@@ -275,36 +273,20 @@ class WorkQueue:
             stored=stored,
         )
 
-        def register(function: Callable[..., Any]) -> Job:
-            check_function(function)
-            job_name, doubt = (name, None) if name is not None else default_name(function, self.settings.app)
-            placeholder = self.task(
-                name=job_name,
-                queue=queue,
-                limit=limit,
-                concurrency=concurrency,
-                time_limit_s=time_limit_s,
-                retry=retry,
-                retry_on=retry_on,
-                give_up_on=give_up_on,
-                **stored,
-            )(function)
-            placeholder.doubt = doubt
-            job = Job(function, placeholder, options, self).taken(source)
-            if partitioned:
-                placeholder.becomes(job.iterate_async if placeholder.is_async else job.iterate)
-            else:
-                placeholder.becomes(job.work_async if placeholder.is_async else job.work)
-            self.task(
-                name=job_name + SPLIT,
-                queue=queue,
-                failures_max=options.failures_max,
-                crashes_max=options.crashes_max,
-                give_up_on=BadSource,
-            )(job.split)
-            self.registry.jobs[job_name] = job
-            return job
-
+        register = partial(
+            register_job,
+            self,
+            options=options,
+            source=source,
+            name=name,
+            limit=limit,
+            concurrency=concurrency,
+            time_limit_s=time_limit_s,
+            retry=retry,
+            retry_on=retry_on,
+            give_up_on=give_up_on,
+            **stored,
+        )
         return register if function is None else register(function)
 
     def schedule(
@@ -483,15 +465,7 @@ class WorkQueue:
 
         `makes`: a SQLite file that is not there is made when something connects.
         """
-        from workq.ledger.engine.database import Database
-
-        return Database(
-            self.settings.ledger,
-            namespace=self.settings.namespace,
-            statement_timeout_s=self.settings.times.statement_s,
-            makes=makes,
-            origin=self.settings.origins.get("ledger", "default"),
-        )
+        return ledger_database(self.settings, makes=makes)
 
     def close(self) -> None:
         """Publish what is behind, within a bound, and close every connection. The object may be used again.
@@ -523,6 +497,9 @@ class WorkQueue:
                     atexit.register(partial(_close_at_exit, weakref.ref(self)))
         return opened
 
+    def _connect(self, *, makes: bool) -> tuple[Stores, Producer]:
+        return open_stores(self.settings, makes=makes)
+
     def _forked(self) -> None:
         """In the child of a fork: never touch or free the parent's connections, and open our own."""
         self.is_served = False
@@ -530,66 +507,6 @@ class WorkQueue:
         if self._opened is not None:
             self._inherited.append(self._opened)
             self._opened = None
-
-    def _connect(self, *, makes: bool) -> tuple[Stores, Producer]:
-        from workq.enqueue.producer import Producer
-        from workq.ledger.engine import migrate
-        from workq.ledger.sql import Ledger
-        from workq.slices import SLICES
-        from workq.stores import Stores
-
-        database = self.database(makes=makes)
-        try:
-            if makes:
-                migrate.ensure(database)
-            else:
-                migrate.require_current(database)
-            ledger = Ledger(database, SLICES, reserved_s=1.5 * self.settings.times.confirm_s)
-            if self.settings.broker is None and self.settings.inflight is None:
-                stores = self._open_in_one(ledger, database)
-            else:
-                stores = Stores(ledger, self._open_broker(database), self._open_inflight(database))
-        except BaseException:
-            database.close()
-            raise
-        times = self.settings.times
-        return stores, Producer(stores, confirm_s=times.confirm_s, grace_s=times.unpublished_grace_s)
-
-    def _open_in_one(self, ledger: Ledger, database: Database) -> Stores:
-        """Hints and leases are rows beside the ledger, and a claim is the hold."""
-        from workq.broker.embedded import EmbeddedBroker
-        from workq.inflight.embedded import ClaimsInFlight
-        from workq.stores import Stores
-
-        broker = EmbeddedBroker(database)
-        return Stores(ledger, broker, ClaimsInFlight(database), direct=broker)
-
-    def _open_broker(self, database: Database) -> Broker:
-        if self.settings.broker is None:
-            from workq.broker.embedded import EmbeddedBroker
-
-            return EmbeddedBroker(database)
-        from workq.broker.rabbitmq import RabbitMQBroker
-
-        return RabbitMQBroker(
-            self.settings.broker,
-            namespace=self.settings.namespace,
-            queue_type=self.settings.queue_type,
-            ladder=self.settings.ladder,
-            heartbeat_s=self.settings.times.amqp_heartbeat_s,
-            confirm_s=self.settings.times.confirm_s,
-        )
-
-    def _open_inflight(self, database: Database) -> InFlight:
-        if self.settings.inflight is None:
-            from workq.inflight.embedded import EmbeddedInFlight
-
-            return EmbeddedInFlight(database)
-        from workq.inflight.redis import RedisInFlight
-
-        return RedisInFlight(
-            self.settings.inflight, namespace=self.settings.namespace, socket_s=self.settings.times.redis_socket_s
-        )
 
 
 def _after_fork() -> None:

@@ -84,11 +84,11 @@ def test_postgresql_that_asks_for_a_password_ends_it_without_the_right_one(priva
 
             assert ledger(f"postgresql://ann:{CANARY}@{at}") == 0.0
             assert ledger(f"postgresql://ann@{at}") == 0.0, "none was given"
-            with pytest.raises(Unavailable) as caught:
-                assert WorkQueue(ledger=f"postgresql://ann:{CANARY}@{at}").stores
+            with pytest.raises(Unavailable) as caught, WorkQueue(ledger=f"postgresql://ann:{CANARY}@{at}") as wq:
+                wq.stores.ledger.questions.counts()
             assert CANARY not in str(caught.value)
-            with pytest.raises(SchemaMismatch):  # it is let in
-                assert WorkQueue(ledger=f"postgresql://ann:right@{at}").stores
+            with pytest.raises(SchemaMismatch), WorkQueue(ledger=f"postgresql://ann:right@{at}") as wq:  # it is let in
+                wq.stores.ledger.questions.counts()
 
 
 def test_mariadb_tells_what_waiting_mends(mariadb_server: MariaDB, dead_port: int) -> None:
