@@ -322,6 +322,37 @@ def test_what_waits_for_a_disabled_endpoint_is_held_and_a_person_decides(cli: Cl
     assert cli.here("webhook", "endpoint", "rm", "acme", "--yes").status == 0
 
 
+def test_who_has_decided_about_deliveries_and_why_is_in_the_history_of_their_tasks(cli: Cli) -> None:
+    add(cli, "--id", "acme")
+    lost, waits = sent(cli, "lost"), sent(cli, "waits")
+    tried(cli, lost, error_class="server_error")
+
+    decisions = (
+        ("webhook", "recover", "acme", "--since", "1h", "--yes"),
+        ("webhook", "delivery", "retry", waits),
+        ("webhook", "endpoint", "disable", "acme"),
+        ("webhook", "endpoint", "enable", "acme"),
+        ("webhook", "endpoint", "release", "acme"),
+        ("webhook", "endpoint", "disable", "acme"),
+        ("webhook", "endpoint", "discard", "acme", "--yes"),
+        ("webhook", "endpoint", "enable", "acme"),
+        ("webhook", "replay", "--since", "1h", "--yes"),
+    )
+    for number, command in enumerate(decisions):
+        assert cli.here(*command, "--why", f"for reason {number}").status == 0
+    with cli.queue() as wq:
+        events = wq.stores.ledger.questions.happened(["rescheduled", "cancelled", "revived"], within_s=600.0, limit=99)
+
+    assert {(one.kind, one.detail["why"]) for one in events} == {
+        ("revived", "for reason 0"),
+        ("rescheduled", "for reason 1"),
+        ("rescheduled", "for reason 4"),
+        ("cancelled", "for reason 6"),
+        ("revived", "for reason 8"),
+    }
+    assert all(one.detail["who"] for one in events)
+
+
 def test_what_has_failed_is_recovered_and_what_was_sent_is_replayed_with_a_count_before(cli: Cli) -> None:
     add(cli, "--id", "acme")
     lost, arrived, waits = (sent(cli, name) for name in ("lost", "arrived", "waits"))

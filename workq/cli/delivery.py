@@ -104,13 +104,16 @@ def show(session: Session, delivery_id: str, with_body: bool) -> None:
 @delivery.command("retry", examples="workq webhook delivery retry 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f")
 @click.argument("delivery_id", metavar="ID", type=TaskId())
 @click.option("--dry-run", is_flag=True, help="only say whether it would be; exit 3 then")
+@click.option(
+    "--why", default="retried by an operator", show_default=True, metavar="TEXT", help="stored in the history"
+)
 @pass_session
-def retry(session: Session, delivery_id: str, dry_run: bool) -> int:
+def retry(session: Session, delivery_id: str, dry_run: bool, why: str) -> int:
     """Try a delivery again now, whether it waits for its next attempt or has ended: then its schedule begins anew."""
     from workq.webhooks.outbox import Outbox
 
     session.stores()
-    is_retried = Outbox(session.queue()).retry(delivery_id, dry_run=dry_run)
+    is_retried = Outbox(session.queue()).retry(delivery_id, dry_run=dry_run, why=why)
     again = "it would be tried again" if dry_run else "it is tried again"
     said = again if is_retried else "it is being sent just now"
     answer(session, {"id": delivery_id, "retried": is_retried, "dry_run": dry_run}, lambda: write(said))

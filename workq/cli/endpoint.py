@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 import click
@@ -192,13 +193,16 @@ def disable(session: Session, endpoint_id: str, why: str) -> None:
 @endpoint.command("enable", examples="workq webhook endpoint enable acme\nworkq webhook endpoint enable acme --release")
 @click.argument("endpoint_id", metavar="ID")
 @click.option("--release", "is_released", is_flag=True, help="send what is held, too")
+@click.option(
+    "--why", default="enabled by an operator", show_default=True, metavar="TEXT", help="stored with the endpoint"
+)
 @pass_session
-def enable(session: Session, endpoint_id: str, is_released: bool) -> None:
+def enable(session: Session, endpoint_id: str, is_released: bool, why: str) -> None:
     """Send there again, from now on. What is held stays so until it is released or discarded."""
     session.stores()
     endpoints = Endpoints(session.queue())
-    held = endpoints.enable(endpoint_id)
-    released = endpoints.release(endpoint_id) if is_released else 0
+    held = endpoints.enable(endpoint_id, why=why)
+    released = endpoints.release(endpoint_id, why=why) if is_released else 0
     said = f"enabled; {released} released" if is_released else f"enabled; {held} held"
     found = {"id": endpoint_id, "state": "enabled", "held": held - released, "released": released}
     answer(session, found, lambda: write(said))
@@ -209,12 +213,15 @@ def enable(session: Session, endpoint_id: str, is_released: bool) -> None:
 )
 @click.argument("endpoint_id", metavar="ID")
 @click.option("--dry-run", is_flag=True, help="only count; exit 3 when there are any")
+@click.option(
+    "--why", default="released by an operator", show_default=True, metavar="TEXT", help="stored in the history"
+)
 @pass_session
-def release(session: Session, endpoint_id: str, dry_run: bool) -> int:
+def release(session: Session, endpoint_id: str, dry_run: bool, why: str) -> int:
     """Send what is held of an endpoint, the oldest first."""
     session.stores()
     endpoints = Endpoints(session.queue())
-    return _counted(session, endpoints, endpoint_id, endpoints.release, "released", dry_run=dry_run)
+    return _counted(session, endpoints, endpoint_id, partial(endpoints.release, why=why), "released", dry_run=dry_run)
 
 
 @endpoint.command(
@@ -223,8 +230,11 @@ def release(session: Session, endpoint_id: str, dry_run: bool) -> int:
 @click.argument("endpoint_id", metavar="ID")
 @click.option("--dry-run", is_flag=True, help="only count; exit 3 when there are any")
 @click.option("--yes", is_flag=True, help="do not ask; needed where nobody can answer")
+@click.option(
+    "--why", default="discarded by an operator", show_default=True, metavar="TEXT", help="stored in the history"
+)
 @pass_session
-def discard(session: Session, endpoint_id: str, dry_run: bool, yes: bool) -> int:
+def discard(session: Session, endpoint_id: str, dry_run: bool, yes: bool, why: str) -> int:
     """Give up what is held of an endpoint: it is cancelled, and may still be sent again one by one.
 
     It shows the count and asks first; where nobody can answer it needs --yes, and exits with 6 without.
@@ -236,7 +246,7 @@ def discard(session: Session, endpoint_id: str, dry_run: bool, yes: bool) -> int
         held = endpoints.held(endpoint_id)
         if held and not is_confirmed(session, f"{counted(held, 'delivery', 'deliveries')} would be discarded"):
             return exits.REFUSED
-    return _counted(session, endpoints, endpoint_id, endpoints.discard, "discarded", dry_run=dry_run)
+    return _counted(session, endpoints, endpoint_id, partial(endpoints.discard, why=why), "discarded", dry_run=dry_run)
 
 
 def _counted(

@@ -82,14 +82,17 @@ def send(session: Session, /, event_type: str, source: str, **given: Any) -> Non
 @click.option("--since", "since_s", type=Duration(), required=True, help="sent since then, such as 2h")
 @click.option("--dry-run", is_flag=True, help="only count; exit 3 when there are any")
 @click.option("--yes", is_flag=True, help="do not ask; needed where nobody can answer")
+@click.option(
+    "--why", default="recovered by an operator", show_default=True, metavar="TEXT", help="stored in the history"
+)
 @pass_session
-def recover(session: Session, endpoint: str, since_s: float, dry_run: bool, yes: bool) -> int:
+def recover(session: Session, endpoint: str, since_s: float, dry_run: bool, yes: bool, why: str) -> int:
     """Send again what has failed for good at ENDPOINT: what is exhausted, or gone."""
     from workq.webhooks.outbox import Outbox
 
     session.stores()
     outbox = Outbox(session.queue())
-    return _send_again(session, partial(outbox.recover, endpoint, since_s=since_s), dry_run=dry_run, yes=yes)
+    return _send_again(session, partial(outbox.recover, endpoint, since_s=since_s, why=why), dry_run=dry_run, yes=yes)
 
 
 @webhook.command(
@@ -103,6 +106,9 @@ def recover(session: Session, endpoint: str, since_s: float, dry_run: bool, yes:
 @click.option("--until", "until_s", type=Duration(), help="sent before then, such as 12h")
 @click.option("--dry-run", is_flag=True, help="only count; exit 3 when there are any")
 @click.option("--yes", is_flag=True, help="do not ask; needed where nobody can answer")
+@click.option(
+    "--why", default="replayed by an operator", show_default=True, metavar="TEXT", help="stored in the history"
+)
 @pass_session
 def replay(session: Session, /, dry_run: bool, yes: bool, **which: Any) -> int:
     """Send once more what was sent, whether it has arrived or not. Receivers see the same webhook-id."""

@@ -261,31 +261,35 @@ class Endpoints:
         which = WhichDeliveries(endpoint_id=check_endpoint_id(endpoint_id))
         return sum(self._app.existing.ledger.part(WebhookLedger).deliveries.delivery_counts(which).values())
 
-    def release(self, endpoint_id: str) -> int:
+    def release(self, endpoint_id: str, *, why: str = "released by a person", who: str | None = None) -> int:
         """Send what is held, the oldest first, or in its order; answers how many deliveries that are.
+
+        Who has decided and why is kept in the history of each task.
 
         Raises:
             NotFound: there is none of that id. Refused: it is disabled.
         """
-        count = 0
+        count, by = 0, who or this_person()
         while True:
             page, hints = self._app.existing.ledger.part(WebhookLedger).decisions.release_held(
-                check_endpoint_id(endpoint_id)
+                check_endpoint_id(endpoint_id), who=by, why=why
             )
             if not page:
                 return count
             self._app.producer.relay.offer(hints)
             count += page
 
-    def discard(self, endpoint_id: str, *, why: str = "discarded by a person") -> int:
+    def discard(self, endpoint_id: str, *, why: str = "discarded by a person", who: str | None = None) -> int:
         """Give up what is held; answers how many deliveries that were.
+
+        Who has decided and why is kept in the history of each task.
 
         Raises:
             NotFound: there is none of that id.
         """
-        count = 0
+        count, by = 0, who or this_person()
         while page := self._app.existing.ledger.part(WebhookLedger).decisions.discard_held(
-            check_endpoint_id(endpoint_id), why=why
+            check_endpoint_id(endpoint_id), who=by, why=why
         ):
             count += page
         return count

@@ -173,10 +173,12 @@ class Outbox:
         """The newest 200 attempts of a delivery, the oldest first: where to, the answer, how long it took."""
         return self._app.existing.ledger.part(WebhookLedger).deliveries.attempts(delivery_id)
 
-    def retry(self, delivery_id: str, *, dry_run: bool = False) -> bool:
+    def retry(
+        self, delivery_id: str, *, dry_run: bool = False, why: str = "retried by a person", who: str | None = None
+    ) -> bool:
         """Try a delivery again now, whether it waits for its next attempt or has ended; False: it runs just now.
 
-        `dry_run`: only say whether it would be.
+        `dry_run`: only say whether it would be. Who has decided and why is kept in the history of its task.
 
         Raises:
             NotFound: there is no such delivery.
@@ -190,25 +192,23 @@ class Outbox:
         if found.state is DeliveryState.HELD:
             raise Refused(f"delivery {delivery_id} is held: workq webhook endpoint release {found.endpoint_id}")
         if found.state is DeliveryState.PENDING:
-            return self._hasten(found, dry_run=dry_run)
+            return self._hasten(found, dry_run=dry_run, who=who or this_person(), why=why)
         which = WhichDeliveries(endpoint_id=found.endpoint_id, webhook_id=found.webhook_id)
         if not (
             ledger.part(WebhookLedger).decisions.resendable(which)
             if dry_run
-            else self._resend([delivery_id], cause=Cause.MANUAL)
+            else self._resend([delivery_id], cause=Cause.MANUAL, who=who, why=why)
         ):
             raise Refused(f"delivery {delivery_id}: its endpoint is gone or disabled, or its body is kept no longer")
         return True
 
-    def _hasten(self, found: DeliveryRow, *, dry_run: bool) -> bool:
+    def _hasten(self, found: DeliveryRow, *, dry_run: bool, who: str, why: str) -> bool:
         """Let what waits for its next attempt be due now; False: it runs."""
         ledger = self._app.existing.ledger
         if not dry_run:
             ledger.part(WebhookLedger).decisions.want_delivery(found.id)  # first: it may be sent as soon as it is due
             try:
-                hint = ledger.decisions.reschedule(
-                    found.task_id, delay_s=0.0, who=this_person(), why="retried by a person"
-                )
+                hint = ledger.decisions.reschedule(found.task_id, delay_s=0.0, who=who, why=why)
             except Refused:
                 pass  # it runs, or it is not its turn
             else:
@@ -222,8 +222,18 @@ class Outbox:
             )
         return dry_run and task is not None and task.state in (State.READY, State.WAITING)
 
-    def recover(self, endpoint: str, *, since_s: float, dry_run: bool = False) -> int:
+    def recover(
+        self,
+        endpoint: str,
+        *,
+        since_s: float,
+        dry_run: bool = False,
+        why: str = "recovered by a person",
+        who: str | None = None,
+    ) -> int:
         """Send again what was sent within `since_s`, and is exhausted or gone; answers how many.
+
+        Who has decided and why is kept in the history of each task.
 
         Raises:
             NotFound: there is no such endpoint.
@@ -231,7 +241,11 @@ class Outbox:
         self.endpoints.get(endpoint)
         return sum(
             self._again(
-                WhichDeliveries(endpoint_id=endpoint, state=state, since_s=since_s), Cause.MANUAL, dry_run=dry_run
+                WhichDeliveries(endpoint_id=endpoint, state=state, since_s=since_s),
+                Cause.MANUAL,
+                dry_run=dry_run,
+                who=who,
+                why=why,
             )
             for state in (DeliveryState.EXHAUSTED, DeliveryState.GONE)
         )
@@ -244,12 +258,15 @@ class Outbox:
         since_s: float,
         until_s: float | None = None,
         dry_run: bool = False,
+        why: str = "replayed by a person",
+        who: str | None = None,
     ) -> int:
         """Send once more what was sent between two moments so long ago, whether it has arrived or not; how many.
 
         Args:
             event_type: of this type only; `invoice.*` is all that begins so.
             endpoint: to this endpoint only.
+            why, who: kept in the history of each task.
 
         Raises:
             NotFound: there is no such endpoint.
@@ -257,12 +274,12 @@ class Outbox:
         if endpoint is not None:
             self.endpoints.get(endpoint)
         which = WhichDeliveries(endpoint_id=endpoint, type=event_type, since_s=since_s, until_s=until_s)
-        return self._again(which, Cause.REPLAY, dry_run=dry_run)
+        return self._again(which, Cause.REPLAY, dry_run=dry_run, who=who, why=why)
 
-    def _again(self, which: WhichDeliveries, cause: Cause, *, dry_run: bool) -> int:
+    def _again(self, which: WhichDeliveries, cause: Cause, *, dry_run: bool, who: str | None, why: str) -> int:
         count, after = 0, None
         while page := self._app.existing.ledger.part(WebhookLedger).decisions.resendable(which, after=after):
-            count += len(page) if dry_run else len(self._resend(page, cause=cause))
+            count += len(page) if dry_run else len(self._resend(page, cause=cause, who=who, why=why))
             after = page[-1]
         return count
 
@@ -275,11 +292,11 @@ class Outbox:
             lambda hints: webhooks.sent.send(webhook, connection=connection, hints=hints), connection=connection
         )
 
-    def _resend(self, delivery_ids: Sequence[str], *, cause: Cause) -> list[str]:
+    def _resend(self, delivery_ids: Sequence[str], *, cause: Cause, who: str | None, why: str) -> list[str]:
         """Send deliveries that have ended once more; answers which."""
-        webhooks = self._app.stores.ledger.part(WebhookLedger)
+        webhooks, by = self._app.stores.ledger.part(WebhookLedger), who or this_person()
         return self._app.producer.record_by(
-            lambda hints: webhooks.decisions.resend(delivery_ids, cause=cause, hints=hints)
+            lambda hints: webhooks.decisions.resend(delivery_ids, cause=cause, who=by, why=why, hints=hints)
         )
 
     def _why_unheard(self, webhook: NewWebhook) -> str:

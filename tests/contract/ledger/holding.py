@@ -41,7 +41,7 @@ class HoldingContract(WebhookSteps):
             *(ledger.part(WebhookLedger).decisions.hold_deliveries(limit=9) for _ in range(2)),
         ]
         with pytest.raises(Refused, match="is disabled; first: workq webhook endpoint enable a"):
-            ledger.part(WebhookLedger).decisions.release_held("a")
+            ledger.part(WebhookLedger).decisions.release_held("a", who="ada", why="seen")
         count = ledger.part(WebhookLedger).decisions.enable_endpoint("a", who="eve", why="moved")
         after = self.send(ledger)
 
@@ -51,16 +51,23 @@ class HoldingContract(WebhookSteps):
         assert ledger.part(Limits).admit([limit_key("a")]) == []
         assert {self.delivery(ledger, one.delivery_id).state for one in [*before[1:], *during]} == {DeliveryState.HELD}
         assert len(self.carried(ledger, worker, after)) == 1
-        released, hints = ledger.part(WebhookLedger).decisions.release_held("a", limit=2)
+        released, hints = ledger.part(WebhookLedger).decisions.release_held("a", who="ada", why="seen", limit=2)
         assert (released, [hint.task_id for hint in hints]) == (2, [one.delivery_id for one in before[1:]])
-        assert [ledger.part(WebhookLedger).decisions.discard_held("a", why="old", limit=1) for _ in range(2)] == [1, 0]
-        assert ledger.part(WebhookLedger).decisions.release_held("a") == (0, [])
+        assert [
+            ledger.part(WebhookLedger).decisions.discard_held("a", who="ada", why="old", limit=1) for _ in range(2)
+        ] == [1, 0]
+        assert ledger.part(WebhookLedger).decisions.release_held("a", who="ada", why="seen") == (0, [])
         wanted = [self.delivery(ledger, one.delivery_id).cause for one in [*before[1:], *after]]
         assert wanted == [Cause.MANUAL, Cause.MANUAL, Cause.SCHEDULED], "whatever the age of what a person releases"
         assert len(self.carried(ledger, worker, before[1:])) == 2
         gone = self.delivery(ledger, during[0].delivery_id)
         assert (gone.state, gone.ended_at is None) == (DeliveryState.CANCELLED, False)
         assert self.state(ledger, during[0].delivery_id) is State.CANCELLED
+        decided = [ledger.questions.history(one.delivery_id) for one in (before[1], during[0])]
+        assert [(one.kind, one.detail["who"], one.detail["why"]) for events in decided for one in events] == [
+            ("rescheduled", "ada", "seen"),
+            ("cancelled", "ada", "old"),
+        ]
         row = ledger.part(WebhookLedger).endpoints.endpoint("a")
         assert row is not None
         assert (row.state, row.who, row.why) == (EndpointState.ENABLED, "eve", "moved")
@@ -71,7 +78,7 @@ class HoldingContract(WebhookSteps):
             with pytest.raises(NotFound):
                 call("nobody", who="eve", why="")
         with pytest.raises(NotFound):
-            ledger.part(WebhookLedger).decisions.release_held("nobody")
+            ledger.part(WebhookLedger).decisions.release_held("nobody", who="ada", why="seen")
 
     def test_enabling_holds_first_what_no_sweep_has_held_yet(self, ledger: Ledger) -> None:
         self.endpoint(ledger)
@@ -109,13 +116,15 @@ class HoldingContract(WebhookSteps):
         ids = [one.delivery_id for one in (ended, arrived, open_one)]
 
         found = ledger.part(WebhookLedger).decisions.resendable(ALL)
-        again, hints = ledger.part(WebhookLedger).decisions.resend(ids, cause=Cause.REPLAY)
-        twice, none = ledger.part(WebhookLedger).decisions.resend(ids, cause=Cause.REPLAY)
+        again, hints = ledger.part(WebhookLedger).decisions.resend(ids, cause=Cause.REPLAY, who="ada", why="seen")
+        twice, none = ledger.part(WebhookLedger).decisions.resend(ids, cause=Cause.REPLAY, who="ada", why="seen")
 
         assert sorted(again) == sorted(found) == sorted(ids[:2])
         assert (twice, none) == ([], [])
         assert ledger.part(WebhookLedger).decisions.resendable(ALL) == []
         rows = [self.delivery(ledger, one) for one in ids]
+        decided = [event for row in rows for event in ledger.questions.history(row.task_id)]
+        assert [(one.kind, one.detail["who"], one.detail["why"]) for one in decided] == [("revived", "ada", "seen")] * 2
         assert [(row.state, row.cause.value, row.attempts) for row in rows] == [
             (DeliveryState.PENDING, "replay", 1),
             (DeliveryState.PENDING, "replay", 1),
@@ -141,4 +150,6 @@ class HoldingContract(WebhookSteps):
         assert [endpoints[one] for one in ledger.part(WebhookLedger).decisions.resendable(ALL)] == ["a"]
         clock.forward(2 * HOUR_S)
         ledger.part(WebhookLedger).pruning.prune_webhooks(limit=9, body_retention_s=HOUR_S, retention_s=9 * HOUR_S)
-        assert ledger.part(WebhookLedger).decisions.resend(list(endpoints), cause=Cause.MANUAL) == ([], [])
+        assert ledger.part(WebhookLedger).decisions.resend(
+            list(endpoints), cause=Cause.MANUAL, who="ada", why="seen"
+        ) == ([], [])

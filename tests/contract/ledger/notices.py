@@ -130,7 +130,9 @@ class NoticesContract(WebhookSteps):
         self.settle(ledger, claim, Delivered(sent(claim, number=2), Done()))
         before = [kind for kind, _, _ in self.told(ledger)]
 
-        ledger.part(WebhookLedger).decisions.resend([dead.delivery_id, fine.delivery_id], cause=Cause.MANUAL)
+        ledger.part(WebhookLedger).decisions.resend(
+            [dead.delivery_id, fine.delivery_id], cause=Cause.MANUAL, who="ada", why="seen"
+        )
         for one in (dead, fine):
             [claim] = self.carried(ledger, worker, [one])
             arrived = sent(claim, number=2, cause="manual")

@@ -90,7 +90,7 @@ class PruningContract(WebhookSteps):
         self.endpoint(ledger)
         ended = self.arrive(ledger, worker, "ended")
         clock.forward(2 * HOUR_S)
-        ledger.part(WebhookLedger).decisions.resend([ended], cause=Cause.REPLAY)
+        ledger.part(WebhookLedger).decisions.resend([ended], cause=Cause.REPLAY, who="ada", why="seen")
 
         assert self.prune_by(ledger, 1.0) == NOTHING
         assert len(ledger.part(WebhookLedger).deliveries.attempts(ended)) == 2
@@ -106,7 +106,9 @@ class PruningContract(WebhookSteps):
 
             def act(who: int, one: str = ended) -> list[str]:
                 if who:
-                    return ledger.part(WebhookLedger).decisions.resend([one], cause=Cause.REPLAY)[0]
+                    return ledger.part(WebhookLedger).decisions.resend(
+                        [one], cause=Cause.REPLAY, who="ada", why="seen"
+                    )[0]
                 self.prune_by(ledger, 1.0)
                 return []
 

@@ -180,7 +180,7 @@ class WebhookOrderContract(WebhookSteps):
         self.ended(ledger, claim, Delivered(sent(claim, **facts), Dead("no", "no")))
         if state is DeliveryState.GONE:  # and its endpoint was disabled
             ledger.part(WebhookLedger).decisions.enable_endpoint("a", who="eve", why="mended")
-            ledger.part(WebhookLedger).decisions.release_held("a")
+            ledger.part(WebhookLedger).decisions.release_held("a", who="ada", why="seen")
 
         assert self.delivery(ledger, ids[0]).state is state
         assert self.arrivals(ledger, worker, ids) == ids[1:]
@@ -273,14 +273,14 @@ class WebhookOrderContract(WebhookSteps):
         later = self.send_one(ledger)
 
         held = self.their_turn(ledger, worker, [*ids, later])
-        first, hints = ledger.part(WebhookLedger).decisions.release_held("a", limit=1)
-        second, none = ledger.part(WebhookLedger).decisions.release_held("a", limit=1)
+        first, hints = ledger.part(WebhookLedger).decisions.release_held("a", who="ada", why="seen", limit=1)
+        second, none = ledger.part(WebhookLedger).decisions.release_held("a", who="ada", why="seen", limit=1)
         front = self.their_turn(ledger, worker, [*ids, later])
         self.ended(ledger, front[0])
         [claim] = self.their_turn(ledger, worker, [*ids, later])
         self.ended(ledger, claim)
         still_held = self.their_turn(ledger, worker, [*ids, later])
-        ledger.part(WebhookLedger).decisions.release_held("a")
+        ledger.part(WebhookLedger).decisions.release_held("a", who="ada", why="seen")
 
         assert held == []
         assert (first, [hint.task_id for hint in hints]) == (1, [ids[1]])
@@ -296,7 +296,7 @@ class WebhookOrderContract(WebhookSteps):
         ledger.part(WebhookLedger).decisions.enable_endpoint("a", who="eve", why="moved")
         later = self.send_one(ledger)
 
-        assert ledger.part(WebhookLedger).decisions.discard_held("a", why="old") == 2
+        assert ledger.part(WebhookLedger).decisions.discard_held("a", who="ada", why="old") == 2
         assert [hint.task_id for hint in ledger.part(Order).advance(ledger.part(Order).ended_heads(limit=9))] == [later]
         assert self.arrivals(ledger, worker, [*ids, later]) == [later]
 
@@ -314,7 +314,7 @@ class WebhookOrderContract(WebhookSteps):
             at_once(
                 2,
                 lambda who: (
-                    ledger.part(WebhookLedger).decisions.release_held("a")
+                    ledger.part(WebhookLedger).decisions.release_held("a", who="ada", why="seen")
                     if who
                     else ledger.part(Order).advance([LINE])
                 ),
@@ -342,7 +342,7 @@ class WebhookOrderContract(WebhookSteps):
 
             assert self.delivery(ledger, ids[1]).state is DeliveryState.HELD
             assert self.their_turn(ledger, worker, ids) == []
-            ledger.part(WebhookLedger).decisions.release_held("a")
+            ledger.part(WebhookLedger).decisions.release_held("a", who="ada", why="seen")
             assert self.arrivals(ledger, worker, ids) == ids[1:]
 
     def test_what_is_sent_again_comes_last_in_the_order_in_which_it_was_sent(
@@ -354,12 +354,14 @@ class WebhookOrderContract(WebhookSteps):
             [claim] = self.their_turn(ledger, worker, ids)
             self.ended(ledger, claim, Delivered(sent(claim, error_class="tls", status=None), Dead("no", "no")))
 
-        again, hints = ledger.part(WebhookLedger).decisions.resend([ids[1], ids[0]], cause=Cause.MANUAL)
+        again, hints = ledger.part(WebhookLedger).decisions.resend(
+            [ids[1], ids[0]], cause=Cause.MANUAL, who="ada", why="seen"
+        )
 
         assert (again, hints) == (ids[:2], [])
         assert self.arrivals(ledger, worker, ids) == [*ids[2:], *ids[:2]]
         assert {self.delivery(ledger, one).state for one in ids} == {DeliveryState.SUCCEEDED}
-        [alone] = ledger.part(WebhookLedger).decisions.resend([ids[3]], cause=Cause.REPLAY)[1]
+        [alone] = ledger.part(WebhookLedger).decisions.resend([ids[3]], cause=Cause.REPLAY, who="ada", why="seen")[1]
         assert self.state(ledger, alone.task_id) is State.READY
         assert self.arrivals(ledger, worker, ids) == [ids[3]]
 

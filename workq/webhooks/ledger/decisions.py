@@ -16,7 +16,7 @@ Locks: tasks first, then deliveries, then endpoints, then limits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import Connection, func, select, update
@@ -26,7 +26,7 @@ from workq.ledger import HintRows, Unpublished
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, in_order
 from workq.ledger.engine.states import CLAIMABLE, guarded
-from workq.ledger.history import REASON_MAX, who_and_why
+from workq.ledger.history import REASON_MAX, History, who_and_why
 from workq.ledger.tasks import Tasks
 from workq.ledger.waiting import NEVER_S, never
 from workq.limits.ledger import closing, parked
@@ -64,9 +64,11 @@ class WebhookDecisions:
         counter: DeliveryCounter,
         notices: Notices,
         tasks: Tasks,
+        history: History,
         reserved_s: float,
     ) -> None:
         self.database = database
+        self._history = history
         self._deliveries = deliveries
         self._counter = counter
         self._notices = notices
@@ -187,7 +189,9 @@ class WebhookDecisions:
 
         return self.database.run(hold)
 
-    def release_held(self, endpoint_id: str, *, limit: int = AT_ONCE) -> tuple[int, list[Unpublished]]:
+    def release_held(
+        self, endpoint_id: str, *, who: str, why: str, limit: int = AT_ONCE
+    ) -> tuple[int, list[Unpublished]]:
         """Send what is held of an endpoint, the oldest first, a page at a time; answers how many that were, and hints.
 
         What stands behind another one of its order has no hint: it follows when its turn has come.
@@ -218,6 +222,7 @@ class WebhookDecisions:
             tx.execute(mine.values(values), tasks)
             wanted = {"state": DeliveryState.PENDING.value, "cause": Cause.MANUAL.value}
             self._set(tx, [row.id for row in rows], wanted)
+            self._note(tx, "rescheduled", [row.task_id for row in rows], {**who_and_why(who, why), "delay_s": 0.0})
             ready = select(t.c.id, t.c.queue, t.c.attempt).where(
                 among(t.c.id, self.database.dialect), guarded(t.c.state, State.READY)
             )
@@ -226,7 +231,7 @@ class WebhookDecisions:
 
         return self.database.run(release)
 
-    def discard_held(self, endpoint_id: str, *, why: str, limit: int = AT_ONCE) -> int:
+    def discard_held(self, endpoint_id: str, *, who: str, why: str, limit: int = AT_ONCE) -> int:
         """Give up what is held of an endpoint, a page at a time; answers how many that were. Repeatable.
 
         Raises:
@@ -242,6 +247,7 @@ class WebhookDecisions:
             reason = codec.storable(why, characters_max=REASON_MAX)
             tx.execute(mine.values(state=State.CANCELLED, reason=reason, settled_at=now(), live_key=None), tasks)
             self._set(tx, [row.id for row in rows], {"state": DeliveryState.CANCELLED.value, "ended_at": now()})
+            self._note(tx, "cancelled", [row.task_id for row in rows], who_and_why(who, why))
             return len(rows)
 
         return self.database.run(discard)
@@ -253,7 +259,7 @@ class WebhookDecisions:
         self.database.run(lambda tx: tx.execute(mine.values(cause=Cause.MANUAL.value)))
 
     def resend(
-        self, delivery_ids: Sequence[str], *, cause: Cause, hints: HintRows | None = None
+        self, delivery_ids: Sequence[str], *, cause: Cause, who: str, why: str, hints: HintRows | None = None
     ) -> tuple[list[str], list[Unpublished]]:
         """Send deliveries that have ended once more, each by a task of its own; answers which, and hints to send.
 
@@ -300,6 +306,7 @@ class WebhookDecisions:
                         "next_at": None,
                     },
                 )
+            self._note(tx, "revived", [made[row.id] for row in again], {**who_and_why(who, why), "cause": cause.value})
             turn = [task for task in tasks if task.delay_s < NEVER_S]
             fresh = [] if hints is not None else [Unpublished(task.id, task.queue, 0, 0.0) for task in turn]
             return [*stands, *(row.id for row in again)], fresh
@@ -336,6 +343,11 @@ class WebhookDecisions:
             .limit(limit)
         )
         return tx.execute(query).all()
+
+    def _note(self, tx: Connection, kind: str, task_ids: Sequence[str], detail: Mapping[str, Any]) -> None:
+        """What a person has decided, in the history of the task of each delivery."""
+        if task_ids:
+            self._history.append(tx, kind, detail, task_ids=task_ids)
 
     def _set(self, tx: Connection, delivery_ids: Sequence[str], values: dict[str, Any]) -> None:
         d = webhook_tables(self.database).delivery

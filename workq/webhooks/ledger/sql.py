@@ -32,6 +32,7 @@ class WebhookLedger:
             counter=self.counter,
             notices=notices,
             tasks=tasks,
+            history=ledger.history,
             reserved_s=ledger.reserved_s,
         )
         self.pruning = Pruning(database)
