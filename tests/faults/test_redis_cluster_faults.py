@@ -26,6 +26,7 @@ from workq.inflight.redis import RedisInFlight
 from workq.lab.namespace import redis_client
 from workq.lab.redis_cluster import RedisCluster, RedisNode, slot_of, start_redis_cluster
 from workq.lab.servers import Redis
+from workq.lab.servers.ports import free_port
 
 SOCKET_S = 0.5
 HANG_S = 5.0
@@ -337,3 +338,44 @@ def test_in_a_cluster_too_keys_of_another_type_are_moved_aside_and_what_is_held_
         f"{{{world.namespace}}}:inflight:mail",
         f"{{{world.namespace}}}:leases",
     ]
+
+
+def test_a_cluster_that_speaks_tls_is_verified_node_by_node(cluster: RedisCluster, authority: Path) -> None:
+    nodes = cluster.nodes
+
+    def show(certificate: str, ports: list[int]) -> None:
+        files = {"cert": certificate, "key": "server.key", "ca-cert": "ca.pem"}
+        settings = [word for name, file in files.items() for word in (f"tls-{name}-file", str(authority / file))]
+        for node, port in zip(nodes, ports, strict=True):
+            among_nodes = ("tls-cluster", "yes" if port else "no")  # only then do they tell each other's TLS ports
+            node.tell("CONFIG", "SET", *settings, "tls-auth-clients", "no", "tls-port", port, *among_nodes)
+
+    def held_at(place: str, trusted: str, namespace: str) -> set[str]:
+        url = f"rediss+cluster://{place}?ssl_ca_certs={authority / trusted}"
+        with closing(RedisInFlight(url, namespace=namespace, socket_s=HANG_S)) as store:
+            store.join("ada", lease_s=LONG_S)
+            store.hold([Entry("t", "mail", 1)], by="ada")
+            return {hold.task_id for hold in store.held_by("ada")}
+
+    served = {cluster.node_of(name): name for name in (f"t{secrets.token_hex(6)}" for _ in range(60))}
+    ports = [free_port() for _ in nodes]
+    place = f"127.0.0.1:{ports[0]}"
+
+    def is_told() -> bool:
+        try:
+            return all(held_at(place, "ca.pem", namespace) == {"t"} for namespace in served.values())
+        except InFlightUnavailable:
+            return False
+
+    show("server.pem", ports)
+    try:
+        until(is_told, "each node tells the TLS ports of the others", limit_s=60.0)
+        assert len(served) == len(nodes)
+        for where, trusted in ((place, "other.pem"), (f"localhost:{ports[0]}", "ca.pem")):
+            with pytest.raises(InFlightUnavailable, match="certificate"):
+                held_at(where, trusted, "t")
+        show("expired.pem", ports)
+        with pytest.raises(InFlightUnavailable, match=r"certificate.*expired"):
+            held_at(place, "ca.pem", "t")
+    finally:
+        show("server.pem", [0] * len(ports))

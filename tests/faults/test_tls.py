@@ -1,6 +1,7 @@
 """TLS of every store: another authority, another name, a time that is over, no TLS at all: an error, and no way around.
 
-The right authority and name are accepted, by the real servers. amqps and rediss with them: see the faults of each.
+The right authority and name are accepted, by the real servers. amqps, rediss and rediss+cluster with them: see the
+faults of each.
 """
 
 from __future__ import annotations

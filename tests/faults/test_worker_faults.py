@@ -6,6 +6,7 @@ attempt, and only what had started is charged.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Iterable
@@ -120,6 +121,28 @@ def test_a_consumer_stopped_for_longer_than_its_lease_comes_back_as_a_zombie_tha
             assert other.process.poll() is None
     late = [event for event in fast_leg.app.stores.ledger.questions.history(task.id) if event.kind == "late_result"]
     assert [event.attempt for event in late] == [1]
+
+
+@pytest.mark.parametrize("wakes_first", ["supervisor", "consumers"])
+def test_a_machine_that_was_stopped_and_wakes_repeats_no_more_than_its_threads_were_running(
+    fast_leg: Leg, wakes_first: str
+) -> None:
+    """What had ended there stands on the board of its process, and is settled by whoever ends it."""
+    ids = notes(fast_leg, 120, 0.05)
+    with fast_leg.fleet(processes=2, threads=2) as stopped:
+        wait_until(lambda: len(fast_leg.starts()) > 20, timeout_s=40, what="progress")
+        machine = [psutil.Process(stopped.process.pid), *stopped.children()]
+        for one in machine:
+            one.suspend()
+        leases = fast_leg.app.stores.inflight.leases
+        wait_until(lambda: all(lease.left_s < 0.0 for lease in leases().values()), timeout_s=60, what="all leases end")
+        for one in machine if wakes_first == "supervisor" else machine[::-1]:
+            with contextlib.suppress(psutil.NoSuchProcess):  # its supervisor, awake, has ended it
+                one.resume()
+        fast_leg.wait_settled(timeout_s=60)
+
+    assert all(found(fast_leg, task_id).state is State.SUCCEEDED for task_id in ids)
+    assert sum(count - 1 for count in fast_leg.starts().values()) <= 4
 
 
 def test_a_drain_finishes_what_runs_and_hands_the_rest_back_at_no_cost(fast_leg: Leg) -> None:
