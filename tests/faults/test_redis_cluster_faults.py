@@ -340,14 +340,19 @@ def test_in_a_cluster_too_keys_of_another_type_are_moved_aside_and_what_is_held_
     ]
 
 
-def test_a_cluster_that_speaks_tls_is_verified_node_by_node(cluster: RedisCluster, authority: Path) -> None:
-    nodes = cluster.nodes
+@pytest.fixture
+def own(redis_server: Redis) -> Iterator[RedisCluster]:
+    """For what a cluster does not forget at once."""
+    with start_redis_cluster(3) as cluster:
+        yield cluster
 
+
+def test_a_cluster_that_speaks_tls_is_verified_node_by_node(own: RedisCluster, authority: Path) -> None:
     def show(certificate: str, ports: list[int]) -> None:
         files = {"cert": certificate, "key": "server.key", "ca-cert": "ca.pem"}
         settings = [word for name, file in files.items() for word in (f"tls-{name}-file", str(authority / file))]
-        for node, port in zip(nodes, ports, strict=True):
-            among_nodes = ("tls-cluster", "yes" if port else "no")  # only then do they tell each other's TLS ports
+        for node, port in zip(own.nodes, ports, strict=True):
+            among_nodes = ("tls-cluster", "yes")  # only then do they tell each other's TLS ports
             node.tell("CONFIG", "SET", *settings, "tls-auth-clients", "no", "tls-port", port, *among_nodes)
 
     def held_at(place: str, trusted: str, namespace: str) -> set[str]:
@@ -357,8 +362,8 @@ def test_a_cluster_that_speaks_tls_is_verified_node_by_node(cluster: RedisCluste
             store.hold([Entry("t", "mail", 1)], by="ada")
             return {hold.task_id for hold in store.held_by("ada")}
 
-    served = {cluster.node_of(name): name for name in (f"t{secrets.token_hex(6)}" for _ in range(60))}
-    ports = [free_port() for _ in nodes]
+    served = {own.node_of(name): name for name in (f"t{secrets.token_hex(6)}" for _ in range(60))}
+    ports = [free_port() for _ in own.nodes]
     place = f"127.0.0.1:{ports[0]}"
 
     def is_told() -> bool:
@@ -368,14 +373,11 @@ def test_a_cluster_that_speaks_tls_is_verified_node_by_node(cluster: RedisCluste
             return False
 
     show("server.pem", ports)
-    try:
-        until(is_told, "each node tells the TLS ports of the others", limit_s=60.0)
-        assert len(served) == len(nodes)
-        for where, trusted in ((place, "other.pem"), (f"localhost:{ports[0]}", "ca.pem")):
-            with pytest.raises(InFlightUnavailable, match="certificate"):
-                held_at(where, trusted, "t")
-        show("expired.pem", ports)
-        with pytest.raises(InFlightUnavailable, match=r"certificate.*expired"):
-            held_at(place, "ca.pem", "t")
-    finally:
-        show("server.pem", [0] * len(ports))
+    until(is_told, "each node tells the TLS ports of the others", limit_s=60.0)
+    assert len(served) == len(own.nodes)
+    for where, trusted in ((place, "other.pem"), (f"localhost:{ports[0]}", "ca.pem")):
+        with pytest.raises(InFlightUnavailable, match="certificate"):
+            held_at(where, trusted, "t")
+    show("expired.pem", ports)
+    with pytest.raises(InFlightUnavailable, match=r"certificate.*expired"):
+        held_at(place, "ca.pem", "t")
