@@ -13,11 +13,20 @@ from __future__ import annotations
 import re
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import CheckConstraint, Column, Constraint, Index, PrimaryKeyConstraint, Table, UniqueConstraint
+from sqlalchemy import (
+    CheckConstraint,
+    Column,
+    Constraint,
+    Index,
+    MetaData,
+    PrimaryKeyConstraint,
+    Table,
+    UniqueConstraint,
+)
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.engine import Dialect
 from sqlalchemy.schema import CreateIndex, CreateTable
@@ -81,11 +90,11 @@ class Unwritable(Exception):
 class Writer:
     """The SQL of one dialect, of the tables as they stand at one version."""
 
-    def __init__(self, dialect: str, version: int) -> None:
+    def __init__(self, dialect: str, version: int, *, tables: Callable[[Tables], MetaData] = every_table) -> None:
         self.dialect = dialect
         self.version = version
         self._dialect = DIALECTS[dialect]
-        self._tables = list(every_table(Tables("workq", dialect)).tables.values())
+        self._tables = list(tables(Tables("workq", dialect)).tables.values())
 
     def schema(self) -> str:
         """The whole, for a new ledger."""
@@ -184,7 +193,13 @@ class Writer:
         return f"{'UNIQUE ' if index.unique else ''}KEY {index.name} ({', '.join(one.name for one in index.columns)})"
 
 
-def files(title: str | None = None, *, version: int = SCHEMA_VERSION, folder: Path = SQL) -> dict[Path, str]:
+def files(
+    title: str | None = None,
+    *,
+    version: int = SCHEMA_VERSION,
+    folder: Path = SQL,
+    tables: Callable[[Tables], MetaData] = every_table,
+) -> dict[Path, str]:
     """What each file that is made has to contain. A new version has no file yet: `title` says what it brings.
 
     Raises:
@@ -193,7 +208,7 @@ def files(title: str | None = None, *, version: int = SCHEMA_VERSION, folder: Pa
     """
     made = {}
     for dialect in DIALECTS:
-        newest = Writer(dialect, version)
+        newest = Writer(dialect, version, tables=tables)
         _refuse_newer(newest)
         made[folder / dialect / "schema.sql"] = newest.schema()
         for number in range(FROZEN + 1, version + 1):
@@ -206,7 +221,7 @@ def files(title: str | None = None, *, version: int = SCHEMA_VERSION, folder: Pa
                 found, what, by_hand = folder / dialect / f"{number:04}_{name}.sql", title, ""
             else:
                 raise Unwritable(f"version {number} has no file yet: say in a word or two what it brings, NAME='...'")
-            made[found] = Writer(dialect, number).migration(what, by_hand)
+            made[found] = Writer(dialect, number, tables=tables).migration(what, by_hand)
     return made
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from sqlalchemy import Column, Integer, MetaData
 
-from tests.contract import sql_files
 from tests.contract.sql_files import BY_HAND, DIALECTS, SQL, Unwritable, Writer, files
 from workq.ledger.columns import TableSpace, identity, optional, required, word
 from workq.ledger.schema import SCHEMA_VERSION, Tables
@@ -50,21 +49,17 @@ def colours(metadata: MetaData, space: TableSpace) -> None:
     )
 
 
-@pytest.fixture
-def change(monkeypatch: pytest.MonkeyPatch) -> Callable[[Change], None]:
-    """Makes the tables those of a next version."""
+def changed(by: Change) -> Callable[[Tables], MetaData]:
+    """The tables of a next version."""
 
-    def changed(by: Change) -> None:
-        def tables_of(tables: Tables) -> MetaData:
-            metadata = every_table(tables)
-            space = TableSpace(tables.namespace, tables.dialect)
-            space.metadata = metadata
-            by(metadata, space)
-            return metadata
+    def tables_of(tables: Tables) -> MetaData:
+        metadata = every_table(tables)
+        space = TableSpace(tables.namespace, tables.dialect)
+        space.metadata = metadata
+        by(metadata, space)
+        return metadata
 
-        monkeypatch.setattr(sql_files, "every_table", tables_of)
-
-    return changed
+    return tables_of
 
 
 @pytest.fixture
@@ -72,10 +67,8 @@ def folder(tmp_path: Path) -> Path:
     return Path(shutil.copytree(SQL, tmp_path / "sql"))
 
 
-def test_a_next_version_has_a_file_of_what_came_with_it(change: Callable[[Change], None], folder: Path) -> None:
-    change(colours)
-
-    made = files("colours of tasks", version=NEXT, folder=folder)
+def test_a_next_version_has_a_file_of_what_came_with_it(folder: Path) -> None:
+    made = files("colours of tasks", version=NEXT, folder=folder, tables=changed(colours))
 
     texts = {dialect: made[folder / dialect / f"00{NEXT}_colours_of_tasks.sql"] for dialect in DIALECTS}
     for text in texts.values():
@@ -91,11 +84,8 @@ def test_a_next_version_has_a_file_of_what_came_with_it(change: Callable[[Change
     assert "KEY workq_paint_by_name (name)" in texts["mysql"]
 
 
-def test_the_file_of_a_next_version_makes_of_an_older_ledger_what_a_new_one_is(
-    change: Callable[[Change], None], folder: Path
-) -> None:
-    change(colours)
-    made = files("colours", version=NEXT, folder=folder)
+def test_the_file_of_a_next_version_makes_of_an_older_ledger_what_a_new_one_is(folder: Path) -> None:
+    made = files("colours", version=NEXT, folder=folder, tables=changed(colours))
     older = [path.read_text(encoding="utf-8") for path in sorted((SQL / "sqlite").glob("[0-9]*.sql"))]
 
     with closing(sqlite3.connect(":memory:")) as upgraded, closing(sqlite3.connect(":memory:")) as new:
@@ -107,41 +97,33 @@ def test_the_file_of_a_next_version_makes_of_an_older_ledger_what_a_new_one_is(
         assert ("colour", "VARCHAR(20)", 0) in shape_of(new)["workq_task"]
 
 
-def test_what_a_person_has_written_into_a_file_stays_when_it_is_made_again(
-    change: Callable[[Change], None], folder: Path
-) -> None:
-    change(colours)
+def test_what_a_person_has_written_into_a_file_stays_when_it_is_made_again(folder: Path) -> None:
     path = folder / "mysql" / f"00{NEXT}_colours.sql"
-    for one, text in files("colours", version=NEXT, folder=folder).items():
+    for one, text in files("colours", version=NEXT, folder=folder, tables=changed(colours)).items():
         one.write_text(text, encoding="utf-8")
     by_hand = f"{BY_HAND}tasks that are there.\nUPDATE workq_task SET colour = 'red'\n    WHERE colour IS NULL;"
     text = path.read_text(encoding="utf-8").replace("-- Last: ", f"{by_hand}\n\n-- Last: ")
     path.write_text(text, encoding="utf-8")
 
-    assert files(version=NEXT, folder=folder)[path] == text
+    assert files(version=NEXT, folder=folder, tables=changed(colours))[path] == text
 
 
-def test_a_version_without_a_file_needs_a_title(change: Callable[[Change], None], folder: Path) -> None:
-    change(colours)
-
+def test_a_version_without_a_file_needs_a_title(folder: Path) -> None:
     with pytest.raises(Unwritable, match=f"version {NEXT} has no file yet"):
-        files(version=NEXT, folder=folder)
+        files(version=NEXT, folder=folder, tables=changed(colours))
 
 
-def test_a_column_that_is_newer_than_the_schema_is_refused(change: Callable[[Change], None]) -> None:
-    change(colours)
-
+def test_a_column_that_is_newer_than_the_schema_is_refused() -> None:
     with pytest.raises(Unwritable, match=f"since={NEXT}: set SCHEMA_VERSION"):
-        files()
+        files(tables=changed(colours))
 
 
-def test_a_column_that_an_older_worker_cannot_leave_out_is_refused(
-    change: Callable[[Change], None], folder: Path
-) -> None:
-    change(lambda metadata, _: metadata.tables["workq_task"].append_column(required("size", Integer(), since=NEXT)))
+def test_a_column_that_an_older_worker_cannot_leave_out_is_refused(folder: Path) -> None:
+    def sizes(metadata: MetaData, _space: TableSpace) -> None:
+        metadata.tables["workq_task"].append_column(required("size", Integer(), since=NEXT))
 
     with pytest.raises(Unwritable, match=r"workq_task\.size: .* old workers leave it out"):
-        files("sizes", version=NEXT, folder=folder)
+        files("sizes", version=NEXT, folder=folder, tables=changed(sizes))
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
