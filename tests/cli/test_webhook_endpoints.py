@@ -13,10 +13,10 @@ from cryptography.fernet import Fernet
 from tests.cli.conftest import Cli
 from tests.contract.given import incarnation
 from workq import WorkQueue
+from workq.outbound.vault import Vault
 from workq.values.task import Dead, Delivered, Done, Failed, Sent, Settlement
 from workq.webhooks import Webhooks, new_secret
 from workq.webhooks.ledger.sql import WebhookLedger
-from workq.webhooks.vault import Vault
 
 URL = "https://example.org/hooks"
 CANARY = "swordfish-4711"

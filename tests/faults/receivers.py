@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from workq.webhooks.target import TargetPolicy
+from workq.outbound.target import TargetPolicy
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 HERE = TargetPolicy.of("loopback", "1-65535")

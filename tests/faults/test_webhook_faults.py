@@ -33,11 +33,11 @@ from tests.faults.receivers import (
     status,
     unknown,
 )
+from workq.outbound.answer_limits import ANSWER_MAX_BYTES
+from workq.outbound.post import Answer, ErrorClass, Sender
+from workq.outbound.signing import signed
+from workq.outbound.target import TargetPolicy
 from workq.webhooks import new_secret
-from workq.webhooks.answer_limits import ANSWER_MAX_BYTES
-from workq.webhooks.post import Answer, ErrorClass, Sender
-from workq.webhooks.signing import signed
-from workq.webhooks.target import TargetPolicy
 
 Attempt = Callable[[Path], Answer]
 """One attempt. It is given a certificate for hooks.example, with its key."""

@@ -14,8 +14,8 @@ import pytest
 
 from tests.faults.hostile_receivers import SHAPES, endless
 from tests.faults.receivers import BODY, HERE, OK, keeping, request_of, saying, serving, status
-from workq.webhooks.answer_limits import ANSWER_MAX_BYTES, INFORMATIONAL_MAX, RAW_MAX_BYTES, READ_EVERY_S, READS_FREE
-from workq.webhooks.post import Answer, ErrorClass, Sender
+from workq.outbound.answer_limits import ANSWER_MAX_BYTES, INFORMATIONAL_MAX, RAW_MAX_BYTES, READ_EVERY_S, READS_FREE
+from workq.outbound.post import Answer, ErrorClass, Sender
 
 GENEROUS_S = 30.0
 """A deadline that no limit is mistaken for."""

@@ -34,13 +34,13 @@ from tests.unit.test_attempt import Nobody
 from tests.unit.test_webhook_carry import PARCEL, claim_of
 from workq import Snooze, WorkQueue
 from workq.handlers import context
+from workq.outbound.post import Answer, ErrorClass, Sender
+from workq.outbound.proxy import Proxy
+from workq.outbound.target import TargetPolicy
+from workq.outbound.vault import Vault
 from workq.values.task import Delivered, Done
 from workq.webhooks.carry import Carrier
 from workq.webhooks.endpoints import Endpoints
-from workq.webhooks.post import Answer, ErrorClass, Sender
-from workq.webhooks.proxy import Proxy
-from workq.webhooks.target import TargetPolicy
-from workq.webhooks.vault import Vault
 
 HTTP = "http://hooks.example/a%20b?c=d"
 HTTPS = "https://hooks.example/a%20b?c=d"

@@ -101,7 +101,7 @@ def test_the_layers_have_no_exceptions() -> None:
 
 
 LIBRARIES: Final = {
-    "aiohttp": ("webhooks/", "demo/"),
+    "aiohttp": ("outbound/", "webhooks/", "demo/"),
     "apscheduler": ("supervisor/ticker.py",),
     "click": ("cli/", "demo/"),
     "pika": ("broker/rabbitmq/", "diagnose/doctor/", "lab/"),

@@ -16,14 +16,14 @@ from tests.unit.test_attempt import Nobody
 from workq import Cancel, Snooze
 from workq.errors import LedgerUnavailable
 from workq.handlers import context
+from workq.outbound.backoff import JITTER, STEPS_S
+from workq.outbound.post import Answer, ErrorClass
+from workq.outbound.target import TargetPolicy
+from workq.outbound.vault import Content, Secret, Vault
 from workq.values.task import Claim, Dead, Delivered, Done, Failed
 from workq.webhooks import carry, new_secret
-from workq.webhooks.backoff import JITTER, STEPS_S
 from workq.webhooks.carry import NO_PROXY_S, Carrier, Read
-from workq.webhooks.post import Answer, ErrorClass
-from workq.webhooks.target import TargetPolicy
 from workq.webhooks.values import EndpointOptions, OnGone, Parcel
-from workq.webhooks.vault import Content, Secret, Vault
 
 SECRET = new_secret()
 BODY = '{"type":"invoice.paid","data":{"name":"Zoë"}}'

@@ -15,11 +15,11 @@ from workq.cli.group import CommandGroup
 from workq.cli.inputs import Decimal, Duration, WholeNumber, lines_of
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, record, table, text_of, write
+from workq.outbound.backoff import growing
+from workq.outbound.target import check_headers
 from workq.values.names import seconds_of
 from workq.values.plural import counted
-from workq.webhooks.backoff import growing
 from workq.webhooks.endpoints import GRACE_S, TOPIC, Endpoint, Endpoints
-from workq.webhooks.target import check_headers
 from workq.webhooks.values import EndpointState, OnGone, Ordered
 
 

@@ -19,8 +19,8 @@ from workq.cli.inputs import Decimal, Duration, WholeNumber, document
 from workq.cli.session import Session, pass_session
 from workq.cli.show import answer, line, record, write
 from workq.errors import MissingExtra
+from workq.outbound.signing import check_secret, new_secret
 from workq.values.plural import counted
-from workq.webhooks.signing import check_secret, new_secret
 
 if TYPE_CHECKING:
     from workq.webhooks.ping import Ping
@@ -148,7 +148,7 @@ def test(session: Session, endpoint: str, secret: str | None, total_s: float) ->
     """
     secret = new_secret() if secret is None else check_secret(secret)
     settings = session.settings()
-    from workq.webhooks.target import TargetPolicy, checked
+    from workq.outbound.target import TargetPolicy, checked
 
     policy = TargetPolicy.of(
         settings.webhook_allow, settings.webhook_ports, settings.webhook_schemes, settings.webhook_proxy

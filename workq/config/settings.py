@@ -50,7 +50,7 @@ class Settings:
         webhook_ports: to which ports; empty: 80, 443, and those above 1023 but for well-known services'.
         webhook_schemes: `http,https`, or one of them.
         webhook_proxy: the proxy that they go through; None: none, whatever other variables of the environment say.
-        secret_key: with which the secrets of endpoints are encrypted (see webhooks/vault.py); None: they are not.
+        secret_key: with which the secrets of endpoints are encrypted (see outbound/vault.py); None: they are not.
         log_format: of the commands that log, where the application has not configured logging: `text` or `json`.
         origins: where each value came from, by name: "argument", "environment WORKQ_LEDGER_URL", "workq.toml",
             "pyproject.toml [tool.workq]" or "default".

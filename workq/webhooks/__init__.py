@@ -1,11 +1,10 @@
 """Webhooks: requests to other people's servers, signed as Standard Webhooks 1.0 says, and what receivers need.
 
     endpoints.py where they go                      outbox.py   sent by an application, in its own transaction
-    carry.py    the handler that delivers them      post.py     one request, and what came of it
-    target.py   whether a URL may be called         guard.py    which addresses may be reached, asked at the socket
-    signing.py  the signature, and `verify`         vault.py    secrets, as they are stored
-    proxy.py    the one way out, where there is one receiver.py a receiver to try things with, well-behaved or not
-    backoff.py  when it is tried again              notices.py  what operators are told of it
+    carry.py    the handler that delivers them      notices.py  what operators are told of it
+    ping.py     one request to try an endpoint with receiver.py a receiver to try things with, well-behaved or not
+
+The request itself, its signature, the addresses that it may reach and how secrets are stored: workq/outbound.
 
 What is recorded, and what that leads to, is decided in ledger/, in the database. Nothing here is imported by
 `import workq`. Sending needs the extra [webhooks].
@@ -17,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from workq.errors import VerificationFailed
-    from workq.webhooks.backoff import growing
+    from workq.outbound.backoff import growing
+    from workq.outbound.signing import new_secret, verify
     from workq.webhooks.endpoints import Endpoint, Endpoints
     from workq.webhooks.notices import Notice
     from workq.webhooks.outbox import Dispatch, Webhooks
-    from workq.webhooks.signing import new_secret, verify
 
 _HOMES = {
     "Dispatch": "webhooks.outbox",
@@ -30,9 +29,9 @@ _HOMES = {
     "Notice": "webhooks.notices",
     "VerificationFailed": "errors",
     "Webhooks": "webhooks.outbox",
-    "growing": "webhooks.backoff",
-    "new_secret": "webhooks.signing",
-    "verify": "webhooks.signing",
+    "growing": "outbound.backoff",
+    "new_secret": "outbound.signing",
+    "verify": "outbound.signing",
 }
 
 __all__ = [

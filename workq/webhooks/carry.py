@@ -25,13 +25,13 @@ from msgspec.structs import replace
 
 from workq.errors import Cancel, ConfigError, Snooze, Unavailable
 from workq.handlers import context
+from workq.outbound import backoff
+from workq.outbound.post import TIMEOUTS, Answer, ErrorClass, Sender
+from workq.outbound.signing import signed
+from workq.outbound.target import TargetPolicy
+from workq.outbound.vault import Vault
 from workq.values.task import Claim, Dead, Delivered, Done, Failed, Sent
-from workq.webhooks import backoff
-from workq.webhooks.post import TIMEOUTS, Answer, ErrorClass, Sender
-from workq.webhooks.signing import signed
-from workq.webhooks.target import TargetPolicy
 from workq.webhooks.values import Cause, EndpointState, OnGone, Parcel
-from workq.webhooks.vault import Vault
 
 log = logging.getLogger("workq.webhooks")
 

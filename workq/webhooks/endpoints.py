@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from workq.errors import ConfigError, NotFound
+from workq.outbound.backoff import check_steps
+from workq.outbound.signing import check_secret, new_secret
+from workq.outbound.target import TargetPolicy, check_header_alias, check_headers, checked
+from workq.outbound.vault import SECRETS_MAX, Content, Secret, Vault
 from workq.values.codec import new_task_id
 from workq.values.incarnation import this_person
 from workq.values.limit_rule import check_concurrency, check_rate
 from workq.values.names import check_delay_s
-from workq.webhooks.backoff import check_steps
 from workq.webhooks.ledger.sql import WebhookLedger
-from workq.webhooks.signing import check_secret, new_secret
-from workq.webhooks.target import TargetPolicy, check_header_alias, check_headers, checked
 from workq.webhooks.values import (
     CONCURRENCY,
     DeliveryState,
@@ -35,7 +36,6 @@ from workq.webhooks.values import (
     check_topic,
     check_types,
 )
-from workq.webhooks.vault import SECRETS_MAX, Content, Secret, Vault
 
 if TYPE_CHECKING:
     from workq.app import WorkQueue

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 from workq.errors import ConfigError, MissingExtra, NotFound, Refused, Unavailable
 from workq.ledger.waiting import is_behind
+from workq.outbound.backoff import THROTTLED_MIN_S
 from workq.values import codec
 from workq.values.incarnation import this_person
 from workq.values.names import check_delay_s
 from workq.values.task import State
-from workq.webhooks.backoff import THROTTLED_MIN_S
 from workq.webhooks.endpoints import TOPIC, Endpoints
 from workq.webhooks.ledger.sql import WebhookLedger
 from workq.webhooks.notices import Herald, Notice

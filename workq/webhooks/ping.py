@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from workq.outbound.post import Answer, ErrorClass, Sender
+from workq.outbound.signing import signed
+from workq.outbound.target import TargetPolicy
 from workq.values import codec
-from workq.webhooks.post import Answer, ErrorClass, Sender
-from workq.webhooks.signing import signed
-from workq.webhooks.target import TargetPolicy
 
 EVENT_TYPE: Final = "workq.ping"
 _ADVICE: Final = {

@@ -14,8 +14,8 @@ from typing import Final
 from aiohttp import web
 
 from workq.errors import VerificationFailed
+from workq.outbound.signing import verify
 from workq.values import codec
-from workq.webhooks.signing import verify
 
 BODY_MAX_BYTES: Final = 1024 * 1024
 DRIP_S: Final = 0.2

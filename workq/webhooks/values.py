@@ -138,7 +138,7 @@ class EndpointOptions(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class NewEndpoint(msgspec.Struct, frozen=True):
-    """An endpoint to add. `sealed`: its secrets and its headers, as `webhooks.vault` writes them."""
+    """An endpoint to add. `sealed`: its secrets and its headers, as `outbound.vault` writes them."""
 
     id: str
     topic: str

@@ -11,20 +11,20 @@ from tests.contract.given import Clock
 from tests.contract.ledger.webhook_steps import ALL, BODY, URL, WebhookSteps, failed, sent, webhook
 from workq.ledger import Evidence
 from workq.ledger.sql import Ledger
+from workq.outbound.backoff import JITTER, STEPS_S
+from workq.outbound.post import Answer, ErrorClass
+from workq.outbound.target import TargetPolicy
+from workq.outbound.vault import Vault
 from workq.values import codec
 from workq.values.incarnation import Incarnation
 from workq.values.task import Dead, Delivered, Done, Settlement, State
-from workq.webhooks.backoff import JITTER, STEPS_S
 from workq.webhooks.carry import Carrier
 from workq.webhooks.ledger.sql import WebhookLedger
-from workq.webhooks.post import Answer, ErrorClass
-from workq.webhooks.target import TargetPolicy
 from workq.webhooks.values import (
     Cause,
     DeliveryState,
     WhichDeliveries,
 )
-from workq.webhooks.vault import Vault
 
 
 class DeliveringContract(WebhookSteps):

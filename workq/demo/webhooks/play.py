@@ -33,9 +33,9 @@ from workq.demo.webhooks.shop import Move, Shop, moves_of
 from workq.errors import MissingExtra
 from workq.lab.environment import only_workq_variables
 from workq.ledger.engine.migrate import migrate
+from workq.outbound.signing import new_secret
 from workq.values.task import State, Task
 from workq.webhooks.ledger.sql import WebhookLedger
-from workq.webhooks.signing import new_secret
 from workq.webhooks.values import DELIVERY_OPEN, QUEUE, TASK_NAME, DeliveryState, EndpointState, WhichDeliveries
 
 if TYPE_CHECKING:

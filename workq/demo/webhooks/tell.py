@@ -11,7 +11,7 @@ from workq.demo.voice import Voice, counted, processes
 from workq.demo.webhooks.play import AT_ONCE, KILL_AT, Freed, Returned, WebhookReport, WebhookScene
 from workq.demo.webhooks.proof import ReceiverTally
 from workq.demo.webhooks.roles import LEAVING, SLOW, STEADY, THROTTLED_MIN_S
-from workq.webhooks.backoff import THROTTLED_MIN_S as BY_DEFAULT_S
+from workq.outbound.backoff import THROTTLED_MIN_S as BY_DEFAULT_S
 
 WHAT: Final = "events have arrived"
 STYLES: Final = {"SIGKILL": "bold red", "410": "bold red", "freed": "bold green", "released": "bold green"}

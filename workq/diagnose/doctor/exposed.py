@@ -11,8 +11,8 @@ from sqlalchemy import func, select
 
 from workq.config import Settings
 from workq.diagnose.doctor.check import Check, Level
+from workq.outbound.vault import PREFIX
 from workq.webhooks.ledger.tables import webhook_tables
-from workq.webhooks.vault import PREFIX
 
 if TYPE_CHECKING:
     from workq.ledger.engine.database import Database

@@ -1,6 +1,6 @@
 """Endpoints: where webhooks go, as people keep them. Added, changed, looked at, disabled, removed.
 
-What is sealed in a row is written and read by webhooks/vault.py alone. A change holds from the next attempt on, also
+What is sealed in a row is written and read by outbound/vault.py alone. A change holds from the next attempt on, also
 for what was sent before it: the URL, the secrets and the schedule are read for each attempt.
 """
 

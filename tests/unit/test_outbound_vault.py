@@ -9,8 +9,8 @@ from cryptography.fernet import Fernet
 
 from workq.config import Settings
 from workq.errors import ConfigError
+from workq.outbound.vault import Content, Secret, Vault
 from workq.webhooks import new_secret
-from workq.webhooks.vault import Content, Secret, Vault
 
 NOW = datetime(2026, 11, 23, 12, 0, 0, tzinfo=UTC)
 CONTENT = Content((Secret(new_secret()), Secret(new_secret(), NOW)), {"authorization": "Bearer swordfish"})

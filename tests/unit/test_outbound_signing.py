@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from standardwebhooks import Webhook
 
 from workq.errors import ConfigError, VerificationFailed
+from workq.outbound.signing import check_secret, signed
 from workq.webhooks import new_secret, verify
-from workq.webhooks.signing import check_secret, signed
 
 SECRET, OTHER = new_secret(), new_secret()
 BODY = json.dumps({"type": "invoice.paid", "data": {"text": "\u00fc \u2603"}}, ensure_ascii=False).encode()

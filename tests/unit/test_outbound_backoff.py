@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workq.errors import ConfigError
-from workq.webhooks.backoff import (
+from workq.outbound.backoff import (
     JITTER,
     RETRY_AFTER_MAX_S,
     STEPS_S,

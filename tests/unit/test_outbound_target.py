@@ -9,7 +9,7 @@ import pytest
 
 from workq.config.addresses import Allowed, Ports, is_external
 from workq.errors import ConfigError
-from workq.webhooks.target import URL_MAX, TargetPolicy, check_header_alias, check_headers, checked
+from workq.outbound.target import URL_MAX, TargetPolicy, check_header_alias, check_headers, checked
 
 EXTERNAL = [
     *("1.1.1.1", "8.8.8.8", "9.255.255.255", "11.0.0.0", "93.184.216.34", "100.63.255.255", "100.128.0.0"),

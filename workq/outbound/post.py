@@ -30,11 +30,11 @@ from yarl import URL
 
 from workq import __version__
 from workq.errors import ConfigError
-from workq.webhooks.answer_limits import ANSWER_MAX_BYTES, LimitedAnswers, TooMuch
-from workq.webhooks.deadline import Deadline
-from workq.webhooks.guard import Blocked, Guard, Lookup, Trace, tracing
-from workq.webhooks.proxy import Proxy
-from workq.webhooks.target import Target, TargetPolicy, checked
+from workq.outbound.answer_limits import ANSWER_MAX_BYTES, LimitedAnswers, TooMuch
+from workq.outbound.deadline import Deadline
+from workq.outbound.guard import Blocked, Guard, Lookup, Trace, tracing
+from workq.outbound.proxy import Proxy
+from workq.outbound.target import Target, TargetPolicy, checked
 
 CONNECT_S: Final = 5.0
 TOTAL_S: Final = 20.0

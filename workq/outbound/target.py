@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from workq.config.addresses import Allowed, Ports, is_host, is_number_like, literal
 from workq.errors import ConfigError
-from workq.webhooks.proxy import Proxy
+from workq.outbound.proxy import Proxy
 
 URL_MAX: Final = 2048
 SCHEMES: Final = ("http", "https")

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from workq.webhooks.deadline import Deadline
+from workq.outbound.deadline import Deadline
 
 LONG_S = 30.0
 
