@@ -6,10 +6,9 @@ A contract inherits OnDatabase; each of its test classes says on which one: `cla
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
-from sqlalchemy import delete
 
 from workq.lab.servers import MariaDB, PostgreSQL
 from workq.ledger.engine.database import Database
@@ -28,20 +27,23 @@ class OnDatabase:
 
     @pytest.fixture(scope="class")
     @classmethod
-    def opened(cls, url: str) -> Iterator[Database]:
+    def opened(cls, url: str) -> Iterator[tuple[Database, Sequence[str]]]:
+        """A database with its tables, and the statements that empty them."""
         database = Database(url, namespace=f"t{secrets.token_hex(4)}")
-        every_table(database.tables).create_all(database.engine)
-        yield database
-        every_table(database.tables).drop_all(database.engine)
+        schema = every_table(database.tables)
+        schema.create_all(database.engine)
+        yield database, [f"DELETE FROM {table.name}" for table in schema.sorted_tables]
+        schema.drop_all(database.engine)
         database.close()
 
     @pytest.fixture
-    def database(self, opened: Database) -> Iterator[Database]:
-        yield opened
-        opened.clock_offset_s = 0.0
-        with opened.engine.begin() as connection:
-            for table in every_table(opened.tables).sorted_tables:
-                connection.execute(delete(table))
+    def database(self, opened: tuple[Database, Sequence[str]]) -> Iterator[Database]:
+        database, emptying = opened
+        yield database
+        database.clock_offset_s = 0.0
+        with database.engine.begin() as connection:
+            for statement in emptying:
+                connection.exec_driver_sql(statement)
 
     @pytest.fixture
     def ledger(self, database: Database) -> Ledger:
