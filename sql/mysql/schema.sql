@@ -1,4 +1,4 @@
--- workq, schema 15, for MySQL 8.0.16 or newer and MariaDB 10.6 or newer.
+-- workq, schema 16, for MySQL 8.0.16 or newer and MariaDB 10.6 or newer.
 --
 -- Apply it with `workq db migrate`, or print it for your own namespace with `workq db sql mysql`.
 -- Made from the tables in workq/ by `make migration`.
@@ -51,6 +51,8 @@ CREATE TABLE IF NOT EXISTS workq_task (
     limit_rate           VARCHAR(10),               -- so many starts in a time
     -- once it is dead: 'skip' lets the next task of its order key run, NULL blocks the line
     after_death          VARCHAR(5),
+    -- while it is not due for others: 'order', 'limit', 'job', 'endpoint'; NULL: it waits for its time
+    waits_for            VARCHAR(20),
     CONSTRAINT workq_task_pk PRIMARY KEY (id),
     CONSTRAINT workq_task_live_key UNIQUE (live_key),  -- one open task for each name and key
     CONSTRAINT workq_task_counts_are_not_negative CHECK (attempt >= 0 AND failures >= 0 AND crashes >= 0),
@@ -464,5 +466,5 @@ CREATE TABLE IF NOT EXISTS workq_delivery_attempt (
     KEY workq_delivery_attempt_by_delivery (delivery_id)
 ) ENGINE=InnoDB CHARSET=utf8mb4 COLLATE utf8mb4_bin;
 
--- Last: only now is schema 15 complete.
-INSERT IGNORE INTO workq_meta (name, value, at) VALUES ('schema_version', '15', UTC_TIMESTAMP(6));
+-- Last: only now is schema 16 complete.
+INSERT IGNORE INTO workq_meta (name, value, at) VALUES ('schema_version', '16', UTC_TIMESTAMP(6));

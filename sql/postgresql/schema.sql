@@ -1,4 +1,4 @@
--- workq, schema 15, for PostgreSQL 12 or newer.
+-- workq, schema 16, for PostgreSQL 12 or newer.
 --
 -- Apply it with `workq db migrate`, or print it for your own namespace with `workq db sql postgresql`.
 -- Made from the tables in workq/ by `make migration`.
@@ -48,6 +48,8 @@ CREATE TABLE workq_task (
     limit_rate           VARCHAR(10),               -- so many starts in a time
     -- once it is dead: 'skip' lets the next task of its order key run, NULL blocks the line
     after_death          VARCHAR(5),
+    -- while it is not due for others: 'order', 'limit', 'job', 'endpoint'; NULL: it waits for its time
+    waits_for            VARCHAR(20),
     CONSTRAINT workq_task_pk PRIMARY KEY (id),
     CONSTRAINT workq_task_counts_are_not_negative CHECK (attempt >= 0 AND failures >= 0 AND crashes >= 0),
     CONSTRAINT workq_task_running_has_a_fence CHECK (state <> 'running' OR (token IS NOT NULL AND worker IS NOT NULL)),
@@ -496,5 +498,5 @@ CREATE TABLE workq_delivery_attempt (
 );
 CREATE INDEX workq_delivery_attempt_by_delivery ON workq_delivery_attempt (delivery_id);
 
--- Last: only now is schema 15 complete.
-INSERT INTO workq_meta (name, value, at) VALUES ('schema_version', '15', CURRENT_TIMESTAMP);
+-- Last: only now is schema 16 complete.
+INSERT INTO workq_meta (name, value, at) VALUES ('schema_version', '16', CURRENT_TIMESTAMP);

@@ -54,6 +54,7 @@ OTHER_THAN_DEFAULT: dict[str, Any] = {
     "after_death": AfterDeath.SKIP,
     "limit": Limit("mail", 2, "5/s"),
     "job_id": "01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f",
+    "waits_for": "order",
 }
 """For each field of a task that is stored and has a default, another value."""
 

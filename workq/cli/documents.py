@@ -33,6 +33,7 @@ def task_in_short(task: Task) -> dict[str, Any]:
         "error": task.error,
         "created_at": task.created_at,
         "due_at": task.due_at,
+        "waits_for": task.waits_for,
         "started_at": task.started_at,
         "settled_at": task.settled_at,
         "expires_at": task.expires_at,

@@ -155,6 +155,7 @@ def _show(found: Task, history: list[Event], certificates: dict[str, Certificate
         *_options(found),
         ("created", found.created_at),
         ("due", None if is_behind(found.due_at, datetime.now(UTC)) else found.due_at),
+        ("waits for", found.waits_for),
         ("started", found.started_at),
         ("settled", found.settled_at),
         ("expires", found.expires_at if found.state not in SETTLED else None),

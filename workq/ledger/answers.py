@@ -225,6 +225,7 @@ class Standing(msgspec.Struct, frozen=True):
     reason: str | None
     now: datetime
     due_at: datetime
+    waits_for: str | None
     queued_at: datetime
     published_at: datetime | None
     reserved_until: datetime | None

@@ -30,7 +30,7 @@ from sqlalchemy.sql.dml import ReturningUpdate
 from sqlalchemy.sql.elements import ColumnElement
 
 from workq.errors import CommitUnknown, Unavailable
-from workq.ledger import Hinted, Look
+from workq.ledger import Hinted, Look, waiting
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, as_text, in_order
 from workq.ledger.engine.states import CLAIMABLE, SUSPECT, guarded, unexpired
@@ -38,7 +38,6 @@ from workq.ledger.hints import rehint
 from workq.ledger.outcomes import handed_back
 from workq.ledger.pauses import is_paused
 from workq.ledger.start import StartGates
-from workq.ledger.waiting import NEVER_S
 from workq.values import codec
 from workq.values.task import Claim, State
 
@@ -251,7 +250,7 @@ class Claims:
             .where(
                 among(t.c.id, self.database.dialect),
                 guarded(t.c.state, *CLAIMABLE),
-                t.c.due_at > now(NEVER_S / 2) if is_parked else t.c.due_at <= now(),
+                waiting.waits(t, self.database) if is_parked else t.c.due_at <= now(),
                 unexpired(t.c.expires_at, now()),
                 ~is_paused(t.c.queue, self.database),
                 exists(select(w.c.id).where(w.c.id == bindparam("b_by"), w.c.state == "live")),
@@ -262,7 +261,7 @@ class Claims:
                 token=bindparam("b_token"),
                 worker=bindparam("b_by"),
                 started_at=now(),
-                **({"due_at": now()} if is_parked else {}),
+                **({"due_at": now(), "waits_for": None} if is_parked else {}),
             )
         )
         if has_permit:

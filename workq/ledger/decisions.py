@@ -19,7 +19,7 @@ from workq.ledger.engine.states import CLAIMABLE, guarded, unexpired
 from workq.ledger.entry import EntryRules, KeyedTask
 from workq.ledger.history import ERROR_MAX, History, who_and_why
 from workq.ledger.keys import live_key
-from workq.ledger.waiting import NEVER_S, is_behind, never
+from workq.ledger.waiting import NEVER_S, is_behind, parked
 from workq.values import codec
 from workq.values.task import State
 
@@ -132,6 +132,7 @@ class Decisions:
                 .values(
                     state=state,
                     due_at=due_at,
+                    waits_for=None,
                     queued_at=now(),
                     published_at=None,
                     relay_until=now(self._reserved_s),
@@ -209,10 +210,10 @@ class Decisions:
 
     def come_back(self, tx: Connection, task: KeyedTask) -> float:
         """A task that was sent back waits for others, if it has to; answers in how many seconds it is due."""
-        if self._rules.comes_back(tx, task):
+        if (waits_for := self._rules.waits_again(tx, task)) is None:
             return 0.0
         t = self.database.tables.task
-        tx.execute(update(t).where(t.c.id == task.id).values(**never(self.database)))
+        tx.execute(update(t).where(t.c.id == task.id).values(**parked(self.database, waits_for)))
         return NEVER_S
 
     def revived(self) -> dict[str, Any]:
@@ -222,6 +223,7 @@ class Decisions:
             "state": State.READY,
             "settled_at": None,
             "due_at": now(),
+            "waits_for": None,
             "queued_at": now(),
             "published_at": None,
             "relay_until": None,

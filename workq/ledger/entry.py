@@ -33,12 +33,12 @@ class EntryRule:
     """One of them, which has nothing to say unless it says so. What it decides is written in the transaction given."""
 
     def enter(self, _tx: Connection, _database: Database, tasks: Sequence[NewTask]) -> Sequence[NewTask]:
-        """Before new tasks are inserted: the same, in their order; those are due never that have to wait for others."""
+        """Before new tasks are inserted: the same, in their order, with what each has to wait for."""
         return tasks
 
-    def comes_back(self, _tx: Connection, _database: Database, _task: KeyedTask) -> bool:
-        """A person has sent this task back, and it is ready; False: it has to wait for others."""
-        return True
+    def waits_again(self, _tx: Connection, _database: Database, _task: KeyedTask) -> str | None:
+        """A person has sent this task back. What it has to wait for, as `waits_for` says it; None: it is ready."""
+        return None
 
     def keeps_its_time(self, _tx: Connection, _database: Database, _task: KeyedTask) -> str | None:
         """Why a person cannot let a task that waits for others be due at another time, if so."""
@@ -71,10 +71,10 @@ class EntryRules:
             tasks = rule.enter(tx, self._database, tasks)
         return tasks
 
-    def comes_back(self, tx: Connection, task: KeyedTask) -> bool:
-        """Whether a task that a person has sent back stays ready."""
-        waits = [rule for rule in self._rules if not rule.comes_back(tx, self._database, task)]  # each is told
-        return not waits
+    def waits_again(self, tx: Connection, task: KeyedTask) -> str | None:
+        """What a task that a person has sent back has to wait for; None: it stays ready."""
+        found = [rule.waits_again(tx, self._database, task) for rule in self._rules]  # each is told
+        return next((one for one in found if one is not None), None)
 
     def keeps_its_time(self, tx: Connection, task: KeyedTask) -> str | None:
         """Why a task that waits for others cannot be due at another time, if so."""

@@ -7,7 +7,7 @@ backlog of millions costs no more than about one of a hundred thousand.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from workq.ledger.engine.database import Database
 from workq.ledger.engine.states import CLAIMABLE, ENDED, SUSPECT, found, unexpired
 from workq.ledger.entry import EntryRules
 from workq.ledger.pauses import in_force, is_paused
+from workq.ledger.waiting import what_for
 from workq.values import codec
 from workq.values.certificate import certificate_in, sentence_in
 from workq.values.lane import meant, split
@@ -304,6 +305,7 @@ def _task(row: Row[Any]) -> Task:
         is_cancel_requested=row.cancel_requested_at is not None,
         created_at=row.created_at,
         due_at=row.due_at,
+        waits_for=what_for(row.waits_for, row.due_at, datetime.now(UTC)),  # any clock: it is off by less than years
         started_at=row.started_at,
         settled_at=row.settled_at,
         expires_at=row.expires_at,
@@ -331,6 +333,7 @@ def _standing(row: Row[Any]) -> Standing:
         reason=row.reason,
         now=row.now,
         due_at=row.due_at,
+        waits_for=what_for(row.waits_for, row.due_at, row.now),
         queued_at=row.queued_at,
         published_at=row.published_at,
         reserved_until=row.relay_until,

@@ -26,7 +26,7 @@ from workq.ledger.columns import (
     word,
 )
 
-SCHEMA_VERSION: Final = 15
+SCHEMA_VERSION: Final = 16
 
 T = TypeVar("T")
 
@@ -87,6 +87,12 @@ class CoreTables:
                 "after_death",
                 word(5),
                 "once it is dead: 'skip' lets the next task of its order key run, NULL blocks the line",
+            ),
+            optional(
+                "waits_for",
+                word(20),
+                "while it is not due for others: 'order', 'limit', 'job', 'endpoint'; NULL: it waits for its time",
+                since=16,
             ),
             space.unique(
                 "task_live_key", "live_key", doc="one open task for each name and key", on=("sqlite", "mysql")

@@ -33,7 +33,7 @@ from workq.ledger.upkeep import Upkeep
 from workq.ledger.workers import Workers
 
 T = TypeVar("T")
-AtItsTurn = Callable[[Connection, Database, str, str], bool]
+AtItsTurn = Callable[[Connection, Database, str, str], str | None]
 
 
 class Slices(NamedTuple):

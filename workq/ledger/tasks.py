@@ -44,6 +44,7 @@ _DEFAULT_PORTS: Final = {"postgresql": 5432, "mysql": 3306}
 RARE: Final = (
     *(one for one in (*TASK_OPTIONS, LIMIT) if not one.is_always_written),
     Stored(name="job_id", columns=("job_id",), is_apart=True),
+    Stored(name="waits_for", columns=("waits_for",), is_apart=True),
 )
 """Fields of a task that most leave at their default: a statement names the columns of those that its tasks have."""
 _rare_of = attrgetter(*(one.name for one in RARE))
@@ -111,7 +112,7 @@ class Tasks:
         return [_enqueued(task) for task in self.insert(tx, tasks, hints)]
 
     def insert(self, tx: Connection, tasks: Sequence[NewTask], hints: HintRows | None) -> Sequence[NewTask]:
-        """Answers them as they were inserted: those that stand behind another are due never."""
+        """Answers them as they were inserted: a task that stands behind another one waits for it."""
         alike = _alike(tasks) if self.database.dialect == "postgresql" else None
         if alike is not None:
             self._insert_alike(tx, tasks, alike, hints)
@@ -120,7 +121,7 @@ class Tasks:
         self._insert_each(tx, [tasks[place] for place in _by_key(tasks)], is_published=hints is not None)
         self._keep_keys(tx, tasks)
         if hints is not None:
-            insert_hints(tx, self.database, hints([task for task in tasks if task.delay_s < NEVER_S]))
+            insert_hints(tx, self.database, hints([task for task in tasks if task.waits_for is None]))
         return tasks
 
     def _insert_alike(self, tx: Connection, tasks: Sequence[NewTask], alike: NewTask, hints: HintRows | None) -> None:
@@ -189,7 +190,7 @@ class Tasks:
                 "b_name": task.name,
                 "b_queue": task.queue,
                 "b_state": _first_state(task),
-                "b_delay_s": task.delay_s,
+                "b_delay_s": task.delay_s if task.waits_for is None else NEVER_S,
                 "b_failures_max": task.failures_max,
                 "b_crashes_max": task.crashes_max,
                 "b_live_key": keys.live_key(task.name, task.key),
@@ -216,7 +217,7 @@ class Tasks:
         make = partial(self._each_statement, is_published=is_published, is_plain=is_plain, rare=rare)
         self.database.kept(name, make).write_each(tx, rows)
         for task in tasks:
-            if task.at is not None and task.delay_s < NEVER_S:
+            if task.at is not None and task.waits_for is None:
                 c = self.database.tables.task.c
                 tx.execute(update(c.id.table).where(c.id == task.id).values(due_at=task.at))
 
@@ -241,7 +242,7 @@ class Tasks:
                 answers[place] = found
                 continue
             answers[place] = _enqueued(found)
-            if found.delay_s < NEVER_S:
+            if found.waits_for is None:
                 hinted[place] = found
         if hints is not None and hinted:
             insert_hints(tx, self.database, hints([hinted[place] for place in sorted(hinted)]))
@@ -337,11 +338,11 @@ def _by_key(tasks: Sequence[NewTask]) -> list[int]:
 
 
 def _enqueued(task: NewTask) -> Enqueued:
-    return Enqueued(task.id, _first_state(task), True, is_behind=task.delay_s >= NEVER_S)
+    return Enqueued(task.id, _first_state(task), True, is_behind=task.waits_for is not None)
 
 
 def _first_state(task: NewTask) -> State:
-    return State.WAITING if task.delay_s > 0.0 else State.READY
+    return State.WAITING if task.delay_s > 0.0 or task.waits_for is not None else State.READY
 
 
 def begin_in_sqlite(tx: Connection) -> None:

@@ -106,7 +106,8 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
 class NewTask(TaskOptions, frozen=True):
     """A task to record. `payload` is encoded JSON; its seconds count from the ledger's clock at the insert.
 
-    `at`: when it is due exactly, where a person has named an instant; `delay_s` is about as long then.
+    `at`: when it is due exactly, where a person has named an instant; `delay_s` is about as long then. `waits_for`: the
+    word of the slice that lets it go on; it is not due before that.
     Here as in every value below but `Task`, `queue` is a band of it (see lane.py).
     """
 
@@ -123,6 +124,7 @@ class NewTask(TaskOptions, frozen=True):
     limit: Limit | None = None
     job_id: str | None = None
     at: datetime | None = None
+    waits_for: str | None = None
 
 
 class Enqueued(msgspec.Struct, frozen=True):
@@ -331,6 +333,7 @@ class Task:
     is_cancel_requested: bool
     created_at: datetime
     due_at: datetime
+    waits_for: str | None
     started_at: datetime | None
     settled_at: datetime | None
     expires_at: datetime | None

@@ -40,6 +40,7 @@ from tests.contract.ledger.telling import TellingContract
 from tests.contract.ledger.text import TextContract
 from tests.contract.ledger.transaction import TransactionContract
 from tests.contract.ledger.unhandled import UnhandledContract
+from tests.contract.ledger.waiting import WaitingContract
 from tests.contract.ledger.webhook_order import WebhookOrderContract
 from tests.contract.ledger.withdraw import WithdrawContract
 from tests.contract.ledger.workers import WorkersContract
@@ -72,6 +73,7 @@ class LedgerContract(
     OrderContract,
     LimitsContract,
     JobsContract,
+    WaitingContract,
     NestingContract,
     PeopleContract,
     WithdrawContract,

@@ -54,6 +54,7 @@ from workq.diagnose.why.reason import Why
 from workq.errors import InFlightUnavailable
 from workq.ledger import Standing, WorkerRow
 from workq.ledger.waiting import is_behind
+from workq.order.ledger import positions
 from workq.stores import Stores
 from workq.values.lane import queue_of
 from workq.values.task import State
@@ -104,10 +105,11 @@ def _waits(look: TaskLook) -> Why:
         return has_expired(look, task.expires_at)
     if task.job_id is not None and task.due_at > task.now and (held := by_job(look, task.job_id)) is not None:
         return held
-    if task.order_key is not None and is_behind(task.due_at, task.now):
-        return by_order_key(look, task.order_key)
-    if task.limit_key is not None and is_behind(task.due_at, task.now):
-        return by_limit(look, task.limit_key)
+    if is_behind(task.due_at, task.now):  # a worker of the schema before 16 does not say what for
+        if task.order_key is not None and task.waits_for in (None, positions.WAITS):
+            return by_order_key(look, task.order_key)
+        if task.limit_key is not None:
+            return by_limit(look, task.limit_key)
     if task.due_at > task.now:
         return is_early(look)
     pauses = look.stores.ledger.pauses.all()

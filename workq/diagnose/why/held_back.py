@@ -12,6 +12,7 @@ from workq.limits.ledger.limits import Limits
 from workq.order.ledger.order import Order
 from workq.values.plural import counted
 from workq.webhooks import resting
+from workq.webhooks.ledger import held
 from workq.webhooks.ledger.sql import WebhookLedger
 from workq.webhooks.values import endpoint_of
 
@@ -102,7 +103,7 @@ def by_limit(look: TaskLook, key: str) -> Why:
             f"limit {key!r} is closed {until}: what it stands for has failed again and again, or is disabled",
             "for webhooks, see its endpoint: workq webhook endpoint ls",
         )
-    if not limit.running + limit.coming + limit.parked:
+    if look.task.waits_for == held.WAITS or not limit.running + limit.coming + limit.parked:
         return look.why(
             Code.LIMITED,
             "it is held: its endpoint was disabled when it waited",

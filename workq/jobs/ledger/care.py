@@ -47,7 +47,7 @@ from workq.ledger.engine.states import CLAIMABLE, ENDED, guarded
 from workq.ledger.history import BY_ITSELF, History
 from workq.ledger.keys import live_key
 from workq.ledger.tasks import Tasks
-from workq.ledger.waiting import NEVER_S
+from workq.ledger.waiting import waits as waits_for_others
 from workq.limits.ledger.tables import limit_tables
 from workq.values import codec
 from workq.values.task import State
@@ -158,20 +158,20 @@ class JobCare:
         tables, t = job_tables(self.database), self.database.tables.task
         s, j, k = tables.subtask, tables.job, limit_tables(self.database).parked
         is_in_no_line = or_(t.c.limit_key.is_(None), t.c.id.not_in(select(k.c.task_id)))
-        waits = and_(where, guarded(t.c.state, State.WAITING))
-        is_never, is_paced = t.c.due_at > self.database.now(NEVER_S / 2), and_(s.c.slot_at == t.c.due_at, of_slots)
+        is_waiting = and_(where, guarded(t.c.state, State.WAITING))
+        is_parked, is_paced = waits_for_others(t, self.database), and_(s.c.slot_at == t.c.due_at, of_slots)
         # from the few of the job to their tasks: for all in one condition, a planner would go through the whole table
         subtasks = (
             select(t.c.id)
             .join(s, s.c.task_id == t.c.id)
-            .where(s.c.job_id == job_id, s.c.ended_at.is_(None), waits, or_(is_never, is_paced))
+            .where(s.c.job_id == job_id, s.c.ended_at.is_(None), is_waiting, or_(is_parked, is_paced))
         )
         splitter = select(j.c.split_task).where(j.c.id == job_id, j.c.live_key.is_not(None)).scalar_subquery()
-        parked = union_all(subtasks, select(t.c.id).where(t.c.id == splitter, waits, is_never))
+        parked = union_all(subtasks, select(t.c.id).where(t.c.id == splitter, is_waiting, is_parked))
         is_of_slot = select(s.c.task_id).where(s.c.task_id == t.c.id, is_paced).correlate(t).exists()
         still_parked = (
             select(t.c.id, t.c.queue, t.c.attempt)
-            .where(among(t.c.id, self.database.dialect), waits, or_(is_never, is_of_slot), is_in_no_line)
+            .where(among(t.c.id, self.database.dialect), is_waiting, or_(is_parked, is_of_slot), is_in_no_line)
             .order_by(t.c.id)
             .with_for_update()
         )
@@ -196,9 +196,11 @@ class JobCare:
         """Splitters that wait for room have some: they are due now. Answers their hints, reserved. Repeatable."""
         if not task_ids:
             return []
-        t, now = self.database.tables.task, self.database.now
+        t = self.database.tables.task
         sleeps = select(t.c.id, t.c.queue, t.c.attempt).where(
-            among(t.c.id, self.database.dialect), guarded(t.c.state, State.WAITING), t.c.due_at <= now(NEVER_S / 2)
+            among(t.c.id, self.database.dialect),
+            guarded(t.c.state, State.WAITING),
+            ~waits_for_others(t, self.database),
         )
         due = update(t).where(t.c.id == bindparam("b_id"), guarded(t.c.state, State.WAITING)).values(self._due())
 
@@ -216,6 +218,7 @@ class JobCare:
         return {
             "state": State.READY,
             "due_at": now(),
+            "waits_for": None,
             "queued_at": now(),
             "published_at": None,
             "relay_until": now(self._reserved_s),

@@ -4,7 +4,7 @@ A task of a job is recorded, hinted and fetched as any other. When it is claimed
 
     it runs              the task starts; with a rate, as soon as its slot has come, which it gets when it is met first
     it is paused, or waits for another of its name
-                         the task is parked, due never, until the job goes on
+                         the task is parked until the job goes on
     it is over, or about to be
                          the task is cancelled
     it is not there any more
@@ -22,14 +22,16 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from workq.jobs.ledger.tables import job_tables
 from workq.jobs.values import JOB_PAUSES, JOB_STARTS, JobState
+from workq.ledger import waiting
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, as_text, in_order
 from workq.ledger.engine.instants import Instant
 from workq.ledger.engine.states import CLAIMABLE, guarded
 from workq.ledger.start import StartCandidate
-from workq.ledger.waiting import never
 from workq.values.task import State
 
+WAITS: Final = "job"
+"""What a task waits for whose job is paused or has not begun."""
 EARLY: Final = timedelta(milliseconds=5)
 """A slot that comes so soon has come."""
 
@@ -46,7 +48,7 @@ def is_open(database: Database) -> ColumnElement[bool]:
 class JobGate:
     """What a job has to say."""
 
-    name = "job"
+    name = WAITS
 
     def concerns(self, database: Database) -> ColumnElement[bool]:
         return database.tables.task.c.job_id.is_not(None)
@@ -128,7 +130,7 @@ def _held_back(tx: Connection, database: Database, job_id: str, rows: Sequence[T
     if job is not None and job.state not in JOB_STARTS | JOB_PAUSES:
         _cancel(tx, database, ids)
     elif job is not None and (job.state in JOB_PAUSES or job.live_key is None):
-        _set(tx, database, ids, never(database))
+        _set(tx, database, ids, waiting.parked(database, WAITS))
     else:  # a moment ago it did
         subtasks = [row for row in rows if row.items_left is not None]
         splitters = [row for row in rows if row.items_left is None]

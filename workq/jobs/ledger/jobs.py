@@ -21,6 +21,7 @@ from workq.jobs.ledger.care import JobCare, job_live_key
 from workq.jobs.ledger.changes import JobLock, Wishes
 from workq.jobs.ledger.counts import JobCounts
 from workq.jobs.ledger.decisions import JobDecisions
+from workq.jobs.ledger.gate import WAITS
 from workq.jobs.ledger.questions import JobQuestions
 from workq.jobs.ledger.tables import job_tables
 from workq.jobs.values import (
@@ -42,7 +43,6 @@ from workq.ledger.engine.id_lists import among, in_order
 from workq.ledger.engine.states import guarded
 from workq.ledger.history import BY_ITSELF, History, who_and_why
 from workq.ledger.tasks import Tasks
-from workq.ledger.waiting import NEVER_S
 from workq.values import codec
 from workq.values.task import FailedItem, NewSubtask, State
 
@@ -172,7 +172,7 @@ class Jobs:
                 parent_id=job.parent_id,
             )
         )
-        splitter = replace(job.splitter, job_id=job.id, delay_s=NEVER_S if waits else job.splitter.delay_s)
+        splitter = replace(job.splitter, job_id=job.id, waits_for=WAITS if waits else None)
         self._tasks.insert(tx, [splitter], None if waits else hints)
 
     def retry_job(

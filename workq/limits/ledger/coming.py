@@ -43,6 +43,7 @@ def _coming(database: Database, *, is_ready: bool, is_reserved: bool) -> Update:
     values: dict[str, Any] = {
         "state": State.READY if is_ready else State.WAITING,
         "due_at": now() if is_ready else bindparam("b_at", type_=t.c.due_at.type),
+        "waits_for": None,
     }
     if is_reserved:
         reserved_s = bindparam("b_reserved_s", type_=Float())

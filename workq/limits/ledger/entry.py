@@ -18,10 +18,10 @@ from workq.values.task import State
 class LimitEntry(EntryRule):
     """What limits have to say when their tasks come: nothing, before they are claimed."""
 
-    def comes_back(self, tx: Connection, database: Database, task: KeyedTask) -> bool:
+    def waits_again(self, tx: Connection, database: Database, task: KeyedTask) -> str | None:
         if task.limit_key is not None and task.state is State.CANCELLED:  # perhaps where it was parked
             parked.forget(tx, database, task.limit_key, [task.id])
-        return True
+        return None
 
     def goes_on(self, database: Database, queues: Sequence[str]) -> Sequence[Select[Any]]:
         """Those that are parked at a limit that is open, and those that are promised a permit."""

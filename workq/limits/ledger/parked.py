@@ -1,7 +1,7 @@
 """Parked: the line of those who wait for a limit, in the order in which they came.
 
 A place in it is a number that grows with the time: who comes behind others needs no lock to get one (see permits.py).
-A task that is parked is due never, so that no hint, no sweep and no claim minds it.
+A task that is parked waits for others, so that no hint, no sweep and no claim minds it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection, Delete, Insert, Select, Update, bindparam, delete, func, insert, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
+from workq.ledger import waiting
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, as_text, in_order
 from workq.ledger.engine.states import CLAIMABLE, guarded
-from workq.ledger.waiting import NEVER_S, never
 from workq.limits.ledger.tables import limit_tables
 from workq.values.task import State
 
+WAITS: Final = "limit"
+"""What a task waits for that is parked."""
 AT_ONCE: Final = 200
 """So many of the parked are looked at in one transaction."""
 GONE_AT_ONCE: Final = 5_000
@@ -121,9 +123,7 @@ def _going(database: Database) -> Delete:
     mine = k.c.limit_key == bindparam("b_key", type_=k.c.limit_key.type)
     firsts = select(k.c.number).where(mine).order_by(k.c.number).limit(GONE_AT_ONCE).subquery()
     until = select(func.max(firsts.c.number)).scalar_subquery()
-    waits = select(t.c.id).where(
-        t.c.id == k.c.task_id, guarded(t.c.state, State.WAITING), t.c.due_at > database.now(NEVER_S / 2)
-    )
+    waits = select(t.c.id).where(t.c.id == k.c.task_id, guarded(t.c.state, State.WAITING), waiting.waits(t, database))
     return delete(k).where(mine, k.c.number <= until, ~waits.correlate(k).exists())
 
 
@@ -160,4 +160,8 @@ def _entering(database: Database) -> Insert:
 
 def _parking(database: Database) -> Update:
     t = database.tables.task
-    return update(t).where(among(t.c.id, database.dialect), guarded(t.c.state, *CLAIMABLE)).values(never(database))
+    return (
+        update(t)
+        .where(among(t.c.id, database.dialect), guarded(t.c.state, *CLAIMABLE))
+        .values(waiting.parked(database, WAITS))
+    )

@@ -18,8 +18,9 @@ class OrderEntry(EntryRule):
     def enter(self, tx: Connection, database: Database, tasks: Sequence[NewTask]) -> Sequence[NewTask]:
         return positions.enter(tx, database, tasks)
 
-    def comes_back(self, tx: Connection, database: Database, task: KeyedTask) -> bool:
-        return task.order_key is None or positions.enter_again(tx, database, task.id, task.order_key)
+    def waits_again(self, tx: Connection, database: Database, task: KeyedTask) -> str | None:
+        is_ready = task.order_key is None or positions.enter_again(tx, database, task.id, task.order_key)
+        return None if is_ready else positions.WAITS
 
     def keeps_its_time(self, tx: Connection, database: Database, task: KeyedTask) -> str | None:
         if task.order_key is None or positions.is_first(tx, database, task.id, task.order_key):

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, and_, case, delete, func, literal, or_, select, update
 
-from workq.ledger import Unpublished
+from workq.ledger import Unpublished, waiting
 from workq.ledger.engine.instants import Instant
 from workq.ledger.engine.states import guarded
-from workq.ledger.waiting import never
 from workq.order.ledger.tables import order_tables
 from workq.order.values import SequenceRow
 from workq.values.task import SETTLED, AfterDeath, State
@@ -151,6 +150,7 @@ class Order:
             .values(
                 state=case((is_late, State.WAITING), else_=State.READY),
                 due_at=case((is_late, wanted), else_=now()),
+                waits_for=None,
                 queued_at=now(),
                 published_at=None,
                 relay_until=now(self._reserved_s),
@@ -161,8 +161,10 @@ class Order:
         row = tx.execute(
             select(t.c.name, t.c.queue, t.c.attempt, t.c.due_at, now().label("now")).where(t.c.id == following.task_id)
         ).one()
-        if any(stays(tx, self.database, following.task_id, row.name) for stays in self._at_its_turn):
-            tx.execute(update(t).where(t.c.id == following.task_id).values(**never(self.database)))
+        found = (stays(tx, self.database, following.task_id, row.name) for stays in self._at_its_turn)
+        if (waits_for := next((one for one in found if one is not None), None)) is not None:
+            still = waiting.parked(self.database, waits_for)
+            tx.execute(update(t).where(t.c.id == following.task_id).values(**still))
             return []
         delay_s = max(0.0, (row.due_at - row.now).total_seconds())
         return [Unpublished(following.task_id, row.queue, row.attempt, delay_s)]

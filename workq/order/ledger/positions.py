@@ -2,9 +2,9 @@
 
 Each key with open tasks has a row in `sequence`, and each of its tasks a row in `position`. Whoever records a task of a
 key adds to its sequence first: the lock of that row, which lasts until the commit, makes the order of positions that of
-the commits. The first in line is an ordinary task. Those behind it wait with a due time that never comes, so that no
-hint, no sweep and no claim minds them; what they really wait for is in their row of `position`. When the first has
-ended, the line moves up (see order.py).
+the commits. The first in line is an ordinary task. The others wait for it (ledger/waiting.py), so that no hint, no
+sweep and no claim minds them; when each was to be due is in its row of `position`. When the first has ended, the line
+moves up (see order.py).
 
 Locks: sequences in the order of their keys, before anything else of a transaction, so that nobody waits in a circle.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import replace
 from sqlalchemy import Connection, bindparam, insert, select, update
@@ -21,13 +21,15 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.types import Float
 
 from workq.ledger.engine.database import Database
-from workq.ledger.waiting import NEVER_S
 from workq.order.ledger.tables import order_tables
 from workq.values.task import AfterDeath, NewTask
 
+WAITS: Final = "order"
+"""What a task waits for that stands behind another one of its key."""
+
 
 def enter(tx: Connection, database: Database, tasks: Sequence[NewTask]) -> list[NewTask]:
-    """Give new tasks their positions, before they are inserted; answers them, those behind another due never."""
+    """Give new tasks their positions, before they are inserted; answers them; a task behind another one waits."""
     ordered = sorted(
         (place for place, task in enumerate(tasks) if task.order_key is not None),
         key=lambda place: tasks[place].order_key or "",
@@ -49,7 +51,7 @@ def enter(tx: Connection, database: Database, tasks: Sequence[NewTask]) -> list[
                 }
             )
             if has_head or number:
-                entered[place] = replace(task, delay_s=NEVER_S)
+                entered[place] = replace(task, waits_for=WAITS)
     if rows:
         _write(tx, database, rows)
     return entered

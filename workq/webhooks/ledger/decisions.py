@@ -22,19 +22,19 @@ from typing import Any, Final
 from sqlalchemy import Connection, func, select, update
 
 from workq.errors import NotFound, Refused
-from workq.ledger import HintRows, Unpublished
+from workq.ledger import HintRows, Unpublished, waiting
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, in_order
 from workq.ledger.engine.states import CLAIMABLE, guarded
 from workq.ledger.history import REASON_MAX, History, who_and_why
 from workq.ledger.tasks import Tasks
-from workq.ledger.waiting import NEVER_S, never
 from workq.limits.ledger import closing, parked
 from workq.order.ledger.positions import heads
 from workq.values import codec
 from workq.values.codec import new_task_id
 from workq.values.task import NewTask, State
 from workq.webhooks.ledger.deliveries import Deliveries
+from workq.webhooks.ledger.held import WAITS
 from workq.webhooks.ledger.known_endpoints import options_in
 from workq.webhooks.ledger.notices import Notices
 from workq.webhooks.ledger.settle import DeliveryCounter
@@ -170,11 +170,11 @@ class WebhookDecisions:
                 return 0
             tasks = {"b_ids": in_order(row.task_id for row in rows)}
             mine = update(t).where(among(t.c.id, self.database.dialect), guarded(t.c.state, *CLAIMABLE))
-            tx.execute(mine.values(**never(self.database)), tasks)
+            tx.execute(mine.values(**waiting.parked(self.database, WAITS)), tasks)
             far = select(t.c.id).where(
                 among(t.c.id, self.database.dialect),
                 guarded(t.c.state, State.WAITING),
-                t.c.due_at > self.database.now(NEVER_S / 2),
+                waiting.waits(t, self.database),
             )
             waits = set(tx.execute(far, tasks).scalars())
             ids = [row.id for row in rows if row.task_id in waits]
@@ -215,6 +215,7 @@ class WebhookDecisions:
             values = {
                 "state": State.READY,
                 "due_at": now(),
+                "waits_for": None,
                 "queued_at": now(),
                 "published_at": None,
                 "relay_until": now(self._reserved_s),
@@ -307,7 +308,7 @@ class WebhookDecisions:
                     },
                 )
             self._note(tx, "revived", [made[row.id] for row in again], {**who_and_why(who, why), "cause": cause.value})
-            turn = [task for task in tasks if task.delay_s < NEVER_S]
+            turn = [task for task in tasks if task.waits_for is None]
             fresh = [] if hints is not None else [Unpublished(task.id, task.queue, 0, 0.0) for task in turn]
             return [*stands, *(row.id for row in again)], fresh
 

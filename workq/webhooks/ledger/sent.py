@@ -22,7 +22,6 @@ from workq.ledger.engine.database import Database
 from workq.ledger.engine.failures import without_values
 from workq.ledger.engine.id_lists import as_text
 from workq.ledger.tasks import Tasks, begin_in_sqlite, core_connection
-from workq.ledger.waiting import NEVER_S
 from workq.values.codec import new_task_id
 from workq.values.task import NewTask
 from workq.webhooks.ledger.known_endpoints import options_in, types_in
@@ -99,7 +98,7 @@ class SentWebhooks:
                 again = self.database.kept("webhook again", self._again_statement)
                 again.write(tx, {"b_id": webhook.id, "b_body": webhook.body})
             self.database.kept("deliver", self._delivery_statement).write_each(tx, rows)
-            tasks = [task for task in self._tasks.insert(tx, tasks, hints) if task.delay_s < NEVER_S]
+            tasks = [task for task in self._tasks.insert(tx, tasks, hints) if task.waits_for is None]
         return sent, tasks
 
     def _write_webhook(self, tx: Connection, webhook: NewWebhook) -> tuple[str | None, dict[str, str], bool]:
