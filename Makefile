@@ -43,6 +43,7 @@ demo-webhooks: $(FULL) ## 2,000 webhooks to five receivers, four of them difficu
 test: $(FULL) servers ## all tests, against private servers; a missing server is a failure (LEGS=both: each fault on SQLite too)
 	@echo "test: unit, contract, simulation, fault and system tests; private servers on free ports; nothing is skipped"
 	@$(BIN)/python -m compileall -q workq tests # where Python writes no bytecode by itself, each of some thousand processes would
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --collect-only -q >/dev/null || : # pytest writes down how it reads each test, once for all its processes
 	@scripts/pythons.sh
 	@$(BIN)/pytest --require=all --numprocesses=5 --dist=worksteal $(if $(LEGS),--both-legs)
 

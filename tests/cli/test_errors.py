@@ -227,7 +227,7 @@ class TestSchema:
         sql = shared_cli.look("db", "sql", "mysql", "--from", "14")["sql"]
 
         assert "CREATE TABLE IF NOT EXISTS workq_webhook " in sql
-        assert "workq_task " not in sql
+        assert "CREATE TABLE IF NOT EXISTS workq_task " not in sql
         assert shared_cli("db", "sql", "mysql", "--from", "999").status == 2
 
 
