@@ -7,7 +7,6 @@ alone whom it concerns.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from workq.jobs.ledger.entry import JobEntry
@@ -60,14 +59,9 @@ def every_table(tables: Tables) -> MetaData:
 
     A copy, in one MetaData: what a ledger asks for at run time it makes slice by slice, when it is first used.
     """
-    return _whole(tables.namespace, tables.dialect)
-
-
-@lru_cache(maxsize=8)
-def _whole(namespace: str, dialect: str) -> MetaData:
     from workq.schedules.ledger import ScheduleTables
 
-    space = TableSpace(namespace, dialect)
+    space = TableSpace(tables.namespace, tables.dialect)
     parts: tuple[Callable[[TableSpace], object], ...] = (
         CoreTables,
         OrderTables,

@@ -15,10 +15,9 @@ from sqlalchemy import select
 
 from tests.cli.conftest import BOUND_S, Cli, Ran
 from tests.cli.test_sweep import EXPECTED, ago, claim, incarnation, join, record, wreck
-from tests.stores import database_of
+from tests.stores import database_of, tables_of
 from workq.app import WorkQueue
 from workq.inflight import Entry
-from workq.slices import every_table
 from workq.values.task import State
 
 PLANNED = {"expire": 11, "relay": 7, "reap": 1, "rehint": 3, "orphan": 2, "promote": 4, "lost": 6, "prune": 30}
@@ -42,10 +41,7 @@ def tables(cli: Cli) -> dict[str, list[Any]]:
     with cli.queue() as wq:
         database = database_of(wq)
         with database.read() as tx:
-            return {
-                table.name: sorted(map(repr, tx.execute(select(table))))
-                for table in every_table(database.tables).sorted_tables
-            }
+            return {table.name: sorted(map(repr, tx.execute(select(table)))) for table in tables_of(database)}
 
 
 def task_of(row: dict[str, Any]) -> str | None:

@@ -10,10 +10,10 @@ from sqlalchemy import Engine, create_engine, select
 
 from tests.contract.databases import OnDatabase
 from tests.contract.given import Clock, incarnation, new
+from tests.stores import tables_of
 from workq.ledger import Evidence, Settled
 from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
-from workq.slices import every_table
 from workq.values.incarnation import Incarnation
 from workq.values.task import Claim, Outcome, Settlement, State, Task
 
@@ -108,7 +108,7 @@ class Steps(OnDatabase):
         with database.engine.connect() as connection:
             return {
                 table.name: sorted((tuple(row) for row in connection.execute(select(table))), key=repr)
-                for table in every_table(database.tables).sorted_tables
+                for table in tables_of(database)
             }
 
     @staticmethod
