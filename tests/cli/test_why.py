@@ -18,7 +18,7 @@ from tests.contract.given import chunks, new_job
 from tests.stores import database_of
 from workq.app import WorkQueue
 from workq.diagnose.why import why
-from workq.diagnose.why.reason import Code, Why
+from workq.diagnose.why.look import Code, Why
 from workq.inflight import Entry
 from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.ledger.tables import job_tables

@@ -14,7 +14,7 @@ from tests.system.conftest import OpenLeg
 from tests.system.fleet import wait_until
 from tests.system.legs import Leg
 from workq.diagnose.why import why
-from workq.diagnose.why.reason import Code, Why
+from workq.diagnose.why.look import Code, Why
 from workq.inflight import Entry
 from workq.lab.servers import RabbitMQ, Redis, start_rabbitmq, start_redis
 from workq.values.codec import new_task_id

@@ -25,8 +25,7 @@ from collections.abc import Callable, Generator, Iterable
 from typing import TypeVar
 
 from workq.config import Settings
-from workq.diagnose.audit.findings import Audited, Finding, Repaired, Way
-from workq.diagnose.audit.look import Auditor
+from workq.diagnose.audit.look import Audited, Auditor, Finding, Repaired, Way
 from workq.diagnose.audit.mend import repair_in_steps
 from workq.diagnose.audit.queues import Queues
 from workq.stores import Stores

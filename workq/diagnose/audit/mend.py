@@ -9,7 +9,7 @@ from typing import assert_never
 
 from workq.broker import Hint
 from workq.config import Settings, Times
-from workq.diagnose.audit.findings import IDS_AT_ONCE, Audited, Finding, Repaired
+from workq.diagnose.audit.look import IDS_AT_ONCE, Audited, Finding, Repaired
 from workq.diagnose.audit.queues import turn
 from workq.diagnose.where import Misplacement
 from workq.enqueue.relay import publish

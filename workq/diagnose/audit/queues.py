@@ -21,7 +21,7 @@ from datetime import datetime
 
 from workq.broker import Browsed, Hint, See
 from workq.config import Times
-from workq.diagnose.audit.findings import Way
+from workq.diagnose.audit.look import Way
 from workq.diagnose.where import QueueHints
 from workq.stores import Stores
 from workq.values.codec import new_task_id

@@ -4,8 +4,7 @@ Reads only; no store is created or changed, and a SQLite file that does not exis
 itself, so that one which is away does not hide what is wrong with another. Passwords never appear: URLs are masked.
 
     check.py                                what a check answers
-    host.py                                 this installation, and clocks
-    exposed.py                              who else can read payloads and secrets
+    host.py                                 this installation, clocks, and who else can read payloads and secrets
     ledger.py, sqlite.py, postgresql.py, mysql.py
     rabbitmq.py, management.py              what AMQP tells, and what only the management API does
     redis.py
@@ -26,13 +25,13 @@ from workq.errors import Unavailable, WorkqError
 
 def examine(settings: Settings, *, queues: tuple[str, ...] = ()) -> list[Check]:
     """Look at everything, one store after the other. `queues` are looked for in the broker."""
-    from workq.diagnose.doctor import exposed, host, ledger, rabbitmq, redis, work
+    from workq.diagnose.doctor import host, ledger, rabbitmq, redis, work
 
     checks: list[Check] = []
     checks += host.versions()
     checks += _guarded("processes", host.first_process)
     checks += [Check("settings", Level.WARNING, warning) for warning in settings.warnings]
-    checks += exposed.settings_files(settings)
+    checks += host.exposed_settings(settings)
     looks: list[tuple[str, Callable[[], Iterator[Check]]]] = [
         ("ledger", lambda: ledger.look(settings)),
         ("broker", lambda: rabbitmq.look(settings, queues)),

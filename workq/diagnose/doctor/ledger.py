@@ -10,7 +10,7 @@ from sqlalchemy import Connection, select
 
 from workq.config import Settings, masked
 from workq.config.sqlite import is_there, sqlite_file
-from workq.diagnose.doctor import exposed
+from workq.diagnose.doctor import host
 from workq.diagnose.doctor import mysql as mysql_checks
 from workq.diagnose.doctor import postgresql as postgresql_checks
 from workq.diagnose.doctor import sqlite as sqlite_checks
@@ -61,7 +61,7 @@ def look(settings: Settings) -> Iterator[Check]:
             migrate.require_current(database)
             version = migrate.status(database).version
             yield Check("ledger", Level.OK, f"schema version {version}, namespace {settings.namespace!r}")
-            yield from exposed.ledger(database)
+            yield from host.exposed_ledger(database)
         except SchemaMismatch as error:
             yield Check("ledger", Level.ERROR, line(error))
     finally:

@@ -35,28 +35,26 @@ from datetime import datetime
 from typing import Final, assert_never
 
 from workq.config import Settings
-from workq.diagnose.why.alone import waits_to_run_alone
-from workq.diagnose.why.early import is_early
-from workq.diagnose.why.ended import has_ended, has_expired
-from workq.diagnose.why.held_back import by_job, by_limit, by_order_key, by_pause
+from workq.diagnose.why.held_back import by_job, by_limit, by_order_key, by_pause, is_early
 from workq.diagnose.why.hint import (
     is_delayed,
+    is_in_queue,
+    is_not_served,
     is_out_of_reach,
     is_proved_lost,
     is_unpublished,
     proof_of_loss,
     seems_lost,
 )
-from workq.diagnose.why.in_hand import is_held, nothing_is_held, runs
-from workq.diagnose.why.in_queue import is_in_queue, is_not_served
-from workq.diagnose.why.look import TaskLook
-from workq.diagnose.why.reason import Why
+from workq.diagnose.why.in_hand import is_held, nothing_is_held, runs, waits_to_run_alone
+from workq.diagnose.why.look import Code, TaskLook, Why, rfc3339
 from workq.errors import InFlightUnavailable
 from workq.ledger import Standing, WorkerRow
 from workq.ledger.waiting import is_behind
 from workq.order.ledger import positions
 from workq.stores import Stores
 from workq.values.lane import queue_of
+from workq.values.plural import counted
 from workq.values.task import State
 
 LOOKS_MAX: Final = 5
@@ -149,3 +147,41 @@ def _is_hinted(look: TaskLook, published_at: datetime, serving: Sequence[WorkerR
     if look.runs_alone and not older:
         return waits_to_run_alone(look, serving, since=since)
     return is_in_queue(look, serving, depth, older=older, since=since)
+
+
+def has_ended(look: TaskLook) -> Why:
+    task = look.task
+    at = rfc3339(task.settled_at)
+    if task.state is State.CANCELLED:
+        return look.why(
+            Code.CANCELLED,
+            f"it was cancelled at {at}: {task.reason or 'no reason was given'}",
+            f"to run it all the same: workq task retry {task.task_id}"
+            if task.job_id is None
+            else f"what became of its job: workq job show {task.job_id}",
+            since=task.settled_at,
+        )
+    if task.state is State.SUCCEEDED:
+        return look.why(
+            Code.SETTLED,
+            f"it succeeded at {at}, in attempt {task.attempt}",
+            "nothing: it is done",
+            since=task.settled_at,
+        )
+    attempts, because = counted(task.attempt, "attempt"), task.reason or "no reason is recorded"
+    return look.why(
+        Code.SETTLED,
+        f"it is dead since {at}, after {attempts}: {because}",
+        f"read its error: workq task show {task.task_id}; mend the cause, then: "
+        + (f"workq task retry {task.task_id}" if task.job_id is None else f"workq job retry {task.job_id}"),
+        since=task.settled_at,
+    )
+
+
+def has_expired(look: TaskLook, expired_at: datetime) -> Why:
+    return look.why(
+        Code.EXPIRED,
+        f"it was to be started before {rfc3339(expired_at)}, and was not: the next sweep cancels it",
+        "nothing: it will not start; if no sweep runs: workq sweep",
+        since=expired_at,
+    )

@@ -1,14 +1,16 @@
-"""One look at one task, and what a reason asks of the three stores."""
+"""What every reason is made with: one look at one task, which asks the three stores, and the closed list of reasons."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Final
 
 from workq.broker import Depth
 from workq.config import Times
 from workq.diagnose.bounds import Bounds
-from workq.diagnose.why.reason import Code, Why
 from workq.errors import BrokerUnavailable, InFlightUnavailable
 from workq.inflight import Lease
 from workq.ledger import Standing, WorkerRow
@@ -16,6 +18,55 @@ from workq.stores import Stores
 from workq.values.incarnation import is_gone, this_machine
 from workq.values.lane import queue_of
 from workq.webhooks.values import BEYOND_SUSPICION
+
+SUSPECTED: Final = "it was running when a process died and is suspected of having killed it"
+
+
+class Code(StrEnum):
+    """The closed list of reasons."""
+
+    SETTLED = "settled"
+    CANCELLED = "cancelled"
+    RUNNING = "running"
+    CANCEL_REQUESTED = "cancel_requested"
+    WORKER_GONE = "worker_gone"
+    WORKER_SILENT = "worker_silent"
+    EXPIRED = "expired"
+    JOB = "job"
+    IN_LINE = "in_line"
+    LIMITED = "limited"
+    NOT_DUE = "not_due"
+    NO_HANDLER = "no_handler"
+    PAUSED = "paused"
+    INFLIGHT_AWAY = "inflight_away"
+    HELD = "held"
+    SUSPECT = "suspect"
+    NO_WORKER = "no_worker"
+    UNPUBLISHED = "unpublished"
+    DELAYED = "delayed"
+    LOST = "lost"
+    BROKER_AWAY = "broker_away"
+    BEHIND = "behind"
+    NEXT = "next"
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """The reason. `since` is when it began, `until` when it ends by itself at the latest; None where nobody knows."""
+
+    task_id: str
+    code: Code
+    reason: str
+    do: str
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+def rfc3339(at: datetime | None) -> str:
+    """As everywhere on the command line: RFC 3339, in UTC."""
+    if at is None:
+        return "an unknown time"
+    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class TaskLook:
