@@ -18,7 +18,7 @@ from tests.contract.sent import listen
 from workq.broker import Hint
 from workq.broker.embedded import EmbeddedBroker
 from workq.broker.embedded.claiming_consumer import DirectConsumer, Taken
-from workq.broker.embedded.scan_floor import BEGINNING
+from workq.broker.embedded.consumer import BEGINNING
 from workq.errors import LeaseLost
 from workq.inflight.embedded import ClaimsInFlight
 from workq.ledger import Evidence

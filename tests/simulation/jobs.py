@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 from workq.enqueue.producer import Producer
 from workq.errors import NotFound, Refused, Unavailable
 from workq.handlers.handler import Handler
-from workq.jobs.begin import begin_job
 from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.sources import Steps
-from workq.jobs.split import Splitting
+from workq.jobs.split import Splitting, begin_job
 from workq.jobs.values import JOB_ENDED, JOB_PAUSES, Callback, Ending, IfRunning, JobOptions, JobRow, NewJob, splitter
 from workq.jobs.work import Chunk, work
 from workq.stores import Stores

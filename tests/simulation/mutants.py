@@ -58,7 +58,7 @@ from workq.order.ledger.order import Order
 from workq.recovery import lost_hints, reap, sweep
 from workq.schedules.ledger import Schedules
 from workq.values.task import SETTLED, Failed, State
-from workq.worker.fetch.foreign import ForeignMessages
+from workq.worker.fetch.intake import ForeignMessages
 from workq.worker.fetch.refused import RefusedHints
 from workq.worker.fetch.served_lanes import ServedLanes
 from workq.worker.fetch.three_stores import ThreeStores

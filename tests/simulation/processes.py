@@ -46,8 +46,7 @@ from workq.recovery.reap import end_worker
 from workq.recovery.sweep import STEPS, sweep
 from workq.recovery.swept import Swept
 from workq.schedules.ledger import Schedules
-from workq.schedules.timetable import MissedTicks, Timetable
-from workq.schedules.values import NewSchedule
+from workq.schedules.timetable import MissedTicks, NewSchedule, Timetable
 from workq.stores import Stores
 from workq.values.incarnation import Incarnation
 from workq.values.task import AfterDeath, Claim, HandedBack, Limit, NewTask, Outcome

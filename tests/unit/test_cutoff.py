@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from workq import Times
-from workq.supervisor.cutoff import CutoffWatch, Reach, WayToStores
+from workq.supervisor.child import CutoffWatch, Reach, WayToStores
 from workq.worker.crash_board import CrashBoard
 
 TIMES = Times()

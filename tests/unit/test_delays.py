@@ -20,7 +20,7 @@ from workq.broker import HOP_S, PAGE, Hint, arrives_in_s
 from workq.broker.rabbitmq import RabbitMQBroker
 from workq.broker.rabbitmq.delays import Binary, Delays, Levels, delays_of, due_exchange, due_pattern, split
 from workq.config import levels_ms
-from workq.config.ladder import LEVEL_MAX_MS, LEVEL_MIN_MS, LEVELS_MAX
+from workq.config.times import LEVEL_MAX_MS, LEVEL_MIN_MS, LEVELS_MAX
 from workq.enqueue.relay import pages_of
 from workq.errors import ConfigError
 from workq.ledger import Unpublished

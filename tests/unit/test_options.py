@@ -18,8 +18,7 @@ from workq.ledger.schema import Tables
 from workq.ledger.tasks import RARE
 from workq.schedules.define import new_schedule
 from workq.schedules.ledger import ScheduleTables
-from workq.schedules.timetable import Timetable
-from workq.schedules.values import NewSchedule, ScheduleRow
+from workq.schedules.timetable import NewSchedule, ScheduleRow, Timetable
 from workq.values.options import (
     LIMIT,
     OF_EACH_TASK,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from workq.broker import PAGE, Delivery
-from workq.worker.fetch.prefetch import MOST, Prefetch
+from workq.worker.pace import PREFETCH_MAX, Prefetch
 
 
 def single(count: int) -> list[Delivery]:
@@ -24,7 +24,7 @@ def test_it_begins_with_few_and_grows_while_a_fast_process_gets_single_tasks() -
 
     assert counts[0] == 2
     assert counts == sorted(counts)
-    assert counts[-1] == MOST
+    assert counts[-1] == PREFETCH_MAX
 
 
 def test_a_slow_process_and_one_that_gets_pages_stay_with_few() -> None:

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from workq.broker.embedded.scan_floor import BEGINNING, SLACK, WHOLE_EVERY_S, WHOLE_PART, ScanFloor
+from workq.broker.embedded.consumer import BEGINNING, SLACK, WHOLE_EVERY_S, WHOLE_PART, ScanFloor
 
 NOON = datetime.fromisoformat("2026-01-01T12:00:00+00:00")
 

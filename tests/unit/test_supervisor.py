@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from workq import LedgerUnavailable, Times, WorkQueue
-from workq.supervisor.child import Child
-from workq.supervisor.cutoff import CutoffWatch
+from workq.supervisor.child import Child, CutoffWatch
 from workq.supervisor.supervisor import Supervisor
 from workq.worker import readiness
 from workq.worker.crash_board import CrashBoard

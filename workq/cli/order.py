@@ -11,8 +11,7 @@ from workq.cli.inputs import WholeNumber
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, record, table
 from workq.errors import NotFound
-from workq.order.ledger.order import Order
-from workq.order.values import SequenceRow
+from workq.order.ledger.order import Order, SequenceRow
 
 
 @click.group(cls=CommandGroup, examples="workq order ls --blocked\nworkq order show customer:7")

@@ -26,7 +26,7 @@ from workq.errors import (
     UnknownTask,
     WorkqError,
 )
-from workq.logs.escapes import escaped, in_one_line
+from workq.logs.forms import escaped, in_one_line
 
 _COMMANDS: Final = {
     "demo": Lazy("workq.demo.command:demo", "watch a reindex job, or webhooks, survive a killed worker"),

@@ -16,7 +16,7 @@ from workq.errors import NotFound
 from workq.operations import schedules
 from workq.schedules.ledger import Schedules
 from workq.schedules.tick import now_as_task
-from workq.schedules.values import ScheduleRow
+from workq.schedules.timetable import ScheduleRow
 from workq.values import codec
 from workq.values.incarnation import this_person
 from workq.values.lane import split

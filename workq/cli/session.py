@@ -18,7 +18,7 @@ import click
 from workq.config import Settings, check_ledger_url
 from workq.config.sqlite import check_folder
 from workq.errors import ConfigError
-from workq.logs.escapes import escaped
+from workq.logs.forms import escaped
 from workq.values.clock import implausible
 
 if TYPE_CHECKING:

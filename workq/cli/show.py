@@ -23,7 +23,7 @@ import click
 
 from workq.cli.session import Session
 from workq.errors import WorkqError
-from workq.logs.escapes import escaped
+from workq.logs.forms import escaped
 
 _FOLD_AT: Final = 12
 """A column of text may be folded down to this width before a table becomes lines."""

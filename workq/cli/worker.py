@@ -17,8 +17,7 @@ from workq.cli.show import Column, answer, clean, record, table, text_of, write
 from workq.config.sqlite import is_there, sqlite_file
 from workq.errors import ConfigError, NotFound
 from workq.ledger import WorkerRow
-from workq.supervisor.first_process import leave_first_process
-from workq.supervisor.patched import check_unpatched
+from workq.supervisor.first_process import check_unpatched, leave_first_process
 from workq.values.task import Task
 
 _EXAMPLES = """

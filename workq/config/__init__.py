@@ -14,10 +14,9 @@ This package is imported by every command: nothing but the standard library, and
 
 from __future__ import annotations
 
-from workq.config.ladder import BINARY, levels_ms
 from workq.config.settings import DEFAULT_LEDGER, PAYLOAD_DEFAULT_BYTES, PAYLOAD_LIMIT_BYTES, QueueType, Settings
 from workq.config.sources import FILE_MAX_BYTES, SECRET_MAX_BYTES
-from workq.config.times import Times
+from workq.config.times import BINARY, Times, levels_ms
 from workq.config.urls import (
     CLUSTER_SCHEMES,
     LEDGER_SCHEMES,

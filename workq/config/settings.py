@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, Final, Literal, cast, get_args
 
 from workq.config.addresses import Allowed, Ports
-from workq.config.ladder import BINARY, levels_ms
 from workq.config.sources import RETENTIONS, SECRETS, URLS, Environment, Found, read_files
-from workq.config.times import Times
+from workq.config.times import BINARY, Times, levels_ms
 from workq.config.urls import check_broker_url, check_inflight_url, check_ledger_url, check_proxy_url, masked
 from workq.config.values import as_float, is_number, kind_of
 from workq.config.variables import unread

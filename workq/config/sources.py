@@ -6,6 +6,7 @@ The first value of a name stands, with its origin. Of what a file says only name
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -237,3 +238,17 @@ def _nearest(name: str, known: list[str]) -> str:
 
     nearest = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {nearest[0]}?" if nearest else f"; known keys: {', '.join(known)}"
+
+
+def temporary_folder() -> Path:
+    """The folder of temporary files: TMPDIR, or what Python takes without it.
+
+    Raises:
+        ConfigError: this user may write to none.
+    """
+    try:
+        return Path(tempfile.gettempdir())
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"no folder takes temporary files ({error.strerror}); set TMPDIR to one that this user may write to"
+        ) from None

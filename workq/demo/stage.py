@@ -21,7 +21,7 @@ from typing import Final
 
 import psutil
 
-from workq.config.temporary import temporary_folder
+from workq.config.sources import temporary_folder
 from workq.errors import ConfigError, MissingExtra
 
 _OWNER: Final = "WORKQ_DEMO_FOLDER"

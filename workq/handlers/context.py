@@ -63,7 +63,7 @@ class PartitionSteps(Protocol):
 
 
 class AddsItems(Protocol):
-    """What the handler of a subtask adds to its job (see jobs/additions.py)."""
+    """What the handler of a subtask adds to its job (see jobs/work.py)."""
 
     def add(self, items: Iterable[Any]) -> int:
         """See `Current.add`."""

@@ -11,7 +11,7 @@ from workq.handlers.naming import place_of
 
 if TYPE_CHECKING:
     from workq.jobs.define import Job
-    from workq.schedules.values import NewSchedule
+    from workq.schedules.timetable import NewSchedule
 
 ALIKE_MAX: Final = 3
 

@@ -29,14 +29,11 @@ from workq.errors import ConfigError, NotFound, Refused
 from workq.handlers import answer, context
 from workq.handlers.handler import Handler
 from workq.handlers.said import describe
-from workq.jobs.additions import Additions
-from workq.jobs.begin import begin_job
-from workq.jobs.chunks import Unfit, chunks
 from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.options import check_items_per_s, check_spread_s
 from workq.jobs.partition import SLICE_S, Partition, iterate, iterate_async
 from workq.jobs.sources import Items, Source, Steps
-from workq.jobs.split import FailedItems, Splitting
+from workq.jobs.split import FailedItems, Splitting, Unfit, begin_job, chunks
 from workq.jobs.values import (
     JOB_ENDED,
     JOB_STARTS,
@@ -50,7 +47,7 @@ from workq.jobs.values import (
     splitter,
 )
 from workq.jobs.verdict import WrongVerdict
-from workq.jobs.work import Chunk, as_json, work, work_async
+from workq.jobs.work import Additions, Chunk, as_json, work, work_async
 from workq.values import codec
 from workq.values.fingerprint import fingerprint
 from workq.values.names import check_key

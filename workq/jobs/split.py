@@ -16,18 +16,17 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from workq.enqueue.producer import Producer, hints_beside
 from workq.errors import BadSource, PayloadError, Snooze
 from workq.handlers.forks import handlers_code
 from workq.handlers.said import tell
-from workq.jobs.chunks import Unfit, chunks, partition
 from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.sources import Page, Source
-from workq.jobs.values import JOB_ENDED, JOB_PAUSES, JOB_UNWANTED, Full, JobRow
-from workq.ledger import Unpublished
+from workq.jobs.values import JOB_ENDED, JOB_PAUSES, JOB_UNWANTED, Begun, Full, JobRow, NewJob
+from workq.ledger import HintRows, Unpublished
 from workq.stores import Stores
 from workq.values import codec
 from workq.values.failpoints import reach
@@ -36,8 +35,8 @@ from workq.values.opaque import is_a, kind_of
 from workq.values.task import FailedItem, NewSubtask
 
 if TYPE_CHECKING:
+    from workq.jobs.ledger.sql import JobLedger
     from workq.ledger.sql import Ledger
-
 
 log = logging.getLogger("workq.jobs")
 
@@ -49,6 +48,22 @@ FULL_S: Final = 5.0
 """When the splitter looks again by itself whether there is room; it is woken before."""
 AGAIN_S: Final = 2.0
 """After a source has raised, and had yielded something before."""
+
+
+def begin_job(new: NewJob, producer: Producer, jobs: JobLedger) -> Begun:
+    """Record a job, and see to the hint of its splitter.
+
+    Raises:
+        Refused: the other of its name and key has not ended, and this one was to be refused then; or this is inside of
+            a handler's transaction.
+    """
+    producer.check_outside("begin the job before it")
+
+    def write(hints: HintRows | None) -> tuple[Begun, list[Unpublished]]:
+        begun = jobs.jobs.begin_job(new, hints=hints)
+        return begun, list(begun.hints)
+
+    return producer.record_by(write)
 
 
 class FailedItems:
@@ -216,3 +231,46 @@ def _unfit(name: str, item: object, error: PayloadError) -> FailedItem:
     shown = codec.encode(codec.storable(repr(item), characters_max=1000), path="item")
     text = f"PayloadError: {error}"
     return FailedItem(shown, 0, text, fingerprint(name, "", text))
+
+
+class Unfit(Exception):
+    """An item that no subtask can carry."""
+
+    def __init__(self, item: Any, error: PayloadError) -> None:
+        super().__init__(str(error))
+        self.item = item
+        self.error = error
+
+
+def chunks(items: Sequence[Any], params: Mapping[str, Any], *, payload_max_bytes: int) -> Iterator[NewSubtask | Unfit]:
+    """One subtask of all of these items, called with these parameters; or, where it would be too large, several.
+
+    One that is larger than a payload may be is halved.
+    """
+    parts = [items]
+    while parts:
+        part = parts.pop()
+        try:
+            payload = codec.encode({"a": [part], "k": params}, path="items", max_bytes=payload_max_bytes)
+        except PayloadError as error:
+            if len(part) == 1:
+                yield Unfit(part[0], error)
+            else:
+                middle = len(part) // 2
+                parts += [part[middle:], part[:middle]]
+            continue
+        yield NewSubtask(codec.new_task_id(), payload, len(part))
+
+
+def partition(
+    item: Any, begins: str | None, params: Mapping[str, Any], *, payload_max_bytes: int
+) -> NewSubtask | Unfit:
+    """The subtask of a partition, which goes on at a cursor, as JSON; None: at its beginning.
+
+    A partition is a subtask of its own. The cursor that its handler is called with stands beside it, in the ledger.
+    """
+    try:
+        payload = codec.encode({"a": [item, None], "k": params}, path="partition", max_bytes=payload_max_bytes)
+    except PayloadError as error:
+        return Unfit(item, error)
+    return NewSubtask(codec.new_task_id(), payload, 1, begins)

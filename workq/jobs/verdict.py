@@ -19,11 +19,10 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from workq.errors import PayloadError, SoftTimeLimit
 from workq.handlers import answer
-from workq.jobs.recorded import ByPlace
 from workq.values import codec
 from workq.values.opaque import is_a, kind_of
 
@@ -33,6 +32,37 @@ _CHANGEABLE: Final = frozenset({dict, list})
 """Of what JSON is decoded to, a handler can change these in place."""
 _FIXED: Final = frozenset({type(None), bool, int, float, str})
 """These it cannot: such an item is now as it is recorded."""
+
+
+class ByPlace(Protocol):
+    """Items, by their places in the chunk."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, place: int, /) -> Any: ...
+
+
+class RecordedItems:
+    """Items that no handler is given. They are decoded when one is asked for, which most attempts never do.
+
+    They are the items of one attempt as the ledger has them, whatever a handler does with those that it is given. A
+    handler may change its items in place, and may be called again in the same attempt with some of them. So each call
+    is given objects of its own, and what is recorded afterwards is decoded from what was recorded before.
+    """
+
+    def __init__(self, count: int, decode: Callable[[], Sequence[Any]]) -> None:
+        """`decode` answers all of them, as new objects."""
+        self._count = count
+        self._decode = decode
+        self._items: Sequence[Any] | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, place: int, /) -> Any:
+        if self._items is None:
+            self._items = self._decode()
+        return self._items[place]
 
 
 @dataclass(frozen=True, slots=True)

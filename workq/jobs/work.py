@@ -15,7 +15,7 @@ limit) is said of the whole chunk; and so is all that it raises once it has begu
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from random import Random
 from typing import Any, Final
@@ -25,13 +25,12 @@ from msgspec.structs import replace
 from workq.errors import Cancel, PayloadError, Retry, Snooze, SoftTimeLimit
 from workq.handlers.retry import Exponential, Retries
 from workq.handlers.said import encoded, text_of
-from workq.jobs.recorded import RecordedItems
 from workq.jobs.values import SAMPLE_RESULTS, Collect
-from workq.jobs.verdict import Answered, ChunkOutcome, Raised, Steps, bisected
+from workq.jobs.verdict import Answered, ChunkOutcome, Raised, RecordedItems, Steps, bisected
 from workq.values import codec
 from workq.values.fingerprint import fingerprint
 from workq.values.opaque import is_a
-from workq.values.task import Claim, FailedItem, Result
+from workq.values.task import Claim, FailedItem, NewSubtask, Result, Worked
 from workq.values.task import Worked as Outcome
 
 OF_ALL: Final = (Cancel, Snooze, Retry, SoftTimeLimit)
@@ -224,3 +223,37 @@ def as_json(item: object) -> str:
         return codec.encode(item, path="item", max_bytes=1 << 24)
     except PayloadError:
         return codec.encode(codec.storable(repr(item), characters_max=ERROR_MAX), path="item")
+
+
+class Additions:
+    """What the handler of a subtask adds to its job: kept, once the call that has added it has returned."""
+
+    def __init__(self, cut: Callable[[Iterable[Any]], list[NewSubtask]]) -> None:
+        """`cut` makes subtasks of items."""
+        self._cut = cut
+        self.kept: list[NewSubtask] = []
+        """By calls that have returned."""
+        self._of_this_call: list[NewSubtask] = []
+
+    def begin(self) -> None:
+        """A call begins: what one before has added, and has not returned, is forgotten."""
+        self._of_this_call = []
+
+    def add(self, items: Iterable[Any]) -> int:
+        """Answers how many items these are."""
+        subtasks = self._cut(items)
+        self._of_this_call += subtasks
+        return sum(one.items for one in subtasks)
+
+    def keep(self) -> None:
+        """The call has returned."""
+        self.kept += self._of_this_call
+        self._of_this_call = []
+
+    def all(self) -> tuple[NewSubtask, ...]:
+        """With those of the call that is under way."""
+        return (*self.kept, *self._of_this_call)
+
+    def succeeded(self) -> Worked:
+        """What its task succeeds as, at the end of its own transaction."""
+        return Worked(0, added=self.all())

@@ -24,8 +24,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Final, Generic, TypeVar
 
-from workq.logs.escapes import escaped
-from workq.logs.forms import below, headline
+from workq.logs.forms import below, escaped, headline
 from workq.logs.seldom import tell_counts
 from workq.values.time_limit import whole
 

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
-from workq.logs.escapes import in_one_line
+from workq.logs.forms import in_one_line
 from workq.logs.seldom import Seldom
 
 LINES: Final = 10

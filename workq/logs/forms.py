@@ -15,12 +15,22 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-from workq.logs.escapes import escaped
-
 Form = Literal["text", "json"]
 
 _PLAIN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _QUOTED: Final = frozenset(' "=')
+
+
+def escaped(text: str) -> str:
+    r"""The text on one line: line breaks, control, format and bidirectional characters as `\n`, `\x1b`, `\u202e`."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def in_one_line(text: str) -> str:
+    """The same, where line breaks and tabs between words say nothing: each run of white space is one blank."""
+    return escaped(" ".join(text.split()))
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:

@@ -6,8 +6,7 @@ from typing import Any
 
 from workq.errors import ConfigError
 from workq.handlers.handler import Call, Handler
-from workq.schedules.timetable import MissedTicks, Timetable
-from workq.schedules.values import NewSchedule
+from workq.schedules.timetable import MissedTicks, NewSchedule, Timetable
 from workq.values.names import check_task_name
 
 

@@ -19,8 +19,7 @@ from workq.ledger import HintRows
 from workq.ledger.columns import TableSpace, body, double, instant, integer, optional, required, word
 from workq.ledger.engine.database import Database
 from workq.ledger.history import who_and_why
-from workq.schedules.timetable import MissedTicks, Rule, Timetable
-from workq.schedules.values import NewSchedule, ScheduleRow
+from workq.schedules.timetable import MissedTicks, NewSchedule, Rule, ScheduleRow, Timetable
 from workq.values.options import LIMIT, OF_EACH_TASK, in_columns, of_row
 from workq.values.task import NewTask
 

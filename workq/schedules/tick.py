@@ -22,8 +22,7 @@ from workq.enqueue.relay import publish
 from workq.errors import ConfigError
 from workq.ledger import Unpublished
 from workq.schedules.ledger import Schedules
-from workq.schedules.timetable import due
-from workq.schedules.values import ScheduleRow
+from workq.schedules.timetable import ScheduleRow, due
 from workq.stores import Stores
 from workq.values.codec import new_task_id
 from workq.values.failpoints import reach

@@ -1,9 +1,10 @@
-"""When something ticks: cron text in a time zone, an interval, or one instant. Pure: no clock, no store.
+"""When something ticks, and as what task: cron text in a time zone, an interval, or one instant. Pure: no clock, no
+store.
 
 Cron text is cronsim's: five fields (six with seconds first), names, steps, `L` and `#`, or cron's `@daily` and its like
-(`NICKNAMES`). Where both days are given,
-either is enough, as in Debian's cron. When the clocks go forward, a tick that falls into the gap comes when the gap is
-over; when they go back, a fixed time ticks once, and a step such as `*/30` goes on in real time.
+(`NICKNAMES`). Where both days are given, either is enough, as in Debian's cron. When the clocks go forward, a tick that
+falls into the gap comes when the gap is over; when they go back, a fixed time ticks once, and a step such as `*/30`
+goes on in real time.
 
 Ticks are instants in UTC. What was missed is decided by a policy: nothing of it, once for all, or each.
 """
@@ -22,6 +23,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from cronsim import CronSim, CronSimError
 
 from workq.errors import ConfigError
+from workq.values.task import Limit, TaskOptions
 
 EVERY_MIN_S: Final = 1.0
 EVERY_MAX_S: Final = 366 * 86400.0
@@ -223,3 +225,40 @@ def due(
         ticks.append(tick)
         tick = timetable.after(tick)
     return Due(tuple(ticks), tick)
+
+
+class NewSchedule(TaskOptions, frozen=True):
+    """What is to tick, and which task each tick becomes, with which options."""
+
+    name: str
+    timetable: Timetable
+    missed: MissedTicks
+    task_name: str
+    queue: str
+    payload: str
+    expires_s: float | None = None
+    """Counted from the tick."""
+    limit: Limit | None = None
+
+
+class ScheduleRow(TaskOptions, frozen=True, kw_only=True):
+    """One schedule as the ledger knows it, with the options of its tasks. `now` is the ledger's clock at the look.
+
+    `next_at` None: it does not tick any more. `last_at`: its last tick that became a task.
+    """
+
+    name: str
+    timetable: Timetable
+    missed: MissedTicks
+    task_name: str
+    queue: str
+    payload: str
+    expires_s: float | None
+    limit: Limit | None
+    changed_at: datetime
+    next_at: datetime | None
+    last_at: datetime | None
+    paused_at: datetime | None
+    who: str | None
+    why: str | None
+    now: datetime

@@ -37,8 +37,7 @@ from workq.recovery.sweep import sweep
 from workq.recovery.swept import Swept
 from workq.schedules.ledger import Schedules
 from workq.supervisor.autopsy import DeathCause, OpenDeath, Victims, collect, ending_of, evidence_of
-from workq.supervisor.child import Child
-from workq.supervisor.cutoff import CutoffWatch, Reach, WayToStores
+from workq.supervisor.child import Child, CutoffWatch, Reach, WayToStores
 from workq.supervisor.oom import Kills, MemoryGroup, offer_as_victim
 from workq.supervisor.ticker import Ticker
 from workq.values.begin import begun

@@ -9,20 +9,22 @@ The two threads decide without a lock, which might be the very one. Each says fi
 then at what the other has said; whoever finds both waits for a moment until the other has decided.
 
 Where an exception from another thread would pass by the handler's `finally` and `with`, the handler's own thread raises
-it (see loops.py).
+it (see `watch_loops`).
 """
 
 from __future__ import annotations
 
 import ctypes
+import dis
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import lru_cache
+from types import CodeType
 
 from workq.errors import SoftTimeLimit
-from workq.values.loops import watch
 
 LOOP_LOOKS = 5
 """At this look, the limit does not wait for the top of a loop any longer."""
@@ -31,6 +33,70 @@ _of_thread: dict[int, SoftDeadline] = {}
 """The limit of what each thread runs now, where it has one."""
 _at_loop: set[SoftDeadline] = set()
 """The limits that their threads raise at the top of a loop."""
+
+
+# The compiler leaves the jumps at the end of some loops, most of them `while` loops, out of the exception table. Since
+# 3.13 the interpreter looks for what another thread raises before it jumps (3.11 and 3.12 jump first). The `finally`,
+# `with` and `except` around such a loop are then skipped, and a lock that they would give back stays taken
+# (python/cpython#130279). So where a thread is in such a loop, the place that the loop jumps to calls back into that
+# very thread. A call in the loop may take long, and then the thread does not come by: after a while the caller raises
+# in the usual way. If another tool has the place that `sys.monitoring` would give to this one, the usual way is the
+# only one.
+if sys.version_info >= (3, 13):
+    _events = sys.monitoring
+    _TOOL = 4  # the others have names: debugger, coverage, profiler, optimizer
+
+    @lru_cache(maxsize=4_096)
+    def _open_loops(code: CodeType) -> dict[int, int]:
+        """From the top of each loop to its jump back, where less handles the jump than the top."""
+        entries = dis.Bytecode(code).exception_entries
+
+        def handler(offset: int) -> int | None:
+            return next((entry.target for entry in entries if entry.start <= offset < entry.end), None)
+
+        return {
+            step.argval: step.offset
+            for step in dis.get_instructions(code)
+            if step.opname.startswith("JUMP_BACKWARD") and handler(step.offset) != handler(step.argval)
+        }
+
+    def watch_loops(thread_id: int, outermost: CodeType, at_top: Callable[[], bool]) -> bool:
+        """Call `at_top` at the top of the loops that this thread is in, in each thread that passes there.
+
+        `outermost`: the code of the frame whose loops, and those of the frames that it called, count.
+        `at_top`: may raise, and answers whether any thread is still waited for.
+
+        False: the thread is in no such loop, or another tool has the place.
+        """
+        frame = sys._current_frames().get(thread_id)
+        codes: set[CodeType] = set()
+        while frame is not None:
+            if any(top <= frame.f_lasti <= jump for top, jump in _open_loops(frame.f_code).items()):
+                codes.add(frame.f_code)
+            if frame.f_code is outermost:
+                break
+            frame = frame.f_back
+        if not codes or frame is None:
+            return False
+        if _events.get_tool(_TOOL) is None:
+            _events.use_tool_id(_TOOL, __name__)
+        elif _events.get_tool(_TOOL) != __name__:
+            return False
+
+        def passed(code: CodeType, offset: int) -> object:
+            return None if offset in _open_loops(code) and at_top() else _events.DISABLE
+
+        _events.register_callback(_TOOL, _events.events.INSTRUCTION, passed)
+        for code in codes:
+            _events.set_local_events(_TOOL, code, _events.events.INSTRUCTION)
+        _events.restart_events()
+        return True
+
+else:
+
+    def watch_loops(thread_id: int, outermost: CodeType, at_top: Callable[[], bool]) -> bool:  # noqa: ARG001 - as above
+        """Never needed here."""
+        return False
 
 
 class SoftDeadline:
@@ -83,7 +149,7 @@ class SoftDeadline:
 
     def _comes_at_loop(self) -> bool:
         _at_loop.add(self)
-        is_watched = watch(self._thread_id, self._made_in, _looped)
+        is_watched = watch_loops(self._thread_id, self._made_in, _looped)
         if not is_watched:
             _at_loop.discard(self)
         return is_watched

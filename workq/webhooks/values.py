@@ -56,6 +56,7 @@ BEYOND_SUSPICION: Final = frozenset({TASK_NAME})
 NOTICE_FAILURES_MAX: Final = 20
 NOTICE_AGAIN_S: Final = 3600.0
 """What happens again and again at an endpoint is told once in so long."""
+_ASKED: Final = "429 Too Many Requests; the wait is its Retry-After, or that of the schedule where that is longer"
 
 
 class DeliveryState(StrEnum):
@@ -458,3 +459,15 @@ class PrunedWebhooks:
     bodies: int
     deliveries: int
     attempts: int
+
+
+def why_it_rests(endpoint: EndpointRow) -> str:
+    """Why an endpoint rests: it has asked for it, or has failed again and again."""
+    if endpoint.failures < RESTS_AFTER:
+        return f"it has answered {_ASKED}"
+    return f"its last {endpoint.failures} attempts have failed"
+
+
+def wait_asked_for(error: str | None) -> str:
+    """What is said of an attempt that has failed, when its receiver has asked for the wait; nothing otherwise."""
+    return f" with {_ASKED}" if (error or "").startswith("throttled:") else ""

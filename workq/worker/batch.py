@@ -36,8 +36,7 @@ from workq.handlers.answer import NotRun
 from workq.handlers.handler import Handler
 from workq.handlers.options import Batch
 from workq.handlers.said import describe
-from workq.jobs.recorded import RecordedItems
-from workq.jobs.verdict import Answered, ChunkOutcome, Raised, Steps, WrongVerdict, bisected, read
+from workq.jobs.verdict import Answered, ChunkOutcome, Raised, RecordedItems, Steps, WrongVerdict, bisected, read
 from workq.values import codec
 from workq.values.opaque import is_a
 from workq.values.task import Claim, Dead, Done, Outcome

@@ -32,7 +32,7 @@ from pathlib import Path
 
 import msgspec
 
-from workq.config.temporary import temporary_folder
+from workq.config.sources import temporary_folder
 from workq.values.incarnation import is_gone
 from workq.values.task import Settlement
 

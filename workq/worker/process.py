@@ -45,10 +45,10 @@ from workq.values.incarnation import Incarnation
 from workq.values.lane import all_of
 from workq.worker.crash_board import CrashBoard
 from workq.worker.fetch.intake import Intake, Parts
-from workq.worker.fetch.prefetch import Prefetch
 from workq.worker.fetch.three_stores import ThreeStores
 from workq.worker.holds import held_for
 from workq.worker.lease import LeaseKeeper
+from workq.worker.pace import Prefetch
 from workq.worker.pool import Pool
 from workq.worker.readiness import wait_until_ready
 from workq.worker.settle import Settler

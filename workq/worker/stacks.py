@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
 
-from workq.config.temporary import temporary_folder
+from workq.config.sources import temporary_folder
 
 WAIT_S: Final = 0.3
 """How long a supervisor waits for the stacks of a process, at most."""

@@ -17,9 +17,8 @@ from workq.ledger import Evidence
 from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.limits.ledger import parked, permits
-from workq.limits.ledger.limits import Limits
+from workq.limits.ledger.limits import LimitRow, Limits
 from workq.limits.ledger.tables import limit_tables
-from workq.limits.values import LimitRow
 from workq.order.ledger.order import Order
 from workq.values.incarnation import Incarnation
 from workq.values.task import Done, HandedBack, Limit, State

@@ -19,8 +19,7 @@ from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.schedules import tick
 from workq.schedules.ledger import Schedules
-from workq.schedules.timetable import MissedTicks, Timetable
-from workq.schedules.values import NewSchedule, ScheduleRow
+from workq.schedules.timetable import MissedTicks, NewSchedule, ScheduleRow, Timetable
 from workq.stores import Stores
 from workq.values.options import LIMIT, OF_EACH_TASK
 from workq.values.task import NewTask, OnCrash, State

@@ -25,8 +25,7 @@ from sqlalchemy import Connection, and_, case, func, or_, select
 from sqlalchemy.sql import text
 
 from workq.broker import Browsed, Depth, Hint, See
-from workq.broker.embedded.consumer import CLOSE_S, EmbeddedConsumer
-from workq.broker.embedded.rows import as_bytes, body_of, is_free, remove, unmark
+from workq.broker.embedded.consumer import CLOSE_S, EmbeddedConsumer, as_bytes, body_of, is_free, remove, unmark
 from workq.broker.embedded.wakeup import Wakeup
 from workq.errors import BrokerUnavailable, LedgerUnavailable
 from workq.ledger.engine.database import Database

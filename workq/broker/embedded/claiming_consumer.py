@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, Delete, Update, bindparam, delete, update
 
 from workq.broker import Delivery, Hint
-from workq.broker.embedded.consumer import EmbeddedConsumer
-from workq.broker.embedded.rows import as_bytes, body_of, delivery_of
+from workq.broker.embedded.consumer import EmbeddedConsumer, as_bytes, body_of, delivery_of
 from workq.broker.fair_turns import QueueTurns
 from workq.ledger import Look
 from workq.ledger.engine.id_lists import IDS, among

@@ -9,23 +9,22 @@ import hashlib
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from sqlalchemy import Connection, Integer, bindparam, case, delete, insert, select, update
+from sqlalchemy import Connection, Integer, LargeBinary, bindparam, case, cast, delete, insert, or_, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from workq.broker import QUARANTINE_BODY_MAX, Delivery
-from workq.broker.embedded.rows import VISIBILITY_S, as_bytes, body_of, delivery_of, is_free, unmark
-from workq.broker.embedded.scan_floor import Rows, ScanFloor
 from workq.broker.embedded.wakeup import LOOK_MAX_S
 from workq.broker.fair_turns import QueueTurns, Rotation
 from workq.errors import LedgerUnavailable
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.instants import instant, unread
 from workq.ledger.engine.prepared import Kept
-from workq.values.codec import decode_hint, encode
+from workq.values.codec import Envelope, decode_hint, encode
 
 if TYPE_CHECKING:
     from workq.broker.embedded import EmbeddedBroker
@@ -34,6 +33,92 @@ T = TypeVar("T")
 
 RUN_S: Final = 5.0
 CLOSE_S: Final = 2.0
+SLACK: Final = timedelta(seconds=2.0)
+WHOLE_EVERY_S: Final = 1.0
+WHOLE_PART: Final = 0.02
+"""Of the time, at most so much is spent on looks from the beginning."""
+BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+Rows = Sequence[tuple[Any, ...]]
+VISIBILITY_S: Final = 30.0
+"""How long a delivery may stay unacked before it comes again. A worker acks after its hold, not after its run."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakenRow:
+    """Which row a delivery was, and its body for the quarantine."""
+
+    id: int
+    body: bytes
+
+
+def is_free(database: Database) -> ColumnElement[bool]:
+    """Nobody has the row, or not any more."""
+    hint = database.tables.hint
+    return or_(hint.c.consumer.is_(None), hint.c.delivered_at < database.now(-VISIBILITY_S))
+
+
+def unmark(database: Database, name: str, connection: Connection) -> None:
+    """Give back what a consumer of this name has."""
+    hint = database.tables.hint
+    connection.execute(update(hint).where(hint.c.consumer == name).values(consumer=None, delivered_at=None))
+
+
+def remove(database: Database, row_ids: Sequence[int], connection: Connection) -> None:
+    """Delete those of these rows that nobody has."""
+    hint = database.tables.hint
+    connection.execute(delete(hint).where(hint.c.id.in_(row_ids), is_free(database)))
+
+
+def body_of(database: Database) -> ColumnElement[Any]:
+    """As bytes on SQLite: what somebody else wrote there may not be text."""
+    hint = database.tables.hint
+    return cast(hint.c.body, LargeBinary) if database.dialect == "sqlite" else hint.c.body
+
+
+def delivery_of(hint: Envelope | str, queue: str, row_id: int, body: bytes, deliveries: int) -> Delivery:
+    """A delivery of a row whose body was decoded to `hint`."""
+    row, again = TakenRow(row_id, body), deliveries > 1
+    if isinstance(hint, str):
+        return Delivery(row, queue, (), 0, again, hint, deliveries - 1)
+    return Delivery(row, queue, hint.task_ids, hint.looks, again, marker=hint.marker)
+
+
+def as_bytes(body: bytes | str) -> bytes:
+    return body if isinstance(body, bytes) else body.encode("utf-8", "surrogatepass")
+
+
+class ScanFloor:
+    """Of one consumer. Not thread-safe.
+
+    A row that was taken stays in its index as a dead version until no transaction is old enough to see it. One that
+    idles, a long dump or a replica that lags holds that up, and a look from the beginning reads all of them again each
+    time: the collapse that queues on SKIP LOCKED are known for. So a look begins a little before the oldest row that
+    was seen last. A look from the beginning follows every second, or more rarely where it takes long.
+
+    What becomes visible below the floor waits for that look: a row whose writer took longer than `SLACK` to commit, or
+    that a consumer had taken and gave back. The times compared are the database's own.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._since: dict[str, datetime] = {}
+        self._whole_at: dict[str, float] = {}
+        """When to look from the beginning again."""
+
+    def look(self, queue: str, ask: Callable[[datetime], Rows]) -> Rows:
+        """Rows of a queue. `ask` answers those from an instant on, oldest first; each begins with when it is due."""
+        began = self._clock()
+        since = self._since.get(queue, BEGINNING)
+        is_whole = began >= self._whole_at.get(queue, began)
+        rows = ask(BEGINNING if is_whole else since)
+        if is_whole:
+            took_s = self._clock() - began
+            self._whole_at[queue] = began + max(WHOLE_EVERY_S, took_s / WHOLE_PART)
+        if rows:
+            oldest: datetime = rows[0][0] - SLACK
+            self._since[queue] = oldest if is_whole else max(since, oldest)
+        return rows
 
 
 class EmbeddedConsumer:

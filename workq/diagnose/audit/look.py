@@ -7,12 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from enum import StrEnum
 from itertools import islice
 from typing import assert_never
 
 from workq.config import Settings
-from workq.diagnose.audit.queues import Queues
+from workq.diagnose.audit.queues import Queues, Way
 from workq.diagnose.bounds import Bounds
 from workq.diagnose.where import HolderFacts, Misplacement, Place, QueueHints, Stand, stand_of
 from workq.inflight import Hold
@@ -24,14 +23,6 @@ from workq.values.task import SETTLED, State
 
 IDS_AT_ONCE = 500
 """How many tasks one question to the ledger names."""
-
-
-class Way(StrEnum):
-    """How it is known what is in a queue."""
-
-    LISTED = "listed"
-    TURNED = "turned"
-    MARKED = "marked"
 
 
 @dataclass(frozen=True, slots=True)

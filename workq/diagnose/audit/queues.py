@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import datetime
+from enum import StrEnum
 
 from workq.broker import Browsed, Hint, See
 from workq.config import Times
-from workq.diagnose.audit.look import Way
 from workq.diagnose.where import QueueHints
 from workq.stores import Stores
 from workq.values.codec import new_task_id
@@ -30,6 +30,14 @@ from workq.values.lane import all_of, is_extra, meant
 POLLS = 5
 """How often to look for a marker within a beat."""
 BAND = 0
+
+
+class Way(StrEnum):
+    """How it is known what is in a queue."""
+
+    LISTED = "listed"
+    TURNED = "turned"
+    MARKED = "marked"
 
 
 class Queues:

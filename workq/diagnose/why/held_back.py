@@ -15,10 +15,9 @@ from workq.limits.ledger.limits import Limits
 from workq.order.ledger.order import Order
 from workq.values.plural import counted
 from workq.values.task import Event
-from workq.webhooks import resting
 from workq.webhooks.ledger import held
 from workq.webhooks.ledger.sql import WebhookLedger
-from workq.webhooks.values import endpoint_of
+from workq.webhooks.values import endpoint_of, wait_asked_for, why_it_rests
 from workq.worker.attempt import ALIKE
 
 
@@ -96,7 +95,7 @@ def by_limit(look: TaskLook, key: str) -> Why:
         if endpoint is not None and endpoint.rests_until is not None:
             return look.why(
                 Code.LIMITED,
-                f"endpoint {endpoint.id!r} rests until {rfc3339(endpoint.rests_until)}: {resting.reason(endpoint)}",
+                f"endpoint {endpoint.id!r} rests until {rfc3339(endpoint.rests_until)}: {why_it_rests(endpoint)}",
                 f"wait: one is sent then, and the others when it has arrived; workq webhook endpoint show "
                 f"{endpoint.id}",
                 until=endpoint.rests_until,
@@ -138,7 +137,7 @@ def is_early(look: TaskLook) -> Why:
     if task.reason == NO_HANDLER and (seen := looks(look.stores.ledger.questions.history(task.task_id))):
         return _has_no_handler(look, seen)
     if task.failures:
-        why = resting.asked_for(task.error) if endpoint_of(task.limit_key) else ""
+        why = wait_asked_for(task.error) if endpoint_of(task.limit_key) else ""
         count = f"{task.failures} of {task.failures_max}"
         text = f"attempt {task.attempt} failed{why} ({count}), and the next one is due at "
     elif task.attempt:

@@ -23,7 +23,7 @@ import psutil
 
 from workq import WorkQueue
 from workq.config import Settings
-from workq.config.temporary import temporary_folder
+from workq.config.sources import temporary_folder
 from workq.errors import Unavailable, WorkqError
 from workq.lab import fleet
 from workq.lab.bench import tasks

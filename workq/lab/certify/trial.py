@@ -30,7 +30,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from workq.app import WorkQueue
 from workq.config import Settings
-from workq.config.temporary import temporary_folder
+from workq.config.sources import temporary_folder
 from workq.errors import ConfigError, Unavailable
 from workq.lab import fleet
 from workq.lab.certify import nemesis, witness

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Container, Iterable, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from sqlalchemy import Connection, Select, and_, func, select, union
 from sqlalchemy.sql.elements import ColumnElement
 
@@ -18,9 +20,8 @@ from workq.errors import Unavailable
 from workq.ledger import Unpublished
 from workq.ledger.claims import claims_of, limited
 from workq.ledger.engine.id_lists import among
-from workq.limits.ledger import coming, parked, permits
+from workq.limits.ledger import parked, permits
 from workq.limits.ledger.tables import limit_tables
-from workq.limits.values import LimitRow
 from workq.values.task import Claim, State
 
 if TYPE_CHECKING:
@@ -30,6 +31,19 @@ log = logging.getLogger("workq.ledger")
 
 IN_USE_S = 60.0
 """A permit that is in use for longer is looked at: its worker may have died."""
+
+
+class LimitRow(msgspec.Struct, frozen=True):
+    """One limit that is in use: how many of its tasks run, how many are hinted and may start, and how many wait.
+
+    `closed_until`: nothing of it starts before, and one at a time afterwards; None: it is open.
+    """
+
+    key: str
+    running: int
+    coming: int
+    parked: int
+    closed_until: datetime | None = None
 
 
 class _OnlyLooked(Exception):
@@ -154,7 +168,7 @@ class Limits:
             rows = self._claims.take_permitted(tx, call, [*turns.left_s], is_parked=True)
             granted = {row[0] for row in rows}
             if missed := [one for one in turns.takes if one.task_id not in granted]:
-                coming.come(tx, self.database, [one.task_id for one in missed], reserved_s=self._reserved_s)
+                parked.come(tx, self.database, [one.task_id for one in missed], reserved_s=self._reserved_s)
                 turns.hints += missed
             return rows
 

@@ -55,7 +55,7 @@ from workq.ledger.start import StartCandidate
 from workq.ledger.waiting import is_behind
 from workq.limits.ledger import parked
 from workq.limits.ledger.closing import make_row
-from workq.limits.ledger.coming import come_at
+from workq.limits.ledger.parked import come_at
 from workq.limits.ledger.tables import limit_tables
 from workq.values.limit_rule import Rate, rate_of
 from workq.values.task import State

@@ -14,19 +14,38 @@ wait.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from sqlalchemy import Connection, and_, case, delete, func, literal, or_, select, update
 
 from workq.ledger import Unpublished, waiting
 from workq.ledger.engine.instants import Instant
 from workq.ledger.engine.states import guarded
 from workq.order.ledger.tables import order_tables
-from workq.order.values import SequenceRow
 from workq.values.task import SETTLED, AfterDeath, State
 
 if TYPE_CHECKING:
     from workq.ledger.sql import Ledger
+
+
+class SequenceRow(msgspec.Struct, frozen=True):
+    """One order key with open tasks: who stands first, in which state, and how many behind it.
+
+    `blocked_since`: when the first one died, if the others wait for a person.
+    """
+
+    key: str
+    head: str
+    state: State | None
+    behind: int
+    blocked_since: datetime | None
+
+    @property
+    def moves_on(self) -> bool:
+        """Whether the first one has ended and blocks nothing: the next sweep lets the next one go on."""
+        return self.blocked_since is None and (self.state is None or self.state in SETTLED)
 
 
 class Order:

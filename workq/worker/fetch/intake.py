@@ -1,19 +1,23 @@
 """Intake: what one incarnation takes in, from the queues to its pool. There are two ways, which share their two ends.
 
 three_stores.py is the way through three stores: fetch, hold, ack, claim. one_database.py is the way where all three are
-tables of one database: one transaction. Both begin with foreign.py and end with worker/dispatch.py and refused.py.
+tables of one database: one transaction. Both begin with `ForeignMessages` and end with worker/dispatch.py
+and refused.py.
 """
 
 from __future__ import annotations
 
 import logging
 import random
+import threading
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from workq.broker import Consumer
+from workq.broker import Consumer, Delivery
 from workq.config import Settings
 from workq.handlers.registry import Registry
 from workq.logs.seldom import Seldom
@@ -22,18 +26,123 @@ from workq.values.failpoints import reach
 from workq.values.lane import all_of
 from workq.values.task import Claim, HandedBack
 from workq.worker.dispatch import Dispatcher
-from workq.worker.fetch.foreign import ForeignMessages
-from workq.worker.fetch.handover import Handover
 from workq.worker.fetch.refused import RefusedHints
 from workq.worker.fetch.served_lanes import ServedLanes
 from workq.worker.holds import Holds
 from workq.worker.lease import LeaseKeeper
 from workq.worker.pool import Pool
 
+if TYPE_CHECKING:
+    from workq.ledger.sql import Ledger
+
 log = logging.getLogger("workq.intake")
 
 FETCH_WAIT_S = 0.2
 FULL_WAIT_S = 0.05
+RETURNS_MAX = 5
+"""How often a hint of a newer version waits a beat for a worker that can read it."""
+
+
+class ForeignMessages:
+    """What one consumer has received and is to be dealt with before hints.
+
+    Markers go back to the ledger. A foreign message goes to the quarantine; a hint of a newer version first waits for a
+    worker that can read it, as there will be in a rolling upgrade. Used by one thread.
+    """
+
+    def __init__(self, consumer: Consumer, ledger: Ledger, *, beat_s: float, seldom: Seldom) -> None:
+        self._consumer = consumer
+        self._ledger = ledger
+        self._beat_s = beat_s
+        self._seldom = seldom
+        self._markers: list[Delivery] = []
+        """Markers that have come out of their queues, and are to be handed back to the ledger."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no marker waits."""
+        return not self._markers
+
+    def sort(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        """Our hints; whatever else arrived is dealt with here."""
+        ours = []
+        for delivery in deliveries:
+            if delivery.fault is not None:
+                self._set_aside(delivery, delivery.fault)
+            elif delivery.marker is not None:
+                self._markers.append(delivery)
+            else:
+                ours.append(delivery)
+        return ours
+
+    def return_markers(self) -> None:
+        """Tell the ledger that these have come out of their queues; the hints that came before them are held by now.
+
+        Raises Unavailable while the ledger is away; then they are kept.
+        """
+        if not self._markers:
+            return
+        reach("worker.before_return")
+        self._ledger.hints.marker_returned([one.marker for one in self._markers if one.marker is not None])
+        self._consumer.ack(self._markers)
+        self._markers = []
+
+    def _set_aside(self, delivery: Delivery, fault: str) -> None:
+        if fault == "newer_version" and delivery.returns < RETURNS_MAX:
+            self._seldom.warning("hint.newer_version", reason=fault, queue=delivery.queue)
+            self._consumer.put_back(delivery, delay_s=self._beat_s)
+            return
+        self._seldom.warning("hint.quarantined", reason=fault, queue=delivery.queue)
+        self._consumer.quarantine(delivery, reason=fault)
+
+
+class Handover:
+    """Claims that wait for the thread that starts them. Thread-safe.
+
+    Whose turn it is when a task of a limit ends is known to the process that has settled it. If that has room, it
+    claims the next one in the same transaction (see limits/ledger/limits.py), and that starts here, without a way
+    through the broker. One slot stays free, so that what arrives does not wait behind the backlog of one limit.
+
+    What waits here when this process dies was claimed and had not started: its reaping returns it, as any such claim.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[list[Claim], float]] = deque()
+        self._changing = threading.Lock()
+        self._is_closed = False
+
+    @property
+    def count(self) -> int:
+        """How many wait."""
+        with self._changing:
+            return sum(len(claims) for claims, _ in self._waiting)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether more are taken."""
+        return not self._is_closed
+
+    def put(self, claims: Sequence[Claim], *, asked_at: float) -> bool:
+        """Hand these over; False: nobody would start them. `asked_at`: when the ledger was asked, at the latest."""
+        with self._changing:
+            if self._is_closed:
+                return False
+            self._waiting.append((list(claims), asked_at))
+            return True
+
+    def take(self, most: int) -> list[tuple[list[Claim], float]]:
+        """Those that wait, each with its `asked_at`: as they were put, and not more than so many claims."""
+        taken: list[tuple[list[Claim], float]] = []
+        with self._changing:
+            while self._waiting and len(self._waiting[0][0]) <= most:
+                taken.append(self._waiting.popleft())
+                most -= len(taken[-1][0])
+        return taken
+
+    def close(self) -> None:
+        """Take no more."""
+        with self._changing:
+            self._is_closed = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ Custody moves in that order: a delivery is acked only after its ids are held und
 task runs only after the ledger has granted the claim. What was fetched and cannot start soon is handed back as a new
 hint, so that it waits for whoever is free first and never ages unacked in this process.
 
-What was granted goes on to worker/dispatch.py, what was not to refused.py, and what is no hint of a task to foreign.py.
+What was granted goes on to worker/dispatch.py, what was not to refused.py, and what is no hint of a task to intake.py.
 
 One `round` is one step: it waits for nothing but the consumer's `fetch`, and everything that it has in hand is in this
 object, so that whatever it raises, the next round goes on where this one stopped. Used by one thread.
@@ -29,8 +29,8 @@ from workq.ledger.engine.states import CLAIMABLE
 from workq.values.failpoints import reach
 from workq.values.task import Claim
 from workq.worker.fetch.intake import FETCH_WAIT_S, FULL_WAIT_S, Intake, Parts
-from workq.worker.fetch.prefetch import Prefetch
 from workq.worker.fetch.refused import HintPages
+from workq.worker.pace import Prefetch
 
 log = logging.getLogger("workq.custody")
 
