@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from benchmarks.arena import POSTGRES_OPTIONS, REDIS_OPTIONS
 from workq import WorkQueue
-from workq.lab.environment import only_workq_variables
+from workq.lab.fleet import only_workq_variables
 from workq.lab.servers import start_postgres, start_rabbitmq, start_redis
 from workq.ledger.engine import migrate
 

@@ -18,7 +18,7 @@ from tests.system.fleet import ROOM_S, wait_until
 from tests.system.legs import Leg
 from workq import LedgerUnavailable, State
 from workq.lab.proxy import FaultProxy
-from workq.lab.proxy.rules import Direction
+from workq.lab.proxy.link import Direction
 from workq.lab.servers import MariaDB, PostgreSQL, RabbitMQ, Redis
 
 

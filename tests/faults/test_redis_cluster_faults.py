@@ -26,7 +26,7 @@ from workq.inflight.redis import RedisInFlight
 from workq.lab.namespace import redis_client
 from workq.lab.redis_cluster import RedisCluster, RedisNode, slot_of, start_redis_cluster
 from workq.lab.servers import Redis
-from workq.lab.servers.ports import free_port
+from workq.lab.servers.server import free_port
 
 SOCKET_S = 0.5
 HANG_S = 5.0

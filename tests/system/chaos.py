@@ -25,8 +25,8 @@ from workq.lab.certify import report, trial
 from workq.lab.certify.faults import Fault
 from workq.lab.certify.faults.processes import KillEverything
 from workq.lab.certify.nemesis import Draw
+from workq.lab.certify.report import CertifyWishes, new_seed
 from workq.lab.certify.stage import DuplicateCause, Stage
-from workq.lab.certify.values import CertifyWishes, new_seed
 from workq.lab.certify.witness import QUEUE
 from workq.lab.namespace import Store
 from workq.lab.servers import (

@@ -13,7 +13,7 @@ from tests.system.fleet import wait_until
 from tests.system.scratch import left_on, run_workq, somebody_elses, what_is_left
 from workq.config import Settings
 from workq.lab.bench import trial
-from workq.lab.bench.records import Records
+from workq.lab.bench.tasks import Records
 from workq.lab.fleet import Host
 from workq.lab.servers import PostgreSQL, RabbitMQ, Redis
 

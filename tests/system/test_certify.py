@@ -17,7 +17,7 @@ from tests.system.fleet import wait_until
 from tests.system.scratch import environ, left_on, run_workq, somebody_elses, what_is_left, workers
 from workq import Times, WorkQueue
 from workq.config import Settings
-from workq.lab.certify.scratch import Scratch
+from workq.lab.certify.stage import Scratch
 from workq.lab.servers import PostgreSQL, RabbitMQ, Redis
 
 SHORT = ("certify", "--minutes", "0.1", "--seed", "3")

@@ -27,8 +27,8 @@ from workq.cli.root import run as cli_run
 from workq.config import Settings
 from workq.lab.certify import faults, report, trial
 from workq.lab.certify.nemesis import Draw
+from workq.lab.certify.report import CertifyReport, CertifyWishes
 from workq.lab.certify.stage import Stage
-from workq.lab.certify.values import CertifyReport, CertifyWishes
 from workq.lab.certify.verdict import Defect
 from workq.lab.namespace import Store
 from workq.lab.servers import start_postgres, start_rabbitmq, start_redis

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.system.stage import Stage, report_of
-from workq.demo.versions import NEW, OLD, UNREADABLE
+from workq.demo.index import NEW, OLD, UNREADABLE
 
 WHY = "its text cannot be read"
 NAMES = sum(unicodedata.name(chr(one), None) is not None for one in range(sys.maxunicode + 1))

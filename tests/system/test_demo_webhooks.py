@@ -99,7 +99,7 @@ import sys
 from workq.cli.session import Session
 from workq.demo.voice import Silence
 from workq.demo.webhooks import tell
-from workq.demo.webhooks.command import ended
+from workq.demo.command import webhooks_ended
 from workq.demo.webhooks.play import WebhookWishes, play
 from workq.demo.webhooks.receivers import Receivers
 
@@ -110,7 +110,7 @@ def forget(self, name, request):
         note(self, name, request)
 
 Receivers.note = forget
-sys.exit(ended(Session(), play(WebhookWishes(events=100, kill=False), tell.WebhookStory(Silence()))))
+sys.exit(webhooks_ended(Session(), play(WebhookWishes(events=100, kill=False), tell.WebhookStory(Silence()))))
 """
 
 
@@ -130,7 +130,7 @@ import sys
 from workq.cli.session import Session
 from workq.demo.voice import Silence
 from workq.demo.webhooks import tell
-from workq.demo.webhooks.command import ended
+from workq.demo.command import webhooks_ended
 from workq.demo.webhooks.play import WebhookWishes, play
 from workq.demo.webhooks.shop import Shop
 
@@ -139,7 +139,7 @@ def send_and_forget(self, moves):
         self._outbox.send(one.event_type, {"order": one.order_number}, event_id=one.event_id)
 
 Shop.record_and_roll_back = send_and_forget
-sys.exit(ended(Session(), play(WebhookWishes(events=100, kill=False), tell.WebhookStory(Silence()))))
+sys.exit(webhooks_ended(Session(), play(WebhookWishes(events=100, kill=False), tell.WebhookStory(Silence()))))
 """
 
 
@@ -159,7 +159,7 @@ import psutil
 from workq.cli.session import Session
 from workq.demo.voice import Silence
 from workq.demo.webhooks import tell
-from workq.demo.webhooks.command import ended
+from workq.demo.command import webhooks_ended
 from workq.demo.webhooks.play import WebhookWishes, play
 
 class Murderer(tell.WebhookStory):
@@ -168,7 +168,7 @@ class Murderer(tell.WebhookStory):
             for process in psutil.Process().children(recursive=True):
                 process.kill()
 
-sys.exit(ended(Session(), play(WebhookWishes(events=100, kill=False), Murderer(Silence()))))
+sys.exit(webhooks_ended(Session(), play(WebhookWishes(events=100, kill=False), Murderer(Silence()))))
 """
 
 

@@ -33,7 +33,7 @@ from workq.lab.servers import (
     Server,
     ServerFailed,
     ServerMissing,
-    ports,
+    server,
     start_mariadb,
     start_postgres,
     start_rabbitmq,
@@ -63,8 +63,8 @@ def wait_until(true: Callable[[], bool], what: str) -> None:
 
 def choose_first(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if somebody took this port just after we saw it free."""
-    free_port, taken = ports.free_port, iter([port])
-    monkeypatch.setattr(ports, "free_port", lambda: next(taken, None) or free_port())
+    free_port, taken = server.free_port, iter([port])
+    monkeypatch.setattr(server, "free_port", lambda: next(taken, None) or free_port())
 
 
 def is_alive(process: psutil.Process) -> bool:

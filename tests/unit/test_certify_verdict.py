@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from workq.lab.certify.journal import EnqueueAnswer, JournalEntry, TaskKind
-from workq.lab.certify.scratch import FinalRow
-from workq.lab.certify.stage import DuplicateCause, Harm
+from workq.lab.certify.driver import EnqueueAnswer, JournalEntry, TaskKind
+from workq.lab.certify.stage import DuplicateCause, FinalRow, Harm
 from workq.lab.certify.verdict import Defect, Round, RunEvidence, RunVerdict, judge, percentile, timeline
 from workq.lab.certify.witness import What, WitnessLine
 from workq.values.task import State

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from workq.config import Settings
-from workq.lab.certify.wire import Wires
+from workq.lab.certify.stage import Wires
 from workq.lab.namespace import Store
 
 

@@ -15,10 +15,24 @@ import pytest
 from workq.cli.session import Session
 from workq.demo.command import ended
 from workq.demo.corpus import Corpus, DebianPackages, Document, UnicodeNames, open_corpus, packages
-from workq.demo.engine import Index
-from workq.demo.index import ENGINES, Count, count, create_index, open_index
+from workq.demo.index import (
+    CHUNK,
+    ENGINES,
+    NEW,
+    OLD,
+    UNREADABLE,
+    Count,
+    Index,
+    alias,
+    count,
+    create_index,
+    make_unreadable,
+    mend,
+    open_index,
+    point,
+    unreadable,
+)
 from workq.demo.play import Failures, Report, Scene
-from workq.demo.versions import CHUNK, NEW, OLD, UNREADABLE, alias, make_unreadable, mend, point, unreadable
 from workq.errors import ConfigError
 
 STANZAS = """\

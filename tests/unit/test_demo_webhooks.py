@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from workq.cli.session import Session
-from workq.demo.webhooks.command import ended
+from workq.demo.command import webhooks_ended
 from workq.demo.webhooks.play import Returned, WebhookReport, WebhookScene
 from workq.demo.webhooks.proof import ReceiverTally, Recorded, Request, tally
 from workq.demo.webhooks.roles import (
@@ -252,7 +252,7 @@ RIGHT = report().tallies
 def test_only_what_has_arrived_as_it_should_deserves_status_0(
     given: WebhookReport, status: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert ended(Session(), given) == status
+    assert webhooks_ended(Session(), given) == status
     page = capsys.readouterr().out
     assert said in page
     assert ("Proved" in page) == (status == 0)

@@ -14,8 +14,7 @@ from random import Random
 import pytest
 
 from workq.lab.proxy import FaultProxy
-from workq.lab.proxy.link import PIECE
-from workq.lab.proxy.rules import Direction
+from workq.lab.proxy.link import PIECE, Direction
 
 LONG_S = 20.0
 """Far more than anything here takes."""

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from workq.cli.stopping import ended_by_signals
+from workq.cli.exits import ended_by_signals
 
 ENDS = [
     pytest.param(signal.SIGINT, KeyboardInterrupt, id="SIGINT"),

@@ -10,9 +10,9 @@ from typing import Any, Final, TypeVar
 import click
 
 from workq.cli import exits
+from workq.cli.exits import ended_by_signals
 from workq.cli.session import Session
 from workq.cli.show import answer, write
-from workq.cli.stopping import ended_by_signals
 from workq.operations.bulk import Bulk, RateCap, Tally
 from workq.values.incarnation import this_person
 from workq.values.plural import counted
@@ -40,7 +40,7 @@ class DecisionWords:
     which: Mapping[str, Any]
 
 
-def why_option(default: str) -> Callable[[F], F]:
+def why_or_reason_option(default: str) -> Callable[[F], F]:
     """`--why`, which is stored with the tasks; and for one version `--reason`, its former name."""
 
     def decorate(function: F) -> F:

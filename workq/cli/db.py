@@ -9,11 +9,11 @@ from contextlib import closing, contextmanager
 import click
 
 from workq.cli import exits
+from workq.cli.exits import ended_by_signals
 from workq.cli.group import CommandGroup
-from workq.cli.inputs import Duration
+from workq.cli.inputs import Duration, dry_run_option
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, record, table, write
-from workq.cli.stopping import ended_by_signals
 from workq.config import masked
 from workq.ledger import history_trigger
 from workq.ledger.columns import DIALECTS
@@ -110,7 +110,7 @@ def history(session: Session, kept: str | None) -> None:
     metavar="7d",
     help="what ended so long ago, whatever the settings say",
 )
-@click.option("--dry-run", is_flag=True, help="only count; exit 3 when there is anything")
+@dry_run_option("only count; exit 3 when there is anything")
 @pass_session
 def prune(session: Session, older_than_s: float | None, dry_run: bool) -> int:
     """Remove what is kept no longer, as sweeps do little by little: tasks, events, jobs, webhooks and their bodies.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from msgspec.structs import asdict, replace
@@ -16,7 +16,19 @@ from workq.cli import exits
 from workq.cli.bulk import SAMPLE, DecisionWords, decide
 from workq.cli.documents import task_in_full, task_in_short
 from workq.cli.group import CommandGroup
-from workq.cli.inputs import BandName, Duration, Fingerprint, RateText, TaskId, WholeNumber, ids_of
+from workq.cli.inputs import (
+    Duration,
+    Fingerprint,
+    RateText,
+    WholeNumber,
+    dry_run_option,
+    ids_of,
+    page_options,
+    stacked,
+    task_filters,
+    why_option,
+    yes_option,
+)
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, in_json, table, write
 from workq.cli.task import each, revive
@@ -33,7 +45,6 @@ if TYPE_CHECKING:
 
 
 _PAGE = 500
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 @click.group(
@@ -43,19 +54,13 @@ def dead() -> None:
     """Tasks that failed or crashed too often: list and group them, send them back, discard or export them."""
 
 
-def _filters(command: F) -> F:
-    """The options that say which of the dead are meant."""
-    for option in reversed(
-        [
-            click.option("--group", type=Fingerprint(), metavar="GROUP", help="only those of this group"),
-            click.option("--queue", type=BandName(), help="only those of this queue"),
-            click.option("--name", metavar="NAME", help="only those of this handler"),
-            click.option("--older", "older_s", type=Duration(), metavar="TIME", help="only those dead for 10m, 2h, 1d"),
-            click.option("--newer", "younger_s", type=Duration(), metavar="TIME", help="only those dead for less"),
-        ]
-    ):
-        command = option(command)
-    return command
+_filters: Final = stacked(
+    click.option("--group", type=Fingerprint(), metavar="GROUP", help="only those of this group"),
+    task_filters(),
+    click.option("--older", "older_s", type=Duration(), metavar="TIME", help="only those dead for 10m, 2h, 1d"),
+    click.option("--newer", "younger_s", type=Duration(), metavar="TIME", help="only those dead for less"),
+)
+"""Which of the dead are meant."""
 
 
 def _which(options: dict[str, Any]) -> Which:
@@ -63,10 +68,8 @@ def _which(options: dict[str, Any]) -> Which:
 
 
 @dead.command("ls", examples="workq dead ls\nworkq dead ls --name shop.reindex --limit 200 -o json")
-@click.option("--queue", type=BandName(), help="only those of this queue")
-@click.option("--name", metavar="NAME", help="only those of this handler")
-@click.option("--limit", type=WholeNumber(1, 10_000), default=50, show_default=True, help="at most so many")
-@click.option("--after", type=TaskId(), metavar="ID", help="the page after this id")
+@task_filters()
+@page_options()
 @pass_session
 def ls(session: Session, queue: str | None, name: str | None, limit: int, after: str | None) -> None:
     """Dead tasks from the newest, with their reason. Those of jobs are counted apart: `workq job retry` is for them."""
@@ -140,9 +143,9 @@ def groups(session: Session, /, limit: int, **options: Any) -> None:
     "--canary", type=WholeNumber(1, 1000), metavar="N", help="N of each group first; the others if they do well"
 )
 @click.option("--canary-wait", "wait_s", type=Duration(), default="60s", show_default=True, help="for the canaries")
-@click.option("--yes", is_flag=True, help="do not ask")
-@click.option("--dry-run", is_flag=True, help="only print how many; exit 3 when there are any")
-@click.option("--why", default="retried by an operator", show_default=True, help="stored in the history")
+@yes_option()
+@dry_run_option()
+@why_option("retried by an operator", "stored in the history")
 @click.pass_context
 def retry(ctx: click.Context, /, task_ids: tuple[str, ...], is_all: bool, why: str, **options: Any) -> int:
     """Send dead tasks back, with fresh budgets.
@@ -185,9 +188,9 @@ def retry(ctx: click.Context, /, task_ids: tuple[str, ...], is_all: bool, why: s
 @click.argument("task_ids", nargs=-1, metavar="[ID... | -]")
 @click.option("--all", "is_all", is_flag=True, help="all that the filters leave")
 @_filters
-@click.option("--yes", is_flag=True, help="do not ask")
-@click.option("--dry-run", is_flag=True, help="only print how many; exit 3 when there are any")
-@click.option("--why", default="discarded by an operator", show_default=True, help="stored with the tasks")
+@yes_option()
+@dry_run_option()
+@why_option("discarded by an operator", "stored with the tasks")
 @click.pass_context
 def discard(ctx: click.Context, /, task_ids: tuple[str, ...], is_all: bool, why: str, **options: Any) -> int:
     """Give dead tasks up: they are cancelled as `discarded`, and kept as long as other cancelled ones are.

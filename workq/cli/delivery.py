@@ -9,7 +9,7 @@ import click
 
 from workq.cli import exits
 from workq.cli.group import CommandGroup
-from workq.cli.inputs import Duration, TaskId, WholeNumber
+from workq.cli.inputs import Duration, TaskId, WholeNumber, dry_run_option, why_option
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, clean, record, table, text_of, write
 from workq.errors import NotFound
@@ -103,10 +103,8 @@ def show(session: Session, delivery_id: str, with_body: bool) -> None:
 
 @delivery.command("retry", examples="workq webhook delivery retry 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f")
 @click.argument("delivery_id", metavar="ID", type=TaskId())
-@click.option("--dry-run", is_flag=True, help="only say whether it would be; exit 3 then")
-@click.option(
-    "--why", default="retried by an operator", show_default=True, metavar="TEXT", help="stored in the history"
-)
+@dry_run_option("only say whether it would be; exit 3 then")
+@why_option("retried by an operator", "stored in the history")
 @pass_session
 def retry(session: Session, delivery_id: str, dry_run: bool, why: str) -> int:
     """Try a delivery again now, whether it waits for its next attempt or has ended: then its schedule begins anew."""

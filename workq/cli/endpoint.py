@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from workq.cli import exits
 from workq.cli.bulk import is_confirmed
 from workq.cli.group import CommandGroup
-from workq.cli.inputs import Decimal, Duration, WholeNumber, lines_of
+from workq.cli.inputs import Decimal, Duration, WholeNumber, dry_run_option, lines_of, stacked, why_option, yes_option
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, record, table, text_of, write
 from workq.outbound.backoff import growing
@@ -32,51 +32,42 @@ def endpoint() -> None:
     """Endpoints: where webhooks go, of which types, signed with which secret."""
 
 
-def _options(command: Any) -> Any:
-    """Those that an endpoint is added and edited with."""
-    for option in reversed(
-        (
-            click.option("--topic", metavar="NAME", help="what is sent to this topic goes to it"),
-            click.option(
-                "--type", "types", multiple=True, metavar="TYPE", help="invoice.paid, invoice.* or *; repeat it"
-            ),
-            click.option(
-                "--header", "headers", multiple=True, metavar="NAME=VALUE", help="said in each request; repeat it"
-            ),
-            click.option(
-                "--header-file",
-                metavar="FILE | -",
-                help="headers with secrets: NAME=VALUE, one a line, from a file or from standard input",
-            ),
-            click.option(
-                "--retry-schedule",
-                metavar="5s,5m,1h",
-                help="waits behind the first attempt, the second, ...; `5s..1h*12`: 12 of them, doubling; `spec`",
-            ),
-            click.option("--concurrency", type=WholeNumber(1, 10_000), help="requests at once"),
-            click.option("--rate", metavar="N/s", help="requests in a time, such as 10/s; `none`"),
-            click.option("--connect", "connect_s", type=Decimal(0.1, 300.0), help="seconds to connect"),
-            click.option("--timeout", "total_s", type=Decimal(0.1, 300.0), help="seconds in all"),
-            click.option(
-                "--ordered",
-                type=click.Choice([one.value for one in Ordered]),
-                help="one after the other: all of them, or those of a key",
-            ),
-            click.option("--max-age", "max_age_s", type=Duration(), help="nothing is sent that is older, such as 3d"),
-            click.option(
-                "--on-410",
-                type=click.Choice([one.value for one in OnGone]),
-                help="what a 410 leads to; confirm: asked once more, an hour later",
-            ),
-            click.option(
-                "--header-alias",
-                metavar="NAME",
-                help="svix: its headers are there as svix-id, svix-timestamp and svix-signature, too; `none`",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
+_options: Final = stacked(
+    click.option("--topic", metavar="NAME", help="what is sent to this topic goes to it"),
+    click.option("--type", "types", multiple=True, metavar="TYPE", help="invoice.paid, invoice.* or *; repeat it"),
+    click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="said in each request; repeat it"),
+    click.option(
+        "--header-file",
+        metavar="FILE | -",
+        help="headers with secrets: NAME=VALUE, one a line, from a file or from standard input",
+    ),
+    click.option(
+        "--retry-schedule",
+        metavar="5s,5m,1h",
+        help="waits behind the first attempt, the second, ...; `5s..1h*12`: 12 of them, doubling; `spec`",
+    ),
+    click.option("--concurrency", type=WholeNumber(1, 10_000), help="requests at once"),
+    click.option("--rate", metavar="N/s", help="requests in a time, such as 10/s; `none`"),
+    click.option("--connect", "connect_s", type=Decimal(0.1, 300.0), help="seconds to connect"),
+    click.option("--timeout", "total_s", type=Decimal(0.1, 300.0), help="seconds in all"),
+    click.option(
+        "--ordered",
+        type=click.Choice([one.value for one in Ordered]),
+        help="one after the other: all of them, or those of a key",
+    ),
+    click.option("--max-age", "max_age_s", type=Duration(), help="nothing is sent that is older, such as 3d"),
+    click.option(
+        "--on-410",
+        type=click.Choice([one.value for one in OnGone]),
+        help="what a 410 leads to; confirm: asked once more, an hour later",
+    ),
+    click.option(
+        "--header-alias",
+        metavar="NAME",
+        help="svix: its headers are there as svix-id, svix-timestamp and svix-signature, too; `none`",
+    ),
+)
+"""Those that an endpoint is added and edited with."""
 
 
 @endpoint.command(
@@ -181,7 +172,7 @@ def rotate(session: Session, endpoint_id: str, secret: str | None, grace: str) -
 
 @endpoint.command("disable", examples='workq webhook endpoint disable acme --why "they are moving"')
 @click.argument("endpoint_id", metavar="ID")
-@click.option("--why", required=True, metavar="TEXT", help="stored, and shown with the endpoint")
+@why_option(None, "stored, and shown with the endpoint")
 @pass_session
 def disable(session: Session, endpoint_id: str, why: str) -> None:
     """Send nothing there any more, from now on. What is open, and what is sent meanwhile, is held."""
@@ -193,9 +184,7 @@ def disable(session: Session, endpoint_id: str, why: str) -> None:
 @endpoint.command("enable", examples="workq webhook endpoint enable acme\nworkq webhook endpoint enable acme --release")
 @click.argument("endpoint_id", metavar="ID")
 @click.option("--release", "is_released", is_flag=True, help="send what is held, too")
-@click.option(
-    "--why", default="enabled by an operator", show_default=True, metavar="TEXT", help="stored with the endpoint"
-)
+@why_option("enabled by an operator", "stored with the endpoint")
 @pass_session
 def enable(session: Session, endpoint_id: str, is_released: bool, why: str) -> None:
     """Send there again, from now on. What is held stays so until it is released or discarded."""
@@ -212,10 +201,8 @@ def enable(session: Session, endpoint_id: str, is_released: bool, why: str) -> N
     "release", examples="workq webhook endpoint release acme --dry-run\nworkq webhook endpoint release acme"
 )
 @click.argument("endpoint_id", metavar="ID")
-@click.option("--dry-run", is_flag=True, help="only count; exit 3 when there are any")
-@click.option(
-    "--why", default="released by an operator", show_default=True, metavar="TEXT", help="stored in the history"
-)
+@dry_run_option("only count; exit 3 when there are any")
+@why_option("released by an operator", "stored in the history")
 @pass_session
 def release(session: Session, endpoint_id: str, dry_run: bool, why: str) -> int:
     """Send what is held of an endpoint, the oldest first."""
@@ -228,11 +215,9 @@ def release(session: Session, endpoint_id: str, dry_run: bool, why: str) -> int:
     "discard", examples="workq webhook endpoint discard acme --dry-run\nworkq webhook endpoint discard acme --yes"
 )
 @click.argument("endpoint_id", metavar="ID")
-@click.option("--dry-run", is_flag=True, help="only count; exit 3 when there are any")
-@click.option("--yes", is_flag=True, help="do not ask; needed where nobody can answer")
-@click.option(
-    "--why", default="discarded by an operator", show_default=True, metavar="TEXT", help="stored in the history"
-)
+@dry_run_option("only count; exit 3 when there are any")
+@yes_option("do not ask; needed where nobody can answer")
+@why_option("discarded by an operator", "stored in the history")
 @pass_session
 def discard(session: Session, endpoint_id: str, dry_run: bool, yes: bool, why: str) -> int:
     """Give up what is held of an endpoint: it is cancelled, and may still be sent again one by one.
@@ -268,7 +253,7 @@ def _counted(
 
 @endpoint.command("rm", examples="workq webhook endpoint rm acme\nworkq webhook endpoint rm acme --yes")
 @click.argument("endpoint_id", metavar="ID")
-@click.option("--yes", is_flag=True, help="do not ask; needed where nobody can answer")
+@yes_option("do not ask; needed where nobody can answer")
 @pass_session
 def rm(session: Session, endpoint_id: str, yes: bool) -> int:
     """Forget an endpoint with its deliveries. Refused while something is on its way to it.

@@ -1,13 +1,14 @@
-"""What the command line accepts: durations, times, whole numbers, names, ids, arguments. Nothing is guessed."""
+"""What the command line accepts: durations, times, whole numbers, names, ids, arguments, and the options that several
+commands have. Nothing is guessed."""
 
 from __future__ import annotations
 
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -23,6 +24,8 @@ _RATE: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)/([smh])")
 _FINGERPRINT: Final = re.compile(r"[0-9a-f]{16}|-")
 _LINE_MAX: Final = 200
 _FILE_MAX_BYTES: Final = 64 * 1024
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Duration(click.ParamType[float]):
@@ -326,3 +329,47 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _shown(value: object) -> str:
     text = str(value)
     return ascii(text if len(text) <= 60 else text[:60] + "...")
+
+
+def stacked(*each: Callable[[F], F]) -> Callable[[F], F]:
+    """Several options as one decorator, in the order of the help."""
+
+    def decorate(function: F) -> F:
+        for one in reversed(each):
+            function = one(function)
+        return function
+
+    return decorate
+
+
+def why_option(default: str | None, says: str = "stored") -> Callable[[F], F]:
+    """`--why`: a person's reason, which has to be given where there is no default. `says`: where it is told."""
+    return click.option(
+        "--why", default=default, required=default is None, show_default=True, metavar="TEXT", help=says
+    )
+
+
+def yes_option(says: str = "do not ask") -> Callable[[F], F]:
+    """`--yes`: what is asked for on a terminal is confirmed."""
+    return click.option("--yes", is_flag=True, help=says)
+
+
+def dry_run_option(says: str = "only print how many; exit 3 when there are any") -> Callable[[F], F]:
+    """`--dry-run`: nothing is changed."""
+    return click.option("--dry-run", is_flag=True, help=says)
+
+
+def task_filters() -> Callable[[F], F]:
+    """`--queue` and `--name`: only some tasks."""
+    return stacked(
+        click.option("--queue", type=BandName(), help="only those of this queue"),
+        click.option("--name", metavar="NAME", help="only those of this handler"),
+    )
+
+
+def page_options() -> Callable[[F], F]:
+    """`--limit` and `--after`: one page of a list."""
+    return stacked(
+        click.option("--limit", type=WholeNumber(1, 10_000), default=50, show_default=True, help="at most so many"),
+        click.option("--after", type=TaskId(), metavar="ID", help="the page after this id"),
+    )

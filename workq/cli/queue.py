@@ -10,9 +10,9 @@ import click
 
 from workq.broker import Depth
 from workq.cli import exits
-from workq.cli.bulk import why_option
+from workq.cli.bulk import why_or_reason_option
 from workq.cli.group import CommandGroup, nearest
-from workq.cli.inputs import BandName, Duration
+from workq.cli.inputs import BandName, Duration, dry_run_option, why_option, yes_option
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, record, table, text_of, write
 from workq.cli.task import cancel_all
@@ -99,7 +99,7 @@ def show(session: Session, name: str) -> int:
     workq queue pause mail --why "incident 42\"""",
 )
 @click.argument("name", type=BandName(), metavar="QUEUE")
-@click.option("--why", required=True, metavar="TEXT", help="stored, and told by: workq why, workq queue show")
+@why_option(None, "stored, and told by: workq why, workq queue show")
 @click.option("--for", "for_s", type=Duration(), metavar="TIME", help="it ends by itself after 90s, 10m, 2h or 1d")
 @pass_session
 def pause(session: Session, name: str, why: str, for_s: float | None) -> None:
@@ -117,7 +117,7 @@ def pause(session: Session, name: str, why: str, for_s: float | None) -> None:
 
 @queue.command("resume", examples='workq queue resume mail\nworkq queue resume mail --why "the mail server has moved"')
 @click.argument("name", type=BandName(), metavar="QUEUE")
-@click.option("--why", default="resumed by an operator", show_default=True, metavar="TEXT", help="stored")
+@why_option("resumed by an operator")
 @pass_session
 def resume(session: Session, name: str, why: str) -> None:
     """Let a paused queue go on: its workers notice within a second. What is not paused stays so, and is no error."""
@@ -129,7 +129,7 @@ def resume(session: Session, name: str, why: str) -> None:
 
 @queue.command("drain", examples='workq queue drain mail --why "before the migration" --wait 10m')
 @click.argument("name", type=BandName(), metavar="QUEUE")
-@click.option("--why", required=True, metavar="TEXT", help="as for: workq queue pause")
+@why_option(None, "as for: workq queue pause")
 @click.option("--for", "for_s", type=Duration(), metavar="TIME", help="as for: workq queue pause")
 @click.option(
     "--wait", "wait_s", type=Duration(), default="10m", show_default=True, help="at most, until nothing of it runs"
@@ -169,9 +169,9 @@ def drain(session: Session, name: str, why: str, for_s: float | None, wait_s: fl
     workq queue purge mail --yes --why "the campaign was withdrawn\"""",
 )
 @click.argument("name", type=BandName(), metavar="QUEUE")
-@click.option("--yes", is_flag=True, help="do not ask")
-@click.option("--dry-run", is_flag=True, help="only print how many; exit 3 when there are any")
-@why_option("purged by an operator")
+@yes_option()
+@dry_run_option()
+@why_or_reason_option("purged by an operator")
 @pass_session
 def purge(session: Session, /, name: str, why: str, **options: bool) -> int:
     """Cancel every task of a queue that does not run. Those that run, and those enqueued meanwhile, are left alone.

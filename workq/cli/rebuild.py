@@ -11,7 +11,7 @@ import click
 from workq.cli import exits
 from workq.cli.bulk import is_confirmed
 from workq.cli.group import Command
-from workq.cli.inputs import BandName
+from workq.cli.inputs import BandName, dry_run_option, yes_option
 from workq.cli.session import Session
 from workq.cli.show import Column, answer, table, write
 from workq.values.lane import meant
@@ -27,8 +27,8 @@ workq rebuild --yes -o json
 
 @click.command(cls=Command, examples=_EXAMPLES)
 @click.option("--queue", type=BandName(), help="only this one")
-@click.option("--yes", is_flag=True, help="do not ask")
-@click.option("--dry-run", is_flag=True, help="only print how many; exit 3 when there are any")
+@yes_option()
+@dry_run_option()
 @click.pass_context
 def rebuild(ctx: click.Context, queue: str | None, yes: bool, dry_run: bool) -> int:
     """Send every hint again: for a broker that came back empty, or a new one.

@@ -48,12 +48,12 @@ _COMMANDS: Final = {
     "audit": Lazy("workq.cli.audit:audit", "is every task in exactly one place?"),
     "meters": Lazy("workq.cli.meters:meters", "what started twice and why, and how long recoveries took"),
     "doctor": Lazy("workq.cli.doctor:doctor", "check versions, servers and settings"),
-    "bench": Lazy("workq.cli.bench:bench", "how fast this is, on your own servers"),
-    "certify": Lazy("workq.cli.certify:certify", "the fault suite, against your own servers"),
+    "bench": Lazy("workq.cli.lab:bench", "how fast this is, on your own servers"),
+    "certify": Lazy("workq.cli.lab:certify", "the fault suite, against your own servers"),
     "db": Lazy("workq.cli.db:db", "migrate, status, sql: the ledger's schema"),
     "config": Lazy("workq.cli.config:config", "the settings in force, and where they come from"),
-    "completion": Lazy("workq.cli.completion:completion", "completion for bash, zsh or fish"),
-    "version": Lazy("workq.cli.version:version", "print the version"),
+    "completion": Lazy("workq.cli.help:completion", "completion for bash, zsh or fish"),
+    "version": Lazy("workq.cli.help:version", "print the version"),
     "help": Lazy("workq.cli.help:explain", "help about a command, or about exit-codes"),
 }
 
@@ -99,9 +99,9 @@ def root(ctx: click.Context) -> int:
 
 
 def _print_version(ctx: click.Context) -> None:
-    from workq.cli.version import text
+    from workq.cli.help import version_text
 
-    click.echo(text())
+    click.echo(version_text())
     ctx.exit(exits.DONE)
 
 

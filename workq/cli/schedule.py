@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from workq.cli.group import CommandGroup
-from workq.cli.inputs import ScheduleName, WholeNumber
+from workq.cli.inputs import ScheduleName, WholeNumber, why_option
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, table, text_of, write
 from workq.errors import NotFound
@@ -82,7 +82,7 @@ def run(session: Session, name: str) -> None:
 
 @schedule.command("pause", examples='workq schedule pause nightly --why "the disk is full"')
 @click.argument("name", type=ScheduleName(), metavar="NAME")
-@click.option("--why", required=True, metavar="TEXT", help="stored, and told by: workq schedule ls")
+@why_option(None, "stored, and told by: workq schedule ls")
 @pass_session
 def pause(session: Session, name: str, why: str) -> None:
     """Let a schedule not tick until it is resumed. What has become a task already stays one."""
@@ -92,7 +92,7 @@ def pause(session: Session, name: str, why: str) -> None:
 
 @schedule.command("resume", examples="workq schedule resume nightly")
 @click.argument("name", type=ScheduleName(), metavar="NAME")
-@click.option("--why", default="resumed by an operator", show_default=True, metavar="TEXT", help="stored")
+@why_option("resumed by an operator")
 @pass_session
 def resume(session: Session, name: str, why: str) -> None:
     """Let a paused schedule tick again, from now on: what it would have ticked meanwhile is left out."""
@@ -103,7 +103,7 @@ def resume(session: Session, name: str, why: str) -> None:
 
 @schedule.command("rm", examples="workq schedule rm nightly")
 @click.argument("name", type=ScheduleName(), metavar="NAME")
-@click.option("--why", default="removed by an operator", show_default=True, metavar="TEXT", help="stored")
+@why_option("removed by an operator")
 @pass_session
 def rm(session: Session, name: str, why: str) -> None:
     """Forget a schedule that no application declares any more; a worker that does writes it again when it starts."""

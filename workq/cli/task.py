@@ -11,11 +11,22 @@ import click
 from msgspec.structs import asdict
 
 from workq.cli import exits
-from workq.cli.bulk import SAMPLE, DecisionWords, decide, why_option
+from workq.cli.bulk import SAMPLE, DecisionWords, decide, why_or_reason_option
 from workq.cli.certificates import write_death
 from workq.cli.documents import certificate, task_in_full, task_in_short
 from workq.cli.group import CommandGroup
-from workq.cli.inputs import BandName, Duration, InstantText, RateText, TaskId, WholeNumber, ids_of
+from workq.cli.inputs import (
+    Duration,
+    InstantText,
+    RateText,
+    TaskId,
+    dry_run_option,
+    ids_of,
+    page_options,
+    task_filters,
+    why_option,
+    yes_option,
+)
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, clean, line, record, table, text_of, write
 from workq.enqueue.relay import publish
@@ -63,10 +74,8 @@ def task() -> None:
     workq task ls --limit 1000 -o json | jq -r '.tasks[].id'""",
 )
 @click.option("--state", type=click.Choice([state.value for state in State]), help="only those in this state")
-@click.option("--queue", type=BandName(), help="only those of this queue")
-@click.option("--name", metavar="NAME", help="only those of this handler")
-@click.option("--limit", type=WholeNumber(1, 10_000), default=50, show_default=True, help="at most so many")
-@click.option("--after", type=TaskId(), metavar="ID", help="the page after this id")
+@task_filters()
+@page_options()
 @pass_session
 def ls(session: Session, state: str | None, queue: str | None, name: str | None, limit: int, after: str | None) -> None:
     """Tasks from the newest. The next page begins after the last id."""
@@ -205,17 +214,16 @@ def _in_short(value: Any) -> str:
 @click.argument("task_ids", nargs=-1, metavar="[ID... | -]")
 @click.option("--all", "is_all", is_flag=True, help="all that the filters leave")
 @click.option("--state", type=click.Choice([state.value for state in _OPEN]), help="only those in this state")
-@click.option("--queue", type=BandName(), help="only those of this queue")
-@click.option("--name", metavar="NAME", help="only those of this handler")
+@task_filters()
 @click.option(
     "--older", "older_s", type=Duration(), metavar="TIME", help="only those enqueued 10m, 2h, 1d ago or before"
 )
 @click.option("--newer", "younger_s", type=Duration(), metavar="TIME", help="only those enqueued since")
 @click.option("--rate", "per_s", type=RateText(), metavar="RATE", help="at most 100/s, 60/m, ...")
 @click.option("--kill", is_flag=True, help="of what runs, end the process; its neighbours run again")
-@click.option("--yes", is_flag=True, help="do not ask")
-@click.option("--dry-run", is_flag=True, help="only print how many; exit 3 when there are any")
-@why_option("cancelled by an operator")
+@yes_option()
+@dry_run_option()
+@why_or_reason_option("cancelled by an operator")
 @click.pass_context
 def cancel(
     ctx: click.Context,
@@ -283,7 +291,7 @@ def cancel_all(session: Session, which: WhichOpen, *, what: str, why: str, optio
 @click.option("--in", "delay_s", type=Duration(), metavar="TIME", help="run them in 90s, 10m, 2h or 1d")
 @click.option("--at", type=InstantText(), metavar="TIME", help="run them at 2026-11-21T03:00Z")
 @click.option("--now", "is_now", is_flag=True, help="run them as soon as a worker is free")
-@click.option("--why", default="rescheduled by an operator", show_default=True, help="stored in the history")
+@why_option("rescheduled by an operator", "stored in the history")
 @pass_session
 def reschedule(
     session: Session, task_ids: tuple[str, ...], delay_s: float | None, at: datetime | None, is_now: bool, why: str
@@ -308,7 +316,7 @@ def reschedule(
     workq task retry - < ids.txt""",
 )
 @click.argument("task_ids", nargs=-1, required=True, metavar="ID... | -")
-@click.option("--why", default="retried by an operator", show_default=True, help="stored in the history")
+@why_option("retried by an operator", "stored in the history")
 @pass_session
 def retry(session: Session, task_ids: tuple[str, ...], why: str) -> int:
     """Send dead or cancelled tasks back, with fresh budgets. `-` reads ids from standard input."""

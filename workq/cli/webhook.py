@@ -15,7 +15,7 @@ from msgspec import to_builtins
 from workq.cli import exits
 from workq.cli.bulk import is_confirmed
 from workq.cli.group import CommandGroup, Lazy
-from workq.cli.inputs import Decimal, Duration, WholeNumber, document
+from workq.cli.inputs import Decimal, Duration, WholeNumber, document, dry_run_option, why_option, yes_option
 from workq.cli.session import Session, pass_session
 from workq.cli.show import answer, line, record, write
 from workq.errors import MissingExtra
@@ -80,11 +80,9 @@ def send(session: Session, /, event_type: str, source: str, **given: Any) -> Non
 )
 @click.argument("endpoint", metavar="ENDPOINT")
 @click.option("--since", "since_s", type=Duration(), required=True, help="sent since then, such as 2h")
-@click.option("--dry-run", is_flag=True, help="only count; exit 3 when there are any")
-@click.option("--yes", is_flag=True, help="do not ask; needed where nobody can answer")
-@click.option(
-    "--why", default="recovered by an operator", show_default=True, metavar="TEXT", help="stored in the history"
-)
+@dry_run_option("only count; exit 3 when there are any")
+@yes_option("do not ask; needed where nobody can answer")
+@why_option("recovered by an operator", "stored in the history")
 @pass_session
 def recover(session: Session, endpoint: str, since_s: float, dry_run: bool, yes: bool, why: str) -> int:
     """Send again what has failed for good at ENDPOINT: what is exhausted, or gone."""
@@ -104,11 +102,9 @@ def recover(session: Session, endpoint: str, since_s: float, dry_run: bool, yes:
 @click.option("--endpoint", metavar="ID", help="to this one only")
 @click.option("--since", "since_s", type=Duration(), required=True, help="sent since then, such as 1d")
 @click.option("--until", "until_s", type=Duration(), help="sent before then, such as 12h")
-@click.option("--dry-run", is_flag=True, help="only count; exit 3 when there are any")
-@click.option("--yes", is_flag=True, help="do not ask; needed where nobody can answer")
-@click.option(
-    "--why", default="replayed by an operator", show_default=True, metavar="TEXT", help="stored in the history"
-)
+@dry_run_option("only count; exit 3 when there are any")
+@yes_option("do not ask; needed where nobody can answer")
+@why_option("replayed by an operator", "stored in the history")
 @pass_session
 def replay(session: Session, /, dry_run: bool, yes: bool, **which: Any) -> int:
     """Send once more what was sent, whether it has arrived or not. Receivers see the same webhook-id."""

@@ -1,41 +1,63 @@
-"""`workq demo`: its commands, and the options of `workq demo reindex`.
+"""`workq demo`: its commands, their options and exit statuses.
 
-What happens is in `play.py`, how it is told in `tell.py`. Exit 0 when every document is in the index once; 1 when
-anything is missing, there twice, or not finished; 2 when what was asked for is not there (an engine, a corpus, a
-server). Ctrl-C and SIGTERM end the run in order: nothing is left.
+What happens is in `play.py`, how it is told in `tell.py`; of the webhooks, in those below `webhooks/`. A demo ends with
+its proof on standard output. Exit 0 when every document is in the index once, or every event has arrived, and nothing
+else; 1 when anything is missing, there twice without a reason, or not finished; 2 when what was asked for is not there
+(an engine, a corpus, the extra, a server). Ctrl-C and SIGTERM end the run in order: nothing is left.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from workq.cli.group import CommandGroup, Lazy
-from workq.cli.inputs import WholeNumber
-from workq.cli.private import private_files
+from workq.cli.exits import DONE, FAILED, ended_by_signals
+from workq.cli.group import CommandGroup
+from workq.cli.inputs import WholeNumber, stacked
+from workq.cli.lab import private_files
 from workq.cli.session import Session, pass_session
-from workq.cli.stopping import ended_by_signals
-from workq.demo import ending
 from workq.demo.corpus import CORPORA
-from workq.demo.ending import PROCESSES_MAX, THREADS_MAX
 from workq.demo.index import ENGINES
+from workq.demo.voice import write_page
+from workq.demo.webhooks.roles import EVENTS, EVENTS_MIN
 
 if TYPE_CHECKING:
     from workq.demo.play import Report
+    from workq.demo.webhooks.play import WebhookReport
+
+PROCESSES_MAX: Final = 64
+THREADS_MAX: Final = 64
+EVENTS_MAX: Final = 100_000
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-@click.group(
-    cls=CommandGroup,
-    examples="workq demo reindex\nworkq demo webhooks\nworkq demo reindex --servers",
-    lazy={
-        "webhooks": Lazy(
-            "workq.demo.webhooks.command:webhooks",
-            "Send events to five receivers, four of them difficult, and ask them what has arrived.",
-        )
-    },
-)
+def _worker_options(*, threads: int, kept: str) -> Callable[[F], F]:
+    """What every demo may be told of its worker, and of what it leaves."""
+    return stacked(
+        click.option(
+            "--servers", is_flag=True, help="on private RabbitMQ, Redis and PostgreSQL instead of one SQLite file"
+        ),
+        click.option(
+            "--processes", type=WholeNumber(1, PROCESSES_MAX), default=2, show_default=True, help="of the worker"
+        ),
+        click.option(
+            "--threads", type=WholeNumber(1, THREADS_MAX), default=threads, show_default=True, help="of each process"
+        ),
+        click.option(
+            "--keep",
+            type=click.Path(file_okay=False, path_type=Path),
+            metavar="DIR",
+            help=f"leave {kept} in a new folder",
+        ),
+        click.option("--no-kill", is_flag=True, help="kill nobody"),
+    )
+
+
+@click.group(cls=CommandGroup, examples="workq demo reindex\nworkq demo webhooks\nworkq demo reindex --servers")
 def demo() -> None:
     """See it work: real data, real processes, one of them killed."""
 
@@ -47,16 +69,7 @@ def demo() -> None:
     "--engine", type=click.Choice(ENGINES), default="fts5", show_default=True, help="what the index is made with"
 )
 @click.option("--corpus", type=click.Choice(CORPORA), default="unicode", show_default=True, help="what is indexed")
-@click.option("--servers", is_flag=True, help="on private RabbitMQ, Redis and PostgreSQL instead of one SQLite file")
-@click.option("--processes", type=WholeNumber(1, PROCESSES_MAX), default=2, show_default=True, help="of the worker")
-@click.option("--threads", type=WholeNumber(1, THREADS_MAX), default=2, show_default=True, help="of each process")
-@click.option(
-    "--keep",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="leave index, ledger and log in a new folder",
-)
-@click.option("--no-kill", is_flag=True, help="kill nobody")
+@_worker_options(threads=2, kept="index, ledger and log")
 @pass_session
 def reindex(
     session: Session,
@@ -100,13 +113,59 @@ def reindex(
     return status
 
 
+@demo.command(
+    short_help="Send events to five receivers, four of them difficult, and ask them what has arrived.",
+    examples="workq demo webhooks\nworkq demo webhooks --events 500\nworkq demo webhooks --servers",
+)
+@click.option(
+    "--events", type=WholeNumber(EVENTS_MIN, EVENTS_MAX), default=EVENTS, show_default=True, help="so many are sent"
+)
+@_worker_options(threads=32, kept="ledger and log")
+@pass_session
+def webhooks(
+    session: Session, events: int, servers: bool, processes: int, threads: int, keep: Path | None, no_kill: bool
+) -> int:
+    """Send events to receivers that are flaky, slow, rate limiting and once gone, and ask them what has arrived.
+
+    The events are sent in transactions of an application's own rows, one of which is rolled back, and delivered by
+    `workq worker`, a real process with real children. When 30 % have arrived, one of them is killed with SIGKILL. One
+    receiver leaves: what waits for it is held, released when it is back, and what it had refused is sent again. At the
+    end every event is counted at its receiver, by signature and id, with its retries and its waits. Everything happens
+    in a temporary folder. It needs the extra [webhooks].
+    """
+    from workq.demo.voice import speaking
+    from workq.demo.webhooks import tell
+    from workq.demo.webhooks.play import WebhookWishes, play
+
+    wishes = WebhookWishes(
+        events=events, servers=servers, processes=processes, threads=threads, keep=keep, kill=not no_kill
+    )
+    with (
+        private_files(),
+        ended_by_signals(),
+        speaking(is_quiet=session.is_quiet, is_colored=session.is_colored, what=tell.WHAT, styles=tell.STYLES) as voice,
+    ):
+        report = play(wishes, tell.WebhookStory(voice))
+    status = webhooks_ended(session, report)
+    if keep is not None:
+        session.note(f"kept in {report.scene.folder}: worker.log, and the ledger unless it was on a server")
+    return status
+
+
 def ended(session: Session, report: Report) -> int:
-    """Print the proof, and answer the exit status that it deserves."""
+    """Print the proof of `workq demo reindex`; answers the exit status that it deserves."""
     from workq.demo import tell
 
-    return ending.ended(
-        session,
-        is_proved=report.is_proved,
-        page=lambda: tell.page(report),
-        document=lambda: tell.document(report),
-    )
+    return _proof(report.is_proved, tell.document(report) if session.output == "json" else tell.page(report))
+
+
+def webhooks_ended(session: Session, report: WebhookReport) -> int:
+    """Print the proof of `workq demo webhooks`; answers the exit status that it deserves."""
+    from workq.demo.webhooks import tell
+
+    return _proof(report.is_proved, tell.document(report) if session.output == "json" else tell.page(report))
+
+
+def _proof(is_proved: bool, told: str | dict[str, Any]) -> int:
+    write_page(told if isinstance(told, str) else json.dumps(told))
+    return DONE if is_proved else FAILED

@@ -1,8 +1,8 @@
-"""The full-text index that the demo builds, and the count that proves it complete.
+"""The full-text index that the demo builds, its versions, and the count that proves it complete.
 
-Engines are SQLite FTS5 (here) and tantivy (`tantivy_index.py`). Both make a subtask repeatable: `replace` removes what
-an earlier attempt of the same part had written and writes it again, all or nothing. Neither has a rule that would hide
-a document which is there twice: if the queue or a handler let that happen, `count` sees it.
+Engines are SQLite FTS5 and tantivy, each a class here. Both make a subtask repeatable: `replace` removes what an
+earlier attempt of the same part had written and writes it again, all or nothing. Neither has a rule that would hide a
+document which is there twice: if the queue or a handler let that happen, `count` sees it.
 
 On failure: a process that is killed inside `replace` leaves the index as it was before. Another process that writes at
 the same time is waited for; after 30 s the attempt fails, and the queue tries it again.
@@ -10,17 +10,19 @@ the same time is waited for; after 30 s the attempt fails, and the queue tries i
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Protocol
 
 from workq.demo.corpus import Document
-from workq.demo.engine import Hit, Index
-from workq.errors import ConfigError
+from workq.errors import ConfigError, MissingExtra
 
 ENGINES: Final = ("fts5", "tantivy")
 
@@ -33,6 +35,46 @@ _SCHEMA: Final = (
     "CREATE TABLE part (part INTEGER NOT NULL, first_row INTEGER NOT NULL, last_row INTEGER NOT NULL)",
     "CREATE INDEX part_by_part ON part (part)",
 )
+CHUNK: Final = 500
+"""Items of one subtask."""
+OLD: Final = "catalog_v1"
+NEW: Final = "catalog_v2"
+UNREADABLE: Final = 7
+"""So many documents cannot be read, until they are mended."""
+_FILE: Final = "unreadable.json"
+_HEAP_BYTES = 15_000_000
+"""The least that tantivy takes for one writing thread; a subtask needs far less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One answer of a search; a higher score is a better one."""
+
+    title: str
+    text: str
+    score: float
+
+
+class Index(Protocol):
+    """What every engine promises. Not for use from several threads at once: open one for each."""
+
+    engine: str
+
+    def replace(self, part: int, documents: Sequence[Document]) -> None:
+        """Write the documents of one part in place of those that an earlier attempt wrote. Atomic and repeatable."""
+        ...
+
+    def numbers(self) -> Iterator[int]:
+        """The number of every document in the index, as often as it is in there."""
+        ...
+
+    def search(self, words: str, *, limit: int) -> list[Hit]:
+        """The documents that contain all of the words, the best first."""
+        ...
+
+    def close(self) -> None:
+        """Close files. Repeatable."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +114,6 @@ def create_index(engine: str, folder: Path) -> None:
         MissingExtra: tantivy is not installed.
     """
     if engine == "tantivy":
-        from workq.demo.tantivy_index import TantivyIndex
-
         TantivyIndex.create(folder)
     else:
         _check_engine(engine)
@@ -87,8 +127,6 @@ def open_index(engine: str, folder: Path) -> Index:
         ConfigError: there is no such engine. MissingExtra: tantivy is not installed.
     """
     if engine == "tantivy":
-        from workq.demo.tantivy_index import TantivyIndex
-
         return TantivyIndex(folder)
     _check_engine(engine)
     return Fts5Index(folder)
@@ -179,3 +217,129 @@ class Fts5Index:
 
 def _file(folder: Path) -> Path:
     return folder.absolute() / "index.db"
+
+
+def alias(folder: Path) -> str:
+    """The version that is searched."""
+    return (folder / "alias").read_text(encoding="utf-8")
+
+
+def point(folder: Path, version: str) -> None:
+    """Let it be searched from now on. Atomic."""
+    new = folder / f"alias.{os.getpid()}"
+    new.write_text(version, encoding="utf-8")
+    new.replace(folder / "alias")
+
+
+def unreadable(folder: Path) -> list[int]:
+    """The items whose text cannot be read now."""
+    try:
+        found: list[int] = json.loads((folder / _FILE).read_bytes())
+    except FileNotFoundError:  # somebody has mended it
+        return []
+    return found
+
+
+def make_unreadable(folder: Path, items: list[int]) -> None:
+    """Some from all over these, none the first of its chunk: that one names the chunk."""
+    step = max(1, len(items) // UNREADABLE)
+    places = [place + 1 if place % CHUNK == 0 else place for place in range(step // 2, len(items), step)]
+    found = [items[min(place, len(items) - 1)] for place in places[:UNREADABLE]]
+    (folder / _FILE).write_text(json.dumps(found), encoding="utf-8")
+
+
+def mend(folder: Path) -> None:
+    """All can be read from now on."""
+    (folder / _FILE).unlink(missing_ok=True)
+
+
+class TantivyIndex:
+    """An index in a folder of files.
+
+    tantivy allows one writer for an index in all processes; whoever comes second gets LockBusy, and a program that
+    swallows it has lost documents in silence. Here a writer is opened for one subtask, under a lock of the operating
+    system that the others wait for, and every error of tantivy fails the attempt, so that the queue tries it again.
+
+    A process that is killed while it writes leaves the last commit in force, and the kernel takes both locks back.
+    """
+
+    engine = "tantivy"
+
+    def __init__(self, folder: Path) -> None:
+        self._tantivy = _tantivy()
+        self._lock = folder / "index.lock"
+        self._index = self._tantivy.Index.open(str(_tantivy_folder(folder)))
+
+    @staticmethod
+    def create(folder: Path) -> None:
+        """Make the empty index.
+
+        Raises:
+            MissingExtra: tantivy is not installed.
+        """
+        library = _tantivy()
+        schema = library.SchemaBuilder()
+        schema.add_integer_field("number", stored=False, indexed=False, fast=True)
+        schema.add_integer_field("part", stored=False, indexed=True)
+        schema.add_text_field("title", stored=True)
+        schema.add_text_field("text", stored=True)
+        _tantivy_folder(folder).mkdir()
+        library.Index(schema.build(), str(_tantivy_folder(folder)))
+
+    def replace(self, part: int, documents: Sequence[Document]) -> None:
+        """See `Index.replace`. One commit: what an earlier attempt wrote goes when the new documents come."""
+        with self._alone():
+            writer = self._index.writer(heap_size=_HEAP_BYTES, num_threads=1)
+            try:
+                writer.delete_documents_by_term("part", part)
+                for one in documents:
+                    writer.add_document(
+                        self._tantivy.Document(number=one.number, part=part, title=one.title, text=one.text)
+                    )
+                writer.commit()
+            finally:
+                writer.wait_merging_threads()  # ends the writer: its lock is free when ours is
+
+    def numbers(self) -> Iterator[int]:
+        """See `Index.numbers`."""
+        self._index.reload()
+        searcher = self._index.searcher()
+        if not searcher.num_docs:
+            return iter(())
+        found = searcher.search(self._tantivy.Query.all_query(), limit=searcher.num_docs, count=False)
+        return iter(searcher.fast_field_values("number", [address for _, address in found.hits]))
+
+    def search(self, words: str, *, limit: int) -> list[Hit]:
+        """See `Index.search`. Ranked by bm25."""
+        self._index.reload()
+        searcher = self._index.searcher()
+        terms = " ".join('"' + word + '"' for word in words.replace('"', " ").replace("\\", " ").split())
+        if not terms:
+            return []
+        query = self._index.parse_query(terms, ["title", "text"], conjunction_by_default=True)
+        hits = []
+        for score, address in searcher.search(query, limit=limit).hits:
+            document = searcher.doc(address)
+            hits.append(Hit(str(document.get_first("title")), str(document.get_first("text")), float(score)))
+        return hits
+
+    def close(self) -> None:
+        """Nothing stays open. Repeatable."""
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        with self._lock.open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # ends with the file, and with the process
+            yield
+
+
+def _tantivy_folder(folder: Path) -> Path:
+    return folder / "index"
+
+
+def _tantivy() -> Any:
+    try:
+        import tantivy
+    except ImportError as error:
+        raise MissingExtra("engine tantivy is not installed; install workq with its extra: tantivy") from error
+    return tantivy

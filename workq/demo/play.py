@@ -21,15 +21,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from workq.demo.corpus import DebianPackages, open_corpus, package_stanzas
-from workq.demo.engine import Hit
-from workq.demo.index import Count, count, create_index, open_index
-from workq.demo.kill import Killed, kill_one
+from workq.demo.index import (
+    CHUNK,
+    NEW,
+    OLD,
+    UNREADABLE,
+    Count,
+    Hit,
+    alias,
+    count,
+    create_index,
+    make_unreadable,
+    mend,
+    open_index,
+    point,
+)
 from workq.demo.stage import folder_for, private_servers, working, write_settings
-from workq.demo.versions import CHUNK, NEW, OLD, UNREADABLE, alias, make_unreadable, mend, point
-from workq.demo.watch import STALL_S, GaveUp, WorkWatch
+from workq.demo.watch import STALL_S, GaveUp, Killed, WorkWatch, kill_one
 from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.values import JOB_ENDED, SPLIT, JobRow, JobState
-from workq.lab.environment import only_workq_variables
+from workq.lab.fleet import only_workq_variables
 from workq.ledger.engine.migrate import migrate
 from workq.operations import jobs
 from workq.values.incarnation import this_person

@@ -17,9 +17,7 @@ from typing import Any, Final
 
 from workq import WorkQueue
 from workq.demo.corpus import Corpus, open_corpus
-from workq.demo.engine import Index
-from workq.demo.index import count, open_index
-from workq.demo.versions import CHUNK, point, unreadable
+from workq.demo.index import CHUNK, Index, count, open_index, point, unreadable
 
 FOLDER: Final = "WORKQ_DEMO_FOLDER"
 ENGINE: Final = "WORKQ_DEMO_ENGINE"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any, Final
 
-from workq.demo.kill import Killed
+from workq.demo.index import NEW, UNREADABLE
 from workq.demo.play import (
     KILL_AT,
     PAUSE_AT,
@@ -17,8 +17,8 @@ from workq.demo.play import (
     SubtaskRecovery,
     Throttled,
 )
-from workq.demo.versions import NEW, UNREADABLE
 from workq.demo.voice import Voice, counted, processes
+from workq.demo.watch import Killed
 
 WHAT: Final = "documents"
 STYLES: Final = {"SIGKILL": "bold red", "failed": "bold red", "back": "bold green", "mended": "bold green"}

@@ -1,4 +1,5 @@
-"""Workers of a run: hosts, each one `workq worker` with its consumer processes. Ends only what it started.
+"""Workers of a run: hosts, each one `workq worker` with its consumer processes, what their logs tell, and the
+environment that they get. Ends only what it started.
 
 For a fault suite there are two hosts, as far as the queue can tell: two supervisors that know nothing of each other. A
 fault that kills one of them leaves the other to take over.
@@ -12,7 +13,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
@@ -148,3 +152,61 @@ def _is_alive(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+@contextmanager
+def only_workq_variables(variables: Mapping[str, str]) -> Iterator[None]:
+    """Exactly these WORKQ_ variables, for this process and those that it starts."""
+    before = dict(os.environ)
+    for name in [name for name in os.environ if name.startswith("WORKQ_")]:
+        del os.environ[name]
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def logged_by_workers(folder: Path) -> tuple[Counter[str], list[str]]:
+    """Events at warning and above by name; and those that came with a traceback, which only a death should."""
+    counted: Counter[str] = Counter()
+    broken: list[str] = []
+    for log in sorted(folder.glob("worker-*.log")):
+        event = ""
+        for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
+            words = line.split(" ", 5)
+            if line.startswith("  Traceback") and event != "task.dead":
+                broken.append(f"a worker logged {event} with a traceback; see --keep")
+            elif len(words) > 4 and words[2] in ("WARNING", "ERROR", "CRITICAL"):
+                event = words[4].rstrip(":")
+                counted[event] += 1
+                if words[2] == "CRITICAL":
+                    broken.append(f"a worker logged {event}")
+    return counted, broken
+
+
+def startup_s(folder: Path) -> float:
+    """How long three of four consumer processes took to start at most, as the logs of the workers tell.
+
+    The others may have been paused, or cut off, while they started.
+    """
+    found = [0.0]
+    for log in sorted(folder.glob("worker-*.log")):
+        started: dict[str, datetime] = {}
+        for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
+            words = line.split(" ")
+            if len(words) < 6 or words[4] not in ("supervisor.started", "worker.started"):
+                continue
+            at = datetime.strptime(f"{words[0]} {words[1]}", "%Y-%m-%d %H:%M:%S,%f").replace(tzinfo=UTC)
+            if words[4] == "supervisor.started":
+                started[words[5].removeprefix("pid=")] = at
+            elif words[3] in started:
+                found.append((at - started.pop(words[3])).total_seconds())
+    return sorted(found)[len(found) * 3 // 4]
+
+
+def last_words(hosts: list[Host]) -> str:
+    """The last line that a worker logged, as the end of a message."""
+    lines = [line for host in hosts if host.log.exists() for line in host.log.read_text(errors="replace").splitlines()]
+    return f". Its last words: {lines[-1]}" if lines else ""

@@ -7,8 +7,7 @@ import click
 from workq.cli.group import CommandGroup
 from workq.cli.job.begin import run
 from workq.cli.job.decide import cancel, pause, resume, retry, throttle
-from workq.cli.job.items import failures, results
-from workq.cli.job.look import ls, show, watch
+from workq.cli.job.look import failures, ls, results, show, watch
 
 
 @click.group(

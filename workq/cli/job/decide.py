@@ -8,9 +8,9 @@ import click
 
 from workq.cli import exits
 from workq.cli.group import Command
-from workq.cli.inputs import RateText, TaskId, WholeNumber
+from workq.cli.inputs import RateText, TaskId, WholeNumber, why_option
 from workq.cli.job.begin import if_running_option, tell_begun
-from workq.cli.job.row import document
+from workq.cli.job.look import document
 from workq.cli.session import Session, pass_session
 from workq.cli.show import answer, text_of, write
 from workq.enqueue.relay import publish
@@ -28,7 +28,7 @@ from workq.values.plural import counted
     examples='workq job pause 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f --why "the search engine moves"',
 )
 @click.argument("job_id", type=TaskId(), metavar="ID")
-@click.option("--why", required=True, metavar="TEXT", help="stored, and told by: workq job show")
+@why_option(None, "stored, and told by: workq job show")
 @click.option("--force", "is_forced", is_flag=True, help="it is paused at once: what still runs is not waited for")
 @pass_session
 def pause(session: Session, job_id: str, why: str, is_forced: bool) -> None:
@@ -38,7 +38,7 @@ def pause(session: Session, job_id: str, why: str, is_forced: bool) -> None:
 
 @click.command("resume", cls=Command, examples="workq job resume 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f")
 @click.argument("job_id", type=TaskId(), metavar="ID")
-@click.option("--why", default="resumed by an operator", show_default=True, metavar="TEXT", help="stored")
+@why_option("resumed by an operator")
 @pass_session
 def resume(session: Session, job_id: str, why: str) -> None:
     """Let a paused job go on; or one whose source has failed, where it was in it."""
@@ -54,7 +54,7 @@ def resume(session: Session, job_id: str, why: str) -> None:
     "cancel", cls=Command, examples='workq job cancel 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f --why "the wrong index"'
 )
 @click.argument("job_id", type=TaskId(), metavar="ID")
-@click.option("--why", default="cancelled by an operator", show_default=True, metavar="TEXT", help="stored")
+@why_option("cancelled by an operator")
 @click.option("--force", "is_forced", is_flag=True, help="it is cancelled at once: what still runs is not waited for")
 @pass_session
 def cancel(session: Session, job_id: str, why: str, is_forced: bool) -> None:
@@ -72,7 +72,7 @@ def cancel(session: Session, job_id: str, why: str, is_forced: bool) -> None:
 @click.argument("job_id", type=TaskId(), metavar="ID")
 @click.option("--rate", type=RateText(), metavar="N/s", help="items a second, at most")
 @click.option("--off", is_flag=True, help="as fast as it can")
-@click.option("--why", default="throttled by an operator", show_default=True, metavar="TEXT", help="stored")
+@why_option("throttled by an operator")
 @click.pass_context
 def throttle(ctx: click.Context, job_id: str, rate: float | None, off: bool, why: str) -> None:
     """Another rate from now on: also for what is waiting already, not for what runs."""
@@ -94,7 +94,7 @@ def throttle(ctx: click.Context, job_id: str, rate: float | None, off: bool, why
 @click.option("--chunk", type=WholeNumber(1, CHUNK_MAX), help="items of one subtask; by default as before")
 @click.option("--rate", type=RateText(), metavar="N/s", help="so many items a second, at most")
 @if_running_option
-@click.option("--why", default="retried by an operator", show_default=True, metavar="TEXT", help="stored")
+@why_option("retried by an operator")
 @pass_session
 def retry(session: Session, job_id: str, chunk: int | None, rate: float | None, if_running: str, why: str) -> int:
     """Begin a job over the failed items of one that has ended, with its parameters and what follows its end.

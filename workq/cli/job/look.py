@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from workq.cli import exits
 from workq.cli.group import Command
-from workq.cli.inputs import Duration, TaskId, WholeNumber
-from workq.cli.job.follow import follow
-from workq.cli.job.row import document, job_of
+from workq.cli.inputs import Duration, TaskId, WholeNumber, page_options
 from workq.cli.session import Session, pass_session
-from workq.cli.show import Column, answer, clean, record, table, text_of, write
+from workq.cli.show import Column, answer, cell, clean, is_plain, line, record, table, text_of, write
+from workq.errors import NotFound
 from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.progress import left_s, told, told_s
-from workq.jobs.values import JOB_ENDED, JOB_STARTS, SOURCE_FAILED, JobRow, JobState
+from workq.jobs.values import JOB_ENDED, JOB_STARTS, SOURCE_FAILED, Collect, JobRow, JobState
+from workq.values import codec
 from workq.values.plural import counted
 from workq.values.task import State, Task
 
 if TYPE_CHECKING:
     from workq.ledger.sql import Ledger
-
 
 _ERRORS_SHOWN: Final = 10
 EXITS: Final = {
@@ -33,14 +32,110 @@ EXITS: Final = {
     JobState.CANCELLED: exits.FAILED,
 }
 """How `workq job watch` ends, when the job has."""
+LINE_EVERY_S: Final = 10.0
+
+
+def follow(session: Session, looks: Iterator[JobRow], document: Callable[[JobRow], dict[str, Any]]) -> JobRow:
+    """Tell of each look; answers the last."""
+    if session.output == "json" or is_plain() or session.is_quiet:
+        return _in_lines(session, looks, document)
+    return _in_a_bar(looks)
+
+
+def _in_lines(session: Session, looks: Iterator[JobRow], document: Callable[[JobRow], dict[str, Any]]) -> JobRow:
+    told_at = float("-inf")
+    last: tuple[JobState, int] | None = None
+    found: JobRow | None = None
+    for found in looks:
+        now = time.monotonic()
+        has_moved = (found.state, found.done) != last
+        is_turn = last is None or found.state != last[0] or now - told_at >= LINE_EVERY_S
+        if has_moved and (is_turn or found.state in JOB_ENDED):
+            line(session, document(found), sentence(found))
+            told_at, last = now, (found.state, found.done)
+    if found is None:
+        raise RuntimeError("nobody has looked")
+    return found
+
+
+def _in_a_bar(looks: Iterator[JobRow]) -> JobRow:
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    with Progress(TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[said]}")) as progress:
+        bar = progress.add_task("", total=None, said="")
+        found: JobRow | None = None
+        for found in looks:
+            progress.update(bar, description=found.name, total=found.total, completed=found.done, said=sentence(found))
+    if found is None:
+        raise RuntimeError("nobody has looked")
+    return found
+
+
+def sentence(found: JobRow) -> str:
+    """How far it is, in one line."""
+    parts = [f"{found.state}: {told(done=found.done, total=found.total, is_split=found.is_split)}"]
+    if found.options.is_partitioned and found.state not in JOB_ENDED:
+        parts.append(f"{found.open_subtasks:,} of {found.subtasks:,} partitions open")
+    if found.failed:
+        parts.append(f"{found.failed:,} failed")
+    if found.state is JobState.RUNNING and found.rate:
+        parts.append(f"{found.rate:,.0f} items/s")
+        left = left_s(total=found.total, done=found.done, rate=found.rate)
+        if left is not None:
+            parts.append(f"{told_s(left)} left")
+    return ", ".join(parts)
+
+
+def job_of(ledger: Ledger, job_id: str) -> JobRow:
+    """A job that is there."""
+    found = ledger.part(JobLedger).questions.job(job_id)
+    if found is None:
+        raise NotFound(f"no job {job_id}; list them with: workq job ls")
+    return found
+
+
+def document(found: JobRow) -> dict[str, Any]:
+    """A job as JSON."""
+    return {
+        "id": found.id,
+        "name": found.name,
+        "key": found.key,
+        "state": found.state,
+        "params": codec.decode(found.params)["k"],
+        "total": found.total,
+        "split": found.split,
+        "is_split": found.is_split,
+        "done": found.done,
+        "succeeded": found.succeeded,
+        "failed": found.failed,
+        "skipped": found.skipped,
+        "cancelled": found.cancelled,
+        "retried": found.retried,
+        "results": found.results,
+        "subtasks": found.subtasks,
+        "open_subtasks": found.open_subtasks,
+        "rate": found.rate,
+        "rate_max": found.rate_max,
+        "left_s": left_s(total=found.total, done=found.done, rate=found.rate),
+        "ran_s": found.ran_s,
+        "paused_s": found.paused_s,
+        "created_at": found.created_at,
+        "started_at": found.started_at,
+        "ended_at": found.ended_at,
+        "who": found.who,
+        "why": found.why,
+        "error": found.error,
+        "parent": found.parent_id,
+        "failed_of": found.options.failed_of,
+        "retried_by": found.options.retried_by,
+    }
 
 
 @click.command("ls", cls=Command, examples="workq job ls --state running -o json")
 @click.option("--state", type=click.Choice([one.value for one in JobState]), help="only those in this state")
 @click.option("--name", metavar="NAME", help="only those of this name")
 @click.option("--in", "parent", type=TaskId(), metavar="ID", help="only those that are nested in this job")
-@click.option("--limit", type=WholeNumber(1, 10_000), default=50, show_default=True, help="at most so many")
-@click.option("--after", type=TaskId(), metavar="ID", help="the page after this id")
+@page_options()
 @pass_session
 def ls(
     session: Session, state: str | None, name: str | None, parent: str | None, limit: int, after: str | None
@@ -196,3 +291,73 @@ def looks(ledger: Ledger, job_id: str, *, timeout_s: float | None, every_s: floa
         if found.state in JOB_ENDED or (deadline is not None and time.monotonic() >= deadline):
             return
         time.sleep(every_s)
+
+
+@click.command(
+    "failures",
+    cls=Command,
+    examples="""workq job failures 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f -o json
+    workq job failures 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f --csv > failed.csv""",
+)
+@click.argument("job_id", type=TaskId(), metavar="ID")
+@click.option("--csv", "is_csv", is_flag=True, help="as CSV: item, failures, error")
+@pass_session
+def failures(session: Session, job_id: str, is_csv: bool) -> None:
+    """The items that have failed for good, a line for each: the item, how often it was tried, its last error."""
+    ledger = session.stores().ledger
+    job_of(ledger, job_id)
+    after = 0
+    if is_csv:
+        write(_csv(["item", "failures", "error"]))
+    while page := ledger.part(JobLedger).questions.failed_items(job_id, after=after):
+        for number, one in page:
+            after = number
+            error = one.error.partition("\n")[0]
+            if is_csv:
+                write(_csv([one.item, one.failures, error]))
+            else:
+                item = {"item": codec.decode(one.item), "failures": one.failures, "error": one.error}
+                if one.cursor is not None:
+                    item["cursor"] = codec.decode(one.cursor)
+                line(session, item, f"{one.item}  {one.failures}  {error}")
+
+
+@click.command(
+    "results",
+    cls=Command,
+    examples="""workq job results 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f -o json > results.jsonl
+    workq job results 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f --csv > results.csv""",
+)
+@click.argument("job_id", type=TaskId(), metavar="ID")
+@click.option("--csv", "is_csv", is_flag=True, help="as CSV: item, result, note")
+@pass_session
+def results(session: Session, job_id: str, is_csv: bool) -> None:
+    """What is kept of the results of its items, a line for each, in the order in which they came.
+
+    What is kept, its handler's job says: collect="sample" or "all".
+    """
+    ledger = session.stores().ledger
+    found = job_of(ledger, job_id)
+    if found.options.collect not in (Collect.SAMPLE, Collect.ALL):
+        session.note(f"job {job_id} keeps no results (collect={found.options.collect}); it has told {found.results}")
+    after = 0
+    if is_csv:
+        write(_csv(["item", "result", "note"]))
+    while page := ledger.part(JobLedger).questions.job_results(job_id, after=after):
+        for number, one in page:
+            after = number
+            if is_csv:
+                write(_csv([one.item, one.value, one.note]))
+            else:
+                value = None if one.value is None else codec.decode(one.value)
+                told = {"item": codec.decode(one.item), "result": value, "note": one.note}
+                line(session, told, f"{one.item}  {one.value if one.note is None else one.note}")
+
+
+def _csv(values: list[Any]) -> str:
+    import csv
+    import io
+
+    out = io.StringIO()
+    csv.writer(out, lineterminator="").writerow([cell(one) for one in values])
+    return out.getvalue()

@@ -24,14 +24,13 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from workq.demo.kill import Killed, kill_one
 from workq.demo.stage import folder_for, private_servers, working, write_settings
-from workq.demo.watch import STALL_S, GaveUp, WorkWatch
+from workq.demo.watch import STALL_S, GaveUp, Killed, WorkWatch, kill_one
 from workq.demo.webhooks.proof import ReceiverTally, Recorded, tally
 from workq.demo.webhooks.roles import EVENTS, LEAVING, SLOW, STEADY, Role, UntilItLeaves, the_five
 from workq.demo.webhooks.shop import Move, Shop, moves_of
 from workq.errors import MissingExtra
-from workq.lab.environment import only_workq_variables
+from workq.lab.fleet import only_workq_variables
 from workq.ledger.engine.migrate import migrate
 from workq.outbound.signing import new_secret
 from workq.values.task import State, Task

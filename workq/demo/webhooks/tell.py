@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any, Final
 
-from workq.demo.kill import Killed
 from workq.demo.voice import Voice, counted, processes
+from workq.demo.watch import Killed
 from workq.demo.webhooks.play import AT_ONCE, KILL_AT, Freed, Returned, WebhookReport, WebhookScene
 from workq.demo.webhooks.proof import ReceiverTally
 from workq.demo.webhooks.roles import LEAVING, SLOW, STEADY, THROTTLED_MIN_S

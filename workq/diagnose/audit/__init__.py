@@ -25,9 +25,9 @@ from collections.abc import Callable, Generator, Iterable
 from typing import TypeVar
 
 from workq.config import Settings
-from workq.diagnose.audit.look import Audited, Auditor, Finding, Repaired, Way
+from workq.diagnose.audit.look import Audited, Auditor, Finding, Repaired
 from workq.diagnose.audit.mend import repair_in_steps
-from workq.diagnose.audit.queues import Queues
+from workq.diagnose.audit.queues import Queues, Way
 from workq.stores import Stores
 
 __all__ = ["Audited", "Finding", "Repaired", "Way", "audit", "audit_in_steps", "repair", "repair_in_steps"]

@@ -1,4 +1,4 @@
-"""The application that is measured: tasks that do nothing but write down that they ran.
+"""The application that is measured: tasks that do nothing but write down that they ran; and what they wrote, read.
 
 Each start and end is one record of 32 bytes, appended by one system call: the machine's monotonic clock in seconds,
 the number of the task, the process, and whether it is a start or an end.
@@ -7,11 +7,12 @@ the number of the task, the process, and whether it is a start or an end.
 from __future__ import annotations
 
 import os
+import struct
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from workq.lab.bench.records import END, FILE, RECORD, START
 from workq.lab.bench.steps import MeasuredQueue, at_work
 from workq.lab.fleet import FOLDER
 
@@ -22,6 +23,48 @@ PAD: Final = "x" * 150
 
 wq = MeasuredQueue()
 _file: list[int] = []
+FILE: Final = "records"
+RECORD: Final = struct.Struct("<dqqq")
+START: Final = 0
+END: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One start or end: when, by the machine's monotonic clock in seconds, of which task, in which process."""
+
+    at: float
+    number: int
+    pid: int
+    what: int
+
+
+class Records:
+    """The file of one run, read as it grows."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / FILE
+        self._read = 0
+        self.all: list[Record] = []
+
+    def refresh(self) -> None:
+        """Read what was written since."""
+        if not self._file.exists():
+            return
+        with self._file.open("rb") as file:
+            file.seek(self._read)
+            body = file.read()
+        whole = len(body) - len(body) % RECORD.size
+        self._read += whole
+        self.all += [Record(*one) for one in RECORD.iter_unpack(body[:whole])]
+
+    def starts(self, numbers: range) -> list[Record]:
+        """The starts of some tasks, in the order in which they were written."""
+        return [one for one in self.all if one.what == START and one.number in numbers]
+
+    def ends(self, numbers: range) -> list[Record]:
+        """The ends of some tasks."""
+        return [one for one in self.all if one.what == END and one.number in numbers]
 
 
 @wq.task(queue=QUEUE)

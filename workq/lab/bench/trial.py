@@ -1,4 +1,5 @@
-"""One measurement from start to end: a scratch namespace, real workers, real tasks, and the figures.
+"""One measurement from start to end: a scratch namespace, real workers, real tasks, and the figures, told to a person
+or a program.
 
 Each measure is taken `runs` times, and every figure is told as its median, least and most. The rate of a drain counts
 from the first start to the last, so that it does not depend on how long workers take to boot; that is told apart.
@@ -11,7 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from shutil import rmtree
@@ -27,11 +28,11 @@ from workq.config.sources import temporary_folder
 from workq.errors import Unavailable, WorkqError
 from workq.lab import fleet
 from workq.lab.bench import tasks
-from workq.lab.bench.records import Records
 from workq.lab.bench.steps import VARIABLE
-from workq.lab.environment import only_workq_variables
-from workq.lab.fleet import Host
+from workq.lab.bench.tasks import Records
+from workq.lab.fleet import Host, only_workq_variables
 from workq.lab.namespace import Namespace, new_name, settings_for, urls_of, versions_here, write_settings
+from workq.values.plural import counted
 
 RATE: Final = 200
 """Tasks a second, one by one, while latency is measured."""
@@ -43,6 +44,20 @@ START_S: Final = 60.0
 """How long workers may take to start, and tasks to make no progress."""
 SINGLE_PART: Final = 10
 """Enqueued one by one is a tenth of what is enqueued in bulk."""
+_SHOWN: Final = {
+    "enqueue_one_per_s": ("enqueued one by one", "/s", 1.0),
+    "enqueue_many_per_s": ("enqueued in bulk, recorded", "/s", 1.0),
+    "published_per_s": ("enqueued in bulk, published", "/s", 1.0),
+    "drain_one_by_one_per_s": ("run, enqueued one by one", "/s", 1.0),
+    "drain_per_s": ("run, enqueued in bulk", "/s", 1.0),
+    "latency_p50_ms": ("latency at 200/s, p50", "ms", 1.0),
+    "latency_p99_ms": ("latency at 200/s, p99", "ms", 1.0),
+    "first_start_s": ("workers started to first task", "s", 1.0),
+    "workers_cpu_us": ("processor of the workers", "us a task", 1.0),
+    "workers_memory_bytes": ("memory of the workers", "MB", 1e6),
+    "last_completion_after_kill_s": ("kill -9 of all to last of {kill_tasks:,}", "s", 1.0),
+    "started_twice_after_kill": ("started twice after it", "tasks", 1.0),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,3 +334,59 @@ def _nothing(number: int, pad: str) -> None:
 
 def _sleep(number: int, seconds: float) -> None:
     """The caller's side of `tasks.sleep`."""
+
+
+def document(report: BenchReport) -> dict[str, Any]:
+    """One JSON object. Names are only added."""
+    return {
+        "ok": report.missing == 0 and not report.not_removed,
+        "began_at": report.began_at,
+        "namespace": report.namespace,
+        "tasks": report.wishes.tasks,
+        "runs": report.wishes.runs,
+        "processes": report.wishes.processes,
+        "threads": report.wishes.threads,
+        "versions": report.versions,
+        "figures": {name: asdict(figure) for name, figure in report.figures.items()},
+        "missing_after_kill": report.missing,
+        "steps_cpu_us": report.steps,
+        "threads_cpu_us": report.threads,
+        "not_removed": report.not_removed,
+    }
+
+
+def page(report: BenchReport) -> str:
+    """For a person."""
+    wishes = report.wishes
+    lines = [
+        "",
+        f"workq {report.versions['workq']}, Python {report.versions['Python']}, {report.versions['system']}, "
+        f"{report.versions['processors']} processors, {report.began_at:%Y-%m-%d}",
+        *(f"{name}: {report.versions[name]}" for name in ("ledger", "broker", "inflight")),
+        f"{wishes.tasks:,} tasks that do nothing, {counted(wishes.processes, 'process', 'processes')} of "
+        f"{counted(wishes.threads, 'thread')}, "
+        f"{counted(wishes.runs, 'run')}: median (least - most)",
+        "",
+        *(
+            _line(label.format(kill_tasks=wishes.kill_tasks), figure, unit, by)
+            for name, (label, unit, by) in _SHOWN.items()
+            if (figure := report.figures.get(name))
+        ),
+        f"  {'missing after it':<34}{report.missing:>10,} tasks",
+        "",
+        "Processor time of a task in the workers, in us, with a clock around each call",
+        *(f"  {name:<34}{spent:>10.1f}" for name, spent in sorted(report.steps.items(), key=lambda one: -one[1])),
+        "By thread: intake (fetch, hold, decode, claim), run, settle (settle, release)",
+        *(f"  {name:<34}{spent:>10.1f}" for name, spent in sorted(report.threads.items(), key=lambda one: -one[1])),
+    ]
+    lines += [f"NOT REMOVED {one}" for one in report.not_removed]
+    return "\n".join(lines)
+
+
+def _line(label: str, figure: Figure, unit: str, by: float) -> str:
+    median, least, most = (_number(value / by) for value in (figure.median, figure.least, figure.most))
+    return f"  {label:<34}{median:>10} {unit} ({least} - {most})"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.1f}" if value >= 10 else f"{value:.2f}"

@@ -34,19 +34,14 @@ from workq.config.sources import temporary_folder
 from workq.errors import ConfigError, Unavailable
 from workq.lab import fleet
 from workq.lab.certify import nemesis, witness
-from workq.lab.certify.driver import AHEAD_S, Driver
+from workq.lab.certify.driver import AHEAD_S, Driver, EnqueueAnswer, Journal, TaskKind
 from workq.lab.certify.faults import Fault
-from workq.lab.certify.journal import EnqueueAnswer, Journal, TaskKind
 from workq.lab.certify.nemesis import Deck, Draw
-from workq.lab.certify.scratch import Scratch
-from workq.lab.certify.stage import Stage
-from workq.lab.certify.values import CertifyReport, CertifyWishes
+from workq.lab.certify.report import CertifyReport, CertifyWishes
+from workq.lab.certify.stage import Scratch, Stage, Wires
 from workq.lab.certify.verdict import Round, RunEvidence, RunFinding, judge, timeline
-from workq.lab.certify.wire import Wires
 from workq.lab.certify.witness import QUEUE, Testimony
-from workq.lab.certify.worker_logs import last_words, logged, startup_s
-from workq.lab.environment import only_workq_variables
-from workq.lab.fleet import SERVER_UNREACHABLE, Host
+from workq.lab.fleet import SERVER_UNREACHABLE, Host, last_words, logged_by_workers, only_workq_variables, startup_s
 from workq.lab.namespace import new_name, settings_for, urls_of, versions_here, write_settings
 from workq.recovery.sweep import sweep
 from workq.values.task import State
@@ -168,7 +163,7 @@ class _CertifyTrial:
             left_out=nemesis.left_out(self.stage),
             rounds_composed=self.composed,
             verdict=verdict,
-            logged=dict(logged(self.stage.folder)[0]),
+            logged=dict(logged_by_workers(self.stage.folder)[0]),
             shown=shown,
         )
 
@@ -365,7 +360,7 @@ class _CertifyTrial:
             late_results=stage.scratch.events("late_result"),
             rewritten=[task_id for task_id, was in self.watched.items() if now.get(task_id) != was],
             residue=residue,
-            trouble=[*stage.trouble, *self.journal.trouble, *logged(stage.folder)[1]],
+            trouble=[*stage.trouble, *self.journal.trouble, *logged_by_workers(stage.folder)[1]],
             rounds=[replace(one, allowed_s=self._allowed_s(one.promised_s)) for one in self.rounds],
             lease_s=stage.times.lease_s,
         )

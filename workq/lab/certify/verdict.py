@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 
-from workq.lab.certify.journal import EnqueueAnswer, JournalEntry, TaskKind
-from workq.lab.certify.scratch import FinalRow
-from workq.lab.certify.stage import DuplicateCause, Harm
+from workq.lab.certify.driver import EnqueueAnswer, JournalEntry, TaskKind
+from workq.lab.certify.stage import DuplicateCause, FinalRow, Harm
 from workq.lab.certify.witness import What, WitnessLine
 from workq.values.task import SETTLED, State
 

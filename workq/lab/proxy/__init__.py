@@ -33,8 +33,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar, assert_never
 from urllib.parse import urlsplit, urlunsplit
 
-from workq.lab.proxy.link import ProxyLink, close_socket
-from workq.lab.proxy.rules import Direction, Rules
+from workq.lab.proxy.link import Direction, ProxyLink, Rules, close_socket
 
 _PORTS: Final = {
     "amqp": 5672,

@@ -24,9 +24,7 @@ of the machine is not simulated: the page cache survives.
 
 from __future__ import annotations
 
-from workq.lab.servers.mariadb import MariaDB, start_mariadb
-from workq.lab.servers.pgbouncer import PgBouncer, start_pgbouncer
-from workq.lab.servers.postgresql import PostgreSQL, start_postgres
+from workq.lab.servers.databases import MariaDB, PgBouncer, PostgreSQL, start_mariadb, start_pgbouncer, start_postgres
 from workq.lab.servers.rabbitmq import RabbitMQ, start_rabbitmq
 from workq.lab.servers.redis import Redis, start_redis
 from workq.lab.servers.server import Server, ServerFailed, ServerMissing

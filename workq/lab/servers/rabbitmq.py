@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from workq.lab.servers import ports
+from workq.lab.servers import server
 from workq.lab.servers.server import ANSWER_LIMIT_S, PortTakenError, Server, find_program
 
 
@@ -69,7 +69,7 @@ class RabbitMQ(Server):
             time.sleep(0.02)
 
     def _choose_ports(self) -> None:
-        self.port, self._dist_port, self._epmd_port = ports.free_port(), ports.free_port(), ports.free_port()
+        self.port, self._dist_port, self._epmd_port = server.free_port(), server.free_port(), server.free_port()
 
     def _prepare(self) -> None:
         self._data.mkdir(exist_ok=True)
@@ -90,7 +90,7 @@ class RabbitMQ(Server):
         self._helpers = [epmd]
         self._tell_guardian()
         deadline = time.monotonic() + ANSWER_LIMIT_S
-        while not ports.listens(self._epmd_port, epmd.pid):
+        while not server.listens(self._epmd_port, epmd.pid):
             if epmd.poll() is not None:
                 raise PortTakenError
             if time.monotonic() > deadline:

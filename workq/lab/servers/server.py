@@ -6,9 +6,11 @@ A subclass says what its program is, which files it wants, and how to tell that 
 from __future__ import annotations
 
 import os
+import random
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -20,7 +22,6 @@ from typing import ClassVar, Self
 
 import psutil
 
-from workq.lab.servers import ports
 from workq.lab.servers.guardian import Guardian, kill_trees, remove, with_children
 
 ANSWER_LIMIT_S = 3.0
@@ -37,6 +38,37 @@ _STANDSTILL_S = 3.0
 """How long the threads of a process may run on after SIGSTOP; one that waits for a disk needs more than moments."""
 
 _PATH = os.pathsep.join([os.defpath, "/usr/local/bin", "/usr/local/sbin", "/usr/sbin", "/sbin"])
+_RANDOM = random.SystemRandom()
+"""Not the shared generator: test plugins seed it, and two runs with one seed would fight for the same ports."""
+
+
+def free_port() -> int:
+    """A port on 127.0.0.1 that nobody uses now, below the range that the kernel hands to outgoing connections.
+
+    From that range, a client that reconnects to a killed server would sooner or later be given the server's own port as
+    its local one, connect to itself, and keep the server from coming back.
+    """
+    first_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    ports = range(10_000, first_outgoing)
+    for _ in range(1000 if ports else 0):
+        port = _RANDOM.choice(ports)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                return port
+    with socket.socket() as probe:  # a machine whose outgoing range leaves nothing: take what the kernel gives
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def listens(port: int, pid: int) -> bool:
+    """Whether this very process listens on the port."""
+    try:
+        connections = psutil.Process(pid).net_connections("inet")
+    except psutil.NoSuchProcess:
+        return False
+    return any(one.status == psutil.CONN_LISTEN and one.laddr[1] == port for one in connections)
 
 
 class ServerMissing(RuntimeError):
@@ -212,7 +244,7 @@ class Server(ABC):
         """The version, if a server answers on our port and is proved to be this process; None when not (yet)."""
 
     def _choose_ports(self) -> None:
-        self.port = ports.free_port()
+        self.port = free_port()
 
     def _environment(self) -> dict[str, str]:
         """Nothing is inherited: a PGPORT or RABBITMQ_NODENAME of the user's shell must not reach a private server.

@@ -15,7 +15,7 @@ from typing import Final, assert_never
 from workq.lab.certify.faults import Fault
 from workq.lab.certify.stage import DuplicateCause, Stage
 from workq.lab.namespace import Store
-from workq.lab.proxy.rules import Direction
+from workq.lab.proxy.link import Direction
 
 RECONNECT_S: Final = 5.0
 """The longest pause before a broken connection to the broker is opened again (amqp.BACKOFF_MAX_S)."""
