@@ -15,8 +15,8 @@ from workq.errors import LeaseLost, SchemaMismatch
 from workq.inflight import Entry
 from workq.inflight.embedded import REAPED_KEPT_S, EmbeddedInFlight
 from workq.inflight.redis import RedisInFlight
-from workq.lab.redis_cluster import RedisCluster, start_redis_cluster
 from workq.lab.servers import MariaDB, PostgreSQL, Redis
+from workq.lab.servers.redis import RedisCluster, start_redis_cluster
 from workq.ledger.engine.database import Database
 
 RIGHTS = "+@read +@write +@scripting +@connection +time -@dangerous +info"

@@ -24,8 +24,8 @@ from workq.errors import ConfigError, InFlightUnavailable
 from workq.inflight import Entry
 from workq.inflight.redis import RedisInFlight
 from workq.lab.namespace import redis_client
-from workq.lab.redis_cluster import RedisCluster, RedisNode, slot_of, start_redis_cluster
 from workq.lab.servers import Redis
+from workq.lab.servers.redis import RedisCluster, RedisNode, slot_of, start_redis_cluster
 from workq.lab.servers.server import free_port
 
 SOCKET_S = 0.5

@@ -58,9 +58,8 @@ from workq.order.ledger.order import Order
 from workq.recovery import lost_hints, reap, sweep
 from workq.schedules.ledger import Schedules
 from workq.values.task import SETTLED, Failed, State
-from workq.worker.fetch.intake import ForeignMessages
+from workq.worker.fetch.intake import ForeignMessages, ServedLanes
 from workq.worker.fetch.refused import RefusedHints
-from workq.worker.fetch.served_lanes import ServedLanes
 from workq.worker.fetch.three_stores import ThreeStores
 from workq.worker.holds import Holds
 from workq.worker.settle import Settler

@@ -27,8 +27,8 @@ from tests.system.witness import tell
 from workq import LedgerUnavailable, State
 from workq.diagnose.audit import Audited, audit
 from workq.diagnose.where import Misplacement, Place
-from workq.lab.redis_cluster import RedisCluster, start_redis_cluster
 from workq.lab.servers import PostgreSQL, RabbitMQ, Redis, start_postgres, start_rabbitmq
+from workq.lab.servers.redis import RedisCluster, start_redis_cluster
 from workq.ledger.sql import Ledger
 from workq.slices import SLICES
 from workq.values.incarnation import Incarnation

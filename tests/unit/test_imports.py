@@ -54,7 +54,7 @@ def test_a_supervisor_loads_nothing_that_runs_tasks() -> None:
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
     loaded = {name for name in done.stdout.split() if name.startswith(("workq.worker", "workq.handlers"))}
 
-    assert "workq.worker.spec" in loaded
+    assert "workq.worker.readiness" in loaded
     assert not loaded & {"workq.worker.process", "workq.worker.pool", "workq.worker.dispatch", "workq.handlers.handler"}
 
 

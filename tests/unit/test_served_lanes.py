@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from workq.errors import LedgerUnavailable
 from workq.ledger import Pause
-from workq.worker.fetch.served_lanes import LOOK_EVERY_S, ServedLanes
+from workq.worker.fetch.intake import LOOK_EVERY_S, ServedLanes
 
 AT = datetime(2026, 11, 22, tzinfo=UTC)
 

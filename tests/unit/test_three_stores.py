@@ -19,7 +19,7 @@ from workq.handlers.handler import Handler
 from workq.inflight import Entry
 from workq.ledger import Look
 from workq.values.clock import PACE, QUICK_S
-from workq.worker.fetch.served_lanes import LOOK_EVERY_S
+from workq.worker.fetch.intake import LOOK_EVERY_S
 from workq.worker.fetch.three_stores import GIVE_BACK_AFTER_S
 from workq.worker.holds import held_for
 

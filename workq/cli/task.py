@@ -12,8 +12,7 @@ from msgspec.structs import asdict
 
 from workq.cli import exits
 from workq.cli.bulk import SAMPLE, DecisionWords, decide, why_or_reason_option
-from workq.cli.certificates import write_death
-from workq.cli.documents import certificate, task_in_full, task_in_short
+from workq.cli.documents import certificate, task_in_full, task_in_short, write_death
 from workq.cli.group import CommandGroup
 from workq.cli.inputs import (
     Duration,

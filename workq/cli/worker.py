@@ -7,8 +7,7 @@ import os
 
 import click
 
-from workq.cli.certificates import write_certificate
-from workq.cli.documents import certificate, worker_in_full
+from workq.cli.documents import certificate, worker_in_full, write_certificate
 from workq.cli.documents import worker as document
 from workq.cli.group import CommandGroup, nearest
 from workq.cli.inputs import QueueNames, WholeNumber

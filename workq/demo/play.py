@@ -36,8 +36,18 @@ from workq.demo.index import (
     open_index,
     point,
 )
-from workq.demo.stage import folder_for, private_servers, working, write_settings
-from workq.demo.watch import STALL_S, GaveUp, Killed, WorkWatch, kill_one
+from workq.demo.stage import (
+    STALL_S,
+    GaveUp,
+    Killed,
+    WorkerNarrator,
+    WorkWatch,
+    folder_for,
+    kill_one,
+    private_servers,
+    working,
+    write_settings,
+)
 from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.values import JOB_ENDED, SPLIT, JobRow, JobState
 from workq.lab.fleet import only_workq_variables
@@ -161,27 +171,11 @@ class Report:
         return self.count.found / self.seconds if self.seconds > 0.0 else 0.0
 
 
-class Narrator(Protocol):
+class Narrator(WorkerNarrator, Protocol):
     """Who tells the user what happens. Called from one thread."""
 
     def begins(self, scene: Scene) -> None:
         """What is about to happen. Nothing runs yet."""
-        ...
-
-    def starts_servers(self) -> None:
-        """Private servers are being started; this takes some seconds."""
-        ...
-
-    def starts_worker(self, stores: str) -> None:
-        """The stores answer; the worker is being started."""
-        ...
-
-    def progress(self, done: int, total: int) -> None:
-        """So many documents are done. Called many times a second."""
-        ...
-
-    def killed(self, killed: Killed) -> None:
-        """A process was killed just now."""
         ...
 
     def recovered(self, recovery: SubtaskRecovery) -> None:
@@ -202,10 +196,6 @@ class Narrator(Protocol):
 
     def mended(self, documents: int) -> None:
         """They were run again, and nothing else."""
-        ...
-
-    def counting(self) -> None:
-        """The work is over, for better or worse."""
         ...
 
 

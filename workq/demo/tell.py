@@ -17,8 +17,8 @@ from workq.demo.play import (
     SubtaskRecovery,
     Throttled,
 )
-from workq.demo.voice import Voice, counted, processes
-from workq.demo.watch import Killed
+from workq.demo.stage import Killed
+from workq.demo.voice import WorkerStory, counted, processes
 
 WHAT: Final = "documents"
 STYLES: Final = {"SIGKILL": "bold red", "failed": "bold red", "back": "bold green", "mended": "bold green"}
@@ -26,11 +26,8 @@ _SHOWN: Final = 20
 """How many numbers of missing documents are listed."""
 
 
-class Story:
+class Story(WorkerStory):
     """What happens, for a person."""
-
-    def __init__(self, voice: Voice) -> None:
-        self._voice = voice
 
     def begins(self, scene: Scene) -> None:
         """What this is, in three lines, and who takes part."""
@@ -44,24 +41,7 @@ class Story:
             "",
             f"  index     {scene.index}",
         )
-        self._scene = scene
-
-    def starts_servers(self) -> None:
-        """Some seconds pass now."""
-        self._voice.say("  servers   starting private ones on free ports ...")
-
-    def starts_worker(self, stores: str) -> None:
-        """The cast is complete."""
-        scene = self._scene
-        self._voice.say(
-            f"  queue     {stores}",
-            f"  worker    {processes(scene.processes)} with {counted(scene.threads, 'thread')} each",
-            "",
-        )
-
-    def progress(self, done: int, total: int) -> None:
-        """How far it is."""
-        self._voice.progress(done, total)
+        self.cast = scene
 
     def killed(self, killed: Killed) -> None:
         """The event of the evening."""
@@ -105,9 +85,6 @@ class Story:
             f"  mended    {counted(documents, 'document')} run again, and nothing else; then, as all are there, "
             f"searches go to {NEW}"
         )
-
-    def counting(self) -> None:
-        """Nothing to say: the proof follows at once."""
 
 
 def page(report: Report) -> str:

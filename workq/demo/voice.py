@@ -128,3 +128,41 @@ def counted(number: int, what: str, many: str | None = None) -> str:
 def _write(text: str, stream: TextIO) -> None:
     encoding = stream.encoding or "ascii"
     click.echo(text.encode(encoding, "backslashreplace").decode(encoding), file=stream)
+
+
+class Cast(Protocol):
+    """Who takes part: so many processes of the worker, of so many threads each."""
+
+    @property
+    def processes(self) -> int: ...
+
+    @property
+    def threads(self) -> int: ...
+
+
+class WorkerStory:
+    """What every demo says of its worker. `cast` is there once the story has begun."""
+
+    cast: Cast
+
+    def __init__(self, voice: Voice) -> None:
+        self._voice = voice
+
+    def starts_servers(self) -> None:
+        """Some seconds pass now."""
+        self._voice.say("  servers   starting private ones on free ports ...")
+
+    def starts_worker(self, stores: str) -> None:
+        """The cast is complete."""
+        self._voice.say(
+            f"  queue     {stores}",
+            f"  worker    {processes(self.cast.processes)} with {counted(self.cast.threads, 'thread')} each",
+            "",
+        )
+
+    def progress(self, done: int, total: int) -> None:
+        """How far it is."""
+        self._voice.progress(done, total)
+
+    def counting(self) -> None:
+        """Nothing to say: the proof follows at once."""

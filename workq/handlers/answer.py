@@ -21,7 +21,7 @@ from types import AsyncGeneratorType, BuiltinFunctionType, CoroutineType, Functi
 from typing import Any, Final
 
 from workq.handlers.forks import handlers_code
-from workq.values.opaque import has, is_a, kind_of
+from workq.handlers.said import has, is_a, kind_of
 
 AWAITED_MAX: Final = 10
 """So often in a row an answer may be awaitable."""

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 from workq.errors import ConfigError
 from workq.handlers.answer import is_coroutine_function
+from workq.handlers.said import is_a
 from workq.values.names import DELAY_MAX_S, check_delay_s
-from workq.values.opaque import is_a
 
 
 class RetryPolicy(Protocol):

@@ -1,6 +1,8 @@
 """What a handler has said, as text that can be kept: what it raised, what it answered, what it says of an item.
 
 Whatever it is, it is the application's object: its own methods may raise anything, and its text may be of any length.
+It may define `__class__`, `__getattribute__`, a metaclass whose `__name__` raises. So `kind_of`, `is_a` and `has` ask
+the interpreter alone, and run no code of its class.
 """
 
 from __future__ import annotations
@@ -8,11 +10,10 @@ from __future__ import annotations
 import logging
 import traceback
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final, TypeGuard, TypeVar
 
 from workq.errors import PayloadError
 from workq.values import codec
-from workq.values.opaque import is_a, kind_of
 
 RESULT_MAX_BYTES: Final = 64 * 1024
 REASON_MAX: Final = 200
@@ -22,6 +23,27 @@ MEMBERS_MAX: Final = 1_000
 """How many exceptions may hang together, as causes or in groups, for a traceback to be kept."""
 
 _TRACEBACK = BaseException.__dict__["__traceback__"].__get__
+T = TypeVar("T")
+
+_NAME = type.__dict__["__name__"].__get__
+_MRO = type.__dict__["__mro__"].__get__
+_MEMBERS = type.__dict__["__dict__"].__get__
+
+
+def kind_of(value: object) -> str:
+    """The name of the class of a value."""
+    name: str = _NAME(type(value))
+    return name
+
+
+def is_a(value: object, kind: type[T]) -> TypeGuard[T]:
+    """Whether the class of a value is `kind` or derives from it, as `except` decides."""
+    return type.__subclasscheck__(kind, type(value))
+
+
+def has(value: Any, method: str) -> bool:
+    """Whether the class of a value defines a method, or a class that it derives from does."""
+    return any(method in _MEMBERS(one) for one in _MRO(type(value)))
 
 
 def describe(error: BaseException) -> str:

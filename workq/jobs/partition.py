@@ -27,12 +27,11 @@ from workq.errors import Cancel, ConfigError, Retry, Snooze
 from workq.handlers import answer
 from workq.handlers.context import Current, Desk
 from workq.handlers.retry import Exponential, Retries
-from workq.handlers.said import tell
+from workq.handlers.said import is_a, kind_of, tell
 from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.values import JOB_STARTS, JOB_UNWANTED, NewStep, Stepped
 from workq.values import codec
 from workq.values.names import check_delay_s
-from workq.values.opaque import is_a, kind_of
 from workq.values.task import Claim
 
 if TYPE_CHECKING:

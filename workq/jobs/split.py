@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from workq.enqueue.producer import Producer, hints_beside
 from workq.errors import BadSource, PayloadError, Snooze
 from workq.handlers.forks import handlers_code
-from workq.handlers.said import tell
+from workq.handlers.said import is_a, kind_of, tell
 from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.sources import Page, Source
 from workq.jobs.values import JOB_ENDED, JOB_PAUSES, JOB_UNWANTED, Begun, Full, JobRow, NewJob
@@ -31,7 +31,6 @@ from workq.stores import Stores
 from workq.values import codec
 from workq.values.failpoints import reach
 from workq.values.fingerprint import fingerprint
-from workq.values.opaque import is_a, kind_of
 from workq.values.task import FailedItem, NewSubtask
 
 if TYPE_CHECKING:

@@ -23,11 +23,9 @@ from typing import Any, Final, Protocol
 
 from workq.errors import PayloadError, SoftTimeLimit
 from workq.handlers import answer
+from workq.handlers.said import is_a, kind_of
 from workq.values import codec
-from workq.values.opaque import is_a, kind_of
 
-TEXT_MAX: Final = 1000
-"""Characters of what a handler says of one item."""
 _CHANGEABLE: Final = frozenset({dict, list})
 """Of what JSON is decoded to, a handler can change these in place."""
 _FIXED: Final = frozenset({type(None), bool, int, float, str})

@@ -24,12 +24,11 @@ from msgspec.structs import replace
 
 from workq.errors import Cancel, PayloadError, Retry, Snooze, SoftTimeLimit
 from workq.handlers.retry import Exponential, Retries
-from workq.handlers.said import encoded, text_of
+from workq.handlers.said import encoded, is_a, text_of
 from workq.jobs.values import SAMPLE_RESULTS, Collect
 from workq.jobs.verdict import Answered, ChunkOutcome, Raised, RecordedItems, Steps, bisected
 from workq.values import codec
 from workq.values.fingerprint import fingerprint
-from workq.values.opaque import is_a
 from workq.values.task import Claim, FailedItem, NewSubtask, Result, Worked
 from workq.values.task import Worked as Outcome
 

@@ -43,8 +43,7 @@ from workq.supervisor.ticker import Ticker
 from workq.values.begin import begun
 from workq.values.certificate import EXIT_BROKEN, ProofOfEnd
 from workq.worker.crash_board import CrashBoard, Started, remove_stale
-from workq.worker.readiness import wait_for_all
-from workq.worker.spec import WorkerSpec
+from workq.worker.readiness import WorkerSpec, wait_for_all
 from workq.worker.stacks import WAIT_S, Stacks
 
 if TYPE_CHECKING:

@@ -18,11 +18,21 @@ from workq.handlers.context import Desk
 from workq.handlers.forks import end_if_child, handlers_code
 from workq.handlers.handler import Handler
 from workq.handlers.retry import Exponential
-from workq.handlers.said import REASON_MAX, TRACEBACK_MAX, describe, encoded, kind_named, line_of, short, tell, text_of
+from workq.handlers.said import (
+    REASON_MAX,
+    TRACEBACK_MAX,
+    describe,
+    encoded,
+    is_a,
+    kind_named,
+    line_of,
+    short,
+    tell,
+    text_of,
+)
 from workq.jobs.values import Full
 from workq.values import codec
 from workq.values.names import check_delay_s
-from workq.values.opaque import is_a
 from workq.values.task import Cancelled, Claim, Dead, Delivered, Done, Failed, Outcome, Snoozed, Unhandled, Worked
 
 log = logging.getLogger("workq.run")

@@ -35,10 +35,9 @@ from workq.handlers import answer, context
 from workq.handlers.answer import NotRun
 from workq.handlers.handler import Handler
 from workq.handlers.options import Batch
-from workq.handlers.said import describe
+from workq.handlers.said import describe, is_a
 from workq.jobs.verdict import Answered, ChunkOutcome, Raised, RecordedItems, Steps, WrongVerdict, bisected, read
 from workq.values import codec
-from workq.values.opaque import is_a
 from workq.values.task import Claim, Dead, Done, Outcome
 from workq.worker.attempt import raised, returned, told
 

@@ -50,9 +50,8 @@ from workq.worker.holds import held_for
 from workq.worker.lease import LeaseKeeper
 from workq.worker.pace import Prefetch
 from workq.worker.pool import Pool
-from workq.worker.readiness import wait_until_ready
+from workq.worker.readiness import WorkerSpec, wait_until_ready
 from workq.worker.settle import Settler
-from workq.worker.spec import WorkerSpec
 from workq.worker.stacks import Stacks
 
 if TYPE_CHECKING:

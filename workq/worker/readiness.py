@@ -1,8 +1,11 @@
-"""At its start a worker waits for its servers, as one that runs does: until each of them answers.
+"""The start of a worker: what its supervisor tells each process, and how both wait for their servers, until each
+answers.
 
 It ends only for what waiting does not mend, as `Unavailable.patience_s` says: a wrong password, a database or vhost
 that is not there, another protocol; and a name that nobody could resolve for a minute. What is no `Unavailable` (the
 schema, a setting) passes at once.
+
+The supervisor imports this, too, so nothing that runs tasks is imported here.
 """
 
 from __future__ import annotations
@@ -13,7 +16,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from workq.errors import Unavailable
+from workq.logs import Form
 
 if TYPE_CHECKING:
     from workq.app import WorkQueue
@@ -25,6 +31,19 @@ PAUSE_MAX_S: Final = 5.0
 LOOK_EVERY_S: Final = 0.1
 DRAIN_WAIT_S: Final = 60.0
 """How long a worker that only drains waits."""
+
+
+class WorkerSpec(msgspec.Struct, frozen=True):
+    """What the supervisor tells a consumer process, as JSON on its standard input."""
+
+    app: str
+    queues: list[str]
+    threads: int
+    is_drain: bool
+    board: str
+    stacks: str
+    log_level: int = logging.INFO
+    log_format: Form = "text"
 
 
 def wait_until_ready(

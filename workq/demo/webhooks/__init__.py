@@ -3,7 +3,7 @@
     application.py what the worker serves            shop.py      the application's own rows, and what it sends of them
     roles.py       the five, and how they answer     receivers.py a server that is all of them, and keeps a log
     play.py        the run, from start to end        proof.py     what has arrived, counted at the receivers
-    tell.py        how it is told                    command.py   options, and the exit status
+    tell.py        how it is told                    ../command.py options, and the exit status
 
-Nothing here is imported before the command runs. It needs the extra [webhooks].
+Nothing here but roles.py is imported before the command runs. It needs the extra [webhooks].
 """

@@ -24,8 +24,18 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from workq.demo.stage import folder_for, private_servers, working, write_settings
-from workq.demo.watch import STALL_S, GaveUp, Killed, WorkWatch, kill_one
+from workq.demo.stage import (
+    STALL_S,
+    GaveUp,
+    Killed,
+    WorkerNarrator,
+    WorkWatch,
+    folder_for,
+    kill_one,
+    private_servers,
+    working,
+    write_settings,
+)
 from workq.demo.webhooks.proof import ReceiverTally, Recorded, tally
 from workq.demo.webhooks.roles import EVENTS, LEAVING, SLOW, STEADY, Role, UntilItLeaves, the_five
 from workq.demo.webhooks.shop import Move, Shop, moves_of
@@ -126,23 +136,11 @@ class WebhookReport:
         return waits is not None and waits.most_undisturbed_s < found[SLOW].span_s
 
 
-class WebhookNarrator(Protocol):
+class WebhookNarrator(WorkerNarrator, Protocol):
     """Who tells the user what happens. Called from one thread."""
 
     def begins(self, scene: WebhookScene) -> None:
         """What is about to happen. Nothing runs yet."""
-        ...
-
-    def starts_servers(self) -> None:
-        """Private servers are being started; this takes some seconds."""
-        ...
-
-    def starts_worker(self, stores: str) -> None:
-        """The stores answer; the worker is being started."""
-        ...
-
-    def progress(self, done: int, total: int) -> None:
-        """So many deliveries have succeeded. Called many times a second."""
         ...
 
     def rolled_back(self, events: int) -> None:
@@ -151,10 +149,6 @@ class WebhookNarrator(Protocol):
 
     def sent(self, events: int) -> None:
         """All of them are recorded."""
-        ...
-
-    def killed(self, killed: Killed) -> None:
-        """A process was killed just now."""
         ...
 
     def freed(self, freed: Freed) -> None:
@@ -167,10 +161,6 @@ class WebhookNarrator(Protocol):
 
     def returned(self, returned: Returned) -> None:
         """It is back, and everything is sent to it."""
-        ...
-
-    def counting(self) -> None:
-        """The work is over, for better or worse."""
         ...
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any, Final
 
-from workq.demo.voice import Voice, counted, processes
-from workq.demo.watch import Killed
+from workq.demo.stage import Killed
+from workq.demo.voice import WorkerStory, counted, processes
 from workq.demo.webhooks.play import AT_ONCE, KILL_AT, Freed, Returned, WebhookReport, WebhookScene
 from workq.demo.webhooks.proof import ReceiverTally
 from workq.demo.webhooks.roles import LEAVING, SLOW, STEADY, THROTTLED_MIN_S
@@ -19,11 +19,8 @@ _SHOWN: Final = 5
 """How many ids are listed."""
 
 
-class WebhookStory:
+class WebhookStory(WorkerStory):
     """What happens, for a person."""
-
-    def __init__(self, voice: Voice) -> None:
-        self._voice = voice
 
     def begins(self, scene: WebhookScene) -> None:
         """What this is, in some lines, and who takes part."""
@@ -38,24 +35,7 @@ class WebhookStory:
             "",
             *(f"  {one.name:<9} gets {one.event_type + ',':<15} {one.about}" for one in scene.roles.values()),
         )
-        self._scene = scene
-
-    def starts_servers(self) -> None:
-        """Some seconds pass now."""
-        self._voice.say("  servers   starting private ones on free ports ...")
-
-    def starts_worker(self, stores: str) -> None:
-        """The cast is complete."""
-        scene = self._scene
-        self._voice.say(
-            f"  queue     {stores}",
-            f"  worker    {processes(scene.processes)} with {counted(scene.threads, 'thread')} each",
-            "",
-        )
-
-    def progress(self, done: int, total: int) -> None:
-        """How far it is."""
-        self._voice.progress(done, total)
+        self.cast = scene
 
     def rolled_back(self, events: int) -> None:
         """Something went wrong in the application."""
@@ -84,9 +64,6 @@ class WebhookStory:
             f"  released  {LEAVING} is back, and enabled: {returned.released:,} that were held are sent, and "
             f"{returned.recovered:,} that it had refused are sent again"
         )
-
-    def counting(self) -> None:
-        """Nothing to say: the proof follows at once."""
 
 
 def page(report: WebhookReport) -> str:

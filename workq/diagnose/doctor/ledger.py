@@ -10,10 +10,7 @@ from sqlalchemy import Connection, select
 
 from workq.config import Settings, masked
 from workq.config.sqlite import is_there, sqlite_file
-from workq.diagnose.doctor import host
-from workq.diagnose.doctor import mysql as mysql_checks
-from workq.diagnose.doctor import postgresql as postgresql_checks
-from workq.diagnose.doctor import sqlite as sqlite_checks
+from workq.diagnose.doctor import dialects, host
 from workq.diagnose.doctor.check import Check, Level, line
 from workq.diagnose.doctor.host import require, skew
 from workq.errors import SchemaMismatch
@@ -32,7 +29,7 @@ def look(settings: Settings) -> Iterator[Check]:
     scheme = url.partition("://")[0].partition("+")[0]
     file = sqlite_file(url)
     if file is not None:
-        yield from sqlite_checks.place(url, file, origin=settings.origins.get("ledger", "default"))
+        yield from dialects.place(url, file, origin=settings.origins.get("ledger", "default"))
         if not is_there(file):
             return
     else:
@@ -80,8 +77,8 @@ def _clock(database: Database) -> Iterator[Check]:
 _Server = Callable[[Connection], str]
 _Checks = Callable[[Connection, "Database"], Iterator[Check]]
 _DIALECTS: Final[dict[str, tuple[_Server, _Checks]]] = {
-    "sqlite": (sqlite_checks.server, sqlite_checks.checks),
-    "postgresql": (postgresql_checks.server, postgresql_checks.checks),
-    "mysql": (mysql_checks.server, mysql_checks.checks),
-    "mariadb": (mysql_checks.server, mysql_checks.checks),
+    "sqlite": (dialects.sqlite_server, dialects.sqlite_checks),
+    "postgresql": (dialects.postgresql_server, dialects.postgresql_checks),
+    "mysql": (dialects.mysql_server, dialects.mysql_checks),
+    "mariadb": (dialects.mysql_server, dialects.mysql_checks),
 }

@@ -41,8 +41,20 @@ except ModuleNotFoundError as error:
     raise MissingExtra("in-flight: redis:// needs a client library; install the extra [redis]") from error
 
 from workq.inflight.redis.cluster import Address, Cluster, NodeFailed
-from workq.inflight.redis.pool import address_of, check_nodes, described, facts_of, judged, node_name, pool_of, url_at
-from workq.inflight.redis.reasons import chain, patience_of, reason_of, says
+from workq.inflight.redis.pool import (
+    address_of,
+    chain,
+    check_nodes,
+    described,
+    facts_of,
+    judged,
+    node_name,
+    patience_of,
+    pool_of,
+    reason_of,
+    says,
+    url_at,
+)
 
 RIGHTS: Final = "~{{{namespace}}}:* +@read +@write +@scripting +@connection +time -@dangerous +info"
 """What `ACL SETUSER` gives the user of a namespace."""
