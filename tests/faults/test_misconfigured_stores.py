@@ -16,7 +16,7 @@ from sqlalchemy import create_engine, insert, update
 from tests.conftest import Private
 from workq import WorkQueue
 from workq.config import Settings
-from workq.diagnose.doctor import dialects, examine, work
+from workq.diagnose.doctor import examine, ledger, work
 from workq.diagnose.doctor.check import Check, Level
 from workq.lab.servers import (
     MariaDB,
@@ -161,7 +161,7 @@ def test_what_keeps_vacuum_from_its_work_is_found(private: Private, monkeypatch:
         with engine.connect() as forgotten, engine.connect() as other:
             forgotten.exec_driver_sql("CREATE TABLE theirs (id int)")
             assert on_ledger(url) == [], "it is young"
-            monkeypatch.setattr(dialects, "OPEN_MAX_S", 0.0)
+            monkeypatch.setattr(ledger, "OPEN_MAX_S", 0.0)
             (idle,) = on_ledger(url)
             forgotten.rollback()
             other.exec_driver_sql("CREATE TABLE others (id int)")
@@ -232,7 +232,7 @@ def test_a_disk_that_is_almost_full_and_a_network_filesystem_are_found(
     assert on_ledger(url) == []
 
     with monkeypatch.context() as patched:
-        patched.setattr(dialects, "FREE_MIN_BYTES", shutil.disk_usage(tmp_path).free * 2)
+        patched.setattr(ledger, "FREE_MIN_BYTES", shutil.disk_usage(tmp_path).free * 2)
         (full,) = on_ledger(url)
     with monkeypatch.context() as patched:
         mount = type("Mount", (), {"mountpoint": str(tmp_path.resolve()), "fstype": "nfs4"})
@@ -249,7 +249,7 @@ def test_a_file_without_a_write_ahead_log_is_found(tmp_path: Path) -> None:
     file.close()
     engine = create_engine(f"sqlite:///{tmp_path}/old.db")  # workq's own connections would set it
     with engine.connect() as connection:
-        (check,) = dialects.sqlite_checks(connection, Database(f"sqlite:///{tmp_path}/old.db"))
+        (check,) = ledger.sqlite_checks(connection, Database(f"sqlite:///{tmp_path}/old.db"))
     engine.dispose()
 
     assert check.level is Level.WARNING

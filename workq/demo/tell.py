@@ -18,7 +18,8 @@ from workq.demo.play import (
     Throttled,
 )
 from workq.demo.stage import Killed
-from workq.demo.voice import WorkerStory, counted, processes
+from workq.demo.voice import WorkerStory, processes
+from workq.values.plural import counted
 
 WHAT: Final = "documents"
 STYLES: Final = {"SIGKILL": "bold red", "failed": "bold red", "back": "bold green", "mended": "bold green"}

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final, Protocol, TextIO
 
 import click
 
+from workq.values.plural import counted
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
@@ -117,12 +119,7 @@ def write_page(text: str) -> None:
 
 def processes(number: int) -> str:
     """So many processes of the worker, in words."""
-    return "1 worker process" if number == 1 else f"{number} worker processes"
-
-
-def counted(number: int, what: str, many: str | None = None) -> str:
-    """So many of what is named in the singular, and in the plural where that is not the usual one."""
-    return f"{number:,} {what if number == 1 else many or f'{what}s'}"
+    return counted(number, "worker process", "worker processes")
 
 
 def _write(text: str, stream: TextIO) -> None:

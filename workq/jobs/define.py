@@ -50,7 +50,7 @@ from workq.jobs.verdict import WrongVerdict
 from workq.jobs.work import Additions, Chunk, as_json, work, work_async
 from workq.values import codec
 from workq.values.fingerprint import fingerprint
-from workq.values.names import check_key
+from workq.values.names import check_choice, check_key
 from workq.values.task import FailedItem, NewSubtask, Worked
 
 if TYPE_CHECKING:
@@ -158,13 +158,11 @@ class Job(answer.Work):
             raise ConfigError("rate and spread_s: give one of them")
         if spread_s is not None and self.job_options.is_partitioned:
             raise ConfigError("spread_s: nobody knows how many items partitions have; give a rate")
-        if if_running not in tuple(IfRunning):
-            raise ConfigError(f"if_running: need one of {', '.join(IfRunning)}, got {if_running!r}")
         return JobCall(
             self,
             RunOptions(
                 key=None if key is None else check_key(key),
-                if_running=IfRunning(if_running),
+                if_running=check_choice(if_running, IfRunning, "if_running"),
                 rate=None if rate is None else check_items_per_s(rate),
                 is_nested=nested,
                 spread_s=None if spread_s is None else check_spread_s(spread_s),

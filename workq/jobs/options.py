@@ -8,7 +8,7 @@ from typing import Any, Final
 from workq.errors import ConfigError
 from workq.handlers.handler import Handler
 from workq.jobs.values import CHUNK_MAX, WINDOW_MAX, Callback, Collect, Ending, JobOptions
-from workq.values.names import check_delay_s
+from workq.values.names import check_choice, check_delay_s
 from workq.values.options import GivenTo, OptionKeywords, checked
 
 RATE_MAX: Final = 1e9
@@ -33,16 +33,15 @@ def job_options(
     """
     if partitioned and chunk is not None:
         raise ConfigError("chunk and partitioned: a partition is a subtask of its own; give one of them")
-    if collect not in tuple(Collect):
-        raise ConfigError(f"collect: need one of {', '.join(Collect)}, got {collect!r}")
-    if partitioned and collect != Collect.NONE:
+    kept = check_choice(collect, Collect, "collect")
+    if partitioned and kept is not Collect.NONE:
         raise ConfigError("collect: a partition keeps what it finds in its steps")
     failed_max, failed_share_max = _most_failures(max_failures)
     options = JobOptions(
         queue=queue,
         chunk=1 if partitioned else _whole(CHUNK if chunk is None else chunk, "chunk", CHUNK_MAX),
         is_partitioned=bool(partitioned),
-        collect=Collect(str(collect)),
+        collect=kept,
         window=_whole(window, "window", WINDOW_MAX),
         failed_max=failed_max,
         failed_share_max=failed_share_max,

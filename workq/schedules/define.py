@@ -7,7 +7,7 @@ from typing import Any
 from workq.errors import ConfigError
 from workq.handlers.handler import Call, Handler
 from workq.schedules.timetable import MissedTicks, NewSchedule, Timetable
-from workq.values.names import check_task_name
+from workq.values.names import check_choice, check_task_name
 
 
 def new_schedule(
@@ -24,8 +24,7 @@ def new_schedule(
         ConfigError: the name, the policy or an option cannot be; TypeError, PayloadError: as for an enqueue.
     """
     check_task_name(name)
-    if missed not in tuple(MissedTicks):
-        raise ConfigError(f"missed: need one of {', '.join(MissedTicks)}, got {missed!r}")
+    policy = check_choice(missed, MissedTicks, "missed")
     if not isinstance(what, Call | Handler):
         raise ConfigError(f"schedule {name!r}: give the task itself, as @wq.task has made it, not {what!r:.100}")
     call = what if isinstance(what, Call) else what.options()
@@ -38,7 +37,7 @@ def new_schedule(
     return NewSchedule(
         name=name,
         timetable=timetable,
-        missed=MissedTicks(missed),
+        missed=policy,
         task_name=task.name,
         queue=task.queue,
         payload=task.payload,

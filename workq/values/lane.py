@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Final
 
 from workq.errors import ConfigError
-from workq.values.names import check_queue
+from workq.values.names import check_choice, check_queue
 from workq.values.task import Priority
 
 NAME_MAX: Final = 100
@@ -31,9 +31,7 @@ def check_priority(value: object) -> Priority:
     Raises:
         ConfigError: it is none of the three words. Numbers are none.
     """
-    if not isinstance(value, str) or value not in tuple(Priority):
-        raise ConfigError(f"priority: need one of {', '.join(Priority)}, got {value!r:.100}")
-    return Priority(value)
+    return check_choice(value, Priority, "priority")
 
 
 def check_band(name: object) -> str:

@@ -1,4 +1,4 @@
-"""What may be a name: of a queue, a task, a namespace; what may be a key, a delay, and a duration as people write it.
+"""What may be a name: of a queue, a task, a namespace; a key, a delay, a word of a list, a duration as people write it.
 
 Names become parts of tables, broker queues, Redis keys and log lines, so each has a pattern that is safe in all of
 them. ASCII only: two names that look the same are the same. Nothing is ever imported by its name.
@@ -7,7 +7,8 @@ them. ASCII only: two names that look the same are the same. Nothing is ever imp
 from __future__ import annotations
 
 import re
-from typing import Final
+from enum import StrEnum
+from typing import Final, TypeVar
 
 from workq.errors import ConfigError
 
@@ -25,6 +26,8 @@ _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)(ms|[smhd])")
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _NOT_IN_A_KEY = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _SHOWN_CHARACTERS: Final = 60
+
+Choice = TypeVar("Choice", bound=StrEnum)
 
 
 def check_queue(name: object) -> str:
@@ -80,6 +83,17 @@ def check_key(key: object, what: str = "key") -> str:
     if key.endswith(" "):
         raise ConfigError(f"{what} {_shown(key)}: a key must not end with a space")
     return key
+
+
+def check_choice(value: object, kind: type[Choice], what: str) -> Choice:
+    """One of a closed list of words.
+
+    Raises:
+        ConfigError: it is none of them; `what` is named.
+    """
+    if not isinstance(value, str) or value not in tuple(kind):
+        raise ConfigError(f"{what}: need one of {', '.join(kind)}, got {value!r:.100}")
+    return kind(value)
 
 
 def check_delay_s(value: object, what: str = "delay_s") -> float:

@@ -23,7 +23,7 @@ from typing import Any, Final, TypedDict, TypeVar
 from msgspec.structs import replace
 
 from workq.errors import ConfigError
-from workq.values.names import check_delay_s, check_key
+from workq.values.names import check_choice, check_delay_s, check_key
 from workq.values.task import AfterDeath, Limit, OnCrash, Task, TaskOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -78,9 +78,7 @@ def _budget(value: object, what: str) -> int:
 
 def check_on_crash(value: object, _chosen: object) -> OnCrash:
     """A recovery policy: what becomes of a task whose worker died while it ran."""
-    if not isinstance(value, str) or value not in tuple(OnCrash):
-        raise ConfigError(f"on_crash: need one of {', '.join(OnCrash)}, got {value!r}")
-    return OnCrash(value)
+    return check_choice(value, OnCrash, "on_crash")
 
 
 def check_expires_s(value: object, chosen: Any) -> float:

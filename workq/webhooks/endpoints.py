@@ -17,7 +17,7 @@ from workq.outbound.vault import SECRETS_MAX, Content, Secret, Vault
 from workq.values.codec import new_task_id
 from workq.values.incarnation import this_person
 from workq.values.limit_rule import check_concurrency, check_rate
-from workq.values.names import check_delay_s
+from workq.values.names import check_choice, check_delay_s
 from workq.webhooks.ledger.sql import WebhookLedger
 from workq.webhooks.values import (
     CONCURRENCY,
@@ -31,8 +31,6 @@ from workq.webhooks.values import (
     Ordered,
     WhichDeliveries,
     check_endpoint_id,
-    check_on_410,
-    check_ordered,
     check_topic,
     check_types,
 )
@@ -358,9 +356,13 @@ def _options(before: EndpointOptions, given: Mapping[str, Any]) -> EndpointOptio
             case "max_age_s":
                 options = replace(options, max_age_s=None if value is None else check_delay_s(value, name))
             case "ordered":
-                options = replace(options, ordered=Ordered.NO if value is None else check_ordered(value))
+                options = replace(
+                    options, ordered=Ordered.NO if value is None else check_choice(value, Ordered, "ordered")
+                )
             case "on_410":
-                options = replace(options, on_410=OnGone.DISABLE if value is None else check_on_410(value))
+                options = replace(
+                    options, on_410=OnGone.DISABLE if value is None else check_choice(value, OnGone, "on_410")
+                )
             case "header_alias":
                 options = replace(options, header_alias=None if value is None else check_header_alias(value))
             case _:

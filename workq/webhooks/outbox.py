@@ -23,7 +23,7 @@ from workq.ledger.waiting import is_behind
 from workq.outbound.backoff import THROTTLED_MIN_S
 from workq.values import codec
 from workq.values.incarnation import this_person
-from workq.values.names import check_delay_s
+from workq.values.names import check_choice, check_delay_s
 from workq.values.task import State
 from workq.webhooks.endpoints import TOPIC, Endpoints
 from workq.webhooks.ledger.sql import WebhookLedger
@@ -151,13 +151,11 @@ class Outbox:
         Raises:
             ConfigError: there is no such state.
         """
-        if state is not None and state not in tuple(DeliveryState):
-            raise ConfigError(f"state: need one of {', '.join(DeliveryState)}, got {state!r:.100}")
         which = WhichDeliveries(
             endpoint_id=endpoint,
             webhook_id=event_id,
             type=event_type,
-            state=None if state is None else DeliveryState(state),
+            state=None if state is None else check_choice(state, DeliveryState, "state"),
             error_class=error_class,
             since_s=since_s,
         )

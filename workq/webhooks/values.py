@@ -343,28 +343,6 @@ def check_order_key(value: object) -> str:
     return check_key(value)
 
 
-def check_ordered(value: object) -> Ordered:
-    """Which deliveries wait for each other.
-
-    Raises:
-        ConfigError: it is none of the words for that.
-    """
-    if not isinstance(value, str) or value not in tuple(Ordered):
-        raise ConfigError(f"ordered: need one of {', '.join(Ordered)}, got {value!r:.100}")
-    return Ordered(value)
-
-
-def check_on_410(value: object) -> OnGone:
-    """What a 410 leads to.
-
-    Raises:
-        ConfigError: it is none of the words for that.
-    """
-    if not isinstance(value, str) or value not in tuple(OnGone):
-        raise ConfigError(f"on_410: need one of {', '.join(OnGone)}, got {value!r:.100}")
-    return OnGone(value)
-
-
 def check_endpoint_id(value: object) -> str:
     """The name of an endpoint, unchanged.
 

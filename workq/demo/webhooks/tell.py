@@ -7,11 +7,12 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from workq.demo.stage import Killed
-from workq.demo.voice import WorkerStory, counted, processes
+from workq.demo.voice import WorkerStory, processes
 from workq.demo.webhooks.play import AT_ONCE, KILL_AT, Freed, Returned, WebhookReport, WebhookScene
 from workq.demo.webhooks.proof import ReceiverTally
 from workq.demo.webhooks.roles import LEAVING, SLOW, STEADY, THROTTLED_MIN_S
 from workq.outbound.backoff import THROTTLED_MIN_S as BY_DEFAULT_S
+from workq.values.plural import counted
 
 WHAT: Final = "events have arrived"
 STYLES: Final = {"SIGKILL": "bold red", "410": "bold red", "freed": "bold green", "released": "bold green"}

@@ -5,7 +5,7 @@ itself, so that one which is away does not hide what is wrong with another. Pass
 
     check.py                                what a check answers
     host.py                                 this installation, clocks, and who else can read payloads and secrets
-    ledger.py, dialects.py
+    ledger.py                               and what SQLite, PostgreSQL, MySQL and MariaDB make of it
     rabbitmq.py, management.py              what AMQP tells, and what only the management API does
     redis.py
     work.py                                 what lies about: overdue tasks, queues that nobody serves, no sweep
