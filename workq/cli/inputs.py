@@ -344,9 +344,9 @@ def stacked(*each: Callable[[F], F]) -> Callable[[F], F]:
 
 def why_option(default: str | None, says: str = "stored") -> Callable[[F], F]:
     """`--why`: a person's reason, which has to be given where there is no default. `says`: where it is told."""
-    return click.option(
-        "--why", default=default, required=default is None, show_default=True, metavar="TEXT", help=says
-    )
+    if default is None:
+        return click.option("--why", required=True, metavar="TEXT", help=says)
+    return click.option("--why", default=default, show_default=True, metavar="TEXT", help=says)
 
 
 def yes_option(says: str = "do not ask") -> Callable[[F], F]:
