@@ -6,7 +6,6 @@ The first value of a name stands, with its origin. Of what a file says only name
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -246,6 +245,8 @@ def temporary_folder() -> Path:
     Raises:
         ConfigError: this user may write to none.
     """
+    import tempfile  # by few processes: it imports a dozen modules
+
     try:
         return Path(tempfile.gettempdir())
     except FileNotFoundError as error:
