@@ -1,8 +1,8 @@
 """Parked: the line of those who wait for a limit, in the order in which they came, and how they leave it.
 
 A place in it is a number that grows with the time: who comes behind others needs no lock to get one (see permits.py).
-A task that is parked waits for others, so that no hint, no sweep and no claim minds it. When its turn has come, it is due
-and is to be hinted.
+A task that is parked waits for others, so that no hint, no sweep and no claim minds it. When its turn has come, it is
+due and is to be hinted.
 """
 
 from __future__ import annotations
