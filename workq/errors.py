@@ -17,7 +17,7 @@ WorkqError
 │   │   └── LedgerReplaced           the SQLite file was deleted or replaced under this process
 │   ├── BrokerUnavailable            hints cannot be sent or fetched; the sweep relays them later
 │   └── InFlightUnavailable          Redis did not answer: hold nothing, ack nothing
-├── LeaseLost                        this incarnation was reaped: stop claiming, let handlers end
+├── LeaseLost                        this incarnation is not live (any more): stop claiming, let handlers end
 ├── VerificationFailed (ValueError)  a request is no webhook of who has the secret
 ├── NotInTask (RuntimeError)         current() was called outside of a handler
 ├── SoftTimeLimit                    raised inside a handler that exceeds time_limit_s
@@ -118,7 +118,10 @@ class InFlightUnavailable(Unavailable):
 
 
 class LeaseLost(WorkqError):
-    """This incarnation was reaped, or its lease has ended. Stop claiming; running handlers may end, as late results."""
+    """This incarnation was reaped, or has no lease now. Stop claiming; running handlers may end, as late results.
+
+    A worker that is told so by a claim or a hold beats at once, and learns which of both it is.
+    """
 
 
 class VerificationFailed(WorkqError, ValueError):

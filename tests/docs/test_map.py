@@ -20,6 +20,12 @@ QUESTIONS: Final = (
     "Where is a lease lost?",
     "Where is a retry scheduled?",
     "What forbids a second start?",
+    "May this task start now?",
+    "Where does a task wait for others?",
+    "Where does an endpoint rest?",
+    "Who publishes a hint?",
+    "Where does a message end that is no hint?",
+    "Where are old rows deleted?",
     "Where does a doctor check go?",
     "What may a slice import?",
 )

@@ -189,3 +189,27 @@ def test_the_core_names_no_table_of_a_slice() -> None:
     ]
 
     assert named == []
+
+
+PUBLISHERS: Final = (
+    "diagnose/audit/queues.py",
+    "enqueue/relay.py",
+    "recovery/lost_hints.py",
+    "worker/fetch/three_stores.py",
+)
+
+
+def test_hints_are_published_in_four_places_and_nowhere_else() -> None:
+    """What calls `publish` of a broker; a new one has to see to the rows of the ledger, and to the markers."""
+    package = Path(workq.__file__).parent
+    found = {
+        str(path.relative_to(package))
+        for path in package.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "publish"
+        and "broker" in ast.unparse(node.func.value).lower()
+    }
+
+    assert sorted(found) == list(PUBLISHERS)
