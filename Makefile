@@ -1,5 +1,5 @@
 # `make` alone prints what there is. Everything is installed below .venv; nothing else of the machine is changed, except by
-# `make servers` (and what needs it), which installs Debian packages and starts no service.
+# `make servers` (and what needs it), which installs Debian packages, fetches jars into .jars and starts no service.
 
 PYTHON ?= python3
 VENV := .venv
@@ -21,8 +21,9 @@ setup: $(FULL) ## make .venv with workq, all extras and the tools (again only wh
 	@echo "setup: $(VENV) is ready"
 
 .PHONY: servers
-servers: ## install RabbitMQ, Redis, PostgreSQL, PgBouncer and MariaDB from Debian, only what is missing, starting no service
+servers: ## install RabbitMQ, Redis, PostgreSQL, PgBouncer, MariaDB and Java from Debian, Kafka and Artemis with Maven: what is missing
 	@scripts/install-servers-debian.sh
+	@scripts/install-jars.sh
 
 .PHONY: demo
 demo: $(if $(wildcard $(FULL)),$(FULL),$(BASE)) ## a reindex job in one SQLite file: needs Python only, no servers

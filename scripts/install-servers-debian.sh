@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Install the servers that the tests and the full demo start privately: RabbitMQ, Redis, PostgreSQL, PgBouncer, MariaDB; and
-# two small tools of the tests. For Debian and its descendants. Installs only what is missing, starts no service, and does nothing, fast, when all are there.
+# Install the servers that the tests and the full demo start privately: RabbitMQ, Redis, PostgreSQL, PgBouncer, MariaDB; what
+# Kafka and Artemis run on and are fetched with (install-jars.sh); and two small tools of the tests. For Debian and its descendants. Installs only what is missing, starts no service, and does nothing, fast, when all are there.
 set -euo pipefail
 
 fail() {
@@ -18,6 +18,8 @@ have redis-server || missing+=(redis-server)
 compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || missing+=(postgresql)
 have pgbouncer || missing+=(pgbouncer)
 have mariadbd || missing+=(mariadb-server)
+have java || missing+=(default-jre-headless) # Kafka and Artemis
+have mvn || missing+=(maven)
 have openssl || missing+=(openssl) # throw-away certificates
 have faketime || missing+=(faketime) # a host whose clock is wrong
 

@@ -1,8 +1,8 @@
 """Private servers for the tests that need them: started on first use, one of each for the whole run, ended with it.
 
 A server that is not installed skips the tests that ask for it. `--require=all`, or some of `rabbitmq,redis,postgres,
-mysql,pgbouncer`, makes that a failure: CI must not pass by skipping. The end of the report lists which servers were
-really used.
+mysql,pgbouncer,kafka,artemis`, makes that a failure: CI must not pass by skipping. The end of the report lists which
+servers were really used.
 
 The `..._server` fixtures are shared. A test that kills, pauses or wipes a server starts one of its own:
 
@@ -27,6 +27,8 @@ from hypothesis import settings
 from tests.standstill import Standstill, ToDisk
 from workq import logs
 from workq.lab.servers import (
+    Artemis,
+    Kafka,
     MariaDB,
     PgBouncer,
     PostgreSQL,
@@ -34,6 +36,8 @@ from workq.lab.servers import (
     Redis,
     Server,
     ServerMissing,
+    start_artemis,
+    start_kafka,
     start_mariadb,
     start_pgbouncer,
     start_postgres,
@@ -45,7 +49,7 @@ from workq.logs.buffer import Buffer
 settings.register_profile("workq", deadline=None)  # a machine that is busy elsewhere breaks no promise
 settings.load_profile("workq")
 
-SERVERS = ("rabbitmq", "redis", "postgres", "mysql", "pgbouncer")
+SERVERS = ("rabbitmq", "redis", "postgres", "mysql", "pgbouncer", "kafka", "artemis")
 _used = pytest.StashKey[list[str]]()
 _machine = pytest.StashKey[Standstill]()
 
@@ -173,6 +177,8 @@ class Private:
         start_postgres: "postgres",
         start_mariadb: "mysql",
         start_pgbouncer: "pgbouncer",
+        start_kafka: "kafka",
+        start_artemis: "artemis",
     }
 
     def __init__(self, config: pytest.Config) -> None:
@@ -229,4 +235,18 @@ def postgres_server(private: Private, pytestconfig: pytest.Config) -> Iterator[P
 def mariadb_server(private: Private) -> Iterator[MariaDB]:
     """The run's MariaDB. `create_database` gives a database of your own."""
     with private(start_mariadb) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kafka_server(private: Private) -> Iterator[Kafka]:
+    """The run's Kafka. Use topics with names of your own."""
+    with private(start_kafka) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def artemis_server(private: Private) -> Iterator[Artemis]:
+    """The run's Artemis. Use addresses with names of your own."""
+    with private(start_artemis) as server:
         yield server

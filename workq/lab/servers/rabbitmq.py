@@ -13,7 +13,7 @@ from workq.lab.servers.server import ANSWER_LIMIT_S, PortTakenError, Server, fin
 
 
 class RabbitMQ(Server):
-    """A private RabbitMQ node without plugins: `guest` / `guest` on 127.0.0.1, two schedulers, its own epmd.
+    """A private RabbitMQ node: `guest` / `guest` on 127.0.0.1, two schedulers, its own epmd, no plugins but STOMP's.
 
     Debian's command drops root for the account `rabbitmq` and reads /etc; this calls the server's own script instead,
     which `exec`s the Erlang machine: `pid` is the broker itself. epmd (Erlang's port mapper) is our child as well, on a
@@ -26,23 +26,30 @@ class RabbitMQ(Server):
 
     name = "RabbitMQ"
 
-    def __init__(self, folder: Path | None, options: Sequence[str]) -> None:
+    def __init__(self, folder: Path | None, options: Sequence[str], *, with_stomp: bool = False) -> None:
         scripts = [Path("/usr/lib/rabbitmq/bin")]
         self._server = find_program("rabbitmq-server", package="rabbitmq-server", places=scripts)
         self._ctl = find_program("rabbitmqctl", package="rabbitmq-server", places=scripts)
         self._epmd = find_program("epmd", package="erlang-base")
         self._dist_port = 0
         self._epmd_port = 0
+        self._with_stomp = with_stomp
+        self.stomp_port = 0
         super().__init__(folder, options)
         cookie = self.folder / ".erlang.cookie"
         cookie.write_text(secrets.token_hex(16))
         cookie.chmod(0o400)
         (self.folder / "rabbitmq-env.conf").touch()
-        (self.folder / "enabled_plugins").write_text("[].\n")
+        (self.folder / "enabled_plugins").write_text("[rabbitmq_stomp].\n" if with_stomp else "[].\n")
 
     @property
     def url(self) -> str:
         return f"amqp://guest:guest@127.0.0.1:{self.port}/"
+
+    @property
+    def stomp_url(self) -> str:
+        """Where a client of STOMP connects; only where it was asked for."""
+        return f"stomp://guest:guest@127.0.0.1:{self.stomp_port}"
 
     @property
     def node(self) -> str:
@@ -70,6 +77,7 @@ class RabbitMQ(Server):
 
     def _choose_ports(self) -> None:
         self.port, self._dist_port, self._epmd_port = server.free_port(), server.free_port(), server.free_port()
+        self.stomp_port = server.free_port() if self._with_stomp else 0
 
     def _prepare(self) -> None:
         self._data.mkdir(exist_ok=True)
@@ -78,6 +86,7 @@ class RabbitMQ(Server):
             "log.console = true",
             "log.console.use_colors = off",
             "log.file = false",
+            *([f"stomp.listeners.tcp.1 = 127.0.0.1:{self.stomp_port}"] if self._with_stomp else []),
             *self.options,
         ]
         (self.folder / "rabbitmq.conf").write_text("\n".join([*settings, ""]))
@@ -133,19 +142,22 @@ class RabbitMQ(Server):
             return None
         if not greeting.startswith(b"\x01") or f"workq-{self.port}@".encode() not in greeting:
             return None
+        if self._with_stomp and not ports.listens(self.stomp_port, self.pid):
+            return None
         home = Path(self._server).resolve().parent.parent.name
         return home.rpartition("-")[2]
 
 
-def start_rabbitmq(folder: Path | None = None, *, options: Sequence[str] = ()) -> RabbitMQ:
+def start_rabbitmq(folder: Path | None = None, *, options: Sequence[str] = (), with_stomp: bool = False) -> RabbitMQ:
     """Start a private RabbitMQ.
 
     Args:
         folder: where its own folder is made; the system's temporary folder by default.
         options: more lines for its rabbitmq.conf, for example `consumer_timeout = 10000`.
+        with_stomp: it speaks STOMP, too, on `stomp_port` (its plugin comes with it).
 
     Raises:
         ServerMissing: it is not installed.
         ServerFailed: it could not be started.
     """
-    return RabbitMQ(folder, options).first_start()
+    return RabbitMQ(folder, options, with_stomp=with_stomp).first_start()

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Fetch the jars of the servers that Debian has no package of, with Maven, from where Maven is set up to fetch: Kafka and
+# ActiveMQ Artemis. Into .jars/ of the checkout, which git ignores and `make clean` keeps. Does nothing, fast, when both are there.
+set -euo pipefail
+
+KAFKA=4.4.0
+ARTEMIS=2.40.0
+PLUGIN=org.apache.maven.plugins:maven-dependency-plugin:3.8.1
+
+here=$(cd "$(dirname "$0")" && pwd)
+jars=$(dirname "$here")/.jars
+
+fail() {
+    echo "install-jars: $*" >&2
+    exit 1
+}
+
+if [ -d "$jars/kafka-$KAFKA" ] && [ -d "$jars/apache-artemis-$ARTEMIS" ]; then
+    echo "servers: the jars of Kafka $KAFKA and Artemis $ARTEMIS are there"
+    exit 0
+fi
+command -v mvn >/dev/null || fail "Maven is not installed: apt-get install maven"
+
+mkdir -p "$jars"
+partial=$(mktemp -d "$jars/partial-XXXXXX") # becomes the folder by one rename: what is there is complete
+trap 'rm -rf "$partial"' EXIT
+
+fetch() {
+    mvn --quiet --batch-mode "$@" >"$partial/log" 2>&1 || fail "Maven failed: $(grep -m 1 ERROR "$partial/log" || tail -n 1 "$partial/log")"
+}
+
+if [ ! -d "$jars/kafka-$KAFKA" ]; then
+    echo "servers: fetching the jars of Kafka $KAFKA"
+    fetch -f "$here/kafka.pom.xml" "$PLUGIN:copy-dependencies" -Dkafka="$KAFKA" -DincludeScope=runtime -DoutputDirectory="$partial/kafka"
+    mv "$partial/kafka" "$jars/kafka-$KAFKA"
+fi
+if [ ! -d "$jars/apache-artemis-$ARTEMIS" ]; then
+    echo "servers: fetching Artemis $ARTEMIS"
+    fetch -f "$here/kafka.pom.xml" "$PLUGIN:copy" -Dartifact="org.apache.activemq:apache-artemis:$ARTEMIS:tar.gz:bin" -DoutputDirectory="$partial"
+    tar xzf "$partial/apache-artemis-$ARTEMIS-bin.tar.gz" -C "$partial"
+    mv "$partial/apache-artemis-$ARTEMIS" "$jars/"
+fi
+echo "servers: the jars are in .jars/"

@@ -1,0 +1,137 @@
+"""A private Kafka: one node that is its own controller, from jars, and how it shows that it is ours."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from workq.lab.servers import ports
+from workq.lab.servers.jars import LOGGING, find_jars, java
+from workq.lab.servers.server import Server, ServerMissing
+
+VERSION: Final = "4.4.0"
+HEAP_MB: Final = 320
+_SILENT: Final = logging.getLogger("workq.lab.kafka")
+_SILENT.addHandler(logging.NullHandler())
+_SILENT.propagate = False
+
+
+class Kafka(Server):
+    """A private Kafka of one node (KRaft). Topics are not made by themselves; everything of it has one copy.
+
+    Clients come to `port`, in the clear or as `options` say (the listener's name is CLIENT). A second listener, in the
+    clear, is for the node itself and for `admin_conf`, whatever the first one wants. Its groups notice a dead member
+    after 6 s. What it acknowledged survives `kill()`; it does not wait for the disk, so not a machine that fails.
+
+    `advertised`: the port that clients are told to come to, for a proxy in front of it. By default its own.
+    """
+
+    name = "Kafka"
+    _end_limit_s = 15.0
+
+    def __init__(self, folder: Path | None, options: Sequence[str], *, port: int = 0, advertised: int = 0) -> None:
+        self._jars = find_jars(f"kafka-{VERSION}")
+        self._java = java(HEAP_MB)
+        try:
+            import confluent_kafka.admin  # noqa: F401 - it has to be there before anything is started
+        except ImportError:
+            raise ServerMissing("Kafka is asked by confluent-kafka: install the extra [kafka]") from None
+        self._wanted_port = port
+        self._advertised = advertised
+        self._inner_port = self._controller_port = 0
+        self._cluster_id = base64.urlsafe_b64encode(b"q" + secrets.token_bytes(15)).decode().rstrip("=")  # no "-" first
+        super().__init__(folder, options)
+        (self.folder / "log4j2.properties").write_text(LOGGING)
+
+    @property
+    def url(self) -> str:
+        return f"kafka://127.0.0.1:{self._advertised or self.port}"
+
+    @property
+    def admin_conf(self) -> dict[str, Any]:
+        """What a client of confluent-kafka needs to come in by the second listener, as anybody and in the clear."""
+        return {"bootstrap.servers": f"127.0.0.1:{self._inner_port}", "log_level": 0, "logger": _SILENT}
+
+    def create_topic(self, name: str, *, partitions: int = 1, settings: Mapping[str, str] | None = None) -> None:
+        """Make a topic, and return when it has leaders."""
+        from confluent_kafka.admin import AdminClient
+        from confluent_kafka.cimpl import NewTopic
+
+        admin = AdminClient(self.admin_conf)
+        topic = NewTopic(name, partitions, 1, config=dict(settings or {}))
+        admin.create_topics([topic], operation_timeout=30.0)[name].result(60.0)
+
+    def _choose_ports(self) -> None:
+        self.port = self._wanted_port or server.free_port()
+        self._inner_port, self._controller_port = server.free_port(), server.free_port()
+
+    def _prepare(self) -> None:
+        own = [
+            "process.roles=broker,controller",
+            "node.id=1",
+            f"controller.quorum.voters=1@127.0.0.1:{self._controller_port}",
+            f"listeners=CLIENT://127.0.0.1:{self.port},INNER://127.0.0.1:{self._inner_port},"
+            f"CONTROLLER://127.0.0.1:{self._controller_port}",
+            f"advertised.listeners=CLIENT://127.0.0.1:{self._advertised or self.port},"
+            f"INNER://127.0.0.1:{self._inner_port}",
+            "controller.listener.names=CONTROLLER",
+            "inter.broker.listener.name=INNER",
+            "listener.security.protocol.map=CLIENT:PLAINTEXT,INNER:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            f"log.dirs={self._data}",
+            "auto.create.topics.enable=false",
+            "num.network.threads=2",
+            "num.io.threads=2",
+            "log.cleaner.dedupe.buffer.size=4194304",
+            *(f"{one}.replication.factor=1" for one in ("offsets.topic", "transaction.state.log")),
+            *(f"{one}.num.partitions=3" for one in ("offsets.topic", "transaction.state.log")),
+            "transaction.state.log.min.isr=1",
+            "share.coordinator.state.topic.replication.factor=1",
+            "share.coordinator.state.topic.min.isr=1",
+            "share.coordinator.state.topic.num.partitions=3",
+            "broker.session.timeout.ms=2000",  # after a kill, so long its own controller takes it for alive
+            "broker.heartbeat.interval.ms=400",
+            "group.initial.rebalance.delay.ms=0",
+            "group.consumer.min.session.timeout.ms=5000",
+            "group.consumer.session.timeout.ms=6000",
+            "group.consumer.min.heartbeat.interval.ms=500",
+            "group.consumer.heartbeat.interval.ms=1000",
+        ]
+        settings = dict(line.split("=", 1) for line in [*own, *self.options])  # those of the caller win
+        (self.folder / "node.properties").write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        if not (self._data / "meta.properties").exists():
+            node = ("-c", "node.properties")
+            self._prepare_with([*self._program("kafka.tools.StorageTool"), "format", "-t", self._cluster_id, *node])
+
+    def _command(self) -> list[str]:
+        return [*self._program("kafka.Kafka"), "node.properties"]
+
+    def _program(self, name: str) -> list[str]:
+        return [*self._java, "-Dlog4j2.configurationFile=log4j2.properties", "-cp", f"{self._jars}/*", name]
+
+    def _answer(self) -> str | None:
+        """It names its cluster, and that one is ours alone; and it leads itself."""
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        if not ports.listens(self._inner_port, self.pid):
+            return None
+        admin = AdminClient(self.admin_conf)  # one that is collected meanwhile never answers
+        try:
+            told = admin.describe_cluster(request_timeout=2.0).result(3.0)
+        except (KafkaException, TimeoutError):
+            return None
+        return VERSION if told.cluster_id == self._cluster_id and len(told.nodes) == 1 else None
+
+
+def start_kafka(
+    folder: Path | None = None, *, options: Sequence[str] = (), port: int = 0, advertised: int = 0
+) -> Kafka:
+    """Start a private Kafka; as `start_rabbitmq`, but `options` are lines of its properties, and win over ours.
+
+    `port`: the one that clients come to, where a proxy had to know it before; a free one by default.
+    """
+    return Kafka(folder, options, port=port, advertised=advertised).first_start()
