@@ -177,6 +177,7 @@ class Sender:
         *,
         connect_s: float | None = None,
         total_s: float | None = None,
+        content_type: str = "application/json",
     ) -> Answer:
         """Send this body to this URL, once. Never raises for what a receiver does.
 
@@ -193,7 +194,7 @@ class Sender:
         is_of_proxy = False
         try:
             with Deadline(self._loop, self._total_s if total_s is None else total_s):
-                await self._deliver(target, body, headers, attempt)
+                await self._deliver(target, body, {**headers, **_FIXED, "content-type": content_type}, attempt)
             failure, is_of_proxy = _of_status(attempt.status or 0), attempt.is_of_proxy()
         except TimeoutError:
             failure, is_of_proxy = (attempt.stage, _LATE[attempt.stage]), attempt.is_of_proxy()
@@ -221,7 +222,7 @@ class Sender:
 
     async def _deliver(self, target: Target, body: bytes, headers: Mapping[str, str], attempt: _Attempt) -> None:
         """A connection that was kept may have been closed by its other end: that is no answer, and one is made anew."""
-        url, request = URL(target.url, encoded=True), self._request(target, {**headers, **_FIXED})
+        url, request = URL(target.url, encoded=True), self._request(target, dict(headers))
         while True:
             attempt.is_reused = False
             try:
@@ -352,12 +353,11 @@ _LATE: Final = {
 
 
 _FIXED: Final = {
-    "content-type": "application/json",
     "user-agent": f"workq/{__version__}",
     "accept": "*/*",
     "accept-encoding": "identity",
 }
-"""What every webhook says; a receiver's own headers say nothing else of it."""
+"""What every request says; a receiver's own headers say nothing else of it."""
 
 
 def _tls_of(transport: asyncio.Transport | None) -> str | None:

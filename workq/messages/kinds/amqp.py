@@ -1,0 +1,459 @@
+"""amqp: to an exchange of RabbitMQ, persistent, mandatory and confirmed.
+
+All messages of a call are published at once, and their confirms awaited together. A message is confirmed when RabbitMQ
+has it in every queue that it was routed to; one that is routed to none comes back, and is `NO_TARGET`.
+
+The connection is served only while a call runs, on the caller's thread, so it has no heartbeats; one that was idle for
+a while is made anew before it is used. What happens on each failure:
+
+- the connection breaks: what was published and not confirmed is `LATE`, and may have arrived;
+- the channel ends for one message (it is larger than the broker permits): those left are sent again one by one, so that
+  it alone is `MESSAGE`; some of the others may arrive twice then;
+- the exchange is missing, or the user may not write to it: nothing more is sent;
+- a queue refuses (it is full and says so, or has lost its majority): `ASKED`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from workq.config.addresses import Allowed
+from workq.errors import MissingExtra
+from workq.messages.kinds import Address, Answer, Confirmed, Fault, Kind, Link, Posting, Unsent
+from workq.messages.kinds.options import Options
+from workq.messages.kinds.place import Place, place_of
+from workq.messages.kinds.reach import Failed, Lookup, check_files, judged, left, trouble_of, trust_of
+
+try:
+    import pika
+    from pika import exceptions
+    from pika.adapters.select_connection import IOLoop, SelectConnection
+except ModuleNotFoundError as error:
+    raise MissingExtra("a destination of the kind amqp needs a client library: install the extra [rabbitmq]") from error
+
+FORM: Final = "amqp://user:password@host:5672/vhost or amqps://..."
+IDLE_S: Final = 30.0
+"""A connection that was not used for so long may have been dropped on its way, unseen."""
+HEADERS_MAX_BYTES: Final = 100_000
+"""All that is said of a message goes into one frame, which has 128 KiB."""
+CLOSE_S: Final = 0.5
+_NOT_FOUND: Final = 404
+_ACCESS_REFUSED: Final = 403
+
+
+class Amqp(Kind):
+    """`--exchange EX --routing-key RK`. The exchange '' is the default one: the routing key is a queue's name."""
+
+    name = "amqp"
+
+    def __init__(self, *, lookup: Lookup = socket.getaddrinfo) -> None:
+        """`lookup`: for tests."""
+        self._lookup = lookup
+
+    def check(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """See the port. `url`, `exchange`, `routing_key` (''), `ca_file`, `cert_file`, `key_file`."""
+        given = Options(options)
+        place = _place(given.take("url", why=f"it is {FORM}"))
+        given.stored["url"] = str(place)
+        exchange = given.text("exchange", why="'' is the default exchange", may_be_empty=True)
+        why = "the default exchange sends to the queue of that name" if exchange == "" else "'' is for fanout"
+        if exchange == "":
+            given.text("routing_key", why=why)
+        else:
+            given.text("routing_key", why=why, default="", may_be_empty=True)
+        check_files(given, is_tls=place.is_tls)
+        return given.done(kind=self.name)
+
+    def open(self, address: Address, *, allowed: Allowed) -> Link:
+        """See the port."""
+        return _AmqpLink(address, allowed=allowed, lookup=self._lookup)
+
+
+def _place(url: object) -> Place:
+    return place_of(url, {"amqp": 5672, "amqps": 5671}, form=FORM, tls="amqps")
+
+
+class _Loop(IOLoop):
+    """pika's event loop, which also remembers the sockets that it watches: the only public way to reach them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sockets: set[int] = set()
+
+    def add_handler(self, fd: int, handler: Any, events: int) -> None:
+        self._sockets.add(fd)
+        super().add_handler(fd, handler, events)
+
+    def remove_handler(self, fd: int) -> None:
+        self._sockets.discard(fd)
+        super().remove_handler(fd)
+
+    def shut_down_sockets(self) -> None:
+        """End every stream from below: pika finds the end of each on its next turn."""
+        for fd in self._sockets:
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as watched:
+                watched.shutdown(socket.SHUT_RDWR)
+
+
+class _Session:
+    """One connection with one channel, served by whoever calls `run`."""
+
+    def __init__(self, parameters: pika.ConnectionParameters) -> None:
+        self.error: BaseException | None = None
+        self.is_over = False
+        self.channel: Any = None
+        self.channel_error: exceptions.ChannelClosedByBroker | None = None
+        self.is_blocked = False
+        self.used_at = time.monotonic()
+        self.tag = 0
+        """Of the message that was published last on this channel."""
+        self.on_confirm: Callable[[int, bool, bool], None] = lambda *_: None
+        self.on_return: Callable[[str], None] = lambda *_: None
+        self._is_done: Callable[[], bool] = lambda: False
+        self._loop = _Loop()
+        self._connection = SelectConnection(
+            parameters,
+            on_open_callback=self._opened,
+            on_open_error_callback=self._ended,
+            on_close_callback=self._ended,
+            custom_ioloop=self._loop,
+        )
+
+    def run(self, is_done: Callable[[], bool], *, ends: float) -> bool:
+        """Serve the connection until something holds, or it is over, or until an instant; whether that holds."""
+        self._is_done = is_done
+        while not is_done() and not self.is_over and time.monotonic() < ends:
+            timer = self._loop.call_later(left(ends), self._loop.stop)
+            try:
+                self._loop.start()
+            except Exception as error:  # of a callback: pika leaves the connection in an unknown state
+                self.error = self.error or error
+                self.is_over = True
+            finally:
+                self._loop.remove_timeout(timer)
+        self._is_done = lambda: False
+        return is_done()
+
+    def open_channel(self) -> None:
+        """Open the channel anew; it is there when `channel` is."""
+        self.channel = self.channel_error = None
+        self.tag = 0
+        self._connection.channel(on_open_callback=self._channel_opened)
+
+    def declare(self, what: str, name: str) -> list[str]:
+        """Ask whether an exchange or a queue is there; the list is filled with its name when it is."""
+        found: list[str] = []
+
+        def on_there(_: Any) -> None:
+            found.append(name)
+            self._look()
+
+        if what == "exchange":
+            self.channel.exchange_declare(name, passive=True, callback=on_there)
+        else:
+            self.channel.queue_declare(name, passive=True, callback=on_there)
+        return found
+
+    def close(self) -> None:
+        """Politely, within half a second, or from below. Repeatable."""
+        if not self.is_over:
+            with contextlib.suppress(exceptions.AMQPError):
+                self._connection.close()
+            if not self.run(lambda: self.is_over, ends=time.monotonic() + CLOSE_S):
+                self._loop.shut_down_sockets()
+                self.run(lambda: self.is_over, ends=time.monotonic() + CLOSE_S / 2)
+        self.is_over = True
+        with contextlib.suppress(AssertionError):
+            self._loop.close()
+
+    def _look(self) -> None:
+        if self._is_done() or self.is_over:
+            self._loop.stop()
+
+    def _opened(self, connection: SelectConnection) -> None:
+        connection.add_on_connection_blocked_callback(lambda *_: self._set_blocked(True))
+        connection.add_on_connection_unblocked_callback(lambda *_: self._set_blocked(False))
+        self.open_channel()
+
+    def _set_blocked(self, is_blocked: bool) -> None:
+        self.is_blocked = is_blocked
+
+    def _ended(self, _: Any, error: BaseException) -> None:
+        self.error = self.error or error
+        self.is_over = True
+        self._loop.stop()
+
+    def _channel_opened(self, channel: Any) -> None:
+        channel.add_on_close_callback(self._channel_closed)
+        channel.add_on_return_callback(
+            lambda _channel, _method, properties, _body: self.on_return(properties.message_id)
+        )
+        channel.confirm_delivery(self._confirmed, callback=lambda _: self._ready(channel))
+
+    def _ready(self, channel: Any) -> None:
+        self.channel = channel
+        self._look()
+
+    def _channel_closed(self, _: Any, reason: Exception) -> None:
+        self.channel = None
+        if isinstance(reason, exceptions.ChannelClosedByBroker):
+            self.channel_error = reason
+        self._look()
+
+    def _confirmed(self, frame: Any) -> None:
+        method = frame.method
+        self.on_confirm(method.delivery_tag, method.multiple, method.NAME.endswith("Ack"))
+        self._look()
+
+
+class _Round:
+    """Messages that were published together, and what has come of each."""
+
+    def __init__(self, session: _Session, waiting: Mapping[int, Posting]) -> None:
+        self.answers: dict[int, Answer] = {}
+        self.published = 0
+        self._indexes = list(waiting)
+        self._first_tag = session.tag + 1
+        self._open = {session.tag + 1 + place: index for place, index in enumerate(waiting)}
+        self._returned: set[int] = set()
+        self._of_id: dict[str, list[int]] = defaultdict(list)
+        for index, posting in waiting.items():
+            self._of_id[posting.id].append(index)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether each has its answer."""
+        return not self._open
+
+    @property
+    def left(self) -> list[int]:
+        """Those that have none."""
+        return [index for index in self._indexes if index not in self.answers]
+
+    def confirm(self, tag: int, multiple: bool, is_ack: bool) -> None:
+        tags = [one for one in self._open if one <= tag] if multiple else [tag]
+        for one in tags:
+            index = self._open.pop(one, None)
+            if index is None:
+                continue
+            if not is_ack:
+                text = "RabbitMQ did not take it: a queue that it is routed to is full, or has lost its majority"
+                self.answers[index] = Unsent(Fault.ASKED, text)
+            elif index in self._returned:
+                self.answers[index] = Unsent(Fault.NO_TARGET, "the exchange leads it to no queue")
+            else:
+                self.answers[index] = Confirmed()
+
+    def give_back(self, message_id: str) -> None:
+        """A return comes before the confirm of the same message."""
+        indexes = self._of_id.get(message_id)
+        if indexes:
+            self._returned.add(indexes.pop(0))
+
+
+class _AmqpLink(Link):
+    def __init__(self, address: Address, *, allowed: Allowed, lookup: Lookup) -> None:
+        self._options = address.options
+        self._place = _place(address.url)
+        self._allowed = allowed
+        self._lookup = lookup
+        self._session: _Session | None = None
+
+    def send(self, postings: Sequence[Posting], *, timeout_s: float) -> list[Answer]:
+        """See the port."""
+        ends = time.monotonic() + timeout_s
+        answers: dict[int, Answer] = {}
+        ready: dict[int, Any] = {}
+        for index, posting in enumerate(postings):
+            try:
+                ready[index] = _properties(posting)
+            except ValueError as error:
+                answers[index] = Unsent(Fault.MESSAGE, self._place.clean(str(error)))
+        waiting = {index: postings[index] for index in ready}
+        is_single = False
+        while waiting:
+            now = dict([next(iter(waiting.items()))]) if is_single else waiting
+            try:
+                found, is_single = self._publish(now, ready, ends, is_single=is_single)
+            except Failed as failed:
+                found = dict.fromkeys(waiting, failed.unsent)
+            answers |= found
+            waiting = {index: posting for index, posting in waiting.items() if index not in answers}
+        return [answers[index] for index in range(len(postings))]
+
+    def test(self, *, timeout_s: float) -> list[str]:
+        """See the port. Whether the exchange leads a routing key to a queue is seen when a message comes back."""
+        ends = time.monotonic() + timeout_s
+        exchange, key = self._options["exchange"], self._options["routing_key"]
+        what, name = ("exchange", exchange) if exchange else ("queue", key)
+        try:
+            session = self._connected(ends)
+            found = session.declare(what, name)
+            session.run(lambda: bool(found) or session.channel_error is not None, ends=ends)
+            if found:
+                return []
+            raise self._trouble(session)
+        except Failed as failed:
+            self.close()
+            return [failed.unsent.text]
+
+    def close(self) -> None:
+        """See the port."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    def _publish(
+        self, waiting: Mapping[int, Posting], ready: Mapping[int, Any], ends: float, *, is_single: bool
+    ) -> tuple[dict[int, Answer], bool]:
+        """Publish these, and what came of them; those that have no answer are to be sent again, one by one."""
+        session = self._connected(ends)
+        batch = _Round(session, waiting)
+        session.on_confirm, session.on_return = batch.confirm, batch.give_back
+        exchange, key = self._options["exchange"], self._options["routing_key"]
+        for index, posting in waiting.items():
+            session.channel.basic_publish(exchange, key, posting.body, ready[index], mandatory=True)
+            session.tag += 1
+        session.run(lambda: batch.is_done or session.channel_error is not None, ends=ends)
+        session.used_at = time.monotonic()
+        if batch.is_done:
+            return batch.answers, is_single
+        refused = session.channel_error
+        if refused is None or session.is_over:
+            self.close()
+            text = "the connection was lost before the confirm" if session.is_over else "no confirm came in time"
+            if session.is_blocked:
+                text += "; RabbitMQ blocks publishers: an alarm of its memory or disk"
+            return batch.answers | dict.fromkeys(batch.left, Unsent(Fault.LATE, text)), is_single
+        self.close()
+        if refused.reply_code in (_NOT_FOUND, _ACCESS_REFUSED):
+            return batch.answers | dict.fromkeys(batch.left, self._refusal(refused)), is_single
+        if len(batch.left) == 1 and len(waiting) == 1:
+            return batch.answers | {batch.left[0]: Unsent(Fault.MESSAGE, self._said(refused))}, is_single
+        return batch.answers, True
+
+    def _connected(self, ends: float) -> _Session:
+        """The session, with its channel.
+
+        Raises:
+            Failed: there is none.
+        """
+        session = self._session
+        if session is not None and (session.is_over or session.channel is None or self._is_stale(session)):
+            self.close()
+            session = None
+        if session is not None:
+            return session
+        [(host, port)] = self._place.hosts
+        trust = trust_of(self._options) if self._place.is_tls else None
+        try:
+            addresses = judged(host, port, self._allowed, lookup=self._lookup, within_s=left(ends))
+        except OSError as error:
+            raise Failed(trouble_of(error, host, port)) from None
+        for place, one in enumerate(addresses, start=1):
+            share_s = left(ends) / (len(addresses) + 1 - place)
+            session = self._session = self._new_session(one, trust, share_s)
+            until = min(ends, time.monotonic() + share_s)
+            if session.run(lambda made=session: made.channel is not None, ends=until):  # type: ignore[misc]
+                return session
+            if session.error is not None and _is_final(session.error):
+                break
+        assert session is not None  # noqa: S101 - a host has an address
+        trouble = self._trouble(session)
+        self.close()
+        raise trouble
+
+    def _is_stale(self, session: _Session) -> bool:
+        return time.monotonic() - session.used_at > IDLE_S
+
+    def _new_session(self, address: str, trust: Any, within_s: float) -> _Session:
+        [(host, port)] = self._place.hosts
+        try:
+            return _Session(
+                pika.ConnectionParameters(
+                    host=address,
+                    port=port,
+                    virtual_host=self._place.path or "/",
+                    credentials=pika.PlainCredentials(self._place.user or "guest", self._place.password or "guest"),
+                    heartbeat=0,
+                    connection_attempts=1,
+                    retry_delay=0,
+                    socket_timeout=within_s,
+                    stack_timeout=within_s,
+                    ssl_options=None if trust is None else pika.SSLOptions(trust, host),
+                    client_properties={"connection_name": "workq messages"},
+                    tcp_options={"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4},
+                )
+            )
+        except OSError as error:  # not even an event loop: no sockets are left to this process
+            raise Failed(trouble_of(error, host, port)) from None
+
+    def _trouble(self, session: _Session) -> Failed:
+        """Why this session is of no use."""
+        if session.channel_error is not None:
+            return Failed(self._refusal(session.channel_error))
+        [(host, port)] = self._place.hosts
+        found = session.error
+        if found is None:
+            return Failed(trouble_of(TimeoutError("no answer in time"), host, port))
+        if isinstance(found, exceptions.ProbableAccessDeniedError) or "(530)" in str(found):
+            text = f"RabbitMQ has no vhost {self._place.path or '/'!r}, or this user may not use it"
+            return Failed(Unsent(Fault.REFUSED, self._place.clean(text)))
+        if _is_final(found):
+            return Failed(Unsent(Fault.REFUSED, "RabbitMQ refused the login: wrong user or password"))
+        unsent = trouble_of(found, host, port)
+        return Failed(Unsent(unsent.fault, self._place.clean(unsent.text)))
+
+    def _refusal(self, refused: exceptions.ChannelClosedByBroker) -> Unsent:
+        fault = Fault.NO_TARGET if refused.reply_code == _NOT_FOUND else Fault.REFUSED
+        return Unsent(fault, self._said(refused))
+
+    def _said(self, refused: exceptions.ChannelClosedByBroker) -> str:
+        return self._place.clean(f"RabbitMQ says: {refused.reply_text}")
+
+
+def _is_final(error: BaseException) -> bool:
+    """Whether the broker has answered, and does not want us: no other address of it will."""
+    waiting, seen = [error], []
+    while waiting:
+        one = waiting.pop()
+        seen.append(one)
+        if isinstance(
+            one,
+            exceptions.AuthenticationError
+            | exceptions.ProbableAuthenticationError
+            | exceptions.ProbableAccessDeniedError,
+        ):
+            return True
+        inner = [*getattr(one, "exceptions", ()), getattr(one, "exception", None), *one.args]
+        waiting += [each for each in inner if isinstance(each, BaseException) and each not in seen]
+    return False
+
+
+def _properties(posting: Posting) -> pika.BasicProperties:
+    """What is said of a message.
+
+    Raises:
+        ValueError: AMQP cannot carry it.
+    """
+    made = pika.BasicProperties(
+        message_id=posting.id,
+        content_type=posting.content_type,
+        delivery_mode=pika.DeliveryMode.Persistent,
+        headers={**posting.headers, "workq-id": posting.id},
+    )
+    try:
+        size = sum(map(len, made.encode()))
+    except exceptions.ShortStringTooLong:
+        raise ValueError("a header's name, the id or the content type is longer than 255 bytes") from None
+    except (exceptions.AMQPError, UnicodeError, TypeError, ValueError, AssertionError) as error:
+        raise ValueError(f"a header cannot be sent: {type(error).__name__} {error}") from None
+    if size > HEADERS_MAX_BYTES:
+        raise ValueError(f"its headers have {size} bytes, at most {HEADERS_MAX_BYTES} are sent")
+    return made

@@ -1,0 +1,396 @@
+"""kafka: to a topic, by an idempotent producer, acknowledged by every in-sync replica (`acks=all`).
+
+A message is confirmed by its delivery report. Its key chooses the partition, so messages of one key stay in order; the
+producer repeats by itself what a broker did not answer for, and Kafka drops the second copy, within one session of it.
+The header `workq-id` names the message in every copy.
+
+Addresses: the hosts of the URL are judged, then each broker that Kafka advertises, before a producer is made, and again
+every few seconds before it is used. The limit of this: librdkafka looks names up once more by itself when it connects,
+and a broker that a cluster begins to advertise is met at the next look, not at the socket. In the clear the first
+connection goes to the very addresses that were judged; with TLS a host has to show the certificate of its name.
+
+What happens on each failure:
+
+- no broker answers: `AWAY`; one that wants another login, or cannot be verified: `REFUSED`;
+- no report in time: what has not left is `AWAY`, what has is `LATE`; the producer is given up, and so is its copy;
+- the topic is missing: `NO_TARGET`; it is not made;
+- a message is larger than the topic permits: those that failed with it are sent again one by one, so that it alone is
+  `MESSAGE`.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from workq.config.addresses import Allowed
+from workq.errors import ConfigError, MissingExtra
+from workq.messages.kinds import Address, Answer, Confirmed, Fault, Kind, Link, Posting, Unsent
+from workq.messages.kinds.options import Options
+from workq.messages.kinds.place import HOSTS_MAX, Place, place_of, shown
+from workq.messages.kinds.reach import Failed, Lookup, check_files, judged, left, trouble_of, trust_of
+
+try:
+    from confluent_kafka import KafkaError, KafkaException, Message, Producer
+except ModuleNotFoundError as error:
+    raise MissingExtra("a destination of the kind kafka needs a client library: install the extra [kafka]") from error
+
+FORM: Final = "kafka://host:9092[,host:9092] or, with TLS, kafkas://user:password@host:9093"
+TOPIC_MAX: Final = 249
+MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+LOOK_EVERY_S: Final = 5.0
+"""The brokers that Kafka advertises are judged again after so long."""
+SLICE_S: Final = 0.2
+"""One question for the metadata; librdkafka would be silent until its end also where all is decided."""
+PURGE_S: Final = 0.2
+"""Of the time for a call: what is left undelivered is told apart then."""
+DENIED: Final = (
+    *("bootstrap.servers", "metadata.broker.list", "security.protocol", "sasl.", "ssl.", "enable.ssl.", "enable.sasl."),
+    *("acks", "request.required.acks", "enable.idempotence", "enable.gapless.guarantee", "transactional.id"),
+    *("transaction.", "message.timeout.ms", "delivery.timeout.ms", "allow.auto.create.topics", "plugin.", "test."),
+    *("https.", "logger", "log_level", "log.", "debug", "enable.sparse.connections", "builtin.features", "opaque"),
+    *("group.", "max.in.flight", "retries", "message.send.max.retries", "queue.buffering.backpressure", "oauth"),
+)
+"""Settings of librdkafka that workq makes itself, or that would load code or files; also what begins so."""
+_SILENT: Final = logging.getLogger("workq.messages.kafka")
+_SILENT.addHandler(logging.NullHandler())
+_SILENT.propagate = False  # what it says is told as what came of a message
+_NO_TARGET: Final = frozenset(
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError.TOPIC_EXCEPTION,
+    }
+)
+_REFUSED: Final = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError._AUTHENTICATION,
+        KafkaError.UNSUPPORTED_SASL_MECHANISM,
+        KafkaError.ILLEGAL_SASL_STATE,
+    }
+)
+_MESSAGE: Final = frozenset(
+    {
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+        KafkaError.INVALID_RECORD,
+        KafkaError.INVALID_TIMESTAMP,
+    }
+)
+_AWAY: Final = frozenset(
+    {
+        KafkaError._PURGE_QUEUE,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError.NOT_ENOUGH_REPLICAS,
+    }
+)
+_ASKED: Final = frozenset({KafkaError.THROTTLING_QUOTA_EXCEEDED})
+
+
+class Kafka(Kind):
+    """`--topic T`. With a user in the URL the login is SASL; a password in the clear is refused by `check`."""
+
+    name = "kafka"
+
+    def __init__(self, *, lookup: Lookup = socket.getaddrinfo) -> None:
+        """`lookup`: for tests."""
+        self._lookup = lookup
+
+    def check(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """See the port. `url`, `topic`, `mechanism`, `client` (settings of librdkafka), `ca_file` and the like."""
+        given = Options(options)
+        place = _place(given.take("url", why=f"it is {FORM}"))
+        given.stored["url"] = str(place)
+        if (place.user is None) != (place.password is None):
+            raise ConfigError(f"url: a login is a user and a password; need {FORM}")
+        if place.path:
+            raise ConfigError(f"url: nothing follows the hosts; need {FORM}, and the topic as an option")
+        topic = given.text("topic", why="it has to be there already", most=TOPIC_MAX)
+        if not all(one.isascii() and (one.isalnum() or one in "._-") for one in topic) or topic in (".", ".."):
+            raise ConfigError(f"topic: has letters, digits, '.', '_' and '-', not {topic!r:.60}")
+        given.choice("mechanism", MECHANISMS, default=None if place.user is None else "PLAIN")
+        check_files(given, is_tls=place.is_tls)
+        client = given.mapping("client", why="they are settings of librdkafka")
+        _check_client(client)
+        return given.done(kind=self.name)
+
+    def open(self, address: Address, *, allowed: Allowed) -> Link:
+        """See the port."""
+        return _KafkaLink(address, allowed=allowed, lookup=self._lookup)
+
+
+def _place(url: object) -> Place:
+    return place_of(url, {"kafka": 9092, "kafkas": 9093}, form=FORM, tls="kafkas", hosts_max=HOSTS_MAX)
+
+
+def _check_client(client: Mapping[str, Any]) -> None:
+    """Settings of librdkafka that a person may make.
+
+    Raises:
+        ConfigError: one is workq's to make, or librdkafka knows no such one, or not this value.
+    """
+    for name, value in client.items():
+        if name.startswith((*DENIED, "on_")) or name.endswith("_cb"):
+            raise ConfigError(f"client: {name} is not to be set here")
+        if not isinstance(value, str | int | float):
+            raise ConfigError(f"client: {name} is text, a number, true or false, not {value!r:.60}")
+    try:
+        Producer({**client, "log_level": 0, "logger": _SILENT})  # without brokers it contacts nothing
+    except (KafkaException, TypeError, ValueError) as error:
+        raise ConfigError(f"client: librdkafka refuses a setting: {_text(error)}") from None
+
+
+def _text(error: BaseException) -> str:
+    said = error.args[0] if error.args else error
+    return str(said.str()) if isinstance(said, KafkaError) else str(said)
+
+
+class _KafkaLink(Link):
+    def __init__(self, address: Address, *, allowed: Allowed, lookup: Lookup) -> None:
+        self._options = address.options
+        self._place = _place(address.url)
+        self._allowed = allowed
+        self._lookup = lookup
+        self._producer: Producer | None = None
+        self._looked_at = 0.0
+        self._told: list[KafkaError] = []
+        """What librdkafka has told of its connections since the last look."""
+
+    def send(self, postings: Sequence[Posting], *, timeout_s: float) -> list[Answer]:
+        """See the port."""
+        ends = time.monotonic() + timeout_s
+        try:
+            producer = self._ready(ends, timeout_s)
+        except Failed as failed:
+            self._give_up()
+            return [failed.unsent for _ in postings]
+        answers = self._produce(producer, dict(enumerate(postings)), ends)
+        too_large = [index for index, answer in answers.items() if _is_of_message(answer)]
+        if len(too_large) > 1 or (too_large and len(postings) > 1):
+            for index in too_large:
+                if time.monotonic() < ends and self._producer is not None:
+                    answers |= self._produce(producer, {index: postings[index]}, ends)
+                else:
+                    answers[index] = Unsent(Fault.AWAY, "no time was left to send it alone")
+        return [answers[index] for index in range(len(postings))]
+
+    def test(self, *, timeout_s: float) -> list[str]:
+        """See the port. Whether the user may write to the topic is seen when it does."""
+        ends = time.monotonic() + timeout_s
+        looking = Producer(self._conf(timeout_s, is_idempotent=False)) if not (why := self._first(ends)) else None
+        if looking is None:
+            return [why or ""]
+        try:
+            self._look(looking, ends)
+        except Failed as failed:
+            return [failed.unsent.text]
+        finally:
+            _drop(looking)
+        return []
+
+    def close(self) -> None:
+        """See the port."""
+        self._give_up()
+
+    def _produce(self, producer: Producer, postings: Mapping[int, Posting], ends: float) -> dict[int, Answer]:
+        """Send these and wait for their reports."""
+        answers: dict[int, Answer] = {}
+        last = ends - PURGE_S
+        for index, posting in postings.items():
+            headers: list[tuple[str, str | bytes | None]] = [
+                *posting.headers.items(),
+                ("content-type", posting.content_type),
+                ("workq-id", posting.id),
+            ]
+            while index not in answers:
+                try:
+                    producer.produce(
+                        self._options["topic"],
+                        value=posting.body,
+                        key=posting.key,
+                        headers=headers,
+                        on_delivery=partial(self._reported, answers, index),
+                    )
+                    break
+                except BufferError:  # it is full: reports make room
+                    producer.poll(SLICE_S)
+                    if time.monotonic() > last:
+                        answers[index] = Unsent(Fault.AWAY, "the producer's buffer stayed full")
+                except KafkaException as error:
+                    answers[index] = self._unsent(error.args[0])
+                except (TypeError, ValueError, UnicodeError) as error:
+                    answers[index] = Unsent(Fault.MESSAGE, self._place.clean(f"it cannot be sent: {error}"))
+        while len(answers) < len(postings) and time.monotonic() < last:
+            producer.poll(max(0.0, min(1.0, last - time.monotonic())))
+        if len(answers) < len(postings):
+            producer.purge(in_queue=True, in_flight=True, blocking=False)
+            while len(answers) < len(postings) and time.monotonic() < ends:
+                producer.poll(0.02)
+            self._give_up()
+        late = Unsent(Fault.LATE, "no delivery report came in time")
+        return {index: answers.get(index, late) for index in postings}
+
+    def _reported(self, answers: dict[int, Answer], index: int, error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            answers[index] = Confirmed(f"{message.topic()}[{message.partition()}]@{message.offset()}")
+        else:
+            answers[index] = self._unsent(error)
+
+    def _unsent(self, error: KafkaError) -> Unsent:
+        code = error.code()
+        text = self._place.clean(f"Kafka: {error.str()}")
+        if code == KafkaError._PURGE_QUEUE:
+            text = "no broker took it in time"
+        if error.fatal():
+            self._give_up()
+        for codes, fault in (
+            (_NO_TARGET, Fault.NO_TARGET),
+            (_REFUSED, Fault.REFUSED),
+            (_MESSAGE, Fault.MESSAGE),
+            (_AWAY, Fault.AWAY),
+            (_ASKED, Fault.ASKED),
+        ):
+            if code in codes:
+                return Unsent(fault, text)
+        return Unsent(Fault.LATE, text)
+
+    def _ready(self, ends: float, timeout_s: float) -> Producer:
+        """The producer, after its brokers were judged.
+
+        Raises:
+            Failed: no broker answers, or one may not be reached, or the topic is not there.
+        """
+        producer = self._producer
+        if producer is not None:
+            if time.monotonic() - self._looked_at > LOOK_EVERY_S:
+                self._look(producer, ends - PURGE_S)
+            return producer
+        if why := self._first(ends):
+            raise Failed(why)
+        looking = Producer(self._conf(timeout_s, is_idempotent=False))  # an idempotent one asks any broker for its id
+        try:
+            self._look(looking, ends - PURGE_S)
+        finally:
+            _drop(looking)
+        self._producer = Producer(self._conf(timeout_s, is_idempotent=True))
+        return self._producer
+
+    def _first(self, ends: float) -> Any:
+        """Judge the hosts of the URL; None: all is well."""
+        self._addresses: list[str] = []
+        trouble = None
+        for host, port in self._place.hosts:
+            try:
+                found = judged(host, port, self._allowed, lookup=self._lookup, within_s=left(ends))
+            except OSError as error:
+                unsent = trouble_of(error, host, port)
+                if unsent.fault is Fault.REFUSED:
+                    return unsent
+                trouble = unsent
+            else:
+                self._addresses += [shown(host if self._place.is_tls else one, port) for one in found]
+        return None if self._addresses else trouble
+
+    def _conf(self, timeout_s: float, *, is_idempotent: bool) -> dict[str, Any]:
+        place, options = self._place, self._options
+        found = {
+            "linger.ms": 0,
+            **options["client"],
+            "bootstrap.servers": ",".join(dict.fromkeys(self._addresses)),
+            "allow.auto.create.topics": False,
+            "acks": "all",
+            "enable.idempotence": is_idempotent,
+            "message.timeout.ms": max(1000, int(timeout_s * 1000)),
+            "enable.sparse.connections": True,  # it connects to those brokers only that it needs
+            "error_cb": self._told.append,
+            "log_level": 0,
+            "logger": _SILENT,
+        }
+        if place.is_tls:
+            trust_of(options)  # says in words which file is not right
+            files = {"ca_file": "ssl.ca", "cert_file": "ssl.certificate", "key_file": "ssl.key"}
+            found |= {f"{name}.location": options[one] for one, name in files.items() if options[one] is not None}
+            found |= {"ssl.endpoint.identification.algorithm": "https", "enable.ssl.certificate.verification": True}
+        if place.user is not None:
+            found |= {"sasl.mechanism": options["mechanism"], "sasl.username": place.user}
+            found["sasl.password"] = place.password
+        protocol = ("sasl_" if place.user is not None else "") + ("ssl" if place.is_tls else "plaintext")
+        return found | {"security.protocol": protocol}
+
+    def _look(self, client: Producer, ends: float) -> None:
+        """Ask which brokers there are, and judge each; and whether the topic is there.
+
+        Raises:
+            Failed: as `_ready`.
+        """
+        topic = self._options["topic"]
+        self._told.clear()
+        while True:
+            try:
+                found = client.list_topics(topic, timeout=min(SLICE_S, left(ends)))
+                break
+            except KafkaException as error:
+                client.poll(0.0)
+                self._judge_told(_text(error), is_last=time.monotonic() >= ends)
+        for broker in found.brokers.values():
+            try:
+                judged(broker.host, broker.port, self._allowed, lookup=self._lookup, within_s=left(ends))
+            except OSError as error:
+                unsent = trouble_of(error, broker.host, broker.port)
+                if unsent.fault is Fault.REFUSED:
+                    text = f"Kafka sends us to {shown(broker.host, broker.port)}: {unsent.text}"
+                    raise Failed(Unsent(Fault.REFUSED, text)) from None
+        trouble = found.topics[topic].error if topic in found.topics else None
+        if trouble is not None and trouble.code() in _NO_TARGET | _REFUSED:
+            unsent = self._unsent(trouble)
+            raise Failed(Unsent(unsent.fault, f"the topic {topic!r}: {unsent.text}"))
+        self._looked_at = time.monotonic()
+
+    def _judge_told(self, text: str, *, is_last: bool) -> None:
+        """Raise Failed, if what librdkafka told of its connections is decisive, or no time is left."""
+        for one in self._told:
+            said = self._place.clean(one.str())
+            if one.code() in _REFUSED or (one.code() == KafkaError._SSL and _is_verdict(said)):
+                raise Failed(Unsent(Fault.REFUSED, f"Kafka refused the connection: {said}"))
+        is_down = any(one.code() == KafkaError._ALL_BROKERS_DOWN for one in self._told)
+        if is_last or is_down:
+            reasons = [one.str() for one in self._told if one.code() != KafkaError._ALL_BROKERS_DOWN]
+            said = self._place.clean(reasons[-1] if reasons else text)
+            raise Failed(Unsent(Fault.AWAY, f"no broker of Kafka answers: {said}"))
+
+    def _give_up(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            _drop(producer)
+
+
+def _is_of_message(answer: Answer) -> bool:
+    return isinstance(answer, Unsent) and answer.fault is Fault.MESSAGE
+
+
+def _is_verdict(text: str) -> bool:
+    """Whether it is about what was shown, and not about a connection that broke in the middle."""
+    low = text.lower()
+    return any(one in low for one in ("certificate", "verif", "hostname", "wrong version", "unknown ca", "alert"))
+
+
+def _drop(producer: Producer) -> None:
+    """End a producer with all that it has, on a thread of its own, as librdkafka joins its threads there.
+
+    Before 2.13 confluent-kafka has no `close`: it does so when the last one lets go of the producer.
+    """
+    producer.purge(in_queue=True, in_flight=True, blocking=False)
+    close = getattr(producer, "close", None)
+    if close is not None:
+        threading.Thread(target=close, name="workq-kafka-end", daemon=True).start()

@@ -1,0 +1,181 @@
+"""Reach: from a name to a socket, and only to addresses that may be reached.
+
+A name is looked up for each connection, and every address that it has then is judged: one that may not be reached
+refuses them all. What was judged is what is connected to; nothing looks the name up again in between.
+"""
+
+from __future__ import annotations
+
+import errno
+import queue
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, TypeVar
+
+from workq.config.addresses import Allowed, literal
+from workq.errors import ConfigError
+from workq.messages.kinds import Fault, Unsent
+from workq.messages.kinds.place import shown
+
+Lookup = Callable[..., list[Any]]
+T = TypeVar("T")
+LEAST_S: Final = 0.001
+
+
+class NotAllowed(OSError):
+    """An address that messages may not go to."""
+
+
+class Failed(Exception):
+    """Nothing can be sent just now, and why: the same for each message."""
+
+    def __init__(self, unsent: Unsent) -> None:
+        super().__init__(unsent.text)
+        self.unsent = unsent
+
+
+def left(ends: float) -> float:
+    """Seconds until an instant of the monotonic clock; a little when it has passed."""
+    return max(LEAST_S, ends - time.monotonic())
+
+
+def judged(host: str, port: int, allowed: Allowed, *, lookup: Lookup, within_s: float) -> list[str]:
+    """The addresses of a host, all of them permitted; at least one.
+
+    Raises:
+        NotAllowed: one of them may not be reached. OSError: it has none, or the lookup took too long (TimeoutError).
+    """
+    if allowed.forbids_host(host):
+        raise NotAllowed(f"the name {host} is not among those that messages may go to ({allowed.text})")
+    address = literal(host)
+    if address is not None:
+        found = [host]
+    else:
+        answers = _within(lambda: lookup(host, port, family=socket.AF_UNSPEC, type=socket.SOCK_STREAM), within_s)
+        found = list(dict.fromkeys(str(where[0]) for *_, where in answers))
+    if not found:
+        raise socket.gaierror(socket.EAI_NONAME, "the name has no address")
+    for one in found:
+        one_address = literal(one)
+        if one_address is None or not (allowed.permits(one_address) or allowed.permits_host(host)):
+            of = "" if one == host else f" (of {host})"
+            raise NotAllowed(f"the address {one}{of} is not among those that messages may go to ({allowed.text})")
+    return found
+
+
+def connect(
+    host: str, port: int, allowed: Allowed, *, lookup: Lookup, ends: float, trust: ssl.SSLContext | None
+) -> socket.socket:
+    """A connection to a host, with TLS where `trust` is given: what it shows has to be good for `host`.
+
+    `ends`: by the monotonic clock. Until then it has tried each address that the host has.
+
+    Raises:
+        NotAllowed, OSError, ssl.SSLError: there is none.
+    """
+    trouble: OSError = OSError("no address")
+    for address in judged(host, port, allowed, lookup=lookup, within_s=left(ends)):
+        try:
+            made = socket.create_connection((address, port), timeout=left(ends))
+        except OSError as error:
+            trouble = error
+            continue
+        try:
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            made.settimeout(left(ends))
+            return made if trust is None else trust.wrap_socket(made, server_hostname=host)
+        except BaseException:
+            made.close()
+            raise
+    raise trouble
+
+
+def trust_of(options: Mapping[str, Any]) -> ssl.SSLContext:
+    """Which certificates are accepted, and what we show: the files that the options name.
+
+    Raises:
+        Failed: a file cannot be used.
+    """
+    try:
+        made = ssl.create_default_context(cafile=options.get("ca_file"))
+        if options.get("cert_file") is not None:
+            made.load_cert_chain(options["cert_file"], options.get("key_file"))
+    except (OSError, ssl.SSLError) as error:
+        raise Failed(Unsent(Fault.REFUSED, f"a certificate file of the destination cannot be used: {error}")) from None
+    return made
+
+
+def check_files(options: Any, *, is_tls: bool) -> None:
+    """Take the options of TLS.
+
+    Raises:
+        ConfigError: one is not right, or there is no TLS.
+    """
+    why = "the absolute path of a PEM file"
+    files = [options.file(name, why=why) for name in ("ca_file", "cert_file", "key_file")]
+    if any(files) and not is_tls:
+        raise ConfigError("ca_file, cert_file, key_file: they are for TLS, and the scheme of the URL means none")
+    if files[2] is not None and files[1] is None:
+        raise ConfigError("key_file: is the key of cert_file, which is missing")
+
+
+def trouble_of(error: BaseException, host: str, port: int) -> Unsent:
+    """What it means that there is no connection, or none any more."""
+    at = shown(host, port)
+    causes = list(_causes(error))
+    for one in causes:
+        match one:
+            case NotAllowed():
+                return Unsent(Fault.REFUSED, str(one))
+            case ssl.SSLCertVerificationError():
+                return Unsent(Fault.REFUSED, f"{at} could not be verified by TLS: {one.verify_message}")
+            case ssl.SSLEOFError() | ssl.SSLZeroReturnError():
+                return Unsent(Fault.AWAY, f"{at} has closed the connection")
+            case ssl.SSLError() if one.reason is not None:
+                return Unsent(Fault.REFUSED, f"{at} has no TLS in common with us: {one.reason}")
+            case socket.gaierror():
+                return Unsent(Fault.AWAY, f"the name {host} has no address: {one.strerror}")
+            case TimeoutError():
+                return Unsent(Fault.AWAY, f"{at} did not answer in time")
+            case OSError() if one.errno == errno.ECONNREFUSED:
+                return Unsent(Fault.AWAY, f"nothing listens at {at}")
+    last = causes[-1]
+    return Unsent(Fault.AWAY, f"the connection to {at} broke: {type(last).__name__} {last}")
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error, and what has caused it, whatever it was wrapped in."""
+    seen: list[BaseException] = []
+    waiting = [error]
+    while waiting:
+        one = waiting.pop(0)
+        if one in seen:
+            continue
+        seen.append(one)
+        yield one
+        inner = [*getattr(one, "exceptions", ()), getattr(one, "exception", None), *one.args]
+        waiting += [each for each in [*inner, one.__cause__, one.__context__] if isinstance(each, BaseException)]
+
+
+def _within(call: Callable[[], T], within_s: float) -> T:
+    """What a call answers that knows no deadline. Raises what it raises, and TimeoutError."""
+    answers: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            answers.put((call(), None))
+        except BaseException as error:
+            answers.put((None, error))
+
+    threading.Thread(target=run, name="workq-lookup", daemon=True).start()
+    try:
+        value, error = answers.get(timeout=within_s)
+    except queue.Empty:
+        raise TimeoutError("the name was not looked up in time") from None
+    if error is not None:
+        raise error
+    return value  # type: ignore[return-value]  # there was no error
