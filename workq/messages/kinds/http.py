@@ -5,8 +5,8 @@ secret each request is signed as Standard Webhooks say, and `webhook-id` is the 
 the URL become the header `Authorization`.
 
 What an answer means: 429, and 503 with a `Retry-After`, `ASKED`; 400, 413, 414, 415, 422 and 431 `MESSAGE`; 401, 403
-and 407 `REFUSED`; 404, 405, 410 and a redirect `NO_TARGET`; 502, 503 and 504 `AWAY`; everything else, and what breaks in
-the middle, `LATE`: what the receiver has done is unknown.
+and 407 `REFUSED`; 404, 405, 410 and a redirect `NO_TARGET`; 502, 503 and 504 `AWAY`; everything else, and what breaks
+in the middle, `LATE`: what the receiver has done is unknown.
 """
 
 from __future__ import annotations

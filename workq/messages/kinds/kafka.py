@@ -99,7 +99,7 @@ _ASKED: Final = frozenset({KafkaError.THROTTLING_QUOTA_EXCEEDED})
 
 
 class Kafka(Kind):
-    """`--topic T`. With a user in the URL the login is SASL; a password in the clear is refused by `check`."""
+    """`--topic T`. With a user in the URL the login is SASL."""
 
     name = "kafka"
 

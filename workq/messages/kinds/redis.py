@@ -215,12 +215,10 @@ class _RedisLink(Link):
                 socket_timeout=left(self._ends),
                 retry=Retry(NoBackoff(), 0),
                 client_name="workq-messages",
-                lib_name=None,
-                lib_version=None,
                 protocol=2,
             )
             self._connection = connection
-            connection.connect()
+            self._connection.connect()
         return connection
 
     def _trouble(self, error: BaseException) -> Unsent:
