@@ -162,6 +162,7 @@ class _KafkaLink(Link):
         self._place = _place(address.url)
         self._allowed = allowed
         self._lookup = lookup
+        self._addresses: list[str] = []
         self._producer: Producer | None = None
         self._looked_at = 0.0
         self._told: list[KafkaError] = []
@@ -188,15 +189,10 @@ class _KafkaLink(Link):
     def test(self, *, timeout_s: float) -> list[str]:
         """See the port. Whether the user may write to the topic is seen when it does."""
         ends = time.monotonic() + timeout_s
-        looking = Producer(self._conf(timeout_s, is_idempotent=False)) if not (why := self._first(ends)) else None
-        if looking is None:
-            return [why or ""]
         try:
-            self._look(looking, ends)
+            self._look_first(ends, timeout_s)
         except Failed as failed:
             return [failed.unsent.text]
-        finally:
-            _drop(looking)
         return []
 
     def close(self) -> None:
@@ -276,19 +272,21 @@ class _KafkaLink(Link):
             if time.monotonic() - self._looked_at > LOOK_EVERY_S:
                 self._look(producer, ends - PURGE_S)
             return producer
-        if why := self._first(ends):
-            raise Failed(why)
-        looking = Producer(self._conf(timeout_s, is_idempotent=False))  # an idempotent one asks any broker for its id
-        try:
-            self._look(looking, ends - PURGE_S)
-        finally:
-            _drop(looking)
+        self._look_first(ends - PURGE_S, timeout_s)
         self._producer = Producer(self._conf(timeout_s, is_idempotent=True))
         return self._producer
 
-    def _first(self, ends: float) -> Any:
-        """Judge the hosts of the URL; None: all is well."""
-        self._addresses: list[str] = []
+    def _look_first(self, ends: float, timeout_s: float) -> None:
+        """Judge the hosts of the URL, then those that they advertise. An idempotent producer would ask any of these."""
+        self._judge_hosts(ends)
+        looking = Producer(self._conf(timeout_s, is_idempotent=False))
+        try:
+            self._look(looking, ends)
+        finally:
+            _drop(looking)
+
+    def _judge_hosts(self, ends: float) -> None:
+        self._addresses = []
         trouble = None
         for host, port in self._place.hosts:
             try:
@@ -296,11 +294,12 @@ class _KafkaLink(Link):
             except OSError as error:
                 unsent = trouble_of(error, host, port)
                 if unsent.fault is Fault.REFUSED:
-                    return unsent
+                    raise Failed(unsent) from None
                 trouble = unsent
             else:
                 self._addresses += [shown(host if self._place.is_tls else one, port) for one in found]
-        return None if self._addresses else trouble
+        if trouble is not None and not self._addresses:
+            raise Failed(trouble)
 
     def _conf(self, timeout_s: float, *, is_idempotent: bool) -> dict[str, Any]:
         place, options = self._place, self._options

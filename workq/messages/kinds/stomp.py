@@ -22,8 +22,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
-import secrets
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,6 +33,7 @@ from workq.messages.kinds import Address, Answer, Confirmed, Fault, Kind, Link, 
 from workq.messages.kinds.options import Options
 from workq.messages.kinds.place import Place, place_of
 from workq.messages.kinds.reach import Failed, Lookup, check_files, connect, left, trouble_of, trust_of
+from workq.messages.kinds.stomp_artemis import Management, NotTold
 from workq.messages.kinds.stomp_frames import Frame, Frames, encoded
 
 FORM: Final = "stomp://user:password@host:61613 or, with TLS, stomps://..."
@@ -48,7 +47,6 @@ _OURS: Final = frozenset(
     | {"workq-id", "_AMQ_DUPL_ID", "selector", "ack", "id", "login", "passcode", "host", "reply-to"}
 )
 """Headers that say what becomes of a frame."""
-_MANAGEMENT: Final = "activemq.management"
 
 
 class Stomp(Kind):
@@ -157,11 +155,15 @@ class _StompLink(Link):
     def test(self, *, timeout_s: float) -> list[str]:
         """See the port. Artemis is asked for the queues of the address; others are not: they make what is missing."""
         ends = time.monotonic() + timeout_s
+        is_multicast = self._options["routing"] == "multicast"
         try:
             stream = self._connected(ends)
-            problems = self._queues(stream, ends) if "artemis" in stream.server.lower() else []
+            problems = self._lacks(stream, ends) if "artemis" in stream.server.lower() else []
         except Failed as failed:
             problems = [failed.unsent.text]
+        except NotTold as error:  # a user who may send need not be one who may manage
+            said = self._place.clean(str(error))
+            problems = [f"Artemis does not tell whether the address has a queue: {said}"] if is_multicast else []
         except (OSError, ValueError) as error:
             problems = [self._trouble(error).text]
         self.close()
@@ -259,53 +261,12 @@ class _StompLink(Link):
             raise Failed(Unsent(Fault.REFUSED, f"the server refused the login: {said}"))
         raise TimeoutError("no answer to the login")
 
-    def _queues(self, stream: _Stream, ends: float) -> list[str]:
+    def _lacks(self, stream: _Stream, ends: float) -> list[str]:
         """Whether Artemis has a queue for a message to the address, or makes one."""
-        address = self._options["address"]
-        names = self._ask(stream, ends, f"address.{address}", attribute="QueueNames")
-        if isinstance(names, list) and names:
-            return []
-        if self._options["routing"] == "multicast":
-            return [f"the address {address!r} has no queue: Artemis confirms a message to it, and throws it away"]
-        settings = self._ask(stream, ends, "broker", operation="getAddressSettingsAsJSON", parameters=[address])
-        made = json.loads(settings) if isinstance(settings, str) else {}
-        if made.get("autoCreateQueues") is False:
-            return [f"the address {address!r} has no queue, and Artemis makes none (auto-create-queues)"]
-        return []
-
-    def _ask(
-        self,
-        stream: _Stream,
-        ends: float,
-        resource: str,
-        *,
-        attribute: str = "",
-        operation: str = "",
-        parameters: Sequence[str] = (),
-    ) -> Any:
-        """What the management of Artemis answers; None: it does not, or this user may not ask. It leaves nothing."""
-        reply = f"workq.test.{secrets.token_hex(8)}"
-        about = {"_AMQ_Attribute": attribute} if attribute else {"_AMQ_OperationName": operation}
-        headers = {"destination": _MANAGEMENT, "reply-to": reply, "_AMQ_ResourceName": resource, **about}
-        subscribe = {"destination": reply, "id": reply, "destination-type": "MULTICAST", "receipt": f"{reply}-1"}
-        body = json.dumps(list(parameters)).encode() if operation else b""
-        stream.send(encoded("SUBSCRIBE", subscribe), ends=ends)
-        is_asked, found = False, None
-        for frame in stream.read(ends=ends):
-            match frame.command:
-                case "RECEIPT" if not is_asked:
-                    stream.send(encoded("SEND", headers, body), ends=ends)
-                    is_asked = True
-                case "RECEIPT":
-                    return found
-                case "MESSAGE":
-                    succeeded = frame.headers.get("_AMQ_OperationSucceeded") == "true"
-                    told = json.loads(frame.body) if succeeded and frame.body else []
-                    found = told[0] if isinstance(told, list) and told else None
-                    stream.send(encoded("UNSUBSCRIBE", {"id": reply, "receipt": f"{reply}-2"}), ends=ends)
-                case "ERROR":
-                    raise Failed(Unsent(Fault.REFUSED, f"Artemis does not tell: {self._place.clean(frame.said)}"))
-        raise TimeoutError("no answer of the management of Artemis")
+        management = Management(lambda data: stream.send(data, ends=ends), lambda: stream.read(ends=ends))
+        problem = management.lacks(self._options["address"], routing=self._options["routing"])
+        management.end()
+        return [] if problem is None else [problem]
 
     def _meaning(self, frame: Frame) -> Unsent:
         """What an ERROR means that a message got alone."""

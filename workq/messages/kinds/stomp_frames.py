@@ -30,13 +30,16 @@ class Frame:
         return f"{message} {self.body[:1000].decode('utf-8', 'replace')}".strip()
 
 
-def encoded(command: str, headers: Mapping[str, str], body: bytes = b"") -> bytes:
-    """A frame as it is sent. Those of a login are not escaped, as the protocol wants it."""
+def encoded(command: str, headers: Mapping[str, str], body: bytes = b"", *, is_text: bool = False) -> bytes:
+    """A frame as it is sent. Those of a login are not escaped, as the protocol wants it.
+
+    `is_text`: without its length, which is how Artemis knows a text; it has no zero byte then.
+    """
     is_login = command == "CONNECT"
     lines = [command]
     for name, value in headers.items():
         lines.append(f"{name}:{value}" if is_login else f"{_escaped(name)}:{_escaped(value)}")
-    if body:
+    if body and not is_text:
         lines.append(f"content-length:{len(body)}")
     return "\n".join([*lines, "", ""]).encode() + body + b"\0"
 
