@@ -7,6 +7,7 @@ import contextlib
 import json
 import queue
 import secrets
+import ssl
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -285,17 +286,20 @@ class RedisListStage(RedisStreamStage):
         return found
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: Any) -> None:
+        """Connections that end as they like are what tests are about."""
+
+
 class Receiver:
-    """A server of HTTP with a login, which keeps what it was sent; it can be killed and started."""
+    """A server of HTTP with a login, which keeps what it was sent. `status`, `extra`: it answers so, whatever comes."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, trust: ssl.SSLContext | None = None) -> None:
         self.kept: list[Arrived] = []
-        self.requests: list[dict[str, str]] = []
-        self.port = 0
-        self._server: ThreadingHTTPServer | None = None
-        self.start()
-
-    def start(self) -> None:
+        self.status: int | None = None
+        self.extra: dict[str, str] = {}
         receiver = self
 
         class _Handler(BaseHTTPRequestHandler):
@@ -307,21 +311,24 @@ class Receiver:
 
             def _answer(self, status: int) -> None:
                 self.send_response(status)
-                self.send_header("Content-Length", "0")
+                for name, value in {"Content-Length": "0", **receiver.extra}.items():
+                    self.send_header(name, value)
                 self.end_headers()
 
             def log_message(self, *_: Any) -> None:
                 """Says nothing."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), _Handler)
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), _Handler)
+        if trust is not None:
+            self._server.socket = trust.wrap_socket(self._server.socket, server_side=True)
         self.port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def judge(self, path: str, headers: dict[str, str], body: bytes) -> int:
         """The status of an answer."""
         named = {name.lower(): value for name, value in headers.items()}
-        self.requests.append(named)
+        if self.status is not None:
+            return self.status
         if named.get("authorization") != "Basic " + base64.b64encode(b"workq:workq").decode():
             return 401
         if path != "/in":
@@ -332,10 +339,8 @@ class Receiver:
         return 204
 
     def stop(self) -> None:
-        if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
-            self._server = None
+        self._server.shutdown()
+        self._server.server_close()
 
 
 class Headers(dict[str, str]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import logging
 import secrets
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -27,13 +28,21 @@ class Kafka(Server):
     clear, is for the node itself and for `admin_conf`, whatever the first one wants. Its groups notice a dead member
     after 6 s. What it acknowledged survives `kill()`; it does not wait for the disk, so not a machine that fails.
 
-    `advertised`: the port that clients are told to come to, for a proxy in front of it. By default its own.
+    `advertised`, `advertised_host`: where clients are told to come to, for a proxy before it. By default to itself.
     """
 
     name = "Kafka"
     _end_limit_s = 15.0
 
-    def __init__(self, folder: Path | None, options: Sequence[str], *, port: int = 0, advertised: int = 0) -> None:
+    def __init__(
+        self,
+        folder: Path | None,
+        options: Sequence[str],
+        *,
+        port: int = 0,
+        advertised: int = 0,
+        advertised_host: str = "127.0.0.1",
+    ) -> None:
         self._jars = find_jars(f"kafka-{VERSION}")
         self._java = java(HEAP_MB)
         try:
@@ -42,6 +51,7 @@ class Kafka(Server):
             raise ServerMissing("Kafka is asked by confluent-kafka: install the extra [kafka]") from None
         self._wanted_port = port
         self._advertised = advertised
+        self._advertised_host = advertised_host
         self._inner_port = self._controller_port = 0
         self._cluster_id = base64.urlsafe_b64encode(b"q" + secrets.token_bytes(15)).decode().rstrip("=")  # no "-" first
         super().__init__(folder, options)
@@ -64,6 +74,14 @@ class Kafka(Server):
         admin = AdminClient(self.admin_conf)
         topic = NewTopic(name, partitions, 1, config=dict(settings or {}))
         admin.create_topics([topic], operation_timeout=30.0)[name].result(60.0)
+        deadline = time.monotonic() + self._start_limit_s
+        while True:  # the node learns what its controller has decided a moment later
+            found = admin.list_topics(name, timeout=30.0).topics[name].partitions.values()
+            if len(found) == partitions and all(one.leader >= 0 for one in found):
+                return
+            if time.monotonic() > deadline:
+                raise self._failed(f"has no leaders of the topic {name!r}")
+            time.sleep(0.02)
 
     def _choose_ports(self) -> None:
         self.port = self._wanted_port or server.free_port()
@@ -76,7 +94,7 @@ class Kafka(Server):
             f"controller.quorum.voters=1@127.0.0.1:{self._controller_port}",
             f"listeners=CLIENT://127.0.0.1:{self.port},INNER://127.0.0.1:{self._inner_port},"
             f"CONTROLLER://127.0.0.1:{self._controller_port}",
-            f"advertised.listeners=CLIENT://127.0.0.1:{self._advertised or self.port},"
+            f"advertised.listeners=CLIENT://{self._advertised_host}:{self._advertised or self.port},"
             f"INNER://127.0.0.1:{self._inner_port}",
             "controller.listener.names=CONTROLLER",
             "inter.broker.listener.name=INNER",
@@ -128,10 +146,16 @@ class Kafka(Server):
 
 
 def start_kafka(
-    folder: Path | None = None, *, options: Sequence[str] = (), port: int = 0, advertised: int = 0
+    folder: Path | None = None,
+    *,
+    options: Sequence[str] = (),
+    port: int = 0,
+    advertised: int = 0,
+    advertised_host: str = "127.0.0.1",
 ) -> Kafka:
     """Start a private Kafka; as `start_rabbitmq`, but `options` are lines of its properties, and win over ours.
 
-    `port`: the one that clients come to, where a proxy had to know it before; a free one by default.
+    `port`: the one that it listens on, where a proxy had to know it before; a free one by default.
     """
-    return Kafka(folder, options, port=port, advertised=advertised).first_start()
+    made = Kafka(folder, options, port=port, advertised=advertised, advertised_host=advertised_host)
+    return made.first_start()

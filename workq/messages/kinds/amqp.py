@@ -125,7 +125,7 @@ class _Session:
             custom_ioloop=self._loop,
         )
 
-    def run(self, is_done: Callable[[], bool], *, ends: float) -> bool:
+    def run(self, is_done: Callable[[], bool], *, ends: float, is_once: bool = False) -> bool:
         """Serve the connection until something holds, or it is over, or until an instant; whether that holds."""
         self._is_done = is_done
         while not is_done() and not self.is_over and time.monotonic() < ends:
@@ -137,8 +137,16 @@ class _Session:
                 self.is_over = True
             finally:
                 self._loop.remove_timeout(timer)
+            if is_once:
+                break
         self._is_done = lambda: False
         return is_done()
+
+    def glance(self) -> None:
+        """Take notice of what has come since the last call: an end, most of all."""
+        if not self.is_over:
+            self._loop.add_callback(self._loop.stop)
+            self.run(lambda: False, ends=time.monotonic() + CLOSE_S, is_once=True)
 
     def open_channel(self) -> None:
         """Open the channel anew; it is there when `channel` is."""
@@ -345,6 +353,8 @@ class _AmqpLink(Link):
             Failed: there is none.
         """
         session = self._session
+        if session is not None:
+            session.glance()
         if session is not None and (session.is_over or session.channel is None or self._is_stale(session)):
             self.close()
             session = None

@@ -4,10 +4,11 @@ A message is confirmed by its delivery report. Its key chooses the partition, so
 producer repeats by itself what a broker did not answer for, and Kafka drops the second copy, within one session of it.
 The header `workq-id` names the message in every copy.
 
-Addresses: the hosts of the URL are judged, then each broker that Kafka advertises, before a producer is made, and again
-every few seconds before it is used. The limit of this: librdkafka looks names up once more by itself when it connects,
-and a broker that a cluster begins to advertise is met at the next look, not at the socket. In the clear the first
-connection goes to the very addresses that were judged; with TLS a host has to show the certificate of its name.
+Addresses: the hosts of the URL are judged, and then each broker that Kafka advertises, which a request of our own asks
+for (kafka_look.py): before there is a producer, and again every few seconds before it is used. The limit of this:
+librdkafka makes the connections, looks names up once more, and refreshes by itself what it knows of the cluster, so a
+broker that is advertised between two looks may be connected to before it is judged. In the clear the first connection
+goes to the very addresses that were judged; with TLS a host has to show the certificate of its name.
 
 What happens on each failure:
 
@@ -31,9 +32,20 @@ from typing import Any, Final
 from workq.config.addresses import Allowed
 from workq.errors import ConfigError, MissingExtra
 from workq.messages.kinds import Address, Answer, Confirmed, Fault, Kind, Link, Posting, Unsent
+from workq.messages.kinds.kafka_look import look, meaning
 from workq.messages.kinds.options import Options
 from workq.messages.kinds.place import HOSTS_MAX, Place, place_of, shown
-from workq.messages.kinds.reach import Failed, Lookup, check_files, judged, left, trouble_of, trust_of
+from workq.messages.kinds.reach import (
+    Failed,
+    Lookup,
+    NotAllowed,
+    check_files,
+    judged,
+    left,
+    remembering,
+    trouble_of,
+    trust_of,
+)
 
 try:
     from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -44,9 +56,9 @@ FORM: Final = "kafka://host:9092[,host:9092] or, with TLS, kafkas://user:passwor
 TOPIC_MAX: Final = 249
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 LOOK_EVERY_S: Final = 5.0
-"""The brokers that Kafka advertises are judged again after so long."""
+"""What Kafka advertises is judged again after so long."""
 SLICE_S: Final = 0.2
-"""One question for the metadata; librdkafka would be silent until its end also where all is decided."""
+"""How long a full buffer waits for reports."""
 PURGE_S: Final = 0.2
 """Of the time for a call: what is left undelivered is told apart then."""
 DENIED: Final = (
@@ -166,7 +178,7 @@ class _KafkaLink(Link):
         self._producer: Producer | None = None
         self._looked_at = 0.0
         self._told: list[KafkaError] = []
-        """What librdkafka has told of its connections since the last look."""
+        """What librdkafka has told of its connections since the producer was made."""
 
     def send(self, postings: Sequence[Posting], *, timeout_s: float) -> list[Answer]:
         """See the port."""
@@ -190,7 +202,7 @@ class _KafkaLink(Link):
         """See the port. Whether the user may write to the topic is seen when it does."""
         ends = time.monotonic() + timeout_s
         try:
-            self._look_first(ends, timeout_s)
+            self._look(ends)
         except Failed as failed:
             return [failed.unsent.text]
         return []
@@ -247,7 +259,10 @@ class _KafkaLink(Link):
         code = error.code()
         text = self._place.clean(f"Kafka: {error.str()}")
         if code == KafkaError._PURGE_QUEUE:
-            text = "no broker took it in time"
+            reasons = [one.str() for one in self._told if one.code() != KafkaError._ALL_BROKERS_DOWN]
+            text = self._place.clean(
+                f"no broker took it in time: {reasons[-1]}" if reasons else "no broker took it in time"
+            )
         if error.fatal():
             self._give_up()
         for codes, fault in (
@@ -270,38 +285,51 @@ class _KafkaLink(Link):
         producer = self._producer
         if producer is not None:
             if time.monotonic() - self._looked_at > LOOK_EVERY_S:
-                self._look(producer, ends - PURGE_S)
+                self._look(ends - PURGE_S)
             return producer
-        self._look_first(ends - PURGE_S, timeout_s)
-        self._producer = Producer(self._conf(timeout_s, is_idempotent=True))
+        self._look(ends - PURGE_S)
+        self._told.clear()
+        self._producer = Producer(self._conf(timeout_s))
         return self._producer
 
-    def _look_first(self, ends: float, timeout_s: float) -> None:
-        """Judge the hosts of the URL, then those that they advertise. An idempotent producer would ask any of these."""
-        self._judge_hosts(ends)
-        looking = Producer(self._conf(timeout_s, is_idempotent=False))
-        try:
-            self._look(looking, ends)
-        finally:
-            _drop(looking)
+    def _look(self, ends: float) -> None:
+        """Judge the hosts of the URL, then those that they advertise; and whether the topic is there.
 
-    def _judge_hosts(self, ends: float) -> None:
+        Raises:
+            Failed: as `_ready`.
+        """
         self._addresses = []
-        trouble = None
+        lookup = remembering(self._lookup)
         for host, port in self._place.hosts:
             try:
-                found = judged(host, port, self._allowed, lookup=self._lookup, within_s=left(ends))
+                found = judged(host, port, self._allowed, lookup=lookup, within_s=left(ends))
             except OSError as error:
-                unsent = trouble_of(error, host, port)
-                if unsent.fault is Fault.REFUSED:
-                    raise Failed(unsent) from None
-                trouble = unsent
+                if isinstance(error, NotAllowed):
+                    raise Failed(trouble_of(error, host, port)) from None
             else:
                 self._addresses += [shown(host if self._place.is_tls else one, port) for one in found]
-        if trouble is not None and not self._addresses:
-            raise Failed(trouble)
+        topic = self._options["topic"]
+        advertised = look(
+            self._place,
+            topic,
+            mechanism=self._options["mechanism"],
+            trust=trust_of(self._options) if self._place.is_tls else None,
+            allowed=self._allowed,
+            lookup=lookup,
+            ends=ends,
+        )
+        for host, port in advertised.brokers:
+            try:
+                judged(host, port, self._allowed, lookup=lookup, within_s=left(ends))
+            except NotAllowed as error:
+                raise Failed(Unsent(Fault.REFUSED, f"Kafka sends us to {shown(host, port)}: {error}")) from None
+            except OSError:
+                continue  # a name without an address is not connected to
+        if (unsent := meaning(advertised.topic_error, topic)) is not None:
+            raise Failed(unsent)
+        self._looked_at = time.monotonic()
 
-    def _conf(self, timeout_s: float, *, is_idempotent: bool) -> dict[str, Any]:
+    def _conf(self, timeout_s: float) -> dict[str, Any]:
         place, options = self._place, self._options
         found = {
             "linger.ms": 0,
@@ -309,15 +337,14 @@ class _KafkaLink(Link):
             "bootstrap.servers": ",".join(dict.fromkeys(self._addresses)),
             "allow.auto.create.topics": False,
             "acks": "all",
-            "enable.idempotence": is_idempotent,
+            "enable.idempotence": True,
             "message.timeout.ms": max(1000, int(timeout_s * 1000)),
             "enable.sparse.connections": True,  # it connects to those brokers only that it needs
-            "error_cb": self._told.append,
+            "error_cb": self._tell,
             "log_level": 0,
             "logger": _SILENT,
         }
         if place.is_tls:
-            trust_of(options)  # says in words which file is not right
             files = {"ca_file": "ssl.ca", "cert_file": "ssl.certificate", "key_file": "ssl.key"}
             found |= {f"{name}.location": options[one] for one, name in files.items() if options[one] is not None}
             found |= {"ssl.endpoint.identification.algorithm": "https", "enable.ssl.certificate.verification": True}
@@ -327,46 +354,8 @@ class _KafkaLink(Link):
         protocol = ("sasl_" if place.user is not None else "") + ("ssl" if place.is_tls else "plaintext")
         return found | {"security.protocol": protocol}
 
-    def _look(self, client: Producer, ends: float) -> None:
-        """Ask which brokers there are, and judge each; and whether the topic is there.
-
-        Raises:
-            Failed: as `_ready`.
-        """
-        topic = self._options["topic"]
-        self._told.clear()
-        while True:
-            try:
-                found = client.list_topics(topic, timeout=min(SLICE_S, left(ends)))
-                break
-            except KafkaException as error:
-                client.poll(0.0)
-                self._judge_told(_text(error), is_last=time.monotonic() >= ends)
-        for broker in found.brokers.values():
-            try:
-                judged(broker.host, broker.port, self._allowed, lookup=self._lookup, within_s=left(ends))
-            except OSError as error:
-                unsent = trouble_of(error, broker.host, broker.port)
-                if unsent.fault is Fault.REFUSED:
-                    text = f"Kafka sends us to {shown(broker.host, broker.port)}: {unsent.text}"
-                    raise Failed(Unsent(Fault.REFUSED, text)) from None
-        trouble = found.topics[topic].error if topic in found.topics else None
-        if trouble is not None and trouble.code() in _NO_TARGET | _REFUSED:
-            unsent = self._unsent(trouble)
-            raise Failed(Unsent(unsent.fault, f"the topic {topic!r}: {unsent.text}"))
-        self._looked_at = time.monotonic()
-
-    def _judge_told(self, text: str, *, is_last: bool) -> None:
-        """Raise Failed, if what librdkafka told of its connections is decisive, or no time is left."""
-        for one in self._told:
-            said = self._place.clean(one.str())
-            if one.code() in _REFUSED or (one.code() == KafkaError._SSL and _is_verdict(said)):
-                raise Failed(Unsent(Fault.REFUSED, f"Kafka refused the connection: {said}"))
-        is_down = any(one.code() == KafkaError._ALL_BROKERS_DOWN for one in self._told)
-        if is_last or is_down:
-            reasons = [one.str() for one in self._told if one.code() != KafkaError._ALL_BROKERS_DOWN]
-            said = self._place.clean(reasons[-1] if reasons else text)
-            raise Failed(Unsent(Fault.AWAY, f"no broker of Kafka answers: {said}"))
+    def _tell(self, error: KafkaError) -> None:
+        self._told[:] = [*self._told[-9:], error]
 
     def _give_up(self) -> None:
         producer, self._producer = self._producer, None
@@ -376,12 +365,6 @@ class _KafkaLink(Link):
 
 def _is_of_message(answer: Answer) -> bool:
     return isinstance(answer, Unsent) and answer.fault is Fault.MESSAGE
-
-
-def _is_verdict(text: str) -> bool:
-    """Whether it is about what was shown, and not about a connection that broke in the middle."""
-    low = text.lower()
-    return any(one in low for one in ("certificate", "verif", "hostname", "wrong version", "unknown ca", "alert"))
 
 
 def _drop(producer: Producer) -> None:

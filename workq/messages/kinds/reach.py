@@ -66,6 +66,18 @@ def judged(host: str, port: int, allowed: Allowed, *, lookup: Lookup, within_s: 
     return found
 
 
+def remembering(lookup: Lookup) -> Lookup:
+    """The same server of names, asked for each name once: what was judged is what the next one gets."""
+    known: dict[tuple[str, int], list[Any]] = {}
+
+    def asked(host: str, port: int, **more: Any) -> list[Any]:
+        if (host, port) not in known:
+            known[host, port] = lookup(host, port, **more)
+        return known[host, port]
+
+    return asked
+
+
 def connect(
     host: str, port: int, allowed: Allowed, *, lookup: Lookup, ends: float, trust: ssl.SSLContext | None
 ) -> socket.socket:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import select
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -114,6 +115,12 @@ class _Stream:
                 raise ConnectionResetError("it has closed the connection")
             self.used_at = time.monotonic()
             yield from self._frames.add(data)
+
+    def has_ended(self) -> bool:
+        """Whether something has come that nobody waits for: an end, or an ERROR before one."""
+        polled = select.poll()
+        polled.register(self._socket, select.POLLIN)
+        return bool(polled.poll(0))
 
     def close(self, *, is_polite: bool) -> None:
         """A DISCONNECT before the end, when nothing is open."""
@@ -226,8 +233,8 @@ class _StompLink(Link):
             Failed: there is none.
         """
         stream = self._stream
-        if stream is not None and time.monotonic() - stream.used_at > IDLE_S:
-            self._end(is_polite=True)
+        if stream is not None and (time.monotonic() - stream.used_at > IDLE_S or stream.has_ended()):
+            self._end(is_polite=not stream.has_ended())
             stream = None
         if stream is not None:
             return stream

@@ -1,0 +1,237 @@
+"""TLS of every kind of destination: another authority, another name, a time that is over, no TLS at all.
+
+Each is refused with its reason, and no message goes out in the clear instead. The right authority and name are
+accepted, by the real servers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Private
+from tests.contract.kinds.stages import Receiver
+from tests.contract.kinds.suite import fault_of, posting, text_of
+from tests.faults.receivers import answering
+from workq.config.addresses import Allowed
+from workq.errors import ConfigError
+from workq.lab.servers import ports, start_artemis, start_kafka, start_rabbitmq, start_redis
+from workq.messages.kinds import KINDS, Address, Answer, Confirmed, Fault
+
+CANARY = "c4nary-8d"
+LONG_S = 30.0
+HERE = Allowed.of("loopback")
+
+
+@dataclass(frozen=True)
+class Secured:
+    """A destination behind TLS. `url`: with {host} and {port}; the password is the canary, or what the server wants."""
+
+    kind: str
+    url: str
+    port: int
+    plain: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def send(self, ca: Path | None, *, host: str = "127.0.0.1", port: int = 0, url: str | None = None) -> Answer:
+        """One message. The name of another host leads here, too."""
+        options = {"url": (url or self.url).format(host=host, port=port or self.port), **self.options}
+        if ca is not None:
+            options["ca_file"] = str(ca)
+        made: Any = type(KINDS[self.kind])
+        kind = made(lookup=answering("127.0.0.1"))
+        link = kind.open(Address("tls", kind.check(options), url=options["url"]), allowed=HERE)
+        try:
+            [answer] = link.send([posting()], timeout_s=LONG_S)
+            problems = link.test(timeout_s=LONG_S)
+        finally:
+            link.close()
+        assert CANARY not in f"{answer} {problems}"
+        assert not problems if isinstance(answer, Confirmed) else problems or fault_of(answer) is not Fault.REFUSED
+        return answer  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def rabbitmq(private: Private, authority: Path) -> Iterator[tuple[int, int]]:
+    """The ports of amqps and of STOMP with TLS."""
+    amqps, stomps = ports.free_port(), ports.free_port()
+    options = [
+        f"listeners.ssl.1 = 127.0.0.1:{amqps}",
+        f"stomp.listeners.ssl.1 = 127.0.0.1:{stomps}",
+        f"ssl_options.cacertfile = {authority / 'ca.pem'}",
+        f"ssl_options.certfile = {authority / 'server.pem'}",
+        f"ssl_options.keyfile = {authority / 'server.key'}",
+        "ssl_options.verify = verify_none",
+    ]
+    with private(start_rabbitmq, options=options, with_stomp=True) as server:
+        server.ctl("change_password", "guest", CANARY)
+        server.ctl(
+            "eval", 'rabbit_amqqueue:declare({resource, <<"/">>, queue, <<"q">>}, true, false, [], none, <<"t">>).'
+        )
+        yield amqps, stomps
+
+
+@pytest.fixture(scope="module")
+def secured_amqp(rabbitmq: tuple[int, int]) -> Secured:
+    url = f"amqps://guest:{CANARY}@{{host}}:{{port}}/"
+    return Secured("amqp", url, rabbitmq[0], url.replace("amqps", "amqp"), {"exchange": "", "routing_key": "q"})
+
+
+@pytest.fixture(scope="module")
+def secured_stomp(rabbitmq: tuple[int, int]) -> Secured:
+    url = f"stomps://guest:{CANARY}@{{host}}:{{port}}"
+    return Secured("stomp", url, rabbitmq[1], url.replace("stomps", "stomp"), {"address": "/queue/q"})
+
+
+@pytest.fixture(scope="module")
+def secured_artemis(private: Private, authority: Path) -> Iterator[Secured]:
+    store = authority / "server.p12"
+    files = ("-in", "server.pem", "-inkey", "server.key", "-out", str(store), "-passout", "pass:changeit")
+    subprocess.run(["openssl", "pkcs12", "-export", *files], cwd=authority, check=True, capture_output=True)
+    options = ["sslEnabled=true", f"keyStorePath={store}", "keyStorePassword=changeit", "keyStoreType=PKCS12"]
+    with private(start_artemis, options=options) as server:
+        url = "stomps://workq:workq@{host}:{port}"
+        yield Secured("stomp", url, server.port, url.replace("stomps", "stomp"), {"address": "q"})
+
+
+@pytest.fixture(scope="module")
+def secured_kafka(private: Private, authority: Path) -> Iterator[Secured]:
+    """SASL over TLS. It advertises 127.0.0.1, so that another name is met at the first connection."""
+    key = subprocess.run(
+        ["openssl", "pkcs8", "-topk8", "-nocrypt", "-in", "server.key"], cwd=authority, check=True, capture_output=True
+    ).stdout.decode()
+    pem = {"ssl.keystore.certificate.chain": (authority / "server.pem").read_text(), "ssl.keystore.key": key}
+    options = [
+        "listener.security.protocol.map=CLIENT:SASL_SSL,INNER:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "sasl.enabled.mechanisms=PLAIN",
+        "listener.name.client.plain.sasl.jaas.config="
+        f'org.apache.kafka.common.security.plain.PlainLoginModule required user_workq="{CANARY}";',
+        "listener.name.client.ssl.keystore.type=PEM",
+        *(f"listener.name.client.{name}=" + text.strip().replace("\n", "\\n") for name, text in pem.items()),
+    ]
+    with private(start_kafka, options=options) as server:
+        server.create_topic("t")
+        url = f"kafkas://workq:{CANARY}@{{host}}:{{port}}"
+        yield Secured("kafka", url, server.port, url.replace("kafkas", "kafka"), {"topic": "t"})
+
+
+@pytest.fixture(scope="module")
+def secured_redis(private: Private, authority: Path) -> Iterator[Secured]:
+    port = ports.free_port()
+    files = {"cert-file": "server.pem", "key-file": "server.key", "ca-cert-file": "ca.pem"}
+    words = [word for name, file in files.items() for word in (f"--tls-{name}", str(authority / file))]
+    login = ["--requirepass", CANARY]
+    with private(start_redis, options=[*login, "--tls-port", str(port), "--tls-auth-clients", "no", *words]):
+        url = f"rediss://:{CANARY}@{{host}}:{{port}}/0"
+        yield Secured("redis", url, port, url.replace("rediss", "redis"), {"stream": "s"})
+
+
+@pytest.fixture(scope="module")
+def secured_http(authority: Path) -> Iterator[Secured]:
+    trust = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    trust.load_cert_chain(authority / "server.pem", authority / "server.key")
+    receiver = Receiver(trust=trust)
+    url = "https://workq:workq@{host}:{port}/in"
+    yield Secured("http", url, receiver.port, url.replace("https", "http"))
+    receiver.stop()
+
+
+@pytest.fixture(params=["amqp", "stomp", "artemis", "kafka", "redis", "http"])
+def secured(request: pytest.FixtureRequest) -> Secured:
+    found: Secured = request.getfixturevalue(f"secured_{request.param}")
+    return found
+
+
+@pytest.fixture(scope="module")
+def over(authority: Path) -> Iterator[int]:
+    """The port of a server with a certificate whose time is over. It speaks TLS alone: nobody comes further."""
+    trust = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    trust.load_cert_chain(authority / "expired.pem", authority / "server.key")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):  # closed, at the end
+                while True:
+                    accepted, _ = listener.accept()
+                    with contextlib.suppress(OSError), accepted, trust.wrap_socket(accepted, server_side=True) as one:
+                        one.recv(1)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(10)
+
+
+def test_the_right_authority_and_name_are_accepted(secured: Secured, authority: Path) -> None:
+    assert isinstance(secured.send(authority / "ca.pem"), Confirmed)
+
+
+def test_another_authority_is_refused(secured: Secured, authority: Path) -> None:
+    for ca in (authority / "other.pem", None):
+        answer = secured.send(ca)
+
+        assert (fault_of(answer), "certificate" in text_of(answer).lower()) == (Fault.REFUSED, True), answer
+
+
+def test_another_name_is_refused(secured: Secured, authority: Path) -> None:
+    answer = secured.send(authority / "ca.pem", host="localhost")
+
+    assert fault_of(answer) is Fault.REFUSED, answer
+
+
+def test_a_certificate_whose_time_is_over_is_refused(secured: Secured, authority: Path, over: int) -> None:
+    answer = secured.send(authority / "ca.pem", port=over)
+
+    assert (fault_of(answer), "certificate" in text_of(answer).lower()) == (Fault.REFUSED, True), answer
+
+
+def test_a_server_without_tls_gets_nothing_in_the_clear(secured: Secured, authority: Path) -> None:
+    """It answers the first bytes with what is no TLS, and keeps what it was sent."""
+    heard: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    accepted, _ = listener.accept()
+                    with contextlib.suppress(OSError), accepted:
+                        heard.append(accepted.recv(65_536))
+                        accepted.sendall(b"ERROR\nmessage:no TLS here\n\n\0")
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            answer = secured.send(authority / "ca.pem", port=listener.getsockname()[1])
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join(10)
+
+    assert fault_of(answer) in (Fault.REFUSED, Fault.AWAY), answer
+    assert heard
+    assert all(piece[:1] == b"\x16" for piece in heard), "a handshake of TLS, and nothing else"
+
+
+def test_a_port_with_tls_is_not_reached_without(secured: Secured) -> None:
+    answer = secured.send(None, url=secured.plain)
+
+    assert fault_of(answer) in (Fault.REFUSED, Fault.AWAY, Fault.LATE), answer
+
+
+def test_files_for_tls_without_tls_are_refused_and_a_file_that_is_missing_is_said(
+    secured: Secured, authority: Path
+) -> None:
+    with pytest.raises(ConfigError, match="they are for TLS"):
+        secured.send(authority / "ca.pem", url=secured.plain)
+    answer = secured.send(authority / "missing.pem")
+
+    assert (fault_of(answer), "cannot be used" in text_of(answer)) == (Fault.REFUSED, True)
