@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._scram import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 from tests.conftest import Private
 from tests.contract.kinds.stages import Receiver
@@ -25,7 +27,8 @@ from tests.faults.receivers import answering
 from workq.config.addresses import Allowed
 from workq.errors import ConfigError
 from workq.lab.servers import ports, start_artemis, start_kafka, start_rabbitmq, start_redis
-from workq.messages.kinds import KINDS, Address, Answer, Confirmed, Fault
+from workq.messages.kinds import Address, Answer, Confirmed, Fault
+from workq.messages.kinds.registry import KINDS
 
 CANARY = "c4nary-8d"
 LONG_S = 30.0
@@ -47,7 +50,7 @@ class Secured:
         options = {"url": (url or self.url).format(host=host, port=port or self.port), **self.options}
         if ca is not None:
             options["ca_file"] = str(ca)
-        made: Any = type(KINDS[self.kind])
+        made: Any = type(KINDS[self.kind]())
         kind = made(lookup=answering("127.0.0.1"))
         link = kind.open(Address("tls", kind.check(options), url=options["url"]), allowed=HERE)
         try:
@@ -112,7 +115,9 @@ def secured_kafka(private: Private, authority: Path) -> Iterator[Secured]:
     pem = {"ssl.keystore.certificate.chain": (authority / "server.pem").read_text(), "ssl.keystore.key": key}
     options = [
         "listener.security.protocol.map=CLIENT:SASL_SSL,INNER:PLAINTEXT,CONTROLLER:PLAINTEXT",
-        "sasl.enabled.mechanisms=PLAIN",
+        "sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-512",
+        "listener.name.client.scram-sha-512.sasl.jaas.config="
+        "org.apache.kafka.common.security.scram.ScramLoginModule required;",
         "listener.name.client.plain.sasl.jaas.config="
         f'org.apache.kafka.common.security.plain.PlainLoginModule required user_workq="{CANARY}";',
         "listener.name.client.ssl.keystore.type=PEM",
@@ -120,6 +125,10 @@ def secured_kafka(private: Private, authority: Path) -> Iterator[Secured]:
     ]
     with private(start_kafka, options=options) as server:
         server.create_topic("t")
+        scram = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+        user = UserScramCredentialUpsertion("scrammed", scram, CANARY.encode())
+        admin = AdminClient(server.admin_conf)
+        admin.alter_user_scram_credentials([user])["scrammed"].result(LONG_S)
         url = f"kafkas://workq:{CANARY}@{{host}}:{{port}}"
         yield Secured("kafka", url, server.port, url.replace("kafkas", "kafka"), {"topic": "t"})
 
@@ -235,3 +244,16 @@ def test_files_for_tls_without_tls_are_refused_and_a_file_that_is_missing_is_sai
     answer = secured.send(authority / "missing.pem")
 
     assert (fault_of(answer), "cannot be used" in text_of(answer)) == (Fault.REFUSED, True)
+
+
+def test_kafka_is_come_to_by_scram_and_a_wrong_password_is_refused(secured_kafka: Secured, authority: Path) -> None:
+    right = secured_kafka.url.replace("workq:", "scrammed:")
+    wrong = right.replace(CANARY, f"{CANARY}-other")
+    options = {**secured_kafka.options, "mechanism": "SCRAM-SHA-512"}
+    scrammed = Secured("kafka", right, secured_kafka.port, right, options)
+
+    assert isinstance(scrammed.send(authority / "ca.pem"), Confirmed)
+    answer = scrammed.send(authority / "ca.pem", url=wrong)
+    assert (fault_of(answer), "refused the login" in text_of(answer)) == (Fault.REFUSED, True)
+    lacking = Secured("kafka", right, secured_kafka.port, right, {**options, "mechanism": "SCRAM-SHA-256"})
+    assert "no mechanism SCRAM-SHA-256" in text_of(lacking.send(authority / "ca.pem"))

@@ -15,7 +15,18 @@ import pytest
 
 import workq
 
-HEAVY = {"pika", "redis", "sqlalchemy", "aiohttp", "rich", "click", "apscheduler", "psycopg", "pymysql"}
+HEAVY = {
+    "pika",
+    "redis",
+    "sqlalchemy",
+    "aiohttp",
+    "rich",
+    "click",
+    "apscheduler",
+    "psycopg",
+    "pymysql",
+    "confluent_kafka",
+}
 
 
 @pytest.mark.parametrize("statement", ["import workq", "from workq import WorkQueue, current, State"])
@@ -104,9 +115,10 @@ LIBRARIES: Final = {
     "aiohttp": ("outbound/", "webhooks/", "demo/"),
     "apscheduler": ("supervisor/ticker.py",),
     "click": ("cli/", "demo/"),
-    "pika": ("broker/rabbitmq/", "diagnose/doctor/", "lab/"),
+    "confluent_kafka": ("messages/kinds/kafka.py", "lab/"),
+    "pika": ("broker/rabbitmq/", "diagnose/doctor/", "lab/", "messages/kinds/amqp.py"),
     "psycopg": ("ledger/engine/",),
-    "redis": ("inflight/redis/", "diagnose/doctor/", "lab/"),
+    "redis": ("inflight/redis/", "diagnose/doctor/", "lab/", "messages/kinds/redis.py"),
     "sqlalchemy": (
         "ledger/",
         *(f"{slice_}/ledger" for slice_ in ("jobs", "limits", "order", "schedules", "webhooks")),

@@ -298,6 +298,7 @@ class Receiver:
 
     def __init__(self, *, trust: ssl.SSLContext | None = None) -> None:
         self.kept: list[Arrived] = []
+        self.login: str | None = "Basic " + base64.b64encode(b"workq:workq").decode()
         self.status: int | None = None
         self.extra: dict[str, str] = {}
         receiver = self
@@ -329,7 +330,7 @@ class Receiver:
         named = {name.lower(): value for name, value in headers.items()}
         if self.status is not None:
             return self.status
-        if named.get("authorization") != "Basic " + base64.b64encode(b"workq:workq").decode():
+        if named.get("authorization") != self.login:
             return 401
         if path != "/in":
             return 404

@@ -23,7 +23,8 @@ from workq.errors import ConfigError
 from workq.lab.proxy import FaultProxy
 from workq.lab.proxy.rules import Direction
 from workq.lab.servers import Server
-from workq.messages.kinds import KINDS, Address, Answer, Confirmed, Fault, Kind, Link, Posting, Unsent, kind_of
+from workq.messages.kinds import Address, Answer, Confirmed, Fault, Kind, Link, Posting, Unsent
+from workq.messages.kinds.registry import KINDS
 from workq.values.codec import new_task_id
 
 LONG_S = 30.0
@@ -85,14 +86,14 @@ class KindStage(ABC):
 
     def open(self, options: Mapping[str, Any], *, lookup: Any = None, allowed: Allowed = HERE) -> Link:
         """A link, as workq opens one."""
-        kind = KINDS[self.name] if lookup is None else self.kind(lookup)
+        kind = KINDS[self.name]() if lookup is None else self.kind(lookup)
         stored = kind.check(options)
-        address = Address(self.name, stored, url=options.get("url"), secret=options.get("secret"))
+        address = Address(self.name, stored, url=options.get("url"))
         return kind.open(address, allowed=allowed)
 
     def kind(self, lookup: Any) -> Kind:
         """The kind with another server of names."""
-        made: Any = type(KINDS[self.name])
+        made: Any = type(KINDS[self.name]())
         return made(lookup=lookup)  # type: ignore[no-any-return]
 
 
@@ -199,7 +200,7 @@ class KindContract:
         link.close()
 
     def test_options_are_checked_with_their_names(self, stage: KindStage) -> None:
-        kind = kind_of(stage.name)
+        kind = KINDS[stage.name]()
         right = stage.options()
 
         kind.check(right)
@@ -230,13 +231,13 @@ class ReachedContract:
 
     def test_the_password_is_in_nothing_that_is_stored_or_shown(self, stage: KindStage) -> None:
         options = stage.options(password=CANARY)
-        stored = kind_of(stage.name).check(options)
+        stored = KINDS[stage.name]().check(options)
 
         assert CANARY not in f"{stored} {Address('orders', stored, url=options['url'])!r}"
         assert ":***@" in stored["url"]
         for broken in ("http:/" + options["url"], options["url"] + " ", "x" + options["url"]):
             with pytest.raises(ConfigError) as failed:
-                kind_of(stage.name).check({**options, "url": broken})
+                KINDS[stage.name]().check({**options, "url": broken})
             assert CANARY not in str(failed.value)
 
     def test_a_server_that_is_not_there_is_away(self, stage: KindStage) -> None:

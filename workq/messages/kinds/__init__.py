@@ -14,16 +14,14 @@ Everything else is `Unsent`, also what may have arrived: it is sent again, and e
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from importlib import import_module
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from workq.config.addresses import Allowed
-from workq.errors import ConfigError
 
 
 class Posting(msgspec.Struct, frozen=True):
@@ -81,13 +79,11 @@ class Address:
     """What one destination is: its kind's options as `check` gave them, and what is sealed of it.
 
     `name`: for messages to people. `url`: with its password, so it is never shown; its masked form is in `options`.
-    `secret`: what an http destination signs with (`whsec_...`), sealed as the URL is.
     """
 
     name: str
     options: Mapping[str, Any]
     url: str | None = field(default=None, repr=False)
-    secret: str | None = field(default=None, repr=False)
 
 
 class Link(ABC):
@@ -123,8 +119,7 @@ class Kind(ABC):
     def check(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options as they are stored, defaults filled in. No I/O.
 
-        What is sealed is given here and not in the answer: of `url`, the answer has the masked form; `secret`, which
-        only http has, is left out of it. The caller keeps both for `Address`.
+        `url` is given as it is, with its password; in the answer it is masked. The caller seals the one that was given.
 
         Raises:
             ConfigError: one is missing, unknown or not right: which, why, and what it may be.
@@ -135,47 +130,3 @@ class Kind(ABC):
     def open(self, address: Address, *, allowed: Allowed) -> Link:
         """A link, which connects when it is first used. `allowed`: the addresses that it may reach, asked at each
         connection, for every address that a name has and that a broker advertises."""
-
-
-class _Kinds(Mapping[str, Kind]):
-    """The kinds by their names. A kind's module, and its library, is imported when the kind is asked for."""
-
-    def __init__(self, classes: Mapping[str, str]) -> None:
-        self._classes = classes
-        self._made: dict[str, Kind] = {}
-
-    def __getitem__(self, name: str) -> Kind:
-        """Raises MissingExtra: its library is not installed. KeyError: there is no such kind; see `kind_of`."""
-        if name not in self._made:
-            kind = self._classes[name]
-            self._made[name] = getattr(import_module(f"{__name__}.{name}"), kind)()
-        return self._made[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._classes)
-
-    def __len__(self) -> int:
-        return len(self._classes)
-
-
-KINDS: Final[Mapping[str, Kind]] = _Kinds(
-    {
-        "amqp": "Amqp",
-        "kafka": "Kafka",
-        "stomp": "Stomp",
-        "redis": "RedisKind",
-        "http": "Http",
-        "call": "CallKind",
-    }
-)
-
-
-def kind_of(name: object) -> Kind:
-    """The kind by this name.
-
-    Raises:
-        ConfigError: there is none; the message lists those that there are. MissingExtra: its library is missing.
-    """
-    if not isinstance(name, str) or name not in KINDS:
-        raise ConfigError(f"kind: need one of {', '.join(KINDS)}, not {name!r:.60}")
-    return KINDS[name]

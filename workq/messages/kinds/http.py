@@ -1,8 +1,8 @@
 """http: one POST for each message, one after the other, on a connection that is kept. A 2xx is the confirm.
 
-What carries webhooks sends it: which addresses and ports may be reached, no redirects, bounds for answers. With a
-secret each request is signed as Standard Webhooks say, and `webhook-id` is the message's id. A user and a password in
-the URL become the header `Authorization`.
+What carries webhooks sends it: which addresses and ports may be reached, no redirects, bounds for answers. What is
+secret stands before the host of the URL: `user:password@` becomes the header `Authorization`, and with `whsec_...@`
+each request is signed as Standard Webhooks say, with the message's id as `webhook-id`.
 
 What an answer means: 429, and 503 with a `Retry-After`, `ASKED`; 400, 413, 414, 415, 422 and 431 `MESSAGE`; 401, 403
 and 407 `REFUSED`; 404, 405, 410 and a redirect `NO_TARGET`; 502, 503 and 504 `AWAY`; everything else, and what breaks
@@ -27,7 +27,7 @@ from workq.messages.kinds import Address, Answer, Confirmed, Fault, Kind, Link, 
 from workq.messages.kinds.options import Options
 from workq.messages.kinds.reach import Failed, Lookup, check_files, connect, trouble_of, trust_of
 from workq.outbound.backoff import retry_after_s
-from workq.outbound.signing import check_secret, signed
+from workq.outbound.signing import PREFIX, check_secret, signed
 from workq.outbound.target import SCHEMES, Target, TargetPolicy, check_headers, checked
 
 try:
@@ -35,10 +35,9 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtra("a destination of the kind http needs a client library: install the extra [webhooks]") from error
 
-FORM: Final = "https://host/path, with user:password@ before the host where the receiver wants a login"
+FORM: Final = "https://host/path, with user:password@ before the host for a login, or whsec_...@ for a signature"
 CONTENT_TYPE_MAX: Final = 255
 _LOGIN: Final = re.compile(r"(https?://)([^@/?#]*)@(.*)", re.DOTALL)
-_SETTING: Final = re.compile(r" \(set WORKQ_\w+=.* to permit\)")
 _OF_STATUS: Final = {
     **dict.fromkeys((400, 413, 414, 415, 422, 431), Fault.MESSAGE),
     **dict.fromkeys((401, 403, 407), Fault.REFUSED),
@@ -65,7 +64,7 @@ _OF_CLASS: Final = {
 
 
 class Http(Kind):
-    """`--url https://...`, and a secret to sign with."""
+    """`--url https://...`"""
 
     name = "http"
 
@@ -74,19 +73,14 @@ class Http(Kind):
         self._lookup = lookup
 
     def check(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """See the port. `url`, `secret` (not stored), `ca_file` and the like."""
+        """See the port. `url`, `ca_file` and the like."""
         given = Options(options)
         url, user, password = _parts(given.take("url", why=f"it is {FORM}"))
         target = checked(url, _policy(Allowed.of("*")))
-        login = "" if user is None else f"{quote(user, safe='')}:***@"
+        login = "" if password is None else "***@" if user is None else f"{quote(user, safe='')}:***@"
         begin, _, rest = url.partition("://")
         place, query, _ = rest.partition("?")
         given.stored["url"] = f"{begin}://{login}{place}{'?***' if query else ''}"
-        if password is not None and user is None:
-            raise ConfigError(f"url: a login is a user and a password; need {FORM}")
-        if "secret" in options:
-            secret = given.take("secret", why="leave it out for requests without a signature")
-            check_secret(secret)
         check_files(given, is_tls=target.scheme == "https")
         return given.done(kind=self.name)
 
@@ -96,12 +90,18 @@ class Http(Kind):
 
 
 def _parts(url: object) -> tuple[str, str | None, str | None]:
-    """The URL without its login, and that. Raises ConfigError, which shows nothing of it."""
+    """The URL without what is secret, then a user and a password; without a user it is what requests are signed with.
+
+    Raises:
+        ConfigError: it is not one of these; the message shows nothing of it.
+    """
     if not isinstance(url, str):
         raise ConfigError(f"url: need {FORM}")
     match = _LOGIN.fullmatch(url)
     if match is None:
         return url, None, None
+    if match[2].startswith(PREFIX):
+        return match[1] + match[3], None, check_secret(unquote(match[2]))
     user, colon, password = match[2].partition(":")
     if not user or not colon or ":" in password or "@" in match[3].partition("/")[0]:
         raise ConfigError(f"url: a login is a user and a password, with @ as %40 and : as %3A in them; need {FORM}")
@@ -115,8 +115,8 @@ def _policy(allowed: Allowed) -> TargetPolicy:
 class _HttpLink(Link):
     def __init__(self, address: Address, *, allowed: Allowed, lookup: Lookup) -> None:
         self._options = address.options
-        self._secret = address.secret
         self._url, user, self._password = _parts(address.url)
+        self._secret = self._password if user is None else None
         self._login: dict[str, str] = {}
         if user is not None:
             told = f"{user}:{self._password}".encode()
@@ -199,7 +199,7 @@ class _HttpLink(Link):
         kind = answer.error_class
         if kind is None:
             return Confirmed(f"{answer.status}")
-        text = _SETTING.sub(" (it is not among those that messages may go to)", f"{kind}: {answer.error}")
+        text = f"{kind}: {answer.error}"
         if self._password is not None and len(self._password) >= 4:
             text = text.replace(self._password, "***")
         asked_s = retry_after_s(answer.retry_after, now=datetime.now(UTC))
@@ -214,5 +214,4 @@ class _HttpLink(Link):
         try:
             return checked(self._url, self._policy)
         except ConfigError as error:
-            text = _SETTING.sub(" (it is not among those that messages may go to)", str(error))
-            raise Failed(Unsent(Fault.REFUSED, text)) from None
+            raise Failed(Unsent(Fault.REFUSED, str(error))) from None

@@ -49,7 +49,7 @@ def judged(host: str, port: int, allowed: Allowed, *, lookup: Lookup, within_s: 
         NotAllowed: one of them may not be reached. OSError: it has none, or the lookup took too long (TimeoutError).
     """
     if allowed.forbids_host(host):
-        raise NotAllowed(f"the name {host} is not among those that messages may go to ({allowed.text})")
+        raise NotAllowed(allowed.refusal(host))
     address = literal(host)
     if address is not None:
         found = [host]
@@ -61,8 +61,8 @@ def judged(host: str, port: int, allowed: Allowed, *, lookup: Lookup, within_s: 
     for one in found:
         one_address = literal(one)
         if one_address is None or not (allowed.permits(one_address) or allowed.permits_host(host)):
-            of = "" if one == host else f" (of {host})"
-            raise NotAllowed(f"the address {one}{of} is not among those that messages may go to ({allowed.text})")
+            of = "" if one == host else f"{host} has a "
+            raise NotAllowed(f"{of}{allowed.refusal(one_address or one)}")
     return found
 
 
