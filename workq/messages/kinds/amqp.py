@@ -325,9 +325,13 @@ class _AmqpLink(Link):
         batch = _Round(session, waiting)
         session.on_confirm, session.on_return = batch.confirm, batch.give_back
         exchange, key = self._options["exchange"], self._options["routing_key"]
-        for index, posting in waiting.items():
-            session.channel.basic_publish(exchange, key, posting.body, ready[index], mandatory=True)
-            session.tag += 1
+        try:
+            for index, posting in waiting.items():
+                session.channel.basic_publish(exchange, key, posting.body, ready[index], mandatory=True)
+                session.tag += 1
+        except exceptions.AMQPError as error:  # it has ended while they were written
+            session.error = session.error or error
+            session.is_over = True
         session.run(lambda: batch.is_done or session.channel_error is not None, ends=ends)
         session.used_at = time.monotonic()
         if batch.is_done:

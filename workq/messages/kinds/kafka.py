@@ -176,6 +176,8 @@ class _KafkaLink(Link):
         self._lookup = lookup
         self._addresses: list[str] = []
         self._producer: Producer | None = None
+        self._is_broken = False
+        """The producer has met what it cannot go on after. It is given up outside of its own callbacks."""
         self._looked_at = 0.0
         self._told: list[KafkaError] = []
         """What librdkafka has told of its connections since the producer was made."""
@@ -263,8 +265,7 @@ class _KafkaLink(Link):
             text = self._place.clean(
                 f"no broker took it in time: {reasons[-1]}" if reasons else "no broker took it in time"
             )
-        if error.fatal():
-            self._give_up()
+        self._is_broken = self._is_broken or error.fatal()
         for codes, fault in (
             (_NO_TARGET, Fault.NO_TARGET),
             (_REFUSED, Fault.REFUSED),
@@ -282,6 +283,8 @@ class _KafkaLink(Link):
         Raises:
             Failed: no broker answers, or one may not be reached, or the topic is not there.
         """
+        if self._is_broken:
+            self._give_up()
         producer = self._producer
         if producer is not None:
             if time.monotonic() - self._looked_at > LOOK_EVERY_S:
@@ -289,6 +292,7 @@ class _KafkaLink(Link):
             return producer
         self._look(ends - PURGE_S)
         self._told.clear()
+        self._is_broken = False
         self._producer = Producer(self._conf(timeout_s))
         return self._producer
 

@@ -89,9 +89,10 @@ def connect(
         NotAllowed, OSError, ssl.SSLError: there is none.
     """
     trouble: OSError = OSError("no address")
-    for address in judged(host, port, allowed, lookup=lookup, within_s=left(ends)):
+    addresses = judged(host, port, allowed, lookup=lookup, within_s=left(ends))
+    for number, address in enumerate(addresses):
         try:
-            made = socket.create_connection((address, port), timeout=left(ends))
+            made = socket.create_connection((address, port), timeout=left(ends) / (len(addresses) - number))
         except OSError as error:
             trouble = error
             continue
