@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._scram import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
@@ -257,3 +258,21 @@ def test_kafka_is_come_to_by_scram_and_a_wrong_password_is_refused(secured_kafka
     assert (fault_of(answer), "refused the login" in text_of(answer)) == (Fault.REFUSED, True)
     lacking = Secured("kafka", right, secured_kafka.port, right, {**options, "mechanism": "SCRAM-SHA-256"})
     assert "no mechanism SCRAM-SHA-256" in text_of(lacking.send(authority / "ca.pem"))
+
+
+def test_librdkafka_verifies_by_itself_too(secured_kafka: Secured, authority: Path) -> None:
+    """The look that comes before it has verified another host, perhaps."""
+    for host, ca in (("localhost", "ca.pem"), ("127.0.0.1", "other.pem")):
+        kind: Any = KINDS["kafka"]()
+        url = secured_kafka.url.format(host=host, port=secured_kafka.port)
+        options = {"url": url, "topic": "t", "ca_file": str(authority / ca)}
+        link = kind.open(Address("tls", kind.check(options), url=url), allowed=HERE)
+        link._addresses = [f"{host}:{secured_kafka.port}"]
+        producer = Producer(link._conf(LONG_S))
+
+        with pytest.raises(KafkaException):
+            producer.list_topics(timeout=3.0)
+        producer.poll(0.1)
+        producer.purge()
+
+        assert any("certificate verify failed" in one.str() for one in link._told), [one.str() for one in link._told]
