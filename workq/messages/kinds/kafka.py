@@ -316,7 +316,7 @@ class _KafkaLink(Link):
         advertised = look(
             self._place,
             topic,
-            mechanism=self._options["mechanism"],
+            mechanism=self._options.get("mechanism"),
             trust=trust_of(self._options) if self._place.is_tls else None,
             allowed=self._allowed,
             lookup=lookup,
@@ -337,7 +337,7 @@ class _KafkaLink(Link):
         place, options = self._place, self._options
         found = {
             "linger.ms": 0,
-            **options["client"],
+            **options.get("client", {}),
             "bootstrap.servers": ",".join(dict.fromkeys(self._addresses)),
             "allow.auto.create.topics": False,
             "acks": "all",
@@ -350,7 +350,7 @@ class _KafkaLink(Link):
         }
         if place.is_tls:
             files = {"ca_file": "ssl.ca", "cert_file": "ssl.certificate", "key_file": "ssl.key"}
-            found |= {f"{name}.location": options[one] for one, name in files.items() if options[one] is not None}
+            found |= {f"{name}.location": options[one] for one, name in files.items() if one in options}
             found |= {"ssl.endpoint.identification.algorithm": "https", "enable.ssl.certificate.verification": True}
         if place.user is not None:
             found |= {"sasl.mechanism": options["mechanism"], "sasl.username": place.user}

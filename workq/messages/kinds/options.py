@@ -111,11 +111,11 @@ class Options:
         return dict(value)
 
     def done(self, *, kind: str) -> dict[str, Any]:
-        """What is stored.
+        """What is stored: what was given, and defaults; not what is absent.
 
         Raises:
             ConfigError: an option is left that nobody has taken.
         """
         if self._left:
             raise ConfigError(f"{min(self._left)}: is no option of the kind {kind}; there are {', '.join(self.stored)}")
-        return self.stored
+        return {name: value for name, value in self.stored.items() if value not in (None, {})}

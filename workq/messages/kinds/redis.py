@@ -117,7 +117,7 @@ class _RedisLink(Link):
     def test(self, *, timeout_s: float) -> list[str]:
         """See the port. Whether the user may write is seen when it does."""
         self._ends = time.monotonic() + timeout_s
-        stream, key = self._options["stream"], self._options["stream"] or self._options["list"]
+        stream, key = self._options.get("stream"), self._options.get("stream") or self._options.get("list")
         try:
             connection = self._connected()
             self._say(connection, [("TYPE", key), ("INFO", "replication")])
@@ -145,9 +145,9 @@ class _RedisLink(Link):
 
     def _room(self, connection: Any, wanted: int) -> int:
         """How many of these are taken."""
-        if self._options["list"] is None:
+        if self._options.get("list") is None:
             return wanted
-        self._say(connection, [("LLEN", self._options["list"])])
+        self._say(connection, [("LLEN", self._options.get("list"))])
         length = self._reply(connection)
         if isinstance(length, redis.RedisError):
             raise Failed(self._trouble(length))
@@ -155,12 +155,12 @@ class _RedisLink(Link):
         return max(0, min(wanted, most - int(length)))
 
     def _command(self, posting: Posting) -> tuple[Any, ...]:
-        if self._options["stream"] is None:
-            return ("RPUSH", self._options["list"], _element(posting))
+        if self._options.get("stream") is None:
+            return ("RPUSH", self._options.get("list"), _element(posting))
         fields: dict[str, str | bytes] = {"workq-id": posting.id, "content-type": posting.content_type}
         fields |= {f"header:{name}": value for name, value in posting.headers.items()}
         pairs = [part for pair in {**fields, "body": posting.body}.items() for part in pair]
-        return ("XADD", self._options["stream"], "MAXLEN", "~", self._options["maxlen"], "*", *pairs)
+        return ("XADD", self._options.get("stream"), "MAXLEN", "~", self._options["maxlen"], "*", *pairs)
 
     def _say(self, connection: Any, commands: Sequence[tuple[Any, ...]]) -> None:
         connection.send_packed_command(connection.pack_commands(commands))
@@ -178,7 +178,7 @@ class _RedisLink(Link):
             return self._trouble(found)
         if is_wait:
             return found
-        key = self._options["stream"]
+        key = self._options.get("stream")
         return Confirmed(None if key is None else f"{key}@{found.decode()}")
 
     def _judge_copies(self, answers: list[Answer | None], taken: int, copies: Any) -> None:
