@@ -25,12 +25,12 @@ from workq.lab.servers import (
     Kafka,
     RabbitMQ,
     Redis,
-    ports,
     start_artemis,
     start_kafka,
     start_rabbitmq,
     start_redis,
 )
+from workq.lab.servers.server import free_port
 
 LOGIN = (
     "listener.security.protocol.map=CLIENT:SASL_PLAINTEXT,INNER:PLAINTEXT,CONTROLLER:PLAINTEXT",
@@ -54,7 +54,7 @@ def artemis(private: Private) -> Iterator[Artemis]:
 
 @pytest.fixture(scope="module")
 def kafka(private: Private) -> Iterator[tuple[Kafka, FaultProxy]]:
-    port = ports.free_port()
+    port = free_port()
     with (
         FaultProxy("127.0.0.1", port) as proxy,
         private(start_kafka, options=LOGIN, port=port, advertised=proxy.port) as server,

@@ -27,7 +27,8 @@ from tests.contract.kinds.suite import fault_of, posting, text_of
 from tests.faults.receivers import answering
 from workq.config.addresses import Allowed
 from workq.errors import ConfigError
-from workq.lab.servers import ports, start_artemis, start_kafka, start_rabbitmq, start_redis
+from workq.lab.servers import start_artemis, start_kafka, start_rabbitmq, start_redis
+from workq.lab.servers.server import free_port
 from workq.messages.kinds import Address, Answer, Confirmed, Fault
 from workq.messages.kinds.registry import KINDS
 
@@ -67,7 +68,7 @@ class Secured:
 @pytest.fixture(scope="module")
 def rabbitmq(private: Private, authority: Path) -> Iterator[tuple[int, int]]:
     """The ports of amqps and of STOMP with TLS."""
-    amqps, stomps = ports.free_port(), ports.free_port()
+    amqps, stomps = free_port(), free_port()
     options = [
         f"listeners.ssl.1 = 127.0.0.1:{amqps}",
         f"stomp.listeners.ssl.1 = 127.0.0.1:{stomps}",
@@ -136,7 +137,7 @@ def secured_kafka(private: Private, authority: Path) -> Iterator[Secured]:
 
 @pytest.fixture(scope="module")
 def secured_redis(private: Private, authority: Path) -> Iterator[Secured]:
-    port = ports.free_port()
+    port = free_port()
     files = {"cert-file": "server.pem", "key-file": "server.key", "ca-cert-file": "ca.pem"}
     words = [word for name, file in files.items() for word in (f"--tls-{name}", str(authority / file))]
     login = ["--requirepass", CANARY]

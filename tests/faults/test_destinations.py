@@ -18,7 +18,8 @@ from tests.contract.kinds.suite import LONG_S, fault_of, ids, posting, text_of
 from tests.faults.rabbitmq import ask
 from workq.config.addresses import Allowed
 from workq.errors import ConfigError
-from workq.lab.servers import Artemis, Kafka, RabbitMQ, Redis, ports, start_kafka
+from workq.lab.servers import Artemis, Kafka, RabbitMQ, Redis, start_kafka
+from workq.lab.servers.server import free_port
 from workq.messages.kinds import Address, Confirmed, Fault, Link, Posting
 from workq.messages.kinds.registry import KINDS
 from workq.messages.kinds.stomp import Stomp
@@ -200,7 +201,7 @@ def test_a_test_at_artemis_leaves_no_address(links: Any, artemis_server: Artemis
 @pytest.fixture(scope="module")
 def elsewhere(private: Private) -> Iterator[tuple[Kafka, int]]:
     """A Kafka that sends its clients to another address, and the port there."""
-    port = ports.free_port()
+    port = free_port()
     with private(start_kafka, advertised=port, advertised_host="127.0.0.2") as server:
         server.create_topic("t")
         yield server, port

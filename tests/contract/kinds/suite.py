@@ -21,7 +21,7 @@ from tests.faults.receivers import answering, closed, unknown
 from workq.config.addresses import Allowed
 from workq.errors import ConfigError
 from workq.lab.proxy import FaultProxy
-from workq.lab.proxy.rules import Direction
+from workq.lab.proxy.link import Direction
 from workq.lab.servers import Server
 from workq.messages.kinds import Address, Answer, Confirmed, Fault, Kind, Link, Posting, Unsent
 from workq.messages.kinds.registry import KINDS

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from workq.lab.servers import ports
+from workq.lab.servers import server
 from workq.lab.servers.jars import LOGGING, find_jars, java
 from workq.lab.servers.server import ANSWER_LIMIT_S, Server
 
@@ -115,7 +115,7 @@ class Artemis(Server):
 
     def _answer(self) -> str | None:
         """The listener belongs to our process; in the clear, it also has to greet."""
-        if not ports.listens(self.port, self.pid):
+        if not server.listens(self.port, self.pid):
             return None
         if self.url.startswith("stomps"):
             return VERSION

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from workq.lab.servers import ports
+from workq.lab.servers import server
 from workq.lab.servers.jars import LOGGING, find_jars, java
 from workq.lab.servers.server import Server, ServerMissing
 
@@ -135,7 +135,7 @@ class Kafka(Server):
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
 
-        if not ports.listens(self._inner_port, self.pid):
+        if not server.listens(self._inner_port, self.pid):
             return None
         admin = AdminClient(self.admin_conf)  # one that is collected meanwhile never answers
         try:

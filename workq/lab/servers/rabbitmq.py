@@ -142,7 +142,7 @@ class RabbitMQ(Server):
             return None
         if not greeting.startswith(b"\x01") or f"workq-{self.port}@".encode() not in greeting:
             return None
-        if self._with_stomp and not ports.listens(self.stomp_port, self.pid):
+        if self._with_stomp and not server.listens(self.stomp_port, self.pid):
             return None
         home = Path(self._server).resolve().parent.parent.name
         return home.rpartition("-")[2]
