@@ -71,7 +71,7 @@ environment() { # 3.x, program: makes .pythons/3.x
 mkdir -p "$below"
 chosen=()
 if [ "${1:-}" != --all ]; then
-    again=(TestPostgreSQL TestMariaDB EmbeddedInPostgreSQL EmbeddedInMariaDB RabbitMQLevels RabbitMQClassic RedisCluster)
+    again=(TestPostgreSQL TestMariaDB EmbeddedInPostgreSQL EmbeddedInMariaDB RabbitMQLevels RabbitMQClassic RedisCluster test_kinds_contract)
     # what looks at texts and at the tests themselves, or repeats one world with another seed
     again+=(test_imports test_typing test_measures test_migrations test_the_simulation test_seeds_2 test_seeds_3 test_seeds_4)
     chosen=(-k "not ($(printf '%s or ' "${again[@]}")False) or granted_to_one_of_eight_workers")
