@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     )
     from workq.handlers.context import Current, TaskFields, current
     from workq.handlers.retry import Exponential, Fixed, Schedule, timeline
+    from workq.handlers.verdict import Verdict
     from workq.jobs.sources import CsvFile, JsonLines, Keyset, Range
-    from workq.jobs.verdict import Verdict
     from workq.values.task import Enqueued, State, Task
 
 _HOMES = {
-    "Verdict": "jobs.verdict",
+    "Verdict": "handlers.verdict",
     "Range": "jobs.sources",
     "Keyset": "jobs.sources",
     "JsonLines": "jobs.sources",

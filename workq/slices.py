@@ -19,11 +19,15 @@ from workq.ledger.sql import Ledger, Slices
 from workq.limits.ledger.entry import LimitEntry
 from workq.limits.ledger.permits import LimitGate
 from workq.limits.ledger.tables import LimitTables
+from workq.messages.ledger.pruning import forget_bodies
+from workq.messages.ledger.tables import MessageTables
+from workq.messages.values import BEYOND_SUSPICION as MESSAGES
 from workq.order.ledger.entry import OrderEntry
 from workq.order.ledger.tables import OrderTables
 from workq.values.task import Delivered, Settlement, Worked
 from workq.webhooks.ledger.held import stays_held
 from workq.webhooks.ledger.tables import WebhookTables
+from workq.webhooks.values import BEYOND_SUSPICION as WEBHOOKS
 
 if TYPE_CHECKING:
     from sqlalchemy import MetaData
@@ -69,6 +73,7 @@ def every_table(tables: Tables) -> MetaData:
         ScheduleTables,
         JobTables,
         WebhookTables,
+        MessageTables,
     )
     for part in parts:
         part(space)
@@ -80,4 +85,7 @@ SLICES: Final = Slices(
     counters=_counters,
     entry=(OrderEntry(), LimitEntry(), JobEntry()),
     at_its_turn=(stays_held,),
+    with_pruned=(forget_bodies,),
 )
+BEYOND_SUSPICION: Final = WEBHOOKS | MESSAGES
+"""Names of tasks that are not what their process has died of: many of them are under way at once."""

@@ -20,6 +20,7 @@ from workq.inflight import Entry
 from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.ledger.tables import job_tables
 from workq.jobs.values import JobOptions
+from workq.messages.ledger.tables import message_tables
 from workq.recovery.sweep import STEPS
 from workq.schedules.ledger import Schedules
 from workq.values.codec import new_task_id
@@ -154,6 +155,10 @@ def wreck(cli: Cli) -> None:
             for number in range(16)
         ]
         database.run(lambda tx: tx.execute(webhook_tables(database).webhook.insert(), webhooks))
+        old = {"destination": "orders", "sending": 1, "is_binary": 0, "content_type": "text/plain"}
+        instants = dict.fromkeys(("created_at", "due_at", "removed_at"), ticked)
+        messages = [old | instants | {"id": f"m{number}", "task_id": new_task_id()} for number in range(5)]
+        database.run(lambda tx: tx.execute(message_tables(database).message.insert(), messages))
         windows = [{"id": f"shop.add/{number}", "task_id": new_task_id(), "ends_at": ticked} for number in range(12)]
         database.run(lambda tx: tx.execute(database.tables.window.insert(), windows))
         last = {"is_suspect": 1, "crashes_max": 1}  # a suspect pays, and this crash is its last
@@ -165,7 +170,7 @@ EXPECTED = {
     "ticked": 10, "expired": 11, "relayed": 7, "reaped_workers": 2, "returned": 3, "rehinted": 3, "dead": 1,
     "orphans": 2, "advanced": 13, "admitted": 17, "tended": 14, "promoted": 4, "lost": 6,
     "pruned": 9, "pruned_events": 0, "pruned_ticks": 8, "pruned_windows": 12, "pruned_workers": 1, "pruned_jobs": 15,
-    "pruned_webhooks": 16,
+    "pruned_webhooks": 16, "pruned_messages": 5,
 }  # fmt: skip
 MARKERS = {"markers": 2}
 """One through each queue with work. Another pass, a beat later, may send others: that is no change."""

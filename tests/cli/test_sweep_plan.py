@@ -62,7 +62,7 @@ def is_clean(cli: Cli) -> bool:
     tick, order keys and limits go on, or sees to jobs.)
     """
     said = cli.look("sweep", "--dry-run")
-    unplanned = ("ticked", "advanced", "admitted", "tended", "pruned_jobs", "pruned_webhooks")
+    unplanned = ("ticked", "advanced", "admitted", "tended", "pruned_jobs", "pruned_webhooks", "pruned_messages")
     return not any(said[name] for name in EXPECTED if name not in unplanned)
 
 

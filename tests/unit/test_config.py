@@ -145,6 +145,7 @@ def test_the_file_sets_every_setting_and_times_one_by_one(tmp_path: Path) -> Non
         "webhook_body_retention_s = 30\nwebhook_retention_s = 40.5\n"
         'webhook_allow = "private"\nwebhook_ports = "443"\nwebhook_schemes = "https"\n'
         'webhook_proxy = "http://app:secret@10.0.0.7:3128"\nsecret_key = "k"\nlog_format = "json"\n'
+        'message_allow = "10.0.0.0/8"\n'
         "[times]\nlease_s = 60\nbeat_s = 7.5\n"
     )
 
@@ -155,6 +156,7 @@ def test_the_file_sets_every_setting_and_times_one_by_one(tmp_path: Path) -> Non
     assert (settings.webhook_body_retention_s, settings.webhook_retention_s) == (30.0, 40.5)
     assert (settings.webhook_allow, settings.webhook_ports, settings.webhook_schemes) == ("private", "443", "https")
     assert (settings.webhook_proxy, settings.secret_key) == ("http://app:secret@10.0.0.7:3128", "k")
+    assert settings.message_allow == "10.0.0.0/8"
     assert settings.times == Times(lease_s=60.0, beat_s=7.5)
     origins = {name: origin for name, _, origin in settings.table()}
     assert origins.pop("times.sweep_s") == "default"

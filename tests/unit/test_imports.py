@@ -121,7 +121,7 @@ LIBRARIES: Final = {
     "redis": ("inflight/redis/", "diagnose/doctor/", "lab/", "messages/kinds/redis.py"),
     "sqlalchemy": (
         "ledger/",
-        *(f"{slice_}/ledger" for slice_ in ("jobs", "limits", "order", "schedules", "webhooks")),
+        *(f"{slice_}/ledger" for slice_ in ("jobs", "limits", "messages", "order", "schedules", "webhooks")),
         "broker/embedded/",
         "inflight/embedded.py",
         "jobs/sources.py",  # rows of the user's own table as items
@@ -167,6 +167,7 @@ TABLES: Final = {
     "limits": {"throttle", "permit", "parked"},
     "order": {"sequence", "position"},
     "schedules": {"schedule"},
+    "messages": {"destination", "message"},
 }
 """Of each slice. The ticks of schedules are removed with the core's own old rows."""
 CORE: Final = ("broker", "enqueue", "handlers", "inflight", "ledger", "supervisor", "worker")

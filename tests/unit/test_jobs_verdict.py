@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from workq.errors import Cancel
 from workq.handlers.retry import Fixed, Retries, retries
+from workq.handlers.verdict import Verdict
 from workq.jobs.values import Collect
-from workq.jobs.verdict import Answered, ChunkOutcome, Raised, Verdict, WrongVerdict, bisected
+from workq.jobs.verdict import Answered, ChunkOutcome, Raised, WrongVerdict, bisected
 from workq.jobs.work import Chunk, work
 from workq.values import codec
 from workq.values.task import Claim, FailedItem, Result

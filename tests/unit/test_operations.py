@@ -13,19 +13,19 @@ from typing import Any
 import pytest
 
 from workq import WorkQueue
-from workq.operations import jobs, queues, schedules, tasks
+from workq.operations import jobs, messages, queues, schedules, tasks
 from workq.webhooks import Endpoints
 
 PACKAGE = Path(__file__).parents[2] / "workq"
 FUNCTIONS = [
     one
-    for module in (jobs, queues, schedules, tasks)
+    for module in (jobs, messages, queues, schedules, tasks)
     for _, one in inspect.getmembers(module, inspect.isfunction)
     if one.__module__ == module.__name__ and "stores" in inspect.signature(one).parameters
 ]
 LEDGERS = (
     "workq.ledger",
-    *(f"workq.{one}.ledger" for one in ("jobs", "limits", "order", "webhooks")),
+    *(f"workq.{one}.ledger" for one in ("jobs", "limits", "messages", "order", "webhooks")),
     "workq.schedules",
 )
 DECISIONS = {

@@ -113,7 +113,7 @@ def history(session: Session, kept: str | None) -> None:
 @dry_run_option("only count; exit 3 when there is anything")
 @pass_session
 def prune(session: Session, older_than_s: float | None, dry_run: bool) -> int:
-    """Remove what is kept no longer, as sweeps do little by little: tasks, events, jobs, webhooks and their bodies.
+    """Remove what is kept no longer, as sweeps do little by little: tasks, events, jobs, webhooks, messages.
 
     By the settings retention_s, dead_retention_s, webhook_body_retention_s and webhook_retention_s. With --older-than,
     dead tasks and jobs with failures still keep their time: to give dead tasks up, see workq dead discard. What is open

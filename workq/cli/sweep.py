@@ -59,6 +59,7 @@ _COUNTS = (
     "pruned_workers",
     "pruned_jobs",
     "pruned_webhooks",
+    "pruned_messages",
     "markers",
 )
 _NEED_THE_BROKER = frozenset({"relay", "reap", "orphans", "mark"})

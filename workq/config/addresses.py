@@ -1,4 +1,4 @@
-"""Addresses: where webhooks may go. Pure.
+"""Addresses: where webhooks and messages may go. Pure.
 
 Whoever chooses the URL of a webhook chooses what a worker connects to, and a worker stands inside your network. So by
 default only public addresses may be reached: what `external` means is the list of IANA's special-purpose registries,
@@ -113,16 +113,17 @@ def is_external(address: Address) -> bool:
 
 @dataclass(frozen=True)
 class Allowed:
-    """Where webhooks may go. `text`: as a person has written it."""
+    """Where webhooks or messages may go. `text`: as a person has written it, in the variable `setting`."""
 
     text: str
     is_external: bool
     networks: tuple[Network, ...]
     hosts: frozenset[str] = field(default_factory=frozenset)
+    setting: str = "WORKQ_WEBHOOK_ALLOW"
 
     @staticmethod
-    def of(text: object) -> Allowed:
-        """What such a list means.
+    def of(text: object, *, setting: str = "WORKQ_WEBHOOK_ALLOW") -> Allowed:
+        """What such a list means, which stands in the variable `setting`.
 
         Raises:
             ConfigError: a part of it is no preset, network, address or host.
@@ -144,10 +145,10 @@ class Allowed:
                             f"{part[:100]!r} is no preset (external, private, loopback, *), network or host: {error}"
                         ) from None
                     hosts.add(part)
-        return Allowed(text, "external" in parts, tuple(networks), frozenset(hosts))
+        return Allowed(text, "external" in parts, tuple(networks), frozenset(hosts), setting)
 
     def permits(self, address: Address) -> bool:
-        """Whether a webhook may go there."""
+        """Whether anything may be sent there."""
         address = unwrapped(address)
         if self.is_external and is_external(address):
             return True
@@ -165,9 +166,9 @@ class Allowed:
     def refusal(self, target: Address | str) -> str:
         """What to say of an address, or of a name, that is not permitted; it names the setting."""
         if isinstance(target, str):
-            return f"blocked name {target} (set WORKQ_WEBHOOK_ALLOW={self.text},{target} to permit)"
+            return f"blocked name {target} (set {self.setting}={self.text},{target} to permit)"
         target = unwrapped(target)
-        return f"blocked address {target} (set WORKQ_WEBHOOK_ALLOW={self.text},{target} to permit)"
+        return f"blocked address {target} (set {self.setting}={self.text},{target} to permit)"
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,10 @@ class Settings:
         webhook_ports: to which ports; empty: 80, 443, and those above 1023 but for well-known services'.
         webhook_schemes: `http,https`, or one of them.
         webhook_proxy: the proxy that they go through; None: none, whatever other variables of the environment say.
-        secret_key: with which the secrets of endpoints are encrypted (see outbound/vault.py); None: they are not.
+        message_allow: to which addresses messages may go: brokers stand inside a network, so by default everywhere but
+            to addresses of a link, such as a cloud's metadata.
+        secret_key: with which the secrets of endpoints and the URLs of destinations are encrypted (see
+            outbound/vault.py); None: they are not.
         log_format: of the commands that log, where the application has not configured logging: `text` or `json`.
         origins: where each value came from, by name: "argument", "environment WORKQ_LEDGER_URL", "workq.toml",
             "pyproject.toml [tool.workq]" or "default".
@@ -74,6 +77,7 @@ class Settings:
     webhook_ports: str = ""
     webhook_schemes: str = "http,https"
     webhook_proxy: str | None = None
+    message_allow: str = "external,private,loopback"
     secret_key: str | None = None
     log_format: Form = "text"
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
@@ -250,6 +254,7 @@ _CHECKS: Final[Mapping[str, Callable[[Any], object]]] = {
     "webhook_ports": Ports.of,
     "webhook_schemes": _check_schemes,
     "webhook_proxy": check_proxy_url,
+    "message_allow": Allowed.of,
     "secret_key": _check_text,
     "log_format": _check_log_format,
 }

@@ -52,6 +52,7 @@ _VARIABLES: Final = {
     "webhook_ports": "WORKQ_WEBHOOK_PORTS",
     "webhook_schemes": "WORKQ_WEBHOOK_SCHEMES",
     "webhook_proxy": "WORKQ_WEBHOOK_PROXY",
+    "message_allow": "WORKQ_MESSAGE_ALLOW",
     "secret_key": "WORKQ_SECRET_KEY",
     "log_format": "WORKQ_LOG_FORMAT",
 }

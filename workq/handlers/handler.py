@@ -118,6 +118,8 @@ class Handler(answer.Work, Generic[P, R]):
         self.batch: Batch | None = None
         self.ahead: Callable[[Sequence[Any]], Sequence[Any]] | None = None
         """Gets the arguments of what was claimed together, and answers them, with what it has read for all at once."""
+        self.batch_by: Callable[[Any], str] | None = None
+        """With `batch`: only tasks of whose items this answers the same share a call. None: any of the handler's."""
         self.is_async = answer.is_coroutine_function(function)
         self.doubt: str | None = None
         """Why its name is not certain, so that nothing can be enqueued (see naming.py)."""

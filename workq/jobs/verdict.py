@@ -24,6 +24,7 @@ from typing import Any, Final, Protocol
 from workq.errors import PayloadError, SoftTimeLimit
 from workq.handlers import answer
 from workq.handlers.said import is_a, kind_of
+from workq.handlers.verdict import Verdict
 from workq.values import codec
 
 _CHANGEABLE: Final = frozenset({dict, list})
@@ -61,19 +62,6 @@ class RecordedItems:
         if self._items is None:
             self._items = self._decode()
         return self._items[place]
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a handler of a list may return: who failed, and why, and who was skipped; all the others have succeeded.
-
-    `failed` maps items to errors (a text, or an exception), or has pairs of both, for items that cannot be keys.
-    `results` does so for what came of items, which is kept as the job's `collect` says; not of those that have failed.
-    """
-
-    failed: Mapping[Any, object] | Iterable[tuple[Any, object]] = ()
-    skipped: Iterable[Any] = ()
-    results: Mapping[Any, object] | Iterable[tuple[Any, object]] = ()
 
 
 class Answered:

@@ -5,7 +5,7 @@ Whoever comes second (a claim, a sweep, another person) finds the state changed,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -100,11 +100,19 @@ class Decisions:
         return {row.task_id: row.attempt for row in self.database.ask(lambda tx: tx.execute(query).all())}
 
     def reschedule(
-        self, task_id: str, *, delay_s: float, who: str, why: str, at: datetime | None = None
+        self,
+        task_id: str,
+        *,
+        delay_s: float,
+        who: str,
+        why: str,
+        at: datetime | None = None,
+        along: Callable[[Connection], object] = lambda _: None,
     ) -> Unpublished:
         """Let a task that does not run be due in `delay_s` seconds, whatever it waited for. Answers its new hint.
 
-        `at`: the instant to which these seconds lead, where a person has named one: it is due exactly then.
+        `at`: the instant to which these seconds lead, where a person has named one: it is due exactly then. `along`:
+        what a slice writes in the same transaction, if it is moved.
 
         The hint that it had is worth nothing when it comes: too early, the claim refuses it; too late, it is done. A
         task that expires before is refused. Raises NotFound or Refused.
@@ -149,6 +157,7 @@ class Decisions:
                 raise Refused(f"task {task_id} is {row.state}; only ready and waiting tasks are rescheduled")
             said = who_and_why(who, why, characters_max=ERROR_MAX)
             self._history.append(tx, "rescheduled", {**said, "delay_s": delay_s}, task_ids=[task_id])
+            along(tx)
             return Unpublished(task_id, row.queue, row.attempt, delay_s)
 
         while (moved := self.database.run(move)) is None:

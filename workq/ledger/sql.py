@@ -34,6 +34,7 @@ from workq.ledger.workers import Workers
 
 T = TypeVar("T")
 AtItsTurn = Callable[[Connection, Database, str, str], str | None]
+WithPruned = Callable[[Connection, Database, Sequence[str]], None]
 
 
 class Slices(NamedTuple):
@@ -45,6 +46,8 @@ class Slices(NamedTuple):
     entry: Sequence[EntryRule]
     at_its_turn: Sequence[AtItsTurn]
     """Whether a task, of an id and a name, stays due never although it is its turn. Asked under the lock of its row."""
+    with_pruned: Sequence[WithPruned] = ()
+    """What goes with tasks that retention removes, by their ids, in the transaction that removes them."""
 
 
 class Ledger:
@@ -67,7 +70,7 @@ class Ledger:
         self.questions = Questions(database, rules=rules)
         self.tasks = Tasks(database, lanes=self.lanes, rules=rules)
         self.workers = Workers(database, history=self.history, floor=floor, reserved_s=reserved_s)
-        self.upkeep = Upkeep(database, history=self.history, floor=floor)
+        self.upkeep = Upkeep(database, history=self.history, floor=floor, with_pruned=slices.with_pruned)
         self.pauses = Pauses(database, history=self.history)
         self.decisions = Decisions(database, history=self.history, reserved_s=reserved_s, rules=rules)
         self.plans = Plans(

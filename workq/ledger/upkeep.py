@@ -5,7 +5,7 @@ Nobody leads, as with the workers (see workers.py).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -42,8 +42,17 @@ EXPIRED = "expired"
 class Upkeep:
     """Expiry, promotion and retention, as a sweep asks for them."""
 
-    def __init__(self, database: Database, *, history: History, floor: Floor) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        history: History,
+        floor: Floor,
+        with_pruned: Sequence[Callable[[Connection, Database, Sequence[str]], None]] = (),
+    ) -> None:
+        """`with_pruned`: what goes with tasks that are removed (see sql.py)."""
         self.database = database
+        self._with_pruned = tuple(with_pruned)
         self._history = history
         self.floor = floor
 
@@ -147,28 +156,56 @@ class Upkeep:
         is_old_worker = and_(w.c.state.in_(["left", "reaped"]), w.c.ended_at <= now(-WORKERS_KEPT_S))
         workers = [(select(w.c.id).where(is_old_worker), is_old_worker)]
         return Pruned(
-            self._pruned(t, tasks, limit, dry_run=dry_run),
+            self._pruned(t, tasks, limit, dry_run=dry_run, also=self._go_with_tasks),
             self._pruned(e, events, limit, dry_run=dry_run),
             self._pruned(k, ticks, limit, dry_run=dry_run),
             self._pruned(o, windows, limit, dry_run=dry_run),
             self._pruned(w, workers, limit, dry_run=dry_run),
         )
 
+    def _go_with_tasks(self, tx: Connection, still: ColumnElement[bool], ids: Sequence[str]) -> None:
+        """What the slices keep of these tasks, which are about to be removed, goes in the same transaction."""
+        if not self._with_pruned:
+            return
+        t = self.database.tables.task
+        locked = select(t.c.id).where(t.c.id.in_(ids), still).order_by(t.c.id).with_for_update()
+        if going := list(tx.execute(locked).scalars()):
+            for forget in self._with_pruned:
+                forget(tx, self.database, going)
+
     def _pruned(
-        self, table: Table, choices: Sequence[tuple[Select[Any], ColumnElement[bool]]], limit: int, *, dry_run: bool
+        self,
+        table: Table,
+        choices: Sequence[tuple[Select[Any], ColumnElement[bool]]],
+        limit: int,
+        *,
+        dry_run: bool,
+        also: Callable[[Connection, ColumnElement[bool], Sequence[str]], None] = lambda *_: None,
     ) -> int:
-        """Remove up to `limit` rows: found by the first of each pair, guarded by the second (a task may be revived)."""
+        """Remove up to `limit` rows: found by the first of each pair, guarded by the second (a task may be revived).
+
+        `also`: called before, in the same transaction.
+        """
         removed = 0
         for choice, still in choices:
             bounded = choice.limit(limit - removed)
             ids = self.database.ask(partial(_ids, bounded))
             if ids:
-                removed += (
-                    len(ids) if dry_run else self.database.written(delete(table).where(table.c.id.in_(ids), still))
-                )
+                removed += len(ids) if dry_run else self.database.run(partial(_remove, table, still, ids, also))
             if removed >= limit:
                 break
         return removed
+
+
+def _remove(
+    table: Table,
+    still: ColumnElement[bool],
+    ids: Sequence[Any],
+    also: Callable[[Connection, ColumnElement[bool], Sequence[str]], None],
+    tx: Connection,
+) -> int:
+    also(tx, still, ids)
+    return tx.execute(delete(table).where(table.c.id.in_(ids), still)).rowcount
 
 
 def _ids(choice: Select[Any], tx: Connection) -> list[Any]:

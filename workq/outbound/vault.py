@@ -1,8 +1,9 @@
-"""Vault: what an endpoint has that nobody else may read, as it is stored: its secrets, and its own headers.
+"""Vault: what nobody else may read, as it is stored: the secrets and headers of an endpoint, the URL of a destination.
 
 With WORKQ_SECRET_KEY it is encrypted (Fernet of the `cryptography` package: AES-128 in CBC, HMAC-SHA256), with the
-first of its keys, and read with any of them: a new key goes in front, and `workq webhook endpoint seal` writes all
-anew. Without a key it is JSON, and whoever reads a backup of the ledger can sign in your name.
+first of its keys, and read with any of them: a new key goes in front, and `workq webhook endpoint seal` and `workq
+message destination seal` write all anew. Without a key it is JSON, and whoever reads a backup of the ledger can sign in
+your name, and has the passwords of your brokers.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ class Vault:
         """
         self._fernet = None if keys is None else fernet_of(keys)
         self._opened = lru_cache(_OPENED_MAX)(self._open)
+        self._opened_urls = lru_cache(_OPENED_MAX)(self._open_url)
 
     @property
     def has_key(self) -> bool:
@@ -65,36 +67,58 @@ class Vault:
         return self._fernet is not None
 
     def seal(self, content: Content) -> str:
-        """As it is stored."""
-        told = msgspec.json.encode({"secrets": content.secrets, "headers": content.headers})
+        """As it is stored, of an endpoint."""
+        return self._sealed(msgspec.json.encode({"secrets": content.secrets, "headers": content.headers}))
+
+    def seal_url(self, url: str) -> str:
+        """As it is stored, of a destination."""
+        return self._sealed(msgspec.json.encode({"url": url}))
+
+    def _sealed(self, told: bytes) -> str:
         return told.decode() if self._fernet is None else PREFIX + self._fernet.encrypt(told).decode()
 
     def open(self, sealed: str) -> Content:
-        """What was sealed.
+        """What was sealed of an endpoint.
 
         Raises:
             ConfigError: it is encrypted with a key that is not here, or is not ours.
         """
         return self._opened(sealed)
 
-    def _open(self, sealed: str) -> Content:
-        told = sealed.encode()
-        if sealed.startswith(PREFIX):
-            if self._fernet is None:
-                raise ConfigError("the secrets of webhooks are encrypted: set WORKQ_SECRET_KEY, here too")
-            from cryptography.fernet import InvalidToken
+    def open_url(self, sealed: str) -> str:
+        """What was sealed of a destination.
 
-            try:
-                told = self._fernet.decrypt(sealed.removeprefix(PREFIX))
-            except InvalidToken:
-                raise ConfigError(
-                    "the secrets of webhooks are encrypted with another key: add it to WORKQ_SECRET_KEY, at its end"
-                ) from None
+        Raises:
+            ConfigError: it is encrypted with a key that is not here, or is not ours.
+        """
+        return self._opened_urls(sealed)
+
+    def _open(self, sealed: str) -> Content:
         try:
-            found = _decoder.decode(told)
+            found = _decoder.decode(self._unsealed(sealed, "the secrets of webhooks"))
         except msgspec.MsgspecError:
             raise ConfigError("what is stored as the secrets of an endpoint is not workq's") from None
         return Content(found.secrets, found.headers)
+
+    def _open_url(self, sealed: str) -> str:
+        try:
+            return _url_decoder.decode(self._unsealed(sealed, "the URLs of destinations")).url
+        except msgspec.MsgspecError:
+            raise ConfigError("what is stored as the URL of a destination is not workq's") from None
+
+    def _unsealed(self, sealed: str, what: str) -> bytes:
+        if not sealed.startswith(PREFIX):
+            return sealed.encode()
+        if self._fernet is None:
+            raise ConfigError(f"{what} are encrypted: set WORKQ_SECRET_KEY, here too")
+        from cryptography.fernet import InvalidToken
+
+        try:
+            return self._fernet.decrypt(sealed.removeprefix(PREFIX))
+        except InvalidToken:
+            raise ConfigError(
+                f"{what} are encrypted with another key: add it to WORKQ_SECRET_KEY, at its end"
+            ) from None
 
 
 def fernet_of(keys: str) -> MultiFernet:
@@ -126,4 +150,9 @@ class _Stored(msgspec.Struct):
     headers: dict[str, str] = {}
 
 
+class _StoredUrl(msgspec.Struct):
+    url: str
+
+
 _decoder: Final = msgspec.json.Decoder(_Stored)
+_url_decoder: Final = msgspec.json.Decoder(_StoredUrl)

@@ -1,6 +1,7 @@
 """Prune: what sweeps remove by its age, all of it, for a person who does not wait for them.
 
-The statements are in ledger/upkeep.py, jobs/ledger/care.py and webhooks/ledger/pruning.py.
+The statements are in ledger/upkeep.py, jobs/ledger/care.py and the pruning.py of webhooks and
+messages.
 
 Page by page, each in short transactions with a pause behind it, so that nobody waits long for a lock. Nothing is
 remembered between runs: what is left, the next one removes, or a sweep.
@@ -19,6 +20,7 @@ from msgspec.structs import asdict
 from workq.config import Settings
 from workq.jobs.ledger.sql import JobLedger
 from workq.ledger import Retention
+from workq.messages.ledger.sql import MessageLedger
 from workq.webhooks.ledger.sql import WebhookLedger
 
 if TYPE_CHECKING:
@@ -56,7 +58,7 @@ def prune(
 
     `held_back`: around each page; what ends the run from outside waits for its end.
     """
-    for step in (_tasks, _jobs, _webhooks):
+    for step in (_tasks, _jobs, _webhooks, _messages):
         while True:
             with held_back():
                 page = step(ledger, retention)
@@ -72,6 +74,7 @@ def prunable_rows(ledger: Ledger, retention: Retention) -> dict[str, int]:
         **ledger.plans.prunable_rows(retention),
         **ledger.part(JobLedger).care.prunable_rows(retention),
         **ledger.part(WebhookLedger).pruning.prunable_rows(retention),
+        "message": ledger.part(MessageLedger).pruning.prunable_messages(),
     }
 
 
@@ -102,3 +105,7 @@ def _webhooks(ledger: Ledger, retention: Retention) -> dict[str, int]:
         "delivery": found.deliveries,
         "delivery_attempt": found.attempts,
     }
+
+
+def _messages(ledger: Ledger, _retention: Retention) -> dict[str, int]:
+    return {"message": ledger.part(MessageLedger).pruning.prune_messages(limit=PAGE)}

@@ -30,6 +30,7 @@ from workq.config import Settings
 from workq.jobs.ledger.sql import JobLedger
 from workq.ledger import Reaped, Unpublished
 from workq.limits.ledger.limits import Limits
+from workq.messages.ledger.sql import MessageLedger
 from workq.order.ledger.order import Order
 from workq.recovery import reap
 from workq.recovery.deaths import gone_from_here, look_for_the_dead, of_absence, of_silence, remains_of
@@ -163,6 +164,9 @@ def _tend(one: Pass) -> None:
         one.send(tended.hints)
     one.done.tended += ledger.part(WebhookLedger).counter.tend_deliveries(limit=one.limit, dry_run=one.dry_run)
     one.done.tended += ledger.part(WebhookLedger).decisions.hold_deliveries(limit=one.limit, dry_run=one.dry_run)
+    woken = ledger.part(MessageLedger).decisions.wake(limit=one.limit, dry_run=one.dry_run)
+    one.done.tended += len(woken)
+    one.send(woken)
 
 
 def _promote(one: Pass) -> None:
@@ -201,6 +205,7 @@ def _prune(one: Pass) -> None:
         dry_run=one.dry_run,
     )
     done.pruned_webhooks = webhooks.webhooks + webhooks.bodies
+    done.pruned_messages = ledger.part(MessageLedger).pruning.prune_messages(limit=one.limit, dry_run=one.dry_run)
     done.pruned_jobs = (
         ledger.part(JobLedger)
         .care.prune_jobs(

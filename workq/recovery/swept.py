@@ -39,7 +39,8 @@ class Swept:
     admitted: int = 0
     """Whom a limit lets start now, or soon."""
     tended: int = 0
-    """Subtasks and deliveries that were settled by others than their handlers: counted for their jobs, and ended."""
+    """Subtasks and deliveries that were settled by others than their handlers: counted for their jobs, and ended; and
+    messages that were put off in the moment in which their destination was enabled."""
     promoted: int = 0
     pruned: int = 0
     pruned_events: int = 0
@@ -49,6 +50,8 @@ class Swept:
     pruned_jobs: int = 0
     pruned_webhooks: int = 0
     """Of which what was sent is kept no longer, or nothing at all."""
+    pruned_messages: int = 0
+    """Of which nothing at all is kept; their bodies go with their tasks."""
     markers: int = 0
     """Markers that were sent. Nothing to worry about, and no change."""
     lost: int = 0
@@ -89,6 +92,7 @@ class Swept:
             + self.pruned_workers
             + self.pruned_jobs
             + self.pruned_webhooks
+            + self.pruned_messages
         )
 
 

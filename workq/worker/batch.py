@@ -74,7 +74,8 @@ class BatchCollector:
         self.is_used = False
         self._most = most
         self._clock = clock
-        self._open: dict[str, FillingBatch] = {}
+        self._open: dict[tuple[str, str], FillingBatch] = {}
+        """By the names of their handlers, and by what only tasks that share a call have (`Handler.batch_by`)."""
         self._full: list[FillingBatch] = []
         self._joined = self._in_a_row = 0
         """Tasks that were added since the last `came`; and before that, in claims of such tasks alone."""
@@ -82,14 +83,15 @@ class BatchCollector:
     def add(self, batch: Batch, handler: Handler[..., Any], member: Member) -> None:
         """Add one task of a handler with `batch=`."""
         now = self._clock()
-        group = self._open.get(handler.name)
+        of = handler.name, "" if handler.batch_by is None else handler.batch_by(member.item)
+        group = self._open.get(of)
         if group is None:
-            group = self._open[handler.name] = FillingBatch(handler, [], now + batch.linger_s)
+            group = self._open[of] = FillingBatch(handler, [], now + batch.linger_s)
         group.members.append(member)
         if member.start_by is not None:
             group.due_at = min(group.due_at, (now + member.start_by) / 2)
         if len(group.members) >= batch.size:
-            self._full.append(self._open.pop(handler.name))
+            self._full.append(self._open.pop(of))
         self.count += 1
         self._joined += 1
         self.is_used = True
@@ -107,8 +109,8 @@ class BatchCollector:
         """The batches that wait no longer, in the order in which they are due; `is_all`: all of them."""
         is_all = is_all or self.count >= self._most
         now = self._clock()
-        due = [name for name, group in self._open.items() if is_all or group.due_at <= now]
-        groups = [*self._full, *(self._open.pop(name) for name in due)]
+        due = [of for of, group in self._open.items() if is_all or group.due_at <= now]
+        groups = [*self._full, *(self._open.pop(of) for of in due)]
         self._full.clear()
         self.count -= sum(len(group.members) for group in groups)
         places = sum(

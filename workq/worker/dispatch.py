@@ -26,8 +26,8 @@ from typing import Any
 from workq.handlers.handler import Handler
 from workq.handlers.registry import Registry
 from workq.logs.seldom import Seldom
+from workq.slices import BEYOND_SUSPICION
 from workq.values.task import Claim, HandedBack, Outcome
-from workq.webhooks.values import BEYOND_SUSPICION
 from workq.worker.attempt import prepare
 from workq.worker.batch import FillingBatch, Member
 from workq.worker.holds import Holds

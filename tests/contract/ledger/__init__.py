@@ -17,6 +17,7 @@ from tests.contract.ledger.holding import HoldingContract
 from tests.contract.ledger.jobs import JobsContract
 from tests.contract.ledger.keys import KeysContract
 from tests.contract.ledger.limits import LimitsContract
+from tests.contract.ledger.messages import MessagesContract
 from tests.contract.ledger.nesting import NestingContract
 from tests.contract.ledger.notices import NoticesContract
 from tests.contract.ledger.order import OrderContract
@@ -89,5 +90,6 @@ class LedgerContract(
     TextContract,
     TellingContract,
     RulesContract,
+    MessagesContract,
 ):
     """What every ledger promises."""

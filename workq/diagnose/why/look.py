@@ -14,10 +14,10 @@ from workq.diagnose.bounds import Bounds
 from workq.errors import BrokerUnavailable, InFlightUnavailable
 from workq.inflight import Lease
 from workq.ledger import Standing, WorkerRow
+from workq.slices import BEYOND_SUSPICION
 from workq.stores import Stores
 from workq.values.incarnation import is_gone, this_machine
 from workq.values.lane import queue_of
-from workq.webhooks.values import BEYOND_SUSPICION
 
 SUSPECTED: Final = "it was running when a process died and is suspected of having killed it"
 

@@ -1,0 +1,389 @@
+"""Messages: recorded once, with the caller's transaction; decided about by people; forgotten with their tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from tests.contract.given import HOUR_S, Clock, at_once
+from tests.contract.ledger.steps import Steps
+from workq.errors import KeyConflict, NotFound, Refused
+from workq.ledger import CancelAnswer
+from workq.ledger.sql import Ledger
+from workq.messages.ledger.sql import MessageLedger
+from workq.messages.values import (
+    KEPT_AFTER_S,
+    DestinationPolicy,
+    DestinationState,
+    MessageRow,
+    NewDestination,
+    NewMessage,
+    SentMessage,
+    WhichMessages,
+)
+from workq.order.ledger.order import Order
+from workq.values import codec
+from workq.values.incarnation import Incarnation
+from workq.values.task import Claim, Dead, Done, Failed, Snoozed, State
+
+BY: dict[str, Any] = {"who": "ann@host", "why": "a test"}
+ALL = WhichMessages()
+
+
+def new_message(message_id: str | None = None, **facts: Any) -> NewMessage:
+    task_id = codec.new_task_id()
+    given: dict[str, Any] = {"destination": "orders", "body": "hello", "is_binary": False, "content_type": "text/plain"}
+    return NewMessage(id=message_id or task_id, task_id=task_id, **(given | facts))
+
+
+class MessageSteps(Steps):
+    def destination(self, ledger: Ledger, name: str = "orders", **policy: Any) -> None:
+        new = NewDestination(name, "box", {"folder": "/tmp"}, None, DestinationPolicy(**policy))
+        ledger.part(MessageLedger).destinations.add_destination(new)
+
+    def post(self, ledger: Ledger, *messages: NewMessage) -> list[SentMessage]:
+        return ledger.part(MessageLedger).recorded.record(messages or [new_message()])[0]
+
+    def message(self, ledger: Ledger, message_id: str) -> MessageRow:
+        found = ledger.part(MessageLedger).letters.message(message_id)
+        assert found is not None
+        return found
+
+    def let_run(self, ledger: Ledger, worker: Incarnation, sent: Sequence[SentMessage], outcome: Any) -> list[Claim]:
+        """Their tasks run, to this outcome."""
+        claims = ledger.claims.claim([self.message(ledger, one.id).task_id for one in sent], by=worker.id)
+        for claim in claims:
+            self.settle(ledger, claim, outcome)
+        return claims
+
+
+class MessagesContract(MessageSteps):
+    def test_a_message_is_recorded_with_the_task_that_sends_it(self, ledger: Ledger) -> None:
+        self.destination(ledger, failures_max=7)
+        sent, hints = ledger.part(MessageLedger).recorded.record(
+            [
+                new_message("a", key="k", headers={"x": "é"}, body="grüße"),
+                new_message("b", is_binary=True, body="AP8=", delay_s=60.0),
+            ]
+        )
+
+        assert [(one.id, one.created) for one in sent] == [("a", True), ("b", True)]
+        assert [(one.task_id, one.queue) for one in hints] == [(one.task_id, "workq.messages") for one in sent]
+        tasks = [self.task(ledger, one.task_id) for one in sent]
+        assert [task.args for task in tasks] == [("orders 1 a",), ("orders 1 b",)]
+        assert {(task.name, task.failures_max, task.limit) for task in tasks} == {("workq.message", 7, None)}
+        letters = ledger.part(MessageLedger).letters.letters(["a", "b", "none"])
+        assert {name: one.body for name, one in letters.items()} == {"a": "grüße".encode(), "b": b"\x00\xff"}
+        assert (letters["a"].key, letters["a"].headers, letters["a"].rests_s) == ("k", {"x": "é"}, 0.0)
+        first, second = self.message(ledger, "a"), self.message(ledger, "b")
+        assert (first.state, first.due_at, second.state) == (State.READY, first.created_at, State.WAITING)
+        assert timedelta(seconds=59) < second.due_at - second.created_at < timedelta(seconds=61)
+        assert [one.id for one in ledger.part(MessageLedger).letters.all(ALL)] == ["b", "a"]
+
+    def test_the_same_id_is_recorded_once_and_answers_the_first(self, ledger: Ledger) -> None:
+        self.destination(ledger)
+        self.destination(ledger, "bills")
+        [first] = self.post(ledger, new_message("a"))
+
+        again = self.post(ledger, new_message("b"), new_message("a", body="other"), new_message("b"))
+
+        assert [(one.id, one.created) for one in again] == [("b", True), ("a", False), ("b", False)]
+        assert again[1].task_id == first.task_id
+        assert ledger.part(MessageLedger).letters.body("a") == b"hello"
+        assert len(ledger.questions.tasks()) == 2
+        with pytest.raises(KeyConflict, match="was sent before, to 'orders'"):
+            self.post(ledger, new_message("c"), new_message("a", destination="bills"))
+        assert len(ledger.questions.tasks()) == 2
+
+    def test_of_many_who_send_the_same_at_once_one_is_recorded(self, ledger: Ledger) -> None:
+        self.destination(ledger)
+
+        answers = at_once(6, lambda _: self.post(ledger, new_message("a")))
+
+        assert len({one.task_id for [one] in answers}) == 1
+        assert [one.created for [one] in answers].count(True) == 1
+        assert len(ledger.questions.tasks()) == 1
+
+    def test_it_is_sent_with_the_callers_transaction_or_not_at_all(self, ledger: Ledger, theirs: Engine) -> None:
+        self.destination(ledger)
+        recorded = ledger.part(MessageLedger).recorded
+        with Session(theirs) as session:
+            recorded.record([new_message("dropped")], connection=session)
+            session.rollback()
+            recorded.record([new_message("kept")], connection=session)
+            with pytest.raises(NotFound, match="no destination 'nowhere'"):
+                recorded.record([new_message("x", destination="nowhere")], connection=session)
+            recorded.record([new_message("kept"), new_message("too")], connection=session)
+            before = ledger.part(MessageLedger).letters.message("kept")
+            session.commit()
+
+        assert before is None
+        assert {one.id for one in ledger.part(MessageLedger).letters.all(ALL)} == {"kept", "too"}
+        assert len(ledger.questions.tasks()) == 2
+
+    def test_a_delay_is_rounded_up_to_the_levels_of_the_destination(self, ledger: Ledger) -> None:
+        self.destination(ledger, levels_s=(5.0, 30.0))
+        at = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
+        self.post(ledger, new_message("now"), new_message("a", delay_s=6.0), new_message("b", at=at, delay_s=61.0))
+
+        rows = [self.message(ledger, name) for name in ("now", "a", "b")]
+
+        waits = [(row.due_at - row.created_at).total_seconds() for row in rows]
+        assert (waits[0], round(waits[1])) == (0, 30)
+        assert rows[2].due_at == rows[2].next_at == at + timedelta(seconds=29)
+
+    def test_a_limit_of_the_destination_is_that_of_its_tasks(self, ledger: Ledger, worker: Incarnation) -> None:
+        self.destination(ledger, concurrency=2)
+        sent = self.post(ledger, *[new_message() for _ in range(5)])
+
+        claims = ledger.claims.claim([one.task_id for one in sent], by=worker.id)
+
+        assert len(claims) == 2
+
+    def test_cancelled_is_cancelled_once_and_what_is_on_its_way_is_only_asked(
+        self, ledger: Ledger, worker: Incarnation
+    ) -> None:
+        self.destination(ledger)
+        first, second = self.post(ledger, new_message("a"), new_message("b"))
+        decisions = ledger.part(MessageLedger).decisions
+        [claim] = ledger.claims.claim([second.task_id], by=worker.id)
+
+        assert decisions.cancel("a", **BY) is CancelAnswer.CANCELLED
+        assert decisions.cancel("a", **BY) is CancelAnswer.ALREADY_CANCELLED
+        assert decisions.cancel("b", **BY) is CancelAnswer.REQUESTED
+        self.settle(ledger, claim, Failed(1.0, "not confirmed"))
+
+        assert [self.message(ledger, name).state for name in "ab"] == [State.CANCELLED, State.CANCELLED]
+        assert ledger.claims.claim([first.task_id, second.task_id], by=worker.id) == []
+        event = ledger.questions.history(first.task_id)[-1]
+        assert (event.kind, event.detail["who"]) == ("cancelled", "ann@host")
+        with pytest.raises(NotFound, match="no message 'none'"):
+            decisions.cancel("none", **BY)
+
+    def test_rescheduled_moves_its_time_and_that_of_its_task_together_or_not_at_all(
+        self, ledger: Ledger, worker: Incarnation
+    ) -> None:
+        self.destination(ledger)
+        [one] = self.post(ledger, new_message("a", delay_s=60.0))
+        decisions = ledger.part(MessageLedger).decisions
+        at = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=2)
+
+        decisions.reschedule("a", delay_s=7200.0, at=at, **BY)
+        moved = self.message(ledger, "a")
+        decisions.reschedule("a", delay_s=0.0, **BY)
+        ledger.claims.claim([one.task_id], by=worker.id)
+        with pytest.raises(Refused, match="running"):
+            decisions.reschedule("a", delay_s=60.0, **BY)
+
+        assert moved.due_at == moved.next_at == at
+        now = self.message(ledger, "a")
+        assert now.state is State.RUNNING
+        assert now.due_at < at
+
+    def test_cancel_and_claim_at_once_have_one_outcome(self, ledger: Ledger, worker: Incarnation) -> None:
+        self.destination(ledger)
+        for number in range(10):
+            [one] = self.post(ledger, new_message(f"m{number}"))
+
+            def act(which: int, one: SentMessage = one) -> object:
+                if which:
+                    return ledger.part(MessageLedger).decisions.cancel(one.id, **BY)
+                return ledger.claims.claim([one.task_id], by=worker.id)
+
+            claims, answer = at_once(2, act)
+
+            assert (answer is CancelAnswer.CANCELLED) == (claims == [])
+
+    def test_what_is_dead_is_sent_after_all_as_the_same_sending(self, ledger: Ledger, worker: Incarnation) -> None:
+        self.destination(ledger)
+        [one] = self.post(ledger, new_message("a"))
+        self.let_run(ledger, worker, [one], Dead("not retried: NotTaken", "too large"))
+
+        hint = ledger.part(MessageLedger).decisions.retry("a", **BY)
+
+        row = self.message(ledger, "a")
+        assert (row.state, row.sending, row.task_id, hint.task_id) == (State.READY, 1, one.task_id, one.task_id)
+        with pytest.raises(Refused):
+            ledger.part(MessageLedger).decisions.retry("a", **BY)
+
+    def restored(self, ledger: Ledger, *, is_expired: bool = False, **which: Any) -> int:
+        decisions, done = ledger.part(MessageLedger).decisions, 0
+        chosen, before = WhichMessages(destination="orders", **which), decisions.now()
+        while page := decisions.restore(chosen, is_expired=is_expired, before=before, **BY)[0]:
+            done += page
+        return done
+
+    def test_a_restore_is_a_new_task_of_the_same_id_for_what_has_arrived_or_is_dead(
+        self, ledger: Ledger, worker: Incarnation, clock: Clock
+    ) -> None:
+        self.destination(ledger)
+        sent = self.post(ledger, *[new_message(name, order_key="k" if name < "c" else None) for name in "abcde"])
+        for one in sent[:2]:  # one after the other, by their order key
+            self.let_run(ledger, worker, [one], Done())
+            ledger.part(Order).advance(ledger.part(Order).ended_heads(limit=10))
+        self.let_run(ledger, worker, [sent[2]], Dead("not retried: NotTaken", "too large"))
+        ledger.part(MessageLedger).decisions.cancel("d", **BY)
+        clock.forward(60.0)
+
+        expired = ledger.part(MessageLedger).decisions.restorable(WhichMessages(destination="orders"), is_expired=True)
+        counts = ledger.part(MessageLedger).decisions.restorable(WhichMessages(destination="orders"), is_expired=False)
+        count = self.restored(ledger)
+
+        assert (expired, counts, count) == ((1, 0, 0), (3, 0, 0), 3)
+        rows = {name: self.message(ledger, name) for name in "abcde"}
+        assert {name: row.sending for name, row in rows.items()} == {"a": 2, "b": 2, "c": 2, "d": 1, "e": 1}
+        assert (rows["d"].state, rows["e"].state) == (State.CANCELLED, State.READY)
+        assert rows["a"].task_id != sent[0].task_id
+        assert self.task(ledger, rows["a"].task_id).args == ("orders 2 a",)
+        assert ledger.claims.claim([rows["b"].task_id], by=worker.id) == [], "it is the turn of the one before it"
+        [claim] = ledger.claims.claim([rows["a"].task_id], by=worker.id)
+        history = ledger.questions.history(claim.task_id)
+        assert [(event.kind, event.detail["who"]) for event in history] == [("revived", "ann@host")]
+
+    def test_two_who_restore_at_once_send_each_message_once_more(
+        self, ledger: Ledger, worker: Incarnation, clock: Clock
+    ) -> None:
+        self.destination(ledger)
+        sent = self.post(ledger, *[new_message() for _ in range(30)])
+        self.let_run(ledger, worker, sent, Done())
+        clock.forward(60.0)
+
+        counts = at_once(3, lambda _: self.restored(ledger))
+
+        assert sum(counts) == 30
+        assert {self.message(ledger, one.id).sending for one in sent} == {2}
+        assert len(ledger.questions.tasks(limit=100)) == 60
+
+    def test_what_retention_has_removed_is_counted_and_known_for_a_while(
+        self, ledger: Ledger, worker: Incarnation, clock: Clock
+    ) -> None:
+        self.destination(ledger)
+        sent = self.post(ledger, new_message("a"), new_message("b"), new_message("c", delay_s=30 * HOUR_S))
+        self.let_run(ledger, worker, sent[:1], Done())
+        self.let_run(ledger, worker, sent[1:2], Dead("dead", "dead"))
+        clock.forward(3 * HOUR_S)
+
+        ledger.upkeep.prune(limit=10, retention_s=HOUR_S, dead_retention_s=48 * HOUR_S)
+        which = WhichMessages(destination="orders")
+        counts = ledger.part(MessageLedger).decisions.restorable(which, is_expired=False)
+        rows = {name: self.message(ledger, name) for name in "abc"}
+        pruning = ledger.part(MessageLedger).pruning
+        early = pruning.prune_messages(limit=10)
+        clock.forward(KEPT_AFTER_S + HOUR_S)
+        late = [pruning.prunable_messages(), pruning.prune_messages(limit=10, dry_run=True)]
+        late += [pruning.prune_messages(limit=10), pruning.prune_messages(limit=10)]
+
+        assert counts == (1, 0, 1)
+        assert [rows[name].state for name in "abc"] == [None, State.DEAD, State.WAITING]
+        assert ledger.part(MessageLedger).letters.body("a") is None
+        assert ledger.part(MessageLedger).letters.body("b") == b"hello"
+        assert (early, late) == (0, [1, 1, 1, 0])
+        assert ledger.part(MessageLedger).letters.message("a") is None
+        with pytest.raises(NotFound):
+            ledger.part(MessageLedger).decisions.retry("a", **BY)
+
+    def test_all_that_is_not_sent_is_cleared_and_what_is_on_its_way_is_not(
+        self, ledger: Ledger, worker: Incarnation
+    ) -> None:
+        self.destination(ledger)
+        self.destination(ledger, "bills")
+        sent = self.post(ledger, *[new_message() for _ in range(6)], new_message(delay_s=60.0))
+        [other] = self.post(ledger, new_message(destination="bills"))
+        ledger.claims.claim([sent[0].task_id], by=worker.id)
+        decisions = ledger.part(MessageLedger).decisions
+
+        counts = [decisions.waiting("orders"), decisions.clear("orders", **BY), decisions.clear("orders", **BY)]
+
+        assert counts == [6, 6, 0]
+        states = [self.message(ledger, one.id).state for one in (*sent, other)]
+        assert states == [State.RUNNING, *[State.CANCELLED] * 6, State.READY]
+        with pytest.raises(NotFound, match="no destination 'none'"):
+            decisions.clear("none", **BY)
+
+    def test_a_destination_rests_longer_each_time_and_of_many_at_once_the_first_decides(
+        self, ledger: Ledger, clock: Clock
+    ) -> None:
+        self.destination(ledger)
+        destinations = ledger.part(MessageLedger).destinations
+
+        rests = at_once(4, lambda _: destinations.failed("orders", fault="away", error="no answer"))
+        first = destinations.required("orders")
+        self.post(ledger, new_message("a"))
+        resting_s = ledger.part(MessageLedger).letters.letters(["a"])["a"].rests_s
+        later = []
+        for _ in range(8):
+            clock.forward(61.0)
+            later.append(destinations.failed("orders", fault="refused", error="no"))
+        clock.forward(61.0)
+        asked = destinations.failed("orders", fault="asked", error="slow down", asked_s=600.0)
+        recovered = [destinations.arrived("orders"), destinations.arrived("orders")]
+        well = destinations.required("orders")
+
+        assert max(rests) < 2.0, "one decided"
+        assert (first.failures, first.fault, first.error) == (1, "away", "no answer")
+        assert 0.0 < resting_s <= 1.0
+        assert later == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
+        assert asked == 600.0
+        assert recovered == [True, False]
+        assert (well.failures, well.failing_since, well.fault, well.rests_until) == (0, None, None, None)
+
+    def test_disabled_and_enabled_again_with_who_and_why_and_what_was_put_off_is_due(
+        self, ledger: Ledger, worker: Incarnation
+    ) -> None:
+        self.destination(ledger)
+        sent = self.post(ledger, new_message("a"), new_message("b"), new_message("later", delay_s=60.0))
+        part = ledger.part(MessageLedger)
+        part.decisions.disable("orders", **BY)
+        off = part.destinations.required("orders")
+        trouble = [one.name for one in part.destinations.in_trouble()]
+        self.let_run(ledger, worker, sent[:1], Snoozed(HOUR_S, "its destination is disabled"))
+        [claim] = ledger.claims.claim([sent[1].task_id], by=worker.id)
+
+        part.decisions.enable("orders", who="bob@host", why="they have moved")
+        due = part.decisions.make_due(WhichMessages(destination="orders"), **BY)
+        self.settle(ledger, claim, Snoozed(HOUR_S, "its destination is disabled"))
+        would, woken = part.decisions.wake(limit=10, dry_run=True), part.decisions.wake(limit=10)
+
+        assert (off.state, off.who, off.why) == (DestinationState.DISABLED, "ann@host", "a test")
+        assert trouble == ["orders"]
+        assert [one.task_id for one in due] == [sent[0].task_id]
+        assert [one.task_id for one in would] == [one.task_id for one in woken] == [sent[1].task_id]
+        assert [self.message(ledger, one.id).state for one in sent] == [State.READY, State.READY, State.WAITING]
+        on = part.destinations.required("orders")
+        assert (on.state, on.who) == (DestinationState.ENABLED, "bob@host")
+        assert part.destinations.in_trouble() == []
+        with pytest.raises(NotFound):
+            part.decisions.disable("none", **BY)
+
+    def test_a_destination_is_not_forgotten_while_messages_to_it_are_open(
+        self, ledger: Ledger, worker: Incarnation
+    ) -> None:
+        self.destination(ledger)
+        sent = self.post(ledger)
+        part = ledger.part(MessageLedger)
+
+        with pytest.raises(Refused, match="1 message to 'orders' is open"):
+            part.decisions.remove("orders", **BY)
+        self.let_run(ledger, worker, sent, Done())
+        part.decisions.remove("orders", **BY)
+
+        assert part.destinations.destination("orders") is None
+        assert self.message(ledger, sent[0].id).state is State.SUCCEEDED
+        assert part.letters.letters([sent[0].id]) == {}
+        with pytest.raises(NotFound):
+            part.decisions.remove("orders", **BY)
+
+    def test_there_is_one_destination_of_a_name(self, ledger: Ledger) -> None:
+        self.destination(ledger)
+        self.destination(ledger)  # the same, whose commit was lost
+        with pytest.raises(Refused, match="is there already"):
+            ledger.part(MessageLedger).destinations.add_destination(
+                NewDestination("orders", "box", {"folder": "/else"}, None, DestinationPolicy())
+            )
+        self.destination(ledger, "bills")
+        assert [one.name for one in ledger.part(MessageLedger).destinations.all()] == ["bills", "orders"]

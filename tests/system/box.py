@@ -1,0 +1,101 @@
+"""An application with messages, and a kind of destination of its own: a folder that keeps what it is sent.
+
+`got.jsonl` has a line for each message that the destination has taken. `manner.json` says how it behaves: the fault
+that it answers with, in the place of a confirm, and for which bodies.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from workq import Times, WorkQueue
+from workq.config.addresses import Allowed
+from workq.errors import ConfigError
+from workq.messages import Address, Answer, Confirmed, Fault, Kind, Link, Messages, Posting, Unsent
+from workq.messages.known_kinds import KindOf
+
+APP = "tests.system.box:wq"
+
+
+class BoxLink(Link):
+    """Appends to the file of its folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def send(self, postings: Sequence[Posting], *, timeout_s: float) -> list[Answer]:
+        return [self._one(one) for one in postings]
+
+    def _one(self, posting: Posting) -> Answer:
+        manner = manner_of(self.folder)
+        is_meant = manner.get("body") in (None, posting.body.decode("utf-8", "replace"))
+        if manner.get("fault") and is_meant:
+            if manner["fault"] == Fault.LATE:  # it has arrived all the same
+                keep(self.folder, posting)
+            return Unsent(Fault(manner["fault"]), f"the box is {manner['fault']}", manner.get("after_s"))
+        keep(self.folder, posting)
+        return Confirmed("the box")
+
+    def test(self, *, timeout_s: float) -> list[str]:
+        return [] if self.folder.is_dir() else [f"{self.folder} is not there"]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Box(Kind):
+    """A folder."""
+
+    name = "box"
+
+    def check(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        if "folder" not in options or options.keys() - {"folder", "url"}:
+            raise ConfigError("box: need folder")
+        return dict(options)
+
+    def open(self, address: Address, *, allowed: Allowed) -> Link:
+        return BoxLink(Path(address.options["folder"]))
+
+
+def keep(folder: Path, posting: Posting) -> None:
+    """A line for a message that was taken."""
+    told = {"id": posting.id, "sending": posting.sending, "body": posting.body.decode("utf-8", "replace")}
+    told |= {"key": posting.key, "headers": dict(posting.headers), "content_type": posting.content_type}
+    with (folder / "got.jsonl").open("a") as file:
+        file.write(json.dumps(told | {"at": time.time(), "pid": os.getpid()}) + "\n")
+
+
+def got(folder: Path) -> list[dict[str, Any]]:
+    """What the destination has taken."""
+    file = folder / "got.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def manner_of(folder: Path) -> dict[str, Any]:
+    """How the destination behaves."""
+    file = folder / "manner.json"
+    found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    return found
+
+
+def behave(folder: Path, **manner: Any) -> None:
+    """Let the destination behave so from now on."""
+    (folder / "manner.new").write_text(json.dumps(manner))
+    (folder / "manner.new").rename(folder / "manner.json")
+
+
+def box_of(name: str) -> Kind:
+    """The kind of the name `box`."""
+    if name != Box.name:
+        raise ConfigError(f"kind: need box, got {name!r}")
+    return Box()
+
+
+kinds: KindOf = box_of
+wq = WorkQueue(times=Times().divided_by(float(os.environ.get("WITNESS_DIVIDE", "1"))))
+messages = Messages(wq, kind_of=kinds)

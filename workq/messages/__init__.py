@@ -1,0 +1,64 @@
+"""Messages at their time: to an exchange, a topic, a queue, a URL, a function of the application's own.
+
+    destinations.py where they go                    sender.py   sent by an application, in its own transaction
+    carry.py        the handler that sends them      kinds/      one file for each kind of destination
+
+What is recorded, and what that leads to, is decided in ledger/, in the database. What an application calls is
+`Messages`, above the operations (workq/messenger.py). Nothing here is imported by `import workq`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from workq.messages.destinations import Destination, Destinations
+    from workq.messages.kinds import Address, Answer, Confirmed, Fault, Kind, Link, Posting, Unsent
+    from workq.messages.values import MessageRow, Restored, SentMessage
+    from workq.messenger import Messages
+
+_HOMES = {
+    "Address": "messages.kinds",
+    "Answer": "messages.kinds",
+    "Confirmed": "messages.kinds",
+    "Destination": "messages.destinations",
+    "Destinations": "messages.destinations",
+    "Fault": "messages.kinds",
+    "Kind": "messages.kinds",
+    "Link": "messages.kinds",
+    "MessageRow": "messages.values",
+    "Messages": "messenger",
+    "Posting": "messages.kinds",
+    "Restored": "messages.values",
+    "SentMessage": "messages.values",
+    "Unsent": "messages.kinds",
+}
+
+__all__ = [
+    "Address",
+    "Answer",
+    "Confirmed",
+    "Destination",
+    "Destinations",
+    "Fault",
+    "Kind",
+    "Link",
+    "MessageRow",
+    "Messages",
+    "Posting",
+    "Restored",
+    "SentMessage",
+    "Unsent",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'workq.messages' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"workq.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

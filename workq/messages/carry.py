@@ -1,0 +1,201 @@
+"""Carry: the handler of messages. One call sends up to a hundred to one destination, and waits for their confirms.
+
+What came of each message, and what that means for the task that sends it:
+
+    confirmed                                  succeeded; what the destination told of its place is the result
+    away, refused, no_target, asked            the destination rests, and the message waits for it at no cost
+    late: no confirm in time                   a failure, and tried again with the same id: it may have arrived. Where
+                                               nothing at all was confirmed, the destination rests, too
+    message: this one will never be taken      dead at once
+
+While a destination rests or is disabled, what comes due for it waits without a connection. When the ledger does not
+answer, or the key to the URL is not here, nothing was sent, and nothing has failed: it is tried again a little later.
+
+A process that dies between a confirm and the settlement sends a second copy, with the same id.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Final, Protocol
+
+from workq.config.addresses import Allowed
+from workq.errors import Cancel, ConfigError, Snooze, Unavailable
+from workq.handlers.verdict import Verdict
+from workq.messages.kinds import Address, Answer, Confirmed, Fault, Link, Posting, Unsent
+from workq.messages.known_kinds import KindOf
+from workq.messages.links import Links, NoLinkFree
+from workq.messages.rests import REST_MIN_S
+from workq.messages.values import DestinationState, Letter, parts_of
+from workq.outbound.vault import Vault
+
+log = logging.getLogger("workq.message")
+
+LATER_S: Final = 2.0
+NO_KEY_S: Final = 60.0
+HELD_S: Final = 3600.0
+"""What is due for a destination that is disabled looks again so seldom: whoever enables it makes it due."""
+BUSY_S: Final = 0.2
+DISABLED: Final = "its destination is disabled"
+RESTS: Final = "its destination rests"
+_REST_SPREAD_S: Final = 0.05
+_OF_THE_DESTINATION: Final = frozenset({Fault.AWAY, Fault.REFUSED, Fault.NO_TARGET, Fault.ASKED})
+
+
+class NotTaken(Exception):
+    """The destination will never take this message."""
+
+
+class NotConfirmed(Exception):
+    """No confirm of this message came in time: it may have arrived."""
+
+
+class Health(Protocol):
+    """How destinations fare, in the ledger (see ledger/known_destinations.py)."""
+
+    def failed(self, name: str, *, fault: str, error: str, asked_s: float | None = None) -> float:
+        """It rests; answers for how many seconds."""
+
+    def arrived(self, name: str) -> bool:
+        """It does not fail any more; answers whether it had."""
+
+
+class MessageCarrier:
+    """Sends messages in one process. Thread-safe."""
+
+    def __init__(
+        self,
+        read: Callable[[Sequence[str]], Mapping[str, Letter]],
+        health: Callable[[], Health],
+        *,
+        kind_of: KindOf,
+        vault: Vault,
+        allowed: Allowed,
+        rng: Random | None = None,
+    ) -> None:
+        """`read`: the ledger's `letters`."""
+        self._read = read
+        self._health = health
+        self._kind_of = kind_of
+        self._vault = vault
+        self._allowed = allowed
+        self._rng = rng or Random()
+        self._links = Links()
+
+    def carry(self, items: list[str]) -> Verdict:
+        """Send the messages that these items name, of one call; all to one destination, as `batch_by` has it."""
+        parts = {item: parts_of(item) for item in items}
+        try:
+            found = self._read([part[2] for part in parts.values() if part is not None])
+        except Unavailable:
+            return Verdict([(item, Snooze(LATER_S, "the ledger did not answer")) for item in items])
+        failed: list[tuple[str, object]] = []
+        letters: dict[str, Letter] = {}
+        for item, part in parts.items():
+            letter = None if part is None else found.get(part[2])
+            if part is None or letter is None or letter.body is None:
+                failed.append((item, Cancel("its destination was removed, or its body is kept no longer")))
+            elif letter.sending != part[1]:
+                failed.append((item, Cancel("another task sends this message")))
+            else:
+                letters[item] = letter
+        if not letters:
+            return Verdict(failed)
+        answers = self._sent(letters)
+        results: list[tuple[str, object]] = []
+        for item, came in answers.items():
+            if isinstance(came, BaseException):
+                failed.append((item, came))
+            elif came.where is not None:
+                results.append((item, came.where))
+        return Verdict(failed=failed, results=results)
+
+    def _sent(self, letters: Mapping[str, Letter]) -> dict[str, Confirmed | BaseException]:
+        """What came of each of these, which go to one destination."""
+        to = next(iter(letters.values()))
+        if to.state == DestinationState.DISABLED:
+            return dict.fromkeys(letters, Snooze(HELD_S, DISABLED))
+        if to.rests_s > 0.0:
+            return dict.fromkeys(letters, Snooze(self._after(to.rests_s), RESTS))
+        try:
+            url = None if to.sealed is None else self._vault.open_url(to.sealed)
+        except ConfigError as error:
+            log.warning("message.no_key: %s", error, extra={"destination": to.destination})
+            return dict.fromkeys(letters, Snooze(NO_KEY_S, str(error)))
+        address = Address(to.destination, to.options, url)
+        try:
+            with self._links.to(to.destination, to.changed_at, lambda: self._open(to.kind, address)) as link:
+                answers = self._answers(link, list(letters.values()), timeout_s=to.policy.timeout_s)
+        except NoLinkFree:
+            return dict.fromkeys(letters, Snooze(BUSY_S, "every connection to its destination is in use"))
+        except ConfigError as error:  # this process does not know the kind, or lacks its library
+            log.warning("message.no_kind: %s", error, extra={"destination": to.destination})
+            return dict.fromkeys(letters, Snooze(NO_KEY_S, str(error)))
+        return self._meaning(to, letters, answers)
+
+    def _open(self, kind: str, address: Address) -> Link:
+        return self._kind_of(kind).open(address, allowed=self._allowed)
+
+    @staticmethod
+    def _answers(link: Link, letters: Sequence[Letter], *, timeout_s: float) -> list[Answer]:
+        postings = [
+            Posting(one.id, one.sending, one.body or b"", one.content_type, one.key, one.headers) for one in letters
+        ]
+        try:
+            answers = link.send(postings, timeout_s=timeout_s)
+        except Exception as error:  # a mistake of the kind's, or of the user's own function
+            log.exception("message.kind_raised")
+            return [Unsent(Fault.LATE, f"{type(error).__name__}: {error}"[:300])] * len(letters)
+        if len(answers) != len(letters):
+            return [Unsent(Fault.LATE, f"the kind answered for {len(answers)} of {len(letters)}")] * len(letters)
+        return answers
+
+    def _meaning(
+        self, to: Letter, letters: Mapping[str, Letter], answers: Sequence[Answer]
+    ) -> dict[str, Confirmed | BaseException]:
+        rest_s = self._health_of(to, answers)
+        came: dict[str, Confirmed | BaseException] = {}
+        for item, answer in zip(letters, answers, strict=True):
+            match answer:
+                case Confirmed():
+                    came[item] = answer
+                case Unsent(fault=Fault.MESSAGE):
+                    came[item] = NotTaken(answer.text)
+                case Unsent(fault=Fault.LATE):
+                    came[item] = NotConfirmed(answer.text)
+                case Unsent():
+                    came[item] = Snooze(self._after(rest_s), f"{RESTS}: {answer.fault}: {answer.text}")
+        return came
+
+    def _health_of(self, to: Letter, answers: Sequence[Answer]) -> float:
+        """Tell the ledger how the destination fares; answers for how long it rests."""
+        is_any_confirmed = any(isinstance(one, Confirmed) for one in answers)
+        unsent = [one for one in answers if isinstance(one, Unsent)]
+        faults = [one for one in unsent if one.fault in _OF_THE_DESTINATION]
+        if not faults and unsent and not is_any_confirmed:
+            faults = [one for one in unsent if one.fault is Fault.LATE]
+        try:
+            if faults:
+                asked_s = max((one.after_s or 0.0 for one in faults), default=0.0)
+                first = faults[0]
+                rest_s = self._health().failed(
+                    to.destination, fault=first.fault.value, error=first.text, asked_s=asked_s or None
+                )
+                told = {"destination": to.destination, "fault": first.fault.value, "rests_s": round(rest_s, 1)}
+                log.warning("message.destination_rests: %s", first.text, extra=told)
+                return rest_s
+            if is_any_confirmed and to.is_failing and self._health().arrived(to.destination):
+                log.info("message.destination_recovered", extra={"destination": to.destination})
+        except Unavailable as error:
+            log.debug("message.health_unknown: %s", error)
+        return REST_MIN_S
+
+    def _after(self, rest_s: float) -> float:
+        """A little later than the rest ends, so that it has ended by then."""
+        return rest_s + self._rng.uniform(0.0, _REST_SPREAD_S)
+
+    def close(self) -> None:
+        """Close the connections of this process that are not in use. Repeatable."""
+        self._links.close()

@@ -1,0 +1,43 @@
+"""Pruning: a body goes with the task that sent it; that there was a message is still known for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, delete, func, select, update
+
+from workq.ledger.engine.database import Database
+from workq.messages.ledger.tables import message_tables
+from workq.messages.values import KEPT_AFTER_S
+
+
+def forget_bodies(tx: Connection, database: Database, task_ids: Sequence[str]) -> None:
+    """Drop what messages had in them whose tasks are removed: they cannot be restored any more, and are counted."""
+    m = message_tables(database).message
+    gone = {"body": None, "headers": None, "message_key": None, "removed_at": database.now()}
+    tx.execute(update(m).where(m.c.task_id.in_(task_ids)).values(gone))
+
+
+class MessagePruning:
+    """Removes the last that is known of messages, and counts what it would remove."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    def prune_messages(self, *, limit: int, dry_run: bool = False) -> int:
+        """Remove at most `limit` messages whose bodies went long ago; answers how many. Repeatable."""
+        m = message_tables(self.database).message
+        is_old = m.c.removed_at.is_not(None), m.c.removed_at <= self.database.now(-KEPT_AFTER_S)
+        query = select(m.c.id).where(*is_old).order_by(m.c.removed_at).limit(limit)
+        ids = self.database.ask(lambda tx: list(tx.execute(query).scalars()))
+        if dry_run or not ids:
+            return len(ids)
+        return self.database.written(delete(m).where(m.c.id.in_(ids), *is_old))
+
+    def prunable_messages(self) -> int:
+        """How many messages are beyond all retention."""
+        m = message_tables(self.database).message
+        query = select(func.count()).where(
+            m.c.removed_at.is_not(None), m.c.removed_at <= self.database.now(-KEPT_AFTER_S)
+        )
+        return self.database.ask(lambda tx: int(tx.execute(query).scalar_one()))

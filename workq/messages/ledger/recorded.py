@@ -1,0 +1,164 @@
+"""Recording: messages and the tasks that send them are recorded in one transaction, ours or the caller's.
+
+An id is recorded once: whoever sends the same id again gets the message that stands, whatever it says. Repeatable after
+a commit that was lost: the ids are made before it.
+
+Messages with an order key stand in line as tasks of one order key do (see order/ledger/positions.py): in the order of
+the commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+from sqlalchemy import Connection, Insert, Select, bindparam, insert, literal_column, select
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.types import Float
+
+from workq.errors import KeyConflict
+from workq.ledger import HintRows, Unpublished
+from workq.ledger.engine.database import Database
+from workq.ledger.engine.failures import without_values
+from workq.ledger.engine.id_lists import among, as_text, in_order
+from workq.ledger.tasks import Tasks, begin_in_sqlite, core_connection
+from workq.ledger.waiting import NEVER_S
+from workq.messages.ledger.known_destinations import policy_in, unknown_destination
+from workq.messages.ledger.tables import message_tables
+from workq.messages.levels import on_levels
+from workq.messages.values import DestinationPolicy, NewMessage, SentMessage, task_of_message
+from workq.values import codec
+from workq.values.task import NewTask
+
+_GIVEN = (
+    *("id", "destination", "task_id", "body", "is_binary", "content_type", "message_key", "headers"),
+    "order_key",
+)
+
+
+class RecordedMessages:
+    """Records messages."""
+
+    def __init__(self, database: Database, *, tasks: Tasks) -> None:
+        self.database = database
+        self._tasks = tasks
+
+    def record(
+        self, messages: Sequence[NewMessage], *, connection: Any = None, hints: HintRows | None = None
+    ) -> tuple[list[SentMessage], list[Unpublished]]:
+        """Record messages in one transaction, ours or the caller's: all, or none.
+
+        Answers them in the same order, those that stand since they were recorded before among them, and the hints that
+        are to be sent.
+
+        Raises:
+            NotFound: there is no such destination. KeyConflict: an id was recorded before, to another destination.
+        """
+        if not messages:
+            return [], []
+        if connection is None:
+            try:
+                recorded, tasks = self.database.run(partial(self._record, messages, hints, False))
+            except IntegrityError:  # an id is there already
+                recorded, tasks = self.database.run(partial(self._record, messages, hints, True))
+        else:
+            tx = core_connection(connection, self.database)
+            try:
+                begin_in_sqlite(tx)
+                try:
+                    with tx.begin_nested():
+                        recorded, tasks = self._record(messages, hints, False, tx)
+                except IntegrityError:
+                    with tx.begin_nested():
+                        recorded, tasks = self._record(messages, hints, True, tx)
+            except IntegrityError as error:
+                raise without_values(error) from None
+            except DBAPIError as error:
+                raise self.database.translate(error) from error
+        fresh = [] if hints is not None else [Unpublished(one.id, one.queue, 0, one.delay_s) for one in tasks]
+        return recorded, fresh
+
+    def _record(
+        self, messages: Sequence[NewMessage], hints: HintRows | None, looks: bool, tx: Connection
+    ) -> tuple[list[SentMessage], list[NewTask]]:
+        """The messages, and the tasks whose turn it is. `looks`: for ids that are there already, one of which is."""
+        policies = {name: self._policy(tx, name) for name in sorted({one.destination for one in messages})}
+        standing = self._standing(tx, messages) if looks else {}
+        recorded: list[SentMessage] = []
+        new: list[NewMessage] = []
+        for one in messages:
+            there = standing.get(one.id)
+            if there is None:
+                standing[one.id] = one.task_id, one.destination
+                delay_s, at = on_levels(one.delay_s, one.at, policies[one.destination].levels_s)
+                new.append(replace(one, delay_s=delay_s, at=at) if delay_s != one.delay_s else one)
+                recorded.append(SentMessage(one.id, one.task_id))
+            elif there[1] != one.destination:
+                raise KeyConflict(
+                    f"message {one.id!r} was sent before, to {there[1]!r}; another message needs another message_id"
+                )
+            else:
+                recorded.append(SentMessage(one.id, there[0], created=there[0] == one.task_id))
+        if not new:
+            return recorded, []
+        for is_exact in (False, True):
+            if rows := [_row(one) for one in new if (one.at is not None) is is_exact]:
+                name = f"message{', at' * is_exact}"
+                self.database.kept(name, partial(self._statement, is_exact=is_exact)).write_each(tx, rows)
+        tasks = self._tasks.insert(tx, [_task(one, policies[one.destination]) for one in new], hints)
+        return recorded, [one for one in tasks if one.delay_s < NEVER_S]
+
+    def _policy(self, tx: Connection, name: str) -> DestinationPolicy:
+        found = self.database.kept("policy of a destination", self._policy_query).rows(tx, {"b_name": name})
+        if not found:
+            raise unknown_destination(name)
+        return policy_in(found[0][0])
+
+    def _standing(self, tx: Connection, messages: Sequence[NewMessage]) -> dict[str, tuple[str, str]]:
+        """Tasks and destinations of those of these ids that are there."""
+        query = self.database.kept("messages that stand", self._standing_query)
+        rows = query.rows(tx, {"b_ids": in_order(one.id for one in messages)})
+        return {message_id: (task_id, destination) for message_id, task_id, destination in rows}
+
+    def _policy_query(self) -> Select[Any]:
+        c = message_tables(self.database).destination.c
+        return select(c.policy).where(c.name == bindparam("b_name", type_=c.name.type))
+
+    def _standing_query(self) -> Select[Any]:
+        c, dialect = message_tables(self.database).message.c, self.database.dialect
+        return select(c.id, as_text(c.task_id, dialect), c.destination).where(among(c.id, dialect, item="TEXT"))
+
+    def _statement(self, *, is_exact: bool) -> Insert:
+        c, now = message_tables(self.database).message.c, self.database.now
+        due = bindparam("b_at", type_=c.due_at.type) if is_exact else now(bindparam("b_delay_s", type_=Float()))
+        return insert(c.id.table).values(
+            {
+                **{c[name]: bindparam(f"b_{name}", type_=c[name].type) for name in _GIVEN},
+                c.sending: literal_column("1"),
+                c.due_at: due,
+                c.created_at: now(),
+            }
+        )
+
+
+def _row(one: NewMessage) -> dict[str, Any]:
+    due = {"b_delay_s": one.delay_s} if one.at is None else {"b_at": one.at}
+    return due | {
+        "b_id": one.id,
+        "b_destination": one.destination,
+        "b_task_id": one.task_id,
+        "b_body": one.body,
+        "b_is_binary": int(one.is_binary),
+        "b_content_type": one.content_type,
+        "b_message_key": one.key,
+        "b_headers": codec.encode(one.headers, path="headers") if one.headers else None,
+        "b_order_key": one.order_key,
+    }
+
+
+def _task(one: NewMessage, policy: DestinationPolicy) -> NewTask:
+    return task_of_message(
+        one.task_id, one.id, one.destination, policy, order_key=one.order_key, delay_s=one.delay_s, at=one.at
+    )

@@ -1,0 +1,33 @@
+"""What messages keep in the ledger, put together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from workq.messages.ledger.decisions import MessageDecisions
+from workq.messages.ledger.known_destinations import KnownDestinations
+from workq.messages.ledger.letters import Letters
+from workq.messages.ledger.pruning import MessagePruning
+from workq.messages.ledger.recorded import RecordedMessages
+
+if TYPE_CHECKING:
+    from workq.ledger.sql import Ledger
+
+
+class MessageLedger:
+    """Messages in one ledger: `ledger.part(MessageLedger)`."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        database = ledger.database
+        self.destinations = KnownDestinations(database)
+        self.recorded = RecordedMessages(database, tasks=ledger.tasks)
+        self.letters = Letters(database)
+        self.decisions = MessageDecisions(
+            database,
+            tasks=ledger.tasks,
+            history=ledger.history,
+            letters=self.letters,
+            decisions=ledger.decisions,
+            reserved_s=ledger.reserved_s,
+        )
+        self.pruning = MessagePruning(database)
