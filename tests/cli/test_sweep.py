@@ -155,9 +155,9 @@ def wreck(cli: Cli) -> None:
             for number in range(16)
         ]
         database.run(lambda tx: tx.execute(webhook_tables(database).webhook.insert(), webhooks))
-        old = {"destination": "orders", "sending": 1, "is_binary": 0, "content_type": "text/plain"}
+        kept: dict[str, Any] = {"destination": "orders", "sending": 1, "is_binary": 0, "content_type": "text/plain"}
         instants = dict.fromkeys(("created_at", "due_at", "removed_at"), ticked)
-        messages = [old | instants | {"id": f"m{number}", "task_id": new_task_id()} for number in range(5)]
+        messages = [kept | instants | {"id": f"m{number}", "task_id": new_task_id()} for number in range(5)]
         database.run(lambda tx: tx.execute(message_tables(database).message.insert(), messages))
         windows = [{"id": f"shop.add/{number}", "task_id": new_task_id(), "ends_at": ticked} for number in range(12)]
         database.run(lambda tx: tx.execute(database.tables.window.insert(), windows))

@@ -20,6 +20,11 @@ from workq.app import WorkQueue
 from workq.application import load_app
 from workq.diagnose.doctor.check import line
 from workq.errors import ConfigError, InFlightUnavailable
+from workq.messages.ledger.sql import MessageLedger
+from workq.messages.sender import MessageSender
+from workq.messages.values import DestinationPolicy, NewDestination
+from workq.values.incarnation import Incarnation
+from workq.values.task import Done, Settlement
 from workq.webhooks.ledger.sql import WebhookLedger
 
 URL: Final = "https://example.org/hooks"
@@ -57,10 +62,29 @@ ASKS: Final[dict[str, tuple[str, Callable[[Cli], object]]]] = {
     "webhook endpoint discard acme": ("1 delivery would be discarded", lambda cli: hold(cli)),
     "webhook recover acme --since 1h": ("1 delivery would be sent again", lambda cli: exhaust(cli)),
     "webhook replay --since 1h": ("1 delivery would be sent again", lambda cli: exhaust(cli)),
+    "message destination rm orders": ("destination orders would be forgotten", lambda cli: orders(cli)),
+    "message restore --to orders": ("1 message would be sent again", lambda cli: orders(cli, arrived=1)),
+    "message clear --to orders": ("1 message would be cancelled", lambda cli: orders(cli, waiting=1)),
     "rebuild": ("hints for 1 task would be sent again", lambda cli: cli.record("shop.add", 1)),
     "sweep --apply": ("", lambda _: None),  # in tests/cli/test_sweep_plan.py
 }
 """All that gives up or sends again what it was not told one by one, or forgets what cannot be made again."""
+
+
+def orders(cli: Cli, *, arrived: int = 0, waiting: int = 0) -> None:
+    """A destination, and messages that have arrived there, or are to be sent in an hour."""
+    me = Incarnation.of_this_process()
+    with cli.queue() as wq:
+        ledger = wq.stores.ledger
+        new = NewDestination("orders", "call", {}, None, DestinationPolicy())
+        ledger.part(MessageLedger).destinations.add_destination(new)
+        sender = MessageSender(wq)
+        for _ in range(waiting):
+            sender.send("orders", "later", delay_s=3600.0)
+        sent = [sender.send("orders", "now").task_id for _ in range(arrived)]
+        ledger.workers.join(me, queues=["workq.messages"], threads=1)
+        ledger.outcomes.settle([Settlement(claim, Done()) for claim in ledger.claims.claim(sent, by=me.id)])
+        ledger.workers.leave(me.id)
 
 
 def hold(cli: Cli) -> None:
@@ -92,7 +116,9 @@ class TestConfirmation:
             if isinstance(option, click.Option) and "--yes" in option.opts
         }
 
-        paths = {one.partition(" --")[0].removesuffix(" sums").removesuffix(" acme") for one in ASKS}
+        paths = {
+            one.partition(" --")[0].removesuffix(" sums").removesuffix(" acme").removesuffix(" orders") for one in ASKS
+        }
         assert paths == set(asking)
         assert all("do not ask" in (text or "") for text in asking.values()), asking
 

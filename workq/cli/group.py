@@ -33,7 +33,8 @@ def _write_options(command: click.Command, ctx: click.Context, formatter: click.
             formatter.write_dl(own)
     if ctx.parent is not None:
         with formatter.section("Global options"):
-            formatter.write_text(_GLOBAL_LINE)
+            is_ours = any("--url" in param.opts for param in command.params if param.name == "url")
+            formatter.write_text(_GLOBAL_LINE if is_ours else _GLOBAL_LINE.replace("--url", "--ledger"))
 
 
 def _write_examples(examples: str, formatter: click.HelpFormatter) -> None:
@@ -50,7 +51,10 @@ class Command(click.Command):
     def __init__(self, *args: Any, examples: str = "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.examples = examples
-        self.params.extend(global_options())
+        own = {word for param in self.params for word in param.opts}
+        for option in global_options():
+            option.opts = [word for word in option.opts if word not in own]  # `--url` of a destination is its own
+            self.params.append(option)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The command's own options, then the names of the global ones."""

@@ -36,6 +36,7 @@ _COMMANDS: Final = {
     "task": Lazy("workq.cli.task:task", "ls, show, cancel, reschedule, retry"),
     "job": Lazy("workq.cli.job:job", "run, watch, pause, throttle, cancel: work that is split into subtasks"),
     "webhook": Lazy("workq.cli.webhook:webhook", "test, listen: try an endpoint, or be one"),
+    "message": Lazy("workq.cli.message:message", "send, ls, restore: what is sent to a broker or a URL at its time"),
     "why": Lazy("workq.cli.why:why", "why a task is not running"),
     "handler": Lazy("workq.cli.handler:handler", "ls, show: your application's tasks, and when each is tried again"),
     "queue": Lazy("workq.cli.queue:queue", "ls, show, pause, resume, drain, purge: queues and their backlog"),

@@ -1,4 +1,4 @@
-"""`workq status`: how many tasks are where, and what keeps them there: paused queues, workers that do not beat."""
+"""`workq status`: how many tasks are where, and what keeps them there: paused queues, late workers, destinations."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from workq.cli.group import Command
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, record, table, write
 from workq.ledger import Pause
+from workq.messages.ledger.sql import MessageLedger
 from workq.values.lane import is_extra, queue_of
 
 
@@ -34,6 +35,13 @@ def status(session: Session) -> None:
         for one in ledger.questions.workers()
         if one.beat_age_s > late_after_s
     ]
+    destinations = [
+        {
+            **{name: getattr(one, name) for name in ("name", "state", "who", "why", "failures", "failing_since")},
+            **{name: getattr(one, name) for name in ("fault", "error", "rests_until")},
+        }
+        for one in ledger.part(MessageLedger).destinations.in_trouble()
+    ]
     document = {
         "queues": {name: asdict(count) for name, count in counts.queues.items()},
         "states": {state.value: number for state, number in counts.states.items()},
@@ -43,6 +51,7 @@ def status(session: Session) -> None:
         "no_handler": [asdict(one) for one in counts.unknown],
         "paused": paused,
         "late_workers": late,
+        "destinations": destinations,
     }
 
     def show() -> None:
@@ -72,6 +81,13 @@ def status(session: Session) -> None:
             columns = [Column("id", is_whole=True), Column("host"), Column("pid", is_number=True)]
             columns.append(Column("beat age s", is_number=True))
             table(session, columns, [tuple(one.values()) for one in late], empty="")
+        if destinations:
+            write("")
+            write("Destinations that take no messages now: what is due for them waits")
+            columns = [Column("name", is_whole=True), *(Column(name) for name in ("state", "why", "failing since"))]
+            columns += [Column("error"), Column("rests until")]
+            fields = ("name", "state", "why", "failing_since", "error", "rests_until")
+            table(session, columns, [[one[field] for field in fields] for one in destinations], empty="")
         if counts.unknown:
             write("")
             write("Names that no worker knows: these tasks wait for one that does")

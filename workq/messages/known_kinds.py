@@ -20,7 +20,12 @@ def kind_of(name: str) -> Kind:
     Raises:
         ConfigError: there is none. MissingExtra: its library is not installed.
     """
-    known = import_module(_REGISTRY).KINDS
+    try:
+        known = import_module(_REGISTRY).KINDS
+    except ModuleNotFoundError as error:
+        if error.name != _REGISTRY:
+            raise
+        known = {}
     if name not in known:
         raise ConfigError(f"kind: need one of {', '.join(sorted(known))}, got {name!r:.100}")
     found = known[name]()

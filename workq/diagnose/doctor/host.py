@@ -21,9 +21,11 @@ from sqlalchemy import func, select
 
 from workq import __version__
 from workq.config import Settings, masked
+from workq.config.urls import has_password
 from workq.diagnose.doctor.check import Check, Level
 from workq.errors import ConfigError
-from workq.outbound.vault import PREFIX
+from workq.messages.ledger.tables import message_tables
+from workq.outbound.vault import PREFIX, Vault
 from workq.webhooks.ledger.tables import webhook_tables
 
 if TYPE_CHECKING:
@@ -127,11 +129,15 @@ def exposed_settings(settings: Settings) -> Iterator[Check]:
 
 
 def exposed_ledger(database: Database) -> Iterator[Check]:
-    """The modes of the files of a SQLite ledger, and the secrets of webhook endpoints that are stored as they are."""
+    """The modes of the files of a SQLite ledger, and what is stored as it is: secrets of endpoints, passwords in the URLs
+    of destinations.
+    """
     if database.dialect == "sqlite" and database.url.database is not None:
         for suffix in _BESIDE_SQLITE:
-            yield from _mode("ledger", Path(database.url.database + suffix), "payloads and secrets of webhooks")
+            content = "payloads, secrets of webhooks and URLs of destinations"
+            yield from _mode("ledger", Path(database.url.database + suffix), content)
     yield from _secrets(database)
+    yield from _urls(database)
 
 
 def _mode(area: str, file: Path, content: str) -> Iterator[Check]:
@@ -161,4 +167,19 @@ def _secrets(database: Database) -> Iterator[Check]:
             f"{count} webhook {'endpoint has' if count == 1 else 'endpoints have'} secrets that are not encrypted: a "
             "reader of the ledger or of a backup can sign as you; set WORKQ_SECRET_KEY and run: "
             "workq webhook endpoint seal",
+        )
+
+
+def _urls(database: Database) -> Iterator[Check]:
+    destination = message_tables(database).destination
+    with database.read() as tx:
+        stored = tx.execute(select(destination.c.sealed).where(destination.c.sealed.is_not(None))).scalars()
+        count = sum(not one.startswith(PREFIX) and has_password(Vault().open_url(one)) for one in stored)
+    if count:
+        yield Check(
+            "messages",
+            Level.WARNING,
+            f"{count} {'destination has a password' if count == 1 else 'destinations have passwords'} that "
+            f"{'is' if count == 1 else 'are'} not encrypted: a reader of the ledger or of a backup has "
+            f"{'it' if count == 1 else 'them'}; set WORKQ_SECRET_KEY and run: workq message destination seal",
         )

@@ -99,7 +99,26 @@ def examine(ledger: Ledger, settings: Settings) -> Iterator[Check]:
             f"tasks wait for a worker that knows their names, {named}: start workers of the application that registers "
             f"them; each is dead as no_handler {times.no_handler_wait_s:g} s after the first look",
         )
+    yield from _destinations(ledger)
     yield from _meters(ledger, settings)
+
+
+def _destinations(ledger: Ledger) -> Iterator[Check]:
+    """Where messages go that do not arrive now."""
+    from workq.messages.ledger.sql import MessageLedger
+    from workq.messages.values import DestinationState
+
+    part = ledger.part(MessageLedger)
+    for one in part.destinations.in_trouble(limit=NAMED_MAX):
+        waiting = counted(part.letters.overdue(one.name), "message waits", "messages wait")
+        if one.state is DestinationState.DISABLED:
+            text = f"is disabled ({one.who}: {one.why}), and {waiting}; workq message destination enable {one.name}"
+        else:
+            text = (
+                f"has confirmed nothing since {one.failing_since:%Y-%m-%dT%H:%M:%SZ} ({one.fault}: {one.error}), and "
+                f"{waiting}; workq message destination test {one.name}"
+            )
+        yield Check("messages", Level.WARNING, f"destination {one.name!r} {text}")
 
 
 def _meters(ledger: Ledger, settings: Settings) -> Iterator[Check]:

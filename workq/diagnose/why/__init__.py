@@ -35,6 +35,7 @@ from datetime import datetime
 from typing import Final, assert_never
 
 from workq.config import Settings
+from workq.diagnose.why.destination import by_destination
 from workq.diagnose.why.held_back import by_job, by_limit, by_order_key, by_pause, is_early
 from workq.diagnose.why.hint import (
     is_delayed,
@@ -108,6 +109,8 @@ def _waits(look: TaskLook) -> Why:
             return by_order_key(look, task.order_key)
         if task.limit_key is not None:
             return by_limit(look, task.limit_key)
+    if (task.attempt or task.due_at <= task.now) and (held := by_destination(look)) is not None:
+        return held
     if task.due_at > task.now:
         return is_early(look)
     pauses = look.stores.ledger.pauses.all()

@@ -35,6 +35,7 @@ class Code(StrEnum):
     JOB = "job"
     IN_LINE = "in_line"
     LIMITED = "limited"
+    DESTINATION = "destination"
     NOT_DUE = "not_due"
     NO_HANDLER = "no_handler"
     PAUSED = "paused"
