@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 import workq
-from workq import webhooks
+from workq import messages, webhooks
 from workq.app import WorkQueue
 from workq.handlers.context import Current
 from workq.handlers.handler import Call, Handler
@@ -34,7 +34,7 @@ OWN_CLASSES = {LimitRule, NewJob, NewTask, Options, Page, Worked}
 
 def answered() -> set[type]:
     """Classes with fields that public methods answer, or that are importable; and those in their fields."""
-    public = [getattr(module, name) for module in (workq, webhooks) for name in module.__all__]
+    public = [getattr(module, name) for module in (workq, webhooks, messages) for name in module.__all__]
     classes = [one for one in (*public, WorkQueue, Handler, Call, Job, JobCall) if inspect.isclass(one)]
     found: set[type] = set()
     for one in classes:

@@ -53,7 +53,7 @@ class NotConfirmed(Exception):
 
 
 class Health(Protocol):
-    """How destinations fare, in the ledger (see ledger/known_destinations.py)."""
+    """How destinations fare, in the ledger (see messages/ledger/known_destinations.py)."""
 
     def failed(self, name: str, *, fault: str, error: str, asked_s: float | None = None) -> float:
         """It rests; answers for how many seconds."""

@@ -1,7 +1,7 @@
 """Prune: what sweeps remove by its age, all of it, for a person who does not wait for them.
 
-The statements are in ledger/upkeep.py, jobs/ledger/care.py and the pruning.py of webhooks and
-messages.
+The statements are in ledger/upkeep.py, jobs/ledger/care.py, webhooks/ledger/pruning.py and
+messages/ledger/pruning.py.
 
 Page by page, each in short transactions with a pause behind it, so that nobody waits long for a lock. Nothing is
 remembered between runs: what is left, the next one removes, or a sweep.
