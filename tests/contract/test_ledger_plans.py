@@ -29,6 +29,8 @@ from workq.ledger.engine.database import Database
 from workq.ledger.scan_floor import Floor
 from workq.ledger.sql import Ledger
 from workq.limits.ledger.limits import Limits
+from workq.messages.ledger.sql import MessageLedger
+from workq.messages.values import WhichMessages
 from workq.slices import SLICES, every_table
 from workq.values import codec
 from workq.values.incarnation import Incarnation
@@ -135,6 +137,7 @@ def of_the_past(database: Database) -> Stage:
     return stage
 
 
+ORDERS = WhichMessages(destination="orders")
 OTHERS: list[Outcome] = [Failed(9.0, "x"), Dead("r", "x"), HandedBack(), Done()]
 CALLS: dict[str, Callable[[Stage], object]] = {
     "claim": lambda stage: stage.ledger.claims.claim(stage.ready[:100], by=WORKER),
@@ -176,6 +179,12 @@ CALLS: dict[str, Callable[[Stage], object]] = {
     ),
     "admit": lambda stage: stage.ledger.part(Limits).admit(["mail"]),
     "tend_deliveries": lambda stage: stage.ledger.part(WebhookLedger).counter.tend_deliveries(limit=50),
+    "letters": lambda stage: stage.ledger.part(MessageLedger).letters.letters(["a", "b"]),
+    "messages to one": lambda stage: stage.ledger.part(MessageLedger).letters.all(ORDERS, limit=50),
+    "overdue messages": lambda stage: stage.ledger.part(MessageLedger).letters.overdue("orders"),
+    "make_due": lambda stage: stage.ledger.part(MessageLedger).decisions.make_due(ORDERS, who="ada", why="?"),
+    "wake": lambda stage: stage.ledger.part(MessageLedger).decisions.wake(limit=50),
+    "prune_messages": lambda stage: stage.ledger.part(MessageLedger).pruning.prune_messages(limit=50),
     "hold_deliveries": lambda stage: stage.ledger.part(WebhookLedger).decisions.hold_deliveries(limit=50),
     "history": lambda stage: stage.ledger.questions.history(stage.ready[0]),
     "reap": lambda stage: stage.ledger.workers.reap(WORKER, Evidence("SIGKILL")),  # the last: it ends the worker

@@ -55,6 +55,14 @@ def test_they_go_together_when_they_are_as_many_as_the_handler_takes(process: Pr
     assert [sorted(call) for call in calls(process)] == [sorted(ids)]
 
 
+def test_where_the_handler_says_so_only_tasks_of_one_kind_share_a_call(process: Process) -> None:
+    process.wq.handler("index").batch_by = lambda number: "even" if number % 2 == 0 else "odd"
+    ids = enqueued(process, 2 * BATCH)
+    process.rounds(6)
+
+    assert sorted(sorted(call) for call in calls(process)) == sorted([sorted(ids[::2]), sorted(ids[1::2])])
+
+
 def test_few_go_when_the_first_of_them_has_waited_for_long_enough_and_not_before(process: Process) -> None:
     [first] = enqueued(process, 1)
     process.rounds()
