@@ -215,6 +215,19 @@ def test_a_restore_counts_asks_and_sends_again_what_has_arrived_or_is_dead(cli: 
     assert [(rows[one]["state"], rows[one]["sending"]) for one in ids] == [("ready", 2)] * 3 + [("ready", 1)]
 
 
+def test_the_meters_tell_how_messages_ended_and_how_late(cli: Cli) -> None:
+    add(cli)
+    ids = [send(cli, str(number))["id"] for number in range(4)]
+    settle(cli, ids[:2], Done())
+    settle(cli, ids[2:3], Dead("not retried: NotTaken", "too large"))
+
+    found, table = cli.look("meters")["messages"], cli.here("meters")
+
+    assert (found["outcomes"], found["attempts"], found["complete"]) == ({"succeeded": 2, "dead": 1}, {"1": 2}, True)
+    assert (found["late"]["count"], found["late"]["p50_s"] < 60.0) == (2, True)
+    assert "2 in 1 attempt" in table.out
+
+
 def test_clear_wants_its_count_confirmed(cli: Cli) -> None:
     add(cli)
     for number in range(3):

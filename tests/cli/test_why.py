@@ -24,6 +24,9 @@ from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.ledger.tables import job_tables
 from workq.jobs.values import IfRunning, JobOptions
 from workq.ledger.engine.states import SUSPECT
+from workq.messages.ledger.sql import MessageLedger
+from workq.messages.sender import MessageSender
+from workq.messages.values import DestinationPolicy, NewDestination
 from workq.values.codec import new_task_id
 from workq.values.incarnation import Incarnation, this_machine
 from workq.values.task import Cancelled, Claim, Dead, Done, Failed, NewTask, Outcome, Settlement
@@ -529,6 +532,26 @@ def test_a_task_over_its_limit_says_how_many_run_and_wait(scene: Scene) -> None:
 
     assert found.code is Code.LIMITED
     assert "limit 'mail' is reached: 1 task of it runs, 0 more are about to start, and 2 wait" in found.reason
+
+
+def test_a_message_says_that_its_destination_rests_or_is_disabled(scene: Scene) -> None:
+    part = scene.ledger.part(MessageLedger)
+    part.destinations.add_destination(NewDestination("orders", "call", {}, None, DestinationPolicy()))
+    sent = MessageSender(scene.wq).send("orders", "hello")
+
+    part.destinations.failed("orders", fault="away", error="no answer")
+    rests = scene.why(sent.task_id)
+    part.destinations.arrived("orders")
+    well = scene.why(sent.task_id)
+    part.decisions.disable("orders", who="eve@here", why="a move")
+    disabled = scene.why(sent.task_id)
+
+    assert rests.code is disabled.code is Code.DESTINATION
+    assert well.code is Code.NO_WORKER
+    assert "destination 'orders' rests until" in rests.reason
+    assert "(away: no answer)" in rests.reason
+    assert "eve@here disabled destination 'orders' at" in disabled.reason
+    assert disabled.do.endswith("workq message destination enable orders")
 
 
 def test_the_first_of_its_order_key_may_wait_for_its_limit(scene: Scene) -> None:

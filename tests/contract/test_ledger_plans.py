@@ -184,6 +184,7 @@ CALLS: dict[str, Callable[[Stage], object]] = {
     "overdue messages": lambda stage: stage.ledger.part(MessageLedger).letters.overdue("orders"),
     "make_due": lambda stage: stage.ledger.part(MessageLedger).decisions.make_due(ORDERS, who="ada", why="?"),
     "wake": lambda stage: stage.ledger.part(MessageLedger).decisions.wake(limit=50),
+    "ended messages": lambda stage: stage.ledger.part(MessageLedger).letters.ended(within_s=60.0, limit=50),
     "prune_messages": lambda stage: stage.ledger.part(MessageLedger).pruning.prune_messages(limit=50),
     "hold_deliveries": lambda stage: stage.ledger.part(WebhookLedger).decisions.hold_deliveries(limit=50),
     "history": lambda stage: stage.ledger.questions.history(stage.ready[0]),

@@ -12,6 +12,7 @@ from workq.cli.group import Command
 from workq.cli.inputs import Duration
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, record, table, write
+from workq.diagnose.message_meters import MessageMeters, measure_messages
 from workq.diagnose.meters import Meters, Spread, measure
 from workq.values.plural import counted
 
@@ -32,8 +33,16 @@ def meters(session: Session, since: float) -> int:
     that beat is taken off before it is compared with the bound. Deaths that a supervisor saw (killed, hard_limit,
     cancel, shutdown) are shown and not compared.
     """
-    found = measure(session.stores().ledger, session.settings().times, within_s=since)
-    answer(session, document(found), lambda: _show(session, found))
+    ledger = session.stores().ledger
+    found = measure(ledger, session.settings().times, within_s=since)
+    messages = measure_messages(ledger, within_s=since)
+    told = document(found) | {"messages": of_messages(messages)}
+
+    def show() -> None:
+        _show(session, found)
+        _show_messages(session, messages)
+
+    answer(session, told, show)
     return exits.FINDINGS if found.findings else exits.DONE
 
 
@@ -63,6 +72,28 @@ def document(found: Meters) -> dict[str, Any]:
         ],
         "findings": found.findings,
     }
+
+
+def of_messages(found: MessageMeters) -> dict[str, Any]:
+    """The meters of messages in JSON. The shape is stable: names are only added."""
+    return {
+        "outcomes": {state.value: count for state, count in found.outcomes.items()},
+        "attempts": {str(number): count for number, count in found.attempts.items()},
+        "late": asdict(found.late),
+        "complete": found.is_complete,
+    }
+
+
+def _show_messages(session: Session, found: MessageMeters) -> None:
+    if not found.outcomes:
+        return
+    write("")
+    outcomes = ", ".join(f"{count} {state}" for state, count in found.outcomes.items())
+    attempts = ", ".join(f"{count} in {counted(number, 'attempt')}" for number, count in found.attempts.items())
+    late = _spread(found.late) if found.late.count else None
+    record([("messages", outcomes), ("confirmed", attempts or None), ("later than due", late)])
+    if not found.is_complete:
+        session.note("only the newest messages are counted; use a shorter --since")
 
 
 def _show(session: Session, found: Meters) -> None:

@@ -187,6 +187,15 @@ class Letter(msgspec.Struct, frozen=True):
     changed_at: str
 
 
+class EndedMessage(msgspec.Struct, frozen=True):
+    """How a message has ended. `late_s`: from when it was due to its settlement."""
+
+    state: State
+    attempts: int
+    sending: int
+    late_s: float
+
+
 class WhichMessages(msgspec.Struct, frozen=True):
     """Messages that are asked for; None: whatever it is. `since_s`, `until_s`: so long ago they were recorded."""
 

@@ -12,10 +12,10 @@ from workq.ledger.answers import BEHIND_S
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, in_order
 from workq.ledger.engine.instants import instant, unread
-from workq.ledger.engine.states import CLAIMABLE, ENDED
+from workq.ledger.engine.states import CLAIMABLE, ENDED, found
 from workq.messages.ledger.known_destinations import document_in, policy_in
 from workq.messages.ledger.tables import message_tables
-from workq.messages.values import Letter, MessageRow, WhichMessages
+from workq.messages.values import TASK_NAME, EndedMessage, Letter, MessageRow, WhichMessages
 from workq.values import codec
 from workq.values.task import State
 
@@ -91,19 +91,35 @@ class Letters:
         )
         return self.database.ask(lambda tx: int(tx.execute(query).scalar_one()))
 
+    def ended(self, *, within_s: float, limit: int) -> list[EndedMessage]:
+        """How messages have ended lately, from the newest."""
+        m, t = message_tables(self.database).message, self.database.tables.task
+        query = (
+            select(t.c.state, t.c.attempt, t.c.settled_at, m.c.due_at, m.c.sending)
+            .join_from(t, m, m.c.task_id == t.c.id)
+            .where(found(t.c.state, *ENDED), t.c.settled_at > self.database.now(-within_s), t.c.name == TASK_NAME)
+            .order_by(t.c.settled_at.desc())
+            .limit(limit)
+        )
+        rows = self.database.ask(lambda tx: tx.execute(query).all())
+        return [
+            EndedMessage(State(row.state), row.attempt, row.sending, (row.settled_at - row.due_at).total_seconds())
+            for row in rows
+        ]
+
     def which_messages(self, which: WhichMessages) -> list[Any]:
         """As conditions on messages and their tasks."""
         m, t, now = message_tables(self.database).message, self.database.tables.task, self.database.now
-        found: list[Any] = []
+        conditions: list[Any] = []
         if which.destination is not None:
-            found.append(m.c.destination == which.destination)
+            conditions.append(m.c.destination == which.destination)
         if which.state is not None:
-            found.append(t.c.state == which.state.value)
+            conditions.append(t.c.state == which.state.value)
         if which.since_s is not None:
-            found.append(m.c.created_at >= now(-which.since_s))
+            conditions.append(m.c.created_at >= now(-which.since_s))
         if which.until_s is not None:
-            found.append(m.c.created_at < now(-which.until_s))
-        return [and_(*found)] if found else []
+            conditions.append(m.c.created_at < now(-which.until_s))
+        return [and_(*conditions)] if conditions else []
 
     def _rows(self) -> Select[Any]:
         m, t = message_tables(self.database).message, self.database.tables.task
