@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from msgspec.structs import replace
-from sqlalchemy import Column, Connection, Insert, bindparam, case, func, insert, null, select, update
+from sqlalchemy import Column, Connection, Insert, Update, bindparam, case, func, insert, null, select, update
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.types import Float
@@ -216,10 +216,14 @@ class Tasks:
         name = f"insert each{', published' * is_published}{', plain' * is_plain}{_told(rare)}"
         make = partial(self._each_statement, is_published=is_published, is_plain=is_plain, rare=rare)
         self.database.kept(name, make).write_each(tx, rows)
-        for task in tasks:
-            if task.at is not None and task.waits_for is None:
-                c = self.database.tables.task.c
-                tx.execute(update(c.id.table).where(c.id == task.id).values(due_at=task.at))
+        exact = [{"b_id": one.id, "b_at": one.at} for one in tasks if one.at is not None and one.waits_for is None]
+        if exact:
+            self.database.kept("due exactly", self._exact_statement).write_each(tx, exact)
+
+    def _exact_statement(self) -> Update:
+        c = self.database.tables.task.c
+        mine = update(c.id.table).where(c.id == bindparam("b_id", type_=c.id.type))
+        return mine.values(due_at=bindparam("b_at", type_=c.due_at.type))
 
     def _each_statement(self, *, is_published: bool, is_plain: bool, rare: Sequence[Stored]) -> Insert:
         c, now = self.database.tables.task.c, self.database.now
