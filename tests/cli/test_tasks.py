@@ -179,6 +179,7 @@ class TestDrain:
             "no_handler": [],
             "paused": [],
             "late_workers": [],
+            "destinations": [],
         }
         left = cli.look("worker", "ls", "--all")["workers"]
         assert [(one["state"], one["queues"], one["threads"]) for one in left] == [("left", ["default", "sums"], 4)]
