@@ -212,13 +212,6 @@ class Restored(msgspec.Struct, frozen=True):
     made_due: int
 
 
-class DestinationCounts(msgspec.Struct, frozen=True):
-    """A destination that does not take messages now, or not in time, and what waits for it: due, and not sent."""
-
-    row: DestinationRow
-    overdue: int
-
-
 def check_destination_name(value: object) -> str:
     """The name of a destination, unchanged.
 
