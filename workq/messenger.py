@@ -20,7 +20,7 @@ from workq.errors import ConfigError
 from workq.handlers.retry import Exponential
 from workq.messages.carry import Health, MessageCarrier, NotTaken
 from workq.messages.destinations import Destinations
-from workq.messages.known_kinds import KindOf
+from workq.messages.kinds.registry import KindOf
 from workq.messages.ledger.sql import MessageLedger
 from workq.messages.sender import MessageSender
 from workq.messages.values import (

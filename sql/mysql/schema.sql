@@ -466,5 +466,50 @@ CREATE TABLE IF NOT EXISTS workq_delivery_attempt (
     KEY workq_delivery_attempt_by_delivery (delivery_id)
 ) ENGINE=InnoDB CHARSET=utf8mb4 COLLATE utf8mb4_bin;
 
+-- Destinations: where messages go.
+CREATE TABLE IF NOT EXISTS workq_destination (
+    name                 VARCHAR(64) NOT NULL,
+    kind                 VARCHAR(20) NOT NULL,      -- amqp, kafka, stomp, redis, http, call
+    options              LONGTEXT NOT NULL,         -- of its kind, as JSON, without secrets
+    sealed               LONGTEXT,                  -- its URL, as JSON; encrypted, if there is a key
+    policy               LONGTEXT NOT NULL,         -- its limits, deadline and levels, as JSON
+    state                VARCHAR(10) NOT NULL,
+    state_at             DATETIME(6) NOT NULL,      -- since when
+    who                  VARCHAR(200),              -- who decided that
+    why                  VARCHAR(200),
+    failures             INTEGER NOT NULL,          -- in a row
+    failing_since        DATETIME(6),               -- nothing was confirmed since then
+    fault                VARCHAR(20),               -- of the last failure: away, refused, no_target, late, asked
+    error                LONGTEXT,                  -- of the last failure, in one line
+    rests_until          DATETIME(6),               -- nothing is sent to it before
+    created_at           DATETIME(6) NOT NULL,
+    changed_at           DATETIME(6) NOT NULL,
+    CONSTRAINT workq_destination_pk PRIMARY KEY (name),
+    CONSTRAINT workq_destination_state CHECK (state IN ('enabled', 'disabled'))
+) ENGINE=InnoDB CHARSET=utf8mb4 COLLATE utf8mb4_bin;
+
+-- Messages: what is sent at its time. The state of a message is that of its task.
+CREATE TABLE IF NOT EXISTS workq_message (
+    id                   VARCHAR(100) NOT NULL,     -- as the destination sees it: workq-id
+    destination          VARCHAR(64) NOT NULL,
+    -- the task that sends it, or did so last
+    task_id              CHAR(36) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    sending              INTEGER NOT NULL,          -- 1, and one more for each restore
+    body                 LONGTEXT,                  -- NULL: kept no longer, as its task is not
+    is_binary            SMALLINT NOT NULL,         -- the body is base64 of what is sent
+    content_type         VARCHAR(200) NOT NULL,
+    message_key          LONGTEXT,                  -- Kafka's key
+    headers              LONGTEXT,                  -- of the sender, as JSON
+    order_key            VARCHAR(200),
+    due_at               DATETIME(6) NOT NULL,      -- not to be sent before
+    created_at           DATETIME(6) NOT NULL,
+    removed_at           DATETIME(6),               -- when retention took its body
+    CONSTRAINT workq_message_pk PRIMARY KEY (id),
+    KEY workq_message_by_destination (destination, created_at, id),
+    KEY workq_message_by_task (task_id),
+    KEY workq_message_by_time (created_at, id),
+    KEY workq_message_removed (removed_at)
+) ENGINE=InnoDB CHARSET=utf8mb4 COLLATE utf8mb4_bin;
+
 -- Last: only now is schema 16 complete.
 INSERT IGNORE INTO workq_meta (name, value, at) VALUES ('schema_version', '16', UTC_TIMESTAMP(6));

@@ -4,6 +4,9 @@
 -- Made from the tables in workq/ by `make migration`.
 -- A statement ends with a semicolon at the end of its line; a comment has a line, or the end of a line, of its own.
 
+-- While it is not due for others: 'order', 'limit', 'job', 'endpoint'; NULL: it waits for its time.
+ALTER TABLE workq_task ADD COLUMN waits_for VARCHAR(20);
+
 -- Destinations: where messages go.
 CREATE TABLE workq_destination (
     name                 VARCHAR(64) NOT NULL,

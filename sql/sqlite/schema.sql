@@ -495,5 +495,49 @@ CREATE TABLE workq_delivery_attempt (
 );
 CREATE INDEX workq_delivery_attempt_by_delivery ON workq_delivery_attempt (delivery_id);
 
+-- Destinations: where messages go.
+CREATE TABLE workq_destination (
+    name                 VARCHAR(64) NOT NULL,
+    kind                 VARCHAR(20) NOT NULL,      -- amqp, kafka, stomp, redis, http, call
+    options              TEXT NOT NULL,             -- of its kind, as JSON, without secrets
+    sealed               TEXT,                      -- its URL, as JSON; encrypted, if there is a key
+    policy               TEXT NOT NULL,             -- its limits, deadline and levels, as JSON
+    state                VARCHAR(10) NOT NULL,
+    state_at             VARCHAR(23) NOT NULL,      -- since when
+    who                  VARCHAR(200),              -- who decided that
+    why                  VARCHAR(200),
+    failures             INTEGER NOT NULL,          -- in a row
+    failing_since        VARCHAR(23),               -- nothing was confirmed since then
+    fault                VARCHAR(20),               -- of the last failure: away, refused, no_target, late, asked
+    error                TEXT,                      -- of the last failure, in one line
+    rests_until          VARCHAR(23),               -- nothing is sent to it before
+    created_at           VARCHAR(23) NOT NULL,
+    changed_at           VARCHAR(23) NOT NULL,
+    CONSTRAINT workq_destination_pk PRIMARY KEY (name),
+    CONSTRAINT workq_destination_state CHECK (state IN ('enabled', 'disabled'))
+);
+
+-- Messages: what is sent at its time. The state of a message is that of its task.
+CREATE TABLE workq_message (
+    id                   VARCHAR(100) NOT NULL,     -- as the destination sees it: workq-id
+    destination          VARCHAR(64) NOT NULL,
+    task_id              VARCHAR(36) NOT NULL,      -- the task that sends it, or did so last
+    sending              INTEGER NOT NULL,          -- 1, and one more for each restore
+    body                 TEXT,                      -- NULL: kept no longer, as its task is not
+    is_binary            SMALLINT NOT NULL,         -- the body is base64 of what is sent
+    content_type         VARCHAR(200) NOT NULL,
+    message_key          TEXT,                      -- Kafka's key
+    headers              TEXT,                      -- of the sender, as JSON
+    order_key            VARCHAR(200),
+    due_at               VARCHAR(23) NOT NULL,      -- not to be sent before
+    created_at           VARCHAR(23) NOT NULL,
+    removed_at           VARCHAR(23),               -- when retention took its body
+    CONSTRAINT workq_message_pk PRIMARY KEY (id)
+);
+CREATE INDEX workq_message_by_destination ON workq_message (destination, created_at, id);
+CREATE INDEX workq_message_by_task ON workq_message (task_id);
+CREATE INDEX workq_message_by_time ON workq_message (created_at, id);
+CREATE INDEX workq_message_removed ON workq_message (removed_at) WHERE removed_at IS NOT NULL;
+
 -- Last: only now is schema 16 complete.
 INSERT INTO workq_meta (name, value, at) VALUES ('schema_version', '16', strftime('%Y-%m-%d %H:%M:%f', 'now'));

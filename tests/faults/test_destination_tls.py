@@ -29,7 +29,7 @@ from workq.config.addresses import Allowed
 from workq.errors import ConfigError
 from workq.lab.servers import start_artemis, start_kafka, start_rabbitmq, start_redis
 from workq.lab.servers.server import free_port
-from workq.messages.kinds import Address, Answer, Confirmed, Fault
+from workq.messages.kinds import Answer, Confirmed, DestinationAddress, SendFault
 from workq.messages.kinds.registry import KINDS
 
 CANARY = "c4nary-8d"
@@ -54,14 +54,14 @@ class Secured:
             options["ca_file"] = str(ca)
         made: Any = type(KINDS[self.kind]())
         kind = made(lookup=answering("127.0.0.1"))
-        link = kind.open(Address("tls", kind.check(options), url=options["url"]), allowed=HERE)
+        link = kind.open(DestinationAddress("tls", kind.check(options), url=options["url"]), allowed=HERE)
         try:
             [answer] = link.send([posting()], timeout_s=LONG_S)
             problems = link.test(timeout_s=LONG_S)
         finally:
             link.close()
         assert CANARY not in f"{answer} {problems}"
-        assert not problems if isinstance(answer, Confirmed) else problems or fault_of(answer) is not Fault.REFUSED
+        assert not problems if isinstance(answer, Confirmed) else problems or fault_of(answer) is not SendFault.REFUSED
         return answer  # type: ignore[no-any-return]
 
 
@@ -191,19 +191,19 @@ def test_another_authority_is_refused(secured: Secured, authority: Path) -> None
     for ca in (authority / "other.pem", None):
         answer = secured.send(ca)
 
-        assert (fault_of(answer), "certificate" in text_of(answer).lower()) == (Fault.REFUSED, True), answer
+        assert (fault_of(answer), "certificate" in text_of(answer).lower()) == (SendFault.REFUSED, True), answer
 
 
 def test_another_name_is_refused(secured: Secured, authority: Path) -> None:
     answer = secured.send(authority / "ca.pem", host="localhost")
 
-    assert fault_of(answer) is Fault.REFUSED, answer
+    assert fault_of(answer) is SendFault.REFUSED, answer
 
 
 def test_a_certificate_whose_time_is_over_is_refused(secured: Secured, authority: Path, over: int) -> None:
     answer = secured.send(authority / "ca.pem", port=over)
 
-    assert (fault_of(answer), "certificate" in text_of(answer).lower()) == (Fault.REFUSED, True), answer
+    assert (fault_of(answer), "certificate" in text_of(answer).lower()) == (SendFault.REFUSED, True), answer
 
 
 def test_a_server_without_tls_gets_nothing_in_the_clear(secured: Secured, authority: Path) -> None:
@@ -227,7 +227,7 @@ def test_a_server_without_tls_gets_nothing_in_the_clear(secured: Secured, author
             listener.shutdown(socket.SHUT_RDWR)
             thread.join(10)
 
-    assert fault_of(answer) in (Fault.REFUSED, Fault.AWAY), answer
+    assert fault_of(answer) in (SendFault.REFUSED, SendFault.AWAY), answer
     assert heard
     assert all(piece[:1] == b"\x16" for piece in heard), "a handshake of TLS, and nothing else"
 
@@ -235,7 +235,7 @@ def test_a_server_without_tls_gets_nothing_in_the_clear(secured: Secured, author
 def test_a_port_with_tls_is_not_reached_without(secured: Secured) -> None:
     answer = secured.send(None, url=secured.plain)
 
-    assert fault_of(answer) in (Fault.REFUSED, Fault.AWAY, Fault.LATE), answer
+    assert fault_of(answer) in (SendFault.REFUSED, SendFault.AWAY, SendFault.LATE), answer
 
 
 def test_files_for_tls_without_tls_are_refused_and_a_file_that_is_missing_is_said(
@@ -245,7 +245,7 @@ def test_files_for_tls_without_tls_are_refused_and_a_file_that_is_missing_is_sai
         secured.send(authority / "ca.pem", url=secured.plain)
     answer = secured.send(authority / "missing.pem")
 
-    assert (fault_of(answer), "cannot be used" in text_of(answer)) == (Fault.REFUSED, True)
+    assert (fault_of(answer), "cannot be used" in text_of(answer)) == (SendFault.REFUSED, True)
 
 
 def test_kafka_is_come_to_by_scram_and_a_wrong_password_is_refused(secured_kafka: Secured, authority: Path) -> None:
@@ -256,7 +256,7 @@ def test_kafka_is_come_to_by_scram_and_a_wrong_password_is_refused(secured_kafka
 
     assert isinstance(scrammed.send(authority / "ca.pem"), Confirmed)
     answer = scrammed.send(authority / "ca.pem", url=wrong)
-    assert (fault_of(answer), "refused the login" in text_of(answer)) == (Fault.REFUSED, True)
+    assert (fault_of(answer), "refused the login" in text_of(answer)) == (SendFault.REFUSED, True)
     lacking = Secured("kafka", right, secured_kafka.port, right, {**options, "mechanism": "SCRAM-SHA-256"})
     assert "no mechanism SCRAM-SHA-256" in text_of(lacking.send(authority / "ca.pem"))
 
@@ -267,7 +267,7 @@ def test_librdkafka_verifies_by_itself_too(secured_kafka: Secured, authority: Pa
         kind: Any = KINDS["kafka"]()
         url = secured_kafka.url.format(host=host, port=secured_kafka.port)
         options = {"url": url, "topic": "t", "ca_file": str(authority / ca)}
-        link = kind.open(Address("tls", kind.check(options), url=url), allowed=HERE)
+        link = kind.open(DestinationAddress("tls", kind.check(options), url=url), allowed=HERE)
         link._addresses = [f"{host}:{secured_kafka.port}"]
         producer = Producer(link._conf(LONG_S))
 

@@ -20,9 +20,9 @@ from workq.config.addresses import Allowed
 from workq.errors import ConfigError
 from workq.lab.servers import Artemis, Kafka, RabbitMQ, Redis, start_kafka
 from workq.lab.servers.server import free_port
-from workq.messages.kinds import Address, Confirmed, Fault, Link, Posting
+from workq.messages.kinds import Confirmed, DestinationAddress, DestinationLink, Posting, SendFault
 from workq.messages.kinds.registry import KINDS
-from workq.messages.kinds.stomp import Stomp
+from workq.messages.kinds.stomp import StompKind
 from workq.messages.kinds.stomp_artemis import Management
 from workq.outbound.signing import new_secret, verify
 
@@ -32,11 +32,11 @@ HERE = Allowed.of("loopback")
 @pytest.fixture
 def links() -> Iterator[Any]:
     """Opens links, and closes them afterwards."""
-    made: list[Link] = []
+    made: list[DestinationLink] = []
 
-    def link(kind: str, options: dict[str, Any], *, allowed: Allowed = HERE) -> Link:
+    def link(kind: str, options: dict[str, Any], *, allowed: Allowed = HERE) -> DestinationLink:
         opener = KINDS[kind]()
-        address = Address(kind, opener.check(options), url=options.get("url"))
+        address = DestinationAddress(kind, opener.check(options), url=options.get("url"))
         made.append(opener.open(address, allowed=allowed))
         return made[-1]
 
@@ -64,9 +64,9 @@ def test_an_exchange_that_leads_nowhere_gives_the_message_back(links: Any, serve
 
     assert isinstance(right.send([posting()], timeout_s=LONG_S)[0], Confirmed)
     [answer] = nowhere.send([posting()], timeout_s=LONG_S)
-    assert (fault_of(answer), text_of(answer)) == (Fault.NO_TARGET, "the exchange leads it to no queue")
+    assert (fault_of(answer), text_of(answer)) == (SendFault.NO_TARGET, "the exchange leads it to no queue")
     [answer] = no_exchange.send([posting()], timeout_s=LONG_S)
-    assert (fault_of(answer), f"{exchange}-other" in text_of(answer)) == (Fault.NO_TARGET, True)
+    assert (fault_of(answer), f"{exchange}-other" in text_of(answer)) == (SendFault.NO_TARGET, True)
     assert right.test(timeout_s=LONG_S) == []
     assert f"{exchange}-other" in no_exchange.test(timeout_s=LONG_S)[0]
 
@@ -80,7 +80,7 @@ def test_a_queue_that_is_full_and_refuses_asks_for_less(links: Any, server: Rabb
     first = [link.send([posting()], timeout_s=LONG_S)[0] for _ in range(5)]
 
     assert [fault_of(one) for one in first[:2]] == [None, None]
-    assert fault_of(first[-1]) is Fault.ASKED
+    assert fault_of(first[-1]) is SendFault.ASKED
 
 
 def test_a_vhost_that_is_not_there_is_refused(links: Any, server: RabbitMQ) -> None:
@@ -88,7 +88,7 @@ def test_a_vhost_that_is_not_there_is_refused(links: Any, server: RabbitMQ) -> N
 
     [answer] = link.send([posting()], timeout_s=LONG_S)
 
-    assert (fault_of(answer), "vhost 'nowhere'" in text_of(answer)) == (Fault.REFUSED, True)
+    assert (fault_of(answer), "vhost 'nowhere'" in text_of(answer)) == (SendFault.REFUSED, True)
 
 
 def test_a_connection_that_the_broker_has_closed_meanwhile_is_made_anew(links: Any, server: RabbitMQ) -> None:
@@ -112,7 +112,7 @@ def test_an_alarm_of_the_broker_is_late_and_says_so(links: Any, server: RabbitMQ
     finally:
         server.ctl("set_vm_memory_high_watermark", "0.4")
 
-    assert fault_of(answers[-1]) is Fault.LATE
+    assert fault_of(answers[-1]) is SendFault.LATE
     assert "alarm" in text_of(answers[-1])
     assert isinstance(link.send([posting()], timeout_s=LONG_S)[0], Confirmed)
 
@@ -133,7 +133,7 @@ def test_what_amqp_cannot_carry_is_of_the_message_alone(links: Any, server: Rabb
 
     answers = link.send([posting(), bad, posting()], timeout_s=LONG_S)
 
-    assert [fault_of(one) for one in answers] == [None, Fault.MESSAGE, None]
+    assert [fault_of(one) for one in answers] == [None, SendFault.MESSAGE, None]
 
 
 # stomp
@@ -177,8 +177,8 @@ def test_artemis_drops_the_second_copy_of_one_sending_and_takes_what_was_restore
 
 def test_a_test_at_artemis_leaves_no_address(links: Any, artemis_server: Artemis) -> None:
     stage = ArtemisStage(artemis_server)
-    stored = Stomp().check(stage.options())
-    link: Any = Stomp().open(Address("stomp", stored, url=stage.options()["url"]), allowed=HERE)
+    stored = StompKind().check(stage.options())
+    link: Any = StompKind().open(DestinationAddress("stomp", stored, url=stage.options()["url"]), allowed=HERE)
 
     def addresses() -> set[str]:
         stream = link._connected(time.monotonic() + LONG_S)
@@ -221,7 +221,7 @@ def test_a_broker_that_kafka_advertises_is_judged_before_it_is_connected_to(
 
         with pytest.raises(BlockingIOError):
             listener.accept()
-    assert (fault_of(answer), f"127.0.0.2:{port}" in text_of(answer)) == (Fault.REFUSED, True)
+    assert (fault_of(answer), f"127.0.0.2:{port}" in text_of(answer)) == (SendFault.REFUSED, True)
     assert f"127.0.0.2:{port}" in problems[0]
 
 
@@ -288,7 +288,7 @@ def test_a_stream_keeps_about_so_many_and_a_list_takes_no_more(links: Any, redis
 
     assert {type(one) for one in answers} == {Confirmed}
     assert 100 <= client.xlen(stream) < 300
-    assert [fault_of(one) for one in refused] == [None, None, None, Fault.ASKED, Fault.ASKED]
+    assert [fault_of(one) for one in refused] == [None, None, None, SendFault.ASKED, SendFault.ASKED]
     assert client.llen(rows) == 3
     client.lpop(rows)
     assert isinstance(listed.send([posting()], timeout_s=LONG_S)[0], Confirmed)
@@ -300,7 +300,7 @@ def test_without_the_replicas_that_were_asked_for_nothing_is_confirmed(links: An
 
     answers = link.send([posting(), posting()], timeout_s=2.0)
 
-    assert [fault_of(one) for one in answers] == [Fault.LATE, Fault.LATE]
+    assert [fault_of(one) for one in answers] == [SendFault.LATE, SendFault.LATE]
     assert "0 of 1 replicas" in text_of(answers[0])
 
 
@@ -323,7 +323,7 @@ def test_a_request_is_signed_where_there_is_a_secret(links: Any, receiver: Recei
 
     answers = link.send([one, binary], timeout_s=LONG_S)
 
-    assert [fault_of(answer) for answer in answers] == [None, Fault.MESSAGE]
+    assert [fault_of(answer) for answer in answers] == [None, SendFault.MESSAGE]
     [kept] = receiver.kept
     assert verify(kept.headers, kept.body, secret) == one.id
     assert kept.headers["content-type"] == "text/plain"
@@ -335,20 +335,20 @@ def test_a_request_is_signed_where_there_is_a_secret(links: Any, receiver: Recei
     [
         (200, None, None),
         (202, None, None),
-        (302, Fault.NO_TARGET, None),
-        (400, Fault.MESSAGE, None),
-        (401, Fault.REFUSED, None),
-        (404, Fault.NO_TARGET, None),
-        (408, Fault.LATE, None),
-        (413, Fault.MESSAGE, None),
-        (429, Fault.ASKED, 7.0),
-        (500, Fault.LATE, None),
-        (502, Fault.AWAY, None),
-        (503, Fault.ASKED, 7.0),
+        (302, SendFault.NO_TARGET, None),
+        (400, SendFault.MESSAGE, None),
+        (401, SendFault.REFUSED, None),
+        (404, SendFault.NO_TARGET, None),
+        (408, SendFault.LATE, None),
+        (413, SendFault.MESSAGE, None),
+        (429, SendFault.ASKED, 7.0),
+        (500, SendFault.LATE, None),
+        (502, SendFault.AWAY, None),
+        (503, SendFault.ASKED, 7.0),
     ],
 )
 def test_what_each_status_means(
-    links: Any, receiver: Receiver, status: int, fault: Fault | None, after_s: float | None
+    links: Any, receiver: Receiver, status: int, fault: SendFault | None, after_s: float | None
 ) -> None:
     receiver.status = status
     receiver.extra = {"Retry-After": "7"} if after_s else {"Location": "/elsewhere"}
@@ -366,7 +366,7 @@ def test_a_header_that_is_workqs_to_say_is_of_the_message_alone(links: Any, rece
     bad = [posting(headers={"Host": "x"}), posting(headers={"a": "ü"}), posting(content_type="a\nb")]
     answers = link.send([posting(), *bad, posting()], timeout_s=LONG_S)
 
-    assert [fault_of(one) for one in answers] == [None, *[Fault.MESSAGE] * 3, None]
+    assert [fault_of(one) for one in answers] == [None, *[SendFault.MESSAGE] * 3, None]
 
 
 def test_ports_of_other_services_are_refused(links: Any) -> None:

@@ -16,13 +16,23 @@ from typing import Any
 from workq import Times, WorkQueue
 from workq.config.addresses import Allowed
 from workq.errors import ConfigError
-from workq.messages import Address, Answer, Confirmed, Fault, Kind, Link, Messages, Posting, Unsent
-from workq.messages.known_kinds import KindOf
+from workq.messages import (
+    Answer,
+    Confirmed,
+    DestinationAddress,
+    DestinationLink,
+    Kind,
+    Messages,
+    Posting,
+    SendFault,
+    Unsent,
+)
+from workq.messages.kinds.registry import KindOf
 
 APP = "tests.system.box:wq"
 
 
-class BoxLink(Link):
+class BoxLink(DestinationLink):
     """Appends to the file of its folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -35,9 +45,9 @@ class BoxLink(Link):
         manner = manner_of(self.folder)
         is_meant = manner.get("body") in (None, posting.body.decode("utf-8", "replace"))
         if manner.get("fault") and is_meant:
-            if manner["fault"] == Fault.LATE:  # it has arrived all the same
+            if manner["fault"] == SendFault.LATE:  # it has arrived all the same
                 keep(self.folder, posting)
-            return Unsent(Fault(manner["fault"]), f"the box is {manner['fault']}", manner.get("after_s"))
+            return Unsent(SendFault(manner["fault"]), f"the box is {manner['fault']}", manner.get("after_s"))
         keep(self.folder, posting)
         return Confirmed("the box")
 
@@ -58,7 +68,7 @@ class Box(Kind):
             raise ConfigError("box: need folder")
         return dict(options)
 
-    def open(self, address: Address, *, allowed: Allowed) -> Link:
+    def open(self, address: DestinationAddress, *, allowed: Allowed) -> DestinationLink:
         return BoxLink(Path(address.options["folder"]))
 
 

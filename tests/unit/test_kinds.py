@@ -15,7 +15,7 @@ import pytest
 
 from workq.config.addresses import Allowed
 from workq.errors import Cancel, ConfigError, LedgerUnavailable, Retry, Snooze
-from workq.messages.kinds import Address, Confirmed, Fault, Posting, Unsent
+from workq.messages.kinds import Confirmed, DestinationAddress, Posting, SendFault, Unsent
 from workq.messages.kinds.call import CallKind
 from workq.messages.kinds.place import place_of
 from workq.messages.kinds.registry import KINDS
@@ -213,7 +213,7 @@ def calling(function: Callable[[Posting], object], *, timeout_s: float = LONG_S)
     global BEHAVIOUR
     BEHAVIOUR = function
     kind = CallKind()
-    link = kind.open(Address("c", kind.check({"handler": f"{__name__}.behave"})), allowed=HERE)
+    link = kind.open(DestinationAddress("c", kind.check({"handler": f"{__name__}.behave"})), allowed=HERE)
     try:
         yield lambda: link.send([posting()], timeout_s=timeout_s)[0]
     finally:
@@ -223,19 +223,19 @@ def calling(function: Callable[[Posting], object], *, timeout_s: float = LONG_S)
 @pytest.mark.parametrize(
     ("error", "fault", "after_s"),
     [
-        (ValueError("bad"), Fault.LATE, None),
-        (TimeoutError("slow"), Fault.LATE, None),
-        (SystemExit(3), Fault.LATE, None),
-        (ConnectionRefusedError("away"), Fault.AWAY, None),
-        (LedgerUnavailable("away"), Fault.AWAY, None),
-        (Retry("later", in_s=9.0), Fault.ASKED, 9.0),
-        (Snooze(4.0), Fault.ASKED, 4.0),
-        (Cancel("never"), Fault.MESSAGE, None),
+        (ValueError("bad"), SendFault.LATE, None),
+        (TimeoutError("slow"), SendFault.LATE, None),
+        (SystemExit(3), SendFault.LATE, None),
+        (ConnectionRefusedError("away"), SendFault.AWAY, None),
+        (LedgerUnavailable("away"), SendFault.AWAY, None),
+        (Retry("later", in_s=9.0), SendFault.ASKED, 9.0),
+        (Snooze(4.0), SendFault.ASKED, 4.0),
+        (Cancel("never"), SendFault.MESSAGE, None),
     ],
     ids=lambda one: type(one).__name__ if isinstance(one, BaseException) else None,
 )
 def test_what_a_function_raises_says_what_becomes_of_the_message(
-    error: BaseException, fault: Fault, after_s: float | None
+    error: BaseException, fault: SendFault, after_s: float | None
 ) -> None:
     def raising(_: Posting) -> None:
         raise error
@@ -262,18 +262,18 @@ def test_a_function_that_does_not_return_is_late_and_gets_no_other_message_meanw
         while not isinstance(call(), Confirmed):
             assert time.monotonic() < deadline
 
-    assert [one.fault for one in answers] == [Fault.LATE, Fault.AWAY]
+    assert [one.fault for one in answers] == [SendFault.LATE, SendFault.AWAY]
     assert len(got) == 2
 
 
 @pytest.mark.parametrize("handler", ["no_such_module_here.f", f"{__name__}.nothing", f"{__name__}.CANARY"])
 def test_a_function_that_is_not_there_is_no_target(handler: str) -> None:
-    link = CallKind().open(Address("c", {"handler": handler}), allowed=HERE)
+    link = CallKind().open(DestinationAddress("c", {"handler": handler}), allowed=HERE)
 
     [answer] = link.send([posting()], timeout_s=LONG_S)
 
     assert isinstance(answer, Unsent)
-    assert answer.fault is Fault.NO_TARGET
+    assert answer.fault is SendFault.NO_TARGET
     assert link.test(timeout_s=LONG_S) == [answer.text]
     link.close()
 
@@ -306,7 +306,7 @@ def test_what_speaks_another_protocol_confirms_nothing(kind: str, options: dict[
         thread.start()
         made = KINDS[kind]()
         given = {"url": f"{kind}://u:{CANARY}@127.0.0.1:{listener.getsockname()[1]}", **options}
-        link = made.open(Address("s", made.check(given), url=given["url"]), allowed=HERE)
+        link = made.open(DestinationAddress("s", made.check(given), url=given["url"]), allowed=HERE)
         answers = link.send([posting(), posting()], timeout_s=3.0)
         problems = link.test(timeout_s=3.0)
         link.close()

@@ -15,8 +15,17 @@ from workq.errors import Cancel, ConfigError, LedgerUnavailable, PayloadError, S
 from workq.handlers.verdict import Verdict
 from workq.messages.bodies import check_message_headers, check_message_key, stored_body
 from workq.messages.carry import DISABLED, HELD_S, MessageCarrier, NotConfirmed, NotTaken
-from workq.messages.kinds import Address, Answer, Confirmed, Fault, Kind, Link, Posting, Unsent
-from workq.messages.known_kinds import kind_of
+from workq.messages.kinds import (
+    Answer,
+    Confirmed,
+    DestinationAddress,
+    DestinationLink,
+    Kind,
+    Posting,
+    SendFault,
+    Unsent,
+)
+from workq.messages.kinds.registry import kind_of
 from workq.messages.levels import check_levels, on_levels, rounded_up, whole_ms
 from workq.messages.rests import REST_MAX_S, rest_s
 from workq.messages.values import (
@@ -123,7 +132,7 @@ class TestTimes:
         assert (rest_s(1, asked_s=30.0), rest_s(1, asked_s=1e9)) == (30.0, 3600.0)
 
 
-class Scripted(Link):
+class Scripted(DestinationLink):
     """Answers what it was told, or raises it."""
 
     def __init__(self, answers: Sequence[Answer] | Exception) -> None:
@@ -147,14 +156,14 @@ class Scripted(Link):
 class OfScript(Kind):
     name = "script"
 
-    def __init__(self, *links: Link) -> None:
+    def __init__(self, *links: DestinationLink) -> None:
         self.links = list(links)
-        self.addresses: list[Address] = []
+        self.addresses: list[DestinationAddress] = []
 
     def check(self, options: Mapping[str, Any]) -> dict[str, Any]:
         return dict(options)
 
-    def open(self, address: Address, *, allowed: Allowed) -> Link:
+    def open(self, address: DestinationAddress, *, allowed: Allowed) -> DestinationLink:
         self.addresses.append(address)
         return self.links.pop(0)
 
@@ -196,7 +205,7 @@ LETTER = Letter(
 class Carrying:
     """A carrier, what it reads, and what it tells."""
 
-    def __init__(self, *links: Link, letters: Mapping[str, Letter] | Exception | None = None) -> None:
+    def __init__(self, *links: DestinationLink, letters: Mapping[str, Letter] | Exception | None = None) -> None:
         self.letters = letters if letters is not None else {}
         self.health = Noted()
         self.kind = OfScript(*links)
@@ -226,7 +235,7 @@ def named(*ids: str, **facts: Any) -> dict[str, Letter]:
 
 class TestCarry:
     def test_each_message_gets_what_its_own_answer_means(self) -> None:
-        faults: list[Answer] = [Unsent(Fault.MESSAGE, "too large"), Unsent(Fault.LATE, "no confirm")]
+        faults: list[Answer] = [Unsent(SendFault.MESSAGE, "too large"), Unsent(SendFault.LATE, "no confirm")]
         faults += [Confirmed("orders[3]@7"), Confirmed()]
         link = Scripted(faults)
         one = Carrying(link, letters=named("a", "b", "c", "d"))
@@ -241,8 +250,8 @@ class TestCarry:
         assert [posting.id for posting in link.sent] == ["a", "b", "c", "d"]
         assert one.health.told == [], "something was confirmed, and it had not been failing"
 
-    @pytest.mark.parametrize("fault", [Fault.AWAY, Fault.REFUSED, Fault.NO_TARGET, Fault.ASKED])
-    def test_a_fault_of_the_destination_lets_it_rest_and_costs_the_message_nothing(self, fault: Fault) -> None:
+    @pytest.mark.parametrize("fault", [SendFault.AWAY, SendFault.REFUSED, SendFault.NO_TARGET, SendFault.ASKED])
+    def test_a_fault_of_the_destination_lets_it_rest_and_costs_the_message_nothing(self, fault: SendFault) -> None:
         one = Carrying(Scripted([Confirmed(), Unsent(fault, "no", 30.0)]), letters=named("a", "b"))
 
         failed, _ = one.carry("orders 1 a", "orders 1 b")
@@ -253,7 +262,7 @@ class TestCarry:
         assert 8.0 <= error.in_s < 8.1
 
     def test_where_nothing_was_confirmed_in_time_it_rests_too(self) -> None:
-        one = Carrying(Scripted([Unsent(Fault.LATE, "no confirm")]), letters=named("a"))
+        one = Carrying(Scripted([Unsent(SendFault.LATE, "no confirm")]), letters=named("a"))
 
         failed, _ = one.carry("orders 1 a")
 

@@ -13,19 +13,28 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from workq.messages.destinations import Destination, Destinations
-    from workq.messages.kinds import Address, Answer, Confirmed, Fault, Kind, Link, Posting, Unsent
+    from workq.messages.kinds import (
+        Answer,
+        Confirmed,
+        DestinationAddress,
+        DestinationLink,
+        Kind,
+        Posting,
+        SendFault,
+        Unsent,
+    )
     from workq.messages.values import MessageRow, Restored, SentMessage
     from workq.messenger import Messages
 
 _HOMES = {
-    "Address": "messages.kinds",
+    "DestinationAddress": "messages.kinds",
     "Answer": "messages.kinds",
     "Confirmed": "messages.kinds",
     "Destination": "messages.destinations",
     "Destinations": "messages.destinations",
-    "Fault": "messages.kinds",
+    "SendFault": "messages.kinds",
     "Kind": "messages.kinds",
-    "Link": "messages.kinds",
+    "DestinationLink": "messages.kinds",
     "MessageRow": "messages.values",
     "Messages": "messenger",
     "Posting": "messages.kinds",
@@ -35,14 +44,14 @@ _HOMES = {
 }
 
 __all__ = [
-    "Address",
+    "DestinationAddress",
     "Answer",
     "Confirmed",
     "Destination",
     "Destinations",
-    "Fault",
+    "SendFault",
     "Kind",
-    "Link",
+    "DestinationLink",
     "MessageRow",
     "Messages",
     "Posting",

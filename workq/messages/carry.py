@@ -24,8 +24,8 @@ from typing import Final, Protocol
 from workq.config.addresses import Allowed
 from workq.errors import Cancel, ConfigError, Snooze, Unavailable
 from workq.handlers.verdict import Verdict
-from workq.messages.kinds import Address, Answer, Confirmed, Fault, Link, Posting, Unsent
-from workq.messages.known_kinds import KindOf
+from workq.messages.kinds import Answer, Confirmed, DestinationAddress, DestinationLink, Posting, SendFault, Unsent
+from workq.messages.kinds.registry import KindOf
 from workq.messages.links import Links, NoLinkFree
 from workq.messages.rests import REST_MIN_S
 from workq.messages.values import DestinationState, Letter, parts_of
@@ -41,7 +41,7 @@ BUSY_S: Final = 0.2
 DISABLED: Final = "its destination is disabled"
 RESTS: Final = "its destination rests"
 _REST_SPREAD_S: Final = 0.05
-_OF_THE_DESTINATION: Final = frozenset({Fault.AWAY, Fault.REFUSED, Fault.NO_TARGET, Fault.ASKED})
+_OF_THE_DESTINATION: Final = frozenset({SendFault.AWAY, SendFault.REFUSED, SendFault.NO_TARGET, SendFault.ASKED})
 
 
 class NotTaken(Exception):
@@ -124,7 +124,7 @@ class MessageCarrier:
         except ConfigError as error:
             log.warning("message.no_key: %s", error, extra={"destination": to.destination})
             return dict.fromkeys(letters, Snooze(NO_KEY_S, str(error)))
-        address = Address(to.destination, to.options, url)
+        address = DestinationAddress(to.destination, to.options, url)
         try:
             with self._links.to(to.destination, to.changed_at, lambda: self._open(to.kind, address)) as link:
                 answers = self._answers(link, list(letters.values()), timeout_s=to.policy.timeout_s)
@@ -135,11 +135,11 @@ class MessageCarrier:
             return dict.fromkeys(letters, Snooze(NO_KEY_S, str(error)))
         return self._meaning(to, letters, answers)
 
-    def _open(self, kind: str, address: Address) -> Link:
+    def _open(self, kind: str, address: DestinationAddress) -> DestinationLink:
         return self._kind_of(kind).open(address, allowed=self._allowed)
 
     @staticmethod
-    def _answers(link: Link, letters: Sequence[Letter], *, timeout_s: float) -> list[Answer]:
+    def _answers(link: DestinationLink, letters: Sequence[Letter], *, timeout_s: float) -> list[Answer]:
         postings = [
             Posting(one.id, one.sending, one.body or b"", one.content_type, one.key, one.headers) for one in letters
         ]
@@ -147,9 +147,9 @@ class MessageCarrier:
             answers = link.send(postings, timeout_s=timeout_s)
         except Exception as error:  # a mistake of the kind's, or of the user's own function
             log.exception("message.kind_raised")
-            return [Unsent(Fault.LATE, f"{type(error).__name__}: {error}"[:300])] * len(letters)
+            return [Unsent(SendFault.LATE, f"{type(error).__name__}: {error}"[:300])] * len(letters)
         if len(answers) != len(letters):
-            return [Unsent(Fault.LATE, f"the kind answered for {len(answers)} of {len(letters)}")] * len(letters)
+            return [Unsent(SendFault.LATE, f"the kind answered for {len(answers)} of {len(letters)}")] * len(letters)
         return answers
 
     def _meaning(
@@ -161,9 +161,9 @@ class MessageCarrier:
             match answer:
                 case Confirmed():
                     came[item] = answer
-                case Unsent(fault=Fault.MESSAGE):
+                case Unsent(fault=SendFault.MESSAGE):
                     came[item] = NotTaken(answer.text)
-                case Unsent(fault=Fault.LATE):
+                case Unsent(fault=SendFault.LATE):
                     came[item] = NotConfirmed(answer.text)
                 case Unsent():
                     came[item] = Snooze(self._after(rest_s), f"{RESTS}: {answer.fault}: {answer.text}")
@@ -175,7 +175,7 @@ class MessageCarrier:
         unsent = [one for one in answers if isinstance(one, Unsent)]
         faults = [one for one in unsent if one.fault in _OF_THE_DESTINATION]
         if not faults and unsent and not is_any_confirmed:
-            faults = [one for one in unsent if one.fault is Fault.LATE]
+            faults = [one for one in unsent if one.fault is SendFault.LATE]
         try:
             if faults:
                 asked_s = max((one.after_s or 0.0 for one in faults), default=0.0)

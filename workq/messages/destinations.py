@@ -11,11 +11,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from workq.config.addresses import Allowed
-from workq.config.urls import masked
 from workq.errors import ConfigError
-from workq.messages import known_kinds
-from workq.messages.kinds import Address
-from workq.messages.known_kinds import KindOf
+from workq.messages.kinds import DestinationAddress, registry
+from workq.messages.kinds.registry import KindOf
 from workq.messages.ledger.sql import MessageLedger
 from workq.messages.levels import check_levels
 from workq.messages.values import (
@@ -69,7 +67,7 @@ class Destinations:
     def __init__(self, app: WorkQueue, *, kind_of: KindOf | None = None) -> None:
         """`kind_of`: answers the kind of a name; those of workq, by default."""
         self._app = app
-        self.kind_of = kind_of or known_kinds.kind_of
+        self.kind_of = kind_of or registry.kind_of
         self.vault = Vault(app.settings.secret_key)
         self.allowed = Allowed.of(app.settings.message_allow, setting=MESSAGE_ALLOW)
 
@@ -103,8 +101,6 @@ class Destinations:
         """
         checked = self.kind_of(kind).check(options)
         url = options.get("url")
-        if url is not None:
-            checked["url"] = masked(str(url))
         new = NewDestination(
             check_destination_name(name),
             kind,
@@ -144,7 +140,7 @@ class Destinations:
         """
         row = self._ledger.destinations.required(check_destination_name(name))
         url = None if row.sealed is None else self.vault.open_url(row.sealed)
-        link = self.kind_of(row.kind).open(Address(row.name, row.options, url), allowed=self.allowed)
+        link = self.kind_of(row.kind).open(DestinationAddress(row.name, row.options, url), allowed=self.allowed)
         try:
             return link.test(timeout_s=row.policy.timeout_s if timeout_s is None else timeout_s)
         finally:

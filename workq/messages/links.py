@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from workq.messages.kinds import Link
+from workq.messages.kinds import DestinationLink
 
 LINKS_MAX: Final = 2
 """To one destination, in one process: while one waits for its confirms, the other sends."""
@@ -25,7 +25,7 @@ class _ToOne:
     """The links to one destination, as it was when they were opened."""
 
     changed_at: str
-    free: list[Link] = field(default_factory=list)
+    free: list[DestinationLink] = field(default_factory=list)
     room: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(LINKS_MAX))
 
 
@@ -37,7 +37,7 @@ class Links:
         self._to: dict[str, _ToOne] = {}
 
     @contextmanager
-    def to(self, name: str, changed_at: str, make: Callable[[], Link]) -> Iterator[Link]:
+    def to(self, name: str, changed_at: str, make: Callable[[], DestinationLink]) -> Iterator[DestinationLink]:
         """A link of this thread's own, for a while; made where none is free. One of an older destination is closed.
 
         Raises:
@@ -82,6 +82,6 @@ def _close(links: _ToOne) -> None:
         _close_one(links.free.pop())
 
 
-def _close_one(link: Link) -> None:
+def _close_one(link: DestinationLink) -> None:
     with suppress(Exception):  # whatever its library does there: nobody waits for it any more
         link.close()

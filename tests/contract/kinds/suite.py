@@ -23,7 +23,16 @@ from workq.errors import ConfigError
 from workq.lab.proxy import FaultProxy
 from workq.lab.proxy.link import Direction
 from workq.lab.servers import Server
-from workq.messages.kinds import Address, Answer, Confirmed, Fault, Kind, Link, Posting, Unsent
+from workq.messages.kinds import (
+    Answer,
+    Confirmed,
+    DestinationAddress,
+    DestinationLink,
+    Kind,
+    Posting,
+    SendFault,
+    Unsent,
+)
 from workq.messages.kinds.registry import KINDS
 from workq.values.codec import new_task_id
 
@@ -84,11 +93,11 @@ class KindStage(ABC):
         with FaultProxy("127.0.0.1", self.port) as proxy:
             yield proxy
 
-    def open(self, options: Mapping[str, Any], *, lookup: Any = None, allowed: Allowed = HERE) -> Link:
+    def open(self, options: Mapping[str, Any], *, lookup: Any = None, allowed: Allowed = HERE) -> DestinationLink:
         """A link, as workq opens one."""
         kind = KINDS[self.name]() if lookup is None else self.kind(lookup)
         stored = kind.check(options)
-        address = Address(self.name, stored, url=options.get("url"))
+        address = DestinationAddress(self.name, stored, url=options.get("url"))
         return kind.open(address, allowed=allowed)
 
     def kind(self, lookup: Any) -> Kind:
@@ -102,7 +111,7 @@ def posting(body: bytes = b'{"n": 1}', *, content_type: str = JSON, **more: Any)
     return Posting(id=str(new_task_id()), sending=1, body=body, content_type=content_type, **more)
 
 
-def fault_of(answer: Answer) -> Fault | None:
+def fault_of(answer: Answer) -> SendFault | None:
     return answer.fault if isinstance(answer, Unsent) else None
 
 
@@ -115,7 +124,7 @@ def ids(arrived: Sequence[Arrived]) -> list[str]:
 
 
 @contextlib.contextmanager
-def opened(stage: KindStage, options: Mapping[str, Any] | None = None, **more: Any) -> Iterator[Link]:
+def opened(stage: KindStage, options: Mapping[str, Any] | None = None, **more: Any) -> Iterator[DestinationLink]:
     link = stage.open(stage.options() if options is None else options, **more)
     try:
         yield link
@@ -175,7 +184,7 @@ class KindContract:
             answers = link.send([posting(), posting()], timeout_s=LONG_S)
             problems = link.test(timeout_s=LONG_S)
 
-        assert [fault_of(one) for one in answers] == [Fault.NO_TARGET, Fault.NO_TARGET], answers
+        assert [fault_of(one) for one in answers] == [SendFault.NO_TARGET, SendFault.NO_TARGET], answers
         assert self.is_known_by_test == bool(problems)
 
     is_known_by_test: ClassVar[bool] = True
@@ -222,7 +231,7 @@ class RefusingContract:
         with opened(stage) as link:
             answers = link.send([before, bad, behind], timeout_s=LONG_S)
 
-        assert [fault_of(one) for one in answers] == [None, Fault.MESSAGE, None], answers
+        assert [fault_of(one) for one in answers] == [None, SendFault.MESSAGE, None], answers
         assert {before.id, behind.id} == set(ids(stage.arrived()))
 
 
@@ -233,7 +242,7 @@ class ReachedContract:
         options = stage.options(password=CANARY)
         stored = KINDS[stage.name]().check(options)
 
-        assert CANARY not in f"{stored} {Address('orders', stored, url=options['url'])!r}"
+        assert CANARY not in f"{stored} {DestinationAddress('orders', stored, url=options['url'])!r}"
         assert ":***@" in stored["url"]
         for broken in ("http:/" + options["url"], options["url"] + " ", "x" + options["url"]):
             with pytest.raises(ConfigError) as failed:
@@ -245,7 +254,7 @@ class ReachedContract:
             answers = link.send([posting(), posting()], timeout_s=SHORT_S)
             problems = link.test(timeout_s=SHORT_S)
 
-        assert [fault_of(one) for one in answers] == [Fault.AWAY, Fault.AWAY], answers
+        assert [fault_of(one) for one in answers] == [SendFault.AWAY, SendFault.AWAY], answers
         assert problems
 
     def test_a_server_that_is_silent_is_away_in_time(self, stage: KindStage) -> None:
@@ -254,7 +263,7 @@ class ReachedContract:
 
             [answer] = link.send([posting()], timeout_s=SHORT_S)
 
-            assert fault_of(answer) in (Fault.AWAY, Fault.LATE), answer
+            assert fault_of(answer) in (SendFault.AWAY, SendFault.LATE), answer
 
             proxy.heal()
             assert isinstance(link.send([posting()], timeout_s=LONG_S)[0], Confirmed)
@@ -270,7 +279,7 @@ class ReachedContract:
             [answer] = link.send([cut], timeout_s=LONG_S)
 
             assert proxy.wait_cut(LONG_S)
-            assert fault_of(answer) in (None, Fault.LATE, Fault.AWAY), answer
+            assert fault_of(answer) in (None, SendFault.LATE, SendFault.AWAY), answer
             deadline = time.monotonic() + LONG_S
             while not isinstance(answer, Confirmed):
                 assert time.monotonic() < deadline, answer
@@ -308,7 +317,7 @@ class ReachedContract:
             with pytest.raises(BlockingIOError):
                 listener.accept()
 
-        assert fault_of(answer) is Fault.REFUSED
+        assert fault_of(answer) is SendFault.REFUSED
         assert "10.0.0.5" in text_of(answer)
         assert "10.0.0.5" in problems[0]
 
@@ -316,20 +325,20 @@ class ReachedContract:
         with opened(stage, allowed=Allowed.of("external")) as link:
             [answer] = link.send([posting()], timeout_s=LONG_S)
 
-        assert (fault_of(answer), "127.0.0.1" in text_of(answer)) == (Fault.REFUSED, True)
+        assert (fault_of(answer), "127.0.0.1" in text_of(answer)) == (SendFault.REFUSED, True)
 
     def test_a_name_without_an_address_is_away(self, stage: KindStage) -> None:
         with opened(stage, stage.options(host="broker.example"), lookup=unknown) as link:
             [answer] = link.send([posting()], timeout_s=SHORT_S)
 
-        assert fault_of(answer) is Fault.AWAY
+        assert fault_of(answer) is SendFault.AWAY
 
     def test_a_wrong_password_is_refused_and_shown_nowhere(self, stage: KindStage) -> None:
         with opened(stage, stage.options(password=CANARY)) as link:
             answers = link.send([posting(), posting()], timeout_s=LONG_S)
             problems = link.test(timeout_s=LONG_S)
 
-        assert [fault_of(one) for one in answers] == [Fault.REFUSED, Fault.REFUSED], answers
+        assert [fault_of(one) for one in answers] == [SendFault.REFUSED, SendFault.REFUSED], answers
         assert CANARY not in f"{answers} {problems} {link!r}"
 
 
@@ -339,7 +348,7 @@ class KilledContract:
     def test_what_was_confirmed_is_there_after_a_kill_and_the_rest_arrives_with_its_id(self, stage: KindStage) -> None:
         """Batches of five flow until some were confirmed behind the restart, too."""
         confirmed: dict[str, None] = {}
-        faults: set[Fault | None] = set()
+        faults: set[SendFault | None] = set()
         enough, is_back, over = threading.Event(), threading.Event(), threading.Event()
 
         def flow() -> None:
@@ -373,7 +382,7 @@ class KilledContract:
         found = set(ids(stage.arrived()))
         assert len(before) < len(confirmed)
         assert set(confirmed) == found
-        assert faults <= {None, Fault.AWAY, Fault.LATE}
+        assert faults <= {None, SendFault.AWAY, SendFault.LATE}
 
 
 def until(condition: Callable[[], bool], what: str) -> None:

@@ -129,9 +129,7 @@ def exposed_settings(settings: Settings) -> Iterator[Check]:
 
 
 def exposed_ledger(database: Database) -> Iterator[Check]:
-    """The modes of the files of a SQLite ledger, and what is stored as it is: secrets of endpoints, passwords in the URLs
-    of destinations.
-    """
+    """The modes of the files of a SQLite ledger, and which secrets and passwords are stored as they are."""
     if database.dialect == "sqlite" and database.url.database is not None:
         for suffix in _BESIDE_SQLITE:
             content = "payloads, secrets of webhooks and URLs of destinations"

@@ -40,7 +40,7 @@ class Posting(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] = {}
 
 
-class Fault(StrEnum):
+class SendFault(StrEnum):
     """What an unsent message failed at."""
 
     AWAY = "away"
@@ -66,7 +66,7 @@ class Confirmed(msgspec.Struct, frozen=True):
 class Unsent(msgspec.Struct, frozen=True):
     """The destination did not confirm it. `text`: one line, without secrets. `after_s`: the wait it asked for."""
 
-    fault: Fault
+    fault: SendFault
     text: str
     after_s: float | None = None
 
@@ -75,7 +75,7 @@ Answer = Confirmed | Unsent
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class DestinationAddress:
     """What one destination is: its kind's options as `check` gave them, and what is sealed of it.
 
     `name`: for messages to people. `url`: with its password, so it is never shown; its masked form is in `options`.
@@ -86,7 +86,7 @@ class Address:
     url: str | None = field(default=None, repr=False)
 
 
-class Link(ABC):
+class DestinationLink(ABC):
     """An open connection to one destination. One thread at a time uses it; it may be another one each time."""
 
     @abstractmethod
@@ -127,6 +127,6 @@ class Kind(ABC):
         """
 
     @abstractmethod
-    def open(self, address: Address, *, allowed: Allowed) -> Link:
+    def open(self, address: DestinationAddress, *, allowed: Allowed) -> DestinationLink:
         """A link, which connects when it is first used. `allowed`: the addresses that it may reach, asked at each
         connection, for every address that a name has and that a broker advertises."""

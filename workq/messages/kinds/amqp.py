@@ -25,10 +25,19 @@ from typing import Any, Final
 
 from workq.config.addresses import Allowed
 from workq.errors import MissingExtra
-from workq.messages.kinds import Address, Answer, Confirmed, Fault, Kind, Link, Posting, Unsent
-from workq.messages.kinds.options import Options
-from workq.messages.kinds.place import Place, place_of
-from workq.messages.kinds.reach import Failed, Lookup, check_files, judged, left, trouble_of, trust_of
+from workq.messages.kinds import (
+    Answer,
+    Confirmed,
+    DestinationAddress,
+    DestinationLink,
+    Kind,
+    Posting,
+    SendFault,
+    Unsent,
+)
+from workq.messages.kinds.options import GivenOptions
+from workq.messages.kinds.place import UrlPlace, place_of
+from workq.messages.kinds.reach import Lookup, ReachFailed, check_files, judged, left, trouble_of, trust_of
 
 try:
     import pika
@@ -47,7 +56,7 @@ _NOT_FOUND: Final = 404
 _ACCESS_REFUSED: Final = 403
 
 
-class Amqp(Kind):
+class AmqpKind(Kind):
     """`--exchange EX --routing-key RK`. The exchange '' is the default one: the routing key is a queue's name."""
 
     name = "amqp"
@@ -58,7 +67,7 @@ class Amqp(Kind):
 
     def check(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """See the port. `url`, `exchange`, `routing_key` (''), `ca_file`, `cert_file`, `key_file`."""
-        given = Options(options)
+        given = GivenOptions(options)
         place = _place(given.take("url", why=f"it is {FORM}"))
         given.stored["url"] = str(place)
         exchange = given.text("exchange", why="'' is the default exchange", may_be_empty=True)
@@ -70,12 +79,12 @@ class Amqp(Kind):
         check_files(given, is_tls=place.is_tls)
         return given.done(kind=self.name)
 
-    def open(self, address: Address, *, allowed: Allowed) -> Link:
+    def open(self, address: DestinationAddress, *, allowed: Allowed) -> DestinationLink:
         """See the port."""
         return _AmqpLink(address, allowed=allowed, lookup=self._lookup)
 
 
-def _place(url: object) -> Place:
+def _place(url: object) -> UrlPlace:
     return place_of(url, {"amqp": 5672, "amqps": 5671}, form=FORM, tls="amqps")
 
 
@@ -252,9 +261,9 @@ class _Round:
                 continue
             if not is_ack:
                 text = "RabbitMQ did not take it: a queue that it is routed to is full, or has lost its majority"
-                self.answers[index] = Unsent(Fault.ASKED, text)
+                self.answers[index] = Unsent(SendFault.ASKED, text)
             elif index in self._returned:
-                self.answers[index] = Unsent(Fault.NO_TARGET, "the exchange leads it to no queue")
+                self.answers[index] = Unsent(SendFault.NO_TARGET, "the exchange leads it to no queue")
             else:
                 self.answers[index] = Confirmed()
 
@@ -265,8 +274,8 @@ class _Round:
             self._returned.add(indexes.pop(0))
 
 
-class _AmqpLink(Link):
-    def __init__(self, address: Address, *, allowed: Allowed, lookup: Lookup) -> None:
+class _AmqpLink(DestinationLink):
+    def __init__(self, address: DestinationAddress, *, allowed: Allowed, lookup: Lookup) -> None:
         self._options = address.options
         self._place = _place(address.url)
         self._allowed = allowed
@@ -282,14 +291,14 @@ class _AmqpLink(Link):
             try:
                 ready[index] = _properties(posting)
             except ValueError as error:
-                answers[index] = Unsent(Fault.MESSAGE, self._place.clean(str(error)))
+                answers[index] = Unsent(SendFault.MESSAGE, self._place.clean(str(error)))
         waiting = {index: postings[index] for index in ready}
         is_single = False
         while waiting:
             now = dict([next(iter(waiting.items()))]) if is_single else waiting
             try:
                 found, is_single = self._publish(now, ready, ends, is_single=is_single)
-            except Failed as failed:
+            except ReachFailed as failed:
                 found = dict.fromkeys(waiting, failed.unsent)
             answers |= found
             waiting = {index: posting for index, posting in waiting.items() if index not in answers}
@@ -307,7 +316,7 @@ class _AmqpLink(Link):
             if found:
                 return []
             raise self._trouble(session)
-        except Failed as failed:
+        except ReachFailed as failed:
             self.close()
             return [failed.unsent.text]
 
@@ -342,19 +351,19 @@ class _AmqpLink(Link):
             text = "the connection was lost before the confirm" if session.is_over else "no confirm came in time"
             if session.is_blocked:
                 text += "; RabbitMQ blocks publishers: an alarm of its memory or disk"
-            return batch.answers | dict.fromkeys(batch.left, Unsent(Fault.LATE, text)), is_single
+            return batch.answers | dict.fromkeys(batch.left, Unsent(SendFault.LATE, text)), is_single
         self.close()
         if refused.reply_code in (_NOT_FOUND, _ACCESS_REFUSED):
             return batch.answers | dict.fromkeys(batch.left, self._refusal(refused)), is_single
         if len(batch.left) == 1 and len(waiting) == 1:
-            return batch.answers | {batch.left[0]: Unsent(Fault.MESSAGE, self._said(refused))}, is_single
+            return batch.answers | {batch.left[0]: Unsent(SendFault.MESSAGE, self._said(refused))}, is_single
         return batch.answers, True
 
     def _connected(self, ends: float) -> _Session:
         """The session, with its channel.
 
         Raises:
-            Failed: there is none.
+            ReachFailed: there is none.
         """
         session = self._session
         if session is not None:
@@ -369,7 +378,7 @@ class _AmqpLink(Link):
         try:
             addresses = judged(host, port, self._allowed, lookup=self._lookup, within_s=left(ends))
         except OSError as error:
-            raise Failed(trouble_of(error, host, port)) from None
+            raise ReachFailed(trouble_of(error, host, port)) from None
         for place, one in enumerate(addresses, start=1):
             share_s = left(ends) / (len(addresses) + 1 - place)
             session = self._session = self._new_session(one, trust, share_s)
@@ -406,26 +415,26 @@ class _AmqpLink(Link):
                 )
             )
         except OSError as error:  # not even an event loop: no sockets are left to this process
-            raise Failed(trouble_of(error, host, port)) from None
+            raise ReachFailed(trouble_of(error, host, port)) from None
 
-    def _trouble(self, session: _Session) -> Failed:
+    def _trouble(self, session: _Session) -> ReachFailed:
         """Why this session is of no use."""
         if session.channel_error is not None:
-            return Failed(self._refusal(session.channel_error))
+            return ReachFailed(self._refusal(session.channel_error))
         [(host, port)] = self._place.hosts
         found = session.error
         if found is None:
-            return Failed(trouble_of(TimeoutError("no answer in time"), host, port))
+            return ReachFailed(trouble_of(TimeoutError("no answer in time"), host, port))
         if isinstance(found, exceptions.ProbableAccessDeniedError) or "(530)" in str(found):
             text = f"RabbitMQ has no vhost {self._place.path or '/'!r}, or this user may not use it"
-            return Failed(Unsent(Fault.REFUSED, self._place.clean(text)))
+            return ReachFailed(Unsent(SendFault.REFUSED, self._place.clean(text)))
         if _is_final(found):
-            return Failed(Unsent(Fault.REFUSED, "RabbitMQ refused the login: wrong user or password"))
+            return ReachFailed(Unsent(SendFault.REFUSED, "RabbitMQ refused the login: wrong user or password"))
         unsent = trouble_of(found, host, port)
-        return Failed(Unsent(unsent.fault, self._place.clean(unsent.text)))
+        return ReachFailed(Unsent(unsent.fault, self._place.clean(unsent.text)))
 
     def _refusal(self, refused: exceptions.ChannelClosedByBroker) -> Unsent:
-        fault = Fault.NO_TARGET if refused.reply_code == _NOT_FOUND else Fault.REFUSED
+        fault = SendFault.NO_TARGET if refused.reply_code == _NOT_FOUND else SendFault.REFUSED
         return Unsent(fault, self._said(refused))
 
     def _said(self, refused: exceptions.ChannelClosedByBroker) -> str:

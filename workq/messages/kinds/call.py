@@ -25,8 +25,17 @@ from typing import Any, Final
 
 from workq.config.addresses import Allowed
 from workq.errors import Cancel, ConfigError, Retry, Snooze
-from workq.messages.kinds import Address, Answer, Confirmed, Fault, Kind, Link, Posting, Unsent
-from workq.messages.kinds.options import Options
+from workq.messages.kinds import (
+    Answer,
+    Confirmed,
+    DestinationAddress,
+    DestinationLink,
+    Kind,
+    Posting,
+    SendFault,
+    Unsent,
+)
+from workq.messages.kinds.options import GivenOptions
 from workq.messages.kinds.reach import left
 
 FORM: Final = "module.name, as in shop.outgoing.to_rocketmq"
@@ -43,18 +52,18 @@ class CallKind(Kind):
 
     def check(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """See the port. `handler`."""
-        given = Options(options)
+        given = GivenOptions(options)
         name = given.text("handler", why=f"it is {FORM}")
         if not _NAME.fullmatch(name):
             raise ConfigError(f"handler: need {FORM}, not {name!r:.60}")
         return given.done(kind=self.name)
 
-    def open(self, address: Address, *, allowed: Allowed) -> Link:  # noqa: ARG002 - the function goes where it likes
+    def open(self, address: DestinationAddress, *, allowed: Allowed) -> DestinationLink:  # noqa: ARG002 - the function goes where it likes
         """See the port. What the function connects to is its own affair."""
         return _CallLink(address.options["handler"])
 
 
-class _CallLink(Link):
+class _CallLink(DestinationLink):
     def __init__(self, name: str) -> None:
         self._name = name
         self._function: Function | None = None
@@ -68,7 +77,7 @@ class _CallLink(Link):
         try:
             self._function = self._function or _found(self._name)
         except LookupError as error:
-            return [Unsent(Fault.NO_TARGET, str(error)) for _ in postings]
+            return [Unsent(SendFault.NO_TARGET, str(error)) for _ in postings]
         return [self._call(posting, ends) for posting in postings]
 
     def test(self, *, timeout_s: float) -> list[str]:  # noqa: ARG002 - nothing is contacted
@@ -88,9 +97,9 @@ class _CallLink(Link):
 
     def _call(self, posting: Posting, ends: float) -> Answer:
         if not self._is_back:
-            return Unsent(Fault.AWAY, f"{self._name} is not back yet from the message before")
+            return Unsent(SendFault.AWAY, f"{self._name} is not back yet from the message before")
         if time.monotonic() >= ends:
-            return Unsent(Fault.AWAY, "no time was left")
+            return Unsent(SendFault.AWAY, "no time was left")
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="workq-call", daemon=True)
             self._thread.start()
@@ -99,7 +108,7 @@ class _CallLink(Link):
         self._calls.put((posting, answers))
         with contextlib.suppress(queue.Empty):
             return answers.get(timeout=left(ends))
-        return Unsent(Fault.LATE, f"{self._name} did not return in time")
+        return Unsent(SendFault.LATE, f"{self._name} did not return in time")
 
     def _run(self) -> None:
         """The thread that calls: one call after the other."""
@@ -116,15 +125,15 @@ def _answer_of(function: Function, posting: Posting) -> Answer:
     try:
         function(posting)
     except Cancel as error:
-        return Unsent(Fault.MESSAGE, _said(error))
+        return Unsent(SendFault.MESSAGE, _said(error))
     except (Retry, Snooze) as error:
-        return Unsent(Fault.ASKED, _said(error), error.in_s)
+        return Unsent(SendFault.ASKED, _said(error), error.in_s)
     except ConnectionError as error:
-        return Unsent(Fault.AWAY, _said(error))
+        return Unsent(SendFault.AWAY, _said(error))
     except Exception as error:
-        return Unsent(Fault.LATE, _said(error))
+        return Unsent(SendFault.LATE, _said(error))
     except BaseException as error:  # SystemExit and the like end the call, and not the thread
-        return Unsent(Fault.LATE, _said(error))
+        return Unsent(SendFault.LATE, _said(error))
     return Confirmed()
 
 

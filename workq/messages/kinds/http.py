@@ -23,9 +23,18 @@ from urllib.parse import quote, unquote
 
 from workq.config.addresses import Allowed, Ports
 from workq.errors import ConfigError, MissingExtra
-from workq.messages.kinds import Address, Answer, Confirmed, Fault, Kind, Link, Posting, Unsent
-from workq.messages.kinds.options import Options
-from workq.messages.kinds.reach import Failed, Lookup, check_files, connect, trouble_of, trust_of
+from workq.messages.kinds import (
+    Answer,
+    Confirmed,
+    DestinationAddress,
+    DestinationLink,
+    Kind,
+    Posting,
+    SendFault,
+    Unsent,
+)
+from workq.messages.kinds.options import GivenOptions
+from workq.messages.kinds.reach import Lookup, ReachFailed, check_files, connect, trouble_of, trust_of
 from workq.outbound.backoff import retry_after_s
 from workq.outbound.signing import PREFIX, check_secret, signed
 from workq.outbound.target import SCHEMES, Target, TargetPolicy, check_headers, checked
@@ -39,16 +48,16 @@ FORM: Final = "https://host/path, with user:password@ before the host for a logi
 CONTENT_TYPE_MAX: Final = 255
 _LOGIN: Final = re.compile(r"(https?://)([^@/?#]*)@(.*)", re.DOTALL)
 _OF_STATUS: Final = {
-    **dict.fromkeys((400, 413, 414, 415, 422, 431), Fault.MESSAGE),
-    **dict.fromkeys((401, 403, 407), Fault.REFUSED),
-    **dict.fromkeys((404, 405, 410), Fault.NO_TARGET),
-    **dict.fromkeys((502, 503, 504), Fault.AWAY),
-    429: Fault.ASKED,
+    **dict.fromkeys((400, 413, 414, 415, 422, 431), SendFault.MESSAGE),
+    **dict.fromkeys((401, 403, 407), SendFault.REFUSED),
+    **dict.fromkeys((404, 405, 410), SendFault.NO_TARGET),
+    **dict.fromkeys((502, 503, 504), SendFault.AWAY),
+    429: SendFault.ASKED,
 }
 _OF_CLASS: Final = {
-    post.ErrorClass.BLOCKED: Fault.REFUSED,
-    post.ErrorClass.TLS: Fault.REFUSED,
-    post.ErrorClass.REDIRECT: Fault.NO_TARGET,
+    post.ErrorClass.BLOCKED: SendFault.REFUSED,
+    post.ErrorClass.TLS: SendFault.REFUSED,
+    post.ErrorClass.REDIRECT: SendFault.NO_TARGET,
     **dict.fromkeys(
         (
             post.ErrorClass.DNS,
@@ -57,13 +66,13 @@ _OF_CLASS: Final = {
             post.ErrorClass.CONNECT_TIMEOUT,
             post.ErrorClass.PROXY,
         ),
-        Fault.AWAY,
+        SendFault.AWAY,
     ),
 }
 """Where there is no status. What is not here is `LATE`."""
 
 
-class Http(Kind):
+class HttpKind(Kind):
     """`--url https://...`"""
 
     name = "http"
@@ -74,7 +83,7 @@ class Http(Kind):
 
     def check(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """See the port. `url`, `ca_file` and the like."""
-        given = Options(options)
+        given = GivenOptions(options)
         url, user, password = _parts(given.take("url", why=f"it is {FORM}"))
         target = checked(url, _policy(Allowed.of("*")))
         login = "" if password is None else "***@" if user is None else f"{quote(user, safe='')}:***@"
@@ -84,7 +93,7 @@ class Http(Kind):
         check_files(given, is_tls=target.scheme == "https")
         return given.done(kind=self.name)
 
-    def open(self, address: Address, *, allowed: Allowed) -> Link:
+    def open(self, address: DestinationAddress, *, allowed: Allowed) -> DestinationLink:
         """See the port."""
         return _HttpLink(address, allowed=allowed, lookup=self._lookup)
 
@@ -112,8 +121,8 @@ def _policy(allowed: Allowed) -> TargetPolicy:
     return TargetPolicy(allowed, Ports.of(""), SCHEMES)
 
 
-class _HttpLink(Link):
-    def __init__(self, address: Address, *, allowed: Allowed, lookup: Lookup) -> None:
+class _HttpLink(DestinationLink):
+    def __init__(self, address: DestinationAddress, *, allowed: Allowed, lookup: Lookup) -> None:
         self._options = address.options
         self._url, user, self._password = _parts(address.url)
         self._secret = self._password if user is None else None
@@ -132,7 +141,7 @@ class _HttpLink(Link):
         self._loop = self._loop or asyncio.new_event_loop()
         try:
             return self._loop.run_until_complete(self._send(postings, ends))
-        except Failed as failed:
+        except ReachFailed as failed:
             return [failed.unsent for _ in postings]
 
     def test(self, *, timeout_s: float) -> list[str]:
@@ -148,7 +157,7 @@ class _HttpLink(Link):
                 ends=time.monotonic() + timeout_s,
                 trust=trust,
             )
-        except Failed as failed:
+        except ReachFailed as failed:
             return [failed.unsent.text]
         except OSError as error:
             return [trouble_of(error, target.host, target.port).text]
@@ -173,12 +182,12 @@ class _HttpLink(Link):
     async def _post(self, sender: post.Sender, posting: Posting, ends: float) -> Answer:
         left_s = ends - time.monotonic()
         if left_s <= 0:
-            return Unsent(Fault.AWAY, "no time was left: the receiver was slow with the messages before")
+            return Unsent(SendFault.AWAY, "no time was left: the receiver was slow with the messages before")
         try:
             headers = self._headers(posting)
         except (ConfigError, UnicodeDecodeError) as error:
             text = "a body that is signed is UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
-            return Unsent(Fault.MESSAGE, text)
+            return Unsent(SendFault.MESSAGE, text)
         connect_s = min(left_s, post.CONNECT_S)
         answer = await sender.post(
             self._url, posting.body, headers, connect_s=connect_s, total_s=left_s, content_type=posting.content_type
@@ -204,14 +213,14 @@ class _HttpLink(Link):
             text = text.replace(self._password, "***")
         asked_s = retry_after_s(answer.retry_after, now=datetime.now(UTC))
         if answer.status is None or kind is post.ErrorClass.REDIRECT:
-            return Unsent(_OF_CLASS.get(kind, Fault.LATE), text)
+            return Unsent(_OF_CLASS.get(kind, SendFault.LATE), text)
         if asked_s is not None and answer.status == 503:
-            return Unsent(Fault.ASKED, text, asked_s)
-        fault = _OF_STATUS.get(answer.status, Fault.LATE)
-        return Unsent(fault, text, asked_s if fault is Fault.ASKED else None)
+            return Unsent(SendFault.ASKED, text, asked_s)
+        fault = _OF_STATUS.get(answer.status, SendFault.LATE)
+        return Unsent(fault, text, asked_s if fault is SendFault.ASKED else None)
 
     def _target(self) -> Target:
         try:
             return checked(self._url, self._policy)
         except ConfigError as error:
-            raise Failed(Unsent(Fault.REFUSED, str(error))) from None
+            raise ReachFailed(Unsent(SendFault.REFUSED, str(error))) from None

@@ -31,14 +31,23 @@ from typing import Any, Final
 
 from workq.config.addresses import Allowed
 from workq.errors import ConfigError, MissingExtra
-from workq.messages.kinds import Address, Answer, Confirmed, Fault, Kind, Link, Posting, Unsent
+from workq.messages.kinds import (
+    Answer,
+    Confirmed,
+    DestinationAddress,
+    DestinationLink,
+    Kind,
+    Posting,
+    SendFault,
+    Unsent,
+)
 from workq.messages.kinds.kafka_look import look, meaning
-from workq.messages.kinds.options import Options
-from workq.messages.kinds.place import HOSTS_MAX, Place, place_of, shown
+from workq.messages.kinds.options import GivenOptions
+from workq.messages.kinds.place import HOSTS_MAX, UrlPlace, place_of, shown
 from workq.messages.kinds.reach import (
-    Failed,
     Lookup,
     NotAllowed,
+    ReachFailed,
     check_files,
     judged,
     left,
@@ -110,7 +119,7 @@ _AWAY: Final = frozenset(
 _ASKED: Final = frozenset({KafkaError.THROTTLING_QUOTA_EXCEEDED})
 
 
-class Kafka(Kind):
+class KafkaKind(Kind):
     """`--topic T`. With a user in the URL the login is SASL."""
 
     name = "kafka"
@@ -121,7 +130,7 @@ class Kafka(Kind):
 
     def check(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """See the port. `url`, `topic`, `mechanism`, `client` (settings of librdkafka), `ca_file` and the like."""
-        given = Options(options)
+        given = GivenOptions(options)
         place = _place(given.take("url", why=f"it is {FORM}"))
         given.stored["url"] = str(place)
         if (place.user is None) != (place.password is None):
@@ -137,12 +146,12 @@ class Kafka(Kind):
         _check_client(client)
         return given.done(kind=self.name)
 
-    def open(self, address: Address, *, allowed: Allowed) -> Link:
+    def open(self, address: DestinationAddress, *, allowed: Allowed) -> DestinationLink:
         """See the port."""
         return _KafkaLink(address, allowed=allowed, lookup=self._lookup)
 
 
-def _place(url: object) -> Place:
+def _place(url: object) -> UrlPlace:
     return place_of(url, {"kafka": 9092, "kafkas": 9093}, form=FORM, tls="kafkas", hosts_max=HOSTS_MAX)
 
 
@@ -168,8 +177,8 @@ def _text(error: BaseException) -> str:
     return str(said.str()) if isinstance(said, KafkaError) else str(said)
 
 
-class _KafkaLink(Link):
-    def __init__(self, address: Address, *, allowed: Allowed, lookup: Lookup) -> None:
+class _KafkaLink(DestinationLink):
+    def __init__(self, address: DestinationAddress, *, allowed: Allowed, lookup: Lookup) -> None:
         self._options = address.options
         self._place = _place(address.url)
         self._allowed = allowed
@@ -187,7 +196,7 @@ class _KafkaLink(Link):
         ends = time.monotonic() + timeout_s
         try:
             producer = self._ready(ends, timeout_s)
-        except Failed as failed:
+        except ReachFailed as failed:
             self._give_up()
             return [failed.unsent for _ in postings]
         answers = self._produce(producer, dict(enumerate(postings)), ends)
@@ -197,7 +206,7 @@ class _KafkaLink(Link):
                 if time.monotonic() < ends and self._producer is not None:
                     answers |= self._produce(producer, {index: postings[index]}, ends)
                 else:
-                    answers[index] = Unsent(Fault.AWAY, "no time was left to send it alone")
+                    answers[index] = Unsent(SendFault.AWAY, "no time was left to send it alone")
         return [answers[index] for index in range(len(postings))]
 
     def test(self, *, timeout_s: float) -> list[str]:
@@ -205,7 +214,7 @@ class _KafkaLink(Link):
         ends = time.monotonic() + timeout_s
         try:
             self._look(ends)
-        except Failed as failed:
+        except ReachFailed as failed:
             return [failed.unsent.text]
         return []
 
@@ -236,11 +245,11 @@ class _KafkaLink(Link):
                 except BufferError:  # it is full: reports make room
                     producer.poll(SLICE_S)
                     if time.monotonic() > last:
-                        answers[index] = Unsent(Fault.AWAY, "the producer's buffer stayed full")
+                        answers[index] = Unsent(SendFault.AWAY, "the producer's buffer stayed full")
                 except KafkaException as error:
                     answers[index] = self._unsent(error.args[0])
                 except (TypeError, ValueError, UnicodeError) as error:
-                    answers[index] = Unsent(Fault.MESSAGE, self._place.clean(f"it cannot be sent: {error}"))
+                    answers[index] = Unsent(SendFault.MESSAGE, self._place.clean(f"it cannot be sent: {error}"))
         while len(answers) < len(postings) and time.monotonic() < last:
             producer.poll(max(0.0, min(1.0, last - time.monotonic())))
         if len(answers) < len(postings):
@@ -248,7 +257,7 @@ class _KafkaLink(Link):
             while len(answers) < len(postings) and time.monotonic() < ends:
                 producer.poll(0.02)
             self._give_up()
-        late = Unsent(Fault.LATE, "no delivery report came in time")
+        late = Unsent(SendFault.LATE, "no delivery report came in time")
         return {index: answers.get(index, late) for index in postings}
 
     def _reported(self, answers: dict[int, Answer], index: int, error: KafkaError | None, message: Message) -> None:
@@ -267,21 +276,21 @@ class _KafkaLink(Link):
             )
         self._is_broken = self._is_broken or error.fatal()
         for codes, fault in (
-            (_NO_TARGET, Fault.NO_TARGET),
-            (_REFUSED, Fault.REFUSED),
-            (_MESSAGE, Fault.MESSAGE),
-            (_AWAY, Fault.AWAY),
-            (_ASKED, Fault.ASKED),
+            (_NO_TARGET, SendFault.NO_TARGET),
+            (_REFUSED, SendFault.REFUSED),
+            (_MESSAGE, SendFault.MESSAGE),
+            (_AWAY, SendFault.AWAY),
+            (_ASKED, SendFault.ASKED),
         ):
             if code in codes:
                 return Unsent(fault, text)
-        return Unsent(Fault.LATE, text)
+        return Unsent(SendFault.LATE, text)
 
     def _ready(self, ends: float, timeout_s: float) -> Producer:
         """The producer, after its brokers were judged.
 
         Raises:
-            Failed: no broker answers, or one may not be reached, or the topic is not there.
+            ReachFailed: no broker answers, or one may not be reached, or the topic is not there.
         """
         if self._is_broken:
             self._give_up()
@@ -300,7 +309,7 @@ class _KafkaLink(Link):
         """Judge the hosts of the URL, then those that they advertise; and whether the topic is there.
 
         Raises:
-            Failed: as `_ready`.
+            ReachFailed: as `_ready`.
         """
         self._addresses = []
         lookup = remembering(self._lookup)
@@ -309,7 +318,7 @@ class _KafkaLink(Link):
                 found = judged(host, port, self._allowed, lookup=lookup, within_s=left(ends))
             except OSError as error:
                 if isinstance(error, NotAllowed):
-                    raise Failed(trouble_of(error, host, port)) from None
+                    raise ReachFailed(trouble_of(error, host, port)) from None
             else:
                 self._addresses += [shown(host if self._place.is_tls else one, port) for one in found]
         topic = self._options["topic"]
@@ -326,11 +335,13 @@ class _KafkaLink(Link):
             try:
                 judged(host, port, self._allowed, lookup=lookup, within_s=left(ends))
             except NotAllowed as error:
-                raise Failed(Unsent(Fault.REFUSED, f"Kafka sends us to {shown(host, port)}: {error}")) from None
+                raise ReachFailed(
+                    Unsent(SendFault.REFUSED, f"Kafka sends us to {shown(host, port)}: {error}")
+                ) from None
             except OSError:
                 continue  # a name without an address is not connected to
         if (unsent := meaning(advertised.topic_error, topic)) is not None:
-            raise Failed(unsent)
+            raise ReachFailed(unsent)
         self._looked_at = time.monotonic()
 
     def _conf(self, timeout_s: float) -> dict[str, Any]:
@@ -368,7 +379,7 @@ class _KafkaLink(Link):
 
 
 def _is_of_message(answer: Answer) -> bool:
-    return isinstance(answer, Unsent) and answer.fault is Fault.MESSAGE
+    return isinstance(answer, Unsent) and answer.fault is SendFault.MESSAGE
 
 
 def _drop(producer: Producer) -> None:

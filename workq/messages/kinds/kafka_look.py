@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from workq.config.addresses import Allowed
-from workq.messages.kinds import Fault, Unsent
-from workq.messages.kinds.place import Place, shown
-from workq.messages.kinds.reach import Failed, Lookup, connect, left, trouble_of
+from workq.messages.kinds import SendFault, Unsent
+from workq.messages.kinds.place import UrlPlace, shown
+from workq.messages.kinds.reach import Lookup, ReachFailed, connect, left, trouble_of
 
 ANSWER_MAX_BYTES: Final = 16_777_216
 _METADATA: Final = (3, 4)
@@ -48,7 +48,7 @@ class _Refused(Exception):
 
 
 def look(
-    place: Place,
+    place: UrlPlace,
     topic: str,
     *,
     mechanism: str | None,
@@ -60,9 +60,9 @@ def look(
     """What the first host that answers says.
 
     Raises:
-        Failed: none does, or one may not be reached, or refuses us.
+        ReachFailed: none does, or one may not be reached, or refuses us.
     """
-    trouble = Unsent(Fault.AWAY, "no broker of Kafka answers")
+    trouble = Unsent(SendFault.AWAY, "no broker of Kafka answers")
     for number, (host, port) in enumerate(place.hosts):
         share = time.monotonic() + left(ends) / (len(place.hosts) - number)
         try:
@@ -71,27 +71,27 @@ def look(
                 return _ask(_Talk(made, share), place, topic, mechanism)
         except _Refused as refused:
             text = place.clean(f"{shown(host, port)} refused the login: {refused}")
-            raise Failed(Unsent(Fault.REFUSED, text)) from None
+            raise ReachFailed(Unsent(SendFault.REFUSED, text)) from None
         except (ValueError, struct.error, IndexError) as error:
             text = place.clean(f"what listens at {shown(host, port)} does not speak Kafka's protocol: {error}")
-            raise Failed(Unsent(Fault.REFUSED, text)) from None
+            raise ReachFailed(Unsent(SendFault.REFUSED, text)) from None
         except OSError as error:
             trouble = trouble_of(error, host, port)
-            if trouble.fault is Fault.REFUSED:
+            if trouble.fault is SendFault.REFUSED:
                 break
-    raise Failed(Unsent(trouble.fault, place.clean(trouble.text)))
+    raise ReachFailed(Unsent(trouble.fault, place.clean(trouble.text)))
 
 
 def meaning(code: int, topic: str) -> Unsent | None:
     """What Kafka's code of a topic means; None: nothing that lasts."""
     if code in (_UNKNOWN_TOPIC, _INVALID_TOPIC):
-        return Unsent(Fault.NO_TARGET, f"Kafka has no topic {topic!r}")
+        return Unsent(SendFault.NO_TARGET, f"Kafka has no topic {topic!r}")
     if code in _NOT_ALLOWED:
-        return Unsent(Fault.REFUSED, f"this user has no right to the topic {topic!r}")
+        return Unsent(SendFault.REFUSED, f"this user has no right to the topic {topic!r}")
     return None
 
 
-def _ask(talk: _Talk, place: Place, topic: str, mechanism: str | None) -> Advertised:
+def _ask(talk: _Talk, place: UrlPlace, topic: str, mechanism: str | None) -> Advertised:
     if place.user is not None and mechanism is not None:
         handshake = talk.ask(_SASL_HANDSHAKE, _text(mechanism))
         if handshake.number(2) != 0:

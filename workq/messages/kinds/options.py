@@ -1,4 +1,4 @@
-"""Options: those of one destination, taken one by one, checked, and nothing left over. No I/O."""
+"""GivenOptions: those of one destination, taken one by one, checked, and nothing left over. No I/O."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PATH_MAX: Final = 4096
 _MISSING: Final = object()
 
 
-class Options:
+class GivenOptions:
     """What is left to take. `stored`: what was taken, as it is kept; defaults are in it."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Place: where a destination is, as its URL says. No I/O, and no message shows a URL that was not understood."""
+"""UrlPlace: where a destination is, as its URL says. No I/O, and no message shows a URL that was not understood."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TEXT_MAX: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class UrlPlace:
     """The parts of a URL. `path`: decoded, without its first slash. `is_tls`: its scheme says so."""
 
     scheme: str
@@ -53,7 +53,7 @@ def shown(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def place_of(url: object, ports: Mapping[str, int], *, form: str, tls: str, hosts_max: int = 1) -> Place:
+def place_of(url: object, ports: Mapping[str, int], *, form: str, tls: str, hosts_max: int = 1) -> UrlPlace:
     """The place that a URL names.
 
     `ports`: the schemes that it may have, each with its usual port. `tls`: the scheme that means TLS. `form`: how it
@@ -77,7 +77,7 @@ def place_of(url: object, ports: Mapping[str, int], *, form: str, tls: str, host
     found = tuple(_host(one, ports[scheme], need) for one in hosts.split(","))
     if len(found) > hosts_max:
         raise ConfigError(f"{need}; {len(found)} hosts, at most {hosts_max} are allowed")
-    return Place(
+    return UrlPlace(
         scheme=scheme,
         hosts=found,
         user=unquote(user) if login is not None and user else None,

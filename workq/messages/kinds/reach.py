@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 from workq.config.addresses import Allowed, literal
 from workq.errors import ConfigError
-from workq.messages.kinds import Fault, Unsent
+from workq.messages.kinds import SendFault, Unsent
 from workq.messages.kinds.place import shown
 
 Lookup = Callable[..., list[Any]]
@@ -29,7 +29,7 @@ class NotAllowed(OSError):
     """An address that messages may not go to."""
 
 
-class Failed(Exception):
+class ReachFailed(Exception):
     """Nothing can be sent just now, and why: the same for each message."""
 
     def __init__(self, unsent: Unsent) -> None:
@@ -111,14 +111,16 @@ def trust_of(options: Mapping[str, Any]) -> ssl.SSLContext:
     """Which certificates are accepted, and what we show: the files that the options name.
 
     Raises:
-        Failed: a file cannot be used.
+        ReachFailed: a file cannot be used.
     """
     try:
         made = ssl.create_default_context(cafile=options.get("ca_file"))
         if options.get("cert_file") is not None:
             made.load_cert_chain(options["cert_file"], options.get("key_file"))
     except (OSError, ssl.SSLError) as error:
-        raise Failed(Unsent(Fault.REFUSED, f"a certificate file of the destination cannot be used: {error}")) from None
+        raise ReachFailed(
+            Unsent(SendFault.REFUSED, f"a certificate file of the destination cannot be used: {error}")
+        ) from None
     return made
 
 
@@ -143,21 +145,21 @@ def trouble_of(error: BaseException, host: str, port: int) -> Unsent:
     for one in causes:
         match one:
             case NotAllowed():
-                return Unsent(Fault.REFUSED, str(one))
+                return Unsent(SendFault.REFUSED, str(one))
             case ssl.SSLCertVerificationError():
-                return Unsent(Fault.REFUSED, f"{at} could not be verified by TLS: {one.verify_message}")
+                return Unsent(SendFault.REFUSED, f"{at} could not be verified by TLS: {one.verify_message}")
             case ssl.SSLEOFError() | ssl.SSLZeroReturnError():
-                return Unsent(Fault.AWAY, f"{at} has closed the connection")
+                return Unsent(SendFault.AWAY, f"{at} has closed the connection")
             case ssl.SSLError() if one.reason is not None:
-                return Unsent(Fault.REFUSED, f"{at} has no TLS in common with us: {one.reason}")
+                return Unsent(SendFault.REFUSED, f"{at} has no TLS in common with us: {one.reason}")
             case socket.gaierror():
-                return Unsent(Fault.AWAY, f"the name {host} has no address: {one.strerror}")
+                return Unsent(SendFault.AWAY, f"the name {host} has no address: {one.strerror}")
             case TimeoutError():
-                return Unsent(Fault.AWAY, f"{at} did not answer in time")
+                return Unsent(SendFault.AWAY, f"{at} did not answer in time")
             case OSError() if one.errno == errno.ECONNREFUSED:
-                return Unsent(Fault.AWAY, f"nothing listens at {at}")
+                return Unsent(SendFault.AWAY, f"nothing listens at {at}")
     last = causes[-1]
-    return Unsent(Fault.AWAY, f"the connection to {at} broke: {type(last).__name__} {last}")
+    return Unsent(SendFault.AWAY, f"the connection to {at} broke: {type(last).__name__} {last}")
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -24,10 +24,19 @@ import msgspec
 
 from workq.config.addresses import Allowed
 from workq.errors import ConfigError, MissingExtra
-from workq.messages.kinds import Address, Answer, Confirmed, Fault, Kind, Link, Posting, Unsent
-from workq.messages.kinds.options import Options
-from workq.messages.kinds.place import Place, place_of
-from workq.messages.kinds.reach import Failed, Lookup, check_files, connect, left, trouble_of, trust_of
+from workq.messages.kinds import (
+    Answer,
+    Confirmed,
+    DestinationAddress,
+    DestinationLink,
+    Kind,
+    Posting,
+    SendFault,
+    Unsent,
+)
+from workq.messages.kinds.options import GivenOptions
+from workq.messages.kinds.place import UrlPlace, place_of
+from workq.messages.kinds.reach import Lookup, ReachFailed, check_files, connect, left, trouble_of, trust_of
 
 try:
     import redis
@@ -54,7 +63,7 @@ class RedisKind(Kind):
 
     def check(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """See the port. `url`, `stream` or `list`, `maxlen` (a million), `replicas` (0), `ca_file` and the like."""
-        given = Options(options)
+        given = GivenOptions(options)
         place = _place(given.take("url", why=f"it is {FORM}"))
         given.stored["url"] = str(place)
         if place.path and not (place.path.isascii() and place.path.isdigit() and int(place.path) <= DATABASE_MAX):
@@ -67,17 +76,17 @@ class RedisKind(Kind):
         check_files(given, is_tls=place.is_tls)
         return given.done(kind=self.name)
 
-    def open(self, address: Address, *, allowed: Allowed) -> Link:
+    def open(self, address: DestinationAddress, *, allowed: Allowed) -> DestinationLink:
         """See the port."""
         return _RedisLink(address, allowed=allowed, lookup=self._lookup)
 
 
-def _place(url: object) -> Place:
+def _place(url: object) -> UrlPlace:
     return place_of(url, {"redis": 6379, "rediss": 6379}, form=FORM, tls="rediss")
 
 
-class _RedisLink(Link):
-    def __init__(self, address: Address, *, allowed: Allowed, lookup: Lookup) -> None:
+class _RedisLink(DestinationLink):
+    def __init__(self, address: DestinationAddress, *, allowed: Allowed, lookup: Lookup) -> None:
         self._options = address.options
         self._place = _place(address.url)
         self._allowed = allowed
@@ -103,15 +112,17 @@ class _RedisLink(Link):
                 answers[index] = self._answer(connection)
             if self._options["replicas"] and commands:
                 self._judge_copies(answers, taken, self._answer(connection, is_wait=True))
-            full = Unsent(Fault.ASKED, f"the list has {self._options['maxlen']} elements, and takes no more (maxlen)")
+            full = Unsent(
+                SendFault.ASKED, f"the list has {self._options['maxlen']} elements, and takes no more (maxlen)"
+            )
             return [full if one is None else one for one in answers]
-        except Failed as failed:
+        except ReachFailed as failed:
             return [one or failed.unsent for one in answers]
         except (redis.RedisError, OSError) as error:
             self.close()
             unsent = self._trouble(error)
-            if is_sent and unsent.fault is Fault.AWAY:
-                unsent = Unsent(Fault.LATE, f"before its reply: {unsent.text}")
+            if is_sent and unsent.fault is SendFault.AWAY:
+                unsent = Unsent(SendFault.LATE, f"before its reply: {unsent.text}")
             return [one or unsent for one in answers]
 
     def test(self, *, timeout_s: float) -> list[str]:
@@ -123,7 +134,7 @@ class _RedisLink(Link):
             self._say(connection, [("TYPE", key), ("INFO", "replication")])
             found = self._reply(connection)
             replication = self._reply(connection)
-        except Failed as failed:
+        except ReachFailed as failed:
             return [failed.unsent.text]
         except (redis.RedisError, OSError) as error:
             self.close()
@@ -150,7 +161,7 @@ class _RedisLink(Link):
         self._say(connection, [("LLEN", self._options.get("list"))])
         length = self._reply(connection)
         if isinstance(length, redis.RedisError):
-            raise Failed(self._trouble(length))
+            raise ReachFailed(self._trouble(length))
         most: int = self._options["maxlen"]
         return max(0, min(wanted, most - int(length)))
 
@@ -188,10 +199,10 @@ class _RedisLink(Link):
         said = copies.text if isinstance(copies, Unsent) else f"{copies} of {wanted} replicas have it"
         for index in range(taken):
             if isinstance(answers[index], Confirmed):
-                answers[index] = Unsent(Fault.LATE, f"Redis has it, and no confirm of its replicas came: {said}")
+                answers[index] = Unsent(SendFault.LATE, f"Redis has it, and no confirm of its replicas came: {said}")
 
     def _connected(self) -> Any:
-        """The connection, after its login. Raises Failed, redis.RedisError, OSError."""
+        """The connection, after its login. Raises ReachFailed, redis.RedisError, OSError."""
         connection = self._connection
         if connection is not None:
             connection.socket_timeout = left(self._ends)
@@ -228,23 +239,23 @@ class _RedisLink(Link):
         word = str(error).partition(" ")[0]
         match error:
             case redis.AuthenticationError() | redis.exceptions.NoPermissionError():
-                return Unsent(Fault.REFUSED, self._place.clean(f"Redis refused the login or the right: {error}"))
+                return Unsent(SendFault.REFUSED, self._place.clean(f"Redis refused the login or the right: {error}"))
             case redis.BusyLoadingError() | redis.exceptions.ReadOnlyError():
-                return Unsent(Fault.AWAY, text)
+                return Unsent(SendFault.AWAY, text)
             case redis.ConnectionError() | redis.TimeoutError() | OSError():
                 unsent = trouble_of(error, host, port)
                 return Unsent(unsent.fault, self._place.clean(unsent.text))
             case redis.exceptions.OutOfMemoryError():
-                return Unsent(Fault.ASKED, text)
+                return Unsent(SendFault.ASKED, text)
         if word in ("NOAUTH", "WRONGPASS", "NOPERM"):
-            return Unsent(Fault.REFUSED, text)
+            return Unsent(SendFault.REFUSED, text)
         if word == "OOM":
-            return Unsent(Fault.ASKED, text)
+            return Unsent(SendFault.ASKED, text)
         if word in ("WRONGTYPE", "MOVED") or "DB index is out of range" in str(error):
-            return Unsent(Fault.NO_TARGET, text)
+            return Unsent(SendFault.NO_TARGET, text)
         if "string exceeds maximum" in str(error) or "invalid bulk length" in str(error):
-            return Unsent(Fault.MESSAGE, text)
-        return Unsent(Fault.AWAY, text)
+            return Unsent(SendFault.MESSAGE, text)
+        return Unsent(SendFault.AWAY, text)
 
 
 class _Connection(redis.Connection):

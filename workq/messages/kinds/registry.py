@@ -7,7 +7,10 @@ from functools import partial
 from importlib import import_module
 from typing import Final
 
+from workq.errors import ConfigError
 from workq.messages.kinds import Kind
+
+KindOf = Callable[[str], Kind]
 
 
 def _made(module: str, name: str) -> Kind:
@@ -19,12 +22,23 @@ def _made(module: str, name: str) -> Kind:
 KINDS: Final[Mapping[str, Callable[[], Kind]]] = {
     module: partial(_made, module, name)
     for module, name in (
-        ("amqp", "Amqp"),
-        ("kafka", "Kafka"),
-        ("stomp", "Stomp"),
+        ("amqp", "AmqpKind"),
+        ("kafka", "KafkaKind"),
+        ("stomp", "StompKind"),
         ("redis", "RedisKind"),
-        ("http", "Http"),
+        ("http", "HttpKind"),
         ("call", "CallKind"),
     )
 }
 """By their names, as `--kind` and the ledger have them."""
+
+
+def kind_of(name: str) -> Kind:
+    """The kind of this name.
+
+    Raises:
+        ConfigError: there is none. MissingExtra: its library is not installed.
+    """
+    if name not in KINDS:
+        raise ConfigError(f"kind: need one of {', '.join(sorted(KINDS))}, got {name!r:.100}")
+    return KINDS[name]()

@@ -30,10 +30,19 @@ from typing import Any, Final
 
 from workq.config.addresses import Allowed
 from workq.errors import ConfigError
-from workq.messages.kinds import Address, Answer, Confirmed, Fault, Kind, Link, Posting, Unsent
-from workq.messages.kinds.options import Options
-from workq.messages.kinds.place import Place, place_of
-from workq.messages.kinds.reach import Failed, Lookup, check_files, connect, left, trouble_of, trust_of
+from workq.messages.kinds import (
+    Answer,
+    Confirmed,
+    DestinationAddress,
+    DestinationLink,
+    Kind,
+    Posting,
+    SendFault,
+    Unsent,
+)
+from workq.messages.kinds.options import GivenOptions
+from workq.messages.kinds.place import UrlPlace, place_of
+from workq.messages.kinds.reach import Lookup, ReachFailed, check_files, connect, left, trouble_of, trust_of
 from workq.messages.kinds.stomp_artemis import Management, NotTold
 from workq.messages.kinds.stomp_frames import Frame, Frames, encoded
 
@@ -50,7 +59,7 @@ _OURS: Final = frozenset(
 """Headers that say what becomes of a frame."""
 
 
-class Stomp(Kind):
+class StompKind(Kind):
     """`--address A`: `orders` for Artemis, `/queue/orders` for RabbitMQ and ActiveMQ."""
 
     name = "stomp"
@@ -61,7 +70,7 @@ class Stomp(Kind):
 
     def check(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """See the port. `url`, `address`, `routing` (anycast, multicast), `vhost`, `ca_file` and the like."""
-        given = Options(options)
+        given = GivenOptions(options)
         place = _place(given.take("url", why=f"it is {FORM}"))
         given.stored["url"] = str(place)
         if place.path:
@@ -72,12 +81,12 @@ class Stomp(Kind):
         check_files(given, is_tls=place.is_tls)
         return given.done(kind=self.name)
 
-    def open(self, address: Address, *, allowed: Allowed) -> Link:
+    def open(self, address: DestinationAddress, *, allowed: Allowed) -> DestinationLink:
         """See the port."""
         return _StompLink(address, allowed=allowed, lookup=self._lookup)
 
 
-def _place(url: object) -> Place:
+def _place(url: object) -> UrlPlace:
     return place_of(url, {"stomp": 61613, "stomps": 61614}, form=FORM, tls="stomps")
 
 
@@ -130,8 +139,8 @@ class _Stream:
         self._socket.close()
 
 
-class _StompLink(Link):
-    def __init__(self, address: Address, *, allowed: Allowed, lookup: Lookup) -> None:
+class _StompLink(DestinationLink):
+    def __init__(self, address: DestinationAddress, *, allowed: Allowed, lookup: Lookup) -> None:
         self._options = address.options
         self._place = _place(address.url)
         self._allowed = allowed
@@ -145,14 +154,14 @@ class _StompLink(Link):
         answers: dict[int, Answer] = {}
         for index, posting in enumerate(postings):
             if problem := _problem(posting):
-                answers[index] = Unsent(Fault.MESSAGE, problem)
+                answers[index] = Unsent(SendFault.MESSAGE, problem)
         waiting = [index for index in range(len(postings)) if index not in answers]
         is_single = False
         while waiting:
             now = waiting[:1] if is_single else waiting
             try:
                 found = self._exchange({index: postings[index] for index in now}, ends)
-            except Failed as failed:
+            except ReachFailed as failed:
                 found = dict.fromkeys(waiting, failed.unsent)
             is_single = True  # what has no answer yet is left by an ERROR
             answers |= found
@@ -166,7 +175,7 @@ class _StompLink(Link):
         try:
             stream = self._connected(ends)
             problems = self._lacks(stream, ends) if "artemis" in stream.server.lower() else []
-        except Failed as failed:
+        except ReachFailed as failed:
             problems = [failed.unsent.text]
         except NotTold as error:  # a user who may send need not be one who may manage
             said = self._place.clean(str(error))
@@ -184,7 +193,7 @@ class _StompLink(Link):
         """Send these and wait for their receipts. One without an answer is to be sent again, alone.
 
         Raises:
-            Failed: there is no connection.
+            ReachFailed: there is no connection.
         """
         stream = self._connected(ends)
         answers: dict[int, Answer] = {}
@@ -210,7 +219,7 @@ class _StompLink(Link):
         except (OSError, ValueError) as error:
             text = f"before its receipt: {self._trouble(error).text}"
         self._end(is_polite=False)
-        return answers | dict.fromkeys(receipts.values(), Unsent(Fault.LATE, text))
+        return answers | dict.fromkeys(receipts.values(), Unsent(SendFault.LATE, text))
 
     def _frame(self, posting: Posting, receipt: str) -> bytes:
         anycast = self._options["routing"] == "anycast"
@@ -230,7 +239,7 @@ class _StompLink(Link):
         """The connection, after its login.
 
         Raises:
-            Failed: there is none.
+            ReachFailed: there is none.
         """
         stream = self._stream
         if stream is not None and (time.monotonic() - stream.used_at > IDLE_S or stream.has_ended()):
@@ -243,16 +252,16 @@ class _StompLink(Link):
         try:
             made = connect(host, port, self._allowed, lookup=self._lookup, ends=ends, trust=trust)
         except OSError as error:
-            raise Failed(self._trouble(error)) from None
+            raise ReachFailed(self._trouble(error)) from None
         self._stream = stream = _Stream(made)
         try:
             self._log_in(stream, ends)
-        except Failed:
+        except ReachFailed:
             self._end(is_polite=False)
             raise
         except (OSError, ValueError) as error:
             self._end(is_polite=False)
-            raise Failed(self._trouble(error)) from None
+            raise ReachFailed(self._trouble(error)) from None
         return stream
 
     def _log_in(self, stream: _Stream, ends: float) -> None:
@@ -265,7 +274,7 @@ class _StompLink(Link):
                 stream.server = frame.headers.get("server", "")
                 return
             said = self._place.clean(frame.said)
-            raise Failed(Unsent(Fault.REFUSED, f"the server refused the login: {said}"))
+            raise ReachFailed(Unsent(SendFault.REFUSED, f"the server refused the login: {said}"))
         raise TimeoutError("no answer to the login")
 
     def _lacks(self, stream: _Stream, ends: float) -> list[str]:
@@ -280,17 +289,17 @@ class _StompLink(Link):
         text = self._place.clean(f"the server says: {frame.said}")
         low = frame.said.lower()
         if any(one in low for one in ("does not exist", "not_found", "not found", "unknown destination", "amq339001")):
-            return Unsent(Fault.NO_TARGET, text)
+            return Unsent(SendFault.NO_TARGET, text)
         if any(one in low for one in ("permission", "access_refused", "access refused", "unauthorized", "security")):
-            return Unsent(Fault.REFUSED, text)
+            return Unsent(SendFault.REFUSED, text)
         if any(one in low for one in ("too large", "larger than", "exceed", "too big", "frame size", "max size")):
-            return Unsent(Fault.MESSAGE, text)
-        return Unsent(Fault.AWAY, text)
+            return Unsent(SendFault.MESSAGE, text)
+        return Unsent(SendFault.AWAY, text)
 
     def _trouble(self, error: BaseException) -> Unsent:
         [(host, port)] = self._place.hosts
         if isinstance(error, ValueError) and not isinstance(error, OSError):
-            return Unsent(Fault.REFUSED, f"what listens there does not speak STOMP: {error}")
+            return Unsent(SendFault.REFUSED, f"what listens there does not speak STOMP: {error}")
         unsent = trouble_of(error, host, port)
         return Unsent(unsent.fault, self._place.clean(unsent.text))
 

@@ -23,7 +23,6 @@ from workq.ledger.engine.id_lists import among, in_order
 from workq.ledger.engine.states import CLAIMABLE, guarded
 from workq.ledger.history import REASON_MAX, History, who_and_why
 from workq.ledger.tasks import Tasks
-from workq.ledger.waiting import NEVER_S
 from workq.messages.ledger.known_destinations import policy_in, unknown_destination
 from workq.messages.ledger.letters import Letters
 from workq.messages.ledger.tables import message_tables
@@ -182,7 +181,7 @@ class MessageDecisions:
                 again = {"task_id": made[row.id], "sending": row.sending + 1}
                 tx.execute(mine.where(m.c.id == row.id, m.c.sending == row.sending).values(again))
             self._history.append(tx, "revived", who_and_why(who, why), task_ids=[one.id for one in tasks])
-            turn = [one for one in inserted if one.delay_s < NEVER_S]
+            turn = [one for one in inserted if one.waits_for is None]
             return len(tasks), [] if hints is not None else [Unpublished(one.id, one.queue, 0, 0.0) for one in turn]
 
         return self.database.run(write)

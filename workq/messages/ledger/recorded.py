@@ -24,7 +24,6 @@ from workq.ledger.engine.database import Database
 from workq.ledger.engine.failures import without_values
 from workq.ledger.engine.id_lists import among, as_text, in_order
 from workq.ledger.tasks import Tasks, begin_in_sqlite, core_connection
-from workq.ledger.waiting import NEVER_S
 from workq.messages.ledger.known_destinations import policy_in, unknown_destination
 from workq.messages.ledger.tables import message_tables
 from workq.messages.levels import on_levels
@@ -108,7 +107,7 @@ class RecordedMessages:
                 name = f"message{', at' * is_exact}"
                 self.database.kept(name, partial(self._statement, is_exact=is_exact)).write_each(tx, rows)
         tasks = self._tasks.insert(tx, [_task(one, policies[one.destination]) for one in new], hints)
-        return recorded, [one for one in tasks if one.delay_s < NEVER_S]
+        return recorded, [one for one in tasks if one.waits_for is None]
 
     def _policy(self, tx: Connection, name: str) -> DestinationPolicy:
         found = self.database.kept("policy of a destination", self._policy_query).rows(tx, {"b_name": name})
