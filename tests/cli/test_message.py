@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import sys
 from collections.abc import Mapping
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from tests.cli.conftest import Cli
 from tests.system.box import Box
+from workq.config.urls import masked
+from workq.messages.kinds import registry
 from workq.messages.ledger.sql import MessageLedger
 from workq.values.incarnation import Incarnation
 from workq.values.task import Dead, Done, Outcome, Settlement
@@ -25,14 +25,13 @@ class Known(Box):
     """A box that has a URL, too."""
 
     def check(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in super().check(options).items() if name != "url"}
+        given = {name: value for name, value in super().check(options).items() if name != "url"}
+        return given | ({"url": masked(options["url"])} if "url" in options else {})
 
 
 @pytest.fixture(autouse=True)
 def kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = ModuleType("workq.messages.kinds.registry")
-    registry.KINDS = {"box": Known}  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, registry.__name__, registry)
+    monkeypatch.setattr(registry, "KINDS", {**registry.KINDS, "box": Known})
 
 
 def add(cli: Cli, name: str = "orders", *more: str) -> Any:
@@ -84,7 +83,7 @@ def test_a_destination_is_added_shown_tried_and_removed_and_its_password_is_neve
     assert not any(CANARY in ran.out + ran.err for ran in (*shown, tried, again, both))
     assert (tried.status, tried.out) == (0, "a message would arrive\n")
     assert (again.status, "is there already" in again.err) == (1, True)
-    assert (unknown.status, "need one of box" in unknown.err, both.status) == (2, True, 2)
+    assert (unknown.status, "need one of amqp, box" in unknown.err, both.status) == (2, True, 2)
     assert (refused.status, removed.status) == (6, 0)
     assert cli.look("message", "destination", "ls") == {"destinations": []}
 

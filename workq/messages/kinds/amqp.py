@@ -88,7 +88,7 @@ def _place(url: object) -> UrlPlace:
     return place_of(url, {"amqp": 5672, "amqps": 5671}, form=FORM, tls="amqps")
 
 
-class _Loop(IOLoop):
+class _AmqpLoop(IOLoop):
     """pika's event loop, which also remembers the sockets that it watches: the only public way to reach them."""
 
     def __init__(self) -> None:
@@ -125,7 +125,7 @@ class _Session:
         self.on_confirm: Callable[[int, bool, bool], None] = lambda *_: None
         self.on_return: Callable[[str], None] = lambda *_: None
         self._is_done: Callable[[], bool] = lambda: False
-        self._loop = _Loop()
+        self._loop = _AmqpLoop()
         self._connection = SelectConnection(
             parameters,
             on_open_callback=self._opened,

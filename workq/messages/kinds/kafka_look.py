@@ -43,7 +43,7 @@ class Advertised:
     topic_error: int
 
 
-class _Refused(Exception):
+class _LoginRefused(Exception):
     """Kafka has answered, and does not want us."""
 
 
@@ -69,7 +69,7 @@ def look(
             made = connect(host, port, allowed, lookup=lookup, ends=share, trust=trust)
             with made:
                 return _ask(_Talk(made, share), place, topic, mechanism)
-        except _Refused as refused:
+        except _LoginRefused as refused:
             text = place.clean(f"{shown(host, port)} refused the login: {refused}")
             raise ReachFailed(Unsent(SendFault.REFUSED, text)) from None
         except (ValueError, struct.error, IndexError) as error:
@@ -95,7 +95,7 @@ def _ask(talk: _Talk, place: UrlPlace, topic: str, mechanism: str | None) -> Adv
     if place.user is not None and mechanism is not None:
         handshake = talk.ask(_SASL_HANDSHAKE, _text(mechanism))
         if handshake.number(2) != 0:
-            raise _Refused(f"it has no mechanism {mechanism}")
+            raise _LoginRefused(f"it has no mechanism {mechanism}")
         password = place.password or ""
         if mechanism == "PLAIN":
             _authenticate(talk, f"\0{place.user}\0{password}".encode())
@@ -118,7 +118,7 @@ def _authenticate(talk: _Talk, data: bytes) -> bytes:
     answer = talk.ask(_SASL_AUTHENTICATE, struct.pack(">i", len(data)) + data)
     code, said = answer.number(2), answer.text()
     if code != 0:
-        raise _Refused(said or f"error {code}")
+        raise _LoginRefused(said or f"error {code}")
     return answer.take(max(0, answer.number(4)))
 
 
