@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import random
 import threading
 from collections.abc import Iterator
@@ -194,6 +195,24 @@ def test_what_dies_of_anything_but_its_handler_ends_its_process_whatever_becomes
     stage.take()
 
     assert died.wait(LONG_S)
+
+
+def test_a_thread_that_is_ended_while_it_waits_ends_its_process() -> None:
+    """Careless code ends every thread that it finds: this one would take one more attempt, and never run it."""
+    stage = Stage(is_async=False)
+    stage.let_go.set()
+    died = threading.Event()
+    stage.pool._on_death = died.set
+    stage.take()
+    assert stage.another_finished.acquire(timeout=LONG_S)
+
+    [waiting] = stage.pool._running
+    assert waiting.ident is not None
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(waiting.ident), ctypes.py_object(SystemExit))
+    stage.take()
+
+    assert died.wait(LONG_S)
+    stage.pool.end()
 
 
 def test_what_a_handler_cancels_before_it_has_begun_goes_back_at_no_cost() -> None:

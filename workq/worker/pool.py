@@ -349,12 +349,11 @@ class Pool:
 
     def _work(self) -> None:
         """A thread of the pool: runs, one after the other."""
-        while True:
-            run = self._inbox.get()
-            try:
-                self._context.copy().run(self._run, run)
-            except BaseException as error:  # not the handler's: its attempt would never be settled
-                self._die("worker.thread_died", error)
+        try:
+            while True:
+                self._context.copy().run(self._run, self._inbox.get())
+        except BaseException as error:  # not the handler's: an attempt that was taken would never be settled
+            self._die("worker.thread_died", error)
 
     def _die(self, event: str, error: BaseException) -> None:
         """End this process, whatever becomes of the line in its log."""
@@ -438,13 +437,16 @@ class Pool:
         return self._loop
 
     def _keep_looping(self, loop: asyncio.AbstractEventLoop) -> None:
-        while not self._ended.is_set():
-            try:
-                loop.run_forever()
-            except OSError as error:  # its own: it would come again at once
-                self._die("worker.event_loop", error)
-            except BaseException as error:  # SystemExit in a task that a handler started: the other handlers go on
-                tell(log, "worker.event_loop", error)
+        try:
+            while not self._ended.is_set():
+                try:
+                    loop.run_forever()
+                except OSError:  # its own: it would come again at once
+                    raise
+                except BaseException as error:  # SystemExit in a task that a handler started: the other handlers go on
+                    tell(log, "worker.event_loop", error)
+        except BaseException as error:
+            self._die("worker.event_loop", error)
 
     def _keep_limits(self) -> None:
         try:
