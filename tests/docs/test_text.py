@@ -16,11 +16,12 @@ from tests.docs import reference
 from tests.docs.page import REPOSITORY, blocks, pages, prose, text_of
 from workq import State, Times, errors
 from workq.config import Settings
+from workq.diagnose.why.look import Code
 from workq.ledger.schema import Tables
 from workq.logs.decisions import EVENTS
 from workq.recovery.sweep import STEPS
 from workq.slices import every_table
-from workq.values.task import TRANSITIONS, Task
+from workq.values.task import TRANSITIONS, Event, Task
 
 PROMISE: Final = """\
 > A task whose `enqueue()` returned is recorded in the ledger. It is run at least once and settled
@@ -236,6 +237,27 @@ def test_every_public_name_is_in_a_reference() -> None:
         assert name in text, name
     for one in fields(Task):
         assert f"`{one.name}`" in text, one.name
+
+
+def test_every_reason_of_why_is_on_its_page() -> None:
+    text = text_of("docs/how-to/why-is-it-not-running.md")
+    assert [one.value for one in Code if f"| `{one.value}` | " not in text] == []
+
+
+def test_every_kind_of_event_is_on_the_page_of_states() -> None:
+    told = " ".join((Event.__doc__ or "").split()).partition("Its kind is ")[2].rstrip(". ")
+    kinds = re.split(r", | or ", told)
+
+    assert len(kinds) > 5
+    assert [one for one in kinds if f"`{one}`" not in text_of("docs/reference/states.md")] == []
+
+
+def test_every_method_of_the_application_is_in_its_reference() -> None:
+    text = text_of("docs/reference/python.md")
+    methods = [name for name, value in vars(workq.WorkQueue).items() if callable(value) and not name.startswith("_")]
+
+    assert len(methods) > 10
+    assert [name for name in methods if f"{name}(" not in text] == []
 
 
 def test_the_steps_of_the_sweep_are_those_of_its_help() -> None:
