@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -27,6 +28,7 @@ from workq.messages.kinds import (
 )
 from workq.messages.kinds.registry import kind_of
 from workq.messages.levels import check_levels, on_levels, rounded_up, whole_ms
+from workq.messages.links import LINKS_MAX, WAIT_S, Links, NoLinkFree
 from workq.messages.rests import REST_MAX_S, rest_s
 from workq.messages.values import (
     DestinationPolicy,
@@ -252,14 +254,30 @@ class TestCarry:
 
     @pytest.mark.parametrize("fault", [SendFault.AWAY, SendFault.REFUSED, SendFault.NO_TARGET, SendFault.ASKED])
     def test_a_fault_of_the_destination_lets_it_rest_and_costs_the_message_nothing(self, fault: SendFault) -> None:
-        one = Carrying(Scripted([Confirmed(), Unsent(fault, "no", 30.0)]), letters=named("a", "b"))
+        one = Carrying(Scripted([Unsent(fault, "no", 30.0)] * 2), letters=named("a", "b"))
 
         failed, _ = one.carry("orders 1 a", "orders 1 b")
 
         assert one.health.told == [("orders", fault.value, "no", 30.0)]
-        [error] = failed.values()
-        assert isinstance(error, Snooze)
-        assert 8.0 <= error.in_s < 8.1
+        assert len(failed) == 2
+        for error in failed.values():
+            assert isinstance(error, Snooze)
+            assert 8.0 <= error.in_s < 8.1
+
+    def test_what_alone_has_no_target_fails_and_the_others_go_on(self) -> None:
+        one = Carrying(Scripted([Confirmed(), Unsent(SendFault.NO_TARGET, "no queue")]), letters=named("a", "b"))
+
+        failed, _ = one.carry("orders 1 a", "orders 1 b")
+
+        assert {item: type(error) for item, error in failed.items()} == {"orders 1 b": NotConfirmed}
+        assert one.health.told == [], "the destination takes what it can"
+
+    def test_who_asks_for_less_rests_also_when_something_was_confirmed(self) -> None:
+        one = Carrying(Scripted([Confirmed(), Unsent(SendFault.ASKED, "429", 30.0)]), letters=named("a", "b"))
+
+        one.carry("orders 1 a", "orders 1 b")
+
+        assert one.health.told == [("orders", "asked", "429", 30.0)]
 
     def test_where_nothing_was_confirmed_in_time_it_rests_too(self) -> None:
         one = Carrying(Scripted([Unsent(SendFault.LATE, "no confirm")]), letters=named("a"))
@@ -293,10 +311,20 @@ class TestCarry:
         letters = named("old", sending=2) | named("removed", body=None)
         one = Carrying(letters=letters)
 
-        failed, _ = one.carry("orders 1 old", "orders 1 removed", "orders 1 gone", "nonsense")
+        failed, _ = one.carry("orders 1 old", "orders 1 removed", "nonsense")
 
         assert {type(error) for error in failed.values()} == {Cancel}
-        assert len(failed) == 4
+        assert len(failed) == 3
+
+    def test_what_is_for_a_removed_destination_waits_for_it(self) -> None:
+        """It may have been removed while the transaction that sent the message was open."""
+        one = Carrying()
+
+        failed, _ = one.carry("orders 1 a")
+
+        error = failed["orders 1 a"]
+        assert isinstance(error, Snooze)
+        assert "'orders'" in error.reason
 
     def test_without_the_ledger_or_the_key_nothing_is_sent_and_nothing_has_failed(self) -> None:
         away = Carrying(letters=LedgerUnavailable("no answer"))
@@ -307,12 +335,39 @@ class TestCarry:
             assert isinstance(failed["orders 1 a"], Snooze)
 
     def test_a_kind_that_raises_or_answers_for_others_has_not_confirmed(self) -> None:
-        for answers in (RuntimeError("a mistake"), [Confirmed()]):
+        wrong: Any = [None, True]
+        for answers in (RuntimeError("a mistake"), [Confirmed()], wrong):
             one = Carrying(Scripted(answers), letters=named("a", "b"))
 
             failed, _ = one.carry("orders 1 a", "orders 1 b")
 
             assert {type(error) for error in failed.values()} == {NotConfirmed}
+
+    def test_behind_connections_that_hang_nobody_waits(self) -> None:
+        links, entered, let_go = Links(), threading.Semaphore(0), threading.Event()
+
+        def hang() -> None:
+            with links.to("orders", "1", lambda: Scripted([])):
+                entered.release()
+                let_go.wait(60.0)
+
+        threads = [threading.Thread(target=hang) for _ in range(LINKS_MAX)]
+        for thread in threads:
+            thread.start()
+            assert entered.acquire(timeout=60.0)
+        for number in links._to["orders"].begun:
+            links._to["orders"].begun[number] -= 2 * WAIT_S
+
+        waited: list[float] = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(links._to["orders"].room, "acquire", lambda *_, **how: waited.append(how.get("timeout", 0.0)))
+            with pytest.raises(NoLinkFree), links.to("orders", "1", lambda: Scripted([])):
+                pass
+
+        assert waited == [0.0]
+        let_go.set()
+        for thread in threads:
+            thread.join(60.0)
 
     def test_a_connection_is_kept_until_its_destination_changes(self) -> None:
         first, second = Scripted([Confirmed()]), Scripted([Confirmed()])

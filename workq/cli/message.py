@@ -124,13 +124,16 @@ def _body(text: str, *, is_json: bool) -> Any:
             raise PayloadError(f"body: more than the limit of {BODY_MAX_BYTES} bytes")
         if not is_json:
             return _text_or_bytes(raw)
-        text = raw.decode("utf-8", "replace")
+        try:
+            text = raw.decode()
+        except UnicodeDecodeError as error:
+            raise click.UsageError(f"the body is no JSON: {error}") from None
     if not is_json:
         return text
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise click.UsageError(f"BODY is no JSON: {error}") from None
+        raise click.UsageError(f"the body is no JSON: {error}") from None
 
 
 def _text_or_bytes(raw: bytes) -> str | bytes:

@@ -223,7 +223,8 @@ class Tasks:
     def _exact_statement(self) -> Update:
         c = self.database.tables.task.c
         mine = update(c.id.table).where(c.id == bindparam("b_id", type_=c.id.type))
-        return mine.values(due_at=bindparam("b_at", type_=c.due_at.type))
+        at = bindparam("b_at", type_=c.due_at.type)
+        return mine.values(due_at=case((at > self.database.now(), at), else_=self.database.now()))
 
     def _each_statement(self, *, is_published: bool, is_plain: bool, rare: Sequence[Stored]) -> Insert:
         c, now = self.database.tables.task.c, self.database.now

@@ -3,7 +3,8 @@
 What came of each message, and what that means for the task that sends it:
 
     confirmed                                  succeeded; what the destination told of its place is the result
-    away, refused, no_target, asked            the destination rests, and the message waits for it at no cost
+    away, refused, no_target, asked            the destination rests, and the message waits for it at no cost. Where
+                                               others of the call were confirmed, no_target is a failure of this message
     late: no confirm in time                   a failure, and tried again with the same id: it may have arrived. Where
                                                nothing at all was confirmed, the destination rests, too
     message: this one will never be taken      dead at once
@@ -37,9 +38,10 @@ LATER_S: Final = 2.0
 NO_KEY_S: Final = 60.0
 HELD_S: Final = 3600.0
 """What is due for a destination that is disabled looks again so seldom: whoever enables it makes it due."""
-BUSY_S: Final = 0.2
 DISABLED: Final = "its destination is disabled"
 RESTS: Final = "its destination rests"
+NO_DESTINATION: Final = "its destination was removed; add it again, or cancel the message"
+"""It may have been removed while the transaction that sent the message was open: the message is not lost."""
 _REST_SPREAD_S: Final = 0.05
 _OF_THE_DESTINATION: Final = frozenset({SendFault.AWAY, SendFault.REFUSED, SendFault.NO_TARGET, SendFault.ASKED})
 
@@ -95,8 +97,11 @@ class MessageCarrier:
         letters: dict[str, Letter] = {}
         for item, part in parts.items():
             letter = None if part is None else found.get(part[2])
-            if part is None or letter is None or letter.body is None:
-                failed.append((item, Cancel("its destination was removed, or its body is kept no longer")))
+            if part is not None and letter is None:
+                log.warning("message.no_destination", extra={"destination": part[0]})
+                failed.append((item, Snooze(NO_KEY_S, f"{NO_DESTINATION}: {part[0]!r}")))
+            elif part is None or letter is None or letter.body is None:
+                failed.append((item, Cancel("its body is kept no longer")))
             elif letter.sending != part[1]:
                 failed.append((item, Cancel("another task sends this message")))
             else:
@@ -105,7 +110,8 @@ class MessageCarrier:
             return Verdict(failed)
         answers = self._sent(letters)
         results: list[tuple[str, object]] = []
-        for item, came in answers.items():
+        for item in letters:
+            came = answers[item]
             if isinstance(came, BaseException):
                 failed.append((item, came))
             elif came.where is not None:
@@ -128,8 +134,9 @@ class MessageCarrier:
         try:
             with self._links.to(to.destination, to.changed_at, lambda: self._open(to.kind, address)) as link:
                 answers = self._answers(link, list(letters.values()), timeout_s=to.policy.timeout_s)
-        except NoLinkFree:
-            return dict.fromkeys(letters, Snooze(BUSY_S, "every connection to its destination is in use"))
+        except NoLinkFree as error:
+            wait_s = self._after(error.wait_s)
+            return dict.fromkeys(letters, Snooze(wait_s, "every connection to its destination is in use"))
         except ConfigError as error:  # this process does not know the kind, or lacks its library
             log.warning("message.no_kind: %s", error, extra={"destination": to.destination})
             return dict.fromkeys(letters, Snooze(NO_KEY_S, str(error)))
@@ -144,18 +151,22 @@ class MessageCarrier:
             Posting(one.id, one.sending, one.body or b"", one.content_type, one.key, one.headers) for one in letters
         ]
         try:
-            answers = link.send(postings, timeout_s=timeout_s)
+            answers: list[object] = list(link.send(postings, timeout_s=timeout_s))
         except Exception as error:  # a mistake of the kind's, or of the user's own function
             log.exception("message.kind_raised")
             return [Unsent(SendFault.LATE, f"{type(error).__name__}: {error}"[:300])] * len(letters)
         if len(answers) != len(letters):
             return [Unsent(SendFault.LATE, f"the kind answered for {len(answers)} of {len(letters)}")] * len(letters)
-        return answers
+        return [
+            one if isinstance(one, Answer) else Unsent(SendFault.LATE, f"the kind answered with a {type(one).__name__}")
+            for one in answers
+        ]
 
     def _meaning(
         self, to: Letter, letters: Mapping[str, Letter], answers: Sequence[Answer]
     ) -> dict[str, Confirmed | BaseException]:
         rest_s = self._health_of(to, answers)
+        is_any_confirmed = any(isinstance(one, Confirmed) for one in answers)
         came: dict[str, Confirmed | BaseException] = {}
         for item, answer in zip(letters, answers, strict=True):
             match answer:
@@ -165,6 +176,8 @@ class MessageCarrier:
                     came[item] = NotTaken(answer.text)
                 case Unsent(fault=SendFault.LATE):
                     came[item] = NotConfirmed(answer.text)
+                case Unsent(fault=SendFault.NO_TARGET) if is_any_confirmed:
+                    came[item] = NotConfirmed(answer.text)
                 case Unsent():
                     came[item] = Snooze(self._after(rest_s), f"{RESTS}: {answer.fault}: {answer.text}")
         return came
@@ -173,7 +186,8 @@ class MessageCarrier:
         """Tell the ledger how the destination fares; answers for how long it rests."""
         is_any_confirmed = any(isinstance(one, Confirmed) for one in answers)
         unsent = [one for one in answers if isinstance(one, Unsent)]
-        faults = [one for one in unsent if one.fault in _OF_THE_DESTINATION]
+        of_all = frozenset({SendFault.ASKED}) if is_any_confirmed else _OF_THE_DESTINATION  # others have arrived
+        faults = [one for one in unsent if one.fault in of_all]
         if not faults and unsent and not is_any_confirmed:
             faults = [one for one in unsent if one.fault is SendFault.LATE]
         try:

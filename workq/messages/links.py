@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -13,11 +14,14 @@ from workq.messages.kinds import DestinationLink
 LINKS_MAX: Final = 2
 """To one destination, in one process: while one waits for its confirms, the other sends."""
 WAIT_S: Final = 1.0
-"""For so long a thread waits for a link: behind a destination that hangs, others have their turn."""
+"""For so long a thread waits for a link; not at all where every link was in use for longer already: behind a
+destination that hangs, others have their turn."""
 
 
 class NoLinkFree(Exception):
-    """Every link to this destination is in use, and stays so."""
+    """Every link to this destination is in use, and stays so for a while."""
+
+    wait_s = 1.0
 
 
 @dataclass(slots=True)
@@ -27,6 +31,13 @@ class _ToOne:
     changed_at: str
     free: list[DestinationLink] = field(default_factory=list)
     room: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(LINKS_MAX))
+    begun: dict[int, float] = field(default_factory=dict)
+    """Since when each thread uses a link, by the monotonic clock."""
+
+    def hangs(self) -> bool:
+        """Whether every link has been in use for long."""
+        begun = list(self.begun.values())
+        return len(begun) >= LINKS_MAX and time.monotonic() - max(begun) > WAIT_S
 
 
 class Links:
@@ -50,8 +61,10 @@ class Links:
                 mine = self._to[name] = _ToOne(changed_at)
         if old is not None:
             _close(old)
-        if not mine.room.acquire(timeout=WAIT_S):
+        if not mine.room.acquire(blocking=False) and (mine.hangs() or not mine.room.acquire(timeout=WAIT_S)):
             raise NoLinkFree
+        me = threading.get_ident()
+        mine.begun[me] = time.monotonic()
         try:
             with self._lock:
                 link = mine.free.pop() if mine.free else None
@@ -67,6 +80,7 @@ class Links:
                 if not is_current:
                     _close_one(link)
         finally:
+            mine.begun.pop(me, None)
             mine.room.release()
 
     def close(self) -> None:

@@ -134,9 +134,9 @@ def _due(at: object, delay_s: object, spread_s: object, message_id: str) -> tupl
     later_s = 0.0 if spread_s is None else check_delay_s(spread_s, "spread_s") * _share(message_id)
     if at is None:
         return min(DELAY_MAX_S, (0.0 if delay_s is None else check_delay_s(delay_s)) + later_s), None
-    wait_s = seconds_until(at)
-    if wait_s + later_s <= 0.0 or not isinstance(at, datetime):
-        return 0.0, None
+    wait_s = seconds_until(at)  # by this host's clock, for the hint; the ledger decides by its own
+    if not isinstance(at, datetime):
+        return wait_s, None
     return min(DELAY_MAX_S, wait_s + later_s), whole_ms(at.astimezone(UTC) + timedelta(seconds=later_s))
 
 

@@ -112,14 +112,18 @@ def clear(stores: Stores, destination: str, *, confirmed: int, who: str, why: st
     """
     ledger = _ledger(stores)
     ledger.destinations.required(check_destination_name(destination))
-    count = ledger.decisions.waiting(destination)
+    before = ledger.decisions.now()  # what is sent from now on was not seen
+    count = ledger.decisions.waiting(destination, before=before)
     if count > confirmed:
         raise Refused(
             f"{counted(count, 'message')} to {destination!r} would be cancelled, and {confirmed} were confirmed: "
             "look again, and confirm that count"
         )
     done = 0
-    while page := ledger.decisions.clear(destination, who=who, why=why):
+    while done < confirmed:
+        page = ledger.decisions.clear(destination, before=before, limit=confirmed - done, who=who, why=why)
+        if not page:
+            break
         done += page
     return done
 

@@ -297,13 +297,50 @@ class MessagesContract(MessageSteps):
         ledger.claims.claim([sent[0].task_id], by=worker.id)
         decisions = ledger.part(MessageLedger).decisions
 
-        counts = [decisions.waiting("orders"), decisions.clear("orders", **BY), decisions.clear("orders", **BY)]
+        seen: dict[str, Any] = {"before": decisions.now(), "limit": 9, **BY}
+        counts = [decisions.waiting("orders"), decisions.clear("orders", **seen), decisions.clear("orders", **seen)]
 
         assert counts == [6, 6, 0]
         states = [self.message(ledger, one.id).state for one in (*sent, other)]
         assert states == [State.RUNNING, *[State.CANCELLED] * 6, State.READY]
         with pytest.raises(NotFound, match="no destination 'none'"):
-            decisions.clear("none", **BY)
+            decisions.clear("none", **seen)
+
+    def test_what_is_sent_after_the_count_is_not_cleared_and_no_more_than_was_confirmed(
+        self, ledger: Ledger, clock: Clock
+    ) -> None:
+        self.destination(ledger)
+        decisions = ledger.part(MessageLedger).decisions
+        self.post(ledger, *[new_message() for _ in range(3)])
+        before = decisions.now()
+        clock.forward(1.0)
+        [later] = self.post(ledger)
+
+        assert (decisions.waiting("orders", before=before), decisions.waiting("orders")) == (3, 4)
+        cleared = [decisions.clear("orders", before=before, limit=one, **BY) for one in (2, 9)]
+        assert cleared == [2, 1]
+        assert self.message(ledger, later.id).state is State.READY
+
+    def test_an_instant_counts_by_the_clock_of_the_ledger_whatever_the_sender_took_for_now(
+        self, ledger: Ledger, worker: Incarnation
+    ) -> None:
+        """The sender's clock is ahead: to it the instant is past."""
+        self.destination(ledger)
+        now = ledger.questions.clock().replace(microsecond=0)
+        at, past = now + timedelta(minutes=30), now - timedelta(minutes=30)
+
+        early, late = self.post(ledger, new_message(delay_s=0.0, at=at), new_message(delay_s=0.0, at=past))
+
+        assert self.message(ledger, early.id).due_at == at
+        assert self.message(ledger, late.id).due_at >= now
+        claims = ledger.claims.claim([early.task_id, late.task_id], by=worker.id)
+        assert [claim.task_id for claim in claims] == [late.task_id]
+
+    def test_a_destination_that_is_there_with_another_policy_is_refused(self, ledger: Ledger) -> None:
+        self.destination(ledger)
+        self.destination(ledger)
+        with pytest.raises(Refused, match="is there already"):
+            self.destination(ledger, failures_max=2)
 
     def test_a_destination_rests_longer_each_time_and_of_many_at_once_the_first_decides(
         self, ledger: Ledger, clock: Clock

@@ -16,7 +16,11 @@ def by_destination(look: TaskLook) -> Why | None:
     name = destination_in(found.args[0]) if found is not None and found.args else ""
     row = look.stores.ledger.part(MessageLedger).destinations.destination(name)
     if row is None:
-        return None
+        return look.why(
+            Code.DESTINATION,
+            f"its destination {name!r} was removed",
+            f"add it again (workq message destination add {name} ...), or cancel the message",
+        )
     if row.state is DestinationState.DISABLED:
         return look.why(
             Code.DESTINATION,

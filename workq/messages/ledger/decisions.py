@@ -12,7 +12,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Connection, Select, delete, func, literal, or_, select, update
+from sqlalchemy import Connection, Select, case, delete, func, literal, or_, select, update
 
 from workq.errors import NotFound, Refused
 from workq.ledger import CancelAnswer, HintRows, Unpublished
@@ -82,7 +82,8 @@ class MessageDecisions:
             NotFound: there is no such message. Refused: it is on its way or has ended, or waits for its turn.
         """
         m, now = message_tables(self.database).message, self.database.now
-        due_at = now(delay_s) if at is None or delay_s <= 0.0 else literal(at, m.c.due_at.type)
+        exact = None if at is None else literal(at, m.c.due_at.type)
+        due_at = now(delay_s) if exact is None else case((exact > now(), exact), else_=now())
         mine = update(m).where(m.c.id == message_id).values(due_at=due_at)
         return self._decisions.reschedule(
             self._task_of(message_id), delay_s=delay_s, at=at, who=who, why=why, along=lambda tx: tx.execute(mine)
@@ -196,13 +197,16 @@ class MessageDecisions:
         found: datetime = self.database.ask(lambda tx: tx.execute(select(self.database.now())).scalar_one())
         return found
 
-    def waiting(self, destination: str) -> int:
-        """How many messages to a destination could be cleared: they are not sent yet, and not on their way."""
-        counts = self._letters.counts(WhichMessages(destination=destination))
+    def waiting(self, destination: str, *, before: datetime | None = None) -> int:
+        """How many messages to a destination could be cleared: they are not sent yet, and not on their way.
+
+        `before`: only those that were recorded until then.
+        """
+        counts = self._letters.counts(WhichMessages(destination=destination), before=before)
         return sum(counts.get(state, 0) for state in CLAIMABLE)
 
-    def clear(self, destination: str, *, who: str, why: str) -> int:
-        """Cancel a page of what is not sent yet; answers how many. Repeatable.
+    def clear(self, destination: str, *, before: datetime, limit: int, who: str, why: str) -> int:
+        """Cancel a page of what is not sent yet and was recorded until `before`; answers how many. Repeatable.
 
         Raises:
             NotFound: there is no such destination.
@@ -211,8 +215,12 @@ class MessageDecisions:
         page = (
             select(t.c.id)
             .join_from(m, t, t.c.id == m.c.task_id)
-            .where(m.c.destination == destination, guarded(t.c.state, *CLAIMABLE))
-            .limit(AT_ONCE)
+            .where(
+                m.c.destination == destination,
+                m.c.created_at <= literal(before, m.c.created_at.type),
+                guarded(t.c.state, *CLAIMABLE),
+            )
+            .limit(min(limit, AT_ONCE))
         )
         said = who_and_why(who, why)
 

@@ -61,7 +61,8 @@ class KnownDestinations:
             self.database.run(lambda tx: tx.execute(insert(d).values(values)))
         except IntegrityError:
             there = self.destination(new.name)
-            if there is None or (there.kind, there.options, there.sealed) != (new.kind, new.options, new.sealed):
+            mine = new.kind, new.options, new.sealed, new.policy
+            if there is None or (there.kind, there.options, there.sealed, there.policy) != mine:
                 raise Refused(
                     f"destination {new.name!r} is there already; see: workq message destination show {new.name}"
                 ) from None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, Select, and_, func, select
+from sqlalchemy import Row, Select, and_, func, literal, select
 
 from workq.ledger.answers import BEHIND_S
 from workq.ledger.engine.database import Database
@@ -69,8 +70,11 @@ class Letters:
         rows = self.database.ask(lambda tx: tx.execute(query.limit(limit)).all())
         return [_message_row(row) for row in rows]
 
-    def counts(self, which: WhichMessages) -> dict[str, int]:
-        """How many there are, in each state in which there are any; `removed`: whose tasks are kept no longer."""
+    def counts(self, which: WhichMessages, *, before: datetime | None = None) -> dict[str, int]:
+        """How many there are, in each state in which there are any; `removed`: whose tasks are kept no longer.
+
+        `before`: of those that were recorded until then.
+        """
         m, t = message_tables(self.database).message, self.database.tables.task
         query = (
             select(t.c.state, func.count().label("n"))
@@ -78,6 +82,8 @@ class Letters:
             .where(*self.which_messages(which))
             .group_by(t.c.state)
         )
+        if before is not None:
+            query = query.where(m.c.created_at <= literal(before, m.c.created_at.type))
         rows = self.database.ask(lambda tx: tx.execute(query).all())
         return {row.state or "removed": row.n for row in rows}
 

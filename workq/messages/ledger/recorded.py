@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
-from sqlalchemy import Connection, Insert, Select, bindparam, insert, literal_column, select
+from sqlalchemy import Connection, Insert, Select, bindparam, case, insert, literal_column, select
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.types import Float
 
@@ -131,7 +131,8 @@ class RecordedMessages:
 
     def _statement(self, *, is_exact: bool) -> Insert:
         c, now = message_tables(self.database).message.c, self.database.now
-        due = bindparam("b_at", type_=c.due_at.type) if is_exact else now(bindparam("b_delay_s", type_=Float()))
+        at = bindparam("b_at", type_=c.due_at.type)
+        due = case((at > now(), at), else_=now()) if is_exact else now(bindparam("b_delay_s", type_=Float()))
         return insert(c.id.table).values(
             {
                 **{c[name]: bindparam(f"b_{name}", type_=c[name].type) for name in _GIVEN},
