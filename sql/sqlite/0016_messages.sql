@@ -51,5 +51,39 @@ CREATE INDEX workq_message_by_task ON workq_message (task_id);
 CREATE INDEX workq_message_by_time ON workq_message (created_at, id);
 CREATE INDEX workq_message_removed ON workq_message (removed_at) WHERE removed_at IS NOT NULL;
 
+-- Ways in: topics and queues of others whose records become messages.
+CREATE TABLE workq_intake (
+    name                 VARCHAR(64) NOT NULL,
+    kind                 VARCHAR(20) NOT NULL,      -- kafka, amqp
+    options              TEXT NOT NULL,             -- of its kind, as JSON, without secrets
+    sealed               TEXT,                      -- its URL, as JSON; encrypted, if there is a key
+    destination          VARCHAR(64),               -- of records that name none
+    recorded             BIGINT NOT NULL,           -- records that became messages
+    repeated             BIGINT NOT NULL,           -- records whose id was there
+    cancelled            BIGINT NOT NULL,           -- records that asked to cancel a message
+    quarantined          BIGINT NOT NULL,           -- records that could not be read
+    quarantined_why      TEXT,                      -- what was wrong with the last of them
+    quarantined_at       VARCHAR(23),
+    error                TEXT,                      -- why nothing could be read, in one line
+    failing_since        VARCHAR(23),               -- nothing could be read since then
+    taken_at             VARCHAR(23),               -- when something was taken in last
+    created_at           VARCHAR(23) NOT NULL,
+    CONSTRAINT workq_intake_pk PRIMARY KEY (name)
+);
+
+-- How far each partition of a topic was taken in, and by which process: moved together with the records.
+CREATE TABLE workq_intake_offset (
+    intake               VARCHAR(64) NOT NULL,
+    topic                VARCHAR(249) NOT NULL,
+    part                 INTEGER NOT NULL,          -- the partition
+    next_offset          BIGINT,                    -- of the next record; NULL: from the beginning
+    topic_id             VARCHAR(40),               -- as Kafka tells it: a topic that was made anew begins anew
+    owner                VARCHAR(120) NOT NULL,     -- the incarnation that took the partition last
+    -- 1, and one more each time it is taken: an older owner moves nothing
+    epoch                BIGINT NOT NULL,
+    changed_at           VARCHAR(23) NOT NULL,
+    CONSTRAINT workq_intake_offset_pk PRIMARY KEY (intake, topic, part)
+);
+
 -- Last: only now is schema 16 complete.
 UPDATE workq_meta SET value = '16' WHERE name = 'schema_version';

@@ -115,8 +115,8 @@ LIBRARIES: Final = {
     "aiohttp": ("outbound/", "webhooks/", "demo/"),
     "apscheduler": ("supervisor/ticker.py",),
     "click": ("cli/", "demo/"),
-    "confluent_kafka": ("messages/kinds/kafka.py", "lab/"),
-    "pika": ("broker/rabbitmq/", "diagnose/doctor/", "lab/", "messages/kinds/amqp.py"),
+    "confluent_kafka": ("messages/kinds/kafka.py", "messages/intake/kafka.py", "lab/"),
+    "pika": ("broker/rabbitmq/", "diagnose/doctor/", "lab/", "messages/kinds/amqp.py", "messages/intake/amqp.py"),
     "psycopg": ("ledger/engine/",),
     "redis": ("inflight/redis/", "diagnose/doctor/", "lab/", "messages/kinds/redis.py"),
     "sqlalchemy": (
@@ -167,7 +167,7 @@ TABLES: Final = {
     "limits": {"throttle", "permit", "parked"},
     "order": {"sequence", "position"},
     "schedules": {"schedule"},
-    "messages": {"destination", "message"},
+    "messages": {"destination", "message", "intake", "intake_offset"},
 }
 """Of each slice. The ticks of schedules are removed with the core's own old rows."""
 CORE: Final = ("broker", "enqueue", "handlers", "inflight", "ledger", "supervisor", "worker")

@@ -40,42 +40,46 @@ class Decisions:
         """
         if not codec.is_task_id(task_id):
             raise _unknown(task_id)
-        t, now = self.database.tables.task, self.database.now
-        by, kept = who_and_why(who, why).values()
-
-        def decide(tx: Connection) -> CancelAnswer | None:
-            at_once = tx.execute(
-                update(t)
-                .where(t.c.id == task_id, guarded(t.c.state, *CLAIMABLE))
-                .values(state=State.CANCELLED, reason=kept, settled_at=now(), live_key=None)
-            ).rowcount
-            if at_once:
-                self._history.append(tx, "cancelled", {"reason": kept, "who": by}, task_ids=[task_id])
-                return CancelAnswer.CANCELLED
-            asked = tx.execute(
-                update(t)
-                .where(t.c.id == task_id, guarded(t.c.state, State.RUNNING), t.c.cancel_requested_at.is_(None))
-                .values(cancel_requested_at=now(), reason=kept)
-            ).rowcount
-            is_killed = kills and self._condemn(tx, task_id)
-            if asked or is_killed:
-                by_force = {"kill": True} if is_killed else {}
-                self._history.append(
-                    tx, "cancelled", {"reason": kept, "who": by, "asked": True, **by_force}, task_ids=[task_id]
-                )
-                return CancelAnswer.REQUESTED
-            state = tx.execute(select(t.c.state).where(t.c.id == task_id)).scalar()
-            if state is None:
-                raise _unknown(task_id)
-            if state in CLAIMABLE:
-                return None
-            if state == State.RUNNING:
-                return CancelAnswer.REQUESTED
-            return CancelAnswer.ALREADY_CANCELLED if state == State.CANCELLED else CancelAnswer.ALREADY_FINISHED
-
-        while (answer := self.database.run(decide)) is None:
+        while (
+            answer := self.database.run(lambda tx: self.cancel_in(tx, task_id, who=who, why=why, kills=kills))
+        ) is None:
             continue  # it was handed back or reaped between two of our statements: it can be cancelled at once now
         return answer
+
+    def cancel_in(
+        self, tx: Connection, task_id: str, *, who: str, why: str, kills: bool = False
+    ) -> CancelAnswer | None:
+        """`cancel`, in a transaction that is open; None: it was handed back or reaped just now, so ask again."""
+        t, now = self.database.tables.task, self.database.now
+        by, kept = who_and_why(who, why).values()
+        at_once = tx.execute(
+            update(t)
+            .where(t.c.id == task_id, guarded(t.c.state, *CLAIMABLE))
+            .values(state=State.CANCELLED, reason=kept, settled_at=now(), live_key=None)
+        ).rowcount
+        if at_once:
+            self._history.append(tx, "cancelled", {"reason": kept, "who": by}, task_ids=[task_id])
+            return CancelAnswer.CANCELLED
+        asked = tx.execute(
+            update(t)
+            .where(t.c.id == task_id, guarded(t.c.state, State.RUNNING), t.c.cancel_requested_at.is_(None))
+            .values(cancel_requested_at=now(), reason=kept)
+        ).rowcount
+        is_killed = kills and self._condemn(tx, task_id)
+        if asked or is_killed:
+            by_force = {"kill": True} if is_killed else {}
+            self._history.append(
+                tx, "cancelled", {"reason": kept, "who": by, "asked": True, **by_force}, task_ids=[task_id]
+            )
+            return CancelAnswer.REQUESTED
+        state = tx.execute(select(t.c.state).where(t.c.id == task_id)).scalar()
+        if state is None:
+            raise _unknown(task_id)
+        if state in CLAIMABLE:
+            return None
+        if state == State.RUNNING:
+            return CancelAnswer.REQUESTED
+        return CancelAnswer.ALREADY_CANCELLED if state == State.CANCELLED else CancelAnswer.ALREADY_FINISHED
 
     def _condemn(self, tx: Connection, task_id: str) -> bool:
         """Note that the attempt which runs is to be ended by force; False when none runs, or it is noted already."""

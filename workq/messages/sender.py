@@ -111,7 +111,7 @@ def _new(destination: str, given: object) -> NewMessage:
     task_id = new_task_id()
     message_id, key, order_key = given.get("message_id"), given.get("key"), given.get("order_key")
     chosen = task_id if message_id is None else check_message_id(message_id)
-    delay_s, at = _due(given.get("at"), given.get("delay_s"), given.get("spread_s"), chosen)
+    delay_s, at = due_of(given.get("at"), given.get("delay_s"), given.get("spread_s"), chosen)
     return NewMessage(
         id=chosen,
         task_id=task_id,
@@ -127,8 +127,12 @@ def _new(destination: str, given: object) -> NewMessage:
     )
 
 
-def _due(at: object, delay_s: object, spread_s: object, message_id: str) -> tuple[float, datetime | None]:
-    """In how many seconds it is due, and at which instant exactly, if one is named."""
+def due_of(at: object, delay_s: object, spread_s: object, message_id: str) -> tuple[float, datetime | None]:
+    """In how many seconds it is due, and at which instant exactly, if one is named; the past means now.
+
+    Raises:
+        ConfigError: it is no time, or too far away.
+    """
     if at is not None and delay_s is not None:
         raise ConfigError("delay_s and at: give one of them")
     later_s = 0.0 if spread_s is None else check_delay_s(spread_s, "spread_s") * _share(message_id)

@@ -14,6 +14,7 @@ from tests.contract.ledger.expiry import ExpiryContract
 from tests.contract.ledger.floor import FloorContract
 from tests.contract.ledger.hints import HintsContract
 from tests.contract.ledger.holding import HoldingContract
+from tests.contract.ledger.intakes import IntakesContract
 from tests.contract.ledger.jobs import JobsContract
 from tests.contract.ledger.keys import KeysContract
 from tests.contract.ledger.limits import LimitsContract
@@ -91,5 +92,6 @@ class LedgerContract(
     TellingContract,
     RulesContract,
     MessagesContract,
+    IntakesContract,
 ):
     """What every ledger promises."""

@@ -79,6 +79,14 @@ class RecordedMessages:
         fresh = [] if hints is not None else [Unpublished(one.id, one.queue, 0, one.delay_s) for one in tasks]
         return recorded, fresh
 
+    def record_in(
+        self, tx: Connection, messages: Sequence[NewMessage], hints: HintRows | None
+    ) -> tuple[list[SentMessage], list[Unpublished]]:
+        """`record`, in a transaction of ours that is open and does more. Raises as `record`; and IntegrityError, where
+        another transaction has recorded one of the ids in this moment: then the whole of it is to be tried again."""
+        recorded, tasks = self._record(messages, hints, True, tx)
+        return recorded, [] if hints is not None else [Unpublished(one.id, one.queue, 0, one.delay_s) for one in tasks]
+
     def _record(
         self, messages: Sequence[NewMessage], hints: HintRows | None, looks: bool, tx: Connection
     ) -> tuple[list[SentMessage], list[NewTask]]:

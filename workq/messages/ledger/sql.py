@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from workq.messages.ledger.decisions import MessageDecisions
+from workq.messages.ledger.intakes import KnownIntakes
 from workq.messages.ledger.known_destinations import KnownDestinations
 from workq.messages.ledger.letters import Letters
 from workq.messages.ledger.pruning import MessagePruning
 from workq.messages.ledger.recorded import RecordedMessages
+from workq.messages.ledger.taken_records import TakenRecords
 
 if TYPE_CHECKING:
     from workq.ledger.sql import Ledger
@@ -31,3 +33,5 @@ class MessageLedger:
             reserved_s=ledger.reserved_s,
         )
         self.pruning = MessagePruning(database)
+        self.intakes = KnownIntakes(database, history=ledger.history)
+        self.taken = TakenRecords(database, recorded=self.recorded, decisions=ledger.decisions)

@@ -1,15 +1,26 @@
-"""The tables of messages: where they go, and what is sent."""
+"""The tables of messages: where they go, what is sent, and the ways in."""
 
 from __future__ import annotations
 
-from workq.ledger.columns import TableSpace, body, identity, instant, integer, optional, required, smallint, word
+from workq.ledger.columns import (
+    TableSpace,
+    bigint,
+    body,
+    identity,
+    instant,
+    integer,
+    optional,
+    required,
+    smallint,
+    word,
+)
 from workq.ledger.engine.database import Database
 
 SINCE = 16
 
 
 class MessageTables:
-    """Destinations, and the messages that are sent to them."""
+    """Destinations, the messages that are sent to them, and the brokers that messages are taken in from."""
 
     def __init__(self, space: TableSpace) -> None:
         self.destination = space.table(
@@ -56,6 +67,45 @@ class MessageTables:
             space.index("message_by_time", "created_at", "id", since=SINCE),
             space.index("message_by_task", "task_id", since=SINCE),
             space.index("message_removed", "removed_at", where="removed_at IS NOT NULL", since=SINCE),
+            since=SINCE,
+        )
+
+        self.intake = space.table(
+            "intake",
+            "Ways in: topics and queues of others whose records become messages.",
+            required("name", word(64), since=SINCE),
+            required("kind", word(20), "kafka, amqp", since=SINCE),
+            required("options", body(), "of its kind, as JSON, without secrets", since=SINCE),
+            optional("sealed", body(), "its URL, as JSON; encrypted, if there is a key", since=SINCE),
+            optional("destination", word(64), "of records that name none", since=SINCE),
+            required("recorded", bigint(), "records that became messages", since=SINCE),
+            required("repeated", bigint(), "records whose id was there", since=SINCE),
+            required("cancelled", bigint(), "records that asked to cancel a message", since=SINCE),
+            required("quarantined", bigint(), "records that could not be read", since=SINCE),
+            optional("quarantined_why", body(), "what was wrong with the last of them", since=SINCE),
+            optional("quarantined_at", instant(), since=SINCE),
+            optional("error", body(), "why nothing could be read, in one line", since=SINCE),
+            optional("failing_since", instant(), "nothing could be read since then", since=SINCE),
+            optional("taken_at", instant(), "when something was taken in last", since=SINCE),
+            required("created_at", instant(), since=SINCE),
+            key=("name",),
+            since=SINCE,
+        )
+
+        self.intake_offset = space.table(
+            "intake_offset",
+            "How far each partition of a topic was taken in, and by which process: moved together with the records.",
+            required("intake", word(64), since=SINCE),
+            required("topic", word(249), since=SINCE),
+            required("part", integer(), "the partition", since=SINCE),
+            optional("next_offset", bigint(), "of the next record; NULL: from the beginning", since=SINCE),
+            optional("topic_id", word(40), "as Kafka tells it: a topic that was made anew begins anew", since=SINCE),
+            required("owner", word(120), "the incarnation that took the partition last", since=SINCE),
+            required(
+                "epoch", bigint(), "1, and one more each time it is taken: an older owner moves nothing", since=SINCE
+            ),
+            required("changed_at", instant(), since=SINCE),
+            key=("intake", "topic", "part"),
             since=SINCE,
         )
 

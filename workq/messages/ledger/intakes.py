@@ -1,0 +1,141 @@
+"""Ways in: topics and queues of others, as people keep them, and how they fare."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, delete, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from workq.errors import NotFound, Refused
+from workq.ledger.engine.database import Database
+from workq.ledger.history import History, who_and_why
+from workq.messages.intake.values import IntakeOffset, IntakeRow, NewIntake
+from workq.messages.ledger.known_destinations import document_in
+from workq.messages.ledger.tables import message_tables
+from workq.values import codec
+
+_ERROR_MAX: Final = 500
+
+
+class KnownIntakes:
+    """The ways in of messages."""
+
+    def __init__(self, database: Database, *, history: History) -> None:
+        self.database = database
+        self._history = history
+
+    def add_intake(self, new: NewIntake) -> IntakeRow:
+        """Record a way in. Repeatable with the same values.
+
+        Raises:
+            Refused: there is another one of that name.
+        """
+        i = message_tables(self.database).intake
+        values = {
+            "name": new.name,
+            "kind": new.kind,
+            "options": codec.encode(new.options, path="options"),
+            "sealed": new.sealed,
+            "destination": new.destination,
+            **dict.fromkeys(("recorded", "repeated", "cancelled", "quarantined"), 0),
+            "created_at": self.database.now(),
+        }
+        try:
+            self.database.run(lambda tx: tx.execute(insert(i).values(values)))
+        except IntegrityError:
+            there = self.intake(new.name)
+            same = there and (there.kind, there.options, there.destination) == (new.kind, new.options, new.destination)
+            if not same:
+                raise Refused(f"intake {new.name!r} is there already; see: workq intake show {new.name}") from None
+        return self.required(new.name)
+
+    def intake(self, name: str) -> IntakeRow | None:
+        """One way in, or None."""
+        i = message_tables(self.database).intake
+        row = self.database.ask(lambda tx: tx.execute(select(i).where(i.c.name == name)).first())
+        return None if row is None else _row(row)
+
+    def required(self, name: str) -> IntakeRow:
+        """One way in that has to be there.
+
+        Raises:
+            NotFound: it is not.
+        """
+        found = self.intake(name)
+        if found is None:
+            raise _unknown(name)
+        return found
+
+    def all(self, *, limit: int = 100, after: str | None = None) -> list[IntakeRow]:
+        """Ways in by their names, a page at a time: `after` is the last name of the page before."""
+        i = message_tables(self.database).intake
+        query = select(i).order_by(i.c.name).limit(limit)
+        if after is not None:
+            query = query.where(i.c.name > after)
+        return [_row(row) for row in self.database.ask(lambda tx: tx.execute(query).all())]
+
+    def offsets(self, name: str) -> list[IntakeOffset]:
+        """How far each partition of a way in was taken in."""
+        o = message_tables(self.database).intake_offset
+        query = select(o).where(o.c.intake == name).order_by(o.c.topic, o.c.part)
+        rows = self.database.ask(lambda tx: tx.execute(query).all())
+        return [
+            IntakeOffset(row.topic, row.part, row.next_offset, row.owner, row.epoch, row.changed_at) for row in rows
+        ]
+
+    def remove(self, name: str, *, who: str, why: str) -> None:
+        """Forget a way in, and how far it was taken in: one of the same name begins anew. Its messages stay.
+
+        Raises:
+            NotFound: there is none of that name.
+        """
+        tables = message_tables(self.database)
+        i, o = tables.intake, tables.intake_offset
+
+        def forget(tx: Connection) -> None:
+            if not tx.execute(delete(i).where(i.c.name == name)).rowcount:
+                raise _unknown(name)
+            tx.execute(delete(o).where(o.c.intake == name))
+            self._history.append(tx, "manual", {"what": f"intake {name} removed", **who_and_why(who, why)})
+
+        self.database.run(forget)
+
+    def failed(self, name: str, error: str) -> None:
+        """Nothing can be read just now, and why. Repeatable: since when is noted once."""
+        i, now = message_tables(self.database).intake, self.database.now
+        values = {
+            "error": codec.storable(error, characters_max=_ERROR_MAX),
+            "failing_since": func.coalesce(i.c.failing_since, now()),
+        }
+        self.database.written(update(i).where(i.c.name == name).values(values))
+
+    def well(self, name: str) -> None:
+        """It can be read. Repeatable."""
+        i = message_tables(self.database).intake
+        mine = update(i).where(i.c.name == name, i.c.failing_since.is_not(None))
+        self.database.written(mine.values(error=None, failing_since=None))
+
+
+def _unknown(name: str) -> NotFound:
+    return NotFound(f"no intake {name[:100]!r}; see: workq intake ls")
+
+
+def _row(row: Row[Any]) -> IntakeRow:
+    return IntakeRow(
+        name=row.name,
+        kind=row.kind,
+        options=document_in(row.options),
+        sealed=row.sealed,
+        destination=row.destination,
+        recorded=row.recorded,
+        repeated=row.repeated,
+        cancelled=row.cancelled,
+        quarantined=row.quarantined,
+        quarantined_why=row.quarantined_why,
+        quarantined_at=row.quarantined_at,
+        error=row.error,
+        failing_since=row.failing_since,
+        taken_at=row.taken_at,
+        created_at=row.created_at,
+    )
