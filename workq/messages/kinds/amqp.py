@@ -68,7 +68,7 @@ class AmqpKind(Kind):
     def check(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """See the port. `url`, `exchange`, `routing_key` (''), `ca_file`, `cert_file`, `key_file`."""
         given = GivenOptions(options)
-        place = _place(given.take("url", why=f"it is {FORM}"))
+        place = amqp_place(given.take("url", why=f"it is {FORM}"))
         given.stored["url"] = str(place)
         exchange = given.text("exchange", why="'' is the default exchange", may_be_empty=True)
         why = "the default exchange sends to the queue of that name" if exchange == "" else "'' is for fanout"
@@ -84,7 +84,12 @@ class AmqpKind(Kind):
         return _AmqpLink(address, allowed=allowed, lookup=self._lookup)
 
 
-def _place(url: object) -> UrlPlace:
+def amqp_place(url: object) -> UrlPlace:
+    """The place of a RabbitMQ, or of what speaks AMQP 0-9-1.
+
+    Raises:
+        ConfigError: it is none.
+    """
     return place_of(url, {"amqp": 5672, "amqps": 5671}, form=FORM, tls="amqps")
 
 
@@ -277,7 +282,7 @@ class _Round:
 class _AmqpLink(DestinationLink):
     def __init__(self, address: DestinationAddress, *, allowed: Allowed, lookup: Lookup) -> None:
         self._options = address.options
-        self._place = _place(address.url)
+        self._place = amqp_place(address.url)
         self._allowed = allowed
         self._lookup = lookup
         self._session: _Session | None = None

@@ -21,7 +21,6 @@ What happens on each failure:
 
 from __future__ import annotations
 
-import logging
 import socket
 import threading
 import time
@@ -41,29 +40,15 @@ from workq.messages.kinds import (
     SendFault,
     Unsent,
 )
-from workq.messages.kinds.kafka_look import look, meaning
+from workq.messages.kinds.kafka_reach import SILENT, KafkaReach, kafka_place, take_kafka_options
 from workq.messages.kinds.options import GivenOptions
-from workq.messages.kinds.place import HOSTS_MAX, UrlPlace, place_of, shown
-from workq.messages.kinds.reach import (
-    Lookup,
-    NotAllowed,
-    ReachFailed,
-    check_files,
-    judged,
-    left,
-    remembering,
-    trouble_of,
-    trust_of,
-)
+from workq.messages.kinds.reach import Lookup, ReachFailed
 
 try:
     from confluent_kafka import KafkaError, KafkaException, Message, Producer
 except ModuleNotFoundError as error:
     raise MissingExtra("a destination of the kind kafka needs a client library: install the extra [kafka]") from error
 
-FORM: Final = "kafka://host:9092[,host:9092] or, with TLS, kafkas://user:password@host:9093"
-TOPIC_MAX: Final = 249
-MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 LOOK_EVERY_S: Final = 5.0
 """What Kafka advertises is judged again after so long."""
 SLICE_S: Final = 0.2
@@ -78,9 +63,6 @@ DENIED: Final = (
     *("group.", "max.in.flight", "retries", "message.send.max.retries", "queue.buffering.backpressure", "oauth"),
 )
 """Settings of librdkafka that workq makes itself, or that would load code or files; also what begins so."""
-_SILENT: Final = logging.getLogger("workq.messages.kafka")
-_SILENT.addHandler(logging.NullHandler())
-_SILENT.propagate = False  # what it says is told as what came of a message
 _NO_TARGET: Final = frozenset(
     {
         KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -131,17 +113,7 @@ class KafkaKind(Kind):
     def check(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """See the port. `url`, `topic`, `mechanism`, `client` (settings of librdkafka), `ca_file` and the like."""
         given = GivenOptions(options)
-        place = _place(given.take("url", why=f"it is {FORM}"))
-        given.stored["url"] = str(place)
-        if (place.user is None) != (place.password is None):
-            raise ConfigError(f"url: a login is a user and a password; need {FORM}")
-        if place.path:
-            raise ConfigError(f"url: nothing follows the hosts; need {FORM}, and the topic as an option")
-        topic = given.text("topic", why="it has to be there already", most=TOPIC_MAX)
-        if not all(one.isascii() and (one.isalnum() or one in "._-") for one in topic) or topic in (".", ".."):
-            raise ConfigError(f"topic: has letters, digits, '.', '_' and '-', not {topic!r:.60}")
-        given.choice("mechanism", MECHANISMS, default=None if place.user is None else "PLAIN")
-        check_files(given, is_tls=place.is_tls)
+        take_kafka_options(given)
         client = given.mapping("client", why="they are settings of librdkafka")
         _check_client(client)
         return given.done(kind=self.name)
@@ -149,10 +121,6 @@ class KafkaKind(Kind):
     def open(self, address: DestinationAddress, *, allowed: Allowed) -> DestinationLink:
         """See the port."""
         return _KafkaLink(address, allowed=allowed, lookup=self._lookup)
-
-
-def _place(url: object) -> UrlPlace:
-    return place_of(url, {"kafka": 9092, "kafkas": 9093}, form=FORM, tls="kafkas", hosts_max=HOSTS_MAX)
 
 
 def _check_client(client: Mapping[str, Any]) -> None:
@@ -167,7 +135,7 @@ def _check_client(client: Mapping[str, Any]) -> None:
         if not isinstance(value, str | int | float):
             raise ConfigError(f"client: {name} is text, a number, true or false, not {value!r:.60}")
     try:
-        Producer({**client, "log_level": 0, "logger": _SILENT})  # without brokers it contacts nothing
+        Producer({**client, "log_level": 0, "logger": SILENT})  # without brokers it contacts nothing
     except (KafkaException, TypeError, ValueError) as error:
         raise ConfigError(f"client: librdkafka refuses a setting: {_text(error)}") from None
 
@@ -180,10 +148,8 @@ def _text(error: BaseException) -> str:
 class _KafkaLink(DestinationLink):
     def __init__(self, address: DestinationAddress, *, allowed: Allowed, lookup: Lookup) -> None:
         self._options = address.options
-        self._place = _place(address.url)
-        self._allowed = allowed
-        self._lookup = lookup
-        self._addresses: list[str] = []
+        self._place = kafka_place(address.url)
+        self._reach = KafkaReach(self._place, address.options, allowed=allowed, lookup=lookup)
         self._producer: Producer | None = None
         self._is_broken = False
         """The producer has met what it cannot go on after. It is given up outside of its own callbacks."""
@@ -213,7 +179,7 @@ class _KafkaLink(DestinationLink):
         """See the port. Whether the user may write to the topic is seen when it does."""
         ends = time.monotonic() + timeout_s
         try:
-            self._look(ends)
+            self._reach.look(ends)
         except ReachFailed as failed:
             return [failed.unsent.text]
         return []
@@ -311,63 +277,19 @@ class _KafkaLink(DestinationLink):
         Raises:
             ReachFailed: as `_ready`.
         """
-        self._addresses = []
-        lookup = remembering(self._lookup)
-        for host, port in self._place.hosts:
-            try:
-                found = judged(host, port, self._allowed, lookup=lookup, within_s=left(ends))
-            except OSError as error:
-                if isinstance(error, NotAllowed):
-                    raise ReachFailed(trouble_of(error, host, port)) from None
-            else:
-                self._addresses += [shown(host if self._place.is_tls else one, port) for one in found]
-        topic = self._options["topic"]
-        advertised = look(
-            self._place,
-            topic,
-            mechanism=self._options.get("mechanism"),
-            trust=trust_of(self._options) if self._place.is_tls else None,
-            allowed=self._allowed,
-            lookup=lookup,
-            ends=ends,
-        )
-        for host, port in advertised.brokers:
-            try:
-                judged(host, port, self._allowed, lookup=lookup, within_s=left(ends))
-            except NotAllowed as error:
-                raise ReachFailed(
-                    Unsent(SendFault.REFUSED, f"Kafka sends us to {shown(host, port)}: {error}")
-                ) from None
-            except OSError:
-                continue  # a name without an address is not connected to
-        if (unsent := meaning(advertised.topic_error, topic)) is not None:
-            raise ReachFailed(unsent)
+        self._reach.look(ends)
         self._looked_at = time.monotonic()
 
     def _conf(self, timeout_s: float) -> dict[str, Any]:
-        place, options = self._place, self._options
-        found = {
+        return {
             "linger.ms": 0,
-            **options.get("client", {}),
-            "bootstrap.servers": ",".join(dict.fromkeys(self._addresses)),
-            "allow.auto.create.topics": False,
+            **self._options.get("client", {}),
+            **self._reach.conf(),
             "acks": "all",
             "enable.idempotence": True,
             "message.timeout.ms": max(1000, int(timeout_s * 1000)),
-            "enable.sparse.connections": True,  # it connects to those brokers only that it needs
             "error_cb": self._tell,
-            "log_level": 0,
-            "logger": _SILENT,
         }
-        if place.is_tls:
-            files = {"ca_file": "ssl.ca", "cert_file": "ssl.certificate", "key_file": "ssl.key"}
-            found |= {f"{name}.location": options[one] for one, name in files.items() if one in options}
-            found |= {"ssl.endpoint.identification.algorithm": "https", "enable.ssl.certificate.verification": True}
-        if place.user is not None:
-            found |= {"sasl.mechanism": options["mechanism"], "sasl.username": place.user}
-            found["sasl.password"] = place.password
-        protocol = ("sasl_" if place.user is not None else "") + ("ssl" if place.is_tls else "plaintext")
-        return found | {"security.protocol": protocol}
 
     def _tell(self, error: KafkaError) -> None:
         self._told[:] = [*self._told[-9:], error]
