@@ -29,7 +29,7 @@ READS: Final = (
     "order ls", "order show k", "schedule ls", "schedule next n", "dead ls", "dead groups", "dead export", "audit",
     "meters", "doctor", "db status", "db history", "sweep --dry-run", "sweep --plan plan.json", "rebuild --dry-run",
     "db prune --dry-run", "message ls", "message show ID", "message destination ls", "message destination show orders",
-    "message destination test orders",
+    "message destination test orders", "intake ls", "intake show shop",
 )  # fmt: skip
 CHANGES: Final = (
     "task cancel ID", "task cancel --all --yes", "task reschedule ID --now", "task retry ID", "job pause ID --why y",
@@ -44,10 +44,12 @@ CHANGES: Final = (
     "message reschedule ID --in 1h", "message retry ID",
     "message restore --to orders --yes", "message clear --to orders --yes", "message destination enable orders",
     "message destination disable orders --why y", "message destination rm orders --yes", "message destination seal",
+    "intake rm shop --yes", "intake run shop",
 )  # fmt: skip
 CREATES: Final = (
     "enqueue shop.add a=1", "job run shop.many", "webhook send a.b", "webhook endpoint add https://example.org/",
     "schedule sync", "db migrate", "worker --drain", "message destination add orders --kind call --handler shop.add",
+    "intake add shop --kind amqp --url amqp://127.0.0.1 --queue q",
 )  # fmt: skip
 OPENS_NONE: Final = (
     "demo reindex", "demo webhooks", "bench", "certify", "webhook test", "webhook listen", "handler ls",

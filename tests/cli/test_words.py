@@ -20,6 +20,7 @@ from workq.app import WorkQueue
 from workq.application import load_app
 from workq.diagnose.doctor.check import line
 from workq.errors import ConfigError, InFlightUnavailable
+from workq.messages.intake.values import NewIntake
 from workq.messages.ledger.sql import MessageLedger
 from workq.messages.sender import MessageSender
 from workq.messages.values import DestinationPolicy, NewDestination
@@ -63,12 +64,18 @@ ASKS: Final[dict[str, tuple[str, Callable[[Cli], object]]]] = {
     "webhook recover acme --since 1h": ("1 delivery would be sent again", lambda cli: exhaust(cli)),
     "webhook replay --since 1h": ("1 delivery would be sent again", lambda cli: exhaust(cli)),
     "message destination rm orders": ("destination orders would be forgotten", lambda cli: orders(cli)),
+    "intake rm orders": ("intake orders, and how far it was read, would be forgotten", lambda cli: way_in(cli)),
     "message restore --to orders": ("1 message would be sent again", lambda cli: orders(cli, arrived=1)),
     "message clear --to orders": ("1 message would be cancelled", lambda cli: orders(cli, waiting=1)),
     "rebuild": ("hints for 1 task would be sent again", lambda cli: cli.record("shop.add", 1)),
     "sweep --apply": ("", lambda _: None),  # in tests/cli/test_sweep_plan.py
 }
 """All that gives up or sends again what it was not told one by one, or forgets what cannot be made again."""
+
+
+def way_in(cli: Cli) -> None:
+    with cli.queue() as wq:
+        wq.stores.ledger.part(MessageLedger).intakes.add_intake(NewIntake("orders", "amqp", {"queue": "q"}, None))
 
 
 def orders(cli: Cli, *, arrived: int = 0, waiting: int = 0) -> None:

@@ -140,8 +140,12 @@ OF_STEPS = frozenset({"step.before_commit", "step.after_commit"})
 """A step of a partition: its writes, its cursor and its items are about to stand; they stand, and nobody knows it."""
 
 
+OF_INTAKES = frozenset({"intake.before_quarantine", "intake.before_record", "intake.after_record"})
+"""Records of a broker are about to be set aside, recorded, let go: test_intake_kafka.py, test_intake_amqp.py."""
+
+
 def test_every_point_has_its_row() -> None:
-    assert set(ROWS) | OF_JOBS | OF_STEPS == POINTS
+    assert set(ROWS) | OF_JOBS | OF_STEPS | OF_INTAKES == POINTS
 
 
 @pytest.mark.one_leg

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import Any
 
@@ -11,10 +10,11 @@ import click
 from workq.cli import exits
 from workq.cli.bulk import is_confirmed
 from workq.cli.group import CommandGroup
-from workq.cli.inputs import Decimal, WholeNumber, lines_of
+from workq.cli.inputs import Decimal, WholeNumber, lines_of, options_in
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, clean, record, table, text_of, write
 from workq.messages.destinations import Destination, Destinations
+from workq.messages.intakes import MessageIntakes
 from workq.messages.ledger.sql import MessageLedger
 from workq.messages.values import FAILURES_MAX, TIMEOUT_S, WhichMessages
 from workq.operations import messages
@@ -79,26 +79,13 @@ def add(
         raise click.UsageError("--url and --url-file: give one of them")
     if url_file is not None:
         target = lines_of(url_file, "--url-file")[0]
-    options = {one: value for one in _OF_KINDS if (value := more.pop(one)) is not None} | _others(others)
+    options = {one: value for one in _OF_KINDS if (value := more.pop(one)) is not None} | options_in(others)
     if target is not None:
         options["url"] = target
     destinations = Destinations(session.queue())
     session.may_make(session.settings())
     made = document_of(destinations.add(name, kind=kind, **more, **options))
     answer(session, made, lambda: record(list(made.items())))
-
-
-def _others(pairs: tuple[str, ...]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for pair in pairs:
-        name, separator, value = pair.partition("=")
-        if not separator or name == "url":
-            raise click.UsageError("--option: write NAME=VALUE; a URL is --url or --url-file")
-        try:
-            found[name] = json.loads(value)
-        except ValueError:
-            found[name] = value
-    return found
 
 
 @destination.command("ls", examples="workq message destination ls\nworkq message destination ls -o json")
@@ -201,13 +188,16 @@ def rm(session: Session, name: str, yes: bool, why: str) -> int:
 @destination.command("seal", examples="workq message destination seal")
 @pass_session
 def seal(session: Session) -> None:
-    """Write the URLs of all destinations anew, with the first key of WORKQ_SECRET_KEY."""
+    """Write the URLs of all destinations, and of all ways in, anew, with the first key of WORKQ_SECRET_KEY."""
     session.stores()
     destinations = Destinations(session.queue())
     count, is_encrypted = destinations.seal(), destinations.vault.has_key
+    ways = MessageIntakes(session.queue()).seal()
     how = "encrypted" if is_encrypted else "not encrypted: WORKQ_SECRET_KEY is not set"
-    found = {"destinations": count, "encrypted": is_encrypted}
-    answer(session, found, lambda: write(f"{counted(count, 'destination')}, {how}"))
+    found = {"destinations": count, "intakes": ways, "encrypted": is_encrypted}
+    answer(
+        session, found, lambda: write(f"{counted(count, 'destination')}, {counted(ways, 'way in', 'ways in')}, {how}")
+    )
 
 
 def state_of(one: Destination) -> str:

@@ -373,3 +373,17 @@ def page_options() -> Callable[[F], F]:
         click.option("--limit", type=WholeNumber(1, 10_000), default=50, show_default=True, help="at most so many"),
         click.option("--after", type=TaskId(), metavar="ID", help="the page after this id"),
     )
+
+
+def options_in(pairs: tuple[str, ...]) -> dict[str, Any]:
+    """What `--option NAME=VALUE` says, each value JSON or else text."""
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        name, separator, value = pair.partition("=")
+        if not separator or name == "url":
+            raise click.UsageError("--option: write NAME=VALUE; a URL is --url or --url-file")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found

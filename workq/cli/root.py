@@ -37,6 +37,7 @@ _COMMANDS: Final = {
     "job": Lazy("workq.cli.job:job", "run, watch, pause, throttle, cancel: work that is split into subtasks"),
     "webhook": Lazy("workq.cli.webhook:webhook", "test, listen: try an endpoint, or be one"),
     "message": Lazy("workq.cli.message:message", "send, ls, restore: what is sent to a broker or a URL at its time"),
+    "intake": Lazy("workq.cli.intake:intake", "add, ls, run: a Kafka topic or a RabbitMQ queue as a way in"),
     "why": Lazy("workq.cli.why:why", "why a task is not running"),
     "handler": Lazy("workq.cli.handler:handler", "ls, show: your application's tasks, and when each is tried again"),
     "queue": Lazy("workq.cli.queue:queue", "ls, show, pause, resume, drain, purge: queues and their backlog"),

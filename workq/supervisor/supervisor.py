@@ -87,8 +87,11 @@ class Supervisor:
         threads: int,
         is_drain: bool = False,
         log_level: int = logging.INFO,
+        program: str = "workq.consumer",
     ) -> None:
+        """`program`: the module that its processes run."""
         self.app = app
+        self._program = program
         self.spec = WorkerSpec(app_path, list(queues), threads, is_drain, "", "", log_level, app.settings.log_format)
         self.times = app.settings.times
         self._slots = [_Slot() for _ in range(processes)]
@@ -209,7 +212,7 @@ class Supervisor:
             stacks = Stacks.create()
             # a session of its own: its group can be killed, and it has no terminal that could stop it
             process = subprocess.Popen(
-                [sys.executable, "-m", "workq.consumer"], stdin=subprocess.PIPE, bufsize=0, start_new_session=True
+                [sys.executable, "-m", self._program], stdin=subprocess.PIPE, bufsize=0, start_new_session=True
             )
             offer_as_victim(process.pid)
         except OSError:  # tried again and again: nothing may pile up

@@ -61,6 +61,9 @@ POINTS = frozenset(
         "sweep.before_repair",
         "worker.before_return",
         "supervisor.before_reap",
+        "intake.before_quarantine",
+        "intake.before_record",
+        "intake.after_record",
     }
 )
 _FORM = re.compile(r"(?P<point>[a-z_.]+):(?P<act>exit137|raise|pause)(@(?P<nth>[1-9][0-9]*))?\Z")

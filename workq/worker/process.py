@@ -29,7 +29,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final, NoReturn
+from typing import IO, TYPE_CHECKING, Final, NoReturn, Protocol
 
 import msgspec
 import psutil
@@ -66,6 +66,13 @@ GARBAGE_EVERY = 10_000
 """After so many new objects that stay, cycles among them are looked for. Python's own 700 costs a process that is busy
 with webhooks some 8 % of its time: each of them is many objects that stay until its answer comes. More would save no
 more, and what handlers leave in cycles, and all that hangs on it, would stay longer."""
+
+
+class ServingProcess(Protocol):
+    """One life of a process that a supervisor has started."""
+
+    def run(self) -> int:
+        """Serve until told to stop. Answers the exit status."""
 
 
 class Worker:
@@ -288,7 +295,7 @@ def _told_to_stop(supervisor: IO[bytes]) -> threading.Event:
     return stop
 
 
-def main(load: Callable[[str], WorkQueue]) -> int:
+def main(load: Callable[[str], WorkQueue], make: Callable[..., ServingProcess]) -> int:
     """The consumer process: reads its WorkerSpec from standard input, which ends when the supervisor does."""
     # the supervisor decides when to leave; what ignores a signal would hand that on to the programs that it starts
     forks.handle(signal.SIGINT, lambda *_: None)
@@ -307,7 +314,7 @@ def main(load: Callable[[str], WorkQueue]) -> int:
         stop = _told_to_stop(supervisor)
         if not wait_until_ready(lambda: app.existing, pause=stop.wait):
             return 0
-        worker = Worker(app, queues=spec.queues, threads=spec.threads, is_drain=spec.is_drain, board=board, stop=stop)
+        worker = make(app, queues=spec.queues, threads=spec.threads, is_drain=spec.is_drain, board=board, stop=stop)
     except (ConfigError, Unavailable) as error:
         log.error("worker.cannot_start: %s", error)
         return 4 if isinstance(error, Unavailable) else 2
@@ -333,11 +340,14 @@ def _take_standard_input() -> IO[bytes]:
     return taken
 
 
-def live(load: Callable[[str], WorkQueue]) -> NoReturn:
-    """`main`, whatever happens in it, and the end of this process. `load`: finds the application that is named."""
+def live(load: Callable[[str], WorkQueue], make: Callable[..., ServingProcess] = Worker) -> NoReturn:
+    """`main`, whatever happens in it, and the end of this process.
+
+    `load`: finds the application that is named. `make`: what serves it, by the keywords of `Worker`.
+    """
     code = 1
     try:
-        code = main(load)
+        code = main(load, make)
     except BaseException:
         log.critical("worker.broken", exc_info=True)
     with contextlib.suppress(BaseException):

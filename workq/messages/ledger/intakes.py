@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, delete, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from workq.errors import NotFound, Refused
@@ -16,6 +16,7 @@ from workq.messages.ledger.tables import message_tables
 from workq.values import codec
 
 _ERROR_MAX: Final = 500
+_LATELY_S: Final = 86_400.0
 
 
 class KnownIntakes:
@@ -74,6 +75,18 @@ class KnownIntakes:
         if after is not None:
             query = query.where(i.c.name > after)
         return [_row(row) for row in self.database.ask(lambda tx: tx.execute(query).all())]
+
+    def in_trouble(self, *, limit: int = 100) -> list[IntakeRow]:
+        """Those that cannot be read, or have put records into quarantine within a day, by their names."""
+        i, now = message_tables(self.database).intake, self.database.now
+        is_out = or_(i.c.failing_since.is_not(None), i.c.quarantined_at > now(-_LATELY_S))
+        query = select(i).where(is_out).order_by(i.c.name).limit(limit)
+        return [_row(row) for row in self.database.ask(lambda tx: tx.execute(query).all())]
+
+    def reseal(self, name: str, *, before: str | None, sealed: str | None) -> None:
+        """Write what is sealed anew, if it is still what it was before."""
+        i = message_tables(self.database).intake
+        self.database.written(update(i).where(i.c.name == name, i.c.sealed == before).values(sealed=sealed))
 
     def offsets(self, name: str) -> list[IntakeOffset]:
         """How far each partition of a way in was taken in."""

@@ -1,0 +1,271 @@
+"""A Kafka topic as a way in, on a real Kafka: each record is recorded once, whatever becomes of its readers."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import psutil
+import pytest
+
+from tests.faults.ways_in import LONG_S, WayIn, children_of, end
+from tests.system.fleet import wait_until
+from workq import State
+from workq.lab.servers import Kafka
+
+Headers = dict[str, str]
+ANY = -1
+
+
+class Topic:
+    """A topic of one test."""
+
+    def __init__(self, kafka: Kafka, *, partitions: int) -> None:
+        self.kafka = kafka
+        self.name = f"in-{secrets.token_hex(6)}"
+        kafka.create_topic(self.name, partitions=partitions)
+
+    def produce(self, *records: tuple[bytes | None, Headers], part: int = ANY) -> None:
+        producer = confluent_kafka.Producer(self.kafka.admin_conf)
+        for body, headers in records:
+            producer.produce(self.name, body, headers=dict(headers), partition=part)
+        assert producer.flush(LONG_S) == 0
+
+    def ends(self) -> dict[int, int]:
+        """The end offset of each partition."""
+        reader = self._reader()
+        parts = reader.list_topics(self.name, timeout=LONG_S).topics[self.name].partitions
+        found = {one: reader.get_watermark_offsets(confluent_kafka.TopicPartition(self.name, one))[1] for one in parts}
+        reader.close()
+        return {one: offset for one, offset in found.items() if offset}
+
+    def quarantined(self, count: int) -> list[dict[str, Any]]:
+        """So many records of the quarantine, each as its body and headers."""
+        reader = self._reader()
+        reader.assign([confluent_kafka.TopicPartition(f"{self.name}.quarantine", 0, 0)])
+        found: list[dict[str, Any]] = []
+
+        def is_there() -> bool:
+            for one in reader.consume(100, 0.2):
+                assert one.error() is None
+                headers: Any = one.headers()
+                found.append({"body": one.value(), **{name: value.decode() for name, value in headers}})
+            return len(found) >= count
+
+        wait_until(is_there, timeout_s=LONG_S, what=f"{count} records in quarantine")
+        reader.close()
+        return found
+
+    def _reader(self) -> confluent_kafka.Consumer:
+        conf = {"group.id": secrets.token_hex(4), "enable.auto.commit": False, "auto.offset.reset": "earliest"}
+        return confluent_kafka.Consumer({**self.kafka.admin_conf, **conf})
+
+
+@pytest.fixture
+def way_in(tmp_path: Path) -> Iterator[WayIn]:
+    made = WayIn(tmp_path)
+    yield made
+    made.app.close()
+
+
+@pytest.fixture
+def topic(kafka_server: Kafka) -> Callable[..., Topic]:
+    return lambda partitions=1: Topic(kafka_server, partitions=partitions)
+
+
+def add(way_in: WayIn, topic: Topic, **given: Any) -> None:
+    options = {"to": "orders", "group": topic.name, **given}
+    way_in.add(kind="kafka", url=topic.kafka.url, topic=topic.name, **options)
+
+
+def test_records_become_messages_as_their_headers_say(way_in: WayIn, topic: Callable[..., Topic]) -> None:
+    records = topic()
+    later = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
+    records.produce(
+        (b"now", {"workq-id": "a", "colour": "red"}),
+        (b"in ms", {"workq-id": "b", "workq-at": str(int(later.timestamp() * 1000)), "workq-to": "bills"}),
+        (b"\xff\x00", {"workq-id": "c", "workq-at": later.isoformat(), "workq-order-key": "k"}),
+        (b"past", {"workq-id": "d", "workq-at": "1000"}),
+        (b"again", {"workq-id": "a"}),
+        (b"gone", {"workq-id": "e", "workq-at": later.isoformat()}),
+        (None, {"workq-cancel": "e"}),
+        (b"unnamed", {}),
+    )
+    add(way_in, records)
+
+    with way_in.running() as supervisor:
+        way_in.wait_for(6)
+        listed = way_in.command("worker", "ls")["workers"]
+        shown = way_in.command("intake", "show", "in")
+        assert end(supervisor) == 0
+
+    found = way_in.messages()
+    assert {one.queues[0] for one in way_in.app.stores.ledger.questions.workers(live_only=False)} == {"intake:in"}
+    assert [one["queues"] for one in listed] == [["intake:in"]]
+    assert shown["workers"] == [listed[0]["id"]]
+    assert [(one["part"], one["next_offset"]) for one in shown["offsets"]] == [(0, 8)]
+    assert (way_in.intake().recorded, way_in.intake().repeated, way_in.intake().cancelled) == (6, 1, 1)
+    assert {name: found[name].due_at for name in "bc"} == {"b": later, "c": later}
+    assert {one: found[one].destination for one in "abcd"} == {
+        "a": "orders",
+        "b": "bills",
+        "c": "orders",
+        "d": "orders",
+    }
+    assert (found["a"].headers, found["c"].order_key, found["d"].state) == ({"colour": "red"}, "k", State.READY)
+    assert {name: way_in.body(name) for name in "acd"} == {"a": b"now", "c": b"\xff\x00", "d": b"past"}
+    assert found["e"].state is State.CANCELLED
+    [unnamed] = found.keys() - set("abcde")
+    assert unnamed.partition("-0-7-")[1]
+
+
+def test_what_cannot_be_read_is_in_quarantine_before_it_is_passed(way_in: WayIn, topic: Callable[..., Topic]) -> None:
+    records = topic()
+    records.produce(
+        (b"1", {"workq-at": "soon", "workq-to": "orders"}),
+        (b"2", {"workq-to": "nowhere"}),
+        (b"3", {"workq-to": "orders", "workq-id": "good"}),
+        (b"4" * 300_000, {"workq-to": "orders", "workq-id": "large"}),
+        (b"5", {}),
+        (b"6", {"workq-to": "bills", "workq-id": "good"}),
+        (b"7", {"workq-to": "orders", "workq-hat": "x"}),
+        (None, {"workq-to": "orders"}),
+    )
+    add(way_in, records, to=None)
+
+    with way_in.running() as supervisor:
+        wait_until(lambda: way_in.offsets() == {0: 8}, timeout_s=LONG_S, what="all passed")
+        aside = records.quarantined(7)
+        end(supervisor)
+
+    assert list(way_in.messages()) == ["good"]
+    assert (way_in.intake().recorded, way_in.intake().quarantined) == (1, 7)
+    reasons = {one["workq-where"].partition("@")[2]: one["workq-reason"] for one in aside}
+    assert reasons.keys() == set("0134567")
+    assert "need epoch milliseconds or RFC 3339" in reasons["0"]
+    assert reasons["1"] == "no destination 'nowhere'"
+    assert "300000 bytes" in reasons["3"]
+    assert "workq-to is missing" in reasons["4"]
+    assert reasons["5"] == "message 'good' was sent before, to 'orders'"
+    assert "'workq-hat' is not known" in reasons["6"]
+    assert "it has no body" in reasons["7"]
+    assert {one["body"] for one in aside if one["workq-where"].endswith("@3")} == {b"4" * 300_000}
+
+
+@pytest.mark.parametrize(
+    "point", ["intake.before_record@2", "intake.after_record@2", "record.after_commit@2", "intake.before_quarantine@1"]
+)
+def test_a_death_in_each_gap_loses_no_record_and_records_none_twice(
+    point: str, way_in: WayIn, topic: Callable[..., Topic], tmp_path: Path
+) -> None:
+    records = topic(2)
+    count = 1500
+    for part in range(2):
+        records.produce(*[(b"x", {}) for _ in range(count // 2)], (b"bad", {"workq-at": "?"}), part=part)
+    add(way_in, records)
+    name, _, nth = point.partition("@")
+    died = tmp_path / "died"
+
+    with way_in.running(WORKQ_FAILPOINT=f"{name}:exit137@{nth}", WORKQ_FAILPOINT_ONCE=str(died)):
+        wait_until(lambda: way_in.offsets() == records.ends(), timeout_s=2 * LONG_S, what="all passed")
+
+    assert died.exists()
+    assert (way_in.intake().recorded, len(way_in.messages()), way_in.intake().repeated) == (count, count, 0)
+    assert way_in.intake().quarantined == 2
+    assert {one["workq-where"] for one in records.quarantined(2)} == {f"{records.name}[{n}]@750" for n in range(2)}
+
+
+def test_members_that_come_go_and_die_record_each_record_once(way_in: WayIn, topic: Callable[..., Topic]) -> None:
+    records = topic(4)
+    add(way_in, records)
+    produced = 0
+
+    def produce() -> None:
+        nonlocal produced
+        for part in range(4):
+            records.produce(*[(b"x", {}) for _ in range(500)], part=part)
+        produced += 2000
+
+    with way_in.running(processes=2) as first:
+        produce()
+        way_in.wait_for(500)
+        produce()
+        children_of(first)[0].kill()
+        with way_in.running() as second:
+            wait_until(lambda: len(children_of(second)) == 1, timeout_s=LONG_S, what="a third member")
+            produce()
+            way_in.wait_for(produced - 1000, timeout_s=2 * LONG_S)
+            children_of(second)[0].kill()
+            produce()
+            assert end(second) in (0, 1)
+        wait_until(lambda: way_in.offsets() == records.ends(), timeout_s=2 * LONG_S, what="all passed")
+
+    assert sum(records.ends().values()) == produced
+    assert (way_in.intake().recorded, len(way_in.messages()), way_in.intake().repeated) == (produced, produced, 0)
+
+
+def test_a_member_that_stood_still_and_goes_on_records_nothing_that_its_successor_has(
+    way_in: WayIn, topic: Callable[..., Topic]
+) -> None:
+    records = topic()
+    records.produce(*[(b"x", {}) for _ in range(100)])
+    add(way_in, records)
+
+    with way_in.running(WORKQ_FAILPOINT="intake.before_record:pause@1") as stopped:
+
+        def paused() -> list[psutil.Process]:
+            return [one for one in children_of(stopped) if one.status() == psutil.STATUS_STOPPED]
+
+        wait_until(lambda: bool(paused()), timeout_s=LONG_S, what="a batch in the hands of one that stands still")
+        with way_in.running():
+            way_in.wait_for(100, timeout_s=2 * LONG_S)
+            for one in paused():
+                one.resume()
+            records.produce(*[(b"y", {}) for _ in range(100)])
+            wait_until(lambda: way_in.offsets() == {0: 200}, timeout_s=2 * LONG_S, what="all passed")
+
+    assert (way_in.intake().recorded, way_in.intake().repeated, len(way_in.messages())) == (200, 0, 200)
+
+
+def test_a_topic_that_is_made_anew_is_read_from_its_beginning(
+    way_in: WayIn, topic: Callable[..., Topic], kafka_server: Kafka
+) -> None:
+    from confluent_kafka.admin import AdminClient
+
+    records = topic()
+    records.produce(*[(b"old", {}) for _ in range(50)])
+    add(way_in, records)
+    with way_in.running() as supervisor:
+        way_in.wait_for(50)
+        end(supervisor)
+    admin: Any = AdminClient(kafka_server.admin_conf)
+    admin.delete_topics([records.name], operation_timeout=LONG_S)[records.name].result(LONG_S)
+    wait_until(lambda: records.name not in admin.list_topics(timeout=LONG_S).topics, timeout_s=LONG_S, what="deleted")
+    kafka_server.create_topic(records.name)
+    records.produce(*[(b"new", {}) for _ in range(120)])
+
+    with way_in.running():
+        way_in.wait_for(170)
+        wait_until(lambda: way_in.offsets() == {0: 120}, timeout_s=LONG_S, what="all passed")
+
+    assert (way_in.intake().recorded, way_in.intake().repeated) == (170, 0)
+
+
+def test_a_kafka_that_is_away_is_noted_and_not_any_more_when_it_is_back(way_in: WayIn, tmp_path: Path) -> None:
+    from workq.lab.servers import start_kafka
+
+    with start_kafka(tmp_path / "kafka") as kafka:
+        records = Topic(kafka, partitions=1)
+        add(way_in, records)
+        kafka.kill()
+        with way_in.running():
+            wait_until(lambda: way_in.intake().failing_since is not None, timeout_s=LONG_S, what="noted")
+            assert "127.0.0.1" in (way_in.intake().error or "")
+            kafka.restart()
+            records.produce((b"x", {"workq-id": "x"}))
+            way_in.wait_for(1, timeout_s=2 * LONG_S)
+            wait_until(lambda: way_in.intake().failing_since is None, timeout_s=LONG_S, what="well again")

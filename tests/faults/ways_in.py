@@ -1,0 +1,118 @@
+"""A ledger in one file with a way in, and the processes that serve it, as tests start and kill them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tests.system.fleet import PATIENCE, wait_until
+from workq import WorkQueue
+from workq.messages.destinations import Destinations
+from workq.messages.intakes import MessageIntake, MessageIntakes
+from workq.messages.ledger.sql import MessageLedger
+from workq.messages.values import MessageRow, WhichMessages
+
+LONG_S = 30.0
+QUICK = {"WORKQ_LEASE_S": "3", "WORKQ_GRACE_S": "10"}
+
+
+class WayIn:
+    """The ledger of one test. `orders` and `bills` are destinations, which nothing is sent to: no worker runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        url = f"sqlite:///{folder / 'workq.db'}"
+        self.environ = {**os.environ, **QUICK, "WORKQ_LEDGER_URL": url, "WORKQ_MESSAGE_ALLOW": "loopback"}
+        self.app = WorkQueue(ledger=url)
+        self._logs = 0
+        for name in ("orders", "bills"):
+            Destinations(self.app).add(name, kind="call", handler="nowhere.nothing")
+
+    def add(self, name: str = "in", **given: Any) -> MessageIntake:
+        return MessageIntakes(self.app).add(name, **given)
+
+    def intake(self, name: str = "in") -> MessageIntake:
+        return MessageIntakes(self.app).get(name)
+
+    @property
+    def ledger(self) -> MessageLedger:
+        return self.app.stores.ledger.part(MessageLedger)
+
+    def offsets(self) -> dict[int, int | None]:
+        return {one.part: one.next_offset for one in self.ledger.intakes.offsets("in")}
+
+    def messages(self) -> dict[str, MessageRow]:
+        found: dict[str, MessageRow] = {}
+        after: str | None = None
+        while page := self.ledger.letters.all(WhichMessages(), limit=1000, after=after):
+            found |= {one.id: one for one in page}
+            after = page[-1].id
+        return found
+
+    def body(self, message_id: str) -> bytes | None:
+        return self.ledger.letters.body(message_id)
+
+    def wait_for(self, count: int, *, timeout_s: float = LONG_S) -> None:
+        """Until so many records were recorded."""
+        wait_until(lambda: self.intake().recorded >= count, timeout_s=timeout_s, what=f"{count} records taken in")
+
+    @contextlib.contextmanager
+    def running(self, *, processes: int = 1, **environ: str) -> Iterator[psutil.Process]:
+        """`workq intake run`; killed with its processes at the end."""
+        self._logs += 1
+        log_path = self.folder / f"intake-{self._logs}.log"
+        with log_path.open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "workq", "intake", "run", "in", "--processes", str(processes)],
+                cwd=self.folder,
+                env={**self.environ, **environ},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        mine = psutil.Process(process.pid)
+        try:
+            yield mine
+        except BaseException:
+            print(log_path.read_text(errors="replace")[-5000:])
+            raise
+        finally:
+            for one in [*children_of(mine), mine]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    one.kill()
+            process.wait(PATIENCE * LONG_S)
+
+    def command(self, *args: str) -> Any:
+        """What a command answers in JSON."""
+        made = subprocess.run(
+            [sys.executable, "-m", "workq", *args, "-o", "json"],
+            cwd=self.folder,
+            env=self.environ,
+            capture_output=True,
+            check=True,
+            timeout=PATIENCE * LONG_S,
+        )
+        return json.loads(made.stdout)
+
+
+def children_of(supervisor: psutil.Process) -> Sequence[psutil.Process]:
+    """The intake processes that live."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return [one for one in supervisor.children() if one.status() != psutil.STATUS_ZOMBIE]
+    return []
+
+
+def end(supervisor: psutil.Process) -> int:
+    """SIGTERM; answers the exit status, when it has drained."""
+    supervisor.send_signal(signal.SIGTERM)
+    return int(supervisor.wait(PATIENCE * LONG_S) or 0)

@@ -1,0 +1,206 @@
+"""amqp: the messages of a RabbitMQ queue, acked after they were recorded.
+
+A crash between both brings a message again; its `workq-id`, or else its `message_id`, says that it is recorded already.
+A message that has neither may be recorded twice then. While the ledger is away, what was read is kept unacked: nothing
+is sent back, as a quorum queue drops what came back too often.
+
+What happens on each failure: the connection breaks or the channel ends, and everything unacked comes again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from workq.config.addresses import Allowed
+from workq.errors import ConfigError, MissingExtra
+from workq.messages.intake import IntakeKind, IntakeLink, TakePartition
+from workq.messages.intake.aside import RecordsAside
+from workq.messages.intake.values import BATCH, BrokerRecord, IntakeBatch
+from workq.messages.kinds import DestinationAddress, SendFault, Unsent
+from workq.messages.kinds.amqp import FORM, AmqpKind, amqp_place
+from workq.messages.kinds.options import TEXT_MAX, GivenOptions
+from workq.messages.kinds.reach import Lookup, ReachFailed, check_files, judged, left, trouble_of, trust_of
+
+try:
+    import pika
+    from pika import exceptions
+except ModuleNotFoundError as error:
+    raise MissingExtra("an intake of the kind amqp needs a client library: install the extra [rabbitmq]") from error
+
+CONNECT_S: Final = 10.0
+HEARTBEAT_S: Final = 60
+_NOT_FOUND: Final = 404
+
+
+class AmqpIntake(IntakeKind):
+    """`--queue Q`. The queue has to be there already."""
+
+    name = "amqp"
+
+    def __init__(self, *, lookup: Lookup = socket.getaddrinfo) -> None:
+        """`lookup`: for tests."""
+        self._lookup = lookup
+
+    def check(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """See the port. `url`, `queue`, `quarantine` (a queue), `ca_file`, `cert_file`, `key_file`."""
+        given = GivenOptions(options)
+        place = amqp_place(given.take("url", why=f"it is {FORM}"))
+        given.stored["url"] = str(place)
+        queue = given.text("queue", why="it has to be there already")
+        aside = given.text("quarantine", why="a queue", default=f"{queue}.quarantine")
+        if len(aside.encode()) > TEXT_MAX or aside == queue:
+            raise ConfigError(f"quarantine: need another queue, of at most {TEXT_MAX} bytes")
+        check_files(given, is_tls=place.is_tls)
+        return given.done(kind=self.name)
+
+    def open(self, address: DestinationAddress, *, allowed: Allowed, take: TakePartition) -> IntakeLink:  # noqa: ARG002
+        """See the port. A queue has no partitions to take."""
+        return _AmqpIntakeLink(address, allowed=allowed, lookup=self._lookup)
+
+
+class _AmqpIntakeLink(IntakeLink):
+    def __init__(self, address: DestinationAddress, *, allowed: Allowed, lookup: Lookup) -> None:
+        self._options = address.options
+        self._place = amqp_place(address.url)
+        self._allowed = allowed
+        self._lookup = lookup
+        self._queue: str = address.options["queue"]
+        self._connection: pika.BlockingConnection | None = None
+        self._channel: Any = None
+        self._waiting: list[tuple[int, BrokerRecord]] = []
+        """What has come and was not given out, with the delivery tags."""
+        self._is_cancelled = False
+        place = DestinationAddress(
+            address.name,
+            {**address.options, "exchange": "", "routing_key": address.options["quarantine"]},
+            address.url,
+        )
+        self._aside = RecordsAside(AmqpKind(lookup=lookup).open(place, allowed=allowed), make=self._make_quarantine)
+
+    def fetch(self, *, limit: int, timeout_s: float) -> IntakeBatch:
+        """See the port."""
+        try:
+            connection = self._ready()
+            until = time.monotonic() + timeout_s
+            while not self._waiting and not self._is_cancelled and (left_s := until - time.monotonic()) > 0.0:
+                connection.process_data_events(time_limit=left_s)
+            if self._is_cancelled:
+                raise ReachFailed(Unsent(SendFault.NO_TARGET, f"queue {self._queue!r} was deleted, or has moved"))
+        except (exceptions.AMQPError, OSError) as error:
+            self.close()
+            raise self._failed(error) from None
+        except BaseException:
+            self.close()
+            raise
+        chosen, self._waiting = self._waiting[:limit], self._waiting[limit:]
+        return IntakeBatch([one for _, one in chosen], tokens=[tag for tag, _ in chosen])
+
+    def quarantine(self, unreadable: Sequence[tuple[BrokerRecord, str]], *, timeout_s: float) -> None:
+        """See the port."""
+        self._aside.keep(unreadable, timeout_s=timeout_s)
+
+    def passed(self, batch: IntakeBatch) -> None:
+        """See the port."""
+        self._aside.passed()
+        try:
+            if self._channel is not None and batch.tokens:  # they are the lowest that are not acked
+                self._channel.basic_ack(batch.tokens[-1], multiple=True)
+        except (exceptions.AMQPError, OSError):
+            self.close()
+
+    def close(self) -> None:
+        """See the port."""
+        connection, self._connection, self._channel = self._connection, None, None
+        self._waiting.clear()
+        self._is_cancelled = False
+        self._aside.close()
+        if connection is not None:
+            with contextlib.suppress(exceptions.AMQPError, OSError):
+                connection.close()
+
+    def _ready(self) -> pika.BlockingConnection:
+        if self._connection is None:
+            self._connection = self._connected(time.monotonic() + CONNECT_S)
+            self._channel = self._connection.channel()
+            self._channel.basic_qos(prefetch_count=2 * BATCH)
+            self._channel.add_on_cancel_callback(self._cancelled)
+            self._channel.basic_consume(self._queue, self._came)
+        return self._connection
+
+    def _connected(self, ends: float) -> pika.BlockingConnection:
+        """A connection to the first address that answers.
+
+        Raises:
+            ReachFailed: one may not be reached. AMQPError, OSError: none answers, or it refuses us.
+        """
+        [(host, port)] = self._place.hosts
+        trust = trust_of(self._options) if self._place.is_tls else None
+        try:
+            addresses = judged(host, port, self._allowed, lookup=self._lookup, within_s=left(ends))
+        except OSError as error:
+            raise ReachFailed(trouble_of(error, host, port)) from None
+        return pika.BlockingConnection(
+            [
+                pika.ConnectionParameters(
+                    host=one,
+                    port=port,
+                    virtual_host=self._place.path or "/",
+                    credentials=pika.PlainCredentials(self._place.user or "guest", self._place.password or "guest"),
+                    heartbeat=HEARTBEAT_S,
+                    connection_attempts=1,
+                    retry_delay=0,
+                    socket_timeout=left(ends) / len(addresses),
+                    stack_timeout=left(ends) / len(addresses),
+                    blocked_connection_timeout=CONNECT_S,
+                    ssl_options=None if trust is None else pika.SSLOptions(trust, host),
+                    client_properties={"connection_name": "workq intake"},
+                )
+                for one in addresses
+            ]
+        )
+
+    def _came(self, _channel: Any, method: Any, properties: Any, body: bytes) -> None:
+        headers = {name: _raw(value) for name, value in (properties.headers or {}).items()}
+        if properties.message_id is not None:
+            headers.setdefault("workq-id", properties.message_id.encode())
+        record = BrokerRecord(
+            body=body,
+            headers={name: value for name, value in headers.items() if not name.startswith("x-")},
+            key=None,
+            own_id=None,
+            where=f"{self._queue}#{method.delivery_tag}",
+            content_type=properties.content_type,
+        )
+        self._waiting.append((method.delivery_tag, record))
+
+    def _cancelled(self, _frame: Any) -> None:
+        self._is_cancelled = True
+
+    def _make_quarantine(self, _timeout_s: float) -> None:
+        name = self._options["quarantine"]
+        try:
+            connection = self._connected(time.monotonic() + CONNECT_S)
+            try:
+                connection.channel().queue_declare(name, durable=True)
+            finally:
+                connection.close()
+        except (exceptions.AMQPError, OSError) as error:
+            raise self._failed(error, f"queue {name} could not be made: ") from None
+
+    def _failed(self, error: BaseException, before: str = "") -> ReachFailed:
+        if isinstance(error, exceptions.ChannelClosedByBroker):
+            fault = SendFault.NO_TARGET if error.reply_code == _NOT_FOUND else SendFault.REFUSED
+            return ReachFailed(Unsent(fault, self._place.clean(f"RabbitMQ says: {before}{error.reply_text}")))
+        if isinstance(error, exceptions.ProbableAuthenticationError | exceptions.AuthenticationError):
+            return ReachFailed(Unsent(SendFault.REFUSED, "RabbitMQ refused the login: wrong user or password"))
+        [(host, port)] = self._place.hosts
+        unsent = trouble_of(error, host, port)
+        return ReachFailed(Unsent(unsent.fault, self._place.clean(before + unsent.text)))
+
+
+def _raw(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode(errors="backslashreplace")

@@ -1,0 +1,274 @@
+"""kafka: the records of a topic, by a consumer group that says who reads which partition; the ledger says from where.
+
+At each assignment the partition is taken in the ledger, and read from the offset that stands there. Kafka's own
+committed offsets are written for people and their tools, and never read.
+
+What happens on each failure:
+
+- this process dies, or stands still: Kafka gives its partitions to another one, which takes them in the ledger; what
+  the former one still has is refused there (`Overtaken`);
+- the topic is deleted and made anew: it has another id, which is looked at every few seconds, and is read from its
+  beginning; what was recorded of it before that was seen may be recorded once more;
+- the offset is out of Kafka's range (retention has removed records, or a log was cut off): it is read from what there
+  is, and what was recorded before is known by its id;
+- any error of the consumer: the link is closed, and the next one begins where the ledger stands.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from workq.config.addresses import Allowed
+from workq.errors import ConfigError, MissingExtra
+from workq.messages.intake import IntakeKind, IntakeLink, TakePartition
+from workq.messages.intake.aside import RecordsAside
+from workq.messages.intake.values import BrokerRecord, IntakeBatch, Move
+from workq.messages.kinds import DestinationAddress, SendFault, Unsent
+from workq.messages.kinds.kafka import KafkaKind
+from workq.messages.kinds.kafka_reach import TOPIC_MAX, KafkaReach, check_topic, kafka_place, take_kafka_options
+from workq.messages.kinds.options import GivenOptions
+from workq.messages.kinds.reach import Lookup, ReachFailed, left
+
+try:
+    from confluent_kafka import (
+        OFFSET_BEGINNING,
+        Consumer,
+        KafkaError,
+        KafkaException,
+        Message,
+        TopicCollection,
+        TopicPartition,
+    )
+    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.cimpl import NewTopic
+except ModuleNotFoundError as error:
+    raise MissingExtra("an intake of the kind kafka needs a client library: install the extra [kafka]") from error
+
+LOOK_EVERY_S: Final = 5.0
+"""The brokers that Kafka advertises are judged again, and the topic's id compared, after so long."""
+CONNECT_S: Final = 10.0
+CLOSE_S: Final = 5.0
+
+
+class KafkaIntake(IntakeKind):
+    """`--topic T`. With a user in the URL the login is SASL."""
+
+    name = "kafka"
+
+    def __init__(self, *, lookup: Lookup = socket.getaddrinfo) -> None:
+        """`lookup`: for tests."""
+        self._lookup = lookup
+
+    def check(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """See the port. `url`, `topic`, `group` (workq.NAME), `protocol` (consumer, or classic for Kafka before 4.0),
+        `quarantine` (a topic), `mechanism`, `ca_file` and the like."""
+        given = GivenOptions(options)
+        take_kafka_options(given)
+        topic = given.stored["topic"]
+        given.choice("protocol", ("consumer", "classic"), default="consumer")
+        given.text("group", why="the name of a consumer group", default=None)
+        aside = given.text("quarantine", why="a topic", default=f"{topic}.quarantine")
+        if len(check_topic(aside)) > TOPIC_MAX or aside == topic:
+            raise ConfigError(f"quarantine: need another topic, of at most {TOPIC_MAX} characters")
+        return given.done(kind=self.name)
+
+    def open(self, address: DestinationAddress, *, allowed: Allowed, take: TakePartition) -> IntakeLink:
+        """See the port."""
+        return _KafkaIntakeLink(address, allowed=allowed, take=take, lookup=self._lookup)
+
+
+@dataclass(slots=True)
+class _Owned:
+    """A partition that this process has taken: the epoch, and the offset of the next record of it."""
+
+    epoch: int
+    next_offset: int
+
+
+class _KafkaIntakeLink(IntakeLink):
+    def __init__(self, address: DestinationAddress, *, allowed: Allowed, take: TakePartition, lookup: Lookup) -> None:
+        self._name = address.name
+        self._options = address.options
+        self._place = kafka_place(address.url)
+        self._reach = KafkaReach(self._place, address.options, allowed=allowed, lookup=lookup)
+        self._take = take
+        self._topic: str = address.options["topic"]
+        self._topic_id: str | None = None
+        self._consumer: Consumer | None = None
+        self._admin: AdminClient | None = None
+        self._looked_at = 0.0
+        self._owned: dict[int, _Owned] = {}
+        self._failure: BaseException | None = None
+        """What has kept a partition from being taken. Nothing may be raised where that happens."""
+        place = DestinationAddress(
+            address.name, {**address.options, "topic": address.options["quarantine"]}, address.url
+        )
+        self._aside = RecordsAside(KafkaKind(lookup=lookup).open(place, allowed=allowed), make=self._make_quarantine)
+
+    def fetch(self, *, limit: int, timeout_s: float) -> IntakeBatch:
+        """See the port."""
+        try:
+            consumer = self._ready()
+            messages = consumer.consume(limit, timeout_s)
+            if self._failure is not None:
+                raise self._failure
+            for one in messages:
+                if (error := one.error()) is not None:
+                    raise ReachFailed(self._unsent(error))
+        except KafkaException as error:
+            self.close()
+            raise ReachFailed(self._unsent(error.args[0])) from None
+        except BaseException:
+            self.close()
+            raise
+        return self._batch(messages)
+
+    def quarantine(self, unreadable: Sequence[tuple[BrokerRecord, str]], *, timeout_s: float) -> None:
+        """See the port."""
+        self._aside.keep(unreadable, timeout_s=timeout_s)
+
+    def passed(self, batch: IntakeBatch) -> None:
+        """See the port."""
+        self._aside.passed()
+        if self._consumer is not None and batch.moves:
+            offsets = [TopicPartition(one.topic, one.part, one.next_offset) for one in batch.moves]
+            with contextlib.suppress(KafkaException):
+                self._consumer.commit(offsets=offsets, asynchronous=True)
+
+    def close(self) -> None:
+        """See the port."""
+        consumer, self._consumer = self._consumer, None
+        self._owned.clear()
+        self._failure = None
+        self._admin = None
+        self._aside.close()
+        if consumer is not None:  # it may wait for a broker that is away
+            ending = threading.Thread(target=consumer.close, name="workq-kafka-end", daemon=True)
+            ending.start()
+            ending.join(CLOSE_S)
+
+    def _ready(self) -> Consumer:
+        """The consumer, after its brokers were judged.
+
+        Raises:
+            ReachFailed: no broker answers, or one may not be reached, or the topic is not there.
+        """
+        if self._consumer is not None and time.monotonic() - self._looked_at <= LOOK_EVERY_S:
+            return self._consumer
+        ends = time.monotonic() + CONNECT_S
+        self._reach.look(ends)
+        if self._admin is None:
+            self._admin = AdminClient(self._reach.conf())
+        topic_id = self._id_of_topic(self._admin, ends)
+        if self._consumer is not None and topic_id != self._topic_id and topic_id is not None:
+            self.close()  # another topic of this name: its partitions are taken anew
+            self._admin = AdminClient(self._reach.conf())
+        self._topic_id = topic_id or self._topic_id
+        self._looked_at = time.monotonic()
+        if self._consumer is None:
+            self._consumer = Consumer(self._conf())
+            self._consumer.subscribe(
+                [self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
+            )
+        return self._consumer
+
+    def _conf(self) -> dict[str, Any]:
+        protocol = self._options["protocol"]
+        classic = {"partition.assignment.strategy": "cooperative-sticky"} if protocol == "classic" else {}
+        return {
+            **self._reach.conf(),
+            **classic,
+            "group.protocol": protocol,
+            "group.id": self._options.get("group", f"workq.{self._name}"),
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+            "queued.min.messages": 1000,
+            "queued.max.messages.kbytes": 8192,
+            "topic.metadata.refresh.interval.ms": 30_000,
+            "error_cb": lambda _: None,  # what lasts is seen by the looks, in our own words
+        }
+
+    def _id_of_topic(self, admin: AdminClient, ends: float) -> str | None:
+        """None: this Kafka has no such ids, or does not tell just now."""
+        try:
+            within_s = left(ends)
+            asked = admin.describe_topics(TopicCollection([self._topic]), request_timeout=within_s)[self._topic]
+            found = asked.result(within_s)
+        except (KafkaException, TimeoutError):
+            return None
+        return str(found.topic_id) if found.topic_id is not None else None
+
+    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        placed = []
+        for one in partitions:
+            offset = OFFSET_BEGINNING
+            try:
+                position = self._take(one.topic, one.partition, self._topic_id)
+            except BaseException as error:  # raised here, librdkafka would read from where it likes
+                self._failure = error
+            else:
+                self._owned[one.partition] = _Owned(position.epoch, position.next_offset or 0)
+                offset = OFFSET_BEGINNING if position.next_offset is None else position.next_offset
+            placed.append(TopicPartition(one.topic, one.partition, offset))
+        consumer.incremental_assign(placed)
+
+    def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        for one in partitions:
+            self._owned.pop(one.partition, None)
+        with contextlib.suppress(KafkaException):  # it is lost, or being closed
+            consumer.incremental_unassign(partitions)
+
+    def _batch(self, messages: Sequence[Message]) -> IntakeBatch:
+        """What is ours of these. What came before a partition went, or comes twice after it came back, is left out."""
+        records, before = [], {part: one.next_offset for part, one in self._owned.items()}
+        for one in messages:
+            part, offset = one.partition(), one.offset()
+            owned = None if part is None else self._owned.get(part)
+            if owned is None or part is None or offset is None or offset < owned.next_offset:
+                continue
+            owned.next_offset = offset + 1
+            records.append(self._record(one, part, offset))
+        moves = [
+            Move(self._topic, part, one.epoch, one.next_offset)
+            for part, one in self._owned.items()
+            if one.next_offset != before[part]
+        ]
+        return IntakeBatch(records, moves)
+
+    def _record(self, one: Message, part: int, offset: int) -> BrokerRecord:
+        topic = self._topic_id or hashlib.sha256(self._topic.encode()).hexdigest()[:22]
+        headers: Any = one.headers() or ()
+        return BrokerRecord(
+            body=_raw(one.value()),
+            headers={name: value or b"" for name, value in headers},
+            key=_raw(one.key()),
+            own_id=f"{topic}-{part}-{offset}-{one.timestamp()[1]}",
+            where=f"{self._topic}[{part}]@{offset}",
+        )
+
+    def _make_quarantine(self, timeout_s: float) -> None:
+        name = self._options["quarantine"]
+        admin = AdminClient(self._reach.conf())
+        try:
+            admin.create_topics([NewTopic(name, 1)], operation_timeout=timeout_s)[name].result(timeout_s)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise ReachFailed(self._unsent(error.args[0], f"topic {name} could not be made: ")) from None
+        except TimeoutError:
+            raise ReachFailed(Unsent(SendFault.AWAY, f"topic {name} was not made in time")) from None
+
+    def _unsent(self, error: KafkaError, before: str = "") -> Unsent:
+        return Unsent(SendFault.AWAY, self._place.clean(f"Kafka: {before}{error.str()}"))
+
+
+def _raw(value: Any) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value
