@@ -110,7 +110,7 @@ def test_urls_are_sealed_anew_with_the_first_key_and_doctor_tells_of_those_that_
 
     with sqlite3.connect(cli.folder / "shop.db") as connection:
         stored = "\n".join(connection.iterdump())
-    assert sealed == {"destinations": 1, "encrypted": True}
+    assert sealed == {"destinations": 1, "intakes": 0, "encrypted": True}
     assert CANARY not in stored
     assert "workq message destination seal" in before.out
     assert "message destination seal" not in cli.here("doctor").out

@@ -180,6 +180,7 @@ class TestDrain:
             "paused": [],
             "late_workers": [],
             "destinations": [],
+            "intakes": [],
         }
         left = cli.look("worker", "ls", "--all")["workers"]
         assert [(one["state"], one["queues"], one["threads"]) for one in left] == [("left", ["default", "sums"], 4)]

@@ -1,4 +1,5 @@
-"""`workq status`: how many tasks are where, and what keeps them there: paused queues, late workers, destinations."""
+"""`workq status`: how many tasks are where, and what keeps them there: paused queues, late workers, destinations,
+ways in."""
 
 from __future__ import annotations
 
@@ -42,6 +43,10 @@ def status(session: Session) -> None:
         }
         for one in ledger.part(MessageLedger).destinations.in_trouble()
     ]
+    intakes = [
+        {name: getattr(one, name) for name in ("name", "failing_since", "error", "quarantined", "quarantined_at")}
+        for one in ledger.part(MessageLedger).intakes.in_trouble()
+    ]
     document = {
         "queues": {name: asdict(count) for name, count in counts.queues.items()},
         "states": {state.value: number for state, number in counts.states.items()},
@@ -52,6 +57,7 @@ def status(session: Session) -> None:
         "paused": paused,
         "late_workers": late,
         "destinations": destinations,
+        "intakes": intakes,
     }
 
     def show() -> None:
@@ -88,6 +94,12 @@ def status(session: Session) -> None:
             columns += [Column("error"), Column("rests until")]
             fields = ("name", "state", "why", "failing_since", "error", "rests_until")
             table(session, columns, [[one[field] for field in fields] for one in destinations], empty="")
+        if intakes:
+            write("")
+            write("Ways in that cannot be read, or have put records into quarantine within a day")
+            columns = [Column("name", is_whole=True), Column("failing since"), Column("error")]
+            columns += [Column("quarantined", is_number=True), Column("the last at")]
+            table(session, columns, [tuple(one.values()) for one in intakes], empty="")
         if counts.unknown:
             write("")
             write("Names that no worker knows: these tasks wait for one that does")

@@ -26,6 +26,7 @@ from workq.diagnose.doctor.check import Check, Level
 from workq.errors import ConfigError
 from workq.messages.ledger.tables import message_tables
 from workq.outbound.vault import PREFIX, Vault
+from workq.values.plural import counted
 from workq.webhooks.ledger.tables import webhook_tables
 
 if TYPE_CHECKING:
@@ -169,15 +170,17 @@ def _secrets(database: Database) -> Iterator[Check]:
 
 
 def _urls(database: Database) -> Iterator[Check]:
-    destination = message_tables(database).destination
+    tables = message_tables(database)
+    count = 0
     with database.read() as tx:
-        stored = tx.execute(select(destination.c.sealed).where(destination.c.sealed.is_not(None))).scalars()
-        count = sum(not one.startswith(PREFIX) and has_password(Vault().open_url(one)) for one in stored)
+        for sealed in (tables.destination.c.sealed, tables.intake.c.sealed):
+            stored = tx.execute(select(sealed).where(sealed.is_not(None))).scalars()
+            count += sum(not one.startswith(PREFIX) and has_password(Vault().open_url(one)) for one in stored)
     if count:
         yield Check(
             "messages",
             Level.WARNING,
-            f"{count} {'destination has a password' if count == 1 else 'destinations have passwords'} that "
+            f"{counted(count, 'password')} of destinations and ways in that "
             f"{'is' if count == 1 else 'are'} not encrypted: a reader of the ledger or of a backup has "
             f"{'it' if count == 1 else 'them'}; set WORKQ_SECRET_KEY and run: workq message destination seal",
         )

@@ -100,6 +100,7 @@ def examine(ledger: Ledger, settings: Settings) -> Iterator[Check]:
             f"them; each is dead as no_handler {times.no_handler_wait_s:g} s after the first look",
         )
     yield from _destinations(ledger)
+    yield from _intakes(ledger, served)
     yield from _meters(ledger, settings)
 
 
@@ -119,6 +120,32 @@ def _destinations(ledger: Ledger) -> Iterator[Check]:
                 f"{waiting}; workq message destination test {one.name}"
             )
         yield Check("messages", Level.WARNING, f"destination {one.name!r} {text}")
+
+
+def _intakes(ledger: Ledger, served: set[str]) -> Iterator[Check]:
+    """Ways in that no process serves, that cannot be read, or whose records cannot."""
+    from workq.messages.intake.values import LINE
+    from workq.messages.ledger.sql import MessageLedger
+
+    part = ledger.part(MessageLedger).intakes
+    unserved = [one.name for one in part.all(limit=COUNTED_MAX) if LINE + one.name not in served]
+    if unserved:
+        yield Check(
+            "messages",
+            Level.WARNING,
+            f"no live process takes in from {_named(unserved)}: start one, workq intake run, or forget it, "
+            "workq intake rm",
+        )
+    for one in part.in_trouble(limit=NAMED_MAX):
+        if one.failing_since is not None:
+            text = f"cannot be read since {one.failing_since:%Y-%m-%dT%H:%M:%SZ}: {one.error}"
+            yield Check("messages", Level.WARNING, f"intake {one.name!r} {text}")
+        if one.quarantined_at is not None:
+            text = (
+                f"has put {counted(one.quarantined, 'record')} into quarantine, the last at "
+                f"{one.quarantined_at:%Y-%m-%dT%H:%M:%SZ}: {one.quarantined_why}"
+            )
+            yield Check("messages", Level.WARNING, f"intake {one.name!r} {text}")
 
 
 def _meters(ledger: Ledger, settings: Settings) -> Iterator[Check]:
