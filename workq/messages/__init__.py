@@ -2,6 +2,7 @@
 
     destinations.py where they go                    sender.py   sent by an application, in its own transaction
     carry.py        the handler that sends them      kinds/      one file for each kind of destination
+    intakes.py      where records come from          intake/     one file for each kind of way in
 
 What is recorded, and what that leads to, is decided in ledger/, in the database. What an application calls is
 `Messages`, above the operations (workq/messenger.py). Nothing here is imported by `import workq`.
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from workq.messages.destinations import Destination, Destinations
+    from workq.messages.intakes import MessageIntake, MessageIntakes
     from workq.messages.kinds import (
         Answer,
         Confirmed,
@@ -35,6 +37,8 @@ _HOMES = {
     "SendFault": "messages.kinds",
     "Kind": "messages.kinds",
     "DestinationLink": "messages.kinds",
+    "MessageIntake": "messages.intakes",
+    "MessageIntakes": "messages.intakes",
     "MessageRow": "messages.values",
     "Messages": "messenger",
     "Posting": "messages.kinds",
@@ -52,6 +56,8 @@ __all__ = [
     "SendFault",
     "Kind",
     "DestinationLink",
+    "MessageIntake",
+    "MessageIntakes",
     "MessageRow",
     "Messages",
     "Posting",

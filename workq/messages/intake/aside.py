@@ -49,7 +49,8 @@ class RecordsAside:
         self._kept.clear()
 
     def close(self) -> None:
-        """Close the link."""
+        """Close the link. What was kept may come again under another `where`, or another record under this one."""
+        self._kept.clear()
         self._link.close()
 
     def _send(self, postings: dict[str, Posting], timeout_s: float) -> tuple[dict[str, Posting], Unsent | None]:

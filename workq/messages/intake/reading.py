@@ -20,6 +20,7 @@ from workq.messages.intake.values import BrokerRecord, CancelOf, Step, Unreadabl
 from workq.messages.sender import due_of
 from workq.messages.values import NewMessage, check_destination_name, check_message_id, check_message_order_key
 from workq.values.codec import new_task_id
+from workq.values.names import DELAY_MAX_S
 
 _KNOWN: Final = frozenset({"workq-to", "workq-at", "workq-id", "workq-order-key", "workq-cancel"})
 _EPOCH_MS: Final = re.compile(r"[0-9]{1,15}")
@@ -52,7 +53,7 @@ def _read(record: BrokerRecord, to: str | None) -> Step:
     body, is_binary, usual_type = stored_body(_body(record.body))
     task_id = new_task_id()
     message_id = check_message_id(own["workq-id"]) if "workq-id" in own else record.own_id or task_id
-    delay_s, at = due_of(_instant(own.get("workq-at")), None, None, message_id)
+    delay_s, at = _due(own.get("workq-at"), message_id)
     order_key = own.get("workq-order-key")
     return NewMessage(
         id=message_id,
@@ -87,6 +88,14 @@ def _content_type(text: str) -> str:
     if not _CONTENT_TYPE.fullmatch(text):
         raise ConfigError(f"content-type: need up to 200 printable characters, got {text!r:.60}")
     return text
+
+
+def _due(text: str | None, message_id: str) -> tuple[float, datetime | None]:
+    instant = _instant(text)
+    try:
+        return due_of(instant, None, None, message_id)
+    except ConfigError:
+        raise ConfigError(f"workq-at: {text!r:.60} is more than {DELAY_MAX_S / 86_400:.0f} days away") from None
 
 
 def _instant(text: str | None) -> datetime | None:

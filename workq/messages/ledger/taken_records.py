@@ -66,18 +66,20 @@ class TakenRecords:
 
     def standing(self, steps: Sequence[Step]) -> Standing:
         """Which of the destinations of these are there, and which of their ids, with their destinations."""
-        tables = message_tables(self.database)
-        d, m = tables.destination, tables.message
+        d = message_tables(self.database).destination
         new = [one for one in steps if isinstance(one, NewMessage)]
-        ids = {"b_ids": in_order(one.id for one in new)}
         names = select(d.c.name).where(d.c.name.in_({one.destination for one in new}))
-        there = select(m.c.id, m.c.destination).where(among(m.c.id, self.database.dialect, item="TEXT"))
 
         def ask(tx: Connection) -> Standing:
-            known = frozenset(tx.execute(names).scalars())
-            return Standing(known, {row.id: row.destination for row in tx.execute(there, ids)})
+            return Standing(frozenset(tx.execute(names).scalars()), self._there(tx, new))
 
         return self.database.ask(ask) if new else Standing(frozenset(), {})
+
+    def _there(self, tx: Connection, messages: Sequence[NewMessage]) -> dict[str, str]:
+        """The destinations of those of these ids that are there."""
+        m = message_tables(self.database).message
+        query = select(m.c.id, m.c.destination).where(among(m.c.id, self.database.dialect, item="TEXT"))
+        return {row.id: row.destination for row in tx.execute(query, {"b_ids": in_order(one.id for one in messages)})}
 
     def record(
         self,
@@ -124,8 +126,10 @@ class TakenRecords:
         for is_new, some in groupby(steps, key=lambda one: isinstance(one, NewMessage)):
             run = list(some)
             if is_new:
-                sent, more = self._recorded.record_in(tx, [one for one in run if isinstance(one, NewMessage)], hints)
-                recorded += sum(one.created for one in sent)
+                new = [one for one in run if isinstance(one, NewMessage)]
+                there = self._there(tx, new)  # of a commit that we could not see, what is ours: it was counted then
+                sent, more = self._recorded.record_in(tx, new, hints)
+                recorded += sum(one.created and one.id not in there for one in sent)
                 repeated += sum(not one.created for one in sent)
                 fresh += more
             else:
