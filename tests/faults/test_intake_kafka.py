@@ -11,11 +11,13 @@ from typing import Any
 import confluent_kafka
 import psutil
 import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
 
 from tests.faults.ways_in import LONG_S, WayIn, children_of, end
 from tests.system.fleet import wait_until
 from workq import State
-from workq.lab.servers import Kafka
+from workq.lab.servers import Kafka, start_kafka
 
 Headers = dict[str, str]
 ANY = -1
@@ -34,6 +36,18 @@ class Topic:
         for body, headers in records:
             producer.produce(self.name, body, headers=dict(headers), partition=part)
         assert producer.flush(LONG_S) == 0
+
+    def grow(self, *, to: int) -> None:
+        """Let it have so many partitions, and return when each has a leader."""
+        admin: Any = AdminClient(self.kafka.admin_conf)
+        wanted = NewPartitions(self.name, to)
+        admin.create_partitions([wanted], operation_timeout=LONG_S)[self.name].result(LONG_S)
+
+        def is_led() -> bool:
+            found = admin.list_topics(self.name, timeout=LONG_S).topics[self.name].partitions.values()
+            return len(found) == to and all(one.leader >= 0 for one in found)
+
+        wait_until(is_led, timeout_s=LONG_S, what="leaders")
 
     def ends(self) -> dict[int, int]:
         """The end offset of each partition."""
@@ -208,6 +222,21 @@ def test_members_that_come_go_and_die_record_each_record_once(way_in: WayIn, top
     assert (way_in.intake().recorded, len(way_in.messages()), way_in.intake().repeated) == (produced, produced, 0)
 
 
+def test_a_partition_that_is_added_is_read_from_its_beginning(way_in: WayIn, topic: Callable[..., Topic]) -> None:
+    records = topic()
+    records.produce(*[(b"x", {}) for _ in range(100)])
+    add(way_in, records)
+
+    with way_in.running(processes=2):
+        way_in.wait_for(100)
+        records.grow(to=3)
+        for part in range(3):
+            records.produce(*[(b"y", {}) for _ in range(100)], part=part)
+        wait_until(lambda: way_in.offsets() == {0: 200, 1: 100, 2: 100}, timeout_s=4 * LONG_S, what="all passed")
+
+    assert (way_in.intake().recorded, way_in.intake().repeated, len(way_in.messages())) == (400, 0, 400)
+
+
 def test_a_member_that_stood_still_and_goes_on_records_nothing_that_its_successor_has(
     way_in: WayIn, topic: Callable[..., Topic]
 ) -> None:
@@ -234,8 +263,6 @@ def test_a_member_that_stood_still_and_goes_on_records_nothing_that_its_successo
 def test_a_topic_that_is_made_anew_is_read_from_its_beginning(
     way_in: WayIn, topic: Callable[..., Topic], kafka_server: Kafka
 ) -> None:
-    from confluent_kafka.admin import AdminClient
-
     records = topic()
     records.produce(*[(b"old", {}) for _ in range(50)])
     add(way_in, records)
@@ -256,8 +283,6 @@ def test_a_topic_that_is_made_anew_is_read_from_its_beginning(
 
 
 def test_a_kafka_that_is_away_is_noted_and_not_any_more_when_it_is_back(way_in: WayIn, tmp_path: Path) -> None:
-    from workq.lab.servers import start_kafka
-
     with start_kafka(tmp_path / "kafka") as kafka:
         records = Topic(kafka, partitions=1)
         add(way_in, records)

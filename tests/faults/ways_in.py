@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +22,18 @@ from workq.messages.ledger.sql import MessageLedger
 from workq.messages.values import MessageRow, WhichMessages
 
 LONG_S = 30.0
-QUICK = {"WORKQ_LEASE_S": "3", "WORKQ_GRACE_S": "10"}
 
 
 class WayIn:
     """The ledger of one test. `orders` and `bills` are destinations, which nothing is sent to: no worker runs."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, environ: Mapping[str, str] | None = None, app: WorkQueue | None = None) -> None:
+        """`environ`, `app`: of a leg; a file in the folder, by default."""
         self.folder = folder
         url = f"sqlite:///{folder / 'workq.db'}"
-        self.environ = {**os.environ, **QUICK, "WORKQ_LEDGER_URL": url, "WORKQ_MESSAGE_ALLOW": "loopback"}
-        self.app = WorkQueue(ledger=url)
+        place = environ or {"WORKQ_LEDGER_URL": url}
+        self.environ = {**os.environ, **place, "WORKQ_MESSAGE_ALLOW": "loopback"}
+        self.app = app or WorkQueue(ledger=url)
         self._logs = 0
         for name in ("orders", "bills"):
             Destinations(self.app).add(name, kind="call", handler="nowhere.nothing")
