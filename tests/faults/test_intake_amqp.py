@@ -145,6 +145,17 @@ def test_processes_that_are_killed_lose_no_message(way_in: WayIn, queue: Queue) 
     assert queue.is_empty()
 
 
+def test_a_broker_that_may_not_be_reached_is_not_asked(way_in: WayIn, queue: Queue) -> None:
+    add(way_in, queue)
+    queue.publish((b"x", {}, "x"))
+
+    with way_in.running(WORKQ_MESSAGE_ALLOW="192.0.2.0/24"):
+        wait_until(lambda: way_in.intake().error is not None, timeout_s=LONG_S, what="noted")
+
+    assert "WORKQ_MESSAGE_ALLOW" in (way_in.intake().error or "")
+    assert way_in.intake().recorded == 0
+
+
 def test_a_queue_that_is_missing_is_noted_and_read_when_it_is_there(way_in: WayIn, queue: Queue) -> None:
     add(way_in, queue)
     ask(queue.server, lambda channel: channel.queue_delete(queue.name))

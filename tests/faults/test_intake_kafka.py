@@ -49,6 +49,13 @@ class Topic:
 
         wait_until(is_led, timeout_s=LONG_S, what="leaders")
 
+    def make_anew(self) -> None:
+        """Delete it, and make another one of its name."""
+        admin: Any = AdminClient(self.kafka.admin_conf)
+        admin.delete_topics([self.name], operation_timeout=LONG_S)[self.name].result(LONG_S)
+        wait_until(lambda: self.name not in admin.list_topics(timeout=LONG_S).topics, timeout_s=LONG_S, what="deleted")
+        self.kafka.create_topic(self.name)
+
     def ends(self) -> dict[int, int]:
         """The end offset of each partition."""
         reader = self._reader()
@@ -260,19 +267,46 @@ def test_a_member_that_stood_still_and_goes_on_records_nothing_that_its_successo
     assert (way_in.intake().recorded, way_in.intake().repeated, len(way_in.messages())) == (200, 0, 200)
 
 
-def test_a_topic_that_is_made_anew_is_read_from_its_beginning(
-    way_in: WayIn, topic: Callable[..., Topic], kafka_server: Kafka
+@pytest.mark.parametrize("count", [20, 120])
+def test_a_topic_that_is_made_anew_under_its_reader_loses_no_record(
+    count: int, way_in: WayIn, topic: Callable[..., Topic]
 ) -> None:
+    records = topic()
+    records.produce(*[(b"old", {"workq-id": f"old-{n}"}) for n in range(50)])
+    add(way_in, records)
+
+    with way_in.running():
+        way_in.wait_for(50)
+        records.make_anew()
+        records.produce(*[(b"new", {"workq-id": f"new-{n}"}) for n in range(count)])
+        way_in.wait_for(50 + count, timeout_s=2 * LONG_S)
+        wait_until(lambda: way_in.offsets() == {0: count}, timeout_s=2 * LONG_S, what="all passed")
+
+    ids = {f"old-{n}" for n in range(50)} | {f"new-{n}" for n in range(count)}
+    assert (set(way_in.messages()), way_in.intake().recorded) == (ids, 50 + count)
+
+
+def test_a_broker_that_may_not_be_reached_is_not_asked(way_in: WayIn, topic: Callable[..., Topic]) -> None:
+    records = topic()
+    records.produce((b"x", {}))
+    add(way_in, records)
+
+    with way_in.running(WORKQ_MESSAGE_ALLOW="192.0.2.0/24"):
+        wait_until(lambda: way_in.intake().error is not None, timeout_s=LONG_S, what="noted")
+
+    assert "127.0.0.1" in (way_in.intake().error or "")
+    assert "WORKQ_MESSAGE_ALLOW" in (way_in.intake().error or "")
+    assert (way_in.intake().recorded, way_in.offsets()) == (0, {})
+
+
+def test_a_topic_that_is_made_anew_is_read_from_its_beginning(way_in: WayIn, topic: Callable[..., Topic]) -> None:
     records = topic()
     records.produce(*[(b"old", {}) for _ in range(50)])
     add(way_in, records)
     with way_in.running() as supervisor:
         way_in.wait_for(50)
         end(supervisor)
-    admin: Any = AdminClient(kafka_server.admin_conf)
-    admin.delete_topics([records.name], operation_timeout=LONG_S)[records.name].result(LONG_S)
-    wait_until(lambda: records.name not in admin.list_topics(timeout=LONG_S).topics, timeout_s=LONG_S, what="deleted")
-    kafka_server.create_topic(records.name)
+    records.make_anew()
     records.produce(*[(b"new", {}) for _ in range(120)])
 
     with way_in.running():
