@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Cli
-from workq.messages.intake.values import Move
+from workq.messages.intake.values import OffsetMove
 from workq.messages.ledger.sql import MessageLedger
 from workq.messages.values import DestinationPolicy, NewDestination
 
@@ -82,7 +82,9 @@ def test_status_and_doctor_tell_of_ways_in_that_are_not_read_or_whose_records_ca
     with cli.queue() as wq:
         part = wq.stores.ledger.part(MessageLedger)
         position = part.taken.take_partition("shop", "later", 0, owner="w")
-        part.taken.record("shop", [], owner="w", moves=[Move("later", 0, position.epoch, 1)], unreadable=["no time"])
+        part.taken.record(
+            "shop", [], owner="w", moves=[OffsetMove("later", 0, position.epoch, 1)], unreadable=["no time"]
+        )
         part.intakes.failed("shop", "nothing listens")
 
     [told] = cli.look("status")["intakes"]

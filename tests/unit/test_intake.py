@@ -51,16 +51,20 @@ def reason(given: BrokerRecord, *, to: str | None = "orders") -> str:
         LATER.isoformat().replace("+00:00", "Z"),
         LATER.astimezone(tz=None).isoformat(),
     ],
+    ids=["milliseconds", "offset", "z", "local"],
 )
 def test_a_time_is_epoch_milliseconds_or_rfc_3339(text: str) -> None:
     assert message(record(workq_at=text)).at == LATER
 
 
 @pytest.mark.parametrize("text", ["0", "1000", "1970-01-01T00:00:00Z", "2001-09-09T01:46:40+02:00"])
-def test_the_past_means_now(text: str) -> None:
+def test_what_is_past_is_due_at_once(text: str) -> None:
+    """The ledger has the last word of what is past: it makes such an instant its own now."""
     found = message(record(workq_at=text))
 
-    assert (found.at, found.delay_s) == (None, 0.0)
+    assert found.delay_s == 0.0
+    assert found.at is not None
+    assert found.at < datetime.now(UTC)
 
 
 @pytest.mark.parametrize(

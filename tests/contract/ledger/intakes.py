@@ -10,7 +10,7 @@ from tests.contract.given import at_once
 from tests.contract.ledger.messages import ALL, BY, MessageSteps, new_message
 from workq.errors import KeyConflict, NotFound, Refused
 from workq.ledger.sql import Ledger
-from workq.messages.intake.values import CancelOf, IntakeRow, Move, NewIntake, Overtaken, Position, Step, TakenIn
+from workq.messages.intake.values import CancelOf, IntakeRow, NewIntake, OffsetMove, Overtaken, Position, Step, TakenIn
 from workq.messages.ledger.sql import MessageLedger
 from workq.messages.ledger.taken_records import TakenRecords
 from workq.values.incarnation import Incarnation
@@ -51,7 +51,7 @@ class IntakesContract(MessageSteps):
         first = taken.take_partition("in", "t", 3, owner="a")
         steps: list[Step] = [new_message("x"), new_message("y", delay_s=60.0)]
 
-        found, hints = taken.record("in", steps, owner="a", moves=[Move("t", 3, first.epoch, 17)])
+        found, hints = taken.record("in", steps, owner="a", moves=[OffsetMove("t", 3, first.epoch, 17)])
 
         assert (first, found) == (Position(None, 1), TakenIn(2, 0, 0))
         assert [one.queue for one in hints] == ["workq.messages"] * 2
@@ -66,12 +66,12 @@ class IntakesContract(MessageSteps):
         kept = taken.take_partition("in", "t", 1, owner="a")
         new = taken.take_partition("in", "t", 0, owner="b")
 
-        moves = [Move("t", 1, kept.epoch, 9), Move("t", 0, old.epoch, 5)]
+        moves = [OffsetMove("t", 1, kept.epoch, 9), OffsetMove("t", 0, old.epoch, 5)]
 
         with pytest.raises(Overtaken):
             taken.record("in", [new_message("x")], owner="a", moves=moves)
         with pytest.raises(Overtaken):  # nor with the epoch of the new owner
-            taken.record("in", [new_message("x")], owner="a", moves=[Move("t", 0, new.epoch, 5)])
+            taken.record("in", [new_message("x")], owner="a", moves=[OffsetMove("t", 0, new.epoch, 5)])
 
         assert self.ids(ledger) == set()
         assert [one.next_offset for one in ledger.part(MessageLedger).intakes.offsets("in")] == [None, None]
@@ -87,7 +87,7 @@ class IntakesContract(MessageSteps):
     def test_a_topic_that_was_made_anew_begins_at_its_beginning(self, ledger: Ledger) -> None:
         taken = self.way_in(ledger)
         first = taken.take_partition("in", "t", 0, owner="a", topic_id="one")
-        taken.record("in", [], owner="a", moves=[Move("t", 0, first.epoch, 93)])
+        taken.record("in", [], owner="a", moves=[OffsetMove("t", 0, first.epoch, 93)])
 
         assert taken.take_partition("in", "t", 0, owner="a") == Position(93, 2)
         assert taken.take_partition("in", "t", 0, owner="a", topic_id="one") == Position(93, 3)
@@ -146,7 +146,7 @@ class IntakesContract(MessageSteps):
         taken = self.way_in(ledger)
         self.post(ledger, new_message("x"))
         position = taken.take_partition("in", "t", 0, owner="a")
-        move: Any = {"owner": "a", "moves": [Move("t", 0, position.epoch, 4)]}
+        move: Any = {"owner": "a", "moves": [OffsetMove("t", 0, position.epoch, 4)]}
 
         with pytest.raises(NotFound):
             taken.record("in", [new_message("y"), new_message("z", destination="none")], **move)
@@ -164,7 +164,9 @@ class IntakesContract(MessageSteps):
         taken = self.way_in(ledger)
         position = taken.take_partition("in", "t", 0, owner="a")
 
-        taken.record("in", [], owner="a", moves=[Move("t", 0, position.epoch, 2)], unreadable=["first", "no time"])
+        taken.record(
+            "in", [], owner="a", moves=[OffsetMove("t", 0, position.epoch, 2)], unreadable=["first", "no time"]
+        )
 
         found = self.intake(ledger)
         assert (found.quarantined, found.quarantined_why, found.quarantined_at is None) == (2, "no time", False)

@@ -29,7 +29,7 @@ from workq.config.addresses import Allowed
 from workq.errors import ConfigError, MissingExtra
 from workq.messages.intake import IntakeKind, IntakeLink, TakePartition
 from workq.messages.intake.aside import RecordsAside
-from workq.messages.intake.values import BrokerRecord, IntakeBatch, Move
+from workq.messages.intake.values import BrokerRecord, IntakeBatch, OffsetMove
 from workq.messages.kinds import DestinationAddress, SendFault, Unsent
 from workq.messages.kinds.kafka import KafkaKind
 from workq.messages.kinds.kafka_reach import TOPIC_MAX, KafkaReach, check_topic, kafka_place, take_kafka_options
@@ -238,7 +238,7 @@ class _KafkaIntakeLink(IntakeLink):
             owned.next_offset = offset + 1
             records.append(self._record(one, part, offset))
         moves = [
-            Move(self._topic, part, one.epoch, one.next_offset)
+            OffsetMove(self._topic, part, one.epoch, one.next_offset)
             for part, one in self._owned.items()
             if one.next_offset != before[part]
         ]

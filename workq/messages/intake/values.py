@@ -73,7 +73,7 @@ class Position(msgspec.Struct, frozen=True):
     epoch: int
 
 
-class Move(msgspec.Struct, frozen=True):
+class OffsetMove(msgspec.Struct, frozen=True):
     """A partition was read up to `next_offset`, by the owner of this epoch."""
 
     topic: str
@@ -105,7 +105,7 @@ class TakenIn(msgspec.Struct, frozen=True):
     cancelled: int
 
 
-class Standing(msgspec.Struct, frozen=True):
+class KnownIds(msgspec.Struct, frozen=True):
     """What the ledger knows of a batch before it is recorded: destinations that are there, ids with theirs."""
 
     destinations: frozenset[str]
@@ -134,7 +134,7 @@ class IntakeBatch(msgspec.Struct, frozen=True):
     """
 
     records: Sequence[BrokerRecord] = ()
-    moves: Sequence[Move] = ()
+    moves: Sequence[OffsetMove] = ()
     tokens: Sequence[Any] = ()
 
 

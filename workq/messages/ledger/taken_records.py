@@ -19,7 +19,7 @@ from workq.ledger import HintRows, Unpublished
 from workq.ledger.decisions import Decisions
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, in_order
-from workq.messages.intake.values import CancelOf, Move, Overtaken, Position, Standing, Step, TakenIn
+from workq.messages.intake.values import CancelOf, KnownIds, OffsetMove, Overtaken, Position, Step, TakenIn
 from workq.messages.ledger.recorded import RecordedMessages
 from workq.messages.ledger.tables import message_tables
 from workq.messages.values import NewMessage
@@ -64,16 +64,16 @@ class TakenRecords:
         except IntegrityError:  # another process has made the row in this moment
             return self.database.run(take)
 
-    def standing(self, steps: Sequence[Step]) -> Standing:
+    def standing(self, steps: Sequence[Step]) -> KnownIds:
         """Which of the destinations of these are there, and which of their ids, with their destinations."""
         d = message_tables(self.database).destination
         new = [one for one in steps if isinstance(one, NewMessage)]
         names = select(d.c.name).where(d.c.name.in_({one.destination for one in new}))
 
-        def ask(tx: Connection) -> Standing:
-            return Standing(frozenset(tx.execute(names).scalars()), self._there(tx, new))
+        def ask(tx: Connection) -> KnownIds:
+            return KnownIds(frozenset(tx.execute(names).scalars()), self._there(tx, new))
 
-        return self.database.ask(ask) if new else Standing(frozenset(), {})
+        return self.database.ask(ask) if new else KnownIds(frozenset(), {})
 
     def _there(self, tx: Connection, messages: Sequence[NewMessage]) -> dict[str, str]:
         """The destinations of those of these ids that are there."""
@@ -87,7 +87,7 @@ class TakenRecords:
         steps: Sequence[Step],
         *,
         owner: str,
-        moves: Sequence[Move] = (),
+        moves: Sequence[OffsetMove] = (),
         unreadable: Sequence[str] = (),
         hints: HintRows | None = None,
     ) -> tuple[TakenIn, list[Unpublished]]:
@@ -116,7 +116,7 @@ class TakenRecords:
         intake: str,
         steps: Sequence[Step],
         owner: str,
-        moves: Sequence[Move],
+        moves: Sequence[OffsetMove],
         unreadable: list[str],
         hints: HintRows | None,
     ) -> tuple[TakenIn, list[Unpublished]]:
@@ -140,7 +140,7 @@ class TakenRecords:
         self._count(tx, intake, recorded, repeated, cancelled, unreadable)
         return TakenIn(recorded, repeated, cancelled), fresh
 
-    def _move(self, tx: Connection, intake: str, owner: str, moves: Sequence[Move]) -> None:
+    def _move(self, tx: Connection, intake: str, owner: str, moves: Sequence[OffsetMove]) -> None:
         o, now = message_tables(self.database).intake_offset, self.database.now
         for move in sorted(moves, key=lambda one: (one.topic, one.part)):  # one order for all: no deadlock
             mine = o.c.intake == intake, o.c.topic == move.topic, o.c.part == move.part
