@@ -10,7 +10,7 @@ import click
 from workq.cli import exits
 from workq.cli.bulk import is_confirmed
 from workq.cli.group import CommandGroup
-from workq.cli.inputs import Decimal, WholeNumber, lines_of, options_in
+from workq.cli.inputs import Decimal, WholeNumber, lines_of, options_in, why_option, yes_option
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, clean, record, table, text_of, write
 from workq.messages.destinations import Destination, Destinations
@@ -140,7 +140,7 @@ def test(session: Session, name: str, timeout_s: float | None) -> int:
 
 @destination.command("disable", examples='workq message destination disable orders --why "they are moving"')
 @click.argument("name", metavar="NAME")
-@click.option("--why", required=True, metavar="TEXT", help="stored, and shown with the destination")
+@why_option(None, "stored, and shown with the destination")
 @pass_session
 def disable(session: Session, name: str, why: str) -> None:
     """Send nothing there any more, from now on: its messages wait. What is on its way ends."""
@@ -150,7 +150,7 @@ def disable(session: Session, name: str, why: str) -> None:
 
 @destination.command("enable", examples="workq message destination enable orders")
 @click.argument("name", metavar="NAME")
-@click.option("--why", default="enabled by an operator", show_default=True, metavar="TEXT", help="stored with it")
+@why_option("enabled by an operator", "stored with it")
 @pass_session
 def enable(session: Session, name: str, why: str) -> None:
     """Send there again, and end its rest: what waited for it is due now."""
@@ -166,10 +166,8 @@ def enable(session: Session, name: str, why: str) -> None:
 
 @destination.command("rm", examples="workq message destination rm orders\nworkq message destination rm orders --yes")
 @click.argument("name", metavar="NAME")
-@click.option("--yes", is_flag=True, help="do not ask; needed where nobody can answer")
-@click.option(
-    "--why", default="removed by an operator", show_default=True, metavar="TEXT", help="stored in the history"
-)
+@yes_option("do not ask; needed where nobody can answer")
+@why_option("removed by an operator", "stored in the history")
 @pass_session
 def rm(session: Session, name: str, yes: bool, why: str) -> int:
     """Forget a destination. Refused while messages to it are open. Its messages stay until retention takes them.

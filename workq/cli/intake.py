@@ -11,7 +11,7 @@ import click
 from workq.cli import exits
 from workq.cli.bulk import is_confirmed
 from workq.cli.group import CommandGroup
-from workq.cli.inputs import WholeNumber, lines_of, options_in
+from workq.cli.inputs import WholeNumber, lines_of, options_in, why_option, yes_option
 from workq.cli.session import Session, log_format_option, pass_session
 from workq.cli.show import Column, answer, record, table, write
 from workq.config import Settings
@@ -131,10 +131,8 @@ def show(session: Session, name: str) -> None:
 
 @intake.command("rm", examples="workq intake rm shop\nworkq intake rm shop --yes")
 @click.argument("name", metavar="NAME")
-@click.option("--yes", is_flag=True, help="do not ask; needed where nobody can answer")
-@click.option(
-    "--why", default="removed by an operator", show_default=True, metavar="TEXT", help="stored in the history"
-)
+@yes_option("do not ask; needed where nobody can answer")
+@why_option("removed by an operator", "stored in the history")
 @pass_session
 def rm(session: Session, name: str, yes: bool, why: str) -> int:
     """Forget a way in, and how far it was read: one of the same name reads from the beginning. Its messages stay.

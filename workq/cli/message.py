@@ -15,7 +15,7 @@ from msgspec import to_builtins
 from workq.cli import exits
 from workq.cli.bulk import is_confirmed
 from workq.cli.group import CommandGroup, Lazy
-from workq.cli.inputs import Duration, InstantText, WholeNumber
+from workq.cli.inputs import Duration, InstantText, WholeNumber, dry_run_option, why_option, yes_option
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, clean, line, record, table, write
 from workq.errors import ConfigError, NotFound, PayloadError, Refused, Unavailable, WorkqError
@@ -258,7 +258,7 @@ def show(session: Session, message_id: str, with_body: bool) -> None:
 
 @message.command("cancel", examples='workq message cancel 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f --why "sent twice"')
 @click.argument("message_ids", nargs=-1, required=True, metavar="ID...")
-@click.option("--why", default="cancelled by an operator", show_default=True, metavar="TEXT", help="stored with it")
+@why_option("cancelled by an operator", "stored with it")
 @pass_session
 def cancel(session: Session, message_ids: tuple[str, ...], why: str) -> int:
     """Do not send these. What is on its way may arrive, and is not tried again; what has ended stays as it is."""
@@ -270,7 +270,7 @@ def cancel(session: Session, message_ids: tuple[str, ...], why: str) -> int:
 @click.argument("message_ids", nargs=-1, required=True, metavar="ID...")
 @click.option("--in", "delay_s", type=Duration(), metavar="TIME", help="send them in 90s, 10m, 2h or 1d")
 @click.option("--at", type=InstantText(), metavar="TIME", help="send them at 2026-11-21T03:00Z")
-@click.option("--why", default="rescheduled by an operator", show_default=True, metavar="TEXT", help="stored with it")
+@why_option("rescheduled by an operator", "stored with it")
 @pass_session
 def reschedule(
     session: Session, message_ids: tuple[str, ...], delay_s: float | None, at: datetime | None, why: str
@@ -290,7 +290,7 @@ def reschedule(
 
 @message.command("retry", examples="workq message retry 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f")
 @click.argument("message_ids", nargs=-1, required=True, metavar="ID...")
-@click.option("--why", default="retried by an operator", show_default=True, metavar="TEXT", help="stored with it")
+@why_option("retried by an operator", "stored with it")
 @pass_session
 def retry(session: Session, message_ids: tuple[str, ...], why: str) -> int:
     """Send what is dead or cancelled after all, now, with fresh budgets."""
@@ -312,9 +312,9 @@ def retry(session: Session, message_ids: tuple[str, ...], why: str) -> int:
 @click.option("--since", "since_s", type=Ago(), metavar="TIME", help="recorded since then: 2h, or 2026-11-21T03:00Z")
 @click.option("--until", "until_s", type=Ago(), metavar="TIME", help="recorded before then")
 @click.option("--expired", "is_expired", is_flag=True, help="only those whose time has come, and that never arrived")
-@click.option("--dry-run", is_flag=True, help="only count; exit 3 when there are any")
-@click.option("--yes", is_flag=True, help="do not ask; needed where nobody can answer")
-@click.option("--why", default="restored by an operator", show_default=True, metavar="TEXT", help="stored with them")
+@dry_run_option("only count; exit 3 when there are any")
+@yes_option("do not ask; needed where nobody can answer")
+@why_option("restored by an operator", "stored with them")
 @pass_session
 def restore(session: Session, /, to: str, dry_run: bool, yes: bool, why: str, **which: Any) -> int:
     """Send once more what has arrived at a destination or is dead: the same ids, by new tasks.
@@ -344,10 +344,10 @@ def restore(session: Session, /, to: str, dry_run: bool, yes: bool, why: str, **
     "clear", examples="workq message clear --to orders --dry-run\nworkq message clear --to orders --yes --why obsolete"
 )
 @click.option("--to", required=True, metavar="NAME", help="to this destination")
-@click.option("--dry-run", is_flag=True, help="only count; exit 3 when there are any")
-@click.option("--yes", is_flag=True, help="do not ask; needed where nobody can answer")
+@dry_run_option("only count; exit 3 when there are any")
+@yes_option("do not ask; needed where nobody can answer")
 @click.option("--confirm", "confirmed", type=WholeNumber(0, 10**9), metavar="N", help="refuse when there are more")
-@click.option("--why", default="cleared by an operator", show_default=True, metavar="TEXT", help="stored with them")
+@why_option("cleared by an operator", "stored with them")
 @pass_session
 def clear(session: Session, to: str, dry_run: bool, yes: bool, confirmed: int | None, why: str) -> int:
     """Cancel all messages to a destination that are not sent yet. What is on its way may arrive.
