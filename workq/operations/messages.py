@@ -76,7 +76,8 @@ def restore(
             try is due at once.
 
     Raises:
-        NotFound: there is no such destination. Refused: retention has removed some of them; the message has the count.
+        NotFound: there is no such destination. Refused: retention has removed messages to it that were recorded in
+            that time, whether they would be sent or not; the message has the count.
     """
     ledger = _ledger(stores)
     ledger.destinations.required(check_destination_name(destination))
