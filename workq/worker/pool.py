@@ -42,7 +42,7 @@ from workq.worker.batch import BatchCollector, FillingBatch
 from workq.worker.crash_board import CrashBoard
 from workq.worker.loop import is_whole, new_event_loop, wait_for
 from workq.worker.pace import Pace
-from workq.worker.run import Attempt, Run, called
+from workq.worker.run import Attempt, Run, SharedRun
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -179,7 +179,7 @@ class Pool:
         """Take claims that share one call, and run them."""
         attempts = [Attempt(one.claim, self._lines.popleft(), one.item, one.start_by) for one in group.members]
         self._came()
-        self.dispatch(Run(group.handler, attempts, takes_list=True))
+        self.dispatch(SharedRun(group.handler, attempts))
 
     def _came(self) -> None:
         with self._lock:
@@ -366,7 +366,7 @@ class Pool:
         """In a thread."""
         if not self._may_begin(run):
             return
-        one, began = called(run, rng=self._rng, clock=self._clock), self.begin(run)
+        began = self.begin(run)
         limit_s = None if run.handler is None else run.handler.time_limit_s
         limit = None if limit_s is None else SoftDeadline(began + limit_s)
         try:
@@ -374,26 +374,26 @@ class Pool:
                 run.limit = limit
                 self._limited[run.line] = run
             try:
-                one.call(self, math.inf if limit is None else limit.at)
+                run.call(self, math.inf if limit is None else limit.at, self._clock)
             finally:
                 if limit is not None:
                     limit.ended()
         except BaseException as error:  # SystemExit and KeyboardInterrupt too: data never kills a worker
-            one.end(error)
+            run.end(error, self._rng)
         if limit is not None:
             self._limited.pop(run.line, None)
-        self.finish(run, one.outcomes(), began=began)
+        self.finish(run, run.outcomes(self._rng), began=began)
 
     async def _run_async(self, run: Run) -> None:
         """In the event loop."""
         if not self._may_begin(run):
             return
-        one, began = called(run, rng=self._rng, clock=self._clock), self.begin(run)
+        began = self.begin(run)
         try:
-            await one.call_async(self)
+            await run.call_async(self)
         except BaseException as error:  # CancelledError and SystemExit too: the loop serves other tasks
-            one.end(error)
-        self.finish(run, one.outcomes(), began=began)
+            run.end(error, self._rng)
+        self.finish(run, run.outcomes(self._rng), began=began)
 
     def _may_begin(self, run: Run) -> bool:
         """Whether it may start now. What may not goes back at no cost, or those of its attempts that come too late."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 from workq.handlers.context import Desk
 from workq.handlers.handler import Handler
@@ -32,97 +32,74 @@ class Attempt:
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """The attempts that one call of their handler is for."""
+    """The call for one task, and what came of it. `SharedRun` is that for several."""
 
     handler: Handler[..., Any] | None
     attempts: list[Attempt]
-    takes_list: bool = False
-    """Its handler is called with a list, of all of them."""
     limit: SoftDeadline | None = None
+    _result: Any = None
+    _ended: Outcome | None = None
+    """The error itself is not kept: its traceback leads back to here."""
 
     @property
     def line(self) -> int:
-        """That of the first, which stands for all of them."""
+        """That of the first attempt, which stands for all of them."""
         return self.attempts[0].line
 
-
-class Called(Protocol):
-    """A call that is under way, and what came of it."""
-
-    def call(self, desk: Desk, until: float, /) -> None:
+    def call(self, desk: Desk, _until: float, _clock: Callable[[], float], /) -> None:
         """Call a plain function, in this thread. What it raises for all is the caller's to tell.
 
-        `until`: by this process's clock, when the time of the attempt is up; no further call begins then.
+        `until`: by `clock`, when the time of the attempt is up; no further call begins then.
         """
+        attempt = self.attempts[0]
+        self._result = run_sync(attempt.claim, _known(self), attempt.arguments, desk)
 
     async def call_async(self, desk: Desk, /) -> None:
         """The same of a coroutine function, under its soft limit, in this event loop."""
+        attempt = self.attempts[0]
+        self._result = await run_async(attempt.claim, _known(self), attempt.arguments, desk)
 
-    def end(self, error: BaseException) -> None:
+    def end(self, error: BaseException, rng: Random) -> None:
         """Nothing is called any more: who has no answer yet has failed of this."""
+        self._ended = raised(self.attempts[0].claim, _known(self), error, rng=rng)
 
-    def outcomes(self) -> list[Outcome]:
+    def outcomes(self, rng: Random) -> list[Outcome]:
         """What is settled, in the order of the attempts."""
-
-
-class Alone:
-    """A call for one task."""
-
-    def __init__(self, attempt: Attempt, handler: Handler[..., Any], rng: Random) -> None:
-        self._attempt = attempt
-        self._handler = handler
-        self._rng = rng
-        self._result: Any = None
-        self._ended: Outcome | None = None
-        """The error itself is not kept: its traceback leads back to here."""
-
-    def call(self, desk: Desk, _until: float, /) -> None:
-        attempt = self._attempt
-        self._result = run_sync(attempt.claim, self._handler, attempt.arguments, desk)
-
-    async def call_async(self, desk: Desk, /) -> None:
-        attempt = self._attempt
-        self._result = await run_async(attempt.claim, self._handler, attempt.arguments, desk)
-
-    def end(self, error: BaseException) -> None:
-        self._ended = raised(self._attempt.claim, self._handler, error, rng=self._rng)
-
-    def outcomes(self) -> list[Outcome]:
         if self._ended is not None:
             return [self._ended]
         try:
             return [returned(self._result)]
         except BaseException as error:  # whatever its answer is, or does: data never kills a worker
-            return [raised(self._attempt.claim, self._handler, error, rng=self._rng)]
+            return [raised(self.attempts[0].claim, _known(self), error, rng=rng)]
 
 
-class Shared:
+@dataclass(slots=True, eq=False)
+class SharedRun(Run):
     """A call for several tasks, made again with fewer where it raises for all."""
 
-    def __init__(self, run: Run, handler: Handler[..., Any], rng: Random, clock: Callable[[], float]) -> None:
-        claims = [one.claim for one in run.attempts]
-        self._together = Together(claims, [one.arguments for one in run.attempts], handler)
-        self._handler = handler
-        self._rng = rng
-        self._clock = clock
+    _together: Together | None = None
 
-    def call(self, desk: Desk, until: float, /) -> None:
-        call(self._together, self._handler, until=until, clock=self._clock, wait=desk.wait_for)
+    def call(self, desk: Desk, until: float, clock: Callable[[], float], /) -> None:
+        call(self._shared(), _known(self), until=until, clock=clock, wait=desk.wait_for)
 
     async def call_async(self, _desk: Desk, /) -> None:
-        await call_async(self._together, self._handler)
+        await call_async(self._shared(), _known(self))
 
-    def end(self, error: BaseException) -> None:
-        self._together.end(error)
+    def end(self, error: BaseException, _rng: Random) -> None:
+        self._shared().end(error)
 
-    def outcomes(self) -> list[Outcome]:
-        return self._together.outcomes(self._rng)
+    def outcomes(self, rng: Random) -> list[Outcome]:
+        return self._shared().outcomes(rng)
+
+    def _shared(self) -> Together:
+        """Of those that are called: who came too late for its slot has left before."""
+        if self._together is None:
+            claims = [one.claim for one in self.attempts]
+            self._together = Together(claims, [one.arguments for one in self.attempts], _known(self))
+        return self._together
 
 
-def called(run: Run, *, rng: Random, clock: Callable[[], float]) -> Called:
-    """A call that is about to begin."""
+def _known(run: Run) -> Handler[..., Any]:
     if run.handler is None:
         raise RuntimeError(f"{run.attempts[0].claim.task_id} was queued without a handler")
-    if run.takes_list:
-        return Shared(run, run.handler, rng, clock)
-    return Alone(run.attempts[0], run.handler, rng)
+    return run.handler
