@@ -6,11 +6,7 @@ the child opens its own connections.
 
 from __future__ import annotations
 
-import atexit
-import os
-import threading
 import warnings
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -27,7 +23,7 @@ from workq.handlers.naming import default_name
 from workq.handlers.options import Options, check_batch, check_time_limit_s
 from workq.handlers.registry import Registry
 from workq.handlers.retry import Compute, RetryPolicy, retries
-from workq.opening import ledger_database, open_stores
+from workq.opening import OpenedOnce, ledger_database, open_stores
 from workq.schedules.define import new_schedule
 from workq.schedules.timetable import Timetable
 from workq.values.incarnation import this_person
@@ -48,8 +44,6 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 LINGER_S = 0.5
-
-_everyone: weakref.WeakSet[WorkQueue] = weakref.WeakSet()
 
 
 class WorkQueue:
@@ -93,12 +87,7 @@ class WorkQueue:
         )
         log_unread()
         self.registry = Registry()
-        self._lock = threading.Lock()
-        self._opened: tuple[Stores, Producer] | None = None
-        self._inherited: list[object] = []
-        self.is_served = False
-        """A worker of this process serves it: no handler closes what the worker works with."""
-        _everyone.add(self)
+        self._opened = OpenedOnce(lambda makes: self._connect(makes=makes))
 
     # -- handlers
 
@@ -444,7 +433,7 @@ class WorkQueue:
         Raises:
             LedgerUnavailable: the ledger did not answer. SchemaMismatch: run `workq db migrate`.
         """
-        return self._open()[0]
+        return self._opened.get()[0]
 
     @property
     def existing(self) -> Stores:
@@ -453,12 +442,12 @@ class WorkQueue:
         Raises:
             NoLedger: the SQLite file is not there, or has no ledger. LedgerUnavailable, SchemaMismatch: as `stores`.
         """
-        return self._open(makes=False)[0]
+        return self._opened.get(makes=False)[0]
 
     @property
     def producer(self) -> Producer:
         """What records tasks in this process. Makes a SQLite file, as `stores` does."""
-        return self._open()[1]
+        return self._opened.get()[1]
 
     def database(self, *, makes: bool = True) -> Database:
         """A new engine on the ledger, without looking at its schema. The caller closes it.
@@ -472,14 +461,16 @@ class WorkQueue:
 
         In a worker, of the application that it serves, it does nothing: the connections there are the worker's.
         """
-        if self.is_served:
-            return
-        with self._lock:
-            opened, self._opened = self._opened, None
-        if opened is not None:
-            stores, producer = opened
-            producer.close()
-            stores.close()
+        self._opened.close()
+
+    @property
+    def is_served(self) -> bool:
+        """Whether a worker of this process serves it: no handler closes what the worker works with."""
+        return self._opened.is_kept
+
+    @is_served.setter
+    def is_served(self, is_served: bool) -> None:
+        self._opened.is_kept = is_served
 
     def __enter__(self) -> WorkQueue:
         return self
@@ -487,37 +478,5 @@ class WorkQueue:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _open(self, *, makes: bool = True) -> tuple[Stores, Producer]:
-        opened = self._opened
-        if opened is None:
-            with self._lock:
-                opened = self._opened
-                if opened is None:
-                    opened = self._opened = self._connect(makes=makes)
-                    atexit.register(partial(_close_at_exit, weakref.ref(self)))
-        return opened
-
     def _connect(self, *, makes: bool) -> tuple[Stores, Producer]:
         return open_stores(self.settings, makes=makes)
-
-    def _forked(self) -> None:
-        """In the child of a fork: never touch or free the parent's connections, and open our own."""
-        self.is_served = False
-        self._lock = threading.Lock()
-        if self._opened is not None:
-            self._inherited.append(self._opened)
-            self._opened = None
-
-
-def _after_fork() -> None:
-    for app in list(_everyone):
-        app._forked()
-
-
-os.register_at_fork(after_in_child=_after_fork)
-
-
-def _close_at_exit(reference: weakref.ref[WorkQueue]) -> None:
-    app = reference()
-    if app is not None:
-        app.close()

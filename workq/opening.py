@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from workq.config import Settings
@@ -13,6 +19,69 @@ if TYPE_CHECKING:
     from workq.ledger.engine.database import Database
     from workq.ledger.sql import Ledger
     from workq.stores import Stores
+
+_everyone: weakref.WeakSet[OpenedOnce] = weakref.WeakSet()
+
+
+class OpenedOnce:
+    """The stores of one application in this process: opened when first asked for, closed at exit.
+
+    One object serves all threads. The child of a fork opens its own connections.
+    """
+
+    def __init__(self, connect: Callable[[bool], tuple[Stores, Producer]]) -> None:
+        """`connect`: opens them, and makes a SQLite file that is not there if it is given True."""
+        self.is_kept = False
+        """`close` does nothing."""
+        self._connect = connect
+        self._lock = threading.Lock()
+        self._opened: tuple[Stores, Producer] | None = None
+        self._inherited: list[object] = []
+        _everyone.add(self)
+
+    def get(self, *, makes: bool = True) -> tuple[Stores, Producer]:
+        """The stores, and what records tasks into them."""
+        opened = self._opened
+        if opened is None:
+            with self._lock:
+                opened = self._opened
+                if opened is None:
+                    opened = self._opened = self._connect(makes)
+                    atexit.register(partial(_close_at_exit, weakref.ref(self)))
+        return opened
+
+    def close(self) -> None:
+        """Publish what is behind, within a bound, and close every connection. They are opened again when asked for."""
+        if self.is_kept:
+            return
+        with self._lock:
+            opened, self._opened = self._opened, None
+        if opened is not None:
+            stores, producer = opened
+            producer.close()
+            stores.close()
+
+    def forked(self) -> None:
+        """In the child of a fork: never touch or free the parent's connections."""
+        self.is_kept = False
+        self._lock = threading.Lock()
+        if self._opened is not None:
+            self._inherited.append(self._opened)
+            self._opened = None
+
+
+def _after_fork() -> None:
+    for one in list(_everyone):
+        one.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _close_at_exit(reference: weakref.ref[OpenedOnce]) -> None:
+    opened = reference()
+    if opened is not None:
+        opened.close()
 
 
 def ledger_database(settings: Settings, *, makes: bool) -> Database:
