@@ -240,6 +240,8 @@ class Plans:
                 sound = select(table.c.id).where(table.c.id.in_(page), *is_old).with_for_update()
                 ids = list(tx.execute(sound).scalars())
                 if ids:
+                    if table is self.database.tables.task:
+                        self._upkeep.forget_parts(tx, ids)
                     tx.execute(delete(table).where(table.c.id.in_(ids), *is_old))
                     self._history.append(tx, "manual", {**by, "removed": rows.what.value, "count": len(ids)})
                 return [str(one) for one in ids]

@@ -50,7 +50,7 @@ class Upkeep:
         floor: Floor,
         with_pruned: Sequence[Callable[[Connection, Database, Sequence[str]], None]] = (),
     ) -> None:
-        """`with_pruned`: what goes with tasks that are removed (see sql.py)."""
+        """`with_pruned`: what goes with tasks that are removed (workq/slices.py names them)."""
         self.database = database
         self._with_pruned = tuple(with_pruned)
         self._history = history
@@ -170,8 +170,12 @@ class Upkeep:
         t = self.database.tables.task
         locked = select(t.c.id).where(t.c.id.in_(ids), still).order_by(t.c.id).with_for_update()
         if going := list(tx.execute(locked).scalars()):
-            for forget in self._with_pruned:
-                forget(tx, self.database, going)
+            self.forget_parts(tx, going)
+
+    def forget_parts(self, tx: Connection, going: Sequence[str]) -> None:
+        """Drop what the slices keep of these tasks, whose rows are locked, and which this transaction removes."""
+        for forget in self._with_pruned:
+            forget(tx, self.database, going)
 
     def _pruned(
         self,

@@ -287,6 +287,23 @@ class MessagesContract(MessageSteps):
         with pytest.raises(NotFound):
             ledger.part(MessageLedger).decisions.retry("a", **BY)
 
+    def test_the_body_goes_with_the_task_too_where_a_plan_is_applied(
+        self, ledger: Ledger, worker: Incarnation, clock: Clock
+    ) -> None:
+        self.destination(ledger)
+        sent = self.post(ledger, new_message("a"))
+        self.let_run(ledger, worker, sent, Done())
+        clock.forward(3 * HOUR_S)
+        kept = {"retention_s": HOUR_S, "dead_retention_s": HOUR_S}
+        [old] = ledger.plans.prunable(limit=9, **kept)
+
+        applied = ledger.plans.prune_planned(old, by={"who": "ada", "why": "asked"}, **kept)
+        clock.forward(KEPT_AFTER_S + HOUR_S)
+
+        assert applied.changed == (sent[0].task_id,)
+        assert ledger.part(MessageLedger).letters.body("a") is None
+        assert ledger.part(MessageLedger).pruning.prune_messages(limit=10) == 1
+
     def test_all_that_is_not_sent_is_cleared_and_what_is_on_its_way_is_not(
         self, ledger: Ledger, worker: Incarnation
     ) -> None:
