@@ -1,8 +1,4 @@
-"""WorkQueue: the composition root. The only place that opens stores.
-
-Nothing is contacted before the first enqueue or question. One object serves all threads of a process; after a fork
-the child opens its own connections.
-"""
+"""WorkQueue: what a user calls. Its stores are opened by opening.py, at the first enqueue or question."""
 
 from __future__ import annotations
 
@@ -431,7 +427,7 @@ class WorkQueue:
         """The opened stores of this process, for what records something new: a SQLite file that is not there is made.
 
         Raises:
-            LedgerUnavailable: the ledger did not answer. SchemaMismatch: run `workq db migrate`.
+            LedgerUnavailable: the ledger did not answer. SchemaMismatch: it is older or newer.
         """
         return self._opened.get()[0]
 

@@ -76,7 +76,7 @@ class KeyConflict(WorkqError):
 
 
 class SchemaMismatch(WorkqError):
-    """The ledger's schema does not fit this code. Run `workq db migrate`."""
+    """The ledger's schema is older (run `workq db migrate`) or newer (upgrade workq) than this code."""
 
 
 class Refused(WorkqError):

@@ -104,7 +104,7 @@ def open_stores(settings: Settings, *, makes: bool) -> tuple[Stores, Producer]:
     """The stores, and what records tasks into them. `makes`: a SQLite file that is not there, with its schema.
 
     Raises:
-        LedgerUnavailable: the ledger did not answer. SchemaMismatch: run `workq db migrate`. NoLedger: there is none.
+        LedgerUnavailable: the ledger did not answer. SchemaMismatch: it is older or newer. NoLedger: there is none.
     """
     from workq.enqueue.producer import Producer
     from workq.ledger.engine import migrate

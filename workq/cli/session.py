@@ -126,7 +126,7 @@ class Session:
 
         Raises:
             NoLedger: the SQLite file is not there, or has no ledger.
-            Unavailable: a server did not answer; SchemaMismatch: run `workq db migrate`.
+            Unavailable: a server did not answer; SchemaMismatch: the ledger is older or newer.
         """
         queue = self.queue()
         self.say_default(queue.settings)

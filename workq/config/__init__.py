@@ -4,7 +4,8 @@ Each value comes from the first place that has it: an argument, the environment,
 `pyproject.toml` in the working folder, a default. `origins` remembers which, for errors and for `workq config`. With
 neither a broker nor an in-flight URL the ledger serves as all three: the embedded queue.
 
-Everything is checked here, before anything is contacted. What is wrong is a ConfigError that names the place and the
+Everything is checked here, before anything is contacted, but for the options in a URL's query: the part that opens the
+store refuses those. What is wrong is a ConfigError that names the place and the
 right form; a password never appears in it, in a `repr`, nor in `table()`. An empty environment variable counts as
 missing; an empty argument, key or secret file is an error: nobody should work on the default ledger because a secret
 was empty.

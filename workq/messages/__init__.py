@@ -3,6 +3,8 @@
     destinations.py where they go                    sender.py   sent by an application, in its own transaction
     carry.py        the handler that sends them      kinds/      one file for each kind of destination
     intakes.py      where records come from          intake/     one file for each kind of way in
+    rests.py        for how long a destination rests links.py    the connections that a worker has open
+    levels.py       instants rounded up              bodies.py   what a message says, as bytes
 
 What is recorded, and what that leads to, is decided in ledger/, in the database. What an application calls is
 `Messages`, above the operations (workq/messenger.py). Nothing here is imported by `import workq`.

@@ -8,10 +8,11 @@ does.
     orphans  rows that run under an incarnation which is not live any more are returned
     advance  order keys whose first has ended go on with the next
     admit    what has come free of a limit goes to the first that are parked
-    tend     what became of a job's subtasks without their handlers is counted, and jobs end (see jobs/ledger/care.py)
+    tend     what became of a job's subtasks without their handlers is counted, and jobs end (see jobs/ledger/care.py);
+             deliveries end or are held; messages of a destination that was enabled are due
     promote  waiting rows whose time has come become ready
     mark     a marker through each queue proves which hints are lost, and those are sent again (see lost_hints.py)
-    prune    settled rows beyond their retention are removed
+    prune    settled rows, webhooks, messages and jobs beyond their retention are removed
 
 Who decides: the ledger, by one conditional statement each. Who looks dead, and for how long, is in deaths.py; how a
 dead worker is ended, in reap.py. A store that is away ends the steps that need it, and is named in the answer; the

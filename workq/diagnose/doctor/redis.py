@@ -1,4 +1,7 @@
-"""Redis: what makes it forget what workers hold, or refuse to take more."""
+"""Redis: what makes it forget what workers hold, or refuse to take more.
+
+Version and eviction are judged where it is opened: inflight/redis/pool.py.
+"""
 
 from __future__ import annotations
 
