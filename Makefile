@@ -71,6 +71,11 @@ chaos: $(FULL) servers ## faults at random on real servers, MINUTES=3 for each l
 	@echo "chaos: embedded, then on private RabbitMQ, Redis and PostgreSQL; a finding ends with 3"
 	@$(BIN)/python -m tests.system.chaos --minutes $(or $(MINUTES),3) $(if $(SEED),--seed $(SEED))
 
+.PHONY: intake-kafka
+intake-kafka: $(FULL) servers ## 100,000 records from three nodes of Kafka, while members and nodes are killed: each once, or exit 3
+	@echo "intake-kafka: private PostgreSQL and three nodes of Kafka on free ports; some minutes"
+	@$(BIN)/python -m tests.faults.intake_trial --records $(or $(RECORDS),100000)
+
 .PHONY: bench
 bench: $(FULL) servers ## workq beside its peers, RUNS=5 ONLY=workq,huey MEASURE=drain,bulk: tables, ratios, goals (hours for all)
 	@echo "bench: private servers on free ports; each peer in an environment of its own below .bench, made when missing"

@@ -1,4 +1,4 @@
-"""A private Kafka: one node that is its own controller, from jars, and how it shows that it is ours."""
+"""A private Kafka from jars: one node that is its own controller, or one of some (kafka_cluster.py)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from typing import Any, Final
 
 from workq.lab.servers import server
 from workq.lab.servers.jars import LOGGING, find_jars, java
-from workq.lab.servers.server import Server, ServerMissing
+from workq.lab.servers.server import Server, ServerFailed, ServerMissing
 
 VERSION: Final = "4.4.0"
 HEAP_MB: Final = 320
+LEADERS_S: Final = 60.0
 _SILENT: Final = logging.getLogger("workq.lab.kafka")
 _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False
@@ -53,7 +54,8 @@ class Kafka(Server):
         self._advertised = advertised
         self._advertised_host = advertised_host
         self._inner_port = self._controller_port = 0
-        self._cluster_id = base64.urlsafe_b64encode(b"q" + secrets.token_bytes(15)).decode().rstrip("=")  # no "-" first
+        self._node_id = 1
+        self._cluster_id = new_cluster_id()
         super().__init__(folder, options)
         (self.folder / "log4j2.properties").write_text(LOGGING)
 
@@ -68,30 +70,20 @@ class Kafka(Server):
 
     def create_topic(self, name: str, *, partitions: int = 1, settings: Mapping[str, str] | None = None) -> None:
         """Make a topic, and return when it has leaders."""
-        from confluent_kafka.admin import AdminClient
-        from confluent_kafka.cimpl import NewTopic
-
-        admin = AdminClient(self.admin_conf)
-        topic = NewTopic(name, partitions, 1, config=dict(settings or {}))
-        admin.create_topics([topic], operation_timeout=30.0)[name].result(60.0)
-        deadline = time.monotonic() + self._start_limit_s
-        while True:  # the node learns what its controller has decided a moment later
-            found = admin.list_topics(name, timeout=30.0).topics[name].partitions.values()
-            if len(found) == partitions and all(one.leader >= 0 for one in found):
-                return
-            if time.monotonic() > deadline:
-                raise self._failed(f"has no leaders of the topic {name!r}")
-            time.sleep(0.02)
+        make_topic(self.admin_conf, name, partitions=partitions, settings=settings)
 
     def _choose_ports(self) -> None:
         self.port = self._wanted_port or server.free_port()
         self._inner_port, self._controller_port = server.free_port(), server.free_port()
 
+    def _voters(self) -> str:
+        return f"{self._node_id}@127.0.0.1:{self._controller_port}"
+
     def _prepare(self) -> None:
         own = [
             "process.roles=broker,controller",
-            "node.id=1",
-            f"controller.quorum.voters=1@127.0.0.1:{self._controller_port}",
+            f"node.id={self._node_id}",
+            f"controller.quorum.voters={self._voters()}",
             f"listeners=CLIENT://127.0.0.1:{self.port},INNER://127.0.0.1:{self._inner_port},"
             f"CONTROLLER://127.0.0.1:{self._controller_port}",
             f"advertised.listeners=CLIENT://{self._advertised_host}:{self._advertised or self.port},"
@@ -142,7 +134,43 @@ class Kafka(Server):
             told = admin.describe_cluster(request_timeout=2.0).result(3.0)
         except (KafkaException, TimeoutError):
             return None
-        return VERSION if told.cluster_id == self._cluster_id and len(told.nodes) == 1 else None
+        is_there = any((one.id, one.port) == (self._node_id, self._inner_port) for one in told.nodes)
+        return VERSION if told.cluster_id == self._cluster_id and is_there else None
+
+
+def new_cluster_id() -> str:
+    """A name that no other cluster has. No "-" stands first: it would be taken for an option."""
+    return base64.urlsafe_b64encode(b"q" + secrets.token_bytes(15)).decode().rstrip("=")
+
+
+def make_topic(
+    admin_conf: Mapping[str, Any],
+    name: str,
+    *,
+    partitions: int,
+    copies: int = 1,
+    settings: Mapping[str, str] | None = None,
+) -> None:
+    """Make a topic of so many copies, and return when each partition has a leader.
+
+    Raises:
+        ServerFailed: it has none within a minute.
+    """
+    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.cimpl import NewTopic
+
+    admin = AdminClient(dict(admin_conf))
+    topic = NewTopic(name, partitions, copies, config=dict(settings or {}))
+    admin.create_topics([topic], operation_timeout=30.0)[name].result(60.0)
+    deadline = time.monotonic() + LEADERS_S
+    while True:  # a node learns what its controller has decided a moment later
+        found = admin.list_topics(timeout=30.0).topics.get(name)
+        parts = found.partitions.values() if found is not None else ()
+        if len(parts) == partitions and all(one.leader >= 0 for one in parts):
+            return
+        if time.monotonic() > deadline:
+            raise ServerFailed(f"Kafka has no leaders of the topic {name!r}")
+        time.sleep(0.02)
 
 
 def start_kafka(
