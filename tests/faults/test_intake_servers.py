@@ -1,8 +1,9 @@
-"""From a queue of RabbitMQ to another one, through three servers: taken in, sent when due, once each."""
+"""From a queue of RabbitMQ to another one, through three servers; and the process while its servers do not answer."""
 
 from __future__ import annotations
 
 import secrets
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -59,3 +60,14 @@ def test_what_is_taken_in_is_sent_by_the_workers(open_leg: OpenLeg, rabbitmq_ser
 
     assert sorted(arrived) == sorted(f"m{number}" for number in range(200))
     assert way_in.intake().recorded == 200
+
+
+def test_a_process_that_still_waits_for_its_ledger_ends_in_order_when_it_is_told_to(tmp_path: Path) -> None:
+    way_in = WayIn(tmp_path)
+    way_in.app.close()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(3 * LONG_S)
+        ledger = f"postgresql://nobody@127.0.0.1:{silent.getsockname()[1]}/nothing"
+
+        with way_in.running(WORKQ_LEDGER_URL=ledger) as supervisor, silent.accept()[0]:
+            assert end(supervisor) == 0

@@ -20,7 +20,7 @@ from workq.messages.intake.values import LINE
 from workq.messages.intakes import MessageIntake, MessageIntakes
 from workq.messages.ledger.sql import MessageLedger
 from workq.operations import intakes
-from workq.supervisor.first_process import leave_first_process
+from workq.supervisor.first_process import leave_first_process, leave_when_told
 from workq.values.incarnation import this_person
 
 _OF_KINDS = ("topic", "queue")
@@ -159,6 +159,7 @@ def run(session: Session, names: tuple[str, ...], processes: int) -> int:
     The messages are sent by the workers of your application: workq worker.
     """
     leave_first_process()
+    leave_when_told()
     session.stores()
     app = session.queue()
     ways = MessageIntakes(app)

@@ -1,4 +1,4 @@
-"""Before a supervisor starts: its application is not patched, and it is not process 1 of its container.
+"""Before a supervisor starts: its application is not patched, it is not process 1 of its container, and may be ended.
 
 Patched is an application in which gevent or eventlet has replaced parts of the standard library. There a worker would
 start and never run anything: its threads would be greenlets of one thread, and its handlers would keep all others from
@@ -42,6 +42,18 @@ def check_unpatched(app: str) -> None:
                 f"{tool} has patched {', '.join(patched)} in what {app} imports, and a worker needs them as they are; "
                 "patch where the web server starts, and not in a module that the worker imports"
             )
+
+
+def leave_when_told() -> None:
+    """From now on SIGTERM ends this process in order, with status 0, until a supervisor takes the signal over.
+
+    Nothing is running yet. The system's own answer to the signal would look like a crash to a service manager.
+    """
+    signal.signal(signal.SIGTERM, _leave)
+
+
+def _leave(_number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(0)
 
 
 def leave_first_process() -> None:
