@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Cli
-from workq.messages.intake.values import OffsetMove
+from workq.messages.intake.values import CancelOf, OffsetMove
 from workq.messages.ledger.sql import MessageLedger
 from workq.messages.values import DestinationPolicy, NewDestination
 
@@ -113,3 +113,22 @@ def test_the_urls_of_ways_in_are_sealed_with_the_first_key(cli: Cli, monkeypatch
     assert sealed == {"destinations": 0, "intakes": 1, "encrypted": True}
     assert "workq message destination seal" in before
     assert "message destination seal" not in cli.here("doctor").out
+
+
+def test_the_meters_and_the_lag_name_each_way_in(cli: Cli) -> None:
+    add(cli)
+    with cli.queue() as wq:
+        part = wq.stores.ledger.part(MessageLedger)
+        position = part.taken.take_partition("shop", "later", 0, owner="reader")
+        move = OffsetMove("later", 0, position.epoch, 3)
+        part.taken.record("shop", [CancelOf("a"), CancelOf("b")], owner="reader", moves=[move], unreadable=["why"])
+
+    counts = {"recorded": 0, "duplicates": 0, "cancelled": 2, "quarantined": 1}
+    assert cli.look("meters")["messages"]["intakes"] == [{"name": "shop", **counts}]
+    assert [line.split() for line in cli.here("meters").out.splitlines()][-1] == ["shop", "0", "0", "2", "1"]
+    for found in (cli.look("intake", "show", "shop"), *cli.look("intake", "ls")["intakes"]):
+        assert (found["lag"], "127.0.0.1" in found["lag_unknown"]) == (None, True)
+    assert "lag: unknown: " in " ".join(cli.here("intake", "show", "shop").out.split())
+    assert "shop: what waits is unknown: " in cli.here("intake", "ls").err
+    peeked = cli.here("intake", "peek", "shop")
+    assert (peeked.status in (1, 4), "127.0.0.1" in peeked.err) == (True, True)

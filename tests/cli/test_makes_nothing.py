@@ -29,7 +29,7 @@ READS: Final = (
     "order ls", "order show k", "schedule ls", "schedule next n", "dead ls", "dead groups", "dead export", "audit",
     "meters", "doctor", "db status", "db history", "sweep --dry-run", "sweep --plan plan.json", "rebuild --dry-run",
     "db prune --dry-run", "message ls", "message show ID", "message destination ls", "message destination show orders",
-    "message destination test orders", "intake ls", "intake show shop",
+    "message destination test orders", "intake ls", "intake show shop", "intake peek shop",
 )  # fmt: skip
 CHANGES: Final = (
     "task cancel ID", "task cancel --all --yes", "task reschedule ID --now", "task retry ID", "job pause ID --why y",

@@ -16,7 +16,8 @@ from workq.cli.session import Session, log_format_option, pass_session
 from workq.cli.show import Column, answer, record, table, write
 from workq.config import Settings
 from workq.errors import NotFound
-from workq.messages.intake.values import LINE
+from workq.messages.intake.values import LINE, IntakeBacklog, IntakeRow
+from workq.messages.intake_sights import IntakeSights, PeekedRecord
 from workq.messages.intakes import MessageIntake, MessageIntakes
 from workq.messages.ledger.sql import MessageLedger
 from workq.operations import intakes
@@ -80,13 +81,17 @@ def add(
 @intake.command("ls", examples="workq intake ls\nworkq intake ls -o json")
 @pass_session
 def ls(session: Session) -> None:
-    """Each way in, how many records it has taken in, and whether it can be read."""
-    session.stores()
+    """Each way in, how many records wait and how many it has taken in, and whether it can be read.
+
+    Its broker is asked what waits (`lag`), without joining a group, for some seconds at most.
+    """
+    part = session.stores().ledger.part(MessageLedger)
     found = list(MessageIntakes(session.queue()).all())
+    lags = _lags(session, [part.intakes.required(one.name) for one in found])
     counts = ("recorded", "repeated", "cancelled", "quarantined")
     columns = [
         *(Column(name, is_whole=name == "name") for name in ("name", "kind", "from", "to")),
-        *(Column(name, is_number=True) for name in counts),
+        *(Column(name, is_number=True) for name in ("lag", *counts)),
         *(Column(name) for name in ("failing since", "error")),
     ]
     rows = [
@@ -95,38 +100,69 @@ def ls(session: Session) -> None:
             one.kind,
             _place(one),
             one.to,
+            _lag(lags[one.name]),
             *(getattr(one, each) for each in counts),
             one.failing_since,
             one.error,
         )
         for one in found
     ]
-    answer(
-        session,
-        {"intakes": [asdict(one) for one in found]},
-        lambda: table(session, columns, rows, empty="no ways in; add one: workq intake add NAME"),
-    )
+
+    def told() -> None:
+        table(session, columns, rows, empty="no ways in; add one: workq intake add NAME")
+        for name, one in lags.items():
+            if one.unknown is not None:
+                session.note(f"{name}: what waits is unknown: {one.unknown}")
+
+    answer(session, {"intakes": [asdict(one) | _lag_document(lags[one.name]) for one in found]}, told)
 
 
 @intake.command("show", examples="workq intake show shop")
 @click.argument("name", metavar="NAME")
 @pass_session
 def show(session: Session, name: str) -> None:
-    """One way in, without its password; how far each partition was taken in; the processes that serve it."""
+    """One way in, without its password; what waits; how far each partition was taken in; the processes that serve it.
+
+    Its broker is asked what waits (`lag`), without joining a group, for some seconds at most.
+    """
     ledger = session.stores().ledger
     found = asdict(MessageIntakes(session.queue()).get(name))
+    lag = _lags(session, [ledger.part(MessageLedger).intakes.required(name)])[name]
     offsets = [asdict(one) for one in ledger.part(MessageLedger).intakes.offsets(name)]
     workers = [one.id for one in ledger.questions.workers(live_only=True) if LINE + name in one.queues]
-    document = found | {"offsets": offsets, "workers": workers}
+    document = found | _lag_document(lag) | {"offsets": offsets, "workers": workers}
 
     def told() -> None:
-        record(list((found | {"workers": ", ".join(workers) or None}).items()))
+        said = _lag(lag) if lag.unknown is None else f"unknown: {lag.unknown}"
+        lost = {"lost": lag.lost} if lag.lost else {}
+        record(list((found | {"lag": said} | lost | {"workers": ", ".join(workers) or None}).items()))
         fields = ("topic", "part", "next_offset", "epoch", "owner", "changed_at")
         columns = [Column(one.replace("_", " "), is_number=one in ("part", "next_offset", "epoch")) for one in fields]
         if offsets:
             table(session, columns, [[one[each] for each in fields] for one in offsets], empty="")
 
     answer(session, document, told)
+
+
+@intake.command("peek", examples="workq intake peek shop\nworkq intake peek shop --count 50 -o json")
+@click.argument("name", metavar="NAME")
+@click.option("--count", type=WholeNumber(1, 500), default=10, show_default=True, help="how many, 1 to 500")
+@pass_session
+def peek(session: Session, name: str, count: int) -> None:
+    """The next records of a way in as they would be read, or why they would go to quarantine. Changes nothing.
+
+    Of Kafka alone, without joining a group: of RabbitMQ each look would count as a delivery, and is refused.
+    """
+    part = session.stores().ledger.part(MessageLedger)
+    row = part.intakes.required(MessageIntakes(session.queue()).get(name).name)
+    found = IntakeSights(session.settings(), part).peek(row, limit=count)
+    columns = [Column("where", is_whole=True), Column("id"), Column("what"), Column("at")]
+    rows = [(one.where, one.id, _what(one), one.at) for one in found]
+    answer(
+        session,
+        {"name": name, "records": [asdict(one) for one in found]},
+        lambda: table(session, columns, rows, empty="no records wait"),
+    )
 
 
 @intake.command("rm", examples="workq intake rm shop\nworkq intake rm shop --yes")
@@ -184,3 +220,23 @@ def run(session: Session, names: tuple[str, ...], processes: int) -> int:
 
 def _place(one: MessageIntake) -> str:
     return " ".join(str(one.options[each]) for each in ("url", *_OF_KINDS) if each in one.options)
+
+
+def _lags(session: Session, rows: list[IntakeRow]) -> dict[str, IntakeBacklog]:
+    return IntakeSights(session.settings(), session.stores().ledger.part(MessageLedger)).backlogs(rows)
+
+
+def _lag(one: IntakeBacklog) -> str:
+    return "unknown" if one.records is None else str(one.records)
+
+
+def _lag_document(one: IntakeBacklog) -> dict[str, Any]:
+    return {"lag": one.records, "lag_unknown": one.unknown, "lost": one.lost}
+
+
+def _what(one: PeekedRecord) -> str:
+    if one.reason is not None:
+        return f"quarantine: {one.reason}"
+    if one.is_cancel:
+        return "cancels it"
+    return f"to {one.destination}" + (", recorded already" if one.is_recorded else "")

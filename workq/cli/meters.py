@@ -81,10 +81,16 @@ def of_messages(found: MessageMeters) -> dict[str, Any]:
         "attempts": {str(number): count for number, count in found.attempts.items()},
         "late": asdict(found.late),
         "complete": found.is_complete,
+        "intakes": [asdict(one) for one in found.intakes],
     }
 
 
 def _show_messages(session: Session, found: MessageMeters) -> None:
+    if found.intakes:
+        write("")
+        counts = ("recorded", "duplicates", "cancelled", "quarantined")
+        columns = [Column("way in", is_whole=True), *(Column(one, is_number=True) for one in counts)]
+        table(session, columns, [(one.name, *(getattr(one, each) for each in counts)) for one in found.intakes])
     if not found.outcomes:
         return
     write("")

@@ -8,6 +8,7 @@ itself, so that one which is away does not hide what is wrong with another. Pass
     ledger.py                               and what SQLite, PostgreSQL, MySQL and MariaDB make of it
     rabbitmq.py, management.py              what AMQP tells, and what only the management API does
     redis.py
+    intakes.py                              ways in for messages, and what their brokers tell of them
     work.py                                 what lies about: overdue tasks, queues that nobody serves, no sweep
 
 What loses hints or holds is a warning: the ledger repairs that, and it costs time. What can lose a recorded task, or

@@ -7,13 +7,15 @@ A queue that is merely long is no finding: who sees that it grows decides (`work
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from workq.config import Settings
 from workq.config.sqlite import is_there, sqlite_file
 from workq.diagnose.bounds import Bounds
+from workq.diagnose.doctor import intakes
 from workq.diagnose.doctor.check import Check, Level
+from workq.diagnose.doctor.naming import COUNTED_MAX, NAMED_MAX, named
 from workq.values.lane import queue_of
 from workq.values.plural import counted
 
@@ -22,8 +24,6 @@ if TYPE_CHECKING:
 
 SWEEPS_MISSED_MAX: Final = 12
 """So many periods without a sweep are a finding: a minute, with the default times."""
-NAMED_MAX: Final = 5
-COUNTED_MAX: Final = 1000
 METERS_S: Final = 86400.0
 """How far back the meters look: a day."""
 
@@ -77,7 +77,7 @@ def examine(ledger: Ledger, settings: Settings) -> Iterator[Check]:
             "tasks",
             Level.WARNING,
             f"{counted(len(silent), 'worker has', 'workers have')} not beaten for more than {bounds.dead_host_s:.0f} s "
-            f"and nobody has reaped: {_named(row.id for row in silent)}; {sweep}",
+            f"and nobody has reaped: {named(row.id for row in silent)}; {sweep}",
         )
     served = {queue for row in rows if row.beat_age_s <= times.lease_s for queue in row.queues}
     unserved = {name: one.ready for name, one in counts.queues.items() if one.ready and queue_of(name) not in served}
@@ -85,22 +85,22 @@ def examine(ledger: Ledger, settings: Settings) -> Iterator[Check]:
         yield Check(
             "tasks",
             Level.WARNING,
-            f"no live worker serves {_named(f'{name} ({ready} ready)' for name, ready in unserved.items())}: start one "
+            f"no live worker serves {named(f'{name} ({ready} ready)' for name, ready in unserved.items())}: start one "
             "with --queues, or see why none runs: workq worker ls",
         )
 
     if counts.unknown:
-        named = _named(
+        unknown = named(
             f"{one.name} ({one.tasks:,} of them, since {one.since:%Y-%m-%dT%H:%M:%SZ})" for one in counts.unknown
         )
         yield Check(
             "tasks",
             Level.WARNING,
-            f"tasks wait for a worker that knows their names, {named}: start workers of the application that registers "
-            f"them; each is dead as no_handler {times.no_handler_wait_s:g} s after the first look",
+            f"tasks wait for a worker that knows their names, {unknown}: start workers of the application that "
+            f"registers them; each is dead as no_handler {times.no_handler_wait_s:g} s after the first look",
         )
     yield from _destinations(ledger)
-    yield from _intakes(ledger, served)
+    yield from intakes.look(ledger, settings, served)
     yield from _meters(ledger, settings)
 
 
@@ -120,32 +120,6 @@ def _destinations(ledger: Ledger) -> Iterator[Check]:
                 f"{waiting}; workq message destination test {one.name}"
             )
         yield Check("messages", Level.WARNING, f"destination {one.name!r} {text}")
-
-
-def _intakes(ledger: Ledger, served: set[str]) -> Iterator[Check]:
-    """Ways in that no process serves, that cannot be read, or whose records cannot."""
-    from workq.messages.intake.values import LINE
-    from workq.messages.ledger.sql import MessageLedger
-
-    part = ledger.part(MessageLedger).intakes
-    unserved = [one.name for one in part.all(limit=COUNTED_MAX) if LINE + one.name not in served]
-    if unserved:
-        yield Check(
-            "messages",
-            Level.WARNING,
-            f"no live process takes in from {_named(unserved)}: start one, workq intake run, or forget it, "
-            "workq intake rm",
-        )
-    for one in part.in_trouble(limit=NAMED_MAX):
-        if one.failing_since is not None:
-            text = f"cannot be read since {one.failing_since:%Y-%m-%dT%H:%M:%SZ}: {one.error}"
-            yield Check("messages", Level.WARNING, f"intake {one.name!r} {text}")
-        if one.quarantined_at is not None:
-            text = (
-                f"has put {counted(one.quarantined, 'record')} into quarantine, the last at "
-                f"{one.quarantined_at:%Y-%m-%dT%H:%M:%SZ}: {one.quarantined_why}"
-            )
-            yield Check("messages", Level.WARNING, f"intake {one.name!r} {text}")
 
 
 def _meters(ledger: Ledger, settings: Settings) -> Iterator[Check]:
@@ -173,8 +147,3 @@ def _many(count: int, one: str, many: str) -> str:
         if count >= COUNTED_MAX
         else counted(count, f"task {one}", f"tasks {many}")
     )
-
-
-def _named(names: Iterable[str]) -> str:
-    found = list(names)
-    return ", ".join(found[:NAMED_MAX]) + (f" and {len(found) - NAMED_MAX} more" if len(found) > NAMED_MAX else "")

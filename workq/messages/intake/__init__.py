@@ -7,6 +7,12 @@
     passed       what was recorded is let go
     close        the connection; what was fetched and not recorded comes again
 
+Beside its readers, a way in can be asked, which joins no group and moves nothing:
+
+    backlog      how many records wait
+    faults       what would keep records from being taken in
+    peek         the next records, where a look at them counts for nothing
+
 A kind knows no message. It gives records as they are, in their order, and lets go what the ledger has. How each record
 is read: reading.py; how a batch is taken in: taker.py.
 """
@@ -18,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from workq.config.addresses import Allowed
-from workq.messages.intake.values import BrokerRecord, IntakeBatch, Position
+from workq.messages.intake.values import BrokerRecord, IntakeBacklog, IntakeBatch, IntakeOffset, Position
 from workq.messages.kinds import DestinationAddress
 
 TakePartition = Callable[[str, int, str | None], Position]
@@ -55,6 +61,30 @@ class IntakeLink(ABC):
         """Give up what was fetched and not passed, and the connection, within a few seconds. Repeatable."""
 
 
+class IntakeSight(ABC):
+    """What can be asked of a way in beside its readers. One thread uses it. It connects anew for each question.
+
+    Each function raises ReachFailed when there is no answer, or the topic or the queue is not there. `offsets`: how far
+    each partition was taken in, as the ledger has it.
+    """
+
+    @abstractmethod
+    def backlog(self, offsets: Sequence[IntakeOffset], *, timeout_s: float) -> IntakeBacklog:
+        """How many records wait to be taken in."""
+
+    @abstractmethod
+    def faults(self, *, timeout_s: float) -> list[str]:
+        """What would keep records from being read, or from being set aside: one line each, without secrets."""
+
+    @abstractmethod
+    def peek(self, offsets: Sequence[IntakeOffset], *, limit: int, timeout_s: float) -> list[BrokerRecord]:
+        """The records that would be read next, of each partition in their order.
+
+        Raises:
+            Refused: this kind of broker counts each look.
+        """
+
+
 class IntakeKind(ABC):
     """One kind of way in."""
 
@@ -72,3 +102,7 @@ class IntakeKind(ABC):
     @abstractmethod
     def open(self, address: DestinationAddress, *, allowed: Allowed, take: TakePartition) -> IntakeLink:
         """A link, which connects when it is first used. `take`: for brokers whose partitions have owners."""
+
+    @abstractmethod
+    def sight(self, address: DestinationAddress, *, allowed: Allowed) -> IntakeSight:
+        """What can be asked beside the readers."""

@@ -13,27 +13,22 @@ import contextlib
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
+
+import pika
+from pika import exceptions
 
 from workq.config.addresses import Allowed
-from workq.errors import ConfigError, MissingExtra
-from workq.messages.intake import IntakeKind, IntakeLink, TakePartition
+from workq.errors import ConfigError
+from workq.messages.intake import IntakeKind, IntakeLink, IntakeSight, TakePartition
+from workq.messages.intake.amqp_reach import CONNECT_S, AmqpReach
+from workq.messages.intake.amqp_sight import AmqpSight
 from workq.messages.intake.aside import RecordsAside
 from workq.messages.intake.values import BATCH, BrokerRecord, IntakeBatch
 from workq.messages.kinds import DestinationAddress, SendFault, Unsent
 from workq.messages.kinds.amqp import FORM, AmqpKind, amqp_place
 from workq.messages.kinds.options import TEXT_MAX, GivenOptions
-from workq.messages.kinds.reach import Lookup, ReachFailed, check_files, judged, left, trouble_of, trust_of
-
-try:
-    import pika
-    from pika import exceptions
-except ModuleNotFoundError as error:
-    raise MissingExtra("an intake of the kind amqp needs a client library: install the extra [rabbitmq]") from error
-
-CONNECT_S: Final = 10.0
-HEARTBEAT_S: Final = 60
-_NOT_FOUND: Final = 404
+from workq.messages.kinds.reach import Lookup, ReachFailed, check_files
 
 
 class AmqpIntake(IntakeKind):
@@ -61,13 +56,15 @@ class AmqpIntake(IntakeKind):
         """See the port. A queue has no partitions to take."""
         return _AmqpIntakeLink(address, allowed=allowed, lookup=self._lookup)
 
+    def sight(self, address: DestinationAddress, *, allowed: Allowed) -> IntakeSight:
+        """See the port."""
+        return AmqpSight(address, allowed=allowed, lookup=self._lookup)
+
 
 class _AmqpIntakeLink(IntakeLink):
     def __init__(self, address: DestinationAddress, *, allowed: Allowed, lookup: Lookup) -> None:
         self._options = address.options
-        self._place = amqp_place(address.url)
-        self._allowed = allowed
-        self._lookup = lookup
+        self._reach = AmqpReach(address, allowed=allowed, lookup=lookup)
         self._queue: str = address.options["queue"]
         self._connection: pika.BlockingConnection | None = None
         self._channel: Any = None
@@ -92,7 +89,7 @@ class _AmqpIntakeLink(IntakeLink):
                 raise ReachFailed(Unsent(SendFault.NO_TARGET, f"queue {self._queue!r} was deleted, or has moved"))
         except (exceptions.AMQPError, OSError) as error:
             self.close()
-            raise self._failed(error) from None
+            raise self._reach.failed(error) from None
         except BaseException:
             self.close()
             raise
@@ -124,44 +121,12 @@ class _AmqpIntakeLink(IntakeLink):
 
     def _ready(self) -> pika.BlockingConnection:
         if self._connection is None:
-            self._connection = self._connected(time.monotonic() + CONNECT_S)
+            self._connection = self._reach.connect(time.monotonic() + CONNECT_S)
             self._channel = self._connection.channel()
             self._channel.basic_qos(prefetch_count=2 * BATCH)
             self._channel.add_on_cancel_callback(self._cancelled)
             self._channel.basic_consume(self._queue, self._came)
         return self._connection
-
-    def _connected(self, ends: float) -> pika.BlockingConnection:
-        """A connection to the first address that answers.
-
-        Raises:
-            ReachFailed: one may not be reached. AMQPError, OSError: none answers, or it refuses us.
-        """
-        [(host, port)] = self._place.hosts
-        trust = trust_of(self._options) if self._place.is_tls else None
-        try:
-            addresses = judged(host, port, self._allowed, lookup=self._lookup, within_s=left(ends))
-        except OSError as error:
-            raise ReachFailed(trouble_of(error, host, port)) from None
-        return pika.BlockingConnection(
-            [
-                pika.ConnectionParameters(
-                    host=one,
-                    port=port,
-                    virtual_host=self._place.path or "/",
-                    credentials=pika.PlainCredentials(self._place.user or "guest", self._place.password or "guest"),
-                    heartbeat=HEARTBEAT_S,
-                    connection_attempts=1,
-                    retry_delay=0,
-                    socket_timeout=left(ends) / len(addresses),
-                    stack_timeout=left(ends) / len(addresses),
-                    blocked_connection_timeout=CONNECT_S,
-                    ssl_options=None if trust is None else pika.SSLOptions(trust, host),
-                    client_properties={"connection_name": "workq intake"},
-                )
-                for one in addresses
-            ]
-        )
 
     def _came(self, _channel: Any, method: Any, properties: Any, body: bytes) -> None:
         headers = {name: _raw(value) for name, value in (properties.headers or {}).items()}
@@ -183,23 +148,13 @@ class _AmqpIntakeLink(IntakeLink):
     def _make_quarantine(self, _timeout_s: float) -> None:
         name = self._options["quarantine"]
         try:
-            connection = self._connected(time.monotonic() + CONNECT_S)
+            connection = self._reach.connect(time.monotonic() + CONNECT_S)
             try:
                 connection.channel().queue_declare(name, durable=True)
             finally:
                 connection.close()
         except (exceptions.AMQPError, OSError) as error:
-            raise self._failed(error, f"queue {name} could not be made: ") from None
-
-    def _failed(self, error: BaseException, before: str = "") -> ReachFailed:
-        if isinstance(error, exceptions.ChannelClosedByBroker):
-            fault = SendFault.NO_TARGET if error.reply_code == _NOT_FOUND else SendFault.REFUSED
-            return ReachFailed(Unsent(fault, self._place.clean(f"RabbitMQ says: {before}{error.reply_text}")))
-        if isinstance(error, exceptions.ProbableAuthenticationError | exceptions.AuthenticationError):
-            return ReachFailed(Unsent(SendFault.REFUSED, "RabbitMQ refused the login: wrong user or password"))
-        [(host, port)] = self._place.hosts
-        unsent = trouble_of(error, host, port)
-        return ReachFailed(Unsent(unsent.fault, self._place.clean(before + unsent.text)))
+            raise self._reach.failed(error, f"queue {name} could not be made: ") from None
 
 
 def _raw(value: Any) -> bytes:

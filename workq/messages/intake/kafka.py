@@ -17,7 +17,6 @@ What happens on each failure:
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import socket
 import threading
 import time
@@ -25,31 +24,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
 from workq.config.addresses import Allowed
-from workq.errors import ConfigError, MissingExtra
-from workq.messages.intake import IntakeKind, IntakeLink, TakePartition
+from workq.errors import ConfigError
+from workq.messages.intake import IntakeKind, IntakeLink, IntakeSight, TakePartition
 from workq.messages.intake.aside import RecordsAside
+from workq.messages.intake.kafka_records import group_of, id_of_topic, record_of
+from workq.messages.intake.kafka_sight import KafkaSight
 from workq.messages.intake.values import BrokerRecord, IntakeBatch, OffsetMove
 from workq.messages.kinds import DestinationAddress, SendFault, Unsent
 from workq.messages.kinds.kafka import KafkaKind
 from workq.messages.kinds.kafka_reach import TOPIC_MAX, KafkaReach, check_topic, kafka_place, take_kafka_options
 from workq.messages.kinds.options import GivenOptions
-from workq.messages.kinds.reach import Lookup, ReachFailed, left
-
-try:
-    from confluent_kafka import (
-        OFFSET_BEGINNING,
-        Consumer,
-        KafkaError,
-        KafkaException,
-        Message,
-        TopicCollection,
-        TopicPartition,
-    )
-    from confluent_kafka.admin import AdminClient
-    from confluent_kafka.cimpl import NewTopic
-except ModuleNotFoundError as error:
-    raise MissingExtra("an intake of the kind kafka needs a client library: install the extra [kafka]") from error
+from workq.messages.kinds.reach import Lookup, ReachFailed
 
 LOOK_EVERY_S: Final = 5.0
 """The brokers that Kafka advertises are judged again, and the topic's id compared, after so long."""
@@ -82,6 +72,10 @@ class KafkaIntake(IntakeKind):
     def open(self, address: DestinationAddress, *, allowed: Allowed, take: TakePartition) -> IntakeLink:
         """See the port."""
         return _KafkaIntakeLink(address, allowed=allowed, take=take, lookup=self._lookup)
+
+    def sight(self, address: DestinationAddress, *, allowed: Allowed) -> IntakeSight:
+        """See the port."""
+        return KafkaSight(address, allowed=allowed, lookup=self._lookup)
 
 
 @dataclass(slots=True)
@@ -166,7 +160,7 @@ class _KafkaIntakeLink(IntakeLink):
         self._reach.look(ends)
         if self._admin is None:
             self._admin = AdminClient(self._reach.conf())
-        topic_id = self._id_of_topic(self._admin, ends)
+        topic_id = id_of_topic(self._admin, self._topic, ends)
         if self._consumer is not None and topic_id != self._topic_id and topic_id is not None:
             self.close()  # another topic of this name: its partitions are taken anew
             self._admin = AdminClient(self._reach.conf())
@@ -186,7 +180,7 @@ class _KafkaIntakeLink(IntakeLink):
             **self._reach.conf(),
             **classic,
             "group.protocol": protocol,
-            "group.id": self._options.get("group", f"workq.{self._name}"),
+            "group.id": group_of(self._name, self._options),
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "auto.offset.reset": "earliest",
@@ -196,16 +190,6 @@ class _KafkaIntakeLink(IntakeLink):
             "topic.metadata.refresh.interval.ms": 30_000,
             "error_cb": lambda _: None,  # what lasts is seen by the looks, in our own words
         }
-
-    def _id_of_topic(self, admin: AdminClient, ends: float) -> str | None:
-        """None: this Kafka has no such ids, or does not tell just now."""
-        try:
-            within_s = left(ends)
-            asked = admin.describe_topics(TopicCollection([self._topic]), request_timeout=within_s)[self._topic]
-            found = asked.result(within_s)
-        except (KafkaException, TimeoutError):
-            return None
-        return str(found.topic_id) if found.topic_id is not None else None
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         placed = []
@@ -236,24 +220,13 @@ class _KafkaIntakeLink(IntakeLink):
             if owned is None or part is None or offset is None or offset < owned.next_offset:
                 continue
             owned.next_offset = offset + 1
-            records.append(self._record(one, part, offset))
+            records.append(record_of(one, topic_id=self._topic_id))
         moves = [
             OffsetMove(self._topic, part, one.epoch, one.next_offset)
             for part, one in self._owned.items()
             if one.next_offset != before[part]
         ]
         return IntakeBatch(records, moves)
-
-    def _record(self, one: Message, part: int, offset: int) -> BrokerRecord:
-        topic = self._topic_id or hashlib.sha256(self._topic.encode()).hexdigest()[:22]
-        headers: Any = one.headers() or ()
-        return BrokerRecord(
-            body=_raw(one.value()),
-            headers={name: value or b"" for name, value in headers},
-            key=_raw(one.key()),
-            own_id=f"{topic}-{part}-{offset}-{one.timestamp()[1]}",
-            where=f"{self._topic}[{part}]@{offset}",
-        )
 
     def _make_quarantine(self, timeout_s: float) -> None:
         name = self._options["quarantine"]
@@ -268,7 +241,3 @@ class _KafkaIntakeLink(IntakeLink):
 
     def _unsent(self, error: KafkaError, before: str = "") -> Unsent:
         return Unsent(SendFault.AWAY, self._place.clean(f"Kafka: {before}{error.str()}"))
-
-
-def _raw(value: Any) -> bytes | None:
-    return value.encode() if isinstance(value, str) else value

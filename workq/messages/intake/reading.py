@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from workq.errors import ConfigError, PayloadError
 from workq.messages.bodies import OWN, check_message_headers, check_message_key, stored_body
-from workq.messages.intake.values import BrokerRecord, CancelOf, Step, Unreadable
+from workq.messages.intake.values import BrokerRecord, CancelOf, KnownIds, Step, Unreadable
 from workq.messages.sender import due_of
 from workq.messages.values import NewMessage, check_destination_name, check_message_id, check_message_order_key
 from workq.values.codec import new_task_id
@@ -34,6 +34,18 @@ def read_record(record: BrokerRecord, *, to: str | None) -> Step | Unreadable:
         return _read(record, to)
     except (ConfigError, PayloadError) as error:
         return Unreadable(" ".join(str(error).split())[:_REASON_MAX])
+
+
+def refuse_unknown(steps: list[Step | Unreadable], known: KnownIds) -> None:
+    """What the ledger would refuse becomes unreadable, in its place."""
+    of = dict(known.messages)
+    for place, one in enumerate(steps):
+        if isinstance(one, Unreadable | CancelOf):
+            continue
+        if one.destination not in known.destinations:
+            steps[place] = Unreadable(f"no destination {one.destination!r}")
+        elif of.setdefault(one.id, one.destination) != one.destination:
+            steps[place] = Unreadable(f"message {one.id!r} was sent before, to {of[one.id]!r}")
 
 
 def _read(record: BrokerRecord, to: str | None) -> Step:

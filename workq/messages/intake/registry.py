@@ -5,10 +5,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Final
 
-from workq.errors import ConfigError
+from workq.errors import ConfigError, MissingExtra
 from workq.messages.intake import IntakeKind
 
-_HOMES: Final = {"amqp": "AmqpIntake", "kafka": "KafkaIntake"}
+_HOMES: Final = {"amqp": ("AmqpIntake", "rabbitmq"), "kafka": ("KafkaIntake", "kafka")}
+"""Its class, and the extra that has its library."""
 
 
 def intake_kind_of(name: str) -> IntakeKind:
@@ -19,5 +20,10 @@ def intake_kind_of(name: str) -> IntakeKind:
     """
     if name not in _HOMES:
         raise ConfigError(f"kind: need one of {', '.join(sorted(_HOMES))}, got {name!r:.100}")
-    made: IntakeKind = getattr(import_module(f"workq.messages.intake.{name}"), _HOMES[name])()
+    home, extra = _HOMES[name]
+    try:
+        made: IntakeKind = getattr(import_module(f"workq.messages.intake.{name}"), home)()
+    except ModuleNotFoundError as error:
+        text = f"an intake of the kind {name} needs a client library: install the extra [{extra}]"
+        raise MissingExtra(text) from error
     return made

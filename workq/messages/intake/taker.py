@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 from workq.errors import KeyConflict, NotFound, Unavailable
 from workq.messages.intake import IntakeLink
-from workq.messages.intake.reading import read_record
+from workq.messages.intake.reading import read_record, refuse_unknown
 from workq.messages.intake.values import (
     BATCH,
     BrokerRecord,
-    CancelOf,
     IntakeBatch,
     IntakeRow,
     Overtaken,
@@ -116,12 +115,4 @@ class IntakeTaker:
 
     def _look(self, steps: list[Step | Unreadable]) -> None:
         """What the ledger would refuse becomes unreadable."""
-        standing = self._ledger.taken.standing([one for one in steps if not isinstance(one, Unreadable)])
-        of = dict(standing.messages)
-        for place, one in enumerate(steps):
-            if isinstance(one, Unreadable | CancelOf):
-                continue
-            if one.destination not in standing.destinations:
-                steps[place] = Unreadable(f"no destination {one.destination!r}")
-            elif of.setdefault(one.id, one.destination) != one.destination:
-                steps[place] = Unreadable(f"message {one.id!r} was sent before, to {of[one.id]!r}")
+        refuse_unknown(steps, self._ledger.taken.standing([one for one in steps if not isinstance(one, Unreadable)]))

@@ -56,7 +56,10 @@ class IntakeRow:
 
 @dataclass(frozen=True, slots=True)
 class IntakeOffset:
-    """How far one partition was taken in: `next_offset` is that of the next record, None: nothing was read yet."""
+    """How far one partition was taken in: `next_offset` is that of the next record, None: nothing was read yet.
+
+    `topic_id`: of the topic that it was read of; None: its Kafka has no such ids.
+    """
 
     topic: str
     part: int
@@ -64,6 +67,7 @@ class IntakeOffset:
     owner: str
     epoch: int
     changed_at: datetime
+    topic_id: str | None = None
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -136,6 +140,17 @@ class IntakeBatch(msgspec.Struct, frozen=True):
     records: Sequence[BrokerRecord] = ()
     moves: Sequence[OffsetMove] = ()
     tokens: Sequence[Any] = ()
+
+
+class IntakeBacklog(msgspec.Struct, frozen=True):
+    """What waits to be taken in. `lost`: records that were gone before they were read.
+
+    `records` None: nobody can say, and `unknown` is the reason.
+    """
+
+    records: int | None
+    lost: int = 0
+    unknown: str | None = None
 
 
 class Overtaken(Exception):

@@ -54,7 +54,11 @@ def judged(host: str, port: int, allowed: Allowed, *, lookup: Lookup, within_s: 
     if address is not None:
         found = [host]
     else:
-        answers = _within(lambda: lookup(host, port, family=socket.AF_UNSPEC, type=socket.SOCK_STREAM), within_s)
+        answers = within(
+            lambda: lookup(host, port, family=socket.AF_UNSPEC, type=socket.SOCK_STREAM),
+            within_s,
+            late="the name was not looked up in time",
+        )
         found = list(dict.fromkeys(str(where[0]) for *_, where in answers))
     if not found:
         raise socket.gaierror(socket.EAI_NONAME, "the name has no address")
@@ -176,8 +180,11 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         waiting += [each for each in [*inner, one.__cause__, one.__context__] if isinstance(each, BaseException)]
 
 
-def _within(call: Callable[[], T], within_s: float) -> T:
-    """What a call answers that knows no deadline. Raises what it raises, and TimeoutError."""
+def within(call: Callable[[], T], within_s: float, *, late: str) -> T:
+    """What a call answers that knows no deadline; a thread that is late is left alone.
+
+    Raises what the call raises, and TimeoutError, which says `late`.
+    """
     answers: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
 
     def run() -> None:
@@ -186,11 +193,11 @@ def _within(call: Callable[[], T], within_s: float) -> T:
         except BaseException as error:
             answers.put((None, error))
 
-    threading.Thread(target=run, name="workq-lookup", daemon=True).start()
+    threading.Thread(target=run, name="workq-within", daemon=True).start()
     try:
         value, error = answers.get(timeout=within_s)
     except queue.Empty:
-        raise TimeoutError("the name was not looked up in time") from None
+        raise TimeoutError(late) from None
     if error is not None:
         raise error
     return value  # type: ignore[return-value]  # there was no error

@@ -94,7 +94,8 @@ class KnownIntakes:
         query = select(o).where(o.c.intake == name).order_by(o.c.topic, o.c.part)
         rows = self.database.ask(lambda tx: tx.execute(query).all())
         return [
-            IntakeOffset(row.topic, row.part, row.next_offset, row.owner, row.epoch, row.changed_at) for row in rows
+            IntakeOffset(row.topic, row.part, row.next_offset, row.owner, row.epoch, row.changed_at, row.topic_id)
+            for row in rows
         ]
 
     def remove(self, name: str, *, who: str, why: str) -> None:

@@ -1,0 +1,74 @@
+"""AmqpReach: a connection to the RabbitMQ of a way in, and what its errors mean."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pika
+from pika import exceptions
+from pika.adapters.utils import connection_workflow
+
+from workq.config.addresses import Allowed
+from workq.messages.kinds import DestinationAddress, SendFault, Unsent
+from workq.messages.kinds.amqp import amqp_place
+from workq.messages.kinds.reach import Lookup, ReachFailed, judged, left, trouble_of, trust_of
+
+CONNECT_S: Final = 10.0
+HEARTBEAT_S: Final = 60
+_NOT_FOUND: Final = 404
+
+
+class AmqpReach:
+    """The way to one RabbitMQ."""
+
+    def __init__(self, address: DestinationAddress, *, allowed: Allowed, lookup: Lookup) -> None:
+        self._options = address.options
+        self._place = amqp_place(address.url)
+        self._allowed = allowed
+        self._lookup = lookup
+
+    def connect(self, ends: float) -> pika.BlockingConnection:
+        """A connection to the first address that answers.
+
+        Raises:
+            ReachFailed: one may not be reached. AMQPError, OSError: none answers, or it refuses us.
+        """
+        [(host, port)] = self._place.hosts
+        trust = trust_of(self._options) if self._place.is_tls else None
+        try:
+            addresses = judged(host, port, self._allowed, lookup=self._lookup, within_s=left(ends))
+        except OSError as error:
+            raise ReachFailed(trouble_of(error, host, port)) from None
+        try:
+            return pika.BlockingConnection(
+                [
+                    pika.ConnectionParameters(
+                        host=one,
+                        port=port,
+                        virtual_host=self._place.path or "/",
+                        credentials=pika.PlainCredentials(self._place.user or "guest", self._place.password or "guest"),
+                        heartbeat=HEARTBEAT_S,
+                        connection_attempts=1,
+                        retry_delay=0,
+                        socket_timeout=left(ends) / len(addresses),
+                        stack_timeout=left(ends) / len(addresses),
+                        blocked_connection_timeout=CONNECT_S,
+                        ssl_options=None if trust is None else pika.SSLOptions(trust, host),
+                        client_properties={"connection_name": "workq intake"},
+                    )
+                    for one in addresses
+                ]
+            )
+        except connection_workflow.AMQPConnectorStackTimeout as error:  # of no common kind
+            raise TimeoutError(str(error)) from None
+
+    def failed(self, error: BaseException, before: str = "") -> ReachFailed:
+        """What it means that a call has failed."""
+        if isinstance(error, exceptions.ChannelClosedByBroker):
+            fault = SendFault.NO_TARGET if error.reply_code == _NOT_FOUND else SendFault.REFUSED
+            return ReachFailed(Unsent(fault, self._place.clean(f"RabbitMQ says: {before}{error.reply_text}")))
+        if isinstance(error, exceptions.ProbableAuthenticationError | exceptions.AuthenticationError):
+            return ReachFailed(Unsent(SendFault.REFUSED, "RabbitMQ refused the login: wrong user or password"))
+        [(host, port)] = self._place.hosts
+        unsent = trouble_of(error, host, port)
+        return ReachFailed(Unsent(unsent.fault, self._place.clean(before + unsent.text)))
