@@ -1,4 +1,4 @@
-"""TLS of every kind of destination: another authority, another name, a time that is over, no TLS at all.
+"""TLS of every kind of destination, and of each way in: another authority, another name, a time that is over, no TLS at all.
 
 Each is refused with its reason, and no message goes out in the clear instead. The right authority and name are
 accepted, by the real servers.
@@ -7,6 +7,7 @@ accepted, by the real servers.
 from __future__ import annotations
 
 import contextlib
+import secrets
 import socket
 import ssl
 import subprocess
@@ -30,7 +31,10 @@ from workq.config.addresses import Allowed
 from workq.errors import ConfigError
 from workq.lab.servers import start_artemis, start_kafka, start_rabbitmq, start_redis
 from workq.lab.servers.server import free_port
-from workq.messages.kinds import Answer, Confirmed, DestinationAddress, SendFault
+from workq.messages.intake.registry import intake_kind_of
+from workq.messages.intake.values import Position
+from workq.messages.kinds import Answer, Confirmed, DestinationAddress, SendFault, Unsent
+from workq.messages.kinds.reach import ReachFailed
 from workq.messages.kinds.registry import KINDS
 
 CANARY = "c4nary-8d"
@@ -184,6 +188,29 @@ def over(authority: Path) -> Iterator[int]:
         thread.join(10)
 
 
+@contextlib.contextmanager
+def without_tls() -> Iterator[tuple[int, list[bytes]]]:
+    """The port of a server that answers the first bytes with what is no TLS, and what it was sent."""
+    heard: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    accepted, _ = listener.accept()
+                    with contextlib.suppress(OSError), accepted:
+                        heard.append(accepted.recv(65_536))
+                        accepted.sendall(b"ERROR\nmessage:no TLS here\n\n\0")
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield listener.getsockname()[1], heard
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join(10)
+
+
 def test_the_right_authority_and_name_are_accepted(secured: Secured, authority: Path) -> None:
     assert isinstance(secured.send(authority / "ca.pem"), Confirmed)
 
@@ -208,25 +235,8 @@ def test_a_certificate_whose_time_is_over_is_refused(secured: Secured, authority
 
 
 def test_a_server_without_tls_gets_nothing_in_the_clear(secured: Secured, authority: Path) -> None:
-    """It answers the first bytes with what is no TLS, and keeps what it was sent."""
-    heard: list[bytes] = []
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    accepted, _ = listener.accept()
-                    with contextlib.suppress(OSError), accepted:
-                        heard.append(accepted.recv(65_536))
-                        accepted.sendall(b"ERROR\nmessage:no TLS here\n\n\0")
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        try:
-            answer = secured.send(authority / "ca.pem", port=listener.getsockname()[1])
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-            thread.join(10)
+    with without_tls() as (port, heard):
+        answer = secured.send(authority / "ca.pem", port=port)
 
     assert fault_of(answer) in (SendFault.REFUSED, SendFault.AWAY), answer
     assert heard
@@ -279,3 +289,66 @@ def test_librdkafka_verifies_by_itself_too(secured_kafka: Secured, authority: Pa
                 producer.list_topics(timeout=3.0)
             producer.poll(0.1)
         producer.purge()
+
+
+@pytest.fixture(params=["amqp", "kafka"])
+def source(request: pytest.FixtureRequest) -> Secured:
+    """Where one of the destinations leads to, as a way in."""
+    found: Secured = request.getfixturevalue(f"secured_{request.param}")
+    return found
+
+
+def read(source: Secured, ca: Path | None, *, host: str = "127.0.0.1", port: int = 0, url: str = "") -> Unsent | None:
+    """Why nothing can be read by a reader, nor asked beside it; None: it can."""
+    place = (url or source.url).format(host=host, port=port or source.port)
+    own = {"queue": "q"} if source.kind == "amqp" else {"topic": "t", "group": secrets.token_hex(8)}
+    options = {"url": place, **own, **({} if ca is None else {"ca_file": str(ca)})}
+    made: Any = type(intake_kind_of(source.kind))
+    kind = made(lookup=answering("127.0.0.1"))
+    address = DestinationAddress("in", kind.check(options), url=place)
+    link = kind.open(address, allowed=HERE, take=lambda *_: Position(None, 1))
+    try:
+        ends = time.monotonic() + 3 * LONG_S
+        while not link.fetch(limit=1, timeout_s=1.0).records:
+            assert time.monotonic() < ends, "nothing was read"
+    except ReachFailed as error:
+        assert CANARY not in str(error)
+        with pytest.raises(ReachFailed) as asked:
+            kind.sight(address, allowed=HERE).backlog([], timeout_s=LONG_S)
+        assert asked.value.unsent == error.unsent
+        return error.unsent
+    finally:
+        link.close()
+    assert kind.sight(address, allowed=HERE).backlog([], timeout_s=LONG_S).records is not None
+    return None
+
+
+def test_a_way_in_reads_by_the_right_authority_and_name_alone(source: Secured, authority: Path, over: int) -> None:
+    assert isinstance(source.send(authority / "ca.pem"), Confirmed)
+    assert read(source, authority / "ca.pem") is None
+
+    refused = {
+        "another authority": read(source, authority / "other.pem"),
+        "none": read(source, None),
+        "another name": read(source, authority / "ca.pem", host="localhost"),
+        "its time is over": read(source, authority / "ca.pem", port=over),
+    }
+    for why, unsent in refused.items():
+        assert unsent is not None, why
+        assert (unsent.fault, "could not be verified by TLS" in unsent.text) == (SendFault.REFUSED, True), (why, unsent)
+
+
+def test_a_way_in_is_told_that_its_password_is_wrong(source: Secured, authority: Path) -> None:
+    unsent = read(source, authority / "ca.pem", url=source.url.replace(CANARY, f"{CANARY}-other"))
+
+    assert unsent is not None
+    assert (unsent.fault, "refused the login" in unsent.text) == (SendFault.REFUSED, True), unsent
+
+
+def test_a_way_in_sends_nothing_in_the_clear(source: Secured, authority: Path) -> None:
+    with without_tls() as (port, heard):
+        unsent = read(source, authority / "ca.pem", port=port)
+
+    assert unsent is not None
+    assert heard
+    assert all(piece[:1] == b"\x16" for piece in heard), "a handshake of TLS, and nothing else"

@@ -141,7 +141,7 @@ OF_STEPS = frozenset({"step.before_commit", "step.after_commit"})
 
 
 OF_INTAKES = frozenset({"intake.before_quarantine", "intake.before_record", "intake.after_record"})
-"""Records of a broker are about to be set aside, recorded, let go: test_intake_kafka.py, test_intake_amqp.py."""
+"""Records of a broker are about to be set aside, recorded, let go: tests/contract/ways_in/suite.py."""
 
 
 def test_every_point_has_its_row() -> None:

@@ -1,0 +1,1 @@
+"""What every way in promises, and a stage for each kind on its real server."""
