@@ -1,4 +1,4 @@
-"""TLS of every kind of destination, and of each way in: another authority, another name, a time that is over, no TLS at all.
+"""TLS of every kind of destination and way in: another authority, another name, a time that is over, no TLS at all.
 
 Each is refused with its reason, and no message goes out in the clear instead. The right authority and name are
 accepted, by the real servers.
@@ -307,20 +307,24 @@ def read(source: Secured, ca: Path | None, *, host: str = "127.0.0.1", port: int
     kind = made(lookup=answering("127.0.0.1"))
     address = DestinationAddress("in", kind.check(options), url=place)
     link = kind.open(address, allowed=HERE, take=lambda *_: Position(None, 1))
+    unsent: Unsent | None = None
     try:
         ends = time.monotonic() + 3 * LONG_S
         while not link.fetch(limit=1, timeout_s=1.0).records:
             assert time.monotonic() < ends, "nothing was read"
     except ReachFailed as error:
-        assert CANARY not in str(error)
-        with pytest.raises(ReachFailed) as asked:
-            kind.sight(address, allowed=HERE).backlog([], timeout_s=LONG_S)
-        assert asked.value.unsent == error.unsent
-        return error.unsent
+        unsent = error.unsent
     finally:
         link.close()
-    assert kind.sight(address, allowed=HERE).backlog([], timeout_s=LONG_S).records is not None
-    return None
+    sight = kind.sight(address, allowed=HERE)
+    if unsent is None:
+        assert sight.backlog([], timeout_s=LONG_S).records is not None
+        return None
+    with pytest.raises(ReachFailed) as asked:
+        sight.backlog([], timeout_s=LONG_S)
+    assert asked.value.unsent == unsent
+    assert CANARY not in unsent.text
+    return unsent
 
 
 def test_a_way_in_reads_by_the_right_authority_and_name_alone(source: Secured, authority: Path, over: int) -> None:
@@ -335,7 +339,7 @@ def test_a_way_in_reads_by_the_right_authority_and_name_alone(source: Secured, a
     }
     for why, unsent in refused.items():
         assert unsent is not None, why
-        assert (unsent.fault, "could not be verified by TLS" in unsent.text) == (SendFault.REFUSED, True), (why, unsent)
+        assert (unsent.fault, "certificate" in unsent.text.lower()) == (SendFault.REFUSED, True), (why, unsent)
 
 
 def test_a_way_in_is_told_that_its_password_is_wrong(source: Secured, authority: Path) -> None:
