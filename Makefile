@@ -40,6 +40,11 @@ demo-webhooks: $(FULL) ## 2,000 webhooks to five receivers, four of them difficu
 	@echo "demo-webhooks: SQLite only, no servers; works in a temporary folder"
 	@$(BIN)/workq demo webhooks
 
+.PHONY: demo-messages
+demo-messages: $(FULL) ## 20,000 messages at their time to RabbitMQ, Kafka, HTTP and a function: what the machine lacks is left out
+	@echo "demo-messages: SQLite; private RabbitMQ and Kafka where they are installed; works in a temporary folder"
+	@$(BIN)/workq demo messages
+
 .PHONY: test
 test: $(FULL) servers ## all tests, against private servers; a missing server is a failure (LEGS=both: each fault on SQLite too)
 	@echo "test: unit, contract, simulation, fault and system tests; private servers on free ports; nothing is skipped"

@@ -52,8 +52,8 @@ CREATES: Final = (
     "intake add shop --kind amqp --url amqp://127.0.0.1 --queue q",
 )  # fmt: skip
 OPENS_NONE: Final = (
-    "demo reindex", "demo webhooks", "bench", "certify", "webhook test", "webhook listen", "handler ls",
-    "handler show", "db sql", "config", "completion", "version", "help",
+    "demo reindex", "demo webhooks", "demo messages", "bench", "certify", "webhook test", "webhook listen",
+    "handler ls", "handler show", "db sql", "config", "completion", "version", "help",
 )  # fmt: skip
 """Demo, bench and certify work in a folder or namespace of their own."""
 WITHOUT_ROOTS_RIGHTS: Final = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")

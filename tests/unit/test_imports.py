@@ -115,8 +115,15 @@ LIBRARIES: Final = {
     "aiohttp": ("outbound/", "webhooks/", "demo/"),
     "apscheduler": ("supervisor/ticker.py",),
     "click": ("cli/", "demo/"),
-    "confluent_kafka": ("messages/kinds/kafka.py", "messages/intake/kafka", "lab/"),
-    "pika": ("broker/rabbitmq/", "diagnose/doctor/", "lab/", "messages/kinds/amqp.py", "messages/intake/amqp"),
+    "confluent_kafka": ("messages/kinds/kafka.py", "messages/intake/kafka", "lab/", "demo/"),
+    "pika": (
+        "broker/rabbitmq/",
+        "diagnose/doctor/",
+        "lab/",
+        "demo/",
+        "messages/kinds/amqp.py",
+        "messages/intake/amqp",
+    ),
     "psycopg": ("ledger/engine/",),
     "redis": ("inflight/redis/", "diagnose/doctor/", "lab/", "messages/kinds/redis.py"),
     "sqlalchemy": (

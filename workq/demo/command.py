@@ -1,9 +1,10 @@
 """`workq demo`: its commands, their options and exit statuses.
 
-What happens is in `play.py`, how it is told in `tell.py`; of the webhooks, in those below `webhooks/`. A demo ends with
-its proof on standard output. Exit 0 when every document is in the index once, or every event has arrived, and nothing
-else; 1 when anything is missing, there twice without a reason, or not finished; 2 when what was asked for is not there
-(an engine, a corpus, the extra, a server). Ctrl-C and SIGTERM end the run in order: nothing is left.
+What happens is in `play.py`, how it is told in `tell.py`; of webhooks and of messages, in those below `webhooks/` and
+`messages/`. A demo ends with its proof on standard output. Exit 0 when every document is in the index once, or every
+event or message has arrived, and nothing else; 1 when anything is missing, there twice without a reason, early, or not
+finished; 2 when what was asked for is not there (an engine, a corpus, the extra, a server). Ctrl-C and SIGTERM end the
+run in order: nothing is left.
 """
 
 from __future__ import annotations
@@ -22,16 +23,20 @@ from workq.cli.lab import private_files
 from workq.cli.session import Session, pass_session
 from workq.demo.corpus import CORPORA
 from workq.demo.index import ENGINES
+from workq.demo.messages.plan import COUNT, COUNT_MIN, KINDS, WITHIN_MIN_S, WITHIN_S
 from workq.demo.voice import write_page
 from workq.demo.webhooks.roles import EVENTS, EVENTS_MIN
 
 if TYPE_CHECKING:
+    from workq.demo.messages.play import MessageReport
     from workq.demo.play import Report
     from workq.demo.webhooks.play import WebhookReport
 
 PROCESSES_MAX: Final = 64
 THREADS_MAX: Final = 64
 EVENTS_MAX: Final = 100_000
+MESSAGES_MAX: Final = 1_000_000
+WITHIN_MAX_S: Final = 600.0
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -57,7 +62,10 @@ def _worker_options(*, threads: int, kept: str) -> Callable[[F], F]:
     )
 
 
-@click.group(cls=CommandGroup, examples="workq demo reindex\nworkq demo webhooks\nworkq demo reindex --servers")
+@click.group(
+    cls=CommandGroup,
+    examples="workq demo reindex\nworkq demo webhooks\nworkq demo messages\nworkq demo reindex --servers",
+)
 def demo() -> None:
     """See it work: real data, real processes, one of them killed."""
 
@@ -152,6 +160,73 @@ def webhooks(
     return status
 
 
+@demo.command(
+    short_help="Send messages at their time to RabbitMQ, Kafka, HTTP and a function, and ask those what has arrived.",
+    examples="workq demo messages\nworkq demo messages --count 1000 --within 5 --kind http --kind call\n"
+    "workq demo messages --servers",
+)
+@click.option(
+    "--count", type=WholeNumber(COUNT_MIN, MESSAGES_MAX), default=COUNT, show_default=True, help="so many are sent"
+)
+@click.option(
+    "--within",
+    type=click.FloatRange(WITHIN_MIN_S, WITHIN_MAX_S),
+    default=WITHIN_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="they are due one after the other, in this time",
+)
+@click.option(
+    "--kind", "kinds", type=click.Choice(KINDS), multiple=True, help="only to these, which then have to be there"
+)
+@_worker_options(threads=8, kept="ledger and log")
+@pass_session
+def messages(
+    session: Session,
+    count: int,
+    within: float,
+    kinds: tuple[str, ...],
+    servers: bool,
+    processes: int,
+    threads: int,
+    keep: Path | None,
+    no_kill: bool,
+) -> int:
+    """Send messages that are due within seconds, and ask the destinations what has arrived, and when.
+
+    They go to a queue of a private RabbitMQ, a topic of a private Kafka, a receiver of HTTP and a Python function: what
+    the machine lacks is left out. They are sent by `workq worker`, a real process with real children. Some are
+    cancelled and some moved just before their time. One process is killed with SIGKILL, with messages in its hands that
+    may have arrived, and the receiver of HTTP is away for a while. At the end every message is counted at its
+    destination: what is missing, early, or there with another id; copies, and how late they were. Everything happens in
+    a temporary folder.
+    """
+    from workq.demo.messages import tell
+    from workq.demo.messages.play import MessageWishes, play
+    from workq.demo.voice import speaking
+
+    wishes = MessageWishes(
+        count=count,
+        within_s=within,
+        kinds=kinds,
+        servers=servers,
+        processes=processes,
+        threads=threads,
+        keep=keep,
+        kill=not no_kill,
+    )
+    with (
+        private_files(),
+        ended_by_signals(),
+        speaking(is_quiet=session.is_quiet, is_colored=session.is_colored, what=tell.WHAT, styles=tell.STYLES) as voice,
+    ):
+        report = play(wishes, tell.MessageStory(voice))
+    status = messages_ended(session, report)
+    if keep is not None:
+        session.note(f"kept in {report.scene.folder}: worker.log, and the ledger unless it was on a server")
+    return status
+
+
 def ended(session: Session, report: Report) -> int:
     """Print the proof of `workq demo reindex`; answers the exit status that it deserves."""
     from workq.demo import tell
@@ -162,6 +237,13 @@ def ended(session: Session, report: Report) -> int:
 def webhooks_ended(session: Session, report: WebhookReport) -> int:
     """Print the proof of `workq demo webhooks`; answers the exit status that it deserves."""
     from workq.demo.webhooks import tell
+
+    return _proof(report.is_proved, tell.document(report) if session.output == "json" else tell.page(report))
+
+
+def messages_ended(session: Session, report: MessageReport) -> int:
+    """Print the proof of `workq demo messages`; answers the exit status that it deserves."""
+    from workq.demo.messages import tell
 
     return _proof(report.is_proved, tell.document(report) if session.output == "json" else tell.page(report))
 

@@ -36,7 +36,7 @@ from workq.worker.crash_board import CrashBoard
 if TYPE_CHECKING:
     from workq.app import WorkQueue
 
-_OWNER: Final = "WORKQ_DEMO_FOLDER"
+OWNER: Final = "WORKQ_DEMO_FOLDER"
 """The variable by which a process is known as ours."""
 _LEAVE_S: Final = 15.0
 """How long the worker may take to leave after SIGTERM."""
@@ -109,7 +109,7 @@ def working(folder: Path, *, app: str, queues: str, processes: int, threads: int
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=os.environ | {"TMPDIR": str(folder), _OWNER: str(folder)},
+            env=os.environ | {"TMPDIR": str(folder), OWNER: str(folder)},
             start_new_session=True,
         )
     try:
@@ -146,7 +146,7 @@ def _ours(folder: Path) -> Iterator[psutil.Process]:
     """The processes that were started for this folder, also those whose parent is gone."""
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            if process.pid != os.getpid() and process.environ().get(_OWNER) == str(folder):
+            if process.pid != os.getpid() and process.environ().get(OWNER) == str(folder):
                 yield process
 
 
@@ -282,6 +282,23 @@ def kill_one(
     finally:
         if not is_killed:
             victim.resume()
+
+
+@dataclass(frozen=True, slots=True)
+class Freed:
+    """So many seconds after the kill no task that the killed process had in hand, `deliveries` of them, was its own."""
+
+    deliveries: int
+    seconds: float
+
+
+def freed_after_s(wq: WorkQueue, killed: Killed) -> float | None:
+    """How long after the kill its claims have ended; None while one of them stands."""
+    for task_id, attempt in killed.attempts.items():
+        task = wq.get(task_id)
+        if task is not None and (task.state, task.attempt) == (State.RUNNING, attempt):
+            return None
+    return (wq.stores.ledger.questions.clock() - killed.at).total_seconds()
 
 
 def _running(wq: WorkQueue, counts: Callable[[Task], bool]) -> dict[str, dict[str, int]]:

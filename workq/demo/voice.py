@@ -7,7 +7,7 @@ encode are shown by their escapes.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Protocol, TextIO
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _EVERY: Final = 0.2
 """Plain lines tell the progress this often."""
+IDS_SHOWN: Final = 5
+"""How many ids are listed."""
 
 
 class Voice(Protocol):
@@ -120,6 +122,14 @@ def write_page(text: str) -> None:
 def processes(number: int) -> str:
     """So many processes of the worker, in words."""
     return counted(number, "worker process", "worker processes")
+
+
+def ids_of(ids: Iterable[str]) -> str:
+    """How many there are, and the first of them."""
+    found = list(ids)
+    if not found:
+        return "0"
+    return f"{len(found):,}: {', '.join(found[:IDS_SHOWN])}{', ...' if len(found) > IDS_SHOWN else ''}"
 
 
 def _write(text: str, stream: TextIO) -> None:

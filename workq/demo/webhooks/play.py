@@ -26,11 +26,13 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from workq.demo.stage import (
     STALL_S,
+    Freed,
     GaveUp,
     Killed,
     WorkerNarrator,
     WorkWatch,
     folder_for,
+    freed_after_s,
     kill_one,
     private_servers,
     working,
@@ -43,7 +45,7 @@ from workq.errors import MissingExtra
 from workq.lab.fleet import only_workq_variables
 from workq.ledger.engine.migrate import migrate
 from workq.outbound.signing import new_secret
-from workq.values.task import State, Task
+from workq.values.task import Task
 from workq.webhooks.ledger.sql import WebhookLedger
 from workq.webhooks.values import DELIVERY_OPEN, QUEUE, TASK_NAME, DeliveryState, EndpointState, WhichDeliveries
 
@@ -85,14 +87,6 @@ class WebhookScene:
     threads: int
     kill: bool
     folder: Path
-
-
-@dataclass(frozen=True, slots=True)
-class Freed:
-    """So many seconds after the kill nobody was waiting for the killed process any more."""
-
-    deliveries: int
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,14 +314,10 @@ class _WebhookRun:
         self._narrator.killed(self.killed)
 
     def _look_at_the_dead(self, killed: Killed) -> None:
-        """Whether its claims have ended."""
-        for task_id, attempt in killed.attempts.items():
-            task = self._wq.get(task_id)
-            if task is not None and (task.state, task.attempt) == (State.RUNNING, attempt):
-                return
-        seconds = (self._wq.stores.ledger.questions.clock() - killed.at).total_seconds()
-        self.freed = Freed(len(killed.attempts), seconds)
-        self._narrator.freed(self.freed)
+        seconds = freed_after_s(self._wq, killed)
+        if seconds is not None:
+            self.freed = Freed(len(killed.attempts), seconds)
+            self._narrator.freed(self.freed)
 
     def _look_at_the_leaving(self) -> None:
         found = self._outbox.endpoints.get(LEAVING)

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any, Final
 
-from workq.demo.stage import Killed
-from workq.demo.voice import WorkerStory, processes
-from workq.demo.webhooks.play import AT_ONCE, KILL_AT, Freed, Returned, WebhookReport, WebhookScene
+from workq.demo.stage import Freed, Killed
+from workq.demo.voice import IDS_SHOWN, WorkerStory, ids_of, processes
+from workq.demo.webhooks.play import AT_ONCE, KILL_AT, Returned, WebhookReport, WebhookScene
 from workq.demo.webhooks.proof import ReceiverTally
 from workq.demo.webhooks.roles import LEAVING, SLOW, STEADY, THROTTLED_MIN_S
 from workq.outbound.backoff import THROTTLED_MIN_S as BY_DEFAULT_S
@@ -16,8 +16,6 @@ from workq.values.plural import counted
 
 WHAT: Final = "events have arrived"
 STYLES: Final = {"SIGKILL": "bold red", "410": "bold red", "freed": "bold green", "released": "bold green"}
-_SHOWN: Final = 5
-"""How many ids are listed."""
 
 
 class WebhookStory(WorkerStory):
@@ -74,8 +72,8 @@ def page(report: WebhookReport) -> str:
     lines += [
         f"  arrived   {sum(one.arrived for one in tallies):,} of {sum(one.sent for one in tallies):,}, "
         "each verified by its signature and its id",
-        f"  lost      {_ids(one for each in tallies for one in each.lost)}",
-        f"  foreign   {_ids(one for each in tallies for one in each.foreign)}"
+        f"  lost      {ids_of(one for each in tallies for one in each.lost)}",
+        f"  foreign   {ids_of(one for each in tallies for one in each.foreign)}"
         f" (of {counted(report.rolled_back, 'event')} rolled back, too)",
         f"  unsigned  {sum(one.unsigned for one in tallies):,}",
         _twice(report),
@@ -140,7 +138,7 @@ def _twice(report: WebhookReport) -> str:
     twice = sum(len(one.twice) for one in report.tallies)
     unexcused = [one for each in report.tallies for one in each.unexcused]
     if unexcused:
-        return f"  twice     {twice:,}, of which nobody knows why {_ids(unexcused)}"
+        return f"  twice     {twice:,}, of which nobody knows why {ids_of(unexcused)}"
     if not twice:
         return "  twice     0"
     return f"  twice     {twice:,}, with the same webhook-id: the killed process had them in its hands"
@@ -149,7 +147,7 @@ def _twice(report: WebhookReport) -> str:
 def _wrong(tallies: Iterable[ReceiverTally]) -> list[str]:
     """What is told only when it is there."""
     return [
-        f"  {word:<9} {what} {one.name}: {_ids(ids)}"
+        f"  {word:<9} {what} {one.name}: {ids_of(ids)}"
         for one in tallies
         for word, what, ids in (
             ("early", "sent again earlier than it was asked for, to", one.early),
@@ -173,17 +171,10 @@ def _who_waited(report: WebhookReport) -> str:
     )
 
 
-def _ids(ids: Iterable[str]) -> str:
-    found = list(ids)
-    if not found:
-        return "0"
-    return f"{len(found):,}: {', '.join(found[:_SHOWN])}{', ...' if len(found) > _SHOWN else ''}"
-
-
 def _as_json(one: ReceiverTally) -> dict[str, Any]:
     lists = ("lost", "foreign", "twice", "unexcused", "early", "unfinished", "unrecorded")
     counts = {name: len(getattr(one, name)) for name in lists}
-    first = {f"{name}_first": list(getattr(one, name)[:_SHOWN]) for name in ("lost", "foreign", "twice")}
+    first = {f"{name}_first": list(getattr(one, name)[:IDS_SHOWN]) for name in ("lost", "foreign", "twice")}
     waits = one.waits
     return {
         "name": one.name,
