@@ -18,12 +18,23 @@ COMPOSE_URLS: Final = {
     "ledger": "postgresql://workq:workq@127.0.0.1:5432/workq",
 }
 """What docker-compose.yml serves, and pages write; the tests mean private servers by it."""
+DESTINATION_URLS: Final = {
+    "amqp://shop:secret@127.0.0.1:5672/": "rabbitmq_server",
+    "redis://:secret@127.0.0.1:6379/0": "redis_server",
+    "stomp://workq:secret@127.0.0.1:61613": "artemis_server",
+    "kafka://127.0.0.1:9092": "kafka_server",
+}
+"""What pages on destinations write, and the fixture of the one server that is meant: the run's own, for all pages."""
 NOT_EXECUTED_MAX: Final = 2
 
 
 def private_urls(request: pytest.FixtureRequest, page: str) -> Mapping[str, str]:
     """The private servers for the URLs that a page writes; none are started for the others."""
     text = text_of(page)
+    found = {url: request.getfixturevalue(name).url for url, name in DESTINATION_URLS.items() if url in text}
+    if found:
+        hosts = {url.partition("://")[2]: meant.partition("://")[2] for url, meant in found.items()}
+        return found | {host: meant for host, meant in hosts.items() if "@" not in host}
     if not any(url in text for url in COMPOSE_URLS.values()):
         return {}
     return {
