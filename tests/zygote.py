@@ -29,7 +29,7 @@ from typing import IO, Any, Final, NoReturn
 REPOSITORY: Final = Path(__file__).resolve().parents[1]
 REQUEST_MAX: Final = 1 << 20
 _STARTS_WITH: Final = ("WORKQ_FAILPOINT", "PYTHON", "LC_", "LANG", "LD_", "FAKETIME", "MALLOC_", "TZ")
-_RUNS_ON: Final = ("worker", "demo", "bench", "certify", "listen", "watch", "scratch", "--every", "--wait")
+_RUNS_ON: Final = ("worker", "intake", "demo", "bench", "certify", "listen", "watch", "scratch", "--every", "--wait")
 _SHIM: Final = """\
 #!{python} -IS
 import json, os, socket, sys
