@@ -15,7 +15,7 @@ import importlib.util
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -137,13 +137,18 @@ class AmqpBox:
 
     def close(self) -> None:
         """End the thread. Repeatable."""
+        from pika.exceptions import AMQPError
+
         if self._reader.is_alive():
-            with self._channel() as channel:
-                channel.basic_publish("", NAME, _END.encode())
-            self._reader.join(_READ_S)
+            with suppress(AMQPError, OSError):  # a RabbitMQ that is gone: what has not been read is missing
+                with self._channel() as channel:
+                    channel.basic_publish("", NAME, _END.encode())
+                self._reader.join(_READ_S)
 
     def _read(self) -> None:
-        with self._channel() as channel:
+        from pika.exceptions import AMQPError
+
+        with suppress(AMQPError, OSError), self._channel() as channel:
             channel.basic_consume(NAME, self._take, auto_ack=True)
             channel.start_consuming()
 
@@ -178,11 +183,11 @@ class KafkaBox:
         return {"url": self._kafka.url, "topic": NAME}
 
     def arrivals(self) -> list[Arrival]:
-        from confluent_kafka import Consumer, TopicPartition
+        from confluent_kafka import Consumer, KafkaException, TopicPartition
 
         reader = Consumer({**self._kafka.admin_conf, "group.id": NAME, "enable.auto.commit": False})
         found: list[Arrival] = []
-        try:
+        with closing(reader), suppress(KafkaException):  # a Kafka that is gone: what has not been read is missing
             places = [TopicPartition(NAME, number, 0) for number in range(_PARTITIONS)]
             count = sum(reader.get_watermark_offsets(one, timeout=_READ_S)[1] for one in places)
             reader.assign(places)
@@ -191,8 +196,6 @@ class KafkaBox:
                 for record in reader.consume(1000, timeout=1.0):
                     if record.error() is None:
                         found.append(_arrival_in(record))
-        finally:
-            reader.close()
         return found
 
 
