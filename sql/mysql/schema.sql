@@ -1,4 +1,4 @@
--- workq, schema 16, for MySQL 8.0.16 or newer and MariaDB 10.6 or newer.
+-- workq, schema 17, for MySQL 8.0.16 or newer and MariaDB 10.6 or newer.
 --
 -- Apply it with `workq db migrate`, or print it for your own namespace with `workq db sql mysql`.
 -- Made from the tables in workq/ by `make migration`.
@@ -51,7 +51,7 @@ CREATE TABLE IF NOT EXISTS workq_task (
     limit_rate           VARCHAR(10),               -- so many starts in a time
     -- once it is dead: 'skip' lets the next task of its order key run, NULL blocks the line
     after_death          VARCHAR(5),
-    -- while it is not due for others: 'order', 'limit', 'job', 'endpoint'; NULL: it waits for its time
+    -- waits for it, too: 'order', 'limit', 'job', 'endpoint', 'destination'; NULL: its time alone
     waits_for            VARCHAR(20),
     CONSTRAINT workq_task_pk PRIMARY KEY (id),
     CONSTRAINT workq_task_live_key UNIQUE (live_key),  -- one open task for each name and key
@@ -482,6 +482,8 @@ CREATE TABLE IF NOT EXISTS workq_destination (
     fault                VARCHAR(20),               -- of the last failure: away, refused, no_target, late, asked
     error                LONGTEXT,                  -- of the last failure, in one line
     rests_until          DATETIME(6),               -- nothing is sent to it before
+    probe                CHAR(36) CHARACTER SET ascii COLLATE ascii_bin,  -- the task that tries it, while it fails
+    probe_until          DATETIME(6),               -- for so long no other one tries it
     created_at           DATETIME(6) NOT NULL,
     changed_at           DATETIME(6) NOT NULL,
     CONSTRAINT workq_destination_pk PRIMARY KEY (name),
@@ -504,11 +506,21 @@ CREATE TABLE IF NOT EXISTS workq_message (
     due_at               DATETIME(6) NOT NULL,      -- not to be sent before
     created_at           DATETIME(6) NOT NULL,
     removed_at           DATETIME(6),               -- when retention took its body
+    ended                VARCHAR(10),               -- how its task had ended, which retention removed
+    intake               VARCHAR(64),               -- the way in whose record it was
     CONSTRAINT workq_message_pk PRIMARY KEY (id),
     KEY workq_message_by_destination (destination, created_at, id),
     KEY workq_message_by_task (task_id),
     KEY workq_message_by_time (created_at, id),
     KEY workq_message_removed (removed_at)
+) ENGINE=InnoDB CHARSET=utf8mb4 COLLATE utf8mb4_bin;
+
+-- Messages that wait for their destination, in the order of their time.
+CREATE TABLE IF NOT EXISTS workq_waiting_message (
+    destination          VARCHAR(64) NOT NULL,
+    due_at               DATETIME(6) NOT NULL,      -- of the message
+    task_id              CHAR(36) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    CONSTRAINT workq_waiting_message_pk PRIMARY KEY (destination, due_at, task_id)
 ) ENGINE=InnoDB CHARSET=utf8mb4 COLLATE utf8mb4_bin;
 
 -- Ways in: topics and queues of others whose records become messages.
@@ -519,6 +531,7 @@ CREATE TABLE IF NOT EXISTS workq_intake (
     sealed               LONGTEXT,                  -- its URL, as JSON; encrypted, if there is a key
     destination          VARCHAR(64),               -- of records that name none
     recorded             BIGINT NOT NULL,           -- records that became messages
+    kept                 BIGINT NOT NULL DEFAULT 0,  -- messages of it that are there
     repeated             BIGINT NOT NULL,           -- records whose id was there
     cancelled            BIGINT NOT NULL,           -- records that asked to cancel a message
     quarantined          BIGINT NOT NULL,           -- records that could not be read
@@ -545,5 +558,5 @@ CREATE TABLE IF NOT EXISTS workq_intake_offset (
     CONSTRAINT workq_intake_offset_pk PRIMARY KEY (intake, topic, part)
 ) ENGINE=InnoDB CHARSET=utf8mb4 COLLATE utf8mb4_bin;
 
--- Last: only now is schema 16 complete.
-INSERT IGNORE INTO workq_meta (name, value, at) VALUES ('schema_version', '16', UTC_TIMESTAMP(6));
+-- Last: only now is schema 17 complete.
+INSERT IGNORE INTO workq_meta (name, value, at) VALUES ('schema_version', '17', UTC_TIMESTAMP(6));

@@ -1,4 +1,4 @@
--- workq, schema 16, for PostgreSQL 12 or newer.
+-- workq, schema 17, for PostgreSQL 12 or newer.
 --
 -- Apply it with `workq db migrate`, or print it for your own namespace with `workq db sql postgresql`.
 -- Made from the tables in workq/ by `make migration`.
@@ -48,7 +48,7 @@ CREATE TABLE workq_task (
     limit_rate           VARCHAR(10),               -- so many starts in a time
     -- once it is dead: 'skip' lets the next task of its order key run, NULL blocks the line
     after_death          VARCHAR(5),
-    -- while it is not due for others: 'order', 'limit', 'job', 'endpoint'; NULL: it waits for its time
+    -- waits for it, too: 'order', 'limit', 'job', 'endpoint', 'destination'; NULL: its time alone
     waits_for            VARCHAR(20),
     CONSTRAINT workq_task_pk PRIMARY KEY (id),
     CONSTRAINT workq_task_counts_are_not_negative CHECK (attempt >= 0 AND failures >= 0 AND crashes >= 0),
@@ -514,6 +514,8 @@ CREATE TABLE workq_destination (
     fault                VARCHAR(20),               -- of the last failure: away, refused, no_target, late, asked
     error                TEXT,                      -- of the last failure, in one line
     rests_until          TIMESTAMP WITH TIME ZONE,  -- nothing is sent to it before
+    probe                UUID,                      -- the task that tries it, while it fails
+    probe_until          TIMESTAMP WITH TIME ZONE,  -- for so long no other one tries it
     created_at           TIMESTAMP WITH TIME ZONE NOT NULL,
     changed_at           TIMESTAMP WITH TIME ZONE NOT NULL,
     CONSTRAINT workq_destination_pk PRIMARY KEY (name),
@@ -535,12 +537,22 @@ CREATE TABLE workq_message (
     due_at               TIMESTAMP WITH TIME ZONE NOT NULL,  -- not to be sent before
     created_at           TIMESTAMP WITH TIME ZONE NOT NULL,
     removed_at           TIMESTAMP WITH TIME ZONE,  -- when retention took its body
+    ended                VARCHAR(10),               -- how its task had ended, which retention removed
+    intake               VARCHAR(64),               -- the way in whose record it was
     CONSTRAINT workq_message_pk PRIMARY KEY (id)
 );
 CREATE INDEX workq_message_by_destination ON workq_message (destination, created_at, id);
 CREATE INDEX workq_message_by_task ON workq_message (task_id);
 CREATE INDEX workq_message_by_time ON workq_message (created_at, id);
 CREATE INDEX workq_message_removed ON workq_message (removed_at) WHERE removed_at IS NOT NULL;
+
+-- Messages that wait for their destination, in the order of their time.
+CREATE TABLE workq_waiting_message (
+    destination          VARCHAR(64) NOT NULL,
+    due_at               TIMESTAMP WITH TIME ZONE NOT NULL,  -- of the message
+    task_id              UUID NOT NULL,
+    CONSTRAINT workq_waiting_message_pk PRIMARY KEY (destination, due_at, task_id)
+);
 
 -- Ways in: topics and queues of others whose records become messages.
 CREATE TABLE workq_intake (
@@ -550,6 +562,7 @@ CREATE TABLE workq_intake (
     sealed               TEXT,                      -- its URL, as JSON; encrypted, if there is a key
     destination          VARCHAR(64),               -- of records that name none
     recorded             BIGINT NOT NULL,           -- records that became messages
+    kept                 BIGINT DEFAULT 0 NOT NULL,  -- messages of it that are there
     repeated             BIGINT NOT NULL,           -- records whose id was there
     cancelled            BIGINT NOT NULL,           -- records that asked to cancel a message
     quarantined          BIGINT NOT NULL,           -- records that could not be read
@@ -576,5 +589,5 @@ CREATE TABLE workq_intake_offset (
     CONSTRAINT workq_intake_offset_pk PRIMARY KEY (intake, topic, part)
 );
 
--- Last: only now is schema 16 complete.
-INSERT INTO workq_meta (name, value, at) VALUES ('schema_version', '16', CURRENT_TIMESTAMP);
+-- Last: only now is schema 17 complete.
+INSERT INTO workq_meta (name, value, at) VALUES ('schema_version', '17', CURRENT_TIMESTAMP);

@@ -4,7 +4,7 @@
 -- Made from the tables in workq/ by `make migration`.
 -- A statement ends with a semicolon at the end of its line; a comment has a line, or the end of a line, of its own.
 
--- While it is not due for others: 'order', 'limit', 'job', 'endpoint'; NULL: it waits for its time.
+-- Waits for it, too: 'order', 'limit', 'job', 'endpoint', 'destination'; NULL: its time alone.
 ALTER TABLE workq_task ADD COLUMN waits_for VARCHAR(20);
 
 -- Destinations: where messages go.

@@ -174,7 +174,7 @@ TABLES: Final = {
     "limits": {"throttle", "permit", "parked"},
     "order": {"sequence", "position"},
     "schedules": {"schedule"},
-    "messages": {"destination", "message", "intake", "intake_offset"},
+    "messages": {"destination", "message", "waiting_message", "intake", "intake_offset"},
 }
 """Of each slice. The ticks of schedules are removed with the core's own old rows."""
 CORE: Final = ("broker", "enqueue", "handlers", "inflight", "ledger", "supervisor", "worker")

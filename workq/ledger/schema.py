@@ -26,7 +26,7 @@ from workq.ledger.columns import (
     word,
 )
 
-SCHEMA_VERSION: Final = 16
+SCHEMA_VERSION: Final = 17
 
 T = TypeVar("T")
 
@@ -91,7 +91,7 @@ class CoreTables:
             optional(
                 "waits_for",
                 word(20),
-                "while it is not due for others: 'order', 'limit', 'job', 'endpoint'; NULL: it waits for its time",
+                "waits for it, too: 'order', 'limit', 'job', 'endpoint', 'destination'; NULL: its time alone",
                 since=16,
             ),
             space.unique(

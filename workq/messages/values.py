@@ -205,6 +205,18 @@ class WhichMessages(msgspec.Struct, frozen=True):
     until_s: float | None = None
 
 
+class Restorable(msgspec.Struct, frozen=True):
+    """What a restore would send again and make due; and what it would send if retention had not removed it.
+
+    `unknown`: removed, and how these had ended is not known: a worker of the schema before 17 has removed their tasks.
+    """
+
+    again: int
+    late: int
+    gone: int
+    unknown: int = 0
+
+
 class Restored(msgspec.Struct, frozen=True):
     """What a restore has done, or would do: sent again; made due at once, of what was overdue and open."""
 

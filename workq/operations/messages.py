@@ -76,17 +76,17 @@ def restore(
             try is due at once.
 
     Raises:
-        NotFound: there is no such destination. Refused: retention has removed messages to it that were recorded in
-            that time, whether they would be sent or not; the message has the count.
+        NotFound: there is no such destination. Refused: retention has removed messages to it that this would have sent;
+            the message has the count.
     """
     ledger = _ledger(stores)
     ledger.destinations.required(check_destination_name(destination))
     which = WhichMessages(destination=destination, since_s=since_s, until_s=until_s)
-    again, late, gone = ledger.decisions.restorable(which, is_expired=is_expired)
-    if gone:
-        raise removed(gone, destination)
+    found = ledger.decisions.restorable(which, is_expired=is_expired)
+    if found.gone or found.unknown:
+        raise removed(found, destination)
     if dry_run:
-        return Restored(again, late)
+        return Restored(found.again, found.late)
     before, hints = ledger.decisions.now(), hints_beside(stores.broker)
     sent_again = made_due = 0
     while True:

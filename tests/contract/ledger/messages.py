@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, update
 from sqlalchemy.orm import Session
 
 from tests.contract.given import HOUR_S, Clock, at_once
@@ -15,7 +15,9 @@ from tests.contract.ledger.steps import Steps
 from workq.errors import KeyConflict, NotFound, Refused
 from workq.ledger import CancelAnswer
 from workq.ledger.sql import Ledger
+from workq.messages.ledger.decisions import removed
 from workq.messages.ledger.sql import MessageLedger
+from workq.messages.ledger.tables import message_tables
 from workq.messages.values import (
     KEPT_AFTER_S,
     DestinationPolicy,
@@ -23,6 +25,7 @@ from workq.messages.values import (
     MessageRow,
     NewDestination,
     NewMessage,
+    Restorable,
     SentMessage,
     WhichMessages,
 )
@@ -234,7 +237,7 @@ class MessagesContract(MessageSteps):
         counts = ledger.part(MessageLedger).decisions.restorable(WhichMessages(destination="orders"), is_expired=False)
         count = self.restored(ledger)
 
-        assert (expired, counts, count) == ((1, 0, 0), (3, 0, 0), 3)
+        assert (expired, counts, count) == (Restorable(1, 0, 0), Restorable(3, 0, 0), 3)
         rows = {name: self.message(ledger, name) for name in "abcde"}
         assert {name: row.sending for name, row in rows.items()} == {"a": 2, "b": 2, "c": 2, "d": 1, "e": 1}
         assert (rows["d"].state, rows["e"].state) == (State.CANCELLED, State.READY)
@@ -266,11 +269,14 @@ class MessagesContract(MessageSteps):
         sent = self.post(ledger, new_message("a"), new_message("b"), new_message("c", delay_s=30 * HOUR_S))
         self.let_run(ledger, worker, sent[:1], Done())
         self.let_run(ledger, worker, sent[1:2], Dead("dead", "dead"))
+        [d] = self.post(ledger, new_message("d", delay_s=60.0))
+        decisions = ledger.part(MessageLedger).decisions
+        decisions.cancel(d.id, **BY)
         clock.forward(3 * HOUR_S)
 
         ledger.upkeep.prune(limit=10, retention_s=HOUR_S, dead_retention_s=48 * HOUR_S)
         which = WhichMessages(destination="orders")
-        counts = ledger.part(MessageLedger).decisions.restorable(which, is_expired=False)
+        counts = [decisions.restorable(which, is_expired=one) for one in (False, True)]
         rows = {name: self.message(ledger, name) for name in "abc"}
         pruning = ledger.part(MessageLedger).pruning
         early = pruning.prune_messages(limit=10)
@@ -278,11 +284,11 @@ class MessagesContract(MessageSteps):
         late = [pruning.prunable_messages(), pruning.prune_messages(limit=10, dry_run=True)]
         late += [pruning.prune_messages(limit=10), pruning.prune_messages(limit=10)]
 
-        assert counts == (1, 0, 1)
+        assert counts == [Restorable(1, 0, gone=1), Restorable(1, 0, gone=0)], "a restore would have sent a, not d"
         assert [rows[name].state for name in "abc"] == [None, State.DEAD, State.WAITING]
         assert ledger.part(MessageLedger).letters.body("a") is None
         assert ledger.part(MessageLedger).letters.body("b") == b"hello"
-        assert (early, late) == (0, [1, 1, 1, 0])
+        assert (early, late) == (0, [2, 2, 2, 0])
         assert ledger.part(MessageLedger).letters.message("a") is None
         with pytest.raises(NotFound):
             ledger.part(MessageLedger).decisions.retry("a", **BY)
@@ -303,6 +309,24 @@ class MessagesContract(MessageSteps):
         assert applied.changed == (sent[0].task_id,)
         assert ledger.part(MessageLedger).letters.body("a") is None
         assert ledger.part(MessageLedger).pruning.prune_messages(limit=10) == 1
+
+    def test_what_an_older_worker_has_removed_bars_a_restore_as_nobody_knows_how_it_had_ended(
+        self, ledger: Ledger, worker: Incarnation, clock: Clock
+    ) -> None:
+        self.destination(ledger)
+        self.let_run(ledger, worker, self.post(ledger, new_message("a"), new_message("b")), Done())
+        clock.forward(3 * HOUR_S)
+        ledger.upkeep.prune(limit=10, retention_s=HOUR_S, dead_retention_s=HOUR_S)
+        m = message_tables(ledger.database).message
+        ledger.database.written(update(m).where(m.c.id == "b").values(ended=None))  # as schema 16 leaves it
+
+        found = ledger.part(MessageLedger).decisions.restorable(ALL, is_expired=False)
+
+        assert found == Restorable(0, 0, gone=1, unknown=1)
+        assert str(removed(found, "orders")).startswith(
+            "2 messages to 'orders' cannot be restored: retention has removed them "
+            "(how 1 of them had ended, schema 16 did not record)"
+        )
 
     def test_all_that_is_not_sent_is_cleared_and_what_is_on_its_way_is_not(
         self, ledger: Ledger, worker: Incarnation

@@ -27,7 +27,7 @@ from workq.messages.ledger.known_destinations import policy_in, unknown_destinat
 from workq.messages.ledger.letters import Letters
 from workq.messages.ledger.tables import message_tables
 from workq.messages.rests import REST_MAX_S
-from workq.messages.values import DestinationState, WhichMessages, task_of_message
+from workq.messages.values import DestinationState, Restorable, WhichMessages, task_of_message
 from workq.values import codec
 from workq.values.codec import new_task_id
 from workq.values.plural import counted
@@ -109,15 +109,20 @@ class MessageDecisions:
 
     # -- many
 
-    def restorable(self, which: WhichMessages, *, is_expired: bool) -> tuple[int, int, int]:
-        """How many a restore would send again, how many it would make due, and how many are kept no longer."""
-        counts = self._letters.counts(which)
-        again = counts.get(State.DEAD, 0) + (0 if is_expired else counts.get(State.SUCCEEDED, 0))
+    def restorable(self, which: WhichMessages, *, is_expired: bool) -> Restorable:
+        """What a restore would send again and make due; and what it would send if retention had not removed it."""
+        counts, removed = self._letters.counts(which), self._letters.removed(which)
+        states = _again(is_expired=is_expired)
         late = 0
         if is_expired:
             query = select(func.count()).select_from(self._late(which, limit=COUNTED_MAX).subquery())
             late = self.database.ask(lambda tx: int(tx.execute(query).scalar_one()))
-        return again, late, counts.get("removed", 0)
+        return Restorable(
+            again=sum(counts.get(state, 0) for state in states),
+            late=late,
+            gone=sum(removed.get(state, 0) for state in states),
+            unknown=removed.get(None, 0),
+        )
 
     def restore(
         self,
@@ -137,7 +142,7 @@ class MessageDecisions:
         tables, t = message_tables(self.database), self.database.tables.task
         m, d = tables.message, tables.destination
         made: dict[str, str] = {}
-        states = (State.DEAD,) if is_expired else _SENT_AGAIN
+        states = _again(is_expired=is_expired)
         page = (
             select(m.c.id, m.c.task_id)
             .join(t, t.c.id == m.c.task_id)
@@ -369,9 +374,15 @@ class MessageDecisions:
             raise unknown_destination(name)
 
 
-def removed(count: int, destination: str) -> Refused:
+def _again(*, is_expired: bool) -> tuple[State, ...]:
+    return (State.DEAD,) if is_expired else _SENT_AGAIN
+
+
+def removed(found: Restorable, destination: str) -> Refused:
     """A restore that retention has made impossible."""
+    count = found.gone + found.unknown
+    unknown = f" (how {found.unknown} of them had ended, schema 16 did not record)" if found.unknown else ""
     return Refused(
         f"{counted(count, 'message')} to {destination!r} cannot be restored: retention has removed "
-        f"{'it' if count == 1 else 'them'}; choose those that are kept, with --since"
+        f"{'it' if count == 1 else 'them'}{unknown}; choose those that are kept, with --since"
     )

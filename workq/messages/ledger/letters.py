@@ -87,6 +87,21 @@ class Letters:
         rows = self.database.ask(lambda tx: tx.execute(query).all())
         return {row.state or "removed": row.n for row in rows}
 
+    def removed(self, which: WhichMessages) -> dict[State | None, int]:
+        """How many there are whose tasks are kept no longer, by how those had ended.
+
+        None: not recorded, as a worker of the schema before 17 has removed the task.
+        """
+        m, t = message_tables(self.database).message, self.database.tables.task
+        query = (
+            select(m.c.ended, func.count().label("n"))
+            .select_from(m.outerjoin(t, t.c.id == m.c.task_id))
+            .where(t.c.id.is_(None), *self.which_messages(which))
+            .group_by(m.c.ended)
+        )
+        rows = self.database.ask(lambda tx: tx.execute(query).all())
+        return {None if row.ended is None else State(row.ended): row.n for row in rows}
+
     def overdue(self, destination: str) -> int:
         """How many messages to a destination are due, and neither sent nor given up."""
         m, t = message_tables(self.database).message, self.database.tables.task

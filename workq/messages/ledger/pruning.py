@@ -12,9 +12,13 @@ from workq.messages.values import KEPT_AFTER_S
 
 
 def forget_bodies(tx: Connection, database: Database, task_ids: Sequence[str]) -> None:
-    """Drop what messages had in them whose tasks are removed: they cannot be restored any more, and are counted."""
-    m = message_tables(database).message
-    gone = {"body": None, "headers": None, "message_key": None, "removed_at": database.now()}
+    """Drop what messages had in them whose tasks are removed: they cannot be restored any more, and are counted.
+
+    How each task had ended stays with its message: a restore knows by that which ones it would have sent.
+    """
+    m, t = message_tables(database).message, database.tables.task
+    ended = select(t.c.state).where(t.c.id == m.c.task_id).scalar_subquery()
+    gone = {"body": None, "headers": None, "message_key": None, "removed_at": database.now(), "ended": ended}
     tx.execute(update(m).where(m.c.task_id.in_(task_ids)).values(gone))
 
 

@@ -17,6 +17,7 @@ from workq.ledger.columns import (
 from workq.ledger.engine.database import Database
 
 SINCE = 16
+_17 = 17
 
 
 class MessageTables:
@@ -40,6 +41,8 @@ class MessageTables:
             optional("fault", word(20), "of the last failure: away, refused, no_target, late, asked", since=SINCE),
             optional("error", body(), "of the last failure, in one line", since=SINCE),
             optional("rests_until", instant(), "nothing is sent to it before", since=SINCE),
+            optional("probe", identity(), "the task that tries it, while it fails", since=_17),
+            optional("probe_until", instant(), "for so long no other one tries it", since=_17),
             required("created_at", instant(), since=SINCE),
             required("changed_at", instant(), since=SINCE),
             space.rule("destination_state", "state IN ('enabled', 'disabled')"),
@@ -63,11 +66,23 @@ class MessageTables:
             required("due_at", instant(), "not to be sent before", since=SINCE),
             required("created_at", instant(), since=SINCE),
             optional("removed_at", instant(), "when retention took its body", since=SINCE),
+            optional("ended", word(10), "how its task had ended, which retention removed", since=_17),
+            optional("intake", word(64), "the way in whose record it was", since=_17),
             space.index("message_by_destination", "destination", "created_at", "id", since=SINCE),
             space.index("message_by_time", "created_at", "id", since=SINCE),
             space.index("message_by_task", "task_id", since=SINCE),
             space.index("message_removed", "removed_at", where="removed_at IS NOT NULL", since=SINCE),
             since=SINCE,
+        )
+
+        self.waiting_message = space.table(
+            "waiting_message",
+            "Messages that wait for their destination, in the order of their time.",
+            required("destination", word(64), since=_17),
+            required("due_at", instant(), "of the message", since=_17),
+            required("task_id", identity(), since=_17),
+            key=("destination", "due_at", "task_id"),
+            since=_17,
         )
 
         self.intake = space.table(
@@ -79,6 +94,7 @@ class MessageTables:
             optional("sealed", body(), "its URL, as JSON; encrypted, if there is a key", since=SINCE),
             optional("destination", word(64), "of records that name none", since=SINCE),
             required("recorded", bigint(), "records that became messages", since=SINCE),
+            required("kept", bigint(), "messages of it that are there", default=0, since=_17),
             required("repeated", bigint(), "records whose id was there", since=SINCE),
             required("cancelled", bigint(), "records that asked to cancel a message", since=SINCE),
             required("quarantined", bigint(), "records that could not be read", since=SINCE),
