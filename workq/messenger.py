@@ -20,6 +20,7 @@ from workq.errors import ConfigError
 from workq.handlers.retry import Exponential
 from workq.messages.carry import Health, MessageCarrier, NotTaken
 from workq.messages.destinations import Destinations
+from workq.messages.health import DestinationHealth
 from workq.messages.kinds.registry import KindOf
 from workq.messages.ledger.sql import MessageLedger
 from workq.messages.sender import MessageSender
@@ -237,7 +238,7 @@ class Messages(MessageSender):
         return self._ledger.letters.letters(message_ids)
 
     def _health(self) -> Health:
-        return self._ledger.destinations
+        return DestinationHealth(self._ledger, self._app.producer.relay.offer)
 
     @property
     def _ledger(self) -> MessageLedger:

@@ -19,6 +19,8 @@ from workq.ledger.sql import Ledger, Slices
 from workq.limits.ledger.entry import LimitEntry
 from workq.limits.ledger.permits import LimitGate
 from workq.limits.ledger.tables import LimitTables
+from workq.messages.ledger.entry import MessageEntry
+from workq.messages.ledger.gate import DestinationGate
 from workq.messages.ledger.pruning import forget_bodies
 from workq.messages.ledger.tables import MessageTables
 from workq.messages.values import BEYOND_SUSPICION as MESSAGES
@@ -81,9 +83,9 @@ def every_table(tables: Tables) -> MetaData:
 
 
 SLICES: Final = Slices(
-    gates=(JobGate(), LimitGate()),
+    gates=(JobGate(), DestinationGate(), LimitGate()),
     counters=_counters,
-    entry=(OrderEntry(), LimitEntry(), JobEntry()),
+    entry=(OrderEntry(), LimitEntry(), JobEntry(), MessageEntry()),
     at_its_turn=(stays_held,),
     with_pruned=(forget_bodies,),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from collections.abc import Mapping
 from typing import Any
@@ -248,9 +249,12 @@ def test_clear_wants_its_count_confirmed(cli: Cli) -> None:
 
 def test_disabled_and_enabled_is_said_where_people_look(cli: Cli) -> None:
     add(cli)
-    send(cli, "x")
+    sent = send(cli, "x")
     cli.here("message", "destination", "disable", "orders", "--why", "they are moving")
+    settle(cli, [sent["id"]], Done())  # nothing is claimed
 
+    waits, text = cli.look("message", "show", sent["id"]), cli.here("message", "show", sent["id"]).out
+    task = cli.look("task", "show", sent["task_id"])
     shown, status, doctor = cli.look("message", "destination", "show", "orders"), cli.look("status"), cli.here("doctor")
     why = cli.here("why", cli.look("message", "ls")["messages"][0]["task_id"])
     enabled = cli.look("message", "destination", "enable", "orders")
@@ -258,11 +262,19 @@ def test_disabled_and_enabled_is_said_where_people_look(cli: Cli) -> None:
     assert (shown["state"], shown["why"], shown["messages"], shown["overdue"]) == (
         "disabled",
         "they are moving",
-        {"ready": 1},
+        {"waiting": 1},
         1,
     )
-    assert [(one["name"], one["state"]) for one in status["destinations"]] == [("orders", "disabled")]
+    assert (shown["in_line"], waits["waits_for"], waits["next_at"], task["waits_for"]) == (
+        1,
+        "destination",
+        None,
+        "destination",
+    )
+    assert re.search(r"waits_for: +destination", text)
+    told = [(one["name"], one["state"], one["in_line"]) for one in status["destinations"]]
+    assert told == [("orders", "disabled", 1)]
     assert "destination 'orders' is disabled" in doctor.out
     assert "destination 'orders'" in why.out
-    assert enabled == {"name": "orders", "state": "enabled", "due": 0}
+    assert enabled == {"name": "orders", "state": "enabled", "due": 1}
     assert cli.look("status")["destinations"] == []

@@ -554,6 +554,25 @@ def test_a_message_says_that_its_destination_rests_or_is_disabled(scene: Scene) 
     assert disabled.do.endswith("workq message destination enable orders")
 
 
+def test_a_message_in_the_line_of_its_destination_says_what_it_waits_for(scene: Scene) -> None:
+    part = scene.ledger.part(MessageLedger)
+    part.destinations.add_destination(NewDestination("orders", "call", {}, None, DestinationPolicy(concurrency=9)))
+    first, second = MessageSender(scene.wq).send_many("orders", [{"body": "a"}, {"body": "b"}])
+    part.destinations.failed("orders", fault="late", error="no confirm", asked_s=600.0)
+    scene.ledger.claims.claim([first.task_id, second.task_id], by=scene.me.id)
+
+    rests = scene.why(second.task_id)
+    scene.forward(601.0)
+    tried = scene.why(second.task_id)
+    part.destinations.arrived("orders")
+    comes = scene.why(second.task_id)
+
+    assert rests.code is tried.code is comes.code is Code.DESTINATION
+    assert "destination 'orders' rests until" in rests.reason
+    assert "(late: no confirm), and is tried by one message at a time" in tried.reason
+    assert comes.reason == "its turn in the line of destination 'orders' comes just now"
+
+
 def test_the_first_of_its_order_key_may_wait_for_its_limit(scene: Scene) -> None:
     first = scene.record(limit="mail", concurrency=1)
     second = scene.record(limit="mail", concurrency=1, order_key="customer:7")

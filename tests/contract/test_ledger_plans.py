@@ -181,6 +181,9 @@ CALLS: dict[str, Callable[[Stage], object]] = {
     "tend_deliveries": lambda stage: stage.ledger.part(WebhookLedger).counter.tend_deliveries(limit=50),
     "letters": lambda stage: stage.ledger.part(MessageLedger).letters.letters(["a", "b"]),
     "messages to one": lambda stage: stage.ledger.part(MessageLedger).letters.all(ORDERS, limit=50),
+    "line of a destination": lambda stage: stage.ledger.part(MessageLedger).line.come("orders"),
+    "length of a line": lambda stage: stage.ledger.part(MessageLedger).line.length("orders"),
+    "tend the lines": lambda stage: stage.ledger.part(MessageLedger).line.tend(limit=50),
     "overdue messages": lambda stage: stage.ledger.part(MessageLedger).letters.overdue("orders"),
     "make_due": lambda stage: stage.ledger.part(MessageLedger).decisions.make_due(ORDERS, who="ada", why="?"),
     "wake": lambda stage: stage.ledger.part(MessageLedger).decisions.wake(limit=50),
@@ -327,7 +330,8 @@ class TestPostgreSQL:
                     indexes = {node["Index Name"] for node in nodes if "Index Name" in node}
                     # few workers are live: finding one of them among these is as good as by its name
                     of_workers = {"workq_worker_pk", "workq_worker_by_state"}
-                    assert indexes <= {"workq_task_pk", "workq_event_by_task"} | of_workers, text
+                    of_messages = {"workq_message_by_task", "workq_destination_pk"}
+                    assert indexes <= {"workq_task_pk", "workq_event_by_task"} | of_workers | of_messages, text
 
     @staticmethod
     def plan(stage: Stage, statement: str, parameters: Any) -> Any:

@@ -39,6 +39,13 @@ class BoxLink(DestinationLink):
         self.folder = folder
 
     def send(self, postings: Sequence[Posting], *, timeout_s: float) -> list[Answer]:
+        if hangs(self.folder):
+            keep(self.folder, postings[0], "hung.jsonl")
+        ends_at = time.monotonic() + timeout_s
+        while hangs(self.folder):
+            if time.monotonic() > ends_at:
+                return [Unsent(SendFault.LATE, "no confirm")] * len(postings)
+            time.sleep(0.02)
         return [self._one(one) for one in postings]
 
     def _one(self, posting: Posting) -> Answer:
@@ -72,17 +79,22 @@ class Box(Kind):
         return BoxLink(Path(address.options["folder"]))
 
 
-def keep(folder: Path, posting: Posting) -> None:
-    """A line for a message that was taken."""
+def hangs(folder: Path) -> bool:
+    """Whether the destination takes connections and confirms nothing."""
+    return manner_of(folder).get("fault") == "hang"
+
+
+def keep(folder: Path, posting: Posting, file_name: str = "got.jsonl") -> None:
+    """A line for a message that was taken; or, in `hung.jsonl`, for a call that hangs."""
     told = {"id": posting.id, "sending": posting.sending, "body": posting.body.decode("utf-8", "replace")}
     told |= {"key": posting.key, "headers": dict(posting.headers), "content_type": posting.content_type}
-    with (folder / "got.jsonl").open("a") as file:
+    with (folder / file_name).open("a") as file:
         file.write(json.dumps(told | {"at": time.time(), "pid": os.getpid()}) + "\n")
 
 
-def got(folder: Path) -> list[dict[str, Any]]:
-    """What the destination has taken."""
-    file = folder / "got.jsonl"
+def got(folder: Path, file_name: str = "got.jsonl") -> list[dict[str, Any]]:
+    """What the destination has taken; or the first message of each call that hung."""
+    file = folder / file_name
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 

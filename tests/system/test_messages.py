@@ -101,6 +101,27 @@ def test_a_destination_that_is_away_rests_and_its_messages_wait_at_no_cost(
     assert (well.failures, well.failing_since, well.error) == (0, None, None)
 
 
+def test_past_a_destination_that_hangs_two_threads_send_all_to_another_one(open_leg: OpenLeg, box: Path) -> None:
+    leg = open_leg("sqlite", divide=10.0)
+    messages, other = Messages(leg.app, kind_of=box_of), box.parent / "other"
+    other.mkdir()
+    messages.destinations.add("orders", kind="box", folder=str(box), timeout_s=300.0)
+    messages.destinations.add("bills", kind="box", folder=str(other))
+    behave(box, fault="hang")
+    messages.send_many("orders", [{"body": str(number)} for number in range(250)])
+
+    with leg.fleet(processes=1, threads=2, app=APP):
+        wait_until(lambda: len(got(box, "hung.jsonl")) > 0, timeout_s=BOUND_S, what="one call hangs")
+        messages.send_many("bills", [{"body": str(number)} for number in range(150)])
+        wait_until(lambda: len(got(other)) == 150, timeout_s=BOUND_S, what="all arrive at the other one")
+        hung, arrived = got(box, "hung.jsonl"), got(box)
+        behave(box)
+        wait_for(messages, 400)
+
+    assert (len(hung), arrived) == (1, [])
+    assert Counter(one["body"] for one in got(box)) == {str(number): 1 for number in range(250)}
+
+
 def test_what_is_never_taken_is_dead_and_keeps_no_other_back(leg: Leg, messages: Messages, box: Path) -> None:
     behave(box, fault="message", body="bad")
     messages.send_many("orders", [{"body": "bad" if number == 5 else str(number)} for number in range(20)])
@@ -174,10 +195,11 @@ def test_while_it_is_disabled_nothing_is_sent_and_what_waits_is_sent_when_it_is_
 
     with leg.fleet(processes=1, app=APP):
         wait_until(
-            lambda: sum(one.attempts > 0 for one in messages.all(state=State.WAITING)) == 10,
+            lambda: sum(one.waits_for == "destination" for one in messages.all(state=State.WAITING)) == 10,
             timeout_s=BOUND_S,
-            what="all of them were looked at",
+            what="all of them wait for it",
         )
+        assert {one.attempts for one in messages.all()} == {0}
         assert got(box) == []
         assert messages.enable("orders", why="they have moved") == 10
         wait_for(messages, 10)

@@ -184,6 +184,9 @@ class Noted:
         self.told.append((name,))
         return True
 
+    def let_come(self, name: str) -> None:
+        self.told.append((name, "come"))
+
 
 LETTER = Letter(
     id="a",
@@ -291,7 +294,14 @@ class TestCarry:
         one = Carrying(Scripted([Confirmed()]), letters=named("a", is_failing=True))
 
         assert one.carry("orders 1 a") == ({}, {})
-        assert one.health.told == [("orders",)]
+        assert one.health.told == [("orders",), ("orders", "come")]
+
+    def test_each_confirmed_call_lets_some_come_while_any_wait(self) -> None:
+        one = Carrying(Scripted([Confirmed()]), letters=named("a", is_waited_for=True))
+
+        one.carry("orders 1 a")
+
+        assert one.health.told == [("orders", "come")]
 
     @pytest.mark.parametrize(
         ("facts", "in_s", "reason"),
@@ -343,28 +353,34 @@ class TestCarry:
 
             assert {type(error) for error in failed.values()} == {NotConfirmed}
 
-    def test_behind_connections_that_hang_nobody_waits(self) -> None:
+    @pytest.mark.parametrize("is_proven", [False, True])
+    def test_behind_connections_that_hang_nobody_waits_and_one_hangs_where_nothing_was_confirmed(
+        self, is_proven: bool
+    ) -> None:
         links, entered, let_go = Links(), threading.Semaphore(0), threading.Event()
+        with links.to("orders", "1", lambda: Scripted([])):
+            pass
+        links.prove("orders", is_proven=is_proven)
 
         def hang() -> None:
             with links.to("orders", "1", lambda: Scripted([])):
                 entered.release()
                 let_go.wait(60.0)
 
-        threads = [threading.Thread(target=hang) for _ in range(LINKS_MAX)]
+        threads = [threading.Thread(target=hang) for _ in range(LINKS_MAX if is_proven else 1)]
         for thread in threads:
             thread.start()
             assert entered.acquire(timeout=60.0)
         for number in links._to["orders"].begun:
             links._to["orders"].begun[number] -= 2 * WAIT_S
 
-        waited: list[float] = []
+        waited: list[object] = []
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(links._to["orders"].room, "acquire", lambda *_, **how: waited.append(how.get("timeout", 0.0)))
+            patch.setattr(links._lock, "wait_for", lambda *how, **_: waited.append(how))
             with pytest.raises(NoLinkFree), links.to("orders", "1", lambda: Scripted([])):
                 pass
 
-        assert waited == [0.0]
+        assert waited == []
         let_go.set()
         for thread in threads:
             thread.join(60.0)

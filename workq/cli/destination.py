@@ -116,9 +116,9 @@ def show(session: Session, name: str) -> None:
     """One destination, without its password, and how many of its messages are in each state."""
     ledger = session.stores().ledger
     found = Destinations(session.queue()).get(name)
-    letters = ledger.part(MessageLedger).letters
+    letters, line = ledger.part(MessageLedger).letters, ledger.part(MessageLedger).line
     counts = letters.counts(WhichMessages(destination=name))
-    document = document_of(found) | {"messages": counts, "overdue": letters.overdue(name)}
+    document = document_of(found) | {"messages": counts, "overdue": letters.overdue(name), "in_line": line.length(name)}
     answer(session, document, lambda: record(list((document | {"state": state_of(found)}).items())))
 
 

@@ -40,6 +40,7 @@ def status(session: Session) -> None:
         {
             **{name: getattr(one, name) for name in ("name", "state", "who", "why", "failures", "failing_since")},
             **{name: getattr(one, name) for name in ("fault", "error", "rests_until")},
+            "in_line": ledger.part(MessageLedger).line.length(one.name),
         }
         for one in ledger.part(MessageLedger).destinations.in_trouble()
     ]
@@ -91,9 +92,9 @@ def status(session: Session) -> None:
             write("")
             write("Destinations that take no messages now: what is due for them waits")
             columns = [Column("name", is_whole=True), *(Column(name) for name in ("state", "why", "failing since"))]
-            columns += [Column("error"), Column("rests until")]
-            fields = ("name", "state", "why", "failing_since", "error", "rests_until")
-            table(session, columns, [[one[field] for field in fields] for one in destinations], empty="")
+            columns += [Column("error"), Column("rests until"), Column("in line", is_number=True)]
+            shown = ("name", "state", "why", "failing_since", "error", "rests_until", "in_line")
+            table(session, columns, [[one[field] for field in shown] for one in destinations], empty="")
         if intakes:
             write("")
             write("Ways in that cannot be read, or have put records into quarantine within a day")

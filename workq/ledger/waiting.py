@@ -46,3 +46,10 @@ def waits(task: Table, database: Database) -> ColumnElement[bool]:
 def parked(database: Database, waits_for: str) -> Mapping[str, Any]:
     """What a row gets whose task waits for others."""
     return {"state": State.WAITING, "due_at": database.now(NEVER_S), "waits_for": waits_for}
+
+
+def let_go(database: Database, reserved_s: float) -> Mapping[str, Any]:
+    """What a row gets whose task waits no longer: it is due now, and who writes this sends its hint."""
+    now = database.now
+    due = {"state": State.READY, "due_at": now(), "waits_for": None}
+    return due | {"queued_at": now(), "published_at": None, "relay_until": now(reserved_s)}

@@ -3,14 +3,15 @@
 What came of each message, and what that means for the task that sends it:
 
     confirmed                                  succeeded; what the destination told of its place is the result
-    away, refused, no_target, asked            the destination rests, and the message waits for it at no cost. Where
+    away, refused, no_target, asked            the destination rests, and the message is sent when it has. Where
                                                others of the call were confirmed, no_target is a failure of this message
     late: no confirm in time                   a failure, and tried again with the same id: it may have arrived. Where
                                                nothing at all was confirmed, the destination rests, too
     message: this one will never be taken      dead at once
 
-While a destination rests or is disabled, what comes due for it waits without a connection. When the ledger does not
-answer, or the key to the URL is not here, nothing was sent, and nothing has failed: it is tried again a little later.
+While a destination rests or is disabled, what comes due for it does not come here (messages/ledger/gate.py); what has
+come in that very moment waits without a connection. When the ledger does not answer, or the key to the URL is not here,
+nothing was sent, and nothing has failed: it is tried again a little later.
 
 A process that dies between a confirm and the settlement sends a second copy, with the same id.
 """
@@ -55,13 +56,16 @@ class NotConfirmed(Exception):
 
 
 class Health(Protocol):
-    """How destinations fare, in the ledger (see messages/ledger/known_destinations.py)."""
+    """How destinations fare, in the ledger (see messages/health.py)."""
 
     def failed(self, name: str, *, fault: str, error: str, asked_s: float | None = None) -> float:
         """It rests; answers for how many seconds."""
 
     def arrived(self, name: str) -> bool:
         """It does not fail any more; answers whether it had."""
+
+    def let_come(self, name: str) -> None:
+        """Some of those that wait for it are due now."""
 
 
 class MessageCarrier:
@@ -186,6 +190,8 @@ class MessageCarrier:
         """Tell the ledger how the destination fares; answers for how long it rests."""
         is_any_confirmed = any(isinstance(one, Confirmed) for one in answers)
         unsent = [one for one in answers if isinstance(one, Unsent)]
+        if is_any_confirmed or any(one.fault is not SendFault.MESSAGE for one in unsent):
+            self._links.prove(to.destination, is_proven=is_any_confirmed)
         of_all = frozenset({SendFault.ASKED}) if is_any_confirmed else _OF_THE_DESTINATION  # others have arrived
         faults = [one for one in unsent if one.fault in of_all]
         if not faults and unsent and not is_any_confirmed:
@@ -200,8 +206,11 @@ class MessageCarrier:
                 told = {"destination": to.destination, "fault": first.fault.value, "rests_s": round(rest_s, 1)}
                 log.warning("message.destination_rests: %s", first.text, extra=told)
                 return rest_s
-            if is_any_confirmed and to.is_failing and self._health().arrived(to.destination):
+            has_recovered = is_any_confirmed and to.is_failing and self._health().arrived(to.destination)
+            if has_recovered:
                 log.info("message.destination_recovered", extra={"destination": to.destination})
+            if has_recovered or (is_any_confirmed and to.is_waited_for):
+                self._health().let_come(to.destination)
         except Unavailable as error:
             log.debug("message.health_unknown: %s", error)
         return REST_MIN_S

@@ -12,7 +12,8 @@ from typing import Final
 from workq.messages.kinds import DestinationLink
 
 LINKS_MAX: Final = 2
-"""To one destination, in one process: while one waits for its confirms, the other sends."""
+"""To one destination, in one process: while one waits for its confirms, the other sends. While nothing was confirmed
+there, one: a destination that hangs holds one thread."""
 WAIT_S: Final = 1.0
 """For so long a thread waits for a link; not at all where every link was in use for longer already: behind a
 destination that hangs, others have their turn."""
@@ -29,22 +30,26 @@ class _ToOne:
     """The links to one destination, as it was when they were opened."""
 
     changed_at: str
+    is_proven: bool = False
+    """Something was confirmed there, and nothing has failed since."""
     free: list[DestinationLink] = field(default_factory=list)
-    room: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(LINKS_MAX))
     begun: dict[int, float] = field(default_factory=dict)
     """Since when each thread uses a link, by the monotonic clock."""
 
+    def has_room(self) -> bool:
+        """Whether one more thread may use a link."""
+        return len(self.begun) < (LINKS_MAX if self.is_proven else 1)
+
     def hangs(self) -> bool:
         """Whether every link has been in use for long."""
-        begun = list(self.begun.values())
-        return len(begun) >= LINKS_MAX and time.monotonic() - max(begun) > WAIT_S
+        return not self.has_room() and time.monotonic() - max(self.begun.values()) > WAIT_S
 
 
 class Links:
     """Links by the names of destinations. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.Condition(threading.Lock())
         self._to: dict[str, _ToOne] = {}
 
     @contextmanager
@@ -61,13 +66,13 @@ class Links:
                 mine = self._to[name] = _ToOne(changed_at)
         if old is not None:
             _close(old)
-        if not mine.room.acquire(blocking=False) and (mine.hangs() or not mine.room.acquire(timeout=WAIT_S)):
-            raise NoLinkFree
         me = threading.get_ident()
-        mine.begun[me] = time.monotonic()
+        with self._lock:
+            if mine.hangs() or not self._lock.wait_for(mine.has_room, timeout=WAIT_S):
+                raise NoLinkFree
+            mine.begun[me] = time.monotonic()
+            link = mine.free.pop() if mine.free else None
         try:
-            with self._lock:
-                link = mine.free.pop() if mine.free else None
             if link is None:
                 link = make()
             try:
@@ -80,8 +85,16 @@ class Links:
                 if not is_current:
                     _close_one(link)
         finally:
-            mine.begun.pop(me, None)
-            mine.room.release()
+            with self._lock:
+                mine.begun.pop(me, None)
+                self._lock.notify_all()
+
+    def prove(self, name: str, *, is_proven: bool) -> None:
+        """Something was confirmed there, or has failed."""
+        with self._lock:
+            if (mine := self._to.get(name)) is not None:
+                mine.is_proven = is_proven
+                self._lock.notify_all()
 
     def close(self) -> None:
         """Close what is not in use. Repeatable; what is asked for afterwards is opened anew."""

@@ -140,7 +140,8 @@ class MessageRow:
     """A message as the ledger knows it, without its body.
 
     `state` None: its task is kept no longer, and neither is its body. `due_at`: when it was to be sent; `next_at`: when
-    it is tried, if it is open. `sending`: 1, and one more for each restore. `where`: what the destination told of it.
+    it is tried, if that is known; else `waits_for` says what it waits for. `sending`: 1, and one more for each restore.
+    `where`: what the destination told of it.
     """
 
     id: str
@@ -160,6 +161,7 @@ class MessageRow:
     created_at: datetime
     due_at: datetime
     next_at: datetime | None
+    waits_for: str | None
     settled_at: datetime | None
 
 
@@ -185,6 +187,8 @@ class Letter(msgspec.Struct, frozen=True):
     is_failing: bool
     rests_s: float
     changed_at: str
+    is_waited_for: bool = False
+    """Others wait until it takes messages again."""
 
 
 class EndedMessage(msgspec.Struct, frozen=True):

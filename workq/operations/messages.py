@@ -144,10 +144,10 @@ def enable(stores: Stores, name: str, *, who: str, why: str, announce: Announce)
     Raises:
         NotFound: there is no such destination.
     """
-    decisions = _ledger(stores).decisions
+    decisions, line = _ledger(stores).decisions, _ledger(stores).line
     decisions.enable(check_destination_name(name), who=who, why=why)
     count = 0
-    while rows := decisions.make_due(WhichMessages(destination=name), who=who, why=why):
+    while rows := line.come(name) or decisions.make_due(WhichMessages(destination=name), who=who, why=why):
         count += len(rows)
         announce(rows)
     return count

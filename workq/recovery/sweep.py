@@ -166,6 +166,7 @@ def _tend(one: Pass) -> None:
     one.done.tended += ledger.part(WebhookLedger).counter.tend_deliveries(limit=one.limit, dry_run=one.dry_run)
     one.done.tended += ledger.part(WebhookLedger).decisions.hold_deliveries(limit=one.limit, dry_run=one.dry_run)
     woken = ledger.part(MessageLedger).decisions.wake(limit=one.limit, dry_run=one.dry_run)
+    woken += ledger.part(MessageLedger).line.tend(limit=one.limit, dry_run=one.dry_run)
     one.done.tended += len(woken)
     one.send(woken)
 

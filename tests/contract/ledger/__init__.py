@@ -9,6 +9,7 @@ from tests.contract.ledger.charges import ChargesContract
 from tests.contract.ledger.claim import ClaimContract
 from tests.contract.ledger.dead import DeadContract
 from tests.contract.ledger.delivering import DeliveringContract
+from tests.contract.ledger.destination_lines import DestinationLinesContract
 from tests.contract.ledger.endpoints import EndpointsContract
 from tests.contract.ledger.expiry import ExpiryContract
 from tests.contract.ledger.floor import FloorContract
@@ -92,6 +93,7 @@ class LedgerContract(
     TellingContract,
     RulesContract,
     MessagesContract,
+    DestinationLinesContract,
     IntakesContract,
 ):
     """What every ledger promises."""

@@ -52,6 +52,7 @@ from workq.diagnose.why.look import Code, TaskLook, Why, rfc3339
 from workq.errors import InFlightUnavailable
 from workq.ledger import Standing, WorkerRow
 from workq.ledger.waiting import is_behind
+from workq.messages.ledger import line
 from workq.order.ledger import positions
 from workq.stores import Stores
 from workq.values.lane import queue_of
@@ -107,9 +108,10 @@ def _waits(look: TaskLook) -> Why:
     if is_behind(task.due_at, task.now):  # a worker of the schema before 16 does not say what for
         if task.order_key is not None and task.waits_for in (None, positions.WAITS):
             return by_order_key(look, task.order_key)
-        if task.limit_key is not None:
+        if task.limit_key is not None and task.waits_for != line.WAITS:
             return by_limit(look, task.limit_key)
-    if (task.attempt or task.due_at <= task.now) and (held := by_destination(look)) is not None:
+    may_be_sent = task.attempt or task.due_at <= task.now or task.waits_for == line.WAITS
+    if may_be_sent and (held := by_destination(look)) is not None:
         return held
     if task.due_at > task.now:
         return is_early(look)

@@ -1,8 +1,9 @@
-"""It sends a message, and its destination is disabled, or rests."""
+"""It sends a message, and its destination is disabled, rests, or is tried by another message."""
 
 from __future__ import annotations
 
 from workq.diagnose.why.look import Code, TaskLook, Why, rfc3339
+from workq.messages.ledger.line import WAITS
 from workq.messages.ledger.sql import MessageLedger
 from workq.messages.values import TASK_NAME, DestinationState, destination_in
 
@@ -37,4 +38,14 @@ def by_destination(look: TaskLook) -> Why | None:
             since=row.failing_since,
             until=row.rests_until,
         )
-    return None
+    if task.waits_for != WAITS:
+        return None
+    if row.failures:
+        return look.why(
+            Code.DESTINATION,
+            f"destination {name!r} has confirmed nothing since {rfc3339(row.failing_since)} "
+            f"({row.fault}: {row.error}), and is tried by one message at a time",
+            f"wait, or mend it: workq message destination test {name}",
+            since=row.failing_since,
+        )
+    return look.why(Code.DESTINATION, f"its turn in the line of destination {name!r} comes just now", "nothing")

@@ -15,7 +15,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Select, case, delete, func, literal, or_, select, update
 
 from workq.errors import NotFound, Refused
-from workq.ledger import CancelAnswer, HintRows, Unpublished
+from workq.ledger import CancelAnswer, HintRows, Unpublished, waiting
 from workq.ledger.answers import BEHIND_S
 from workq.ledger.decisions import Decisions
 from workq.ledger.engine.database import Database
@@ -23,8 +23,9 @@ from workq.ledger.engine.id_lists import among, in_order
 from workq.ledger.engine.states import CLAIMABLE, guarded
 from workq.ledger.history import REASON_MAX, History, who_and_why
 from workq.ledger.tasks import Tasks
-from workq.messages.ledger.known_destinations import policy_in, unknown_destination
+from workq.messages.ledger.known_destinations import WELL, policy_in, unknown_destination
 from workq.messages.ledger.letters import Letters
+from workq.messages.ledger.line import forget_line
 from workq.messages.ledger.tables import message_tables
 from workq.messages.rests import REST_MAX_S
 from workq.messages.values import DestinationState, Restorable, WhichMessages, task_of_message
@@ -259,14 +260,7 @@ class MessageDecisions:
                 return []
             mine = among(t.c.id, self.database.dialect), guarded(t.c.state, State.WAITING), t.c.due_at > now()
             rows = tx.execute(select(t.c.id, t.c.queue, t.c.attempt).where(*mine).with_for_update(), given).all()
-            due = {
-                "state": State.READY,
-                "due_at": now(),
-                "queued_at": now(),
-                "published_at": None,
-                "relay_until": now(self._reserved_s),
-            }
-            tx.execute(update(t).where(*mine).values(due), given)
+            tx.execute(update(t).where(*mine).values(**waiting.let_go(self.database, self._reserved_s)), given)
             if ids := [str(row.id) for row in rows]:
                 self._history.append(tx, "rescheduled", {**who_and_why(who, why), "delay_s": 0.0}, task_ids=ids)
             return [Unpublished(str(row.id), row.queue, row.attempt, 0.0) for row in rows]
@@ -320,13 +314,15 @@ class MessageDecisions:
         self._switch(name, DestinationState.DISABLED, {}, who=who, why=why)
 
     def enable(self, name: str, *, who: str, why: str) -> None:
-        """Send there again, and at once: a rest has ended, too. What waits has to be made due (`make_due`). Repeatable.
+        """Send there again, and at once: a rest has ended, too. Repeatable.
+
+        What waits in its line comes by itself (line.py), sooner by who lets it; what waits for another try has to be
+        made due (`make_due`).
 
         Raises:
             NotFound: there is no such destination.
         """
-        well = {"failures": 0, "failing_since": None, "fault": None, "error": None, "rests_until": None}
-        self._switch(name, DestinationState.ENABLED, well, who=who, why=why)
+        self._switch(name, DestinationState.ENABLED, WELL, who=who, why=why)
 
     def remove(self, name: str, *, who: str, why: str) -> None:
         """Forget a destination, of whose messages none is open any more. Its messages stay until retention takes them.
@@ -351,6 +347,7 @@ class MessageDecisions:
                     f"cancel {'it' if count == 1 else 'them'}: workq message clear --to {name}"
                 )
             tx.execute(delete(d).where(d.c.name == name))
+            forget_line(tx, self.database, name)
             self._history.append(tx, "manual", {"what": f"destination {name} removed", **who_and_why(who, why)})
 
         self.database.run(forget)

@@ -27,6 +27,10 @@ from workq.messages.values import (
 )
 from workq.values import codec
 
+WELL: Final[dict[str, Any]] = dict.fromkeys(
+    ("failing_since", "fault", "error", "rests_until", "probe", "probe_until"), None
+) | {"failures": 0}
+"""What a destination gets that does not fail any more."""
 _ERROR_MAX: Final = 500
 _policies: Final = msgspec.json.Decoder(DestinationPolicy)
 _documents: Final = msgspec.json.Decoder(dict[str, Any])
@@ -133,6 +137,8 @@ class KnownDestinations:
                 "fault": fault,
                 "error": codec.storable(error, characters_max=_ERROR_MAX),
                 "rests_until": now(for_s),
+                "probe": None,
+                "probe_until": None,
             }
             tx.execute(update(d).where(d.c.name == name).values(values))
             return for_s
@@ -143,8 +149,7 @@ class KnownDestinations:
         """Something was confirmed: it does not fail any more. Repeatable; answers whether it had been failing."""
         d = message_tables(self.database).destination
         mine = update(d).where(d.c.name == name, d.c.failures > 0)
-        well = {"failures": 0, "failing_since": None, "fault": None, "error": None, "rests_until": None}
-        return self.database.written(mine.values(well)) > 0
+        return self.database.written(mine.values(WELL)) > 0
 
     def _row(self, row: Row[Any]) -> DestinationRow:
         return DestinationRow(

@@ -35,12 +35,13 @@ class Letters:
 
     def _letters_statement(self) -> Select[Any]:
         tables = message_tables(self.database)
-        m, d = tables.message, tables.destination
+        m, d, w = tables.message, tables.destination, tables.waiting_message
+        is_waited_for = select(w.c.task_id).where(w.c.destination == d.c.name).correlate(d).exists()
         return (
             select(
                 *(m.c.id, m.c.sending, m.c.body, m.c.is_binary, m.c.content_type, m.c.message_key, m.c.headers),
                 *(d.c.name, d.c.kind, d.c.options, d.c.sealed, d.c.policy, d.c.state, d.c.failures),
-                *(unread(d.c.rests_until), unread(d.c.changed_at), unread(self.database.now())),
+                *(unread(d.c.rests_until), unread(d.c.changed_at), unread(self.database.now()), is_waited_for),
             )
             .join(d, d.c.name == m.c.destination)
             .where(among(m.c.id, self.database.dialect, item="TEXT"))
@@ -145,7 +146,10 @@ class Letters:
     def _rows(self) -> Select[Any]:
         m, t = message_tables(self.database).message, self.database.tables.task
         of_message = [one for one in m.c if one.name != "body"]
-        of_task = [t.c[name] for name in ("state", "attempt", "failures", "error", "reason", "result", "settled_at")]
+        of_task = [
+            t.c[name]
+            for name in ("state", "attempt", "failures", "error", "reason", "result", "settled_at", "waits_for")
+        ]
         next_at = t.c.due_at.label("next_at"), self.database.now(BEHIND_S).label("behind")
         return select(*of_message, *of_task, *next_at).outerjoin(t, t.c.id == m.c.task_id)
 
@@ -168,6 +172,7 @@ def _letter(
     rests_until: Any,
     changed_at: Any,
     now: Any,
+    is_waited_for: Any,
 ) -> Letter:
     left_s = 0.0 if rests_until is None else (instant(rests_until) - instant(now)).total_seconds()
     return Letter(
@@ -186,6 +191,7 @@ def _letter(
         is_failing=failures > 0,
         rests_s=max(0.0, left_s),
         changed_at=str(changed_at),
+        is_waited_for=bool(is_waited_for),
     )
 
 
@@ -216,5 +222,6 @@ def _message_row(row: Row[Any]) -> MessageRow:
         created_at=row.created_at,
         due_at=row.due_at,
         next_at=row.next_at if state in CLAIMABLE and row.next_at < row.behind else None,
+        waits_for=row.waits_for if state in CLAIMABLE and row.next_at >= row.behind else None,
         settled_at=row.settled_at,
     )

@@ -8,6 +8,7 @@ from workq.messages.ledger.decisions import MessageDecisions
 from workq.messages.ledger.intakes import KnownIntakes
 from workq.messages.ledger.known_destinations import KnownDestinations
 from workq.messages.ledger.letters import Letters
+from workq.messages.ledger.line import DestinationLine
 from workq.messages.ledger.pruning import MessagePruning
 from workq.messages.ledger.recorded import RecordedMessages
 from workq.messages.ledger.taken_records import TakenRecords
@@ -24,6 +25,7 @@ class MessageLedger:
         self.destinations = KnownDestinations(database)
         self.recorded = RecordedMessages(database, tasks=ledger.tasks)
         self.letters = Letters(database)
+        self.line = DestinationLine(database, reserved_s=ledger.reserved_s)
         self.decisions = MessageDecisions(
             database,
             tasks=ledger.tasks,

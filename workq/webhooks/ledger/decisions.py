@@ -199,7 +199,7 @@ class WebhookDecisions:
         Raises:
             NotFound: there is no such endpoint. Refused: it is disabled.
         """
-        t, now = self.database.tables.task, self.database.now
+        t = self.database.tables.task
 
         def release(tx: Connection) -> tuple[int, list[Unpublished]]:
             if self._require(tx, endpoint_id) == EndpointState.DISABLED.value:
@@ -212,15 +212,7 @@ class WebhookDecisions:
             first = heads(tx, self.database, {one.order_key for one in held if one.order_key is not None})
             tasks = {"b_ids": in_order(one.id for one in held if one.order_key is None or one.id in first)}
             mine = update(t).where(among(t.c.id, self.database.dialect), guarded(t.c.state, *CLAIMABLE))
-            values = {
-                "state": State.READY,
-                "due_at": now(),
-                "waits_for": None,
-                "queued_at": now(),
-                "published_at": None,
-                "relay_until": now(self._reserved_s),
-            }
-            tx.execute(mine.values(values), tasks)
+            tx.execute(mine.values(**waiting.let_go(self.database, self._reserved_s)), tasks)
             wanted = {"state": DeliveryState.PENDING.value, "cause": Cause.MANUAL.value}
             self._set(tx, [row.id for row in rows], wanted)
             self._note(tx, "rescheduled", [row.task_id for row in rows], {**who_and_why(who, why), "delay_s": 0.0})
