@@ -43,7 +43,8 @@ CHANGES: Final = (
     "db history full", "db prune", "message send orders hello", "message cancel ID",
     "message reschedule ID --in 1h", "message retry ID",
     "message restore --to orders --yes", "message clear --to orders --yes", "message destination enable orders",
-    "message destination disable orders --why y", "message destination rm orders --yes", "message destination seal",
+    "message destination disable orders --why y", "message destination edit orders --rate 1/s",
+    "message destination rm orders --yes", "message destination seal",
     "intake rm shop --yes", "intake run shop",
 )  # fmt: skip
 CREATES: Final = (

@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from tests.cli.conftest import Cli
 from tests.system.box import Box
 from workq.config.urls import masked
+from workq.messages.destinations import Destinations
 from workq.messages.kinds import registry
 from workq.messages.ledger.sql import MessageLedger
 from workq.values.incarnation import Incarnation
@@ -87,6 +89,41 @@ def test_a_destination_is_added_shown_tried_and_removed_and_its_password_is_neve
     assert (unknown.status, "need one of amqp, box" in unknown.err, both.status) == (2, True, 2)
     assert (refused.status, removed.status) == (6, 0)
     assert cli.look("message", "destination", "ls") == {"destinations": []}
+
+
+def test_an_edit_changes_what_is_given_alone_and_says_who_and_why(cli: Cli) -> None:
+    made = add(cli, "orders", "--url", URL, "--rate", "5/s", "--levels", "5s,30s")
+    edit = ("message", "destination", "edit", "orders")
+
+    changed = cli.look(*edit, "--rate", "9/s", "--timeout", "3", "--without", "levels", "--why", "they are slow")
+    moved = cli.look(*edit, "--option", "folder=/else")
+    refused = [
+        cli.here(*edit, *one)
+        for one in ((), ("--rate", "5"), ("--rate", "5/s", "--without", "rate"), ("--option", "colour=red"))
+    ]
+    refused += [
+        cli.here(*edit, "--option", "kind=amqp"),
+        cli.here("message", "destination", "edit", "x", "--rate", "1/s"),
+    ]
+
+    wanted = made | {"rate": "9/s", "timeout_s": 3.0, "levels": []}
+    assert changed == wanted
+    assert moved == wanted | {"options": made["options"] | {"folder": "/else"}}
+    assert [one.status for one in refused] == [2, 2, 2, 2, 2, 1]
+    assert "kind: that of a destination stays" in refused[4].err
+    assert CANARY not in str((changed, moved, [one.err for one in refused]))
+    with cli.queue() as wq:
+        row = wq.stores.ledger.part(MessageLedger).destinations.required("orders")
+        assert Destinations(wq).vault.open_url(row.sealed or "") == URL
+        e = wq.stores.ledger.database.tables.event
+        found = wq.stores.ledger.database.ask(
+            lambda tx: tx.execute(select(e.c.detail).where(e.c.kind == "manual")).all()
+        )
+    details = [json.loads(row.detail) for row in found]
+    assert [(one["what"], one["why"]) for one in details] == [
+        ("destination orders edited: levels, rate, timeout_s", "they are slow"),
+        ("destination orders edited: folder", "edited by an operator"),
+    ]
 
 
 def test_a_destination_that_would_not_take_a_message_says_why(cli: Cli) -> None:

@@ -401,6 +401,26 @@ class TestCarry:
         assert "secret" not in repr(one.kind.addresses)
 
 
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("amqp", {"url": "amqp://app:pw@host/v", "exchange": "shop", "routing_key": "new"}),
+        ("kafka", {"url": "kafka://app:pw@one:9092,two:9092", "topic": "t", "client": {"linger.ms": 5}}),
+        ("stomp", {"url": "stomp://app:pw@host:61613", "address": "mail", "vhost": "v"}),
+        ("redis", {"url": "redis://app:pw@host:6379/0", "stream": "feed"}),
+        ("http", {"url": "https://app:pw@example.org/in?token=x"}),
+        ("call", {"handler": "shop.mail.send"}),
+    ],
+)
+def test_what_is_stored_of_a_destination_is_given_again_by_an_edit(kind: str, options: dict[str, Any]) -> None:
+    stored = kind_of(kind).check(options)
+
+    again = kind_of(kind).check(stored | ({"url": options["url"]} if "url" in options else {}))
+
+    assert again == stored
+    assert "pw" not in str(stored)
+
+
 def test_a_kind_that_nobody_knows_is_refused() -> None:
     with pytest.raises(ConfigError, match="pigeon"):
         kind_of("pigeon")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from workq.cli import exits
 from workq.cli.bulk import is_confirmed
 from workq.cli.group import CommandGroup
-from workq.cli.inputs import Decimal, WholeNumber, lines_of, options_in, why_option, yes_option
+from workq.cli.inputs import Decimal, WholeNumber, lines_of, options_in, stacked, why_option, yes_option
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, clean, record, table, text_of, write
 from workq.messages.destinations import Destination, Destinations
@@ -20,8 +20,6 @@ from workq.messages.values import FAILURES_MAX, TIMEOUT_S, WhichMessages
 from workq.operations import messages
 from workq.values.incarnation import this_person
 from workq.values.plural import counted
-
-_OF_KINDS = ("exchange", "routing_key", "topic", "address", "stream", "list", "handler")
 
 
 @click.group(
@@ -34,6 +32,50 @@ def destination() -> None:
     """Destinations: where messages go, and how they fare there."""
 
 
+_options: Final = stacked(
+    click.option("--url", "target", metavar="URL", help="where it is; with a password, --url-file is safer"),
+    click.option("--url-file", metavar="FILE | -", help="the URL, from a file or from standard input"),
+    click.option("--exchange", help="amqp: the exchange; '' is the default one"),
+    click.option("--routing-key", help="amqp: the routing key"),
+    click.option("--topic", help="kafka: the topic"),
+    click.option("--address", help="stomp: the address"),
+    click.option("--stream", help="redis: the stream"),
+    click.option("--list", help="redis: the list"),
+    click.option("--handler", metavar="MODULE.NAME", help="call: the function"),
+    click.option(
+        "--option",
+        "others",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="another one of its kind, JSON or text; repeat it",
+    ),
+    click.option("--concurrency", type=WholeNumber(1, 10_000), help="messages that are under way at once"),
+    click.option("--rate", metavar="N/s", help="messages in a time, such as 100/s"),
+    click.option(
+        "--failures-max", type=WholeNumber(1, 1000), help=f"attempts until dead; {FAILURES_MAX} when it is added"
+    ),
+    click.option(
+        "--timeout",
+        "timeout_s",
+        type=Decimal(0.1, 300.0),
+        help=f"s for a confirm; {TIMEOUT_S:g} when it is added",
+    ),
+    click.option("--levels", metavar="5s,30s,1m", help="round delays up to the next of these"),
+)
+"""Those that a destination is added and edited with."""
+
+
+def _given(given: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given."""
+    target, url_file, others = given.pop("target"), given.pop("url_file"), given.pop("others")
+    if target is not None and url_file is not None:
+        raise click.UsageError("--url and --url-file: give one of them")
+    if url_file is not None:
+        target = lines_of(url_file, "--url-file")[0]
+    options = {name: value for name, value in given.items() if value is not None} | options_in(others)
+    return options if target is None else options | {"url": target}
+
+
 @destination.command(
     "add",
     examples="workq message destination add orders --kind amqp --url-file url --exchange shop --routing-key new\n"
@@ -42,50 +84,40 @@ def destination() -> None:
 )
 @click.argument("name", metavar="NAME")
 @click.option("--kind", required=True, metavar="KIND", help="amqp, kafka, stomp, redis, http or call")
-@click.option("--url", "target", metavar="URL", help="where it is; with a password, --url-file is safer")
-@click.option("--url-file", metavar="FILE | -", help="the URL, from a file or from standard input")
-@click.option("--exchange", help="amqp: the exchange; '' is the default one")
-@click.option("--routing-key", help="amqp: the routing key")
-@click.option("--topic", help="kafka: the topic")
-@click.option("--address", help="stomp: the address")
-@click.option("--stream", help="redis: the stream")
-@click.option("--list", help="redis: the list")
-@click.option("--handler", metavar="MODULE.NAME", help="call: the function")
-@click.option(
-    "--option", "others", multiple=True, metavar="NAME=VALUE", help="another one of its kind, JSON or text; repeat it"
-)
-@click.option("--concurrency", type=WholeNumber(1, 10_000), help="messages that are under way at once")
-@click.option("--rate", metavar="N/s", help="messages in a time, such as 100/s")
-@click.option(
-    "--failures-max", type=WholeNumber(1, 1000), default=FAILURES_MAX, show_default=True, help="attempts until dead"
-)
-@click.option(
-    "--timeout", "timeout_s", type=Decimal(0.1, 300.0), default=TIMEOUT_S, show_default=True, help="s for a confirm"
-)
-@click.option("--levels", metavar="5s,30s,1m", help="round delays up to the next of these")
+@_options
 @pass_session
-def add(
-    session: Session,
-    /,
-    name: str,
-    kind: str,
-    target: str | None,
-    url_file: str | None,
-    others: tuple[str, ...],
-    **more: Any,
-) -> None:
+def add(session: Session, /, name: str, kind: str, **given: Any) -> None:
     """Add a destination. Nothing is contacted: `workq message destination test NAME` does that."""
-    if target is not None and url_file is not None:
-        raise click.UsageError("--url and --url-file: give one of them")
-    if url_file is not None:
-        target = lines_of(url_file, "--url-file")[0]
-    options = {one: value for one in _OF_KINDS if (value := more.pop(one)) is not None} | options_in(others)
-    if target is not None:
-        options["url"] = target
+    options = _given(given)
     destinations = Destinations(session.queue())
     session.may_make(session.settings())
-    made = document_of(destinations.add(name, kind=kind, **more, **options))
+    made = document_of(destinations.add(name, kind=kind, **options))
     answer(session, made, lambda: record(list(made.items())))
+
+
+@destination.command(
+    "edit",
+    examples="workq message destination edit orders --url-file url --why 'the broker has moved'\n"
+    "workq message destination edit audit --concurrency 20 --without rate",
+)
+@click.argument("name", metavar="NAME")
+@_options
+@click.option("--without", "dropped", multiple=True, metavar="NAME", help="as without this option; repeat it")
+@why_option("edited by an operator", "stored in the history")
+@pass_session
+def edit(session: Session, /, name: str, dropped: tuple[str, ...], why: str, **given: Any) -> None:
+    """Change a destination: what is given, from the next attempt on, also for what was sent before. Its kind stays."""
+    options = _given(given)
+    for one in dropped:
+        option = {"timeout": "timeout_s"}.get(one, one.replace("-", "_"))
+        if option in options:
+            raise click.UsageError(f"--without {one}: it is given, too")
+        options[option] = None
+    if not options:
+        raise click.UsageError("nothing to change; see: workq message destination edit --help")
+    session.stores()
+    found = document_of(Destinations(session.queue()).edit(name, why=why, **options))
+    answer(session, found, lambda: record(list(found.items())))
 
 
 @destination.command("ls", examples="workq message destination ls\nworkq message destination ls -o json")

@@ -53,7 +53,8 @@ class Ago(click.ParamType[float]):
     examples="workq message send orders '{\"id\": 17}' --json --in 10m\nworkq message ls --to orders --state dead",
     lazy={
         "destination": Lazy(
-            "workq.cli.destination:destination", "Where messages go: add, ls, show, test, disable, enable, rm, seal."
+            "workq.cli.destination:destination",
+            "Where messages go: add, edit, ls, show, test, disable, enable, rm, seal.",
         ),
     },
 )

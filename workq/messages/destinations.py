@@ -5,10 +5,12 @@ What people decide about them: operations/messages.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import asdict
 
 from workq.config.addresses import Allowed
 from workq.errors import ConfigError
@@ -27,6 +29,7 @@ from workq.messages.values import (
     check_destination_name,
 )
 from workq.outbound.vault import Vault
+from workq.values.incarnation import this_person
 from workq.values.limit_rule import check_concurrency, check_rate
 
 if TYPE_CHECKING:
@@ -101,20 +104,47 @@ class Destinations:
         """
         checked = self.kind_of(kind).check(options)
         url = options.get("url")
+        policy = {"concurrency": concurrency, "rate": rate, "failures_max": failures_max, "timeout_s": timeout_s}
         new = NewDestination(
             check_destination_name(name),
             kind,
             checked,
             None if url is None else self.vault.seal_url(str(url)),
-            DestinationPolicy(
-                concurrency=None if concurrency is None else check_concurrency(concurrency),
-                rate=None if rate is None else check_rate(rate),
-                failures_max=_failures_max(failures_max),
-                timeout_s=_timeout_s(timeout_s),
-                levels_s=() if levels is None else check_levels(levels),
-            ),
+            _policy(DestinationPolicy(), policy | {"levels": levels}),
         )
         return _told(self._app.stores.ledger.part(MessageLedger).destinations.add_destination(new))
+
+    def edit(self, name: str, *, why: str = "edited by a person", who: str | None = None, **given: Any) -> Destination:
+        """Change what is given, from the next attempt on, also for what was sent before. Nothing is contacted.
+
+        Args:
+            given: each of those of `add` but `kind`, which stays; None: as without it. `levels` hold for what is sent
+                from then on. A URL is given whole, with its password.
+
+        Raises:
+            ConfigError: something of it is wrong, or nothing is given. NotFound: there is none of that name.
+            MissingExtra: the kind's library is missing.
+            Refused: somebody else has changed it in this moment.
+        """
+        if "kind" in given:
+            raise ConfigError("kind: that of a destination stays; remove it, and add another one")
+        if not given:
+            raise ConfigError("nothing to change; give options of the destination, such as url or rate")
+        before = self._ledger.destinations.required(check_destination_name(name))
+        options = {one: value for one, value in given.items() if one not in _OF_POLICY}
+        policy = _policy(before.policy, {one: value for one, value in given.items() if one in _OF_POLICY})
+        checked, sealed = dict(before.options), before.sealed
+        if options:
+            url = options["url"] if "url" in options else None if sealed is None else self.vault.open_url(sealed)
+            wanted = {one: value for one, value in (checked | options | {"url": url}).items() if value is not None}
+            checked = self.kind_of(before.kind).check(wanted)
+            sealed = (None if url is None else self.vault.seal_url(str(url))) if "url" in options else sealed
+        after = NewDestination(before.name, before.kind, checked, sealed, policy)
+        what = ", ".join(sorted(given))
+        self._ledger.edits.edit(before, after, what=what, who=who or this_person(), why=why)
+        if given.keys() & _OF_TASKS:
+            self._ledger.edits.spread(before.name, policy)
+        return self.get(name)
 
     def get(self, name: str) -> Destination:
         """One destination.
@@ -164,6 +194,15 @@ class Destinations:
         return self._app.existing.ledger.part(MessageLedger)
 
 
+def _policy(before: DestinationPolicy, given: Mapping[str, Any]) -> DestinationPolicy:
+    """What is given, checked, and else what was there before. None: as without it."""
+    found = asdict(before)
+    for name, value in given.items():
+        key, check = _OF_POLICY[name]
+        found[key] = getattr(DestinationPolicy(), key) if value is None else check(value)
+    return DestinationPolicy(**found)
+
+
 def _failures_max(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1000:
         raise ConfigError(f"failures_max: need a whole number from 1 to 1000, got {value!r:.60}")
@@ -174,6 +213,18 @@ def _timeout_s(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value <= TIMEOUT_MAX_S:
         raise ConfigError(f"timeout_s: need seconds above 0, up to {TIMEOUT_MAX_S:.0f}, got {value!r:.60}")
     return float(value)
+
+
+_OF_POLICY: Final[Mapping[str, tuple[str, Callable[[object], Any]]]] = {
+    "concurrency": ("concurrency", check_concurrency),
+    "rate": ("rate", check_rate),
+    "failures_max": ("failures_max", _failures_max),
+    "timeout_s": ("timeout_s", _timeout_s),
+    "levels": ("levels_s", check_levels),
+}
+"""What is given of how a destination is served: the field of its policy, and the check."""
+_OF_TASKS: Final = frozenset({"concurrency", "rate", "failures_max"})
+"""What the tasks of its messages have, too."""
 
 
 def _told(row: DestinationRow) -> Destination:

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -207,6 +207,13 @@ class WhichMessages(msgspec.Struct, frozen=True):
     state: State | None = None
     since_s: float | None = None
     until_s: float | None = None
+
+
+class MessagePosition(NamedTuple):
+    """Where a message stands among those of its destination, in the order in which they were recorded."""
+
+    created_at: datetime
+    id: str
 
 
 class Restorable(msgspec.Struct, frozen=True):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, update
+from sqlalchemy import Engine, select, update
 from sqlalchemy.orm import Session
 
 from tests.contract.given import HOUR_S, Clock, at_once
@@ -15,6 +16,7 @@ from tests.contract.ledger.steps import Steps
 from workq.errors import KeyConflict, NotFound, Refused
 from workq.ledger import CancelAnswer
 from workq.ledger.sql import Ledger
+from workq.limits.ledger.limits import Limits
 from workq.messages.ledger.decisions import removed
 from workq.messages.ledger.sql import MessageLedger
 from workq.messages.ledger.tables import message_tables
@@ -455,6 +457,47 @@ class MessagesContract(MessageSteps):
         assert part.letters.letters([sent[0].id]) == {}
         with pytest.raises(NotFound):
             part.decisions.remove("orders", **BY)
+
+    def test_an_edit_holds_for_what_was_sent_before_and_two_at_once_do_not_mix(
+        self, ledger: Ledger, worker: Incarnation
+    ) -> None:
+        self.destination(ledger)
+        sent = self.post(ledger, *[new_message() for _ in range(5)])
+        self.let_run(ledger, worker, sent[:1], Done())
+        part = ledger.part(MessageLedger)
+        before = part.destinations.required("orders")
+        policy = DestinationPolicy(concurrency=2, failures_max=3)
+        after = NewDestination("orders", "box", {"folder": "/elsewhere"}, "sealed", policy)
+        other = NewDestination("orders", "box", {"folder": "/nowhere"}, None, policy)
+
+        part.edits.edit(before, after, what="folder", **BY)
+        part.edits.edit(before, after, what="folder", **BY)  # as after a commit that was lost
+        spread = part.edits.spread("orders", policy)
+        with pytest.raises(Refused, match="changed by somebody else"):
+            part.edits.edit(before, other, what="folder", **BY)
+
+        now = part.destinations.required("orders")
+        assert (now.options, now.sealed, now.policy, now.kind) == ({"folder": "/elsewhere"}, "sealed", policy, "box")
+        assert now.changed_at > before.changed_at
+        tasks = [self.task(ledger, one.task_id) for one in sent]
+        assert (spread, [one.failures_max for one in tasks]) == (4, [30, 3, 3, 3, 3])
+        claims = ledger.claims.claim([one.task_id for one in sent[1:]], by=worker.id)
+        assert len(claims) == 2, "the limit is new, and holds for them"
+        part.edits.spread("orders", DestinationPolicy())
+        for claim in claims:
+            self.settle(ledger, claim, Done())
+        claimed = ledger.part(Limits).admit_and_claim(
+            ["message:orders"], by=worker.id, room=5, queues=["workq.messages"]
+        )
+        assert len(claimed[0]) == 2, "and these had waited for it"
+        e = ledger.database.tables.event
+        told = [
+            row.detail
+            for row in ledger.database.ask(lambda tx: tx.execute(select(e).where(e.c.kind == "manual")).all())
+        ]
+        assert [json.loads(one) for one in told] == [
+            {"what": "destination orders edited: folder", "who": "ann@host", "why": "a test"}
+        ]
 
     def test_there_is_one_destination_of_a_name(self, ledger: Ledger) -> None:
         self.destination(ledger)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, Select, and_, func, literal, select
+from sqlalchemy import Row, Select, and_, func, literal, or_, select
 
 from workq.ledger.answers import BEHIND_S
 from workq.ledger.engine.database import Database
@@ -16,7 +16,7 @@ from workq.ledger.engine.instants import instant, unread
 from workq.ledger.engine.states import CLAIMABLE, ENDED, found
 from workq.messages.ledger.known_destinations import document_in, policy_in
 from workq.messages.ledger.tables import message_tables
-from workq.messages.values import TASK_NAME, EndedMessage, Letter, MessageRow, WhichMessages
+from workq.messages.values import TASK_NAME, EndedMessage, Letter, MessagePosition, MessageRow, WhichMessages
 from workq.values import codec
 from workq.values.task import State
 
@@ -152,6 +152,15 @@ class Letters:
         ]
         next_at = t.c.due_at.label("next_at"), self.database.now(BEHIND_S).label("behind")
         return select(*of_message, *of_task, *next_at).outerjoin(t, t.c.id == m.c.task_id)
+
+
+def behind(database: Database, after: MessagePosition | None) -> list[Any]:
+    """As conditions: messages that were recorded behind this one, in the order of the index of their destination."""
+    if after is None:
+        return []
+    m = message_tables(database).message
+    at = literal(after.created_at, m.c.created_at.type)
+    return [m.c.created_at >= at, or_(m.c.created_at > at, m.c.id > after.id)]
 
 
 def _letter(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from workq.messages.ledger.decisions import MessageDecisions
+from workq.messages.ledger.edits import DestinationEdits
 from workq.messages.ledger.intakes import KnownIntakes
 from workq.messages.ledger.known_destinations import KnownDestinations
 from workq.messages.ledger.letters import Letters
@@ -24,6 +25,7 @@ class MessageLedger:
         database = ledger.database
         self.destinations = KnownDestinations(database)
         self.recorded = RecordedMessages(database, tasks=ledger.tasks)
+        self.edits = DestinationEdits(database, history=ledger.history)
         self.letters = Letters(database)
         self.line = DestinationLine(database, reserved_s=ledger.reserved_s)
         self.decisions = MessageDecisions(
