@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from sqlalchemy import Connection, Engine, create_engine, event, text
+from msgspec.structs import replace
+from sqlalchemy import Connection, Engine, NullPool, create_engine, event, select, text
 from sqlalchemy.exc import DisconnectionError
 
 from tests.contract.databases import OnMariaDB, OnPostgreSQL, OnSQLite
+from tests.contract.given import new
 from tests.contract.ledger import LedgerContract
 from tests.contract.ledger.bands import BandsOnServersContract
 from tests.contract.ledger.keys import KeysOnServersContract
+from tests.contract.ledger.messages import new_message
 from tests.contract.ledger.order import OrderOnServersContract
 from tests.contract.ledger.rules import Walk
-from workq.errors import LedgerUnavailable
+from workq.errors import KeyConflict, LedgerUnavailable
 from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
+from workq.messages.ledger.sql import MessageLedger
+from workq.messages.values import DestinationPolicy, NewDestination
+from workq.values.codec import new_task_id
 from workq.values.task import Claim, State
 
 
@@ -68,6 +74,23 @@ class TestPostgreSQL(
             assert connection.execute(text("SELECT 1")).scalar_one() == 1
         assert self.state(ledger, task_id) is State.SUCCEEDED
         left.clear()
+
+    def test_a_transaction_that_cannot_see_what_stands_is_told_so_in_words(self, ledger: Ledger) -> None:
+        """On PostgreSQL nothing lets a REPEATABLE READ transaction read what was committed since it began."""
+        ledger.part(MessageLedger).destinations.add_destination(
+            NewDestination("orders", "box", {}, None, DestinationPolicy())
+        )
+        keyed = replace(new(1)[0], key="k")
+        engine = create_engine(ledger.database.url, isolation_level="REPEATABLE READ", poolclass=NullPool)
+        with engine.connect() as theirs:
+            theirs.execute(select(ledger.database.tables.task.c.id)).all()
+            ledger.part(MessageLedger).recorded.record([new_message("a")])
+            ledger.tasks.record([keyed])
+            with pytest.raises(KeyConflict, match="recorded in a transaction that yours does not see"):
+                ledger.part(MessageLedger).recorded.record([new_message("a")], connection=theirs)
+            with pytest.raises(KeyConflict, match="held by a task that this transaction does not see"):
+                ledger.tasks.record([replace(keyed, id=new_task_id())], connection=theirs)
+            theirs.rollback()
 
     def test_a_server_that_closes_each_connection_is_unavailable_after_a_while(self, database: Database) -> None:
         hasty = Database(database.url.render_as_string(hide_password=False), statement_timeout_s=0.3)

@@ -11,12 +11,12 @@ transaction as it was. When the caller's connection breaks, the caller's transac
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 from sqlalchemy import Column, Connection, Insert, Update, bindparam, case, func, insert, null, select, update
@@ -53,6 +53,9 @@ _NOTHING_RARE: Final = {tuple(one.default for one in RARE)}
 
 class InAWindow(Exception):
     """A key is held for a time by a task that may be settled."""
+
+
+T = TypeVar("T")
 
 
 class Tasks:
@@ -102,7 +105,7 @@ class Tasks:
                     return self.all_at_once(tx, tasks, hints)
             except (IntegrityError, InAWindow):
                 with tx.begin_nested():
-                    return self._one_by_one(tx, tasks, hints)
+                    return self._one_by_one(tx, tasks, hints, is_newest=reads_the_past(self.database))
         except IntegrityError as error:
             raise without_values(error) from None
         except DBAPIError as error:
@@ -238,11 +241,13 @@ class Tasks:
             values[one] = bindparam("b_now", type_=one.type) if is_plain else now()
         return insert(self.database.tables.task).values(values)
 
-    def _one_by_one(self, tx: Connection, tasks: Sequence[NewTask], hints: HintRows | None) -> list[Enqueued]:
+    def _one_by_one(
+        self, tx: Connection, tasks: Sequence[NewTask], hints: HintRows | None, *, is_newest: bool = False
+    ) -> list[Enqueued]:
         answers: dict[int, Enqueued] = {}
         hinted: dict[int, NewTask] = {}
         for place in _by_key(tasks):
-            found = self._insert_or_find(tx, tasks[place], is_published=hints is not None)
+            found = self._insert_or_find(tx, tasks[place], is_published=hints is not None, is_newest=is_newest)
             if isinstance(found, Enqueued):
                 answers[place] = found
                 continue
@@ -253,7 +258,9 @@ class Tasks:
             insert_hints(tx, self.database, hints([hinted[place] for place in sorted(hinted)]))
         return [answers[place] for place in range(len(tasks))]
 
-    def _insert_or_find(self, tx: Connection, task: NewTask, *, is_published: bool) -> Enqueued | NewTask:
+    def _insert_or_find(
+        self, tx: Connection, task: NewTask, *, is_published: bool, is_newest: bool
+    ) -> Enqueued | NewTask:
         """The task as it was inserted, or what stands in its place."""
         for _ in range(_TRIES):
             try:
@@ -263,13 +270,16 @@ class Tasks:
                     self._keep_keys(tx, [entered])
                 return entered
             except (IntegrityError, InAWindow):
-                standing = self._standing(tx, task)
+                standing = self._standing(tx, task, is_newest=is_newest)
                 if standing is not None:
                     return standing
                 if task.key is None:
                     raise
                 # the key's holder was settled between our insert and our look: it is free now
-        raise KeyConflict(f"key {task.key!r} of {task.name} changes hands too fast to be taken; try again")
+        raise KeyConflict(
+            f"key {task.key!r} of {task.name} is held by a task that this transaction does not see, as it began "
+            "before, or changes hands too fast to be taken; roll it back, and try again"
+        )
 
     def _keep_keys(self, tx: Connection, tasks: Sequence[NewTask]) -> None:
         """Behind the insert: are their keys free of windows? Then those that they want for themselves begin."""
@@ -279,12 +289,17 @@ class Tasks:
             raise InAWindow
         keys.begin(tx, self.database, tasks)
 
-    def _standing(self, tx: Connection, task: NewTask) -> Enqueued | None:
-        """The row in whose place this task would be: itself, from a commit that we could not see, or its key's."""
+    def _standing(self, tx: Connection, task: NewTask, *, is_newest: bool) -> Enqueued | None:
+        """The row in whose place this task would be: itself, from a commit that we could not see, or its key's.
+
+        `is_newest`: as it is by now, in a transaction that reads what was there when it began.
+        """
         t = self.database.tables.task
         columns = select(
             t.c.id, t.c.state, t.c.name, t.c.task_key, t.c.payload, t.c.due_at, self.database.now().label("now")
         )
+        if is_newest:
+            columns = columns.with_for_update(read=True)
         itself = tx.execute(columns.where(t.c.id == task.id)).first()
         if itself is not None:
             return Enqueued(task.id, State(itself.state), True, is_behind=is_behind(itself.due_at, itself.now))
@@ -302,6 +317,38 @@ class Tasks:
                 f"Use another key, or wait until that task is settled; look at it with: workq task show {holder.id}"
             )
         return Enqueued(holder.id, State(holder.state), False)
+
+
+def record_within(connection: Any, database: Database, write: Callable[[Connection, bool], T], *, what: str) -> T:
+    """`write` in a transaction of a caller: once, and once more where a row was there, which is then told True.
+
+    Raises:
+        KeyConflict: `what` is there, and this transaction does not see it.
+    """
+    tx = core_connection(connection, database)
+    try:
+        begin_in_sqlite(tx)
+        try:
+            with tx.begin_nested():
+                return write(tx, False)
+        except IntegrityError:
+            with tx.begin_nested():
+                return write(tx, True)
+    except IntegrityError:
+        raise KeyConflict(
+            f"{what} was recorded in a transaction that yours does not see, as it began before: roll it back, and "
+            "send again"
+        ) from None
+    except DBAPIError as error:
+        raise database.translate(error) from error
+
+
+def reads_the_past(database: Database) -> bool:
+    """Whether a caller's transaction reads what was there when it began, where nobody has said otherwise.
+
+    There a row that bars an insert is read with a lock, which sees the newest.
+    """
+    return database.dialect == "mysql"
 
 
 def _rare_in(tasks: Sequence[NewTask]) -> Sequence[Stored]:

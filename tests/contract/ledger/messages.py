@@ -8,10 +8,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from sqlalchemy import Engine, select, update
 from sqlalchemy.orm import Session
 
-from tests.contract.given import HOUR_S, Clock, at_once
+from tests.contract.given import HOUR_S, Clock, at_once, new
 from tests.contract.ledger.steps import Steps
 from workq.errors import KeyConflict, NotFound, Refused
 from workq.ledger import CancelAnswer
@@ -130,6 +131,29 @@ class MessagesContract(MessageSteps):
         assert before is None
         assert {one.id for one in ledger.part(MessageLedger).letters.all(ALL)} == {"kept", "too"}
         assert len(ledger.questions.tasks()) == 2
+
+    def test_a_transaction_that_began_before_gets_the_message_and_the_task_that_stand(
+        self, ledger: Ledger, theirs: Engine
+    ) -> None:
+        self.destination(ledger)
+        tables = ledger.database.tables
+        keyed = replace(new(1)[0], key="k")
+        with Session(theirs) as session:
+            session.execute(select(message_tables(ledger.database).message.c.id)).all()
+            session.execute(select(tables.task.c.id)).all()
+            [first] = self.post(ledger, new_message("a"))
+            [task] = ledger.tasks.record([keyed])
+
+            again, fresh = ledger.part(MessageLedger).recorded.record(
+                [new_message("a", body="other"), new_message("b")], connection=session
+            )
+            [found] = ledger.tasks.record([replace(keyed, id=codec.new_task_id())], connection=session)
+            session.commit()
+
+        assert [(one.id, one.created) for one in again] == [("a", False), ("b", True)]
+        assert (again[0].task_id, len(fresh)) == (first.task_id, 1)
+        assert (found.id, found.created) == (task.id, False)
+        assert ledger.part(MessageLedger).letters.body("a") == b"hello"
 
     def test_a_delay_is_rounded_up_to_the_levels_of_the_destination(self, ledger: Ledger) -> None:
         self.destination(ledger, levels_s=(5.0, 30.0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
 from tests.contract.given import at_once
@@ -12,6 +12,7 @@ from workq.errors import ConfigError, KeyConflict, NotFound
 from workq.ledger.sql import Ledger
 from workq.values.task import State
 from workq.webhooks.ledger.sql import WebhookLedger
+from workq.webhooks.ledger.tables import webhook_tables
 from workq.webhooks.values import (
     Cause,
     DeliveryState,
@@ -37,6 +38,19 @@ class SendingContract(WebhookSteps):
         assert {(row.state, row.cause, row.attempts, row.type) for row in rows} == {
             (DeliveryState.PENDING, Cause.SCHEDULED, 0, "invoice.paid")
         }
+
+    def test_a_transaction_that_began_before_gets_the_deliveries_that_stand(
+        self, ledger: Ledger, theirs: Engine
+    ) -> None:
+        self.endpoint(ledger, "a")
+        with Session(theirs) as session:
+            session.execute(select(webhook_tables(ledger.database).webhook.c.id)).all()
+            [first] = self.send(ledger, id="paid-17")
+
+            again, _ = ledger.part(WebhookLedger).sent.send(webhook(id="paid-17"), connection=session)
+            session.commit()
+
+        assert again == [SentTo(first.delivery_id, "a", created=False)]
 
     def test_one_endpoint_gets_what_is_sent_to_it_whatever_it_wants(self, ledger: Ledger) -> None:
         self.endpoint(ledger, "a", types=("user.*",))

@@ -9,21 +9,20 @@ the commits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 from sqlalchemy import Connection, Insert, Select, bindparam, case, insert, literal_column, select
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.types import Float
 
 from workq.errors import KeyConflict
 from workq.ledger import HintRows, Unpublished
 from workq.ledger.engine.database import Database
-from workq.ledger.engine.failures import without_values
 from workq.ledger.engine.id_lists import among, as_text, in_order
-from workq.ledger.tasks import Tasks, begin_in_sqlite, core_connection
+from workq.ledger.tasks import Tasks, reads_the_past, record_within
 from workq.messages.ledger.known_destinations import policy_in, unknown_destination
 from workq.messages.ledger.tables import message_tables
 from workq.messages.levels import on_levels
@@ -35,6 +34,9 @@ _GIVEN = (
     *("id", "destination", "task_id", "body", "is_binary", "content_type", "message_key", "headers"),
     "order_key",
 )
+
+
+Look = Callable[[Connection, Sequence[NewMessage]], dict[str, tuple[str, str]]]
 
 
 class RecordedMessages:
@@ -53,29 +55,22 @@ class RecordedMessages:
         are to be sent.
 
         Raises:
-            NotFound: there is no such destination. KeyConflict: an id was recorded before, to another destination.
+            NotFound: there is no such destination. KeyConflict: an id was recorded before, to another destination; or
+                since the caller's transaction began, which does not see it (REPEATABLE READ, on PostgreSQL).
         """
         if not messages:
             return [], []
         if connection is None:
             try:
-                recorded, tasks = self.database.run(partial(self._record, messages, hints, False))
+                recorded, tasks = self.database.run(partial(self._record, messages, hints, None))
             except IntegrityError:  # an id is there already
-                recorded, tasks = self.database.run(partial(self._record, messages, hints, True))
+                recorded, tasks = self.database.run(partial(self._record, messages, hints, self._standing))
         else:
-            tx = core_connection(connection, self.database)
-            try:
-                begin_in_sqlite(tx)
-                try:
-                    with tx.begin_nested():
-                        recorded, tasks = self._record(messages, hints, False, tx)
-                except IntegrityError:
-                    with tx.begin_nested():
-                        recorded, tasks = self._record(messages, hints, True, tx)
-            except IntegrityError as error:
-                raise without_values(error) from None
-            except DBAPIError as error:
-                raise self.database.translate(error) from error
+
+            def write(tx: Connection, is_again: bool) -> tuple[list[SentMessage], list[NewTask]]:
+                return self._record(messages, hints, self._standing_now if is_again else None, tx)
+
+            recorded, tasks = record_within(connection, self.database, write, what="one of these messages")
         fresh = [] if hints is not None else [Unpublished(one.id, one.queue, 0, one.delay_s) for one in tasks]
         return recorded, fresh
 
@@ -84,15 +79,15 @@ class RecordedMessages:
     ) -> tuple[list[SentMessage], list[Unpublished]]:
         """`record`, in a transaction of ours that is open and does more. Raises as `record`; and IntegrityError, where
         another transaction has recorded one of the ids in this moment: then the whole of it is to be tried again."""
-        recorded, tasks = self._record(messages, hints, True, tx)
+        recorded, tasks = self._record(messages, hints, self._standing, tx)
         return recorded, [] if hints is not None else [Unpublished(one.id, one.queue, 0, one.delay_s) for one in tasks]
 
     def _record(
-        self, messages: Sequence[NewMessage], hints: HintRows | None, looks: bool, tx: Connection
+        self, messages: Sequence[NewMessage], hints: HintRows | None, look: Look | None, tx: Connection
     ) -> tuple[list[SentMessage], list[NewTask]]:
-        """The messages, and the tasks whose turn it is. `looks`: for ids that are there already, one of which is."""
+        """The messages, and the tasks whose turn it is. `look`: for ids that are there already, one of which is."""
         policies = {name: self._policy(tx, name) for name in sorted({one.destination for one in messages})}
-        standing = self._standing(tx, messages) if looks else {}
+        standing = {} if look is None else look(tx, messages)
         recorded: list[SentMessage] = []
         new: list[NewMessage] = []
         for one in messages:
@@ -123,19 +118,27 @@ class RecordedMessages:
             raise unknown_destination(name)
         return policy_in(found[0][0])
 
-    def _standing(self, tx: Connection, messages: Sequence[NewMessage]) -> dict[str, tuple[str, str]]:
+    def _standing(
+        self, tx: Connection, messages: Sequence[NewMessage], *, is_newest: bool = False
+    ) -> dict[str, tuple[str, str]]:
         """Tasks and destinations of those of these ids that are there."""
-        query = self.database.kept("messages that stand", self._standing_query)
+        name = f"messages that stand{', newest' * is_newest}"
+        query = self.database.kept(name, partial(self._standing_query, is_newest=is_newest))
         rows = query.rows(tx, {"b_ids": in_order(one.id for one in messages)})
         return {message_id: (task_id, destination) for message_id, task_id, destination in rows}
+
+    def _standing_now(self, tx: Connection, messages: Sequence[NewMessage]) -> dict[str, tuple[str, str]]:
+        """`_standing`, in a transaction of a caller, which may read what was there when it began."""
+        return self._standing(tx, messages, is_newest=reads_the_past(self.database))
 
     def _policy_query(self) -> Select[Any]:
         c = message_tables(self.database).destination.c
         return select(c.policy).where(c.name == bindparam("b_name", type_=c.name.type))
 
-    def _standing_query(self) -> Select[Any]:
+    def _standing_query(self, *, is_newest: bool) -> Select[Any]:
         c, dialect = message_tables(self.database).message.c, self.database.dialect
-        return select(c.id, as_text(c.task_id, dialect), c.destination).where(among(c.id, dialect, item="TEXT"))
+        query = select(c.id, as_text(c.task_id, dialect), c.destination).where(among(c.id, dialect, item="TEXT"))
+        return query.with_for_update(read=True) if is_newest else query
 
     def _statement(self, *, is_exact: bool) -> Insert:
         c, now = message_tables(self.database).message.c, self.database.now

@@ -14,14 +14,13 @@ from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, Insert, Select, Update, bindparam, insert, literal_column, select, update
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import IntegrityError
 
 from workq.errors import KeyConflict, NotFound
 from workq.ledger import HintRows, Unpublished
 from workq.ledger.engine.database import Database
-from workq.ledger.engine.failures import without_values
 from workq.ledger.engine.id_lists import as_text
-from workq.ledger.tasks import Tasks, begin_in_sqlite, core_connection
+from workq.ledger.tasks import Tasks, reads_the_past, record_within
 from workq.values.codec import new_task_id
 from workq.values.task import NewTask
 from workq.webhooks.ledger.known_endpoints import options_in, types_in
@@ -49,8 +48,9 @@ class SentWebhooks:
         mine: dict[str, str] = {}
         """The ids of deliveries that we make, by endpoint."""
 
-        def write(tx: Connection) -> tuple[list[SentTo], list[NewTask]]:
-            return self._send(tx, webhook, mine, hints)
+        def write(tx: Connection, is_again: bool = False) -> tuple[list[SentTo], list[NewTask]]:
+            is_newest = is_again and reads_the_past(self.database)
+            return self._send(tx, webhook, mine, hints, is_newest=is_newest)
 
         if connection is None:
             try:
@@ -58,26 +58,17 @@ class SentWebhooks:
             except IntegrityError:  # another has just sent the same: it is there now
                 sent, tasks = self.database.run(write)
         else:
-            tx = core_connection(connection, self.database)
-            try:
-                begin_in_sqlite(tx)
-                try:
-                    with tx.begin_nested():
-                        sent, tasks = write(tx)
-                except IntegrityError:
-                    with tx.begin_nested():
-                        sent, tasks = write(tx)
-            except IntegrityError as error:
-                raise without_values(error) from None
-            except DBAPIError as error:
-                raise self.database.translate(error) from error
+            sent, tasks = record_within(connection, self.database, write, what=f"event_id {webhook.id!r}")
         return sent, [] if hints is not None else [Unpublished(task.id, task.queue, 0, task.delay_s) for task in tasks]
 
     def _send(
-        self, tx: Connection, webhook: NewWebhook, mine: dict[str, str], hints: HintRows | None
+        self, tx: Connection, webhook: NewWebhook, mine: dict[str, str], hints: HintRows | None, *, is_newest: bool
     ) -> tuple[list[SentTo], list[NewTask]]:
-        """The deliveries, and the tasks whose turn it is."""
-        order_key, standing, has_body = self._write_webhook(tx, webhook)
+        """The deliveries, and the tasks whose turn it is.
+
+        `is_newest`: look for what was sent before as it is by now, in a transaction that reads the past.
+        """
+        order_key, standing, has_body = self._write_webhook(tx, webhook, is_newest=is_newest)
         sent: list[SentTo] = []
         tasks: list[NewTask] = []
         rows: list[dict[str, Any]] = []
@@ -101,11 +92,15 @@ class SentWebhooks:
             tasks = [task for task in self._tasks.insert(tx, tasks, hints) if task.waits_for is None]
         return sent, tasks
 
-    def _write_webhook(self, tx: Connection, webhook: NewWebhook) -> tuple[str | None, dict[str, str], bool]:
+    def _write_webhook(
+        self, tx: Connection, webhook: NewWebhook, *, is_newest: bool
+    ) -> tuple[str | None, dict[str, str], bool]:
         """Answers its order key, that of the one which was sent first; its deliveries that stand, by endpoint; and
         whether its body is still kept."""
         given = {"b_id": webhook.id}
-        there = self.database.kept("webhook", self._webhook_query).rows(tx, given)
+        newest = ", newest" * is_newest
+        webhook_query = partial(self._webhook_query, is_newest=is_newest)
+        there = self.database.kept(f"webhook{newest}", webhook_query).rows(tx, given)
         if not there:
             new = {
                 "b_type": webhook.type,
@@ -121,7 +116,8 @@ class SentWebhooks:
             raise KeyConflict(
                 f"event_id {webhook.id!r} was sent before, as {kind} with other data; another event needs another id"
             )
-        standing = self.database.kept("deliveries of a webhook", self._standing_query).rows(tx, given)
+        standing_query = partial(self._standing_query, is_newest=is_newest)
+        standing = self.database.kept(f"deliveries of a webhook{newest}", standing_query).rows(tx, given)
         return order_key, dict(standing), bool(has_body)
 
     def _receivers(self, tx: Connection, webhook: NewWebhook) -> list[tuple[str, Any]]:
@@ -138,11 +134,12 @@ class SentWebhooks:
 
     # -- statements
 
-    def _webhook_query(self) -> Select[Any]:
+    def _webhook_query(self, *, is_newest: bool) -> Select[Any]:
         c = webhook_tables(self.database).webhook.c
-        return select(c.type, c.data_hash, c.order_key, c.body.is_not(None)).where(
+        query = select(c.type, c.data_hash, c.order_key, c.body.is_not(None)).where(
             c.id == bindparam("b_id", type_=c.id.type)
         )
+        return query.with_for_update(read=True) if is_newest else query
 
     def _webhook_statement(self) -> Insert:
         w = webhook_tables(self.database).webhook
@@ -156,10 +153,11 @@ class SentWebhooks:
         values = {"body": bindparam("b_body", type_=w.c.body.type), "created_at": self.database.now()}
         return update(w).where(*pruned).values(values)
 
-    def _standing_query(self) -> Select[Any]:
+    def _standing_query(self, *, is_newest: bool) -> Select[Any]:
         c = webhook_tables(self.database).delivery.c
         of = c.webhook_id == bindparam("b_id", type_=c.webhook_id.type)
-        return select(c.endpoint_id, as_text(c.id, self.database.dialect)).where(of)
+        query = select(c.endpoint_id, as_text(c.id, self.database.dialect)).where(of)
+        return query.with_for_update(read=True) if is_newest else query
 
     def _endpoints_query(self, column: str) -> Select[Any]:
         c = webhook_tables(self.database).endpoint.c
