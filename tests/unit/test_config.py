@@ -477,7 +477,7 @@ PROXY_FORM = "http://host:port or http://user:password@host:port"
         (f"http://:{CANARY}@proxy:3128", "a login is a user and a password"),
         ("http://app:@proxy:3128", "a login is a user and a password"),
         ("http://@proxy:3128", "a login is a user and a password"),
-        (f"http://app:{CANARY}@proxy:3128/out", "nothing follows the port in http://app:***@proxy:3128/out"),
+        (f"http://app:{CANARY}@proxy:3128/out", "nothing follows the port in http://app:***@proxy:3128/***"),
         (f"http://app:{CANARY}@proxy:3128/?a=b", "nothing follows the port"),
         (f"http://app:{CANARY}@proxy:3128?", "nothing follows the port"),
         (f"http://app:{CANARY}@proxy:3128#a", "write # as %23"),

@@ -16,6 +16,7 @@ from workq.errors import Cancel, ConfigError, LedgerUnavailable, PayloadError, S
 from workq.handlers.verdict import Verdict
 from workq.messages.bodies import check_message_headers, check_message_key, stored_body
 from workq.messages.carry import DISABLED, HELD_S, MessageCarrier, NotConfirmed, NotTaken
+from workq.messages.destinations import shown_options
 from workq.messages.kinds import (
     Answer,
     Confirmed,
@@ -419,6 +420,18 @@ def test_what_is_stored_of_a_destination_is_given_again_by_an_edit(kind: str, op
 
     assert again == stored
     assert "pw" not in str(stored)
+
+
+def test_of_an_http_url_only_the_host_is_shown_also_where_an_older_version_has_stored_its_path() -> None:
+    stored = kind_of("http").check({"url": "https://app:pw@example.org:8443/services/T0/s3cret?token=x"})
+
+    assert stored == {"url": "https://app:***@example.org:8443/***?***"}
+    assert kind_of("http").check({"url": "http://example.org"})["url"] == "http://example.org"
+    assert shown_options({"url": "https://example.org/services/s3cret", "ca_file": "/c"}) == {
+        "url": "https://example.org/***",
+        "ca_file": "/c",
+    }
+    assert shown_options({"url": "kafka://one:9092,two:9092"}) == {"url": "kafka://one:9092,two:9092"}
 
 
 def test_a_kind_that_nobody_knows_is_refused() -> None:

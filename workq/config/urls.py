@@ -237,6 +237,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _HOST_AND_PORT = re.compile(r"([^:/?#\[\]]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{0,5})?([/?#].*)?")
 _HOSTS_AND_PORTS = re.compile(r"[^:/?#\[\],]+:[0-9]{1,5}(,[^:/?#\[\],]+:[0-9]{1,5})+([/?#].*)?")
 """Several hosts, each with its port: what has none may be a part of a password."""
+_PATH = re.compile(r"/[^?]+", re.DOTALL)
 _QUERY = re.compile(r"\?.+", re.DOTALL)
 _QUERY_OF_A_PART = re.compile(r"\?.*=.*", re.DOTALL)
 """Without a scheme a question mark may be all that is left of a character that could not be shown."""
@@ -244,17 +245,19 @@ _SECRET_OPTION = re.compile(r"[?&;][^=&;]*(?:pass|pwd|secret|token)[^=&;]*=", re
 
 
 def masked(url: str) -> str:
-    """The URL in one line, without its password and its query, for messages.
+    """The URL in one line, without its password and its query, for messages; of an HTTP one without its path, too.
 
-    Made for broken URLs too, so it hides too much rather than too little: everything from the first colon after the
-    scheme to the last @, what stands in the place of a port and is none, and all that follows a question mark: drivers
-    take passwords, keys and tokens there, by names of their own.
+    Such a path may be all that a receiver asks for. Made for broken URLs too, so it hides too much rather than too
+    little: everything from the first colon after the scheme to the last @, what stands in the place of a port and is
+    none, and all that follows a question mark: drivers take passwords, keys and tokens there, by names of their own.
     """
     found = _SCHEME.match(url)
     scheme = found[0] if found else ""
     rest = url[len(scheme) :]
     if scheme.lower() not in ("sqlite://", "unix://") or "@" in rest.partition("/")[0]:
         rest = _without_password(scheme.lower(), rest)
+    if scheme.lower() in ("http://", "https://"):
+        rest = _PATH.sub("/***", rest)
     return one_line(scheme + (_QUERY if scheme else _QUERY_OF_A_PART).sub("?***", rest))
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import asdict
 
 from workq.config.addresses import Allowed
+from workq.config.urls import masked
 from workq.errors import ConfigError
 from workq.messages.kinds import DestinationAddress, registry
 from workq.messages.kinds.registry import KindOf
@@ -215,6 +216,13 @@ def _timeout_s(value: object) -> float:
     return float(value)
 
 
+def shown_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """As they are stored; a version before this one has kept the path of an HTTP URL."""
+    url = options.get("url")
+    is_http = isinstance(url, str) and url.startswith(("http://", "https://"))
+    return {**options, "url": masked(str(url))} if is_http else dict(options)
+
+
 _OF_POLICY: Final[Mapping[str, tuple[str, Callable[[object], Any]]]] = {
     "concurrency": ("concurrency", check_concurrency),
     "rate": ("rate", check_rate),
@@ -232,7 +240,7 @@ def _told(row: DestinationRow) -> Destination:
     return Destination(
         name=row.name,
         kind=row.kind,
-        options=dict(row.options),
+        options=shown_options(row.options),
         state=row.state,
         who=row.who,
         why=row.why,

@@ -22,6 +22,7 @@ from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from workq.config.addresses import Allowed, Ports
+from workq.config.urls import masked
 from workq.errors import ConfigError, MissingExtra
 from workq.messages.kinds import (
     Answer,
@@ -88,8 +89,7 @@ class HttpKind(Kind):
         target = checked(url, _policy(Allowed.of("*")))
         login = "" if password is None else "***@" if user is None else f"{quote(user, safe='')}:***@"
         begin, _, rest = url.partition("://")
-        place, query, _ = rest.partition("?")
-        given.stored["url"] = f"{begin}://{login}{place}{'?***' if query else ''}"
+        given.stored["url"] = masked(f"{begin}://{login}{rest}")
         check_files(given, is_tls=target.scheme == "https")
         return given.done(kind=self.name)
 
