@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import delete
+from sqlalchemy import delete, update
 
 from tests.cli.conftest import Cli
 from tests.stores import database_of
 from workq.app import WorkQueue
 from workq.broker import Hint
+from workq.messages.intake.values import NewIntake
+from workq.messages.ledger.sql import MessageLedger
+from workq.messages.ledger.tables import message_tables
+from workq.messages.sender import MessageSender
+from workq.messages.values import DestinationPolicy, NewDestination
 from workq.values.incarnation import this_person
 
 QUICK = """
@@ -62,6 +67,29 @@ def test_a_healthy_queue_is_ok_and_exits_0(quick: Cli) -> None:
     }  # fmt: skip
     nowhere = dict.fromkeys(("unpublished", "waiting", "held", "running", "expired"), 0)
     assert document["places"] == nowhere | {"broker": 3}
+
+
+def test_messages_and_ways_in_that_do_not_match_are_findings(quick: Cli) -> None:
+    with quick.queue() as wq:
+        part, database = wq.stores.ledger.part(MessageLedger), database_of(wq)
+        part.destinations.add_destination(NewDestination("orders", "call", {}, None, DestinationPolicy()))
+        part.intakes.add_intake(NewIntake("in", "kafka", {"topic": "t"}, None, "orders"))
+        sent = MessageSender(wq).send_many("orders", [{"body": "a", "delay_s": 60}, {"body": "b", "delay_s": 60}])
+        healthy = quick("audit", "-o", "json").json()
+        t, m, i = database.tables.task, message_tables(database).message, message_tables(database).intake
+        database.written(delete(t).where(t.c.id == sent[0].task_id))
+        database.written(delete(m).where(m.c.id == sent[1].id))
+        database.written(update(i).values(kept=3))
+
+    ran, other = quick("audit", "-o", "json"), quick("audit", "--queue", "sums", "-o", "json")
+    mended = quick("audit", "--repair", "-o", "json").json()
+
+    assert (healthy["mismatches"], other.json()["mismatches"], ran.status) == (0, 0, 3)
+    found = ran.json()
+    assert (found["mismatches"], {one["kind"] for one in found["findings"]}) == (3, {"mismatch"})
+    assert [one["task"] for one in found["findings"]] == [sent[0].task_id, sent[1].task_id, "in"]
+    assert found["findings"][2]["proof"] == "of way in in, 3 messages should be there, and there are 0"
+    assert mended["repaired"] == {}
 
 
 def test_findings_are_told_with_their_proof_and_exit_3_and_nothing_is_changed(quick: Cli) -> None:

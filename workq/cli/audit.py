@@ -75,6 +75,7 @@ def _document(audited: Audited, repaired: Repaired | None) -> dict[str, Any]:
         "miscounts": audited.count(Misplacement.MISCOUNT),
         "overdue": audited.count(Misplacement.OVERDUE),
         "findings": [_finding(one) for one in audited.findings],
+        "mismatches": audited.count(Misplacement.MISMATCH),
         "places": dict(audited.places),
         "unproven": dict(audited.unproven),
         "stale_hints": audited.stale,

@@ -50,6 +50,8 @@ class Misplacement(StrEnum):
     """It runs under an incarnation that is not live, or that lives and does not know of it."""
     MISCOUNT = "miscount"
     """A job (not a task) whose counts are not the sums of its subtasks."""
+    MISMATCH = "mismatch"
+    """A message without its task, such a task without its message or its place in a line, a way in that lacks some."""
     OVERDUE = "overdue"
     """A repair that should have happened by now: nobody sweeps, or a sweep cannot keep up."""
 

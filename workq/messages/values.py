@@ -125,6 +125,8 @@ class NewMessage(msgspec.Struct, frozen=True):
     order_key: str | None = None
     delay_s: float = 0.0
     at: datetime | None = None
+    intake: str | None = None
+    """The way in whose record it was."""
 
 
 class SentMessage(msgspec.Struct, frozen=True):

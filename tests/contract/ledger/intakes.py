@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from sqlalchemy import delete
 
-from tests.contract.given import at_once
+from tests.contract.given import HOUR_S, Clock, at_once
 from tests.contract.ledger.messages import ALL, BY, MessageSteps, new_message
 from workq.errors import KeyConflict, NotFound, Refused
 from workq.ledger.sql import Ledger
 from workq.messages.intake.values import CancelOf, IntakeRow, NewIntake, OffsetMove, Overtaken, Position, Step, TakenIn
+from workq.messages.ledger.matches import LoneMessage, MiscountedIntake
 from workq.messages.ledger.sql import MessageLedger
+from workq.messages.ledger.tables import message_tables
 from workq.messages.ledger.taken_records import TakenRecords
+from workq.messages.values import KEPT_AFTER_S, SentMessage
 from workq.values.incarnation import Incarnation
 from workq.values.task import Done, State
 
@@ -58,6 +62,51 @@ class IntakesContract(MessageSteps):
         assert self.message(ledger, "y").state is State.WAITING
         assert taken.take_partition("in", "t", 3, owner="b") == Position(17, 2)
         assert (self.intake(ledger).recorded, self.intake(ledger).taken_at is None) == (2, False)
+
+    def test_what_a_way_in_has_recorded_is_there_until_retention_removes_it(
+        self, ledger: Ledger, worker: Incarnation, clock: Clock
+    ) -> None:
+        self.destination(ledger)
+        taken, part = self.way_in(ledger), ledger.part(MessageLedger)
+        taken.record("in", [new_message(name) for name in ("a", "b", "b", "c")], owner="o")
+        self.post(ledger, new_message("theirs"))
+        m, fine = message_tables(ledger.database).message, [part.matches.miscounted_intakes()]
+        self.let_run(ledger, worker, [SentMessage("a", "")], Done())
+        clock.forward(3 * HOUR_S)
+        ledger.upkeep.prune(limit=10, retention_s=HOUR_S, dead_retention_s=HOUR_S)
+        clock.forward(KEPT_AFTER_S + HOUR_S)
+        pruned = part.pruning.prune_messages(limit=10)
+        fine.append(part.matches.miscounted_intakes())
+        part.intakes.remove("in", **BY)
+        self.way_in(ledger)
+        fine.append(part.matches.miscounted_intakes())
+
+        ledger.database.written(delete(m).where(m.c.id == "b"))  # by hand
+
+        assert (pruned, fine) == (1, [[], [], []])
+        assert part.matches.miscounted_intakes() == [MiscountedIntake("in", 2, 1)]
+        assert part.matches.without_task(limit=9) == []
+        assert len(part.matches.without_message(limit=9)) == 1
+
+    def test_what_does_not_match_is_found_by_one_look_and_what_does_is_not(
+        self, ledger: Ledger, worker: Incarnation
+    ) -> None:
+        self.destination(ledger)
+        part, t = ledger.part(MessageLedger), ledger.database.tables.task
+        w = message_tables(ledger.database).waiting_message
+        sent = self.post(ledger, *[new_message(name) for name in "abcde"])
+        self.let_run(ledger, worker, sent[:1], Done())
+        part.decisions.disable("orders", **BY)
+        ledger.claims.claim([one.task_id for one in sent[1:4]], by=worker.id)
+        looks = part.matches.without_task, part.matches.without_message, part.matches.without_place
+        before = [list(look(limit=9)) for look in looks]
+
+        ledger.database.written(delete(t).where(t.c.id == sent[4].task_id))
+        ledger.database.written(delete(w).where(w.c.task_id == sent[1].task_id))
+        after = [list(look(limit=9)) for look in looks]
+
+        assert before == [[], [], []]
+        assert after == [[LoneMessage("e", sent[4].task_id, "orders")], [], [sent[1].task_id]]
 
     def test_who_was_overtaken_records_nothing_and_moves_nothing(self, ledger: Ledger) -> None:
         self.destination(ledger)

@@ -27,7 +27,8 @@ from typing import TypeVar, assert_never
 
 from workq.broker import Hint
 from workq.config import Settings, Times
-from workq.diagnose.audit.look import IDS_AT_ONCE, Audited, Auditor, Finding, Repaired
+from workq.diagnose.audit.finding import Finding
+from workq.diagnose.audit.look import IDS_AT_ONCE, Audited, Auditor, Repaired
 from workq.diagnose.audit.queues import Queues, Way, turn
 from workq.diagnose.where import Misplacement
 from workq.enqueue.relay import publish
@@ -146,8 +147,8 @@ def repair_in_steps(
                 (sent if finding.worker is None else unreaped).append(finding)
             case Misplacement.MISCOUNT:
                 miscounted.append(finding)
-            case Misplacement.TWIN:
-                pass  # the claim decides between them
+            case Misplacement.TWIN | Misplacement.MISMATCH:
+                pass  # the claim decides between them; a person decides
             case _:
                 assert_never(finding.kind)
     for change, findings in (

@@ -5,39 +5,27 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from itertools import islice
 from typing import assert_never
 
 from workq.config import Settings
+from workq.diagnose.audit.finding import Finding
+from workq.diagnose.audit.messages import mismatches
 from workq.diagnose.audit.queues import Queues, Way
 from workq.diagnose.bounds import Bounds
 from workq.diagnose.where import HolderFacts, Misplacement, Place, QueueHints, Stand, stand_of
 from workq.inflight import Hold
 from workq.jobs.ledger.sql import JobLedger
-from workq.ledger import Fence, Look, OpenTask
+from workq.ledger import Look, OpenTask
+from workq.messages.values import QUEUE
 from workq.stores import Stores
 from workq.values.codec import is_task_id
 from workq.values.task import SETTLED, State
 
 IDS_AT_ONCE = 500
 """How many tasks one question to the ledger names."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that is wrong. `fence` says where the task stood; a hint or hold without a task has none."""
-
-    kind: Misplacement
-    task: str
-    queue: str
-    proof: str
-    repair: str
-    worker: str | None = None
-    fence: Fence | None = field(default=None, repr=False)
-    is_unheld: bool = field(default=False, repr=False)
-    is_expired: bool = field(default=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +135,8 @@ class Auditor:
             else:
                 self._unproven.update(one.queue for one in suspicions)
         self._count_jobs()
+        if self._queues.only is None or QUEUE in self._queues.only:
+            self._findings += mismatches(self._stores)
         return Audited(
             tasks=self._tasks,
             places={place: self._places[place] for place in Place},
@@ -422,6 +412,8 @@ def _repair_of(one: _Suspicion) -> str:
             return "drop the hint" if one.hold is None else "drop the hold"
         case Misplacement.MISCOUNT:
             return "count it again"
+        case Misplacement.MISMATCH:
+            return "none"
         case Misplacement.TWIN:
             return "none: the claim decides"
         case Misplacement.ORPHAN:

@@ -32,8 +32,10 @@ class KnownIntakes:
         Raises:
             Refused: there is another one of that name.
         """
-        i = message_tables(self.database).intake
+        i, m = message_tables(self.database).intake, message_tables(self.database).message
+        standing = select(func.count()).select_from(m).where(m.c.intake == new.name)
         values = {
+            "kept": standing.scalar_subquery(),  # of one of this name that was removed
             "name": new.name,
             "kind": new.kind,
             "options": codec.encode(new.options, path="options"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from sqlalchemy import Connection, delete, func, select, update
@@ -30,13 +31,23 @@ class MessagePruning:
 
     def prune_messages(self, *, limit: int, dry_run: bool = False) -> int:
         """Remove at most `limit` messages whose bodies went long ago; answers how many. Repeatable."""
-        m = message_tables(self.database).message
+        m, i = message_tables(self.database).message, message_tables(self.database).intake
         is_old = m.c.removed_at.is_not(None), m.c.removed_at <= self.database.now(-KEPT_AFTER_S)
         query = select(m.c.id).where(*is_old).order_by(m.c.removed_at).limit(limit)
         ids = self.database.ask(lambda tx: list(tx.execute(query).scalars()))
         if dry_run or not ids:
             return len(ids)
-        return self.database.written(delete(m).where(m.c.id.in_(ids), *is_old))
+
+        def remove(tx: Connection) -> int:
+            locked = select(m.c.id, m.c.intake).where(m.c.id.in_(ids), *is_old).order_by(m.c.id).with_for_update()
+            rows = tx.execute(locked).all()
+            tx.execute(delete(m).where(m.c.id.in_([row.id for row in rows])))
+            gone = Counter(row.intake for row in rows if row.intake is not None)
+            for name in sorted(gone):
+                tx.execute(update(i).where(i.c.name == name).values(kept=i.c.kept - gone[name]))
+            return len(rows)
+
+        return self.database.run(remove)
 
     def prunable_messages(self) -> int:
         """How many messages are beyond all retention."""

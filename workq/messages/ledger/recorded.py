@@ -32,7 +32,7 @@ from workq.values.task import NewTask
 
 _GIVEN = (
     *("id", "destination", "task_id", "body", "is_binary", "content_type", "message_key", "headers"),
-    "order_key",
+    *("order_key", "intake"),
 )
 
 
@@ -166,6 +166,7 @@ def _row(one: NewMessage) -> dict[str, Any]:
         "b_message_key": one.key,
         "b_headers": codec.encode(one.headers, path="headers") if one.headers else None,
         "b_order_key": one.order_key,
+        "b_intake": one.intake,
     }
 
 

@@ -10,6 +10,7 @@ from workq.messages.ledger.intakes import KnownIntakes
 from workq.messages.ledger.known_destinations import KnownDestinations
 from workq.messages.ledger.letters import Letters
 from workq.messages.ledger.line import DestinationLine
+from workq.messages.ledger.matches import MessageMatches
 from workq.messages.ledger.pruning import MessagePruning
 from workq.messages.ledger.recorded import RecordedMessages
 from workq.messages.ledger.taken_records import TakenRecords
@@ -37,5 +38,6 @@ class MessageLedger:
             reserved_s=ledger.reserved_s,
         )
         self.pruning = MessagePruning(database)
+        self.matches = MessageMatches(database)
         self.intakes = KnownIntakes(database, history=ledger.history)
         self.taken = TakenRecords(database, recorded=self.recorded, decisions=ledger.decisions)

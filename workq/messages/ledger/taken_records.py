@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any, Final
 
+from msgspec.structs import replace
 from sqlalchemy import Connection, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
@@ -126,7 +127,7 @@ class TakenRecords:
         for is_new, some in groupby(steps, key=lambda one: isinstance(one, NewMessage)):
             run = list(some)
             if is_new:
-                new = [one for one in run if isinstance(one, NewMessage)]
+                new = [replace(one, intake=intake) for one in run if isinstance(one, NewMessage)]
                 there = self._there(tx, new)  # of a commit that we could not see, what is ours: it was counted then
                 sent, more = self._recorded.record_in(tx, new, hints)
                 recorded += sum(one.created and one.id not in there for one in sent)
@@ -165,6 +166,7 @@ class TakenRecords:
         i, now = message_tables(self.database).intake, self.database.now
         values: dict[Any, Any] = {
             i.c.recorded: i.c.recorded + recorded,
+            i.c.kept: i.c.kept + recorded,
             i.c.repeated: i.c.repeated + repeated,
             i.c.cancelled: i.c.cancelled + cancelled,
             i.c.quarantined: i.c.quarantined + len(unreadable),
