@@ -65,6 +65,7 @@ long: $(FULL) servers ## the figures at full size: kills, losses, audits, order,
 	@echo "long: the contracts on PostgreSQL through PgBouncer; the system tests at full size; prints what it measured"
 	@$(BIN)/pytest --require=all --pooled --numprocesses=2 tests/contract -k PostgreSQL
 	@$(BIN)/pytest --require=all --long --timeout=1800 -rP -p no:randomly $(LONG)
+	@$(BIN)/pytest --require=all --long --timeout=1800 -rP tests/contract/test_ledger_contract.py -k moment_in_which_it_is_due
 
 .PHONY: simulate
 simulate: $(FULL) ## the production code in simulated worlds, SEEDS=10000, both cores; then every bug on purpose must be seen

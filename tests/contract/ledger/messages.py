@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from random import Random
 from typing import Any
 
 import pytest
@@ -214,19 +216,55 @@ class MessagesContract(MessageSteps):
         assert now.state is State.RUNNING
         assert now.due_at < at
 
-    def test_cancel_and_claim_at_once_have_one_outcome(self, ledger: Ledger, worker: Incarnation) -> None:
+    @pytest.mark.parametrize("kind", ["cancel", "reschedule"])
+    def test_a_decision_at_the_moment_in_which_it_is_due_has_one_outcome(
+        self, ledger: Ledger, worker: Incarnation, kind: str, long_run: bool
+    ) -> None:
         self.destination(ledger)
-        for number in range(10):
-            [one] = self.post(ledger, new_message(f"m{number}"))
+        decisions, rng = ledger.part(MessageLedger).decisions, Random(17)
+        claimed = 0
+        for number in range(1000 if long_run else 30):
+            [one] = self.post(ledger, new_message(f"m{number}", delay_s=0.02))
+            due_at = self.message(ledger, one.id).due_at
+            begins_at = due_at + timedelta(milliseconds=rng.uniform(-8.0, 3.0))
+            is_decided = threading.Event()
 
-            def act(which: int, one: SentMessage = one) -> object:
-                if which:
-                    return ledger.part(MessageLedger).decisions.cancel(one.id, **BY)
-                return ledger.claims.claim([one.task_id], by=worker.id)
+            def decide(one: SentMessage = one, at: datetime = begins_at, done: threading.Event = is_decided) -> bool:
+                """Whether nothing is sent because of it."""
+                while decisions.now() < at:
+                    continue
+                try:
+                    if kind == "cancel":
+                        return decisions.cancel(one.id, **BY) is CancelAnswer.CANCELLED
+                    decisions.reschedule(one.id, delay_s=HOUR_S, **BY)
+                except Refused:
+                    return False
+                else:
+                    return True
+                finally:
+                    done.set()
 
-            claims, answer = at_once(2, act)
+            def take(one: SentMessage = one, done: threading.Event = is_decided) -> int:
+                """How many claims of it were granted, until the decision and once more behind it."""
+                granted, is_last = 0, False
+                while not is_last:
+                    is_last = done.is_set()
+                    granted += len(ledger.claims.claim([one.task_id], by=worker.id))
+                return granted
 
-            assert (answer is CancelAnswer.CANCELLED) == (claims == [])
+            is_kept_back, granted = at_once(2, lambda which, acts=(decide, take): acts[which]())  # type: ignore[misc]
+
+            row = self.message(ledger, one.id)
+            if is_kept_back:
+                assert (granted, row.attempts) == (0, 0)
+                assert row.state is (State.CANCELLED if kind == "cancel" else State.WAITING)
+            else:
+                assert (granted, row.attempts, row.state) == (1, 1, State.RUNNING)
+                started_at = self.task(ledger, one.task_id).started_at
+                assert started_at is not None
+                assert started_at >= due_at
+            claimed += granted
+        print(f"{ledger.database.dialect}, {kind}: {number + 1} races, {claimed} claimed")
 
     def test_what_is_dead_is_sent_after_all_as_the_same_sending(self, ledger: Ledger, worker: Incarnation) -> None:
         self.destination(ledger)
