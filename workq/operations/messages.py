@@ -8,6 +8,7 @@ from workq.ledger import CancelAnswer, Unpublished
 from workq.messages.ledger.decisions import removed
 from workq.messages.ledger.sql import MessageLedger
 from workq.messages.values import (
+    MessagePosition,
     Restored,
     WhichMessages,
     check_destination_name,
@@ -89,17 +90,18 @@ def restore(
         return Restored(found.again, found.late)
     before, hints = ledger.decisions.now(), hints_beside(stores.broker)
     sent_again = made_due = 0
+    after: MessagePosition | None = None
     while True:
-        count, fresh = ledger.decisions.restore(
-            which, is_expired=is_expired, before=before, who=who, why=why, hints=hints
+        count, fresh, after = ledger.decisions.restore(
+            which, is_expired=is_expired, before=before, who=who, why=why, hints=hints, after=after
         )
-        if not count:
+        if count:
+            sent_again += count
+            _tell(stores, fresh, announce)
+        if after is None:
             break
-        sent_again += count
-        _tell(stores, fresh, announce)
-    while is_expired and (rows := ledger.decisions.make_due(which, who=who, why=why)):
-        made_due += len(rows)
-        announce(rows)
+    if is_expired:
+        made_due = _make_due(stores, which, who=who, why=why, announce=announce)
     return Restored(sent_again, made_due)
 
 
@@ -120,12 +122,17 @@ def clear(stores: Stores, destination: str, *, confirmed: int, who: str, why: st
             f"{counted(count, 'message')} to {destination!r} would be cancelled, and {confirmed} were confirmed: "
             "look again, and confirm that count"
         )
-    done = 0
-    while done < confirmed:
-        page = ledger.decisions.clear(destination, before=before, limit=confirmed - done, who=who, why=why)
-        if not page:
-            break
-        done += page
+    done, found = 0, 1
+    while found and done < confirmed:  # once more: what was on its way as we came by may have come back
+        found, after = 0, None
+        while done < confirmed:
+            page, after = ledger.decisions.clear(
+                destination, before=before, limit=confirmed - done, who=who, why=why, after=after
+            )
+            found += page
+            done += page
+            if after is None:
+                break
     return done
 
 
@@ -147,10 +154,10 @@ def enable(stores: Stores, name: str, *, who: str, why: str, announce: Announce)
     decisions, line = _ledger(stores).decisions, _ledger(stores).line
     decisions.enable(check_destination_name(name), who=who, why=why)
     count = 0
-    while rows := line.come(name) or decisions.make_due(WhichMessages(destination=name), who=who, why=why):
+    while rows := line.come(name):
         count += len(rows)
         announce(rows)
-    return count
+    return count + _make_due(stores, WhichMessages(destination=name), who=who, why=why, announce=announce)
 
 
 def remove(stores: Stores, name: str, *, who: str, why: str) -> None:
@@ -160,6 +167,19 @@ def remove(stores: Stores, name: str, *, who: str, why: str) -> None:
         NotFound: there is none of that name. Refused: messages to it are open.
     """
     _ledger(stores).decisions.remove(check_destination_name(name), who=who, why=why)
+
+
+def _make_due(stores: Stores, which: WhichMessages, *, who: str, why: str, announce: Announce) -> int:
+    """Let be due what is overdue and waits for another try; answers how many."""
+    decisions, count = _ledger(stores).decisions, 0
+    after: MessagePosition | None = None
+    while True:
+        rows, after = decisions.make_due(which, who=who, why=why, after=after)
+        if rows:
+            count += len(rows)
+            announce(rows)
+        if after is None:
+            return count
 
 
 def _ledger(of: Stores) -> MessageLedger:

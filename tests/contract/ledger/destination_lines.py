@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from tests.contract.given import HOUR_S, Clock, at_once
 from tests.contract.ledger.messages import BY, MessageSteps, new_message
@@ -234,7 +233,7 @@ class DestinationLinesContract(MessageSteps):
         self.settle(ledger, on_its_way[0], Snoozed(0.0, "its destination is disabled"))
         again = self.claim_sent(ledger, worker, [first])
         waiting = self.in_line(ledger, [first, second])
-        cleared: Any = part.decisions.clear("orders", before=part.decisions.now(), limit=10, **BY)
+        cleared, _ = part.decisions.clear("orders", before=part.decisions.now(), limit=10, **BY)
         part.decisions.remove("orders", **BY)
         self.destination(ledger)
 

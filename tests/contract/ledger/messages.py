@@ -27,6 +27,7 @@ from workq.messages.values import (
     KEPT_AFTER_S,
     DestinationPolicy,
     DestinationState,
+    MessagePosition,
     MessageRow,
     NewDestination,
     NewMessage,
@@ -281,9 +282,12 @@ class MessagesContract(MessageSteps):
     def restored(self, ledger: Ledger, *, is_expired: bool = False, **which: Any) -> int:
         decisions, done = ledger.part(MessageLedger).decisions, 0
         chosen, before = WhichMessages(destination="orders", **which), decisions.now()
-        while page := decisions.restore(chosen, is_expired=is_expired, before=before, **BY)[0]:
+        after: MessagePosition | None = None
+        while True:
+            page, _, after = decisions.restore(chosen, is_expired=is_expired, before=before, after=after, **BY)
             done += page
-        return done
+            if after is None:
+                return done
 
     def test_a_restore_is_a_new_task_of_the_same_id_for_what_has_arrived_or_is_dead(
         self, ledger: Ledger, worker: Incarnation, clock: Clock
@@ -403,13 +407,41 @@ class MessagesContract(MessageSteps):
         decisions = ledger.part(MessageLedger).decisions
 
         seen: dict[str, Any] = {"before": decisions.now(), "limit": 9, **BY}
-        counts = [decisions.waiting("orders"), decisions.clear("orders", **seen), decisions.clear("orders", **seen)]
+        counts = [
+            decisions.waiting("orders"),
+            decisions.clear("orders", **seen)[0],
+            decisions.clear("orders", **seen)[0],
+        ]
 
         assert counts == [6, 6, 0]
         states = [self.message(ledger, one.id).state for one in (*sent, other)]
         assert states == [State.RUNNING, *[State.CANCELLED] * 6, State.READY]
         with pytest.raises(NotFound, match="no destination 'none'"):
             decisions.clear("none", **seen)
+
+    def test_pages_begin_behind_the_page_before_and_read_nothing_of_it(
+        self, ledger: Ledger, worker: Incarnation, clock: Clock
+    ) -> None:
+        self.destination(ledger)
+        sent = self.post(ledger, *[new_message(name) for name in "abcd"])
+        clock.forward(1.0)
+        decisions, which = ledger.part(MessageLedger).decisions, WhichMessages(destination="orders")
+        given: dict[str, Any] = {"before": decisions.now(), "limit": 2, **BY}
+
+        _, first_end = decisions.clear("orders", **given)
+        decisions.retry("a", **BY)
+        second, second_end = decisions.clear("orders", **given, after=first_end)
+        end = decisions.clear("orders", **given, after=second_end)
+        for claim in self.let_run(ledger, worker, sent[:1], Failed(600.0, "no confirm")):
+            assert claim.task_id == sent[0].task_id
+        late, late_end = decisions.make_due(which, **BY, after=first_end)
+
+        assert first_end is not None
+        assert first_end.id == "b"
+        assert (second, end) == (2, (0, None))
+        assert self.message(ledger, "a").state is State.WAITING, "it came back, and no page looked there again"
+        assert (late, late_end) == ([], None)
+        assert [one.task_id for one in decisions.make_due(which, **BY)[0]] == [sent[0].task_id]
 
     def test_what_is_sent_after_the_count_is_not_cleared_and_no_more_than_was_confirmed(
         self, ledger: Ledger, clock: Clock
@@ -422,7 +454,7 @@ class MessagesContract(MessageSteps):
         [later] = self.post(ledger)
 
         assert (decisions.waiting("orders", before=before), decisions.waiting("orders")) == (3, 4)
-        cleared = [decisions.clear("orders", before=before, limit=one, **BY) for one in (2, 9)]
+        cleared = [decisions.clear("orders", before=before, limit=one, **BY)[0] for one in (2, 9)]
         assert cleared == [2, 1]
         assert self.message(ledger, later.id).state is State.READY
 
@@ -480,14 +512,17 @@ class MessagesContract(MessageSteps):
         self.destination(ledger)
         sent = self.post(ledger, new_message("a"), new_message("b"), new_message("later", delay_s=60.0))
         part = ledger.part(MessageLedger)
+        first, claim = sorted(
+            ledger.claims.claim([one.task_id for one in sent], by=worker.id),
+            key=lambda one: one.task_id != sent[0].task_id,
+        )
         part.decisions.disable("orders", **BY)
         off = part.destinations.required("orders")
         trouble = [one.name for one in part.destinations.in_trouble()]
-        self.let_run(ledger, worker, sent[:1], Snoozed(HOUR_S, "its destination is disabled"))
-        [claim] = ledger.claims.claim([sent[1].task_id], by=worker.id)
+        self.settle(ledger, first, Snoozed(HOUR_S, "its destination is disabled"))
 
         part.decisions.enable("orders", who="bob@host", why="they have moved")
-        due = part.decisions.make_due(WhichMessages(destination="orders"), **BY)
+        due, _ = part.decisions.make_due(WhichMessages(destination="orders"), **BY)
         self.settle(ledger, claim, Snoozed(HOUR_S, "its destination is disabled"))
         would, woken = part.decisions.wake(limit=10, dry_run=True), part.decisions.wake(limit=10)
 

@@ -9,6 +9,7 @@ Locks: tasks first, then messages.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -24,11 +25,17 @@ from workq.ledger.engine.states import CLAIMABLE, guarded
 from workq.ledger.history import REASON_MAX, History, who_and_why
 from workq.ledger.tasks import Tasks
 from workq.messages.ledger.known_destinations import WELL, policy_in, unknown_destination
-from workq.messages.ledger.letters import Letters
+from workq.messages.ledger.letters import Letters, behind
 from workq.messages.ledger.line import forget_line
 from workq.messages.ledger.tables import message_tables
 from workq.messages.rests import REST_MAX_S
-from workq.messages.values import DestinationState, Restorable, WhichMessages, task_of_message
+from workq.messages.values import (
+    DestinationState,
+    MessagePosition,
+    Restorable,
+    WhichMessages,
+    task_of_message,
+)
 from workq.values import codec
 from workq.values.codec import new_task_id
 from workq.values.plural import counted
@@ -134,21 +141,24 @@ class MessageDecisions:
         who: str,
         why: str,
         hints: HintRows | None = None,
-    ) -> tuple[int, list[Unpublished]]:
+        after: MessagePosition | None = None,
+    ) -> tuple[int, list[Unpublished], MessagePosition | None]:
         """Send a page of what has ended once more, each by a task of its own; answers how many, and hints to send.
 
         `before`: what was sent again since then is not sent again: a restore comes to its end. `is_expired`: only what
-        was never confirmed. The body and the id stay, and `sending` grows.
+        was never confirmed. The body and the id stay, and `sending` grows. `after`: the end of the page before, which
+        is answered; None: that was the last one.
         """
         tables, t = message_tables(self.database), self.database.tables.task
         m, d = tables.message, tables.destination
         made: dict[str, str] = {}
         states = _again(is_expired=is_expired)
         page = (
-            select(m.c.id, m.c.task_id)
+            select(m.c.id, m.c.task_id, m.c.created_at)
             .join(t, t.c.id == m.c.task_id)
             .where(
                 *self._letters.which_messages(which),
+                *behind(self.database, after),
                 guarded(t.c.state, *states),
                 t.c.created_at < literal(before, t.c.created_at.type),
                 m.c.body.is_not(None),
@@ -157,7 +167,7 @@ class MessageDecisions:
             .limit(AT_ONCE)
         )
 
-        def write(tx: Connection) -> tuple[int, list[Unpublished]]:
+        def write(tx: Connection) -> tuple[int, list[Unpublished], MessagePosition | None]:
             policy = tx.execute(select(d.c.policy).where(d.c.name == which.destination)).scalar()
             if policy is None:
                 raise unknown_destination(which.destination or "")
@@ -181,7 +191,7 @@ class MessageDecisions:
                 if str(row.task_id) in still
             ]
             if not tasks:
-                return 0, []
+                return 0, [], _end_of(chosen)
             inserted = self._tasks.insert(tx, tasks, hints)
             mine = update(m)
             for row in rows:
@@ -189,7 +199,8 @@ class MessageDecisions:
                 tx.execute(mine.where(m.c.id == row.id, m.c.sending == row.sending).values(again))
             self._history.append(tx, "revived", who_and_why(who, why), task_ids=[one.id for one in tasks])
             turn = [one for one in inserted if one.waits_for is None]
-            return len(tasks), [] if hints is not None else [Unpublished(one.id, one.queue, 0, 0.0) for one in turn]
+            fresh = [] if hints is not None else [Unpublished(one.id, one.queue, 0, 0.0) for one in turn]
+            return len(tasks), fresh, _end_of(chosen)
 
         return self.database.run(write)
 
@@ -211,28 +222,42 @@ class MessageDecisions:
         counts = self._letters.counts(WhichMessages(destination=destination), before=before)
         return sum(counts.get(state, 0) for state in CLAIMABLE)
 
-    def clear(self, destination: str, *, before: datetime, limit: int, who: str, why: str) -> int:
+    def clear(
+        self,
+        destination: str,
+        *,
+        before: datetime,
+        limit: int,
+        who: str,
+        why: str,
+        after: MessagePosition | None = None,
+    ) -> tuple[int, MessagePosition | None]:
         """Cancel a page of what is not sent yet and was recorded until `before`; answers how many. Repeatable.
+
+        `after`: the end of the page before, which is answered; None: that was the last one.
 
         Raises:
             NotFound: there is no such destination.
         """
         m, t, now = message_tables(self.database).message, self.database.tables.task, self.database.now
         page = (
-            select(t.c.id)
+            select(m.c.created_at, m.c.id, m.c.task_id)
             .join_from(m, t, t.c.id == m.c.task_id)
             .where(
                 m.c.destination == destination,
                 m.c.created_at <= literal(before, m.c.created_at.type),
+                *behind(self.database, after),
                 guarded(t.c.state, *CLAIMABLE),
             )
+            .order_by(m.c.created_at, m.c.id)
             .limit(min(limit, AT_ONCE))
         )
         said = who_and_why(who, why)
 
-        def cancel(tx: Connection) -> int:
+        def cancel(tx: Connection) -> tuple[int, MessagePosition | None]:
             self._require(tx, destination)
-            given = {"b_ids": in_order(str(one) for one in tx.execute(page).scalars())}
+            chosen = tx.execute(page).all()
+            given = {"b_ids": in_order(str(row.task_id) for row in chosen)}
             mine = among(t.c.id, self.database.dialect), guarded(t.c.state, *CLAIMABLE)
             ids = [str(one) for one in tx.execute(select(t.c.id).where(*mine).with_for_update(), given).scalars()]
             reason = codec.storable(why, characters_max=REASON_MAX)
@@ -240,30 +265,40 @@ class MessageDecisions:
             if ids:
                 tx.execute(update(t).where(*mine).values(ended), {"b_ids": in_order(ids)})
                 self._history.append(tx, "cancelled", {"reason": reason, "who": said["who"]}, task_ids=ids)
-            return len(ids)
+            return len(ids), _end_of(chosen)
 
         return self.database.run(cancel)
 
     def make_due(
-        self, which: WhichMessages, *, who: str, why: str, longer_s: float = 0.0, limit: int = AT_ONCE
-    ) -> list[Unpublished]:
+        self,
+        which: WhichMessages,
+        *,
+        who: str,
+        why: str,
+        longer_s: float = 0.0,
+        limit: int = AT_ONCE,
+        after: MessagePosition | None = None,
+    ) -> tuple[list[Unpublished], MessagePosition | None]:
         """Let a page of what is overdue and waits for another try be due now; answers its hints.
 
-        `longer_s`: only what would wait for longer than that.
+        `longer_s`: only what would wait for longer than that. `after`: the end of the page before, which is answered;
+        None: that was the last one.
         """
         t, now = self.database.tables.task, self.database.now
-        page = self._late(which, longer_s=longer_s, limit=limit)
+        page = self._late(which, longer_s=longer_s, limit=limit, after=after)
 
-        def make(tx: Connection) -> list[Unpublished]:
-            given = {"b_ids": in_order(str(row.id) for row in tx.execute(page))}
-            if not given["b_ids"]:
-                return []
+        def make(tx: Connection) -> tuple[list[Unpublished], MessagePosition | None]:
+            late = tx.execute(page).all()
+            if not late:
+                return [], None
+            given = {"b_ids": in_order(str(row.id) for row in late)}
+            last = MessagePosition(late[-1].created_at, late[-1].message_id)
             mine = among(t.c.id, self.database.dialect), guarded(t.c.state, State.WAITING), t.c.due_at > now()
             rows = tx.execute(select(t.c.id, t.c.queue, t.c.attempt).where(*mine).with_for_update(), given).all()
             tx.execute(update(t).where(*mine).values(**waiting.let_go(self.database, self._reserved_s)), given)
             if ids := [str(row.id) for row in rows]:
                 self._history.append(tx, "rescheduled", {**who_and_why(who, why), "delay_s": 0.0}, task_ids=ids)
-            return [Unpublished(str(row.id), row.queue, row.attempt, 0.0) for row in rows]
+            return [Unpublished(str(row.id), row.queue, row.attempt, 0.0) for row in rows], last
 
         return self.database.run(make)
 
@@ -290,18 +325,22 @@ class MessageDecisions:
                 rows = self.database.ask(lambda tx, page=page: tx.execute(page).all())  # type: ignore[misc]
                 found += [Unpublished(str(one.id), one.queue, one.attempt, 0.0) for one in rows]
             else:
-                found += self.make_due(which, who=row.who, why=row.why or "", longer_s=REST_MAX_S, limit=room)
+                found += self.make_due(which, who=row.who, why=row.why or "", longer_s=REST_MAX_S, limit=room)[0]
         return found
 
-    def _late(self, which: WhichMessages, *, longer_s: float = 0.0, limit: int = AT_ONCE) -> Select[Any]:
+    def _late(
+        self, which: WhichMessages, *, longer_s: float = 0.0, limit: int = AT_ONCE, after: MessagePosition | None = None
+    ) -> Select[Any]:
         """A page of tasks whose messages are overdue, and wait for another try: while their destination rests, was
         disabled, or after one that was not confirmed. What waits in a line of its order key or its limit does not
         count."""
         m, t, now = message_tables(self.database).message, self.database.tables.task, self.database.now
         waits = guarded(t.c.state, State.WAITING), t.c.due_at > now(longer_s), t.c.due_at < now(BEHIND_S)
         is_late = m.c.due_at <= now(), t.c.attempt > 0, *waits
-        query = select(t.c.id, t.c.queue, t.c.attempt).join_from(m, t, t.c.id == m.c.task_id)
-        return query.where(*self._letters.which_messages(which), *is_late).limit(limit)
+        place = m.c.created_at, m.c.id.label("message_id")
+        query = select(t.c.id, t.c.queue, t.c.attempt, *place).join_from(m, t, t.c.id == m.c.task_id)
+        mine = *self._letters.which_messages(which), *behind(self.database, after)
+        return query.where(*mine, *is_late).order_by(m.c.created_at, m.c.id).limit(limit)
 
     # -- destinations
 
@@ -369,6 +408,11 @@ class MessageDecisions:
         d = message_tables(self.database).destination
         if tx.execute(select(d.c.name).where(d.c.name == name)).first() is None:
             raise unknown_destination(name)
+
+
+def _end_of(page: Sequence[Any]) -> MessagePosition | None:
+    """Where the next page begins; None: nothing is there."""
+    return MessagePosition(page[-1].created_at, page[-1].id) if page else None
 
 
 def _again(*, is_expired: bool) -> tuple[State, ...]:
