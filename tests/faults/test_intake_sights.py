@@ -22,7 +22,7 @@ from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from tests.conftest import Private
 from tests.faults.kafka_topic import Topic
 from tests.faults.rabbitmq import ask
-from tests.faults.ways_in import LONG_S, WayIn
+from tests.faults.ways_in import LONG_S, WayIn, end
 from tests.system.fleet import wait_until
 from workq.diagnose.doctor import intakes
 from workq.diagnose.doctor.check import Level
@@ -137,6 +137,11 @@ def test_records_that_retention_has_removed_are_an_error_that_says_how_many(
 
     assert backlog(way_in) == IntakeBacklog(3, lost=4)
     assert "intake 'in' has lost 4 records" in told(way_in, Level.ERROR)
+    with way_in.running() as supervisor:
+        way_in.wait_for(3)
+        end(supervisor)
+    logged = (way_in.folder / "intake-1.log").read_text()
+    assert ("intake.lost" in logged, "n=4" in logged) == (True, True), logged
 
 
 def test_a_topic_that_is_missing_is_an_error_and_what_waits_is_unknown(

@@ -10,7 +10,7 @@ What happens on each failure:
 - the topic is deleted and made anew: it has another id, which is looked at every few seconds, and is read from its
   beginning; what was recorded of it before that was seen may be recorded once more;
 - the offset is out of Kafka's range (retention has removed records, or a log was cut off): it is read from what there
-  is, and what was recorded before is known by its id;
+  is, and what was recorded before is known by its id; how many records are gone is told;
 - any error of the consumer: the link is closed, and the next one begins where the ledger stands.
 """
 
@@ -45,6 +45,9 @@ LOOK_EVERY_S: Final = 5.0
 """The brokers that Kafka advertises are judged again, and the topic's id compared, after so long."""
 CONNECT_S: Final = 10.0
 CLOSE_S: Final = 5.0
+WATERMARK_S: Final = 5.0
+MARKS_MAX: Final = 1
+"""Offsets without a record that are passed without a question: the mark at the end of a transaction."""
 
 
 class KafkaIntake(IntakeKind):
@@ -122,7 +125,7 @@ class _KafkaIntakeLink(IntakeLink):
         except BaseException:
             self.close()
             raise
-        return self._batch(messages)
+        return self._batch(consumer, messages)
 
     def quarantine(self, unreadable: Sequence[tuple[BrokerRecord, str]], *, timeout_s: float) -> None:
         """See the port."""
@@ -211,14 +214,17 @@ class _KafkaIntakeLink(IntakeLink):
         with contextlib.suppress(KafkaException):  # it is lost, or being closed
             consumer.incremental_unassign(partitions)
 
-    def _batch(self, messages: Sequence[Message]) -> IntakeBatch:
+    def _batch(self, consumer: Consumer, messages: Sequence[Message]) -> IntakeBatch:
         """What is ours of these. What came before a partition went, or comes twice after it came back, is left out."""
         records, before = [], {part: one.next_offset for part, one in self._owned.items()}
+        gaps: dict[int, tuple[int, int]] = {}
         for one in messages:
             part, offset = one.partition(), one.offset()
             owned = None if part is None else self._owned.get(part)
             if owned is None or part is None or offset is None or offset < owned.next_offset:
                 continue
+            if 0 < owned.next_offset < offset - MARKS_MAX:
+                gaps.setdefault(part, (owned.next_offset, offset))
             owned.next_offset = offset + 1
             records.append(record_of(one, topic_id=self._topic_id))
         moves = [
@@ -226,7 +232,19 @@ class _KafkaIntakeLink(IntakeLink):
             for part, one in self._owned.items()
             if one.next_offset != before[part]
         ]
-        return IntakeBatch(records, moves)
+        lost = sum(self._lost(consumer, part, *gap) for part, gap in gaps.items())
+        return IntakeBatch(records, moves, lost=lost)
+
+    def _lost(self, consumer: Consumer, part: int, wanted: int, first: int) -> int:
+        """How many of the records between both offsets are below the log's start; where Kafka does not tell, 0.
+
+        The others are marks of transactions, or were aborted, or compacted.
+        """
+        try:
+            found: Any = consumer.get_watermark_offsets(TopicPartition(self._topic, part), timeout=WATERMARK_S)
+        except KafkaException:
+            return 0
+        return 0 if found is None else max(0, min(found[0], first) - wanted)
 
     def _make_quarantine(self, timeout_s: float) -> None:
         name = self._options["quarantine"]

@@ -76,6 +76,8 @@ class IntakeTaker:
         except (Unavailable, ReachFailed):
             self._pending = batch, steps
             raise
+        if batch.lost:
+            log.error("intake.lost", extra={"intake": self._row.name, "n": batch.lost})
         reach("intake.after_record")
         self._link.passed(batch)
         log.debug("intake.taken", extra={"intake": self._row.name, "recorded": found.recorded})

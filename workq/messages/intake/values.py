@@ -134,12 +134,14 @@ class BrokerRecord(msgspec.Struct, frozen=True):
 class IntakeBatch(msgspec.Struct, frozen=True):
     """Records in their order, and the positions behind them, which move when they are recorded.
 
-    `tokens`: what the link that has read them needs to let them go.
+    `tokens`: what the link that has read them needs to let them go. `lost`: records before them that are gone, and were
+    never read.
     """
 
     records: Sequence[BrokerRecord] = ()
     moves: Sequence[OffsetMove] = ()
     tokens: Sequence[Any] = ()
+    lost: int = 0
 
 
 class IntakeBacklog(msgspec.Struct, frozen=True):
