@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from workq.config import Settings
+from workq.config import LEDGER, Settings
 
 if TYPE_CHECKING:
     from workq.broker import Broker
@@ -110,7 +110,6 @@ def open_stores(settings: Settings, *, makes: bool) -> tuple[Stores, Producer]:
     from workq.ledger.engine import migrate
     from workq.ledger.sql import Ledger
     from workq.slices import SLICES
-    from workq.stores import Stores
 
     database = ledger_database(settings, makes=makes)
     try:
@@ -122,7 +121,7 @@ def open_stores(settings: Settings, *, makes: bool) -> tuple[Stores, Producer]:
         if settings.broker is None and settings.inflight is None:
             stores = _in_one(ledger, database)
         else:
-            stores = Stores(ledger, open_broker(settings, database), open_inflight(settings, database))
+            stores = _apart(settings, ledger, database)
     except BaseException:
         database.close()
         raise
@@ -140,8 +139,30 @@ def _in_one(ledger: Ledger, database: Database) -> Stores:
     return Stores(ledger, broker, ClaimsInFlight(database), direct=broker)
 
 
+def _apart(settings: Settings, ledger: Ledger, database: Database) -> Stores:
+    """Broker or in-flight store is a server of its own. Delayed hints that are rows have a mover to such a broker."""
+    from workq.stores import Stores
+
+    broker, inflight = open_broker(settings, database), open_inflight(settings, database)
+    if settings.broker is None:
+        return Stores(ledger, broker, inflight)
+    from workq.broker.later import LedgerDelays
+    from workq.broker.later.mover import LOOK_RARELY_S, LOOK_S, Mover
+
+    is_ledger = settings.ladder == LEDGER
+    mover = Mover(
+        database,
+        broker,
+        look_s=LOOK_S if is_ledger else LOOK_RARELY_S,
+        confirm_s=settings.times.confirm_s,
+    )
+    if is_ledger:
+        broker = LedgerDelays(broker, database, on_written=mover.wake)
+    return Stores(ledger, broker, inflight, mover=mover)
+
+
 def open_broker(settings: Settings, database: Database) -> Broker:
-    """The broker that the settings name, or rows of the ledger's database."""
+    """The server that the settings name, or rows of the ledger's database."""
     if settings.broker is None:
         from workq.broker.embedded import EmbeddedBroker
 

@@ -10,6 +10,7 @@ from workq.inflight import InFlight
 
 if TYPE_CHECKING:
     from workq.broker.embedded import EmbeddedBroker
+    from workq.broker.later.mover import Mover
     from workq.ledger.sql import Ledger
 
 
@@ -23,8 +24,13 @@ class Stores:
     direct: EmbeddedBroker | None = None
     """The broker, where all three are in one database: hints are claimed directly (worker/fetch/one_database.py)."""
 
+    mover: Mover | None = None
+    """Moves delayed hints from the ledger to the broker, where that is a server of its own. Not started."""
+
     def close(self) -> None:
         """Close all three, the ledger last. Repeatable."""
+        if self.mover is not None:
+            self.mover.close()
         self.broker.close()
         self.inflight.close()
         self.ledger.close()

@@ -115,6 +115,17 @@ def collect(consumer: Consumer, count: int, *, ack: bool = True) -> list[Deliver
     return found
 
 
+def collect_ids(consumer: Consumer, count: int) -> list[str]:
+    """Fetch and ack until `count` ids came, in whatever pages, or the bound is reached."""
+    found: list[str] = []
+    deadline = time.monotonic() + LONG_S
+    while len(found) < count and time.monotonic() < deadline:
+        page = consumer.fetch(ids_max=100, wait_s=1.0)
+        consumer.ack(page)
+        found += ids(page)
+    return found
+
+
 def browse(
     broker: Broker, queue: str, *, stays: Callable[[Hint], bool] = lambda _: True, deadline_s: float = 3 * LONG_S
 ) -> tuple[list[Hint], Browsed]:
@@ -137,13 +148,9 @@ def one_by_one(consumer: Consumer, *, ids_max: int = 1) -> list[Delivery]:
     return page
 
 
-class BrokerContract:
-    """What every broker promises."""
+class DelaysContract:
+    """What every broker promises of delayed hints. How many of them share a delivery is its own affair."""
 
-    knows_unacked: ClassVar[bool]
-    """`depths` tells how many hints are delivered and not acked."""
-    knows_consumers: ClassVar[bool]
-    """`depths` tells how many consumers a queue has."""
     passes: ClassVar[int] = 10
     """How often one task is sent through the delays."""
 
@@ -163,6 +170,51 @@ class BrokerContract:
     @pytest.fixture
     def queue(self) -> str:
         return f"q.{new_task_id()[-12:]}"
+
+    @pytest.mark.parametrize("delay_s", [0.1, 0.25, 0.7])
+    def test_a_delayed_hint_arrives_and_never_early(self, broker: Broker, queue: str, delay_s: float) -> None:
+        consumer = broker.consumer([queue], name="one", prefetch=10)
+        sent = hints(queue, 3, delay_s=delay_s)
+        began = time.monotonic()
+
+        assert broker.publish(sent, deadline_s=LONG_S) == [True] * 3
+
+        first = consumer.fetch(ids_max=1, wait_s=LONG_S)
+        wait_s = max(first[0].waits_s, default=0.0)
+        assert 0.0 <= wait_s < 0.1
+        assert time.monotonic() - began + wait_s >= delay_s - 0.005  # clocks of a millisecond
+        assert sorted([*ids(first), *collect_ids(consumer, 3 - len(ids(first)))]) == sorted(ids(sent))
+
+    def test_a_short_delay_does_not_wait_behind_a_longer_one(self, broker: Broker, queue: str) -> None:
+        [late], [soon], [now] = (hints(queue, 1, delay_s=delay_s) for delay_s in (1.5, 0.3, 0.0))
+        broker.publish([late, soon, now], deadline_s=LONG_S)
+
+        found = collect_ids(broker.consumer([queue], name="one", prefetch=10), 3)
+
+        assert found == ids([now, soon, late])
+
+    def test_a_delay_below_zero_or_beyond_the_horizon_is_refused(self, broker: Broker, queue: str) -> None:
+        for delay_s in (-0.1, broker.horizon_s + 1, float("nan"), float("inf")):
+            with pytest.raises(ValueError, match="hint"):
+                broker.publish([Hint(queue, (new_task_id(),), delay_s)], deadline_s=LONG_S)
+
+    def test_one_task_passes_through_the_delays_again_and_again(self, broker: Broker, queue: str) -> None:
+        """A retry that keeps the old message's headers is dropped in silence at its second pass (celery#9867)."""
+        [hint] = hints(queue, 1, delay_s=0.1)
+        consumer = broker.consumer([queue], name="one", prefetch=10)
+
+        for _ in range(self.passes):
+            broker.publish([hint], deadline_s=LONG_S)
+            assert ids(collect(consumer, 1)) == ids([hint])
+
+
+class BrokerContract(DelaysContract):
+    """What every broker promises."""
+
+    knows_unacked: ClassVar[bool]
+    """`depths` tells how many hints are delivered and not acked."""
+    knows_consumers: ClassVar[bool]
+    """`depths` tells how many consumers a queue has."""
 
     # Publishing and fetching
 
@@ -559,44 +611,6 @@ class BrokerContract:
             consumer.resume()
 
         assert gathered(consumer, 30) == set(ids(sent))
-
-    # Delays
-
-    @pytest.mark.parametrize("delay_s", [0.1, 0.25, 0.7])
-    def test_a_delayed_hint_arrives_and_never_early(self, broker: Broker, queue: str, delay_s: float) -> None:
-        consumer = broker.consumer([queue], name="one", prefetch=10)
-        sent = hints(queue, 3, delay_s=delay_s)
-        began = time.monotonic()
-
-        assert broker.publish(sent, deadline_s=LONG_S) == [True] * 3
-
-        first = consumer.fetch(ids_max=1, wait_s=LONG_S)
-        wait_s = max(first[0].waits_s, default=0.0)
-        assert 0.0 <= wait_s < 0.1
-        assert time.monotonic() - began + wait_s >= delay_s - 0.005  # clocks of a millisecond
-        assert sorted(ids(first + collect(consumer, 2))) == sorted(ids(sent))
-
-    def test_a_short_delay_does_not_wait_behind_a_longer_one(self, broker: Broker, queue: str) -> None:
-        [late], [soon], [now] = (hints(queue, 1, delay_s=delay_s) for delay_s in (1.5, 0.3, 0.0))
-        broker.publish([late, soon, now], deadline_s=LONG_S)
-
-        found = collect(broker.consumer([queue], name="one", prefetch=10), 3)
-
-        assert ids(found) == ids([now, soon, late])
-
-    def test_a_delay_below_zero_or_beyond_the_horizon_is_refused(self, broker: Broker, queue: str) -> None:
-        for delay_s in (-0.1, broker.horizon_s + 1, float("nan"), float("inf")):
-            with pytest.raises(ValueError, match="hint"):
-                broker.publish([Hint(queue, (new_task_id(),), delay_s)], deadline_s=LONG_S)
-
-    def test_one_task_passes_through_the_delays_again_and_again(self, broker: Broker, queue: str) -> None:
-        """A retry that keeps the old message's headers is dropped in silence at its second pass (celery#9867)."""
-        [hint] = hints(queue, 1, delay_s=0.1)
-        consumer = broker.consumer([queue], name="one", prefetch=10)
-
-        for _ in range(self.passes):
-            broker.publish([hint], deadline_s=LONG_S)
-            assert ids(collect(consumer, 1)) == ids([hint])
 
     # Messages that are not ours
 

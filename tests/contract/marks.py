@@ -12,8 +12,10 @@ from sqlalchemy import select
 from tests.contract.databases import OnDatabase
 from workq.ledger import Marker, Unpublished
 from workq.ledger.engine.database import Database
+from workq.ledger.hint_rows import insert_hints
 from workq.ledger.sql import Ledger
 from workq.values import codec
+from workq.values.hint import HintRow
 from workq.values.incarnation import Incarnation
 from workq.values.task import Done, NewTask, Settlement
 
@@ -46,6 +48,22 @@ class MarksContract(OnDatabase):
         assert ledger.hints.lines(slack_s=SLACK_S) == ["a", "b"]
 
     # -- life of a marker
+
+    def test_no_marker_overtakes_a_delayed_hint_that_is_due_and_still_a_row(
+        self, ledger: Ledger, database: Database
+    ) -> None:
+        database.run(lambda tx: insert_hints(tx, database, [HintRow("late", "{}", 1, 5.0)]))
+        database.clock_offset_s += 5.0 + SLACK_S - 0.5
+
+        def is_sent(queue: str, overdue_s: float | None) -> bool:
+            marker_id = codec.new_task_id()
+            return ledger.hints.marker_sent(queue, 0, marker_id, spacing_s=0.0, depth=None, overdue_s=overdue_s)
+
+        assert is_sent("late", SLACK_S), "a mover has still time for it"
+        database.clock_offset_s += 1.0
+        assert not is_sent("late", SLACK_S)
+        assert is_sent("late", None), "where rows are the queue itself, they say nothing"
+        assert is_sent("other", SLACK_S)
 
     def test_a_marker_is_out_then_back_then_closed(self, ledger: Ledger, database: Database) -> None:
         marker = send(ledger)

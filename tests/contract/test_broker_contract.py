@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -20,12 +21,14 @@ from sqlalchemy.types import LargeBinary
 
 from workq.broker import Broker, Browsed, Consumer, Hint
 from workq.broker.embedded import EmbeddedBroker
+from workq.broker.later import LedgerDelays
+from workq.broker.later.mover import LOOK_S, Mover
 from workq.broker.rabbitmq import RabbitMQBroker
 from workq.broker.rabbitmq.browser import WINDOW
 from workq.broker.rabbitmq.consumer import RabbitMQConsumer
 from workq.broker.rabbitmq.delays import delays_of
 from workq.broker.rabbitmq.topology import QueueType
-from workq.config import BINARY
+from workq.config import BINARY, LEDGER
 from workq.lab.servers import MariaDB, PostgreSQL, RabbitMQ
 from workq.ledger.engine.database import Database
 from workq.slices import every_table
@@ -36,6 +39,7 @@ pytest.register_assert_rewrite("tests.contract.broker")
 
 from tests.contract.broker import (  # noqa: E402 - its assertions explain themselves from here on
     AnyBytesContract,
+    DelaysContract,
     DeletableQueuesContract,
     ForgettingContract,
     LateDelaysContract,
@@ -45,6 +49,7 @@ from tests.contract.broker import (  # noqa: E402 - its assertions explain thems
     TransactionalContract,
     browse,
     collect,
+    collect_ids,
     hints,
     ids,
     until,
@@ -381,6 +386,83 @@ class TestRabbitMQLevels(RabbitMQContract, LateDelaysContract):
         assert broker.publish(sent, deadline_s=20) == [True] * 3
 
         assert set(ids(collect(consumer, 3))) == set(ids(sent))
+
+
+class LedgerDelaysStage(RabbitMQStage):
+    """RabbitMQ, with delays in the rows of a database, and a mover for them."""
+
+    def __init__(self, url: str, database: Database) -> None:
+        super().__init__(url, "quorum", LEDGER)
+        self.database = database
+        every_table(database.tables).create_all(database.engine)
+        self._behind = super().open()
+        self._mover = Mover(database, self._behind, look_s=LOOK_S, confirm_s=10.0)
+        self._mover.start()
+
+    def open(self, ladder: str | None = None) -> Broker:
+        behind = super().open(ladder)
+        return behind if ladder is not None else LedgerDelays(behind, self.database)
+
+    def clear(self) -> None:
+        self._mover.close()
+        self._behind.close()
+        super().clear()
+        self.database.close()
+
+
+class TestRabbitMQWithDelaysInTheLedger(DelaysContract):
+    passes = 5
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def stage(cls, rabbitmq_server: RabbitMQ, postgres_server: PostgreSQL) -> Iterator[LedgerDelaysStage]:
+        stage = LedgerDelaysStage(
+            rabbitmq_server.url, Database(postgres_server.create_database(), namespace=a_namespace())
+        )
+        yield stage
+        stage.clear()
+
+    def test_ids_that_share_a_hint_each_wait_for_their_own_time(self, broker: Broker, queue: str) -> None:
+        consumer = broker.consumer([queue], name="one", prefetch=10)
+        delays = dict.fromkeys((new_task_id() for _ in range(3)), 0.0)
+        delays = {task_id: 0.2 + 0.03 * place for place, task_id in enumerate(delays)}
+        waits_s = tuple(delay_s - 0.2 for delay_s in delays.values())
+        began = time.monotonic()
+
+        assert broker.publish([Hint(queue, tuple(delays), 0.2, waits_s=waits_s)], deadline_s=20) == [True]
+
+        due_s: dict[str, float] = {}
+        while len(due_s) < 3:
+            [delivery] = consumer.fetch(ids_max=1, wait_s=20)
+            came_s = time.monotonic() - began
+            left = delivery.waits_s or (0.0,) * len(delivery.task_ids)
+            assert max(left) < 0.1
+            due_s |= {task_id: came_s + left_s for task_id, left_s in zip(delivery.task_ids, left, strict=True)}
+        assert due_s.keys() == delays.keys()
+        assert all(due_s[one] >= delays[one] - 0.005 for one in delays), "never early"
+
+    def test_what_waits_in_queues_or_rows_arrives_when_the_ladder_has_changed(
+        self, stage: LedgerDelaysStage, broker: Broker, queue: str
+    ) -> None:
+        sent = []
+        for ladder in (BINARY, "levels:0.1s,1500ms", None):
+            before = stage.open(ladder)
+            sent += hints(queue, 2, delay_s=0.7)
+            assert before.publish(sent[-2:], deadline_s=20) == [True, True]
+            before.close()
+
+        found = collect_ids(broker.consumer([queue], name="one", prefetch=10), 6)
+
+        assert sorted(found) == sorted(ids(sent))
+
+    def test_hints_of_delayed_tasks_are_rows_and_others_are_not(self, broker: Broker, queue: str) -> None:
+        later = hints(queue, 2, delay_s=60.0)
+
+        assert broker.publish([*hints(queue, 1), *later], deadline_s=20) == [True] * 3
+
+        assert [(row.queue, row.size, row.delay_s) for row in broker.rows(later)] == [(queue, 1, 60.0)] * 2
+        until(lambda: broker.depths([queue])[queue].ready == 1, "what is not delayed is in the queue, and no more")
+        assert len(browse(broker, queue)[0]) == 1
 
 
 def _declare_again(channel: BlockingChannel, *, name: str, arguments: dict[str, Any]) -> None:

@@ -23,8 +23,10 @@ from tests.system import workshop
 from tests.system.conftest import OpenLeg
 from tests.system.fleet import REPOSITORY, Fleet, wait_until
 from tests.system.legs import Leg
+from tests.system.test_lost_hints import sent_again
 from tests.system.witness import make_book, read_book
 from workq import State
+from workq.config import BINARY, LEDGER
 from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.values import JOB_ENDED, JobState
 from workq.limits.ledger.limits import Limits
@@ -55,6 +57,7 @@ Act = Literal[
     "lost",
     "forgotten",
     "transfers",
+    "moved",
 ]
 
 
@@ -78,6 +81,7 @@ BY_OTHERS: tuple[Act, ...] = (
     "child_dies",
     "delayed",
     "lost",
+    "moved",
 )
 """Whoever repairs does the same on both legs. A worker does not: on SQLite hint and claim are one transaction."""
 
@@ -129,6 +133,10 @@ ROWS = {
     "sweep.before_marker": Row("lost"),
     "worker.before_return": Row("lost"),
     "sweep.before_repair": Row("lost"),
+    # a supervisor dies while it moves delayed hints from the ledger to RabbitMQ
+    "move.before_publish": Row("moved", legs=("servers",)),
+    "move.before_delete": Row("moved", legs=("servers",)),
+    "move.after_delete": Row("moved", legs=("servers",)),
 }
 
 
@@ -216,7 +224,7 @@ def ends(leg: Leg, job_id: str) -> bool:
 )
 def test_a_death_at_this_point_loses_nothing(point: str, leg_name: str, open_leg: OpenLeg, tmp_path: Path) -> None:
     row = ROWS[point]
-    leg = open_leg(leg_name, divide=10.0)
+    leg = open_leg(leg_name, divide=10.0, ladder=LEDGER if row.act == "moved" else BINARY)
     once = tmp_path / "once"
     armed = {"WORKQ_FAILPOINT": f"{point}:exit137@{row.nth}", "WORKQ_FAILPOINT_ONCE": str(once)}
 
@@ -255,6 +263,15 @@ def play(act: Act, leg: Leg, armed: dict[str, str], once: Path) -> int:
                 wait_until(once.exists, timeout_s=30, what="the sweeping supervisor died")
                 fleet.wait(10)
                 finish(leg)
+            return TASKS
+        case "moved":
+            for number in range(TASKS):
+                leg["note"].options(delay_s=1.0 + 0.05 * number).enqueue(number=number)
+            with leg.fleet(processes=1, threads=THREADS, environ=armed) as fleet:
+                wait_until(once.exists, timeout_s=60, what="the supervisor that moves them died")
+                fleet.wait(10)
+            finish(leg)
+            assert sent_again(leg) == 0, "nothing that was still a row was taken for lost"
             return TASKS
         case "ticks":
             for number in range(TASKS):

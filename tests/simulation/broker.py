@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import itertools
+import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -257,6 +258,7 @@ class SimBroker:
     """The port, for one client. `befall` as in inflight.py."""
 
     is_transactional = False
+    rows_from_s = math.inf
     is_listable = True
 
     def __init__(self, server: Server, befall: Befall = lambda _: None, *, ladder: str = BINARY) -> None:

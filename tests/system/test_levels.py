@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_left
+from contextlib import nullcontext
 
 from tests.system.conftest import OpenLeg
 from tests.system.fleet import Fleet, wait_until
@@ -12,7 +13,7 @@ from tests.system.test_delays import EARLY_S, due, record
 from tests.system.test_lost_hints import purged, sent_again
 from workq import State
 from workq.broker.rabbitmq.delays import delays_of
-from workq.config import BINARY
+from workq.config import BINARY, LEDGER
 from workq.lab.servers import RabbitMQ
 
 LADDER = "levels:1s,3s,9s"
@@ -105,19 +106,21 @@ def test_hints_that_are_lost_in_a_level_are_proved_lost_after_they_should_have_c
     assert sent_again(leg) == 50
 
 
-def test_what_waits_in_the_binary_ladder_runs_under_workers_with_levels_and_the_other_way_round(
+def test_what_waits_in_one_ladder_runs_under_workers_with_another_and_both_may_live_together(
     open_leg: OpenLeg,
 ) -> None:
-    for producers, workers in ((BINARY, LADDER), (LADDER, BINARY)):
-        leg = open_leg("servers", divide=10.0, ladder=producers)
+    """Each ladder is the old one once, and the new one once."""
+    for old, new in ((BINARY, LADDER), (LADDER, LEDGER), (LEDGER, BINARY)):
+        leg = open_leg("servers", divide=10.0, ladder=old)
         before = len(leg.testimony())
         record(leg, [0.5, 1.2, 2.5, 4.0])
         assert leg.app.producer.relay.flush(timeout_s=60)
 
-        with leg.fleet(processes=1, threads=4, environ={"WORKQ_LADDER": workers}) as fleet:
+        with leg.fleet(processes=1, threads=4, environ={"WORKQ_LADDER": new}) as fleet:
             serve(leg, fleet)
             leg["fail"].enqueue(1)
-            end(leg, fleet)
+            with leg.fleet(processes=1, threads=4) if old == LEDGER else nullcontext():
+                end(leg, fleet)
 
         assert (leg.states()[State.SUCCEEDED], leg.states()[State.DEAD]) == (4, 1)
         assert sum(line.what == "start" for line in leg.testimony()[before:]) == 4 + 3

@@ -763,7 +763,9 @@ def test_a_payload_limit_stays_below_the_hard_one(tmp_path: Path) -> None:
 def test_settings_made_by_hand_are_checked_too() -> None:
     with pytest.raises(ConfigError, match=r"queue_type \(argument\): must be quorum or classic"):
         Settings(queue_type="stream")  # type: ignore[arg-type]  # what the test is about
-    with pytest.raises(ConfigError, match=r"ladder \(argument\): 'linear' is no ladder of delays; use binary, or"):
+    with pytest.raises(
+        ConfigError, match=r"ladder \(argument\): 'linear' is no ladder of delays; use binary, ledger, or"
+    ):
         Settings(ladder="linear")
     with pytest.raises(ConfigError, match="namespace"):
         replace(Settings(), namespace='x"; drop')

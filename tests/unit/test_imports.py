@@ -130,6 +130,7 @@ LIBRARIES: Final = {
         "ledger/",
         *(f"{slice_}/ledger" for slice_ in ("jobs", "limits", "messages", "order", "schedules", "webhooks")),
         "broker/embedded/",
+        "broker/later/",
         "inflight/embedded.py",
         "jobs/sources.py",  # rows of the user's own table as items
         "enqueue/producer.py",  # listens to the commit of a caller's connection
@@ -212,6 +213,7 @@ def test_the_core_names_no_table_of_a_slice() -> None:
 
 
 PUBLISHERS: Final = (
+    "broker/later/mover.py",
     "diagnose/audit/queues.py",
     "enqueue/relay.py",
     "recovery/lost_hints.py",
@@ -219,7 +221,7 @@ PUBLISHERS: Final = (
 )
 
 
-def test_hints_are_published_in_four_places_and_nowhere_else() -> None:
+def test_hints_are_published_in_these_places_and_nowhere_else() -> None:
     """What calls `publish` of a broker; a new one has to see to the rows of the ledger, and to the markers."""
     package = Path(workq.__file__).parent
     found = {

@@ -164,6 +164,9 @@ class Broker(Protocol):
 
     is_transactional: bool
     """Hints are rows beside the ledger's, written in its transactions (`rows`): nothing is left to relay."""
+    rows_from_s: float
+    """Hints with a delay of at least so much are rows of the ledger, which may be written beside their tasks (`rows`),
+    though others are not. Infinite where none are, or all of them (`is_transactional`)."""
     horizon_s: float
     """The longest delay that a hint can carry. Later tasks wait in the ledger until the sweep promotes them."""
     unit_s: float
@@ -194,7 +197,7 @@ class Broker(Protocol):
         ...
 
     def rows(self, hints: Sequence[Hint]) -> list[HintRow]:
-        """Hints as the ledger writes them beside their tasks. Only where `is_transactional`."""
+        """Hints as the ledger writes them beside their tasks. Where `is_transactional`, or from `rows_from_s` on."""
         ...
 
     def wake(self) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from workq.config.settings import DEFAULT_LEDGER, PAYLOAD_DEFAULT_BYTES, PAYLOAD_LIMIT_BYTES, QueueType, Settings
 from workq.config.sources import FILE_MAX_BYTES, SECRET_MAX_BYTES
-from workq.config.times import BINARY, Times, levels_ms
+from workq.config.times import BINARY, LEDGER, Times, levels_ms
 from workq.config.urls import (
     CLUSTER_SCHEMES,
     LEDGER_SCHEMES,
@@ -31,6 +31,7 @@ from workq.config.urls import (
 
 __all__ = [
     "BINARY",
+    "LEDGER",
     "CLUSTER_SCHEMES",
     "DEFAULT_LEDGER",
     "FILE_MAX_BYTES",

@@ -12,11 +12,12 @@ from workq.values.names import seconds_of
 
 _TIME_MAX_S: Final = 7 * 86400.0
 BINARY: Final = "binary"
+LEDGER: Final = "ledger"
 LEVELS_MAX: Final = 32
 LEVEL_MIN_MS: Final = 100
 LEVEL_MAX_MS: Final = 86_400_000
 _PREFIX: Final = "levels:"
-_FORMS: Final = f"use {BINARY}, or for one queue a level: {_PREFIX}5s,10s,30s,1m"
+_FORMS: Final = f"use {BINARY}, {LEDGER}, or for one queue a level: {_PREFIX}5s,10s,30s,1m"
 _SHOWN_CHARACTERS: Final = 40
 
 
@@ -118,16 +119,17 @@ def _check_time(name: str, value: object) -> None:
 
 
 def levels_ms(ladder: object) -> tuple[int, ...]:
-    """The levels that a ladder names, in milliseconds, ascending; none for `binary`.
+    """The levels that a ladder names, in milliseconds, ascending; none for `binary` and `ledger`.
 
     Raises:
         ConfigError: it is not of the right form, or a level is out of bounds or not above the one before.
 
-    A ladder is how hints wait in RabbitMQ until they are due: `binary`, or `levels:5s,10s,30s,1m`.
+    A ladder is how hints wait until they are due: in RabbitMQ with `binary` or `levels:5s,10s,30s,1m`, in rows of the
+    ledger with `ledger`.
     """
     if not isinstance(ladder, str):
         raise ConfigError(f"must be text, not {kind_of(ladder)}; {_FORMS}")
-    if ladder == BINARY:
+    if ladder in (BINARY, LEDGER):
         return ()
     if not ladder.startswith(_PREFIX):
         raise ConfigError(f"{_shown(ladder)} is no ladder of delays; {_FORMS}")

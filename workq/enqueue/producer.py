@@ -1,8 +1,9 @@
 """Produce: record tasks, then let their hints follow.
 
 Where the broker's hints are rows of the same database, they are written in the recording transaction and nothing is
-left to do. Otherwise the relay thread publishes after the commit. In the caller's own transaction nothing is
-published before it commits: the relay asks the ledger whether the rows are visible yet.
+left to do. So are those of delayed tasks, where delays are rows of the ledger (the ladder `ledger`). Otherwise the
+relay thread publishes after the commit. In the caller's own transaction nothing is published before it commits: the
+relay asks the ledger whether the rows are visible yet.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
@@ -42,13 +43,18 @@ _VISIBLE_AFTER_S = (0.0, 0.02, 0.1, 0.5)
 
 def hint_rows(broker: Broker, tasks: Sequence[NewTask]) -> list[HintRow]:
     """The hints of new tasks, where they are rows beside them."""
-    pages = hints_of((Unpublished(task.id, task.queue, 0, task.delay_s) for task in tasks), unit_s=0.0)
+    rows = (Unpublished(task.id, task.queue, 0, task.delay_s) for task in tasks)
+    pages = hints_of(rows, unit_s=broker.unit_s)
     return broker.rows([hint for hint, _ in pages])
 
 
-def hints_beside(broker: Broker) -> HintRows | None:
-    """How hints are made that stand beside the tasks, in the transaction that records these; None: they follow it."""
-    return partial(hint_rows, broker) if broker.is_transactional else None
+def hints_beside(broker: Broker, delays_s: Iterable[float] = ()) -> HintRows | None:
+    """How hints are made that stand beside the tasks, in the transaction that records these; None: they follow it.
+
+    `delays_s`: of all tasks that are recorded together, where that is known before.
+    """
+    is_beside = broker.is_transactional or min(delays_s, default=0.0) >= broker.rows_from_s
+    return partial(hint_rows, broker) if is_beside else None
 
 
 class Producer:
@@ -89,7 +95,7 @@ class Producer:
             raise Refused(f"this handler is inside of its transaction(), which may still be rolled back: {instead}")
 
     def _record_now(self, tasks: Sequence[NewTask], *, connection: Any = None) -> list[Enqueued]:
-        hints, began = self._beginning()
+        hints, began = self._beginning(task.delay_s for task in tasks)
         recorded = self._stores.ledger.tasks.record(tasks, connection=connection, hints=hints)
         fresh = [
             Unpublished(task.id, task.queue, 0, task.delay_s)
@@ -100,24 +106,29 @@ class Producer:
         return recorded
 
     def record_by(
-        self, write: Callable[[HintRows | None], tuple[T, list[Unpublished]]], *, connection: Any = None
+        self,
+        write: Callable[[HintRows | None], tuple[T, list[Unpublished]]],
+        *,
+        connection: Any = None,
+        delays_s: Iterable[float] = (),
     ) -> T:
         """Record what becomes tasks, by a function of the ledger's, and see to their hints; answers what it answers.
 
         `write` is told how hints are made that stand beside the tasks, or None; it answers what is still to be hinted.
-        `connection`: the caller's, in whose transaction it writes.
+        `connection`: the caller's, in whose transaction it writes. `delays_s`: see `hints_beside`.
         """
-        hints, began = self._beginning()
+        hints, began = self._beginning(delays_s)
         answer, fresh = write(hints)
         self._see_to(fresh, hints, began, connection)
         return answer
 
-    def _beginning(self) -> tuple[HintRows | None, float | None]:
+    def _beginning(self, delays_s: Iterable[float]) -> tuple[HintRows | None, float | None]:
         """How hints are made that stand beside the tasks; and since when the delays of others count, by the relay's
         clock. None: from their publishing.
         """
         broker = self._stores.broker
-        return hints_beside(broker), None if broker.is_late else self.relay.clock()  # a late hint must not come early
+        hints = hints_beside(broker, delays_s)
+        return hints, None if broker.is_late else self.relay.clock()  # a late hint must not come early
 
     def _see_to(self, fresh: list[Unpublished], hints: HintRows | None, began: float | None, connection: Any) -> None:
         """What was recorded, in a transaction of ours or the caller's, gets its hints."""

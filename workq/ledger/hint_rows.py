@@ -1,4 +1,4 @@
-"""Hinting: hints as rows beside their tasks, where the broker is the ledger's own database.
+"""Hinting: hints as rows beside their tasks, where the ledger's own database is the broker, or keeps delayed hints.
 
 On PostgreSQL, tasks and their hints are one statement, which commits by itself: enqueueing without servers costs one
 round trip. Elsewhere they are two statements of one transaction.
@@ -6,14 +6,17 @@ round trip. Elsewhere they are two statements of one transaction.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import Connection, Insert, bindparam, func, insert, select
+from sqlalchemy import Connection, Insert, LargeBinary, bindparam, cast, delete, func, insert, select
+from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import Float
 
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import ArrayText
+from workq.values.codec import encode
 from workq.values.hint import HintRow
 
 _AT_ONCE: Final = 1000
@@ -57,3 +60,37 @@ def with_hints(database: Database, tasks: Insert) -> Insert:
 def given_hints(rows: Sequence[HintRow]) -> Mapping[str, Any]:
     """The parameters that `with_hints` adds. The rows are of one queue and delay."""
     return {"b_hint_bodies": [row.body for row in rows], "b_hint_sizes": [row.size for row in rows]}
+
+
+def body_of(database: Database) -> ColumnElement[Any]:
+    """As bytes on SQLite: what somebody else wrote there may not be text."""
+    hint = database.tables.hint
+    return cast(hint.c.body, LargeBinary) if database.dialect == "sqlite" else hint.c.body
+
+
+def as_bytes(body: bytes | str) -> bytes:
+    return body if isinstance(body, bytes) else body.encode("utf-8", "surrogatepass")
+
+
+def quarantine_row(
+    tx: Connection,
+    database: Database,
+    *which: ColumnElement[bool],
+    queue: str,
+    body: bytes,
+    reason: str,
+    by: str | None,
+    kept_max: int,
+) -> None:
+    """A row that is no hint of ours becomes an event, if it is still there: up to `kept_max` bytes of it are kept."""
+    tables = database.tables
+    detail = {
+        "reason": reason,
+        "queue": queue,
+        "body": body[:kept_max].decode("utf-8", "backslashreplace").replace("\x00", "\\x00"),
+        "bytes": len(body),
+        "sha256": hashlib.sha256(body).hexdigest(),
+    }
+    if tx.execute(delete(tables.hint).where(*which)).rowcount:
+        content = encode(detail, path="detail", max_bytes=1024 * 1024)
+        tx.execute(insert(tables.event).values(at=database.now(), kind="quarantined", worker=by, detail=content))

@@ -255,12 +255,25 @@ class Hints:
             for row in self.database.ask(lambda tx: tx.execute(query).all())
         ]
 
-    def marker_sent(self, queue: str, band: int, marker_id: str, *, spacing_s: float, depth: int | None) -> bool:
+    def marker_sent(
+        self,
+        queue: str,
+        band: int,
+        marker_id: str,
+        *,
+        spacing_s: float,
+        depth: int | None,
+        overdue_s: float | None = None,
+    ) -> bool:
         """Note that a marker is about to be published; False when the line's newest is younger than `spacing_s`.
+
+        `overdue_s`: where delayed hints may be rows that a mover publishes, False too while one of the line is due for
+        so long and still here: the marker would overtake it.
 
         Two at the same moment may both be noted: a marker too many is harmless.
         """
-        m, now = self.database.tables.marker, self.database.now
+        m, h, now = self.database.tables.marker, self.database.tables.hint, self.database.now
+        unmoved = select(h.c.id).where(h.c.queue == queue, h.c.due_at <= now(-(overdue_s or 0.0))).limit(1)
         newest = (
             select(m.c.id, m.c.sent_at > now(-spacing_s))
             .where(m.c.queue == queue, m.c.band == band)
@@ -273,6 +286,8 @@ class Hints:
                 return True  # the answer of our first try was lost: it stands
             before = tx.execute(newest).first()
             if before is not None and before[1]:
+                return False
+            if overdue_s is not None and tx.execute(unmoved).first() is not None:
                 return False
             tx.execute(insert(m).values(id=marker_id, queue=queue, band=band, sent_at=now(), depth=depth))
             return True

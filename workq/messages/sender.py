@@ -98,7 +98,9 @@ class MessageSender:
         if connection is None:
             producer.check_outside("send in it, with connection=connection, or after it")
         return producer.record_by(
-            lambda hints: ledger.recorded.record(new, connection=connection, hints=hints), connection=connection
+            lambda hints: ledger.recorded.record(new, connection=connection, hints=hints),
+            connection=connection,
+            delays_s=[one.delay_s for one in new],
         )
 
 

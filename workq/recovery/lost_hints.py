@@ -16,6 +16,9 @@ broker's confirm. A hint that the broker may keep beyond its due time (`Broker.i
 which it must have come: a marker that was sent before that instant proves nothing of it, and one that was sent later
 does.
 
+A delayed hint may be a row of the ledger that a mover publishes when it is due (workq/broker/later). While one of a
+queue is due for longer than the slack, no marker is sent through it: the marker would overtake it.
+
 Who decides: the ledger, by its own clock. What happens on each failure:
 
 - the marker is lost: the queue is empty and it has not come back, so another follows within a beat; one that is out for
@@ -34,7 +37,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from workq.broker import Depth, Hint
+from workq.broker import Broker, Depth, Hint
 from workq.config import Times
 from workq.enqueue.relay import publish
 from workq.errors import BrokerUnavailable
@@ -66,6 +69,11 @@ class Marked:
 def slack_s(times: Times) -> float:
     """How long after its due time a delayed hint may reach its queue, and be ahead of a marker all the same."""
     return times.unpublished_grace_s
+
+
+def overdue_row_s(broker: Broker, times: Times) -> float | None:
+    """How long a delayed hint may be due and still be a row, before no marker is sent; None: rows are the queue."""
+    return None if broker.is_transactional else slack_s(times)
 
 
 def mark(
@@ -122,10 +130,14 @@ def mark(
 
 
 def _noted(stores: Stores, times: Times, queue: str, depth: Depth, markers: Sequence[Marker]) -> Hint | None:
-    """The marker to send through one line, which the ledger knows now; None: another sweep has just sent one."""
+    """The marker to send through one line, which the ledger knows now; None: another sweep has just sent one, or hints
+    that are overdue have still to be moved there."""
     marker_id = new_task_id()
     spacing_s = _spacing_s(markers, depth, times)
-    if not stores.ledger.hints.marker_sent(queue, 0, marker_id, spacing_s=spacing_s, depth=depth.ready):
+    overdue_s = overdue_row_s(stores.broker, times)
+    if not stores.ledger.hints.marker_sent(
+        queue, 0, marker_id, spacing_s=spacing_s, depth=depth.ready, overdue_s=overdue_s
+    ):
         return None
     return Hint(queue, (), marker=marker_id)
 

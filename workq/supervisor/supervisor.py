@@ -126,6 +126,9 @@ class Supervisor:
         remove_stale()
         ticker = Ticker(self._sweep, every_s=self.times.sweep_s, at_once=True)  # what died with a former one
         ticker.start()
+        mover = self.app.stores.mover
+        if mover is not None:
+            mover.start()
         try:
             while True:
                 self._look()
@@ -140,6 +143,8 @@ class Supervisor:
                         slot, DeathCause(ProofOfEnd.SHUTDOWN, "killed because its supervisor ended", is_ours=True)
                     )
             ticker.close()
+            if mover is not None:
+                mover.close()
             self._end_claims(is_last=True)
         if self._signals > 1:
             return 128 + self._signal

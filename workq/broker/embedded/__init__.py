@@ -14,6 +14,7 @@ on SQLite.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,11 +26,11 @@ from sqlalchemy import Connection, and_, case, func, or_, select
 from sqlalchemy.sql import text
 
 from workq.broker import Browsed, Depth, Hint, See
-from workq.broker.embedded.consumer import CLOSE_S, EmbeddedConsumer, as_bytes, body_of, is_free, remove, unmark
+from workq.broker.embedded.consumer import CLOSE_S, EmbeddedConsumer, is_free, remove, unmark
 from workq.broker.embedded.wakeup import Wakeup
 from workq.errors import BrokerUnavailable, LedgerUnavailable
 from workq.ledger.engine.database import Database
-from workq.ledger.hint_rows import insert_hints
+from workq.ledger.hint_rows import as_bytes, body_of, insert_hints
 from workq.values.codec import Envelope, decode_hint, encode_hint
 from workq.values.hint import HintRow
 
@@ -45,6 +46,7 @@ class EmbeddedBroker:
     """The port of the broker, on the ledger's own database."""
 
     is_transactional = True
+    rows_from_s = math.inf
     horizon_s = 3.2e8  # a little more than the longest delay, ten years: what is due later stands behind another
     unit_s = 0.0
     is_late = False

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, Delete, Update, bindparam, delete, update
 
 from workq.broker import Delivery, Hint
-from workq.broker.embedded.consumer import EmbeddedConsumer, as_bytes, body_of, delivery_of
+from workq.broker.embedded.consumer import EmbeddedConsumer, delivery_of
 from workq.broker.fair_turns import QueueTurns
 from workq.ledger import Look
 from workq.ledger.engine.id_lists import IDS, among
+from workq.ledger.hint_rows import as_bytes, body_of
 from workq.values.codec import Envelope, decode_hint, encode_hint
 from workq.values.failpoints import reach
 from workq.values.task import Claim

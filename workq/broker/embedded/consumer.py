@@ -5,7 +5,6 @@ When the database does not answer, `fetch` waits and returns nothing, and an ack
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -14,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from sqlalchemy import Connection, Integer, LargeBinary, bindparam, case, cast, delete, insert, or_, select, update
+from sqlalchemy import Connection, Integer, bindparam, case, delete, or_, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from workq.broker import QUARANTINE_BODY_MAX, Delivery
@@ -24,7 +23,8 @@ from workq.errors import LedgerUnavailable
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.instants import instant, unread
 from workq.ledger.engine.prepared import Kept
-from workq.values.codec import Envelope, decode_hint, encode
+from workq.ledger.hint_rows import as_bytes, body_of, quarantine_row
+from workq.values.codec import Envelope, decode_hint
 
 if TYPE_CHECKING:
     from workq.broker.embedded import EmbeddedBroker
@@ -70,22 +70,12 @@ def remove(database: Database, row_ids: Sequence[int], connection: Connection) -
     connection.execute(delete(hint).where(hint.c.id.in_(row_ids), is_free(database)))
 
 
-def body_of(database: Database) -> ColumnElement[Any]:
-    """As bytes on SQLite: what somebody else wrote there may not be text."""
-    hint = database.tables.hint
-    return cast(hint.c.body, LargeBinary) if database.dialect == "sqlite" else hint.c.body
-
-
 def delivery_of(hint: Envelope | str, queue: str, row_id: int, body: bytes, deliveries: int) -> Delivery:
     """A delivery of a row whose body was decoded to `hint`."""
     row, again = TakenRow(row_id, body), deliveries > 1
     if isinstance(hint, str):
         return Delivery(row, queue, (), 0, again, hint, deliveries - 1)
     return Delivery(row, queue, hint.task_ids, hint.looks, again, marker=hint.marker)
-
-
-def as_bytes(body: bytes | str) -> bytes:
-    return body if isinstance(body, bytes) else body.encode("utf-8", "surrogatepass")
 
 
 class ScanFloor:
@@ -187,27 +177,20 @@ class EmbeddedConsumer:
             self._drop(ids)
 
     def quarantine(self, delivery: Delivery, *, reason: str) -> None:
-        tables, row = self._database.tables, delivery.tag
-        kept = row.body[:QUARANTINE_BODY_MAX].decode("utf-8", "backslashreplace").replace("\x00", "\\x00")
-        detail = {
-            "reason": reason,
-            "queue": delivery.queue,
-            "body": kept,
-            "bytes": len(row.body),
-            "sha256": hashlib.sha256(row.body).hexdigest(),
-        }
+        hint, row = self._database.tables.hint, delivery.tag
+        mine = hint.c.id == row.id, hint.c.consumer == self._name
 
-        def move(connection: Connection) -> None:
-            mine = delete(tables.hint).where(tables.hint.c.id == row.id, tables.hint.c.consumer == self._name)
-            if connection.execute(mine).rowcount:
-                connection.execute(
-                    insert(tables.event).values(
-                        at=self._database.now(),
-                        kind="quarantined",
-                        worker=self._name,
-                        detail=encode(detail, path="detail", max_bytes=1024 * 1024),
-                    )
-                )
+        def move(tx: Connection) -> None:
+            quarantine_row(
+                tx,
+                self._database,
+                *mine,
+                queue=delivery.queue,
+                body=row.body,
+                reason=reason,
+                by=self._name,
+                kept_max=QUARANTINE_BODY_MAX,
+            )
 
         if self._try(move):
             self._drop([row.id])

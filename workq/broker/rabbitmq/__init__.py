@@ -15,6 +15,7 @@ Who decides: the ledger. Works with RabbitMQ 3.10 and later, 4.x included: only 
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -48,6 +49,7 @@ class RabbitMQBroker:
     """The port of the broker, on RabbitMQ. Connects when first used, and anew when first used after a fork."""
 
     is_transactional = False
+    rows_from_s = math.inf
     is_listable = False
 
     def __init__(

@@ -6,6 +6,9 @@
 Both end at the exchange `{ns}.due`, which knows the main queues. No two queues of one name have another way or another
 time to live, and nothing is ever deleted: so when a namespace changes its ladder, what waits in the old one arrives.
 
+With the ladder `ledger` hints wait in rows of the ledger (workq/broker/later). A message that is put back unread cannot
+be a row, and goes by the binary ladder then.
+
 Who decides: the ledger. A hint that is lost here (dead-lettering is at most once) is published again from `due_at`.
 """
 

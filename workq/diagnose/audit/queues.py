@@ -23,6 +23,7 @@ from enum import StrEnum
 from workq.broker import Browsed, Hint, See
 from workq.config import Times
 from workq.diagnose.where import QueueHints
+from workq.recovery.lost_hints import overdue_row_s
 from workq.stores import Stores
 from workq.values.codec import new_task_id
 from workq.values.lane import all_of, is_extra, meant
@@ -112,11 +113,17 @@ class Queues:
         return self.ways[queue] is not Way.LISTED and queue in self._served
 
     def _send_marker(self, queue: str) -> datetime | None:
-        """Send a marker, unless somebody has just done so; answers when the newest was sent."""
+        """Send a marker, unless somebody has just done so, or delayed hints are overdue that would come behind it.
+
+        Answers when the newest was sent.
+        """
         ledger, broker, times = self._stores.ledger, self._stores.broker, self._times
         marker_id = new_task_id()
         depth = broker.depths([queue])[queue]
-        if ledger.hints.marker_sent(queue, BAND, marker_id, spacing_s=times.beat_s, depth=depth.ready):
+        overdue_s = overdue_row_s(broker, times)
+        if ledger.hints.marker_sent(
+            queue, BAND, marker_id, spacing_s=times.beat_s, depth=depth.ready, overdue_s=overdue_s
+        ):
             broker.publish([Hint(queue, (), marker=marker_id)], deadline_s=times.confirm_s)
         return ledger.audits.marker_sent_at(queue, BAND)
 

@@ -1,0 +1,221 @@
+"""Rows of delayed hints: which are due, who has reserved them, and their end.
+
+A row is reserved by the instant in `delivered_at`, and by nothing else: a reservation is no promise, and ends by itself
+after `RESERVED_S`. Two movers never reserve one row at the same time: on servers each passes over what another is just
+taking, and SQLite has one writer. A mover that was slower than its reservation publishes a second hint, which is
+harmless.
+
+What others have deleted stays in the index as a dead version until no transaction is old enough to see it. A look from
+the beginning reads all of them again. So it takes a tenth of the time at most, and the looks between two of them begin
+a little before the oldest row that was seen last, in the queues that are known.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import Connection, Integer, Select, bindparam, delete, func, or_, select, update
+from sqlalchemy.sql.elements import ColumnElement
+from sqlalchemy.types import Float
+
+from workq.broker import QUARANTINE_BODY_MAX, Hint, See
+from workq.ledger.engine.database import Database
+from workq.ledger.engine.states import queues_where
+from workq.ledger.hint_rows import as_bytes, body_of, quarantine_row
+from workq.values.codec import decode_hint
+
+RESERVED_S: Final = 5.0
+"""How long a mover has for what it has taken. Longer than it waits for a confirm."""
+WHOLE_PART: Final = 0.1
+"""Of the time, at most so much is spent on looks from the beginning."""
+SLACK: Final = timedelta(seconds=2.0)
+"""How late a row may become visible and be found all the same by a look that does not begin at the beginning."""
+BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_AT_ONCE: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class DueRow:
+    """A row that is reserved. `due_in_s` is negative when it is late."""
+
+    id: int
+    queue: str
+    body: bytes
+    due_in_s: float
+
+
+class DueRows:
+    """The rows of one ledger, for one mover. `clock` is monotonic."""
+
+    def __init__(self, database: Database, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._database = database
+        self._clock = clock
+        self._queues: list[str] = []
+        self._since = BEGINNING
+        self._whole_at = clock()
+
+    def first(self) -> dict[str, float]:
+        """In how many seconds the first free row of each queue is due. Reads only: it takes no lock.
+
+        Raises:
+            LedgerUnavailable: the database did not answer.
+        """
+        began = self._clock()
+        is_whole = began >= self._whole_at
+        found = self._database.ask(lambda tx: self._firsts(tx, is_whole=is_whole))
+        if is_whole:
+            self._queues = [queue for queue, _, _ in found]
+            self._whole_at = began + (self._clock() - began) / WHOLE_PART
+        if found:
+            oldest = min(min(due_at, now) for _, due_at, now in found) - SLACK
+            self._since = oldest if is_whole else max(self._since, oldest)
+        return {queue: (due_at - now).total_seconds() for queue, due_at, now in found}
+
+    def take(self, queues: Sequence[str], *, ahead_s: float, limit: int) -> list[DueRow]:
+        """Reserve up to `limit` free rows of these queues that are due within `ahead_s`, in the order of each queue.
+
+        Raises:
+            LedgerUnavailable: the database did not answer; CommitUnknown: rows may be reserved, for a while.
+        """
+        hint, now = self._database.tables.hint, self._database.now
+        statement = self._database.kept("due hints", self._due)
+
+        def reserve(tx: Connection) -> list[DueRow]:
+            rows: list[Any] = []
+            for queue in queues:
+                given = {"b_queue": queue, "b_since": self._since, "b_limit": limit - len(rows), "b_ahead_s": ahead_s}
+                rows += ((row_id, queue, body, due_at, at) for row_id, body, due_at, at in statement.rows(tx, given))
+                if len(rows) >= limit:
+                    break
+            ids = [row[0] for row in rows]
+            for start in range(0, len(ids), _AT_ONCE):
+                mine = update(hint).where(hint.c.id.in_(ids[start : start + _AT_ONCE]))
+                tx.execute(mine.values(delivered_at=now()))
+            return [
+                DueRow(row_id, queue, as_bytes(body), (due_at - at).total_seconds())
+                for row_id, queue, body, due_at, at in rows
+            ]
+
+        return self._database.run(reserve)
+
+    def drop(self, row_ids: Sequence[int]) -> None:
+        """Delete rows that have done their duty. Repeatable.
+
+        Raises:
+            LedgerUnavailable: they are free again after `RESERVED_S`.
+        """
+        hint = self._database.tables.hint
+
+        def remove(tx: Connection) -> None:
+            for start in range(0, len(row_ids), _AT_ONCE):
+                tx.execute(delete(hint).where(hint.c.id.in_(row_ids[start : start + _AT_ONCE])))
+
+        if row_ids:
+            self._database.run(remove, is_single=len(row_ids) <= _AT_ONCE)
+
+    def give_back(self, row_ids: Sequence[int]) -> None:
+        """End reservations before their time. Repeatable.
+
+        Raises:
+            LedgerUnavailable: they end by themselves.
+        """
+        hint = self._database.tables.hint
+
+        def free(tx: Connection) -> None:
+            for start in range(0, len(row_ids), _AT_ONCE):
+                mine = update(hint).where(hint.c.id.in_(row_ids[start : start + _AT_ONCE]))
+                tx.execute(mine.values(delivered_at=None))
+
+        if row_ids:
+            self._database.run(free)
+
+    def quarantine(self, row: DueRow, *, reason: str) -> None:
+        """Put aside a row that is no hint of ours. Repeatable.
+
+        Raises:
+            LedgerUnavailable: it is free again after `RESERVED_S`.
+        """
+        which = self._database.tables.hint.c.id == row.id
+
+        def move(tx: Connection) -> None:
+            quarantine_row(
+                tx,
+                self._database,
+                which,
+                queue=row.queue,
+                body=row.body,
+                reason=reason,
+                by=None,
+                kept_max=QUARANTINE_BODY_MAX,
+            )
+
+        self._database.run(move)
+
+    def count(self, queues: Sequence[str]) -> Mapping[str, int]:
+        """How many rows of each queue are due; a queue without any is left out.
+
+        Raises:
+            LedgerUnavailable: the database did not answer.
+        """
+        hint = self._database.tables.hint
+        due = hint.c.queue.in_(list(queues)), hint.c.due_at <= self._database.now()
+        query = select(hint.c.queue, func.count()).where(*due).group_by(hint.c.queue)
+        return {queue: int(rows) for queue, rows in self._database.ask(lambda tx: tx.execute(query).all())}
+
+    def browse(self, queue: str, see: See) -> int:
+        """Show what is due in a queue, and remove what shall not stay; answers how many hints were shown.
+
+        Raises:
+            LedgerUnavailable: the database did not answer.
+        """
+        hint = self._database.tables.hint
+        due = select(hint.c.id, body_of(self._database).label("body")).where(
+            hint.c.queue == queue, hint.c.due_at <= self._database.now()
+        )
+        rows = self._database.ask(lambda tx: tx.execute(due.order_by(hint.c.due_at, hint.c.id)).all())
+        shown, gone = 0, []
+        for row in rows:
+            found = decode_hint(as_bytes(row.body))
+            if not isinstance(found, str):
+                shown += 1
+                if not see(Hint(queue, found.task_ids, 0.0, found.looks, found.marker)):
+                    gone.append(row.id)
+        self.drop(gone)
+        return shown
+
+    def _firsts(self, tx: Connection, *, is_whole: bool) -> list[tuple[str, datetime, datetime]]:
+        names = self._queues
+        if is_whole:
+            self._since = BEGINNING
+            names = list(tx.execute(queues_where(self._database.tables.hint)).scalars())
+        statement = self._database.kept("first hint to move", self._first)
+        given = [(name, statement.rows(tx, {"b_queue": name, "b_since": self._since})) for name in names]
+        return [(name, *rows[0]) for name, rows in given if rows]
+
+    def _first(self) -> Select[Any]:
+        hint = self._database.tables.hint
+        chosen = select(hint.c.due_at, self._database.now().label("now")).where(*self._ahead())
+        return chosen.order_by(hint.c.due_at, hint.c.id).limit(1)
+
+    def _due(self) -> Select[Any]:
+        hint, now = self._database.tables.hint, self._database.now
+        is_due = hint.c.due_at <= now(bindparam("b_ahead_s", type_=Float()))
+        chosen = select(hint.c.id, body_of(self._database), hint.c.due_at, now().label("now")).where(
+            *self._ahead(), is_due
+        )
+        chosen = chosen.order_by(hint.c.due_at, hint.c.id).limit(bindparam("b_limit", type_=Integer()))
+        # on SQLite there is one writer at a time anyway
+        return chosen if self._database.dialect == "sqlite" else chosen.with_for_update(skip_locked=True)
+
+    def _ahead(self) -> list[ColumnElement[bool]]:
+        """Free rows of one queue, from the floor on."""
+        hint, now = self._database.tables.hint, self._database.now
+        return [
+            hint.c.queue == bindparam("b_queue", type_=hint.c.queue.type),
+            hint.c.due_at >= bindparam("b_since", type_=hint.c.due_at.type),
+            or_(hint.c.delivered_at.is_(None), hint.c.delivered_at < now(-RESERVED_S)),
+        ]

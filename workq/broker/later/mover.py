@@ -1,0 +1,201 @@
+"""Mover: delayed hints leave the ledger when they are due. Take, publish, delete, again and again.
+
+    take      rows that are due within `AHEAD_S` are reserved; what is left of a delay, the hint tells its consumer
+    publish   hints of one queue share pages, and are confirmed
+    delete    only what was confirmed; the rest is given back
+
+Each supervisor has one mover for all queues of its namespace, whatever queues its processes serve and whatever its own
+ladder is. So rows that were written before the setting changed, or by a producer with another setting, are moved too.
+Movers share the rows.
+
+Who decides: the ledger; a row is only a wake-up. What happens on each failure:
+
+- a crash between take and publish: the rows are free again after `RESERVED_S`;
+- a crash between confirm and delete: the hints are published once more, which is harmless;
+- the broker does not confirm: the rows are given back, and the mover rests for `REST_S`;
+- the ledger does not answer: the mover rests; what is reserved becomes free by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from workq.broker import PAGE, Broker, Hint
+from workq.broker.later.due_rows import RESERVED_S, DueRow, DueRows
+from workq.errors import ConfigError, Unavailable
+from workq.ledger.engine.database import Database
+from workq.values.codec import decode_hint
+from workq.values.failpoints import reach
+
+log = logging.getLogger("workq.mover")
+
+AHEAD_S: Final = 0.05
+"""So long before its time a hint is published. Its consumer waits for the rest."""
+BATCH: Final = 1000
+"""Rows that are taken at once, at most."""
+REST_S: Final = 1.0
+"""After a store did not answer."""
+PAUSE_MIN_S: Final = 0.02
+"""Between two looks while nothing is due: rows that come close together are moved together."""
+REFUSED_S: Final = 10.0
+"""A queue that takes nothing, while others do, is left alone for so long."""
+CLOSE_S: Final = 2.0
+LOOK_S: Final = 0.1
+"""How often to look for rows that others have written. A delay is never shorter than that where it is a row."""
+LOOK_RARELY_S: Final = 1.0
+"""The same where rows are not expected: another ladder is set here."""
+_CONFIRM_MAX_S: Final = 0.8 * RESERVED_S
+
+
+class _Page:
+    """Ids of one queue that share a hint, and the rows that they come from."""
+
+    def __init__(self, row: DueRow, looks: int) -> None:
+        self.queue, self.looks = row.queue, looks
+        self.task_ids: list[str] = []
+        self.waits_s: list[float] = []
+        self.rows: list[int] = []
+
+    def has_room(self, ids: Sequence[str]) -> bool:
+        return len(self.task_ids) + len(ids) <= PAGE
+
+    def add(self, row: DueRow, ids: Sequence[str]) -> None:
+        self.rows.append(row.id)
+        self.task_ids += ids
+        self.waits_s += [max(0.0, row.due_in_s)] * len(ids)
+
+    def hint(self) -> Hint:
+        waits_s = tuple(self.waits_s) if any(self.waits_s) else ()
+        return Hint(self.queue, tuple(self.task_ids), looks=self.looks, waits_s=waits_s)
+
+
+class Mover:
+    """Publishes delayed hints of one namespace when they are due. `clock` is monotonic."""
+
+    def __init__(
+        self,
+        database: Database,
+        broker: Broker,
+        *,
+        look_s: float,
+        confirm_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`broker`: where due hints go. It tells its consumers what is left of a delay."""
+        self._broker = broker
+        self._rows = DueRows(database, clock=clock)
+        self._look_s = look_s
+        self._confirm_s = min(confirm_s, _CONFIRM_MAX_S)
+        self._clock = clock
+        self._refused: dict[str, float] = {}
+        """Queues for which nothing was confirmed, while hints of others were; until when they rest."""
+        self._wanted = threading.Event()
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def step(self) -> float:
+        """Move what is due, one batch at most; answers in how many seconds to look again.
+
+        Raises:
+            Unavailable: the ledger did not answer.
+        """
+        now = self._clock()
+        self._refused = {queue: until for queue, until in self._refused.items() if until > now}
+        first = {queue: in_s for queue, in_s in self._rows.first().items() if queue not in self._refused}
+        due = sorted((in_s, queue) for queue, in_s in first.items() if in_s <= AHEAD_S)
+        if not due:
+            return min(self._look_s, max(PAUSE_MIN_S, min(first.values(), default=math.inf) - AHEAD_S))
+        rows = self._rows.take([queue for _, queue in due], ahead_s=AHEAD_S, limit=BATCH)
+        reach("move.before_publish")
+        if not self._move(rows):
+            return REST_S
+        return 0.0 if len(rows) >= BATCH else PAUSE_MIN_S
+
+    def start(self) -> None:
+        """Move in a thread of its own, until `close`."""
+        self._thread = threading.Thread(target=self._run, name="workq-mover", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """A row was written in this process: look at once."""
+        self._wanted.set()
+
+    def close(self) -> None:
+        """End after the batch that is under way, within a bound. Repeatable."""
+        self._closing.set()
+        self._wanted.set()
+        if self._thread is not None:
+            self._thread.join(CLOSE_S)
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            try:
+                pause_s = self.step()
+            except (Unavailable, OSError) as error:
+                log.warning("mover.waits: %s", error)
+                pause_s = REST_S
+            except Exception:  # a mover that ended would make every delayed task late
+                log.exception("mover.failed")
+                pause_s = REST_S
+            if pause_s >= REST_S > self._look_s:
+                self._closing.wait(pause_s)
+            else:
+                self._wanted.wait(pause_s)
+                self._wanted.clear()
+
+    def _move(self, rows: Sequence[DueRow]) -> bool:
+        """Publish these rows, delete what was confirmed, give the rest back; False when nothing was confirmed."""
+        pages, useless = self._pages(rows)
+        sent = self._sent(pages)
+        reach("move.before_delete")
+        self._rows.drop([*useless, *(row for page in sent for row in page.rows)])
+        reach("move.after_delete")
+        kept = [page for page in pages if page not in sent]
+        self._rows.give_back([row for page in kept for row in page.rows])
+        if sent or useless:
+            until = self._clock() + REFUSED_S
+            self._refused |= {page.queue: until for page in kept}
+        return not kept or bool(sent or useless)
+
+    def _sent(self, pages: Sequence[_Page]) -> list[_Page]:
+        """Those of these pages that the broker has confirmed."""
+        try:
+            return self._confirmed(pages)
+        except ConfigError as error:  # one queue exists otherwise than it should: the others must not wait for it
+            log.warning("mover.refused: %s", error)
+        sent: list[_Page] = []
+        for queue in dict.fromkeys(page.queue for page in pages):
+            with contextlib.suppress(ConfigError):
+                sent += self._confirmed([page for page in pages if page.queue == queue])
+        return sent
+
+    def _confirmed(self, pages: Sequence[_Page]) -> list[_Page]:
+        answers = self._broker.publish([page.hint() for page in pages], deadline_s=self._confirm_s)
+        return [page for page, ok in zip(pages, answers, strict=True) if ok]
+
+    def _pages(self, rows: Sequence[DueRow]) -> tuple[list[_Page], list[int]]:
+        """The hints of these rows, and the rows that are no hints."""
+        pages: list[_Page] = []
+        newest: dict[tuple[str, int], _Page] = {}
+        useless: list[int] = []
+        for row in rows:
+            found = decode_hint(row.body)
+            if isinstance(found, str):
+                self._rows.quarantine(row, reason=found)
+                useless.append(row.id)
+                continue
+            if found.marker is not None:  # it was sent through this table, and proves nothing of another queue
+                useless.append(row.id)
+                continue
+            page = newest.get((row.queue, found.looks))
+            if page is None or not page.has_room(found.task_ids):
+                page = newest[row.queue, found.looks] = _Page(row, found.looks)
+                pages.append(page)
+            page.add(row, found.task_ids)
+        return pages, useless
