@@ -35,6 +35,8 @@ from tests.simulation.ledger import SimDatabase
 from tests.simulation.run import Result, database, run
 from tests.simulation.world import Plan
 from workq.broker.embedded.claiming_consumer import DirectConsumer
+from workq.broker.later.due_rows import DueRows
+from workq.broker.later.mover import Mover
 from workq.enqueue import relay
 from workq.enqueue.producer import Producer
 from workq.errors import InFlightUnavailable
@@ -687,6 +689,48 @@ def no_marker_is_ever_sent() -> Any:
     return replaced(lost_hints, "_noted", lambda *args, **kwargs: None)
 
 
+# -- delays in the ledger
+
+
+@mutant
+def the_mover_deletes_before_the_confirm() -> Any:
+    original = Mover._sent
+
+    def sent(self: Any, pages: Any) -> Any:
+        self._rows.drop([row for page in pages for row in page.rows])
+        return original(self, pages)
+
+    return replaced(Mover, "_sent", sent)
+
+
+@mutant
+def the_mover_skips_rows() -> Any:
+    """It begins where it left off, and what another mover gave back is behind that."""
+    original = DueRows.first
+
+    def first(self: Any) -> Any:
+        self._whole_at = self._clock() + 1.0 if self._queues else self._whole_at
+        return original(self)
+
+    return replaced(DueRows, "first", first)
+
+
+@mutant
+def what_a_dead_mover_had_taken_stays_so() -> Any:
+    original = DueRows._ahead
+
+    def ahead(self: Any) -> Any:
+        hint = self._database.tables.hint
+        return [*original(self)[:2], hint.c.delivered_at.is_(None)]
+
+    return replaced(DueRows, "_ahead", ahead)
+
+
+@mutant
+def a_marker_overtakes_hints_that_are_still_rows() -> Any:
+    return replaced(lost_hints, "overdue_row_s", lambda *_: None)
+
+
 @contextmanager
 def _both(*changes: Any) -> Iterator[None]:
     with ExitStack() as stack:
@@ -896,6 +940,8 @@ KINDS = {
     "a_marker_is_returned_before_the_hints_ahead_of_it_are_held": ("healthy", "losing"),
     "what_is_handed_back_is_not_stamped": ("healthy", "losing"),
     "no_marker_is_ever_sent": ("losing",),
+    "the_mover_deletes_before_the_confirm": ("any",),
+    "what_a_dead_mover_had_taken_stays_so": ("any",),
 }
 """Where a mutant can be seen at all: other seeds count, and are not run."""
 
@@ -917,6 +963,10 @@ WORLDS = {
     "what_was_parked_of_a_job_stays_so": "is_job",
     "a_sweep_lets_go_nothing_that_is_parked": "is_job",
     "a_sweep_never_tends_a_job": "is_job",
+    "the_mover_deletes_before_the_confirm": "is_moved",
+    "the_mover_skips_rows": "is_moved",
+    "what_a_dead_mover_had_taken_stays_so": "is_moved",
+    "a_marker_overtakes_hints_that_are_still_rows": "is_moved",
 }
 """What a world must have, for a mutant to live there at all: other seeds count, and are not run."""
 

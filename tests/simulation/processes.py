@@ -17,10 +17,11 @@ from typing import Any, Final
 from tests.simulation import broker, inflight, jobs
 from tests.simulation.embedded import HintRows, LeaseRows, SimEmbeddedBroker
 from tests.simulation.jobwatch import JobRecorder
+from tests.simulation.later import QueuesAndRows, SimLedgerDelays
 from tests.simulation.ledger import SimDatabase, SimLedger
 from tests.simulation.recorder import AT_ONCE, Recorder
 from tests.simulation.world import Act, Crash, Process, Strand, World
-from workq.broker import Hint
+from workq.broker import Broker, Hint
 from workq.config import Settings
 from workq.diagnose.audit import Audited, audit_in_steps
 from workq.diagnose.where import Misplacement
@@ -119,12 +120,20 @@ class Setting:
             rows = SimEmbeddedBroker(self.database, clock=lambda: self.world.now)
             rows.on_written = self.recorder.confirmed
             return Stores(ledger, rows, ClaimsInFlight(self.database), direct=rows)
+        messages: Broker = self.server_of(process)
+        if self.world.plan.is_moved:
+            later = messages = SimLedgerDelays(messages, self.database)
+            later.on_stored = self.recorder.confirmed
+        held = Recorded(self.recorder, self.held, partial(self._befall_inflight, process))
+        return Stores(ledger, messages, held)
+
+    def server_of(self, process: Process) -> broker.SimBroker:
+        """The broker that is a server of its own, as this process reaches it."""
         ladder = self.world.plan.ladder
         messages = broker.SimBroker(self.messages, partial(self._befall_broker, process), ladder=ladder)
         messages.on_confirmed = self.recorder.confirmed
         messages.on_accepted = self._accepted
-        held = Recorded(self.recorder, self.held, partial(self._befall_inflight, process))
-        return Stores(ledger, messages, held)
+        return messages
 
     def _accepted(self, hint: Hint) -> None:
         self.recorder.accepted(hint)
@@ -161,6 +170,8 @@ class Setting:
 def _servers(world: World, database: SimDatabase) -> tuple[broker.Server, inflight.Server]:
     if world.plan.is_direct:
         return HintRows(database), LeaseRows(database)
+    if world.plan.is_moved:
+        return QueuesAndRows(database), inflight.Server(lambda: world.now)
     return broker.Server(lambda: world.now), inflight.Server(lambda: world.now)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from unittest import mock
 
 from tests.simulation.jobs import Boss
+from tests.simulation.later import Moving
 from tests.simulation.ledger import SimDatabase
 from tests.simulation.processes import Auditor, Nemesis, Producing, Setting, SteppedRelay, Supervisor, Sweeper, ticking
 from tests.simulation.world import Plan, World
@@ -106,6 +107,8 @@ def run(seed: int, database: SimDatabase, *, plan: Plan | None = None, is_traced
         Supervisor(setting)
         for _ in range(plan.sweepers):
             Sweeper(setting)
+        if plan.is_moved:
+            Moving(setting)
         if plan.is_job:
             Boss(setting, SteppedRelay)
         for number in range(0 if plan.is_job else plan.producers):

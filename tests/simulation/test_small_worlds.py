@@ -13,6 +13,7 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from tests.simulation.later import Moving
 from tests.simulation.processes import Nemesis, Producing, Setting, Supervisor, Sweeper
 from tests.simulation.run import database, inside, rest
 from tests.simulation.world import Plan, World
@@ -32,7 +33,15 @@ class SmallWorld(RuleBasedStateMachine):
     @initialize(seed=st.integers(0, 7), is_supervised=st.booleans())
     def begin(self, seed: int, is_supervised: bool) -> None:
         plan = replace(
-            Plan.of(seed), kind="any", workers=2, sweepers=1, rate=0.0, nemeses=(), is_supervised=is_supervised, limit=2
+            Plan.of(seed),
+            kind="any",
+            workers=2,
+            sweepers=1,
+            rate=0.0,
+            nemeses=(),
+            is_supervised=is_supervised,
+            limit=2,
+            every_s=None,
         )
         self.world = World(seed, plan, is_traced=True)
         database().begin_run(self.world)
@@ -40,6 +49,8 @@ class SmallWorld(RuleBasedStateMachine):
         self.setting = Setting(self.world, database())
         Supervisor(self.setting)
         Sweeper(self.setting)
+        if plan.is_moved:
+            Moving(self.setting)
         self.nemesis = Nemesis(self.setting)
         self.advance(1.0)
 

@@ -25,6 +25,8 @@ QUICKLY_CAUGHT = (
     "reap_at_the_first_look",
     "reaping_ends_at_the_ledger",
     "a_beat_gives_the_forgotten_a_lease_again",
+    "the_mover_skips_rows",
+    "a_marker_overtakes_hints_that_are_still_rows",
 )
 """Mutants that some hundred worlds see, where they can be seen at all. The others take more: `make simulate`."""
 SEEDS_MAX = 400

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from random import Random
 
-from workq.config import BINARY, Times
+from workq.config import BINARY, LEDGER, Times
 from workq.values.task import Claim
 
 DEPTH_MAX = 3
@@ -100,6 +100,11 @@ class Plan:
     is_answered_late: bool = False
     """What a claim has granted comes to its worker after some beats, now and then."""
 
+    @property
+    def is_moved(self) -> bool:
+        """Delayed hints are rows of the ledger, and a mover publishes them."""
+        return self.ladder == LEDGER
+
     @staticmethod
     def of(seed: int, *, loses_hints: bool = True) -> Plan:
         """The world of a seed."""
@@ -159,12 +164,18 @@ class Plan:
             is_direct=is_direct,
             is_ordered=not is_job and Random(seed * 49_979_687 + 11).random() < 0.15,
             is_limited=not is_job and Random(seed * 67_867_967 + 13).random() < 0.15,
-            ladder=LEVELS if Random(seed * 86_028_121 + 17).random() < 0.2 else BINARY,
+            ladder=_ladder(seed, is_direct=is_direct),
             every_s=beat_s * ticking.choice([1.0, 3.0]) if ticking.random() < 0.15 and not is_job else None,
             is_gathered=not is_job and Random(seed * 104_395_301 + 19).random() < 0.2,
             is_job=is_job,
             is_answered_late=kind == "any" and older.random() < 0.2,
         )
+
+
+def _ladder(seed: int, *, is_direct: bool) -> str:
+    if Random(seed * 86_028_121 + 17).random() < 0.2:
+        return LEVELS
+    return LEDGER if not is_direct and Random(seed * 198_491_317 + 41).random() < 0.25 else BINARY
 
 
 @dataclass(eq=False)

@@ -17,7 +17,7 @@ which it must have come: a marker that was sent before that instant proves nothi
 does.
 
 A delayed hint may be a row of the ledger that a mover publishes when it is due (workq/broker/later). While one of a
-queue is due for longer than the slack, no marker is sent through it: the marker would overtake it.
+queue is overdue, no marker is sent through it: the marker would overtake it.
 
 Who decides: the ledger, by its own clock. What happens on each failure:
 
@@ -52,6 +52,8 @@ OUT_MAX = 100
 """How many markers of one line may be out."""
 COUNTED_MAX = 100_000
 """How many losses of one line a dry run counts at most."""
+OVERDUE_PART = 0.1
+"""Of the slack."""
 SPREAD = 8
 """While one is out for some time, the next waits for a part of that time: an hour of backlog has some forty of them."""
 
@@ -72,8 +74,11 @@ def slack_s(times: Times) -> float:
 
 
 def overdue_row_s(broker: Broker, times: Times) -> float | None:
-    """How long a delayed hint may be due and still be a row, before no marker is sent; None: rows are the queue."""
-    return None if broker.is_transactional else slack_s(times)
+    """How long a delayed hint may be due and still be a row, before no marker is sent; None: rows are the queue.
+
+    The rest of the slack is for a hint whose publisher was slow: its row is due later than its task by so much.
+    """
+    return None if broker.is_transactional else OVERDUE_PART * slack_s(times)
 
 
 def mark(

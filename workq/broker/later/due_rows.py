@@ -32,6 +32,8 @@ RESERVED_S: Final = 5.0
 """How long a mover has for what it has taken. Longer than it waits for a confirm."""
 WHOLE_PART: Final = 0.1
 """Of the time, at most so much is spent on looks from the beginning."""
+WHOLE_MAX_S: Final = 5.0
+"""A look that took long (its process was stopped) keeps the next one from the beginning no longer than that."""
 SLACK: Final = timedelta(seconds=2.0)
 """How late a row may become visible and be found all the same by a look that does not begin at the beginning."""
 BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -69,7 +71,8 @@ class DueRows:
         found = self._database.ask(lambda tx: self._firsts(tx, is_whole=is_whole))
         if is_whole:
             self._queues = [queue for queue, _, _ in found]
-            self._whole_at = began + (self._clock() - began) / WHOLE_PART
+            ended = self._clock()
+            self._whole_at = ended + min(WHOLE_MAX_S, (ended - began) / WHOLE_PART)
         if found:
             oldest = min(min(due_at, now) for _, due_at, now in found) - SLACK
             self._since = oldest if is_whole else max(self._since, oldest)
