@@ -17,8 +17,14 @@ from tests.cli.conftest import Cli
 from tests.contract.given import chunks, new_job
 from tests.stores import database_of
 from workq.app import WorkQueue
+from workq.broker.embedded import EmbeddedBroker
+from workq.broker.later import LedgerDelays
+from workq.config import Settings
+from workq.diagnose.doctor.check import Level
+from workq.diagnose.doctor.work import examine as doctor_of_work
 from workq.diagnose.why import why
 from workq.diagnose.why.look import Code, Why
+from workq.enqueue.producer import hints_beside
 from workq.inflight import Entry
 from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.ledger.tables import job_tables
@@ -434,6 +440,34 @@ def test_a_task_whose_hint_has_vanished_seems_lost_and_is_not_proved_to_be(scene
     assert found.code is Code.LOST
     assert "not proved yet" in found.reason
     assert near(found.until, scene.now() + timedelta(seconds=70.0))
+
+
+def test_a_hint_that_is_still_a_row_is_not_lost_and_why_and_doctor_say_where_it_is(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a server and delays in rows: here an embedded broker stands behind the rows."""
+    monkeypatch.setattr(EmbeddedBroker, "is_transactional", False)
+    broker = LedgerDelays(EmbeddedBroker(scene.database), scene.database)
+    scene.stores = replace(scene.stores, broker=broker, direct=None)
+    task = NewTask(new_task_id(), "shop.add", "sums", '{"a":[1],"k":{}}', delay_s=5.0)
+    hints = hints_beside(broker, [task.delay_s])
+    assert hints is not None
+    scene.ledger.tasks.record([task], hints=hints)
+    assert scene.why(task.id).code is Code.NOT_DUE
+
+    scene.forward(25.0)
+    scene.ledger.workers.beat(scene.me.id)
+    found = scene.why(task.id)
+    checks = list(doctor_of_work(scene.ledger, Settings(broker="amqp://nowhere.invalid")))
+
+    assert found.code is Code.DELAYED
+    assert "is a row of the ledger, due since" in found.reason
+    assert near(found.since, scene.now() - timedelta(seconds=20.0))
+    assert [one.level for one in checks if "1 delayed hint should have gone to RabbitMQ" in one.message] == [
+        Level.WARNING
+    ]
+    scene.drop_hints()
+    assert scene.why(task.id).code is Code.LOST
 
 
 def test_a_task_that_a_returned_marker_has_overtaken_is_proved_lost_until_its_new_hint_is_sent(scene: Scene) -> None:

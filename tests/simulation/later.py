@@ -60,8 +60,11 @@ class Moving:
         self.behind_s = 2 * (times.marker_s + times.marker_grace_s) if own.random() < 0.4 else 0.0
         """How long it may leave what is due, while there are faults: for so long no other mover lives."""
         self.strand = self.process.strand("move", self._step)
-        self.process.on_death.append(lambda: Moving(setting) and None)
+        self.process.on_death.append(self._died)
         self.strand.wake(setting.world.rng.uniform(0.0, times.beat_s))
+
+    def _died(self) -> None:
+        Moving(self.setting)
 
     def _step(self) -> float | None:
         world = self.setting.world

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from workq.config import Settings, masked
+from workq.config import LEDGER, Settings, masked
 from workq.diagnose.doctor.check import Check, Level
 from workq.diagnose.doctor.host import require
 from workq.values.lane import all_of
@@ -72,6 +72,8 @@ def look(settings: Settings, queues: tuple[str, ...]) -> Iterator[Check]:
             f"delays go by {settings.ladder}: a delayed task, or a retry, starts up to {delays.late_max_s:g} s late; "
             "when its hint is lost, that is found so much later, too",
         )
+    if settings.ladder == LEDGER:
+        yield Check("broker", Level.OK, "delays are rows of the ledger; each `workq worker` moves those that are due")
     topology, address = Topology(settings.namespace, settings.queue_type, delays), Address.parse(url)
     missing = _missing_right(topology, address)
     if missing is not None:

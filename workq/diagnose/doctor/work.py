@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 SWEEPS_MISSED_MAX: Final = 12
 """So many periods without a sweep are a finding: a minute, with the default times."""
+OVERDUE_ROWS_S: Final = 15.0
+"""So long a delayed hint that is a row may be due: a mover that has died had it in hand for a third of that."""
 METERS_S: Final = 86400.0
 """How far back the meters look: a day."""
 
@@ -50,10 +52,24 @@ def look(settings: Settings) -> Iterator[Check]:
         database.close()
 
 
+def _overdue_rows(ledger: Ledger) -> Iterator[Check]:
+    """Delayed hints that are rows, and that no mover has published in its time."""
+    overdue, for_s = ledger.hints.rows_overdue(for_s=OVERDUE_ROWS_S)
+    if overdue:
+        yield Check(
+            "work",
+            Level.WARNING,
+            f"{counted(overdue, 'delayed hint')} should have gone to RabbitMQ, the oldest {for_s:.0f} s ago: each "
+            "`workq worker` moves them; start one, of whatever queues, or see why RabbitMQ does not take them",
+        )
+
+
 def examine(ledger: Ledger, settings: Settings) -> Iterator[Check]:
     """The same, of a ledger that is open."""
     times, bounds = settings.times, Bounds.of(settings.times)
     counts = ledger.questions.counts()
+    if settings.broker is not None:
+        yield from _overdue_rows(ledger)
     is_open = any(one.ready or one.waiting or one.running for one in counts.queues.values())
     swept_for_s = ledger.questions.swept_for_s()
     sweep = "each `workq worker` sweeps; without one, run `workq sweep` from cron"

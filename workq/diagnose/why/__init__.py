@@ -43,6 +43,7 @@ from workq.diagnose.why.hint import (
     is_not_served,
     is_out_of_reach,
     is_proved_lost,
+    is_still_a_row,
     is_unpublished,
     proof_of_loss,
     seems_lost,
@@ -140,6 +141,10 @@ def _is_hinted(look: TaskLook, published_at: datetime, serving: Sequence[WorkerR
         return waits_to_run_alone(look, serving, until=published_at)
     if published_at > task.now:  # see Hints.rehinted
         return is_delayed(look, published_at)
+    if not look.stores.broker.is_transactional:
+        due_at = look.stores.ledger.hints.row_due_since(task.queue, task.task_id)
+        if due_at is not None:
+            return is_still_a_row(look, due_at)
     if (proof := proof_of_loss(look, published_at)) is not None:
         return is_proved_lost(look, proof)
     depth, trouble = look.depth()

@@ -49,6 +49,16 @@ def is_delayed(look: TaskLook, published_at: datetime) -> Why:
     )
 
 
+def is_still_a_row(look: TaskLook, due_at: datetime) -> Why:
+    """A delayed hint that no mover has published, though it is due: see workq/broker/later."""
+    return look.why(
+        Code.DELAYED,
+        f"its hint is a row of the ledger, due since {rfc3339(due_at)}, and no mover has published it yet",
+        "see that a `workq worker` runs, of whatever queues, and that RabbitMQ answers: workq doctor",
+        since=due_at,
+    )
+
+
 def proof_of_loss(look: TaskLook, published_at: datetime) -> Marker | None:
     """The newest marker that has overtaken this task's hint and is back, and whose losses are still to be sent."""
     task = look.task

@@ -136,7 +136,7 @@ class MeasuredQueue(WorkQueue):
             setattr(owner, method, _steps.timed(getattr(owner, method), step))
         inflight: Any = _Timed(stores.inflight, _steps, _INFLIGHT)
         broker: Any = _TimedBroker(stores.broker, _steps)
-        return Stores(stores.ledger, broker, inflight, direct=stores.direct), producer
+        return Stores(stores.ledger, broker, inflight, direct=stores.direct, mover=stores.mover), producer
 
     def close(self) -> None:
         """Also writes `steps-<pid>.json` into the folder of the run."""

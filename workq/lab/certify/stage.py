@@ -21,7 +21,7 @@ from typing import Any, Final
 from sqlalchemy import delete, select
 from sqlalchemy.exc import DBAPIError
 
-from workq.config import Settings, Times, node_urls
+from workq.config import LEDGER, Settings, Times, node_urls
 from workq.diagnose.bounds import Bounds
 from workq.lab.fleet import Host
 from workq.lab.namespace import Namespace, Order, Store, deleting_queue, redis_client, urls_of
@@ -65,8 +65,8 @@ class Scratch(Namespace):
         return self._purge([self.topology().main_queue(self.queue)])
 
     def purge_delays(self) -> int:
-        """Lose the hints that wait for their time; answers how many there were."""
-        if self.settings.broker is None:
+        """Lose the hints that wait for their time; answers how many there were. Rows, where these keep delays."""
+        if self.settings.broker is None or self.settings.ladder == LEDGER:
             hint = self.database.tables.hint
             return self._change(delete(hint).where(hint.c.queue == self.queue, hint.c.due_at > self.database.now()))
         return self._purge([level.name for level in self.delays()])
