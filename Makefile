@@ -98,6 +98,12 @@ webhooks: $(FULL) servers ## webhooks beside a plain loop of requests, beside a 
 	@echo "webhooks: private servers on free ports; about a quarter of an hour"
 	@$(BIN)/python -m benchmarks.webhooks $(if $(RUNS),--runs $(RUNS)) $(if $(OUTPUT),--output $(OUTPUT))
 
+.PHONY: lateness
+lateness: $(FULL) servers ## how late delayed hints come: a TTL hop, both ladders, rows of the ledger (SECONDS=3 RATES=200,1000 ONLY=ledger)
+	@echo "lateness: private servers on free ports; about a minute and a half"
+	@$(BIN)/python -m benchmarks.lateness $(if $(SECONDS),--seconds $(SECONDS)) $(if $(RATES),--rates $(RATES)) \
+	  $(if $(ONLY),--only $(ONLY))
+
 .PHONY: growth
 growth: $(FULL) servers ## claims against backlog, kept rows, workers, payloads, queues, a pinned horizon (HORIZON=1: that alone)
 	@echo "growth: private servers on free ports; about a quarter of an hour, and four times ten minutes for the horizon"

@@ -107,7 +107,7 @@ CREATE TABLE IF NOT EXISTS workq_event (
     KEY workq_event_by_time (at)                    -- retention; what happened lately
 ) ENGINE=InnoDB CHARSET=utf8mb4 COLLATE utf8mb4_bin;
 
--- The embedded broker: hints that wake workers up. Unused while RabbitMQ carries them.
+-- The embedded broker: hints that wake workers up. With RabbitMQ: delayed hints, with one of its ladders.
 CREATE TABLE IF NOT EXISTS workq_hint (
     id                   BIGINT NOT NULL AUTO_INCREMENT,  -- the order of a queue
     queue                VARCHAR(100) NOT NULL,

@@ -122,7 +122,7 @@ CREATE INDEX workq_event_by_task ON workq_event (task_id);
 -- Retention; what happened lately.
 CREATE INDEX workq_event_by_time ON workq_event (at);
 
--- The embedded broker: hints that wake workers up. Unused while RabbitMQ carries them.
+-- The embedded broker: hints that wake workers up. With RabbitMQ: delayed hints, with one of its ladders.
 CREATE TABLE workq_hint (
     id                   INTEGER NOT NULL,          -- the order of a queue
     queue                VARCHAR(100) NOT NULL,

@@ -39,7 +39,8 @@ class Settings:
         app: `module:attribute` of the WorkQueue that the commands use.
         namespace: prefix of every table, queue and key.
         queue_type: of the queues in RabbitMQ.
-        ladder: how hints wait in RabbitMQ until they are due: `binary`, or `levels:` and the levels.
+        ladder: how hints wait until they are due: in RabbitMQ with `binary`, or `levels:` and the levels; in rows of
+            the ledger with `ledger`.
         payload_max_bytes: the largest payload, measured on the encoded JSON.
         retention_s: how long succeeded and cancelled tasks are kept.
         dead_retention_s: how long dead ones are.

@@ -207,7 +207,7 @@ class CoreTables:
 
         self.hint = space.table(
             "hint",
-            "The embedded broker: hints that wake workers up. Unused while RabbitMQ carries them.",
+            "The embedded broker: hints that wake workers up. With RabbitMQ: delayed hints, with one of its ladders.",
             numbered("the order of a queue"),
             required("queue", word(100)),
             required("due_at", instant(), "not to be delivered before"),

@@ -35,7 +35,7 @@ from workq.values.failpoints import reach
 
 log = logging.getLogger("workq.mover")
 
-AHEAD_S: Final = 0.05
+AHEAD_S: Final = 0.09
 """So long before its time a hint is published. Its consumer waits for the rest."""
 BATCH: Final = 1000
 """Rows that are taken at once, at most."""

@@ -1,5 +1,5 @@
-"""It can start, and its hint is not confirmed, on its way, lost, not to be fetched, or behind others; or nobody serves
-its queue.
+"""It can start, and its hint is not confirmed, still a row, on its way, lost, not to be fetched, or behind others; or
+nobody serves its queue.
 """
 
 from __future__ import annotations
