@@ -315,8 +315,10 @@ def test_a_ledger_partitioned_by_time_runs_and_a_claim_reads_the_partition_of_it
     with database.engine.connect() as connection:
         plan = connection.exec_driver_sql(f"EXPLAIN (FORMAT JSON) {claim[0]}", claim[1]).scalar_one()[0]["Plan"]
 
-    small = {f"{leg.app.settings.namespace}_{of}" for of in ("worker", "pause")}
-    assert relations(plan) == {around, *small}, "and whether the worker lives, and which queues are paused"
+    small = {f"{leg.app.settings.namespace}_{of}" for of in ("worker", "pause", "message", "destination")}
+    assert relations(plan) == {around, *small}, (
+        "whether the worker lives, which queues are paused; a message's destination"
+    )
     with leg.fleet(processes=1, threads=4):
         wait_until(lambda: succeeded(leg) == 50, timeout_s=30, what="those that nobody has claimed run")
 

@@ -24,12 +24,14 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from workq.broker import PAGE, Broker, Hint
 from workq.broker.later.due_rows import RESERVED_S, DueRow, DueRows
 from workq.errors import ConfigError, Unavailable
 from workq.ledger.engine.database import Database
+from workq.logs.seldom import Seldom
 from workq.values.codec import decode_hint
 from workq.values.failpoints import reach
 
@@ -46,6 +48,8 @@ PAUSE_MIN_S: Final = 0.02
 REFUSED_S: Final = 10.0
 """A queue that takes nothing, while others do, is left alone for so long."""
 CLOSE_S: Final = 2.0
+TOLD_EVERY_S: Final = 60.0
+"""How often the log says the same of a mover that waits."""
 LOOK_S: Final = 0.1
 """How often to look for rows that others have written. A delay is never shorter than that where it is a row."""
 LOOK_RARELY_S: Final = 1.0
@@ -98,6 +102,7 @@ class Mover:
         self._wanted = threading.Event()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
+        self._seldom = Seldom(log, every_s=TOLD_EVERY_S)
 
     def step(self) -> float:
         """Move what is due, one batch at most; answers in how many seconds to look again.
@@ -138,10 +143,10 @@ class Mover:
             try:
                 pause_s = self.step()
             except (Unavailable, OSError) as error:
-                log.warning("mover.waits: %s", error)
+                self._seldom.warning("mover.waits", reason=str(error))
                 pause_s = REST_S
-            except Exception:  # a mover that ended would make every delayed task late
-                log.exception("mover.failed")
+            except Exception as error:  # a mover that ended would make every delayed task late
+                self._seldom.note("mover.failed", partial(_tell_failed, error))
                 pause_s = REST_S
             if pause_s >= REST_S > self._look_s:
                 self._closing.wait(pause_s)
@@ -168,7 +173,7 @@ class Mover:
         try:
             return self._confirmed(pages)
         except ConfigError as error:  # one queue exists otherwise than it should: the others must not wait for it
-            log.warning("mover.refused: %s", error)
+            self._seldom.warning("mover.refused", reason=str(error))
         sent: list[_Page] = []
         for queue in dict.fromkeys(page.queue for page in pages):
             with contextlib.suppress(ConfigError):
@@ -199,3 +204,7 @@ class Mover:
                 pages.append(page)
             page.add(row, found.task_ids)
         return pages, useless
+
+
+def _tell_failed(error: Exception, count: int) -> None:
+    log.error("mover.failed", exc_info=error, extra={"count": count})
