@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ import pytest
 from tests.faults.kafka_topic import Topic
 from tests.faults.ways_in import LONG_S, WayIn, children_of, end
 from tests.system.fleet import wait_until
-from workq.lab.servers import Kafka, start_kafka
+from workq import WorkQueue
+from workq.lab.servers import Kafka, PostgreSQL, start_kafka
+from workq.ledger.engine.migrate import migrate
 
 
 @pytest.fixture
@@ -77,8 +80,14 @@ def test_a_partition_that_is_added_is_read_from_its_beginning(way_in: WayIn, top
 
 
 def test_a_member_that_stood_still_and_goes_on_records_nothing_that_its_successor_has(
-    way_in: WayIn, topic: Callable[..., Topic]
+    postgres_server: PostgreSQL, tmp_path: Path, topic: Callable[..., Topic]
 ) -> None:
+    """Not on SQLite: whoever is stopped amid a write, that of its beat too, keeps the file from all others."""
+    url = postgres_server.create_database()
+    app = WorkQueue(ledger=url)
+    with contextlib.closing(app.database()) as database:
+        migrate(database)
+    way_in = WayIn(tmp_path, environ={"WORKQ_LEDGER_URL": url}, app=app)
     records = topic()
     records.produce(*[(b"x", {}) for _ in range(100)])
     add(way_in, records)
@@ -97,6 +106,7 @@ def test_a_member_that_stood_still_and_goes_on_records_nothing_that_its_successo
             wait_until(lambda: way_in.offsets() == {0: 200}, timeout_s=2 * LONG_S, what="all passed")
 
     assert (way_in.intake().recorded, way_in.intake().repeated, len(way_in.messages())) == (200, 0, 200)
+    app.close()
 
 
 @pytest.mark.parametrize("count", [20, 120])
