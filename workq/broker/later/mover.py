@@ -146,7 +146,7 @@ class Mover:
                 self._seldom.warning("mover.waits", reason=str(error))
                 pause_s = REST_S
             except Exception as error:  # a mover that ended would make every delayed task late
-                self._seldom.note("mover.failed", partial(_tell_failed, error))
+                self._seldom.note(("mover.failed", repr(error)), partial(_tell_failed, error))
                 pause_s = REST_S
             if pause_s >= REST_S > self._look_s:
                 self._closing.wait(pause_s)
