@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -105,6 +106,16 @@ time.sleep(600)
     assert process.poll() is None
 
 
+def wait_until_all_sleep(pid: int) -> None:
+    """Until each thread of a process sleeps, at several looks: `faulthandler` may crash on a thread that moves."""
+    looks, deadline = 0, time.monotonic() + LONG_S
+    while looks < 5:
+        assert time.monotonic() < deadline, "the process does not come to rest"
+        time.sleep(0.01)
+        states = [one.read_text().rpartition(")")[2].split()[0] for one in Path(f"/proc/{pid}/task").glob("*/stat")]
+        looks = looks + 1 if set(states) == {"S"} else 0
+
+
 def test_a_process_that_holds_the_interpreter_lock_shows_where_it_stands(stacks: Stacks, start: Start) -> None:
     program = """
 def hold():
@@ -115,13 +126,13 @@ threading.Thread(target=hold, daemon=True).start()
 time.sleep(600)
 """
     process, threads = start(program)
+    wait_until_all_sleep(process.pid)
 
     deadline = time.monotonic() + LONG_S
     innermost = ""
     while "in hold" not in innermost and time.monotonic() < deadline:  # it may not have come so far yet
-        stacks.ask(process.pid)
-        if stacks.wait(time.monotonic() + LONG_S / 10):  # on 3.13.0 one answer did not come in 30 s: ask again
-            innermost = stacks.read().threads[threads["ready"]].splitlines()[0]
+        assert ask(stacks, process.pid)
+        innermost = stacks.read().threads[threads["ready"]].splitlines()[0]
 
     assert "in hold" in innermost
 

@@ -79,7 +79,10 @@ class Stacks:
     # -- its supervisor
 
     def ask(self, pid: int) -> None:
-        """Let the process write its stacks. It must be listening: the signal ends one that is not."""
+        """Let the process write its stacks. It must be listening: the signal ends one that is not.
+
+        Only for one that is about to be killed: while its threads move, it may crash of it (some in a thousand times).
+        """
         self._asked_at = self._size()
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, SIGNAL)
