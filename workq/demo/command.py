@@ -10,7 +10,8 @@ run in order: nothing is left.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -24,7 +25,7 @@ from workq.cli.session import Session, pass_session
 from workq.demo.corpus import CORPORA
 from workq.demo.index import ENGINES
 from workq.demo.messages.plan import COUNT, COUNT_MIN, KINDS, WITHIN_MIN_S, WITHIN_S
-from workq.demo.voice import write_page
+from workq.demo.voice import Voice, speaking, write_page
 from workq.demo.webhooks.roles import EVENTS, EVENTS_MIN
 
 if TYPE_CHECKING:
@@ -60,6 +61,23 @@ def _worker_options(*, threads: int, kept: str) -> Callable[[F], F]:
         ),
         click.option("--no-kill", is_flag=True, help="kill nobody"),
     )
+
+
+@contextmanager
+def _voice(session: Session, what: str, styles: Mapping[str, str]) -> Iterator[Voice]:
+    """Who tells it, in a run that a signal ends in order, and whose files are the user's alone."""
+    with (
+        private_files(),
+        ended_by_signals(),
+        speaking(is_quiet=session.is_quiet, is_colored=session.is_colored, what=what, styles=styles) as voice,
+    ):
+        yield voice
+
+
+def _keeps(session: Session, keep: Path | None, folder: Path, what: str) -> None:
+    """Say what stays, if anything does."""
+    if keep is not None:
+        session.note(f"kept in {folder}: {what}")
 
 
 @click.group(
@@ -98,7 +116,6 @@ def reindex(
     """
     from workq.demo import tell
     from workq.demo.play import ReindexWishes, play
-    from workq.demo.voice import speaking
 
     wishes = ReindexWishes(
         engine=engine,
@@ -109,15 +126,10 @@ def reindex(
         keep=keep,
         kill=not no_kill,
     )
-    with (
-        private_files(),
-        ended_by_signals(),
-        speaking(is_quiet=session.is_quiet, is_colored=session.is_colored, what=tell.WHAT, styles=tell.STYLES) as voice,
-    ):
+    with _voice(session, tell.WHAT, tell.STYLES) as voice:
         report = play(wishes, tell.Story(voice))
     status = ended(session, report)
-    if keep is not None:
-        session.note(f"kept in {report.scene.folder}: index, worker.log, and the ledger unless it was on a server")
+    _keeps(session, keep, report.scene.folder, "index, worker.log, and the ledger unless it was on a server")
     return status
 
 
@@ -141,22 +153,16 @@ def webhooks(
     end every event is counted at its receiver, by signature and id, with its retries and its waits. Everything happens
     in a temporary folder. It needs the extra [webhooks].
     """
-    from workq.demo.voice import speaking
     from workq.demo.webhooks import tell
     from workq.demo.webhooks.play import WebhookWishes, play
 
     wishes = WebhookWishes(
         events=events, servers=servers, processes=processes, threads=threads, keep=keep, kill=not no_kill
     )
-    with (
-        private_files(),
-        ended_by_signals(),
-        speaking(is_quiet=session.is_quiet, is_colored=session.is_colored, what=tell.WHAT, styles=tell.STYLES) as voice,
-    ):
+    with _voice(session, tell.WHAT, tell.STYLES) as voice:
         report = play(wishes, tell.WebhookStory(voice))
     status = webhooks_ended(session, report)
-    if keep is not None:
-        session.note(f"kept in {report.scene.folder}: worker.log, and the ledger unless it was on a server")
+    _keeps(session, keep, report.scene.folder, "worker.log, and the ledger unless it was on a server")
     return status
 
 
@@ -203,7 +209,6 @@ def messages(
     """
     from workq.demo.messages import tell
     from workq.demo.messages.play import MessageWishes, play
-    from workq.demo.voice import speaking
 
     wishes = MessageWishes(
         count=count,
@@ -215,15 +220,10 @@ def messages(
         keep=keep,
         kill=not no_kill,
     )
-    with (
-        private_files(),
-        ended_by_signals(),
-        speaking(is_quiet=session.is_quiet, is_colored=session.is_colored, what=tell.WHAT, styles=tell.STYLES) as voice,
-    ):
+    with _voice(session, tell.WHAT, tell.STYLES) as voice:
         report = play(wishes, tell.MessageStory(voice))
     status = messages_ended(session, report)
-    if keep is not None:
-        session.note(f"kept in {report.scene.folder}: worker.log, and the ledger unless it was on a server")
+    _keeps(session, keep, report.scene.folder, "worker.log, and the ledger unless it was on a server")
     return status
 
 

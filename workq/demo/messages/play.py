@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
@@ -279,7 +280,7 @@ class _MessageRun:
                 for one in page:
                     self._expect(one, one.due_after_s)
                 new = [{"body": one.body, "message_id": one.id, "at": self._moment(one.due_after_s)} for one in page]
-                self._answered(lambda kind=kind, new=new: self._messages.send_many(kind, new))  # type: ignore[misc]
+                self._answered(partial(self._messages.send_many, kind, new))
         self.recorded_s = time.monotonic() - began
         self._watch.moved()
         self._narrator.recorded(len(plan), self.recorded_s)
