@@ -11,7 +11,7 @@ from pika.adapters.utils import connection_workflow
 from workq.config.addresses import Allowed
 from workq.messages.kinds import DestinationAddress, SendFault, Unsent
 from workq.messages.kinds.amqp import amqp_place
-from workq.messages.kinds.reach import Lookup, ReachFailed, judged, left, trouble_of, trust_of
+from workq.messages.kinds.reach import Lookup, ReachFailed, left, permitted, trouble_of, trust_of
 
 CONNECT_S: Final = 10.0
 HEARTBEAT_S: Final = 60
@@ -35,10 +35,7 @@ class AmqpReach:
         """
         [(host, port)] = self._place.hosts
         trust = trust_of(self._options) if self._place.is_tls else None
-        try:
-            addresses = judged(host, port, self._allowed, lookup=self._lookup, within_s=left(ends))
-        except OSError as error:
-            raise ReachFailed(trouble_of(error, host, port)) from None
+        addresses = permitted(host, port, self._allowed, lookup=self._lookup, ends=ends)
         try:
             return pika.BlockingConnection(
                 [

@@ -37,7 +37,7 @@ from workq.messages.kinds import (
 )
 from workq.messages.kinds.options import GivenOptions
 from workq.messages.kinds.place import UrlPlace, place_of
-from workq.messages.kinds.reach import Lookup, ReachFailed, check_files, judged, left, trouble_of, trust_of
+from workq.messages.kinds.reach import Lookup, ReachFailed, check_files, left, permitted, trouble_of, trust_of
 
 try:
     import pika
@@ -380,10 +380,7 @@ class _AmqpLink(DestinationLink):
             return session
         [(host, port)] = self._place.hosts
         trust = trust_of(self._options) if self._place.is_tls else None
-        try:
-            addresses = judged(host, port, self._allowed, lookup=self._lookup, within_s=left(ends))
-        except OSError as error:
-            raise ReachFailed(trouble_of(error, host, port)) from None
+        addresses = permitted(host, port, self._allowed, lookup=self._lookup, ends=ends)
         for place, one in enumerate(addresses, start=1):
             share_s = left(ends) / (len(addresses) + 1 - place)
             session = self._session = self._new_session(one, trust, share_s)

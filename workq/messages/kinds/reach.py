@@ -70,6 +70,18 @@ def judged(host: str, port: int, allowed: Allowed, *, lookup: Lookup, within_s: 
     return found
 
 
+def permitted(host: str, port: int, allowed: Allowed, *, lookup: Lookup, ends: float) -> list[str]:
+    """As `judged`, until an instant of the monotonic clock.
+
+    Raises:
+        ReachFailed: one of them may not be reached, or there is none.
+    """
+    try:
+        return judged(host, port, allowed, lookup=lookup, within_s=left(ends))
+    except OSError as error:
+        raise ReachFailed(trouble_of(error, host, port)) from None
+
+
 def remembering(lookup: Lookup) -> Lookup:
     """The same server of names, asked for each name once: what was judged is what the next one gets."""
     known: dict[tuple[str, int], list[Any]] = {}
