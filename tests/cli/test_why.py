@@ -442,11 +442,8 @@ def test_a_task_whose_hint_has_vanished_seems_lost_and_is_not_proved_to_be(scene
     assert near(found.until, scene.now() + timedelta(seconds=70.0))
 
 
-def test_a_hint_that_is_still_a_row_is_not_lost_and_why_and_doctor_say_where_it_is(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hint_that_is_still_a_row_is_not_lost_and_why_and_doctor_say_where_it_is(scene: Scene) -> None:
     """As with a server and delays in rows: here an embedded broker stands behind the rows."""
-    monkeypatch.setattr(EmbeddedBroker, "is_transactional", False)
     broker = LedgerDelays(EmbeddedBroker(scene.database), scene.database)
     scene.stores = replace(scene.stores, broker=broker, direct=None)
     task = NewTask(new_task_id(), "shop.add", "sums", '{"a":[1],"k":{}}', delay_s=5.0)

@@ -68,7 +68,7 @@ class MoverContract:
     def database(self, tables: Database) -> Database:
         tables.clock_offset_s = 0.0
         for table in (tables.tables.hint, tables.tables.event):
-            tables.run(lambda tx, table=table: tx.execute(delete(table)))  # type: ignore[misc]  # a lambda's default
+            tables.written(delete(table))
         return tables
 
     @pytest.fixture

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -129,6 +130,29 @@ def answering(*addresses: str) -> Callable[..., list[Any]]:
         return [(kinds[":" in one], socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (one, port)) for one in addresses]
 
     return lookup
+
+
+@contextlib.contextmanager
+def stranger(told: bytes) -> Iterator[tuple[int, list[bytes]]]:
+    """The port of a server that answers whatever comes first with this, and what it was sent."""
+    heard: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    accepted, _ = listener.accept()
+                    with contextlib.suppress(OSError), accepted:
+                        heard.append(accepted.recv(65_536))
+                        accepted.sendall(told)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield listener.getsockname()[1], heard
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join(10)
 
 
 def unknown(*_: object, **__: object) -> list[Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import subprocess
 import sys
 import threading
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.faults.receivers import stranger
 from workq.config.addresses import Allowed
 from workq.errors import Cancel, ConfigError, LedgerUnavailable, Retry, Snooze
 from workq.messages.kinds import Confirmed, DestinationAddress, Posting, SendFault, Unsent
@@ -292,26 +292,13 @@ def test_a_function_that_is_not_there_is_no_target(handler: str) -> None:
 )
 @pytest.mark.parametrize("told", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\xff" * 64, b"\0" * 64, b""])
 def test_what_speaks_another_protocol_confirms_nothing(kind: str, options: dict[str, Any], told: bytes) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    accepted, _ = listener.accept()
-                    with contextlib.suppress(OSError), accepted:
-                        accepted.recv(65_536)
-                        accepted.sendall(told)
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
+    with stranger(told) as (port, _):
         made = KINDS[kind]()
-        given = {"url": f"{kind}://u:{CANARY}@127.0.0.1:{listener.getsockname()[1]}", **options}
+        given = {"url": f"{kind}://u:{CANARY}@127.0.0.1:{port}", **options}
         link = made.open(DestinationAddress("s", made.check(given), url=given["url"]), allowed=HERE)
         answers = link.send([posting(), posting()], timeout_s=3.0)
         problems = link.test(timeout_s=3.0)
         link.close()
-        listener.shutdown(socket.SHUT_RDWR)
-        thread.join(10)
 
     assert all(isinstance(one, Unsent) for one in answers)
     assert problems

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -253,7 +254,8 @@ class MessagesContract(MessageSteps):
                     granted += len(ledger.claims.claim([one.task_id], by=worker.id))
                 return granted
 
-            is_kept_back, granted = at_once(2, lambda which, acts=(decide, take): acts[which]())  # type: ignore[misc]
+            acts = (decide, take)
+            is_kept_back, granted = at_once(2, partial(_act, acts))
 
             row = self.message(ledger, one.id)
             if is_kept_back:
@@ -605,3 +607,7 @@ class MessagesContract(MessageSteps):
             )
         self.destination(ledger, "bills")
         assert [one.name for one in ledger.part(MessageLedger).destinations.all()] == ["bills", "orders"]
+
+
+def _act(acts: Sequence[Callable[[], int]], which: int) -> int:
+    return acts[which]()
