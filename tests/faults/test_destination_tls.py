@@ -26,7 +26,7 @@ from confluent_kafka.admin._scram import ScramCredentialInfo, ScramMechanism, Us
 from tests.conftest import Private
 from tests.contract.kinds.stages import Receiver
 from tests.contract.kinds.suite import fault_of, posting, text_of
-from tests.faults.receivers import answering
+from tests.faults.receivers import answering, stranger
 from workq.config.addresses import Allowed
 from workq.errors import ConfigError
 from workq.lab.servers import start_artemis, start_kafka, start_rabbitmq, start_redis
@@ -188,27 +188,7 @@ def over(authority: Path) -> Iterator[int]:
         thread.join(10)
 
 
-@contextlib.contextmanager
-def without_tls() -> Iterator[tuple[int, list[bytes]]]:
-    """The port of a server that answers the first bytes with what is no TLS, and what it was sent."""
-    heard: list[bytes] = []
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    accepted, _ = listener.accept()
-                    with contextlib.suppress(OSError), accepted:
-                        heard.append(accepted.recv(65_536))
-                        accepted.sendall(b"ERROR\nmessage:no TLS here\n\n\0")
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        try:
-            yield listener.getsockname()[1], heard
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-            thread.join(10)
+NO_TLS = b"ERROR\nmessage:no TLS here\n\n\0"
 
 
 def test_the_right_authority_and_name_are_accepted(secured: Secured, authority: Path) -> None:
@@ -235,7 +215,7 @@ def test_a_certificate_whose_time_is_over_is_refused(secured: Secured, authority
 
 
 def test_a_server_without_tls_gets_nothing_in_the_clear(secured: Secured, authority: Path) -> None:
-    with without_tls() as (port, heard):
+    with stranger(NO_TLS) as (port, heard):
         answer = secured.send(authority / "ca.pem", port=port)
 
     assert fault_of(answer) in (SendFault.REFUSED, SendFault.AWAY), answer
@@ -316,12 +296,12 @@ def read(source: Secured, ca: Path | None, *, host: str = "127.0.0.1", port: int
         unsent = error.unsent
     finally:
         link.close()
-    sight = kind.sight(address, allowed=HERE)
+    inspector = kind.inspector(address, allowed=HERE)
     if unsent is None:
-        assert sight.backlog([], timeout_s=LONG_S).records is not None
+        assert inspector.backlog([], timeout_s=LONG_S).records is not None
         return None
     with pytest.raises(ReachFailed) as asked:
-        sight.backlog([], timeout_s=LONG_S)
+        inspector.backlog([], timeout_s=LONG_S)
     assert asked.value.unsent == unsent
     assert CANARY not in unsent.text
     return unsent
@@ -350,7 +330,7 @@ def test_a_way_in_is_told_that_its_password_is_wrong(source: Secured, authority:
 
 
 def test_a_way_in_sends_nothing_in_the_clear(source: Secured, authority: Path) -> None:
-    with without_tls() as (port, heard):
+    with stranger(NO_TLS) as (port, heard):
         unsent = read(source, authority / "ca.pem", port=port)
 
     assert unsent is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,6 @@ from tests.system.fleet import wait_until
 from workq import WorkQueue
 from workq.lab.servers import Kafka, PostgreSQL, start_kafka
 from workq.ledger.engine.migrate import migrate
-
-
-@pytest.fixture
-def way_in(tmp_path: Path) -> Iterator[WayIn]:
-    made = WayIn(tmp_path)
-    yield made
-    made.app.close()
 
 
 @pytest.fixture

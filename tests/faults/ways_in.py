@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from tests.system.fleet import PATIENCE, wait_until
 from workq import WorkQueue
@@ -104,6 +105,13 @@ class WayIn:
             timeout=PATIENCE * LONG_S,
         )
         return json.loads(made.stdout)
+
+
+@pytest.fixture
+def way_in(tmp_path: Path) -> Iterator[WayIn]:
+    made = WayIn(tmp_path)
+    yield made
+    made.app.close()
 
 
 def children_of(supervisor: psutil.Process) -> Sequence[psutil.Process]:

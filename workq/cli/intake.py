@@ -17,7 +17,7 @@ from workq.cli.show import Column, answer, record, table, write
 from workq.config import Settings
 from workq.errors import NotFound
 from workq.messages.intake.values import LINE, IntakeBacklog, IntakeRow
-from workq.messages.intake_sights import IntakeSights, PeekedRecord
+from workq.messages.intake_inspection import IntakeInspection, PeekedRecord
 from workq.messages.intakes import MessageIntake, MessageIntakes
 from workq.messages.ledger.sql import MessageLedger
 from workq.operations import intakes
@@ -155,7 +155,7 @@ def peek(session: Session, name: str, count: int) -> None:
     """
     part = session.stores().ledger.part(MessageLedger)
     row = part.intakes.required(MessageIntakes(session.queue()).get(name).name)
-    found = IntakeSights(session.settings(), part).peek(row, limit=count)
+    found = IntakeInspection(session.settings(), part).peek(row, limit=count)
     columns = [Column("where", is_whole=True), Column("id"), Column("what"), Column("at")]
     rows = [(one.where, one.id, _what(one), one.at) for one in found]
     answer(
@@ -223,7 +223,7 @@ def _place(one: MessageIntake) -> str:
 
 
 def _lags(session: Session, rows: list[IntakeRow]) -> dict[str, IntakeBacklog]:
-    return IntakeSights(session.settings(), session.stores().ledger.part(MessageLedger)).backlogs(rows)
+    return IntakeInspection(session.settings(), session.stores().ledger.part(MessageLedger)).backlogs(rows)
 
 
 def _lag(one: IntakeBacklog) -> str:

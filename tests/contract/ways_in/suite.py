@@ -19,7 +19,7 @@ from tests.system.fleet import wait_until
 from workq import State
 from workq.messages import Messages
 from workq.messages.intake.values import IntakeBacklog
-from workq.messages.intake_sights import IntakeSights
+from workq.messages.intake_inspection import IntakeInspection
 from workq.recovery.sweep import sweep
 
 LARGE = b"4" * 300_000
@@ -208,4 +208,4 @@ class IntakeContract:
 def lag(way_in: WayIn) -> IntakeBacklog:
     """What waits, by the broker and the ledger."""
     settings = replace(way_in.app.settings, message_allow="loopback")
-    return IntakeSights(settings, way_in.ledger).backlogs([way_in.ledger.intakes.required("in")])["in"]
+    return IntakeInspection(settings, way_in.ledger).backlogs([way_in.ledger.intakes.required("in")])["in"]

@@ -1,6 +1,6 @@
 """Ways in: that no process serves, that cannot be read, that have lost records; and what their brokers tell of them.
 
-A broker is asked beside its readers (messages/intake_sights.py), for some seconds at most.
+A broker is asked beside its readers (messages/intake_inspection.py), for some seconds at most.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def look(ledger: Ledger, settings: Settings, served: set[str]) -> Iterator[Check]:
     """`served`: the queues of processes that live."""
     from workq.messages.intake.values import LINE
-    from workq.messages.intake_sights import IntakeSights
+    from workq.messages.intake_inspection import IntakeInspection
     from workq.messages.kinds import SendFault
     from workq.messages.ledger.sql import MessageLedger
 
@@ -29,8 +29,8 @@ def look(ledger: Ledger, settings: Settings, served: set[str]) -> Iterator[Check
     rows = part.intakes.all(limit=COUNTED_MAX)
     if not rows:
         return
-    sights = IntakeSights(settings, part)
-    backlogs, faults = sights.backlogs(rows), sights.faults(rows)
+    inspection = IntakeInspection(settings, part)
+    backlogs, faults = inspection.backlogs(rows), inspection.faults(rows)
     unserved = [one.name for one in rows if LINE + one.name not in served]
     if unserved:
         yield Check(

@@ -61,7 +61,7 @@ class IntakeLink(ABC):
         """Give up what was fetched and not passed, and the connection, within a few seconds. Repeatable."""
 
 
-class IntakeSight(ABC):
+class IntakeInspector(ABC):
     """What can be asked of a way in beside its readers. One thread uses it. It connects anew for each question.
 
     Each function raises ReachFailed when there is no answer, or the topic or the queue is not there. `offsets`: how far
@@ -104,5 +104,5 @@ class IntakeKind(ABC):
         """A link, which connects when it is first used. `take`: for brokers whose partitions have owners."""
 
     @abstractmethod
-    def sight(self, address: DestinationAddress, *, allowed: Allowed) -> IntakeSight:
+    def inspector(self, address: DestinationAddress, *, allowed: Allowed) -> IntakeInspector:
         """What can be asked beside the readers."""

@@ -20,9 +20,9 @@ from pika import exceptions
 
 from workq.config.addresses import Allowed
 from workq.errors import ConfigError
-from workq.messages.intake import IntakeKind, IntakeLink, IntakeSight, TakePartition
+from workq.messages.intake import IntakeInspector, IntakeKind, IntakeLink, TakePartition
+from workq.messages.intake.amqp_inspector import AmqpInspector
 from workq.messages.intake.amqp_reach import CONNECT_S, AmqpReach
-from workq.messages.intake.amqp_sight import AmqpSight
 from workq.messages.intake.aside import RecordsAside
 from workq.messages.intake.values import BATCH, BrokerRecord, IntakeBatch
 from workq.messages.kinds import DestinationAddress, SendFault, Unsent
@@ -56,9 +56,9 @@ class AmqpIntake(IntakeKind):
         """See the port. A queue has no partitions to take."""
         return _AmqpIntakeLink(address, allowed=allowed, lookup=self._lookup)
 
-    def sight(self, address: DestinationAddress, *, allowed: Allowed) -> IntakeSight:
+    def inspector(self, address: DestinationAddress, *, allowed: Allowed) -> IntakeInspector:
         """See the port."""
-        return AmqpSight(address, allowed=allowed, lookup=self._lookup)
+        return AmqpInspector(address, allowed=allowed, lookup=self._lookup)
 
 
 class _AmqpIntakeLink(IntakeLink):

@@ -30,10 +30,10 @@ from confluent_kafka.cimpl import NewTopic
 
 from workq.config.addresses import Allowed
 from workq.errors import ConfigError
-from workq.messages.intake import IntakeKind, IntakeLink, IntakeSight, TakePartition
+from workq.messages.intake import IntakeInspector, IntakeKind, IntakeLink, TakePartition
 from workq.messages.intake.aside import RecordsAside
+from workq.messages.intake.kafka_inspector import KafkaInspector
 from workq.messages.intake.kafka_records import group_of, id_of_topic, record_of
-from workq.messages.intake.kafka_sight import KafkaSight
 from workq.messages.intake.values import BrokerRecord, IntakeBatch, OffsetMove
 from workq.messages.kinds import DestinationAddress, SendFault, Unsent
 from workq.messages.kinds.kafka import KafkaKind
@@ -76,9 +76,9 @@ class KafkaIntake(IntakeKind):
         """See the port."""
         return _KafkaIntakeLink(address, allowed=allowed, take=take, lookup=self._lookup)
 
-    def sight(self, address: DestinationAddress, *, allowed: Allowed) -> IntakeSight:
+    def inspector(self, address: DestinationAddress, *, allowed: Allowed) -> IntakeInspector:
         """See the port."""
-        return KafkaSight(address, allowed=allowed, lookup=self._lookup)
+        return KafkaInspector(address, allowed=allowed, lookup=self._lookup)
 
 
 @dataclass(slots=True)

@@ -10,7 +10,6 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,9 +27,9 @@ from workq.diagnose.doctor import intakes
 from workq.diagnose.doctor.check import Level
 from workq.errors import BrokerUnavailable, Refused
 from workq.lab.servers import Kafka, RabbitMQ, start_kafka
-from workq.messages import intake_sights
+from workq.messages import intake_inspection
 from workq.messages.intake.values import IntakeBacklog, OffsetMove
-from workq.messages.intake_sights import IntakeSights
+from workq.messages.intake_inspection import IntakeInspection
 
 AUTHORIZED = (
     "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -49,13 +48,6 @@ def authorized(private: Private) -> Iterator[Kafka]:
 
 
 @pytest.fixture
-def way_in(tmp_path: Path) -> Iterator[WayIn]:
-    made = WayIn(tmp_path)
-    yield made
-    made.app.close()
-
-
-@pytest.fixture
 def topic(authorized: Kafka) -> Callable[..., Topic]:
     return lambda partitions=1: Topic(authorized, partitions=partitions)
 
@@ -66,12 +58,12 @@ def add(way_in: WayIn, source: Topic, *, user: str = "workq", **given: Any) -> N
     way_in.add(kind="kafka", url=url, **{"topic": source.name, "to": "orders", "group": source.name, **given})
 
 
-def sights(way_in: WayIn) -> IntakeSights:
-    return IntakeSights(replace(way_in.app.settings, message_allow="loopback"), way_in.ledger)
+def inspection(way_in: WayIn) -> IntakeInspection:
+    return IntakeInspection(replace(way_in.app.settings, message_allow="loopback"), way_in.ledger)
 
 
 def backlog(way_in: WayIn) -> IntakeBacklog:
-    return sights(way_in).backlogs([way_in.ledger.intakes.required("in")])["in"]
+    return inspection(way_in).backlogs([way_in.ledger.intakes.required("in")])["in"]
 
 
 def told(way_in: WayIn, level: Level) -> str:
@@ -101,7 +93,7 @@ def test_what_waits_and_what_comes_next_is_told_and_nothing_moves(way_in: WayIn,
     taken(way_in, records, up_to=2)
     offsets = way_in.offsets()
 
-    found = sights(way_in).peek(way_in.ledger.intakes.required("in"), limit=10)
+    found = inspection(way_in).peek(way_in.ledger.intakes.required("in"), limit=10)
 
     assert (before.records, backlog(way_in)) == (6, IntakeBacklog(4))
     assert [(one.where[-4:], one.id, one.destination, one.is_cancel) for one in found] == [
@@ -152,7 +144,7 @@ def test_a_topic_that_is_missing_is_an_error_and_what_waits_is_unknown(
     assert (backlog(way_in).records, backlog(way_in).unknown) == (None, "Kafka has no topic 'missing'")
     assert "Kafka has no topic 'missing'" in told(way_in, Level.ERROR)
     with pytest.raises(Refused, match="no topic"):
-        sights(way_in).peek(way_in.ledger.intakes.required("in"), limit=1)
+        inspection(way_in).peek(way_in.ledger.intakes.required("in"), limit=1)
 
 
 def test_rights_that_are_missing_are_errors_in_words(way_in: WayIn, topic: Callable[..., Topic]) -> None:
@@ -184,14 +176,14 @@ def test_rights_that_are_missing_are_errors_in_words(way_in: WayIn, topic: Calla
 def test_a_broker_that_is_away_or_silent_is_unknown_with_its_reason(
     way_in: WayIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intake_sights, "LOOK_S", 1.0)
+    monkeypatch.setattr(intake_inspection, "LOOK_S", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as silent, socket.create_server(("127.0.0.1", 0)) as closed:
         closed.close()
         for name, listener in (("silent", silent.getsockname()[1]), ("closed", 9)):
             way_in.add(f"k-{name}", kind="kafka", url=f"kafka://127.0.0.1:{listener}", topic="t")
             way_in.add(f"a-{name}", kind="amqp", url=f"amqp://127.0.0.1:{listener}", queue="q")
 
-        found = sights(way_in).backlogs(way_in.ledger.intakes.all())
+        found = inspection(way_in).backlogs(way_in.ledger.intakes.all())
 
         assert {name: one.records for name, one in found.items()} == dict.fromkeys(found)
         assert {name for name, one in found.items() if "nothing listens" in (one.unknown or "")} == {
@@ -200,7 +192,7 @@ def test_a_broker_that_is_away_or_silent_is_unknown_with_its_reason(
         }
         assert all("127.0.0.1" in (one.unknown or "") or "no answer" in (one.unknown or "") for one in found.values())
         with pytest.raises(BrokerUnavailable, match="nothing listens"):
-            sights(way_in).peek(way_in.ledger.intakes.required("k-closed"), limit=1)
+            inspection(way_in).peek(way_in.ledger.intakes.required("k-closed"), limit=1)
 
 
 def test_a_queue_of_rabbitmq_tells_its_depth_and_a_look_at_its_messages_is_refused(
@@ -222,4 +214,4 @@ def test_a_queue_of_rabbitmq_tells_its_depth_and_a_look_at_its_messages_is_refus
     assert "in (5 records wait)" in told(way_in, Level.WARNING)
     assert told(way_in, Level.ERROR) == ""
     with pytest.raises(Refused, match="is a delivery"):
-        sights(way_in).peek(way_in.ledger.intakes.required("in"), limit=1)
+        inspection(way_in).peek(way_in.ledger.intakes.required("in"), limit=1)

@@ -1,4 +1,4 @@
-"""IntakeSights: what waits in the ways in, what is wrong with them, and a look at what comes next.
+"""IntakeInspection: what waits in the ways in, what is wrong with them, and a look at what comes next.
 
 A broker is asked beside its readers, for `LOOK_S` at most; what it does not tell is unknown, and never 0.
 """
@@ -15,7 +15,7 @@ from workq.config import Settings
 from workq.config.addresses import Allowed
 from workq.errors import BrokerUnavailable, Refused, WorkqError
 from workq.messages.destinations import MESSAGE_ALLOW
-from workq.messages.intake import IntakeSight
+from workq.messages.intake import IntakeInspector
 from workq.messages.intake.reading import read_record, refuse_unknown
 from workq.messages.intake.registry import intake_kind_of
 from workq.messages.intake.values import BrokerRecord, CancelOf, IntakeBacklog, IntakeRow, Step, Unreadable
@@ -58,7 +58,7 @@ class PeekedRecord:
     reason: str | None = None
 
 
-class IntakeSights:
+class IntakeInspection:
     """Looks at ways in. Nothing changes by them."""
 
     def __init__(self, settings: Settings, ledger: MessageLedger) -> None:
@@ -73,7 +73,7 @@ class IntakeSights:
         def backlog(row: IntakeRow) -> IntakeBacklog:
             try:
                 return self._asked(
-                    row, lambda sight: sight.backlog(offsets[row.name], timeout_s=LOOK_S), within_s=LOOK_S
+                    row, lambda inspector: inspector.backlog(offsets[row.name], timeout_s=LOOK_S), within_s=LOOK_S
                 )
             except (ReachFailed, WorkqError) as error:
                 return IntakeBacklog(None, unknown=str(error))
@@ -85,7 +85,7 @@ class IntakeSights:
 
         def found(row: IntakeRow) -> list[IntakeFault]:
             try:
-                told = self._asked(row, lambda sight: sight.faults(timeout_s=LOOK_S), within_s=LOOK_S)
+                told = self._asked(row, lambda inspector: inspector.faults(timeout_s=LOOK_S), within_s=LOOK_S)
             except ReachFailed as error:
                 return [IntakeFault(error.unsent.fault, error.unsent.text)]
             except WorkqError as error:
@@ -103,7 +103,7 @@ class IntakeSights:
         offsets = self._ledger.intakes.offsets(row.name)
         try:
             records = self._asked(
-                row, lambda sight: sight.peek(offsets, limit=limit, timeout_s=PEEK_S), within_s=PEEK_S
+                row, lambda inspector: inspector.peek(offsets, limit=limit, timeout_s=PEEK_S), within_s=PEEK_S
             )
         except ReachFailed as error:
             kind = BrokerUnavailable if error.unsent.fault is SendFault.AWAY else Refused
@@ -113,13 +113,13 @@ class IntakeSights:
         refuse_unknown(steps, known)
         return [_peeked(record, step, known.messages) for record, step in zip(records, steps, strict=True)]
 
-    def _asked(self, row: IntakeRow, ask: Callable[[IntakeSight], T], *, within_s: float) -> T:
+    def _asked(self, row: IntakeRow, ask: Callable[[IntakeInspector], T], *, within_s: float) -> T:
         url = None if row.sealed is None else self._vault.open_url(row.sealed)
         address = DestinationAddress(row.name, row.options, url)
-        sight = intake_kind_of(row.kind).sight(address, allowed=self._allowed)
+        inspector = intake_kind_of(row.kind).inspector(address, allowed=self._allowed)
         late = f"no answer within {within_s + _SPARE_S:.0f} s"
         try:
-            return within(lambda: ask(sight), within_s + _SPARE_S, late=late)
+            return within(lambda: ask(inspector), within_s + _SPARE_S, late=late)
         except TimeoutError:
             raise ReachFailed(Unsent(SendFault.AWAY, late)) from None
 

@@ -1,4 +1,4 @@
-"""AmqpSight: what can be asked of a queue of RabbitMQ beside its readers: how deep it is, and whether it is there."""
+"""AmqpInspector: what can be asked of a queue of RabbitMQ beside its readers: its depth, and whether it is there."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pika import exceptions
 
 from workq.config.addresses import Allowed
 from workq.errors import Refused
-from workq.messages.intake import IntakeSight
+from workq.messages.intake import IntakeInspector
 from workq.messages.intake.amqp_reach import AmqpReach
 from workq.messages.intake.values import BrokerRecord, IntakeBacklog, IntakeOffset
 from workq.messages.kinds import DestinationAddress, SendFault
 from workq.messages.kinds.reach import Lookup, ReachFailed
 
 
-class AmqpSight(IntakeSight):
+class AmqpInspector(IntakeInspector):
     """A question is a passive declaration, which changes nothing."""
 
     def __init__(self, address: DestinationAddress, *, allowed: Allowed, lookup: Lookup) -> None:

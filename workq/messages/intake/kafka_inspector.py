@@ -1,4 +1,4 @@
-"""KafkaSight: what can be asked of a topic beside its readers, by an admin client, or a consumer without a group."""
+"""KafkaInspector: what can be asked of a topic beside its readers, by admin or a consumer without a group."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
 from workq.config.addresses import Allowed
-from workq.messages.intake import IntakeSight
+from workq.messages.intake import IntakeInspector
 from workq.messages.intake.kafka_records import group_of, record_of
 from workq.messages.intake.values import BrokerRecord, IntakeBacklog, IntakeOffset
 from workq.messages.kinds import DestinationAddress, SendFault, Unsent
@@ -37,7 +37,7 @@ _REFUSED: Final = (
 _PIECE_S: Final = 0.5
 
 
-class KafkaSight(IntakeSight):
+class KafkaInspector(IntakeInspector):
     """No group is joined, and no offset committed."""
 
     def __init__(self, address: DestinationAddress, *, allowed: Allowed, lookup: Lookup) -> None:
