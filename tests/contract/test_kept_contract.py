@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -23,9 +24,10 @@ from sqlalchemy import (
     text,
     update,
 )
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from tests.contract.databases import OnDatabase, OnMariaDB, OnPostgreSQL, OnSQLite
+from workq.ledger.engine import kept_rows
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, in_order
 from workq.ledger.sql import Ledger
@@ -86,6 +88,53 @@ class KeptContract(OnDatabase):
             assert database.run(partial(kept.write, given=move), is_single=True) == count
         back = [{"b_old": "newer", "b_new": "old"}, {"b_old": "old", "b_new": "last"}]
         assert database.run(lambda tx: kept.write_each(tx, back)) == 8
+
+    def test_rows_of_a_page_stand_as_they_were_given(self, database: Database) -> None:
+        c = database.tables.hint.c
+        given = (c.queue, c.body, c.size, c.consumer, c.delivered_at)
+        at = datetime(2026, 11, 28, 7, 30, 0, 123000, tzinfo=UTC)
+        odd = ["", "NULL", '"', "\\", "{a,b}", " a\tb\n", "ü🐇", 'a\\"b']
+        rows = [
+            {"b_queue": "q", "b_body": body, "b_size": place, "b_consumer": body or None, "b_delivered_at": given_at}
+            for place, (body, given_at) in enumerate(zip(odd * 2, [at, None] * len(odd), strict=True))
+        ]
+
+        def make() -> dict[Any, Any]:
+            binds = {one: bindparam(f"b_{one.name}", type_=one.type) for one in given}
+            return {**binds, c.due_at: database.now(), c.deliveries: literal_column("7")}
+
+        database.run(lambda tx: database.kept_rows("odd", make).write(tx, rows))
+
+        stands = select(*given, c.deliveries).order_by(c.id)
+        found = [tuple(row) for row in database.ask(lambda tx: tx.execute(stands).all())]
+        assert found == [(*row.values(), 7) for row in rows]
+
+    def test_a_value_that_is_too_long_is_refused_and_never_cut(self, database: Database) -> None:
+        c = database.tables.hint.c
+        row = {c.queue: bindparam("b_queue", type_=c.queue.type), c.body: bindparam("b_body", type_=c.body.type)}
+        row |= {c.size: literal_column("1"), c.due_at: database.now()}
+        rows = [{"b_queue": "q" * length, "b_body": "x"} for length in (100, 101)]
+        kept_any_length = database.dialect == "sqlite"
+
+        with nullcontext() if kept_any_length else pytest.raises(DBAPIError):
+            database.run(lambda tx: database.kept_rows("long", lambda: row).write(tx, rows))
+
+        stands = database.ask(lambda tx: tx.execute(select(c.queue)).scalars().all())
+        assert [len(one) for one in stands] == ([100, 101] if kept_any_length else [])
+
+    def test_a_page_that_is_too_large_for_one_statement_is_written_in_parts(
+        self, database: Database, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(kept_rows, "TEXT_MAX", 100)
+        c = database.tables.hint.c
+        row = {c.queue: literal_column("'q'"), c.body: bindparam("b_body", type_=c.body.type)}
+        row |= {c.size: literal_column("1"), c.due_at: database.now()}
+        bodies = [letter * length for letter, length in zip("abcdefg", (10, 200, 10, 40, 40, 40, 5), strict=True)]
+
+        database.run(lambda tx: database.kept_rows("large", lambda: row).write(tx, [{"b_body": one} for one in bodies]))
+
+        found = database.ask(lambda tx: tx.execute(select(c.body).order_by(c.id)).scalars().all())
+        assert found == bodies
 
     def test_the_clock_is_asked_for_at_each_call(self, database: Database) -> None:
         self.write(database, "a")

@@ -16,6 +16,7 @@ from sqlalchemy.types import Float
 
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import ArrayText
+from workq.ledger.engine.kept_rows import NewRow
 from workq.values.codec import encode
 from workq.values.hint import HintRow
 
@@ -25,15 +26,15 @@ _AT_ONCE: Final = 1000
 def insert_hints(tx: Connection, database: Database, rows: Sequence[HintRow]) -> None:
     """Write hints in a transaction."""
     given = [{"b_queue": row.queue, "b_delay_s": row.delay_s, "b_body": row.body, "b_size": row.size} for row in rows]
-    statement = database.kept("hint", lambda: _one(database))
+    made = database.kept_rows("hint", lambda: _one(database))
     for start in range(0, len(given), _AT_ONCE):
-        statement.write_each(tx, given[start : start + _AT_ONCE])
+        made.write(tx, given[start : start + _AT_ONCE])
 
 
-def _one(database: Database) -> Insert:
+def _one(database: Database) -> NewRow:
     c = database.tables.hint.c
     given = {column: bindparam(f"b_{column.name}", type_=column.type) for column in (c.queue, c.body, c.size)}
-    return insert(c.queue.table).values({**given, c.due_at: database.now(bindparam("b_delay_s", type_=Float()))})
+    return {**given, c.due_at: database.now(bindparam("b_delay_s", type_=Float()))}
 
 
 def with_hints(database: Database, tasks: Insert) -> Insert:

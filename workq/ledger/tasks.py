@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
-from sqlalchemy import Column, Connection, Insert, Update, bindparam, case, func, insert, null, select, update
+from sqlalchemy import Column, Connection, Insert, bindparam, case, func, insert, null, select
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.types import Float
@@ -29,6 +29,7 @@ from workq.ledger import HintRows, keys
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.failures import without_values
 from workq.ledger.engine.id_lists import ArrayText
+from workq.ledger.engine.kept_rows import NewRow
 from workq.ledger.entry import EntryRules
 from workq.ledger.hint_rows import given_hints, insert_hints, with_hints
 from workq.ledger.lanes import Lanes
@@ -206,40 +207,43 @@ class Tasks:
         for one in rare:
             for row, task in zip(rows, tasks, strict=True):
                 row.update(_parameters(one, task))
+        is_exact = any(task.at is not None for task in tasks)
+        if is_exact:
+            for row, task in zip(rows, tasks, strict=True):
+                row["b_at"] = task.at if task.waits_for is None else None
         # MySQL's driver sends many rows at once only where every value is plain: one question for the clock, then
         is_plain = self.database.dialect == "mysql" and len(rows) > 1
         if is_plain:
             instant: datetime = tx.execute(select(self.database.now())).scalar_one()
             seconds = {f"b_{one.name}": f"b_{one.columns[0]}" for one in rare if one.is_from_now}
             for row in rows:
-                row |= {"b_now": instant, "b_due_at": instant + timedelta(seconds=row.pop("b_delay_s"))}
+                due_at = instant + timedelta(seconds=row.pop("b_delay_s"))
+                at = row.pop("b_at", None)
+                row |= {"b_now": instant, "b_due_at": due_at if at is None else max(at, instant)}
                 for given, computed in seconds.items():
                     given_s = row.pop(given)
                     row[computed] = None if given_s is None else instant + timedelta(seconds=given_s)
-        name = f"insert each{', published' * is_published}{', plain' * is_plain}{_told(rare)}"
-        make = partial(self._each_statement, is_published=is_published, is_plain=is_plain, rare=rare)
-        self.database.kept(name, make).write_each(tx, rows)
-        exact = [{"b_id": one.id, "b_at": one.at} for one in tasks if one.at is not None and one.waits_for is None]
-        if exact:
-            self.database.kept("due exactly", self._exact_statement).write_each(tx, exact)
+        marks = (", published" * is_published, ", plain" * is_plain, ", exact" * (is_exact and not is_plain))
+        make = partial(
+            self._new_row, is_published=is_published, is_plain=is_plain, is_exact=is_exact and not is_plain, rare=rare
+        )
+        self.database.kept_rows(f"insert each{''.join(marks)}{_told(rare)}", make).write(tx, rows)
 
-    def _exact_statement(self) -> Update:
-        c = self.database.tables.task.c
-        mine = update(c.id.table).where(c.id == bindparam("b_id", type_=c.id.type))
-        at = bindparam("b_at", type_=c.due_at.type)
-        return mine.values(due_at=case((at > self.database.now(), at), else_=self.database.now()))
-
-    def _each_statement(self, *, is_published: bool, is_plain: bool, rare: Sequence[Stored]) -> Insert:
+    def _new_row(self, *, is_published: bool, is_plain: bool, is_exact: bool, rare: Sequence[Stored]) -> NewRow:
+        """The row of a task. `is_plain`: its instants are computed already. `is_exact`: some are due at an instant."""
         c, now = self.database.tables.task.c, self.database.now
         given = (c.id, c.name, c.queue, c.state, c.failures_max, c.crashes_max, c.live_key, c.task_key, c.payload)
         values: dict[Column[Any], Any] = {one: bindparam(f"b_{one.name}", type_=one.type) for one in given}
         values[c.due_at] = (
             bindparam("b_due_at", type_=c.due_at.type) if is_plain else now(bindparam("b_delay_s", type_=Float()))
         )
+        if is_exact:
+            at = bindparam("b_at", type_=c.due_at.type)
+            values[c.due_at] = case((at > now(), at), (at.is_not(None), now()), else_=values[c.due_at])
         values |= self._rare_values(rare, is_plain=is_plain)
         for one in (c.created_at, c.queued_at, *[c.published_at] * is_published):
             values[one] = bindparam("b_now", type_=one.type) if is_plain else now()
-        return insert(self.database.tables.task).values(values)
+        return values
 
     def _one_by_one(
         self, tx: Connection, tasks: Sequence[NewTask], hints: HintRows | None, *, is_newest: bool = False

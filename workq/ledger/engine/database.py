@@ -30,6 +30,7 @@ from workq.ledger.engine import after_commit
 from workq.ledger.engine.connect import file_engine, server_engine
 from workq.ledger.engine.failures import DatabaseErrors, is_lost, is_transient, without_values
 from workq.ledger.engine.instants import plus
+from workq.ledger.engine.kept_rows import KeptRows, NewRow
 from workq.ledger.engine.prepared import DriverOf, Kept, Trace
 from workq.ledger.engine.sqlite_file import LedgerFile
 from workq.ledger.engine.sqlite_writer import NotInTurn, Writer, begin_reading, begin_writing
@@ -70,6 +71,7 @@ class Database:
         self.trace: Trace | None = None
         """Is told of each kept statement that is sent. None outside of tests."""
         self._statements: dict[str, Kept] = {}
+        self._rows: dict[str, KeptRows] = {}
         self.writer = Writer()
         """On SQLite alone it is asked for a turn."""
         self.file: LedgerFile | None = None
@@ -108,8 +110,18 @@ class Database:
         """A statement that is sent all the time: put together once (see prepared.py)."""
         found = self._statements.get(name)
         if found is None:
-            found = self._statements[name] = Kept(make(), self.engine, self._commits_itself, trace=lambda: self.trace)
+            found = self._statements[name] = self._keep(make())
         return found
+
+    def kept_rows(self, name: str, make: Callable[[], NewRow]) -> KeptRows:
+        """Rows of one shape that are written all the time: the statements are put together once (see kept_rows.py)."""
+        found = self._rows.get(name)
+        if found is None:
+            found = self._rows[name] = KeptRows(make(), self._keep, self.engine.dialect)
+        return found
+
+    def _keep(self, statement: Executable) -> Kept:
+        return Kept(statement, self.engine, self._commits_itself, trace=lambda: self.trace)
 
     @contextmanager
     def read(self) -> Iterator[Connection]:

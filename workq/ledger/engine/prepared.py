@@ -19,7 +19,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, Final
 
-from sqlalchemy import BindParameter, Connection, Engine, Executable, Insert
+from sqlalchemy import BindParameter, Connection, Engine, Executable
 from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import Float, TypeEngine
@@ -51,8 +51,6 @@ class Kept:
         self._trace = trace
         self._dialect = engine.dialect
         self._is_direct = self._dialect.name != "mysql"
-        self._is_merged = isinstance(statement, Insert) and self._dialect.name == "postgresql"
-        """SQLAlchemy makes one statement of many rows, where the driver would send many."""
         if self._is_direct:
             self._compile(statement, self._dialect)
 
@@ -83,7 +81,7 @@ class Kept:
         """Send it once for each; how many rows that wrote."""
         if len(given) == 1:
             return self.write(tx, given[0])
-        if self._is_merged or not self._goes_direct(tx):
+        if not self._goes_direct(tx):
             return tx.execute(self._statement, list(given), execution_options=_COUNTED).rowcount
         return self._count(self._sent(tx, self._text, self._bound_each(given), is_many=True))
 

@@ -49,6 +49,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from workq.ledger import Unpublished
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, as_text, in_order
+from workq.ledger.engine.kept_rows import NewRow
 from workq.ledger.engine.states import CLAIMABLE, guarded
 from workq.ledger.pauses import is_paused
 from workq.ledger.start import StartCandidate
@@ -455,7 +456,7 @@ def _write(
         database.kept("permit", partial(_giving, database)).write(tx, given)
     if limit.new_promises:
         rows = [{"b_key": limit.key, "b_task": one, "b_at": at} for one, at in limit.new_promises.items()]
-        database.kept("promise", partial(_promising, database)).write_each(tx, rows)
+        database.kept_rows("promise", partial(_promising, database)).write(tx, rows)
     for at, coming in groupby(sorted((at, task_id) for task_id, at in limit.new_promises.items()), lambda one: one[0]):
         ids = [task_id for _, task_id in coming]
         come_at(tx, database, ids, None if at <= limit.now else at, reserved_s=reserved_s)
@@ -483,10 +484,10 @@ def _giving(database: Database) -> Insert:
     return insert(p.id.table).from_select(list(values), attempts)
 
 
-def _promising(database: Database) -> Insert:
-    p = limit_tables(database).permit
-    given = {"limit_key": "b_key", "task_id": "b_task", "at": "b_at"}
-    return insert(p).values({name: bindparam(bind, type_=p.c[name].type) for name, bind in given.items()})
+def _promising(database: Database) -> NewRow:
+    p = limit_tables(database).permit.c
+    given = {p.limit_key: "b_key", p.task_id: "b_task", p.at: "b_at"}
+    return {column: bindparam(bind, type_=column.type) for column, bind in given.items()}
 
 
 def _using(database: Database) -> Update:

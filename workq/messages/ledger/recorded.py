@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
-from sqlalchemy import Connection, Insert, Select, bindparam, case, insert, literal_column, select
+from sqlalchemy import Connection, Select, bindparam, case, literal_column, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.types import Float
 
@@ -22,6 +22,7 @@ from workq.errors import KeyConflict
 from workq.ledger import HintRows, Unpublished
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, as_text, in_order
+from workq.ledger.engine.kept_rows import NewRow
 from workq.ledger.tasks import Tasks, reads_the_past, record_within
 from workq.messages.ledger.known_destinations import policy_in, unknown_destination
 from workq.messages.ledger.tables import message_tables
@@ -108,7 +109,7 @@ class RecordedMessages:
         for is_exact in (False, True):
             if rows := [_row(one) for one in new if (one.at is not None) is is_exact]:
                 name = f"message{', at' * is_exact}"
-                self.database.kept(name, partial(self._statement, is_exact=is_exact)).write_each(tx, rows)
+                self.database.kept_rows(name, partial(self._new_row, is_exact=is_exact)).write(tx, rows)
         tasks = self._tasks.insert(tx, [_task(one, policies[one.destination]) for one in new], hints)
         return recorded, [one for one in tasks if one.waits_for is None]
 
@@ -140,18 +141,16 @@ class RecordedMessages:
         query = select(c.id, as_text(c.task_id, dialect), c.destination).where(among(c.id, dialect, item="TEXT"))
         return query.with_for_update(read=True) if is_newest else query
 
-    def _statement(self, *, is_exact: bool) -> Insert:
+    def _new_row(self, *, is_exact: bool) -> NewRow:
         c, now = message_tables(self.database).message.c, self.database.now
         at = bindparam("b_at", type_=c.due_at.type)
         due = case((at > now(), at), else_=now()) if is_exact else now(bindparam("b_delay_s", type_=Float()))
-        return insert(c.id.table).values(
-            {
-                **{c[name]: bindparam(f"b_{name}", type_=c[name].type) for name in _GIVEN},
-                c.sending: literal_column("1"),
-                c.due_at: due,
-                c.created_at: now(),
-            }
-        )
+        return {
+            **{c[name]: bindparam(f"b_{name}", type_=c[name].type) for name in _GIVEN},
+            c.sending: literal_column("1"),
+            c.due_at: due,
+            c.created_at: now(),
+        }
 
 
 def _row(one: NewMessage) -> dict[str, Any]:

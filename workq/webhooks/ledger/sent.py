@@ -20,6 +20,7 @@ from workq.errors import KeyConflict, NotFound
 from workq.ledger import HintRows, Unpublished
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import as_text
+from workq.ledger.engine.kept_rows import NewRow
 from workq.ledger.tasks import Tasks, reads_the_past, record_within
 from workq.values.codec import new_task_id
 from workq.values.task import NewTask
@@ -88,7 +89,7 @@ class SentWebhooks:
             if not has_body:  # for those who have come since it was pruned
                 again = self.database.kept("webhook again", self._again_statement)
                 again.write(tx, {"b_id": webhook.id, "b_body": webhook.body})
-            self.database.kept("deliver", self._delivery_statement).write_each(tx, rows)
+            self.database.kept_rows("deliver", self._delivery_row).write(tx, rows)
             tasks = [task for task in self._tasks.insert(tx, tasks, hints) if task.waits_for is None]
         return sent, tasks
 
@@ -164,16 +165,16 @@ class SentWebhooks:
         these = c[column] == bindparam("b_key", type_=c[column].type)
         return select(c.id, c.types, c.options).where(these).order_by(c.id)
 
-    def _delivery_statement(self) -> Insert:
-        d = webhook_tables(self.database).delivery
-        delivery_id = bindparam("b_id", type_=d.c.id.type)
-        return insert(d).values(
-            id=delivery_id,
-            task_id=delivery_id,
-            webhook_id=bindparam("b_webhook", type_=d.c.webhook_id.type),
-            endpoint_id=bindparam("b_endpoint", type_=d.c.endpoint_id.type),
-            state=literal_column(f"'{DeliveryState.PENDING.value}'"),
-            cause=literal_column(f"'{Cause.SCHEDULED.value}'"),
-            attempts=literal_column("0"),
-            created_at=self.database.now(),
-        )
+    def _delivery_row(self) -> NewRow:
+        c = webhook_tables(self.database).delivery.c
+        delivery_id = bindparam("b_id", type_=c.id.type)
+        return {
+            c.id: delivery_id,
+            c.task_id: delivery_id,
+            c.webhook_id: bindparam("b_webhook", type_=c.webhook_id.type),
+            c.endpoint_id: bindparam("b_endpoint", type_=c.endpoint_id.type),
+            c.state: literal_column(f"'{DeliveryState.PENDING.value}'"),
+            c.cause: literal_column(f"'{Cause.SCHEDULED.value}'"),
+            c.attempts: literal_column("0"),
+            c.created_at: self.database.now(),
+        }

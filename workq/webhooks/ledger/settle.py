@@ -19,13 +19,11 @@ from typing import Any, Final
 
 from sqlalchemy import (
     Connection,
-    Insert,
     Select,
     Update,
     bindparam,
     case,
     func,
-    insert,
     literal,
     null,
     or_,
@@ -40,6 +38,7 @@ from workq.ledger.engine import after_commit
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, as_text, in_order
 from workq.ledger.engine.instants import Instant
+from workq.ledger.engine.kept_rows import NewRow
 from workq.ledger.engine.states import guarded
 from workq.ledger.history import BY_ITSELF, who_and_why
 from workq.ledger.waiting import NEVER_S
@@ -115,7 +114,7 @@ class DeliveryCounter:
         )
         if not new:
             return []
-        self.database.kept("attempt", self._attempt_statement).write_each(
+        self.database.kept_rows("attempt", self._attempt_row).write(
             tx, [_attempt(one, outcome, result) for one, outcome, result in new]
         )
         stands = [(outcome, result) for _, outcome, result in new if result.state in _LED_TO]
@@ -135,17 +134,15 @@ class DeliveryCounter:
         a, dialect = webhook_tables(self.database).delivery_attempt, self.database.dialect
         return select(as_text(a.c.task_id, dialect), a.c.attempt).where(among(a.c.task_id, dialect))
 
-    def _attempt_statement(self) -> Insert:
+    def _attempt_row(self) -> NewRow:
         c, now = webhook_tables(self.database).delivery_attempt.c, self.database.now
         given = [one for one in c if one.name not in ("at", "next_at")]
         next_s = bindparam("b_next_s", type_=Float())
-        return insert(c.at.table).values(
-            {
-                **{one: bindparam(f"b_{one.name}", type_=one.type) for one in given},
-                c.at: now(),
-                c.next_at: case((next_s < 0.0, null()), else_=now(next_s)),
-            }
-        )
+        return {
+            **{one: bindparam(f"b_{one.name}", type_=one.type) for one in given},
+            c.at: now(),
+            c.next_at: case((next_s < 0.0, null()), else_=now(next_s)),
+        }
 
     def _write_deliveries(self, tx: Connection, stands: Sequence[tuple[Delivered, Settled]]) -> None:
         """Where each of them is now. Nearly all have succeeded alike: those go in one statement."""
