@@ -21,11 +21,13 @@ from sqlalchemy.types import Float
 
 from tests.contract.given import chunks, new_job
 from tests.contract.sent import listen
+from workq.broker.later.due_rows import DueRows
 from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.values import JobOptions
 from workq.lab.servers import PostgreSQL
 from workq.ledger import Evidence, Unpublished
 from workq.ledger.engine.database import Database
+from workq.ledger.hint_rows import insert_hints
 from workq.ledger.scan_floor import Floor
 from workq.ledger.sql import Ledger
 from workq.limits.ledger.limits import Limits
@@ -33,6 +35,7 @@ from workq.messages.ledger.sql import MessageLedger
 from workq.messages.values import WhichMessages
 from workq.slices import SLICES, every_table
 from workq.values import codec
+from workq.values.hint import HintRow
 from workq.values.incarnation import Incarnation
 from workq.values.task import Claim, Dead, Done, Failed, HandedBack, Limit, NewTask, Outcome, Settlement
 from workq.webhooks.ledger.sql import WebhookLedger
@@ -293,6 +296,31 @@ class TestPostgreSQL:
         assert [name for name, _ in conditions] == ["workq_task_expiring", "workq_task_running"]
         assert "expires_at <= " in conditions[0][1]
         assert "worker" in conditions[1][1]
+
+    def test_a_mover_does_not_read_what_is_due_later_to_find_what_is_due_now(self, postgres_server: PostgreSQL) -> None:
+        """Behind a wave of new rows, until the next ANALYZE, PostgreSQL takes their table for small."""
+        database = Database(postgres_server.create_database())
+        every_table(database.tables).create_all(database.engine)
+        with database.engine.begin() as connection:
+            connection.exec_driver_sql("ALTER TABLE workq_hint SET (autovacuum_enabled = false)")
+            connection.exec_driver_sql("ANALYZE workq_hint")
+        database.run(lambda tx: insert_hints(tx, database, [HintRow("q", "{}", 1, 3600.0 + n) for n in range(2_000)]))
+        database.run(lambda tx: insert_hints(tx, database, [HintRow("q", "{}", 1, 0.1)]))
+        stage = Stage(Ledger(database, SLICES), database, [], [])
+        listen(database, lambda statement, parameters: stage.sent.append((statement, parameters)))
+        rows = DueRows(database)
+
+        assert rows.first(within_s=0.3).keys() == {"q"}
+        assert len(rows.take(["q"], ahead_s=0.3, limit=1000)) == 1
+
+        looks = [one for one in stage.sent if "due_at >=" in one[0]]
+        assert len(looks) == 2
+        for statement, parameters in looks:
+            with database.engine.connect() as connection:
+                found = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", parameters)
+                nodes = self.nodes(found.scalar_one()[0]["Plan"])
+                assert max(node["Actual Rows"] for node in nodes) <= 1, statement
+        database.close()
 
     def explained_in_turn(self, stage: Stage) -> list[tuple[str, str]]:
         """The indexes that were used, each with its condition. What was set between the statements is set here, too."""

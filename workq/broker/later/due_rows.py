@@ -7,7 +7,8 @@ harmless.
 
 What others have deleted stays in the index as a dead version until no transaction is old enough to see it. A look from
 the beginning reads all of them again. So it takes a tenth of the time at most, and the looks between two of them begin
-a little before the oldest row that was seen last, in the queues that are known.
+a little before the oldest row that was seen last, in the queues that are known. No look goes further than it has to:
+PostgreSQL, while it takes the table for small, reads and sorts all rows from there on to find the first.
 """
 
 from __future__ import annotations
@@ -60,23 +61,23 @@ class DueRows:
         self._since = BEGINNING
         self._whole_at = clock()
 
-    def first(self) -> dict[str, float]:
-        """In how many seconds the first free row of each queue is due. Reads only: it takes no lock.
+    def first(self, *, within_s: float) -> dict[str, float]:
+        """In how many seconds the first free row of each queue is due, if within so many. It takes no lock.
 
         Raises:
             LedgerUnavailable: the database did not answer.
         """
         began = self._clock()
         is_whole = began >= self._whole_at
-        found = self._database.ask(lambda tx: self._firsts(tx, is_whole=is_whole))
+        found = self._database.ask(lambda tx: self._firsts(tx, within_s=within_s, is_whole=is_whole))
         if is_whole:
             self._queues = [queue for queue, _, _ in found]
             ended = self._clock()
             self._whole_at = ended + min(WHOLE_MAX_S, (ended - began) / WHOLE_PART)
         if found:
-            oldest = min(min(due_at, now) for _, due_at, now in found) - SLACK
+            oldest = min(now if due_at is None else min(due_at, now) for _, due_at, now in found) - SLACK
             self._since = oldest if is_whole else max(self._since, oldest)
-        return {queue: (due_at - now).total_seconds() for queue, due_at, now in found}
+        return {queue: (due_at - now).total_seconds() for queue, due_at, now in found if due_at is not None}
 
     def take(self, queues: Sequence[str], *, ahead_s: float, limit: int) -> list[DueRow]:
         """Reserve up to `limit` free rows of these queues that are due within `ahead_s`, in the order of each queue.
@@ -190,35 +191,40 @@ class DueRows:
         self.drop(gone)
         return shown
 
-    def _firsts(self, tx: Connection, *, is_whole: bool) -> list[tuple[str, datetime, datetime]]:
+    def _firsts(
+        self, tx: Connection, *, within_s: float, is_whole: bool
+    ) -> list[tuple[str, datetime | None, datetime]]:
+        """Of each queue, when its first free row is due, if that is soon; and the ledger's now."""
         names = self._queues
         if is_whole:
             self._since = BEGINNING
             names = list(tx.execute(queues_where(self._database.tables.hint)).scalars())
         statement = self._database.kept("first hint to move", self._first)
-        given = [(name, statement.rows(tx, {"b_queue": name, "b_since": self._since})) for name in names]
-        return [(name, *rows[0]) for name, rows in given if rows]
+        given = {"b_since": self._since, "b_ahead_s": within_s}
+        firsts: list[tuple[str, datetime | None, datetime]] = []
+        for name in names:
+            [(due_at, now)] = statement.rows(tx, {"b_queue": name, **given})
+            firsts.append((name, due_at, now))
+        return firsts
 
     def _first(self) -> Select[Any]:
         hint = self._database.tables.hint
-        chosen = select(hint.c.due_at, self._database.now().label("now")).where(*self._ahead())
-        return chosen.order_by(hint.c.due_at, hint.c.id).limit(1)
+        first = select(hint.c.due_at).where(*self._ahead()).order_by(hint.c.due_at, hint.c.id).limit(1)
+        return select(first.scalar_subquery().label("due_at"), self._database.now().label("now"))
 
     def _due(self) -> Select[Any]:
         hint, now = self._database.tables.hint, self._database.now
-        is_due = hint.c.due_at <= now(bindparam("b_ahead_s", type_=Float()))
-        chosen = select(hint.c.id, body_of(self._database), hint.c.due_at, now().label("now")).where(
-            *self._ahead(), is_due
-        )
+        chosen = select(hint.c.id, body_of(self._database), hint.c.due_at, now().label("now")).where(*self._ahead())
         chosen = chosen.order_by(hint.c.due_at, hint.c.id).limit(bindparam("b_limit", type_=Integer()))
         # on SQLite there is one writer at a time anyway
         return chosen if self._database.dialect == "sqlite" else chosen.with_for_update(skip_locked=True)
 
     def _ahead(self) -> list[ColumnElement[bool]]:
-        """Free rows of one queue, from the floor on."""
+        """Free rows of one queue, from the floor on, that are due within `b_ahead_s`."""
         hint, now = self._database.tables.hint, self._database.now
         return [
             hint.c.queue == bindparam("b_queue", type_=hint.c.queue.type),
             hint.c.due_at >= bindparam("b_since", type_=hint.c.due_at.type),
+            hint.c.due_at <= now(bindparam("b_ahead_s", type_=Float())),
             or_(hint.c.delivered_at.is_(None), hint.c.delivered_at < now(-RESERVED_S)),
         ]

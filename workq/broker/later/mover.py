@@ -112,7 +112,8 @@ class Mover:
         """
         now = self._clock()
         self._refused = {queue: until for queue, until in self._refused.items() if until > now}
-        first = {queue: in_s for queue, in_s in self._rows.first().items() if queue not in self._refused}
+        first = self._rows.first(within_s=AHEAD_S + self._look_s)
+        first = {queue: in_s for queue, in_s in first.items() if queue not in self._refused}
         due = sorted((in_s, queue) for queue, in_s in first.items() if in_s <= AHEAD_S)
         if not due:
             return min(self._look_s, max(PAUSE_MIN_S, min(first.values(), default=math.inf) - AHEAD_S))
