@@ -19,6 +19,7 @@ from workq.handlers.handler import Handler
 from workq.inflight import Entry
 from workq.ledger import Look
 from workq.values.clock import PACE, QUICK_S
+from workq.values.task import Done
 from workq.worker.fetch.intake import LOOK_EVERY_S
 from workq.worker.fetch.three_stores import GIVE_BACK_AFTER_S
 from workq.worker.holds import held_for
@@ -82,6 +83,29 @@ def test_what_was_not_granted_is_not_forgotten_when_the_broker_is_away_and_other
     process.rounds()
     Clock(process.wq.stores.ledger.database).forward(1.0)  # its hint was sent on
     all_run(process, [first, second])
+
+
+def test_behind_slow_handlers_nothing_is_held_however_quick_those_before_were(process: Process) -> None:
+    """Others may be free for it; and what is cancelled meanwhile would stay held for as long as they take."""
+    tasks(process, THREADS)
+    process.rounds()
+    quick, slow = process.runs(), set(tasks(process, THREADS))
+    for task_id in quick:
+        run = process.pool.taken.pop(task_id)
+        process.pool.finish(run, [Done()], began=process.pool.begin(run))
+    process.settle()
+    process.rounds()
+    assert process.runs() == slow
+    for run in process.pool.taken.values():
+        process.pool.begin(run)
+    process.forward(1.0)
+    others = set(tasks(process, 2))
+    process.rounds()
+    process.forward(GIVE_BACK_AFTER_S + 0.1)
+    process.rounds()
+
+    assert process.hinted() == others
+    assert {hold.task_id for hold in process.stores.inflight.held_by(process.me.id)} == slow
 
 
 @pytest.fixture

@@ -140,15 +140,19 @@ class Pool:
         """How many claims can be taken at all: each has a line of the board until it is settled."""
         return len(self._lines)
 
+    @property
+    def busy_s(self) -> float:
+        """For how long every thread has been running what it runs, and nothing was taken; 0 while one is free."""
+        return self._clock() - self._moved_at if self.started >= self.threads else 0.0
+
     def startable(self) -> int:
         """How many claims can be taken now: free slots, and what ends within a moment.
 
         Of work ahead, only half at a time is claimed anew, or what ends within that moment, where many run: a claim
         costs much the same for one task as for a page.
         """
-        busy_s = self._clock() - self._moved_at if self.started >= self.threads else 0.0
         most = min(CLAIM_AHEAD_MAX, self.pace.fit(CLAIM_AHEAD_BYTES))
-        soon = self.pace.ahead(CLAIM_AHEAD_S, most, busy_s=busy_s) if self.pace.is_known else 0
+        soon = self.pace.ahead(CLAIM_AHEAD_S, most, busy_s=self.busy_s) if self.pace.is_known else 0
         ahead = max(self.threads, min(self.threads + soon, most))
         self._low = max(self.threads - 1, ahead // 2)
         room = min(ahead - self.active, len(self._lines)) if self.active <= self._low else 0

@@ -151,7 +151,9 @@ class ThreeStores(Intake):
 
     def _ahead(self) -> int:
         """How many ids this process may hold: free slots, or about a quarter second of work if that is more."""
-        ahead = max(self._pool.threads, self._pool.pace.ahead(LOOKAHEAD_S, HELD_MAX))
+        # those before were quick, and those that run are not: what is held behind them would wait, and others be free
+        soon = self._pool.pace.ahead(LOOKAHEAD_S, HELD_MAX, busy_s=self._pool.busy_s)
+        ahead = max(self._pool.threads, soon)
         # while a thread is free, what can wait for company takes none
         return ahead + self._pool.linger.more if self._pool.active < ahead else ahead
 
