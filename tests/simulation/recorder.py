@@ -219,9 +219,12 @@ class Recorder:
                 self._judge_need(task_id)
 
     def _judge_turn(self, task_id: str, delay_s: float) -> None:
-        """The hint of a retry follows its settlement: before, it could come while the attempt still runs."""
+        """The hint of a retry follows its settlement: before, it could come while the attempt still runs.
+
+        It is told by its delay. One without any is of something else: of an earlier attempt, moved when it was due.
+        """
         row = self.rows.get(task_id)
-        if row is None or row.state != "running":
+        if delay_s == 0.0 or row is None or row.state != "running":
             return
         outcome = self.outcomes.get((task_id, row.token))
         if isinstance(outcome, Failed) and outcome.delay_s > 0.0 and abs(outcome.delay_s - delay_s) < 0.01:
