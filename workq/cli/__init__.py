@@ -24,6 +24,7 @@ import os
 import sys
 from typing import NoReturn
 
+from workq.cli.exits import hold_back
 from workq.values.begin import begin
 
 __all__ = ["main"]
@@ -31,6 +32,7 @@ __all__ = ["main"]
 
 def main() -> NoReturn:
     """Run the command that `sys.argv` names, and end the process with its exit status."""
+    hold_back()
     begin()
     from workq.cli.root import run
 

@@ -1,7 +1,12 @@
-"""How a command ends: the exit statuses, in one place; and in order, when a signal comes."""
+"""How a command ends: the exit statuses, in one place; and in order, when a signal comes.
+
+SIGTERM waits while Python imports what a command needs: until then nobody can tell how that one ends. To a command that
+runs on (a worker) it is an order to leave; any other is ended by the signal.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -59,6 +64,30 @@ class StopSignals:
 
     def _leave(self, number: int) -> None:
         raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+
+
+def hold_back() -> None:
+    """SIGTERM waits until the command is known: until `let_in` or `leave_when_told`. Called by the main thread."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
+
+
+def let_in() -> None:
+    """SIGTERM does what it does; also one that has waited."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))
+
+
+def leave_when_told() -> None:
+    """From now on SIGTERM ends this process in order, with status 0, until whoever runs on takes the signal over.
+
+    Nothing is running yet. The system's own answer to the signal would look like a crash to a service manager.
+    """
+    signal.signal(signal.SIGTERM, _leave)
+    let_in()
+
+
+def _leave(_number: int, _frame: FrameType | None) -> None:
+    os.write(2, b"workq: SIGTERM came before it had begun: it leaves\n")  # what is printed may wait for a lock
+    raise SystemExit(DONE)
 
 
 @contextmanager

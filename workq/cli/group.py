@@ -7,13 +7,14 @@ one line.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
 
 import click
 from click.shell_completion import CompletionItem
 
+from workq.cli.exits import leave_when_told, let_in
 from workq.cli.session import Session, global_options
 from workq.config import masked
 
@@ -46,15 +47,33 @@ def _write_examples(examples: str, formatter: click.HelpFormatter) -> None:
 
 
 class Command(click.Command):
-    """A command with examples, which accepts the global options."""
+    """A command with examples, which accepts the global options.
 
-    def __init__(self, *args: Any, examples: str = "", **kwargs: Any) -> None:
+    `runs_on`: by what it is given, whether it runs until it is told to leave; SIGTERM is that from its beginning.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        examples: str = "",
+        runs_on: Callable[[Mapping[str, Any]], bool] = lambda _: False,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.examples = examples
+        self.runs_on = runs_on
         own = {word for param in self.params for word in param.opts}
         for option in global_options():
             option.opts = [word for word in option.opts if word not in own]  # `--url` of a destination is its own
             self.params.append(option)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run it. How SIGTERM ends it is known now."""
+        if self.runs_on(ctx.params):
+            leave_when_told()
+        else:
+            let_in()
+        return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The command's own options, then the names of the global ones."""

@@ -21,7 +21,7 @@ from workq.messages.intake_inspection import IntakeInspection, PeekedRecord
 from workq.messages.intakes import MessageIntake, MessageIntakes
 from workq.messages.ledger.sql import MessageLedger
 from workq.operations import intakes
-from workq.supervisor.first_process import leave_first_process, leave_when_told
+from workq.supervisor.first_process import leave_first_process
 from workq.values.incarnation import this_person
 
 _OF_KINDS = ("topic", "queue")
@@ -184,7 +184,7 @@ def rm(session: Session, name: str, yes: bool, why: str) -> int:
     return exits.DONE
 
 
-@intake.command("run", examples="workq intake run\nworkq intake run shop --processes 3")
+@intake.command("run", runs_on=lambda _: True, examples="workq intake run\nworkq intake run shop --processes 3")
 @click.argument("names", metavar="[NAME]...", nargs=-1)
 @click.option("--processes", type=WholeNumber(1, 64), default=1, show_default=True, help="intake processes, 1 to 64")
 @log_format_option
@@ -195,7 +195,6 @@ def run(session: Session, names: tuple[str, ...], processes: int) -> int:
     The messages are sent by the workers of your application: workq worker.
     """
     leave_first_process()
-    leave_when_told()
     session.stores()
     app = session.queue()
     ways = MessageIntakes(app)

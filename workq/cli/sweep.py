@@ -68,7 +68,7 @@ _SHOWN_MAX = 200
 """How many rows of a plan a table shows; the file has all."""
 
 
-@click.command(cls=Command, examples=_EXAMPLES)
+@click.command(cls=Command, runs_on=lambda given: given["every_s"] is not None, examples=_EXAMPLES)
 @click.option("--every", "every_s", type=Duration(), metavar="TIME", help="run on, with a pass every 5s, 1m, ...")
 @click.option("--dry-run", is_flag=True, help="the same counts, changing nothing; exit 3 when there is work")
 @click.option(

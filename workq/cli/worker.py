@@ -9,6 +9,7 @@ import click
 
 from workq.cli.documents import certificate, worker_in_full, write_certificate
 from workq.cli.documents import worker as document
+from workq.cli.exits import leave_when_told
 from workq.cli.group import CommandGroup, nearest
 from workq.cli.inputs import QueueNames, WholeNumber
 from workq.cli.session import Session, log_format_option, pass_session
@@ -48,6 +49,7 @@ def worker(ctx: click.Context, queues: list[str] | None, processes: int, threads
     """
     if ctx.invoked_subcommand is not None:
         return None
+    leave_when_told()
     leave_first_process()
     session = ctx.ensure_object(Session)
     app, path = session.application()

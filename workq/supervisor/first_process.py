@@ -44,18 +44,6 @@ def check_unpatched(app: str) -> None:
             )
 
 
-def leave_when_told() -> None:
-    """From now on SIGTERM ends this process in order, with status 0, until a supervisor takes the signal over.
-
-    Nothing is running yet. The system's own answer to the signal would look like a crash to a service manager.
-    """
-    signal.signal(signal.SIGTERM, _leave)
-
-
-def _leave(_number: int, _frame: FrameType | None) -> None:
-    raise SystemExit(0)
-
-
 def leave_first_process() -> None:
     """Go on in a child, if this is process 1. Call it before any thread is started."""
     if os.getpid() != 1:
