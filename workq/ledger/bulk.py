@@ -25,6 +25,7 @@ from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import as_text
 from workq.ledger.engine.states import CLAIMABLE, ENDED, found, guarded
 from workq.ledger.entry import EntryRules, KeyedTask
+from workq.ledger.hint_rows import drop_hints_of
 from workq.ledger.history import History, who_and_why
 from workq.values import codec
 from workq.values.lane import meant
@@ -99,6 +100,7 @@ class BulkDecisions:
             if waits:
                 mine = update(t).where(t.c.id.in_(waits), guarded(t.c.state, *CLAIMABLE))
                 tx.execute(mine.values(state=State.CANCELLED, reason=kept, settled_at=now(), live_key=None))
+                drop_hints_of(tx, self.database, waits)
                 self._history.append(tx, "cancelled", {"reason": kept, "who": by}, task_ids=waits)
             if runs:
                 mine = update(t).where(t.c.id.in_(runs), guarded(t.c.state, State.RUNNING))

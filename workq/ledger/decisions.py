@@ -17,6 +17,7 @@ from workq.ledger import CancelAnswer, Unpublished
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.states import CLAIMABLE, guarded, unexpired
 from workq.ledger.entry import EntryRules, KeyedTask
+from workq.ledger.hint_rows import Waiting, drop_hints, drop_hints_of
 from workq.ledger.history import ERROR_MAX, History, who_and_why
 from workq.ledger.keys import live_key
 from workq.ledger.waiting import NEVER_S, is_behind, parked
@@ -58,6 +59,7 @@ class Decisions:
             .values(state=State.CANCELLED, reason=kept, settled_at=now(), live_key=None)
         ).rowcount
         if at_once:
+            drop_hints_of(tx, self.database, [task_id])
             self._history.append(tx, "cancelled", {"reason": kept, "who": by}, task_ids=[task_id])
             return CancelAnswer.CANCELLED
         asked = tx.execute(
@@ -118,8 +120,8 @@ class Decisions:
         `at`: the instant to which these seconds lead, where a person has named one: it is due exactly then. `along`:
         what a slice writes in the same transaction, if it is moved.
 
-        The hint that it had is worth nothing when it comes: too early, the claim refuses it; too late, it is done. A
-        task that expires before is refused. Raises NotFound or Refused.
+        The hint that it had is worth nothing when it comes: too early, the claim refuses it; too late, it is done. It
+        is dropped where it is a row. A task that expires before is refused. Raises NotFound or Refused.
         """
         if not codec.is_task_id(task_id):
             raise _unknown(task_id)
@@ -128,12 +130,12 @@ class Decisions:
         state = State.WAITING if delay_s > 0.0 else State.READY
         is_too_late = ~unexpired(t.c.expires_at, due_at)
         where_it_stands = select(t.c.state, t.c.queue, t.c.attempt, t.c.expires_at, is_too_late.label("is_too_late"))
-        in_line = select(t.c.state, t.c.order_key, t.c.limit_key, t.c.job_id, t.c.due_at, now().label("now")).where(
-            t.c.id == task_id
-        )
+        in_line = select(
+            t.c.state, t.c.queue, t.c.order_key, t.c.limit_key, t.c.job_id, t.c.due_at, now().label("now")
+        ).where(t.c.id == task_id)
 
         def move(tx: Connection) -> Unpublished | None:
-            row = tx.execute(in_line).first()
+            before = row = tx.execute(in_line).first()
             if row is not None and is_behind(row.due_at, row.now):
                 task = KeyedTask(task_id, row.order_key, row.limit_key, row.job_id, State(row.state))
                 if (why_not := self._rules.keeps_its_time(tx, task)) is not None:
@@ -159,6 +161,8 @@ class Decisions:
                         raise Refused(f"task {task_id} expires before, at {row.expires_at:%Y-%m-%dT%H:%M:%SZ}")
                     return None
                 raise Refused(f"task {task_id} is {row.state}; only ready and waiting tasks are rescheduled")
+            if before is not None and before.due_at > before.now:
+                drop_hints(tx, self.database, [Waiting(task_id, before.queue, before.due_at)])
             said = who_and_why(who, why, characters_max=ERROR_MAX)
             self._history.append(tx, "rescheduled", {**said, "delay_s": delay_s}, task_ids=[task_id])
             along(tx)

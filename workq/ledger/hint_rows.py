@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, Insert, LargeBinary, bindparam, cast, delete, func, insert, select
+from sqlalchemy import Connection, Insert, LargeBinary, Select, bindparam, cast, delete, func, insert, select
 from sqlalchemy.sql.elements import ColumnElement
-from sqlalchemy.types import Float
+from sqlalchemy.types import Float, Text
 
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import ArrayText
@@ -21,6 +22,12 @@ from workq.values.codec import encode
 from workq.values.hint import HintRow
 
 _AT_ONCE: Final = 1000
+SOON_S: Final = 1.0
+"""What is due within that is left: others may be taking it."""
+_EARLIER, _LATER = timedelta(seconds=0.1), timedelta(seconds=5.0)
+"""Around the time of a task: its row, which may have been written by a relay that was slow."""
+_SEARCHED_MAX: Final = 1000
+"""Among so many rows of that time the one of a task is looked for."""
 
 
 def insert_hints(tx: Connection, database: Database, rows: Sequence[HintRow]) -> None:
@@ -61,6 +68,53 @@ def with_hints(database: Database, tasks: Insert) -> Insert:
 def given_hints(rows: Sequence[HintRow]) -> Mapping[str, Any]:
     """The parameters that `with_hints` adds. The rows are of one queue and delay."""
     return {"b_hint_bodies": [row.body for row in rows], "b_hint_sizes": [row.size for row in rows]}
+
+
+class Waiting(NamedTuple):
+    """A task that had to wait, and until when."""
+
+    id: str
+    queue: str
+    due_at: datetime
+
+
+def drop_hints_of(tx: Connection, database: Database, task_ids: Sequence[str]) -> None:
+    """`drop_hints`, of those of these tasks that are not due. Their rows still say when they would be."""
+    t = database.tables.task
+    later = select(t.c.id, t.c.queue, t.c.due_at).where(t.c.id.in_(task_ids), t.c.due_at > database.now(SOON_S))
+    drop_hints(tx, database, [Waiting(*row) for row in tx.execute(later)])
+
+
+def drop_hints(tx: Connection, database: Database, tasks: Sequence[Waiting]) -> None:
+    """Delete the rows of these tasks, which will not be run at that time: they would stay until then.
+
+    As far as they are found, and never one that has other tasks too: what is left is worth nothing when it is due.
+    """
+    hint = database.tables.hint
+    statement = database.kept("hint of a task", lambda: _of_one(database))
+    ids: list[int] = []
+    for one in tasks:
+        given = {"b_queue": one.queue, "b_since": one.due_at - _EARLIER, "b_until": one.due_at + _LATER}
+        ids += (row_id for (row_id,) in statement.rows(tx, given | {"b_task": f"%{one.id}%"}))
+    for start in range(0, len(ids), _AT_ONCE):
+        tx.execute(delete(hint).where(hint.c.id.in_(ids[start : start + _AT_ONCE])))
+
+
+def _of_one(database: Database) -> Select[Any]:
+    c = database.tables.hint.c
+    searched = (
+        select(c.id, c.size, c.body)
+        .where(
+            c.queue == bindparam("b_queue", type_=c.queue.type),
+            c.due_at > database.now(SOON_S),
+            c.due_at >= bindparam("b_since", type_=c.due_at.type),
+            c.due_at <= bindparam("b_until", type_=c.due_at.type),
+        )
+        .order_by(c.due_at, c.id)
+        .limit(_SEARCHED_MAX)
+        .subquery()
+    )
+    return select(searched.c.id).where(searched.c.size == 1, searched.c.body.like(bindparam("b_task", type_=Text())))
 
 
 def body_of(database: Database) -> ColumnElement[Any]:

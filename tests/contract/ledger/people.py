@@ -6,14 +6,17 @@ from datetime import UTC
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from tests.contract.given import HOUR_S, LONG_S, OUTCOMES, Clock, at_once, new
 from tests.contract.ledger.steps import Steps
 from workq.errors import NotFound, Refused
 from workq.ledger import CancelAnswer, Evidence, Settled, Unpublished
 from workq.ledger.engine.database import Database
+from workq.ledger.hint_rows import insert_hints
 from workq.ledger.sql import Ledger
 from workq.values.certificate import ProofOfEnd
+from workq.values.hint import HintRow
 from workq.values.incarnation import Incarnation
 from workq.values.task import Claim, Done, Failed, State
 
@@ -223,6 +226,29 @@ class PeopleContract(Steps):
         )
         clock.forward(31.0)
         assert ledger.claims.claim([task_id], by=worker.id) or not after_s
+
+    @pytest.mark.parametrize("decide", ["cancel", "cancel_all", "reschedule"])
+    def test_the_hint_that_would_come_at_the_time_of_before_goes_with_the_decision(
+        self, ledger: Ledger, database: Database, decide: str
+    ) -> None:
+        """As a row it would stay until then, a year perhaps; but those of others stay, and what several share."""
+        given = new(4, queue="mail", delay_s=HOUR_S)
+        one, *others = (task.id for task in given)
+        ledger.tasks.record(given, hints=lambda tasks: [HintRow("mail", f'["{each.id}"]', 1, HOUR_S) for each in tasks])
+        hint = database.tables.hint
+        page = f'["{others[0]}","{one}"]'
+        database.run(lambda tx: insert_hints(tx, database, [HintRow("mail", page, 2, HOUR_S)]))
+
+        match decide:
+            case "cancel":
+                ledger.decisions.cancel(one, who="ada", why="not needed")
+            case "cancel_all":
+                ledger.bulk.cancel_all([one], states=[State.WAITING], who="ada", why="not needed")
+            case _:
+                ledger.decisions.reschedule(one, delay_s=2 * HOUR_S, who="ada", why="later")
+
+        left = database.ask(lambda tx: set(tx.execute(select(hint.c.body)).scalars()))
+        assert left == {page, *(f'["{each}"]' for each in others)}
 
     def test_a_retry_that_waits_is_rescheduled_too(self, ledger: Ledger, claimed: Claim, worker: Incarnation) -> None:
         self.settle(ledger, claimed, Failed(HOUR_S, "boom"))

@@ -22,6 +22,7 @@ from workq.ledger.decisions import Decisions
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, in_order
 from workq.ledger.engine.states import CLAIMABLE, guarded
+from workq.ledger.hint_rows import drop_hints_of
 from workq.ledger.history import REASON_MAX, History, who_and_why
 from workq.ledger.tasks import Tasks
 from workq.messages.ledger.known_destinations import WELL, policy_in, unknown_destination
@@ -264,6 +265,7 @@ class MessageDecisions:
             ended = {"state": State.CANCELLED, "reason": reason, "settled_at": now(), "live_key": None}
             if ids:
                 tx.execute(update(t).where(*mine).values(ended), {"b_ids": in_order(ids)})
+                drop_hints_of(tx, self.database, ids)
                 self._history.append(tx, "cancelled", {"reason": reason, "who": said["who"]}, task_ids=ids)
             return len(ids), _end_of(chosen)
 
