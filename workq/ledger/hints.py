@@ -16,20 +16,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import (
-    Connection,
-    Select,
-    Update,
-    and_,
-    bindparam,
-    delete,
-    func,
-    insert,
-    not_,
-    or_,
-    select,
-    update,
-)
+from sqlalchemy import Connection, Select, Update, and_, bindparam, delete, func, insert, not_, or_, select, update
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import Float
 
@@ -393,24 +380,6 @@ class Hints:
         out = delete(m).where(m.c.queue == queue, m.c.returned_at.is_(None))
         dropped: int = self.database.run(lambda tx: tx.execute(out).rowcount)
         return dropped
-
-    # -- delayed hints that are rows
-
-    def row_due_since(self, queue: str, task_id: str) -> datetime | None:
-        """Since when the hint of a task is due and still a row here; None: there is none. Reads all that are due."""
-        h, now = self.database.tables.hint, self.database.now
-        query = select(func.min(h.c.due_at)).where(
-            h.c.queue == queue, h.c.due_at <= now(), h.c.body.contains(task_id, autoescape=True)
-        )
-        since: datetime | None = self.database.ask(lambda tx: tx.execute(query).scalar_one())
-        return since
-
-    def rows_overdue(self, *, for_s: float) -> tuple[int, float]:
-        """How many rows are due for so long, and for how long the oldest."""
-        h, now = self.database.tables.hint, self.database.now
-        query = select(func.count(), func.min(h.c.due_at), now().label("now")).where(h.c.due_at <= now(-for_s))
-        count, oldest, clock = self.database.ask(lambda tx: tx.execute(query).one())
-        return int(count), 0.0 if oldest is None else (clock - oldest).total_seconds()
 
     # -- a rebuild
 

@@ -52,7 +52,7 @@ class DueRow:
 
 
 class DueRows:
-    """The rows of one ledger, for one mover. `clock` is monotonic."""
+    """The rows of one ledger, for one mover and for who asks of them. `clock` is monotonic."""
 
     def __init__(self, database: Database, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._database = database
@@ -190,6 +190,30 @@ class DueRows:
                     gone.append(row.id)
         self.drop(gone)
         return shown
+
+    def due_since(self, queue: str, task_id: str) -> datetime | None:
+        """Since when the hint of a task is due and still a row; None: there is none. Reads all that are due.
+
+        Raises:
+            LedgerUnavailable: the database did not answer.
+        """
+        hint, now = self._database.tables.hint, self._database.now
+        query = select(func.min(hint.c.due_at)).where(
+            hint.c.queue == queue, hint.c.due_at <= now(), hint.c.body.contains(task_id, autoescape=True)
+        )
+        since: datetime | None = self._database.ask(lambda tx: tx.execute(query).scalar_one())
+        return since
+
+    def overdue(self, *, for_s: float) -> tuple[int, float]:
+        """How many rows of all queues are due for so long, and for how long the oldest.
+
+        Raises:
+            LedgerUnavailable: the database did not answer.
+        """
+        hint, now = self._database.tables.hint, self._database.now
+        query = select(func.count(), func.min(hint.c.due_at), now().label("now")).where(hint.c.due_at <= now(-for_s))
+        count, oldest, clock = self._database.ask(lambda tx: tx.execute(query).one())
+        return int(count), 0.0 if oldest is None else (clock - oldest).total_seconds()
 
     def _firsts(
         self, tx: Connection, *, within_s: float, is_whole: bool

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from workq.broker.later.due_rows import DueRows
 from workq.config import Settings
 from workq.config.sqlite import is_there, sqlite_file
 from workq.diagnose.bounds import Bounds
@@ -54,7 +55,7 @@ def look(settings: Settings) -> Iterator[Check]:
 
 def _overdue_rows(ledger: Ledger) -> Iterator[Check]:
     """Delayed hints that are rows, and that no mover has published in its time."""
-    overdue, for_s = ledger.hints.rows_overdue(for_s=OVERDUE_ROWS_S)
+    overdue, for_s = DueRows(ledger.database).overdue(for_s=OVERDUE_ROWS_S)
     if overdue:
         yield Check(
             "work",

@@ -34,6 +34,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final, assert_never
 
+from workq.broker.later.due_rows import DueRows
 from workq.config import Settings
 from workq.diagnose.why.destination import by_destination
 from workq.diagnose.why.held_back import by_job, by_limit, by_order_key, by_pause, is_early
@@ -142,7 +143,7 @@ def _is_hinted(look: TaskLook, published_at: datetime, serving: Sequence[WorkerR
     if published_at > task.now:  # see Hints.rehinted
         return is_delayed(look, published_at)
     if not look.stores.broker.is_transactional:
-        due_at = look.stores.ledger.hints.row_due_since(task.queue, task.task_id)
+        due_at = DueRows(look.stores.ledger.database).due_since(task.queue, task.task_id)
         if due_at is not None:
             return is_still_a_row(look, due_at)
     if (proof := proof_of_loss(look, published_at)) is not None:
