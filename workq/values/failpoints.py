@@ -61,6 +61,7 @@ POINTS = frozenset(
         "sweep.before_repair",
         "worker.before_return",
         "supervisor.before_reap",
+        "later.before_publish",
         "move.before_publish",
         "move.before_delete",
         "move.after_delete",

@@ -11,6 +11,8 @@ after the broker has confirmed it. So a delay costs the broker one message, and 
 Who decides: the ledger. What happens on each failure:
 
 - the ledger does not answer: `publish` answers False for delayed hints; their tasks stay unpublished for the sweep;
+- a process dies between the rows and the other hints of a call: none of its tasks is marked, and a sweep sends all
+  hints, those that are rows once more;
 - a mover dies: what it had reserved is free after `RESERVED_S`, and another mover publishes it, perhaps once more;
 - no mover lives: the rows stay. While rows of a queue are overdue no marker is sent through it, so none of its hints is
   taken for lost.
@@ -28,6 +30,7 @@ from workq.errors import BrokerUnavailable, LedgerUnavailable
 from workq.ledger.engine.database import Database
 from workq.ledger.hint_rows import insert_hints
 from workq.values.codec import Envelope, encode_hint
+from workq.values.failpoints import reach
 from workq.values.hint import HintRow
 
 ROW_FROM_S: Final = 0.1
@@ -64,6 +67,7 @@ class LedgerDelays:
         if not later:
             return self._behind.publish(hints, deadline_s=deadline_s)
         is_written = self._write(later, deadline_s)
+        reach("later.before_publish")
         sent = iter(self._behind.publish([one for one in hints if one.delay_s < ROW_FROM_S], deadline_s=deadline_s))
         return [is_written if one.delay_s >= ROW_FROM_S else next(sent) for one in hints]
 
