@@ -104,6 +104,12 @@ lateness: $(FULL) servers ## how late delayed hints come: a TTL hop, both ladder
 	@$(BIN)/python -m benchmarks.lateness $(if $(SECONDS),--seconds $(SECONDS)) $(if $(RATES),--rates $(RATES)) \
 	  $(if $(ONLY),--only $(ONLY))
 
+.PHONY: late-peers
+late-peers: $(FULL) servers ## how late messages arrive, beside a TTL hop, Artemis and Celery (RUNS=1 ONLY=hop,celery MOMENT=50000 OUTPUT=file)
+	@echo "late-peers: private servers on free ports, Celery in an environment of its own below .bench; about six minutes"
+	@$(BIN)/python -m benchmarks.late_peers $(if $(RUNS),--runs $(RUNS)) $(if $(ONLY),--only $(ONLY)) \
+	  $(if $(TASKS),--tasks $(TASKS)) $(if $(MOMENT),--moment $(MOMENT)) $(if $(OUTPUT),--output $(OUTPUT))
+
 .PHONY: growth
 growth: $(FULL) servers ## claims against backlog, kept rows, workers, payloads, queues, a pinned horizon (HORIZON=1: that alone)
 	@echo "growth: private servers on free ports; about a quarter of an hour, and four times ten minutes for the horizon"

@@ -23,7 +23,16 @@ import redis
 
 from benchmarks import usage
 from benchmarks.roster import Contestant
-from workq.lab.servers import PostgreSQL, RabbitMQ, Redis, start_postgres, start_rabbitmq, start_redis
+from workq.lab.servers import (
+    Artemis,
+    PostgreSQL,
+    RabbitMQ,
+    Redis,
+    start_artemis,
+    start_postgres,
+    start_rabbitmq,
+    start_redis,
+)
 
 POSTGRES_OPTIONS = ("-c", "shared_buffers=512MB", "-c", "fsync=on", "-c", "synchronous_commit=on")
 REDIS_OPTIONS = ("--appendonly", "yes", "--appendfsync", "everysec")
@@ -31,7 +40,10 @@ SETTINGS = {
     "postgres": "shared_buffers=512MB fsync=on synchronous_commit=on",
     "redis": "appendonly=yes appendfsync=everysec",
     "rabbitmq": "one node, no plugins, two schedulers",
+    "artemis": "one node, a journal of NIO, 256 MB of heap",
 }
+OURS = ("workq", "message")
+"""Modules of contestants whose settings are `WORKQ_...`."""
 _REWRITE_LIMIT_S = 10.0
 
 
@@ -60,6 +72,7 @@ class Arena:
         self._postgres: PostgreSQL | None = None
         self._rabbitmq: RabbitMQ | None = None
         self._redis: Redis | None = None
+        self._artemis: Artemis | None = None
 
     def __enter__(self) -> Self:
         try:
@@ -70,6 +83,8 @@ class Arena:
                 self._rabbitmq = self._stack.enter_context(start_rabbitmq())
             if "redis" in self._needed:
                 self._redis = self._stack.enter_context(start_redis(options=REDIS_OPTIONS))
+            if "artemis" in self._needed:
+                self._artemis = self._stack.enter_context(start_artemis())
         except BaseException:  # an interrupt too: no server is left behind
             self._stack.close()
             raise
@@ -81,7 +96,12 @@ class Arena:
     @property
     def versions(self) -> dict[str, str]:
         """Server to version."""
-        servers = {"postgres": self._postgres, "rabbitmq": self._rabbitmq, "redis": self._redis}
+        servers = {
+            "postgres": self._postgres,
+            "rabbitmq": self._rabbitmq,
+            "redis": self._redis,
+            "artemis": self._artemis,
+        }
         return {name: server.version for name, server in servers.items() if server is not None}
 
     def cpu_s(self, contestant: Contestant) -> dict[str, float]:
@@ -90,6 +110,7 @@ class Arena:
             "postgres": self._postgres and self._postgres.pid,
             "rabbitmq": self._rabbitmq and self._rabbitmq.pid,
             "redis": self._redis and self._redis.pid,
+            "artemis": self._artemis and self._artemis.pid,
         }
         return {name: usage.cpu_s(pid) for name, pid in pids.items() if pid and name in contestant.servers}
 
@@ -113,7 +134,7 @@ class Arena:
         with ExitStack() as stack:
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
             environment |= self._on_servers(contestant, name, stack)
-            if contestant.module == "workq":
+            if contestant.module in OURS:
                 environment |= _for_workq(environment)
             yield Place(folder, folder / "records", environment)
 
@@ -131,6 +152,8 @@ class Arena:
             _empty(self._redis)
             stack.callback(_empty, self._redis)
             urls["BENCH_REDIS_URL"] = self._redis.url
+        if self._artemis is not None and "artemis" in contestant.servers:
+            urls |= {"BENCH_ARTEMIS_URL": self._artemis.url, "BENCH_ADDRESS": name}
         return urls
 
 

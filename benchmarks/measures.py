@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.arena import Arena
+from benchmarks.arrivals import quantile
 from benchmarks.crew import Crew, Produced, StepFailed
 from benchmarks.follow import Followed, Follower
 from benchmarks.roster import Contestant
@@ -170,9 +171,9 @@ def latency(bench: Bench, _: frozenset[str]) -> Iterator[Figures]:
     if len(late_ms) < tasks * (1.0 - MISSING_MAX):
         raise StepFailed(f"latency: only {len(late_ms)} of {tasks} tasks ran")
     yield {
-        "p50_ms": _quantile(late_ms, 0.5),
-        "p90_ms": _quantile(late_ms, 0.9),
-        "p99_ms": _quantile(late_ms, 0.99),
+        "p50_ms": quantile(late_ms, 0.5),
+        "p90_ms": quantile(late_ms, 0.9),
+        "p99_ms": quantile(late_ms, 0.99),
         "max_ms": late_ms[-1],
         "latency_missing": 0 if is_complete else warm + tasks - len(first),
         **_cost_of_running("latency", seen),
@@ -199,8 +200,8 @@ def delay(bench: Bench, _: frozenset[str]) -> Iterator[Figures]:
         late_ms = sorted(1e3 * (at - produced.began - index / RATE - delay_s) for index, at in first.items())
         name = f"delay_{delay_s:.0f}s"
         yield {
-            f"{name}_p50_ms": _quantile(late_ms, 0.5),
-            f"{name}_p99_ms": _quantile(late_ms, 0.99),
+            f"{name}_p50_ms": quantile(late_ms, 0.5),
+            f"{name}_p99_ms": quantile(late_ms, 0.99),
             f"{name}_max_ms": late_ms[-1],
             f"{name}_min_ms": late_ms[0],
             f"{name}_missing": missing,
@@ -331,8 +332,3 @@ def _cost(name: str, client_cpu_s: float, server_cpu_s: Mapping[str, float], tas
 def _limit_s(tasks: int) -> float:
     """More than the slowest peer needs at any step: 50 ms for each task."""
     return 60.0 + 0.05 * tasks
-
-
-def _quantile(ordered: list[float], share: float) -> float:
-    """The value that so much of an ordered list does not exceed."""
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

@@ -20,7 +20,7 @@ class Contestant:
         name: for people and for `--only`, which takes the family as well.
         module: of `benchmarks/contestants/`, without `.py`.
         family: names the environment and its `requirements/<family>.txt`; None is the interpreter of the driver.
-        servers: of "rabbitmq", "redis", "postgres": which it needs.
+        servers: of "rabbitmq", "redis", "postgres", "artemis": which it needs.
         configuration: printed beside its figures.
         settings: passed to the module as `BENCH_<name>`.
         survives: None when every task of a killed worker runs again within a minute; otherwise how it is.

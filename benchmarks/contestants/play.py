@@ -6,14 +6,18 @@ Steps:
 - `enqueue-one N`, `enqueue-threads N THREADS`, `enqueue-bulk N`, `fill N`
 - `latency WARM N RATE WORKERS`: an open loop of `WARM + N` tasks at `RATE` a second; task `i` is scheduled at
   `began + i / RATE`, and is enqueued late rather than never when the one before took too long
-- `delays N RATE SECONDS WORKERS`: as `latency`, of tasks that are due so many seconds after their instant
+- `delays N RATE SECONDS WORKERS [FIRST]`: as `latency`, of tasks that are due so many seconds after their instant, with
+  the indices from FIRST on (0)
+- `moment N WORKERS FIRST`: `N` tasks that are all due at one moment, so far ahead that all are enqueued by then; some
+  more, which are due now, show how long that takes; only for contestants that are called from threads
 - `sustained N WORKERS`: in bulk, once `WORKERS` processes have shown that they run
 - `steady AHEAD WORKERS`: the same without an end, in lots, while fewer than `AHEAD` tasks are there that have not run;
   only for contestants that are called from threads
 - `worker NUMBER`: becomes that worker
 
 Each step but `worker` prints one line of JSON at its end: `tasks`, `began` (seconds since the epoch), `seconds` until
-the last call returned, `published_seconds` until everything has reached the servers, `cpu_s` of this process meanwhile.
+the last call returned, `published_seconds` until everything has reached the servers, `cpu_s` of this process meanwhile,
+and `due`, the moment of `moment` (seconds since the epoch), else null.
 An error ends with its traceback and a status other than 0. Imports the standard library only.
 """
 
@@ -45,6 +49,11 @@ LEFT_LIMIT_S = 10.0
 """How long to wait for probes that have not run: those of a variant without confirms may be lost."""
 CALM_S = 0.5
 STEADY_LOT = 1_000
+TRIAL_PART = 0.02
+"""Of the tasks that are due at one moment: so many more, due at once, show how long enqueueing takes."""
+LEAD = 1.3
+"""The moment is so many times as far ahead as enqueueing should take, and at least `LEAD_MIN_S`."""
+LEAD_MIN_S = 5.0
 SOME_UP_LIMIT_S = 3.0
 """How long to wait for the other workers once one has answered: some peers give a few tasks all to the same one."""
 
@@ -71,7 +80,7 @@ def _cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def report(watch: Watch, tasks: int, *, seconds: float) -> None:
+def report(watch: Watch, tasks: int, *, seconds: float, due: float | None = None) -> None:
     """Print the figures of a step that has just ended."""
     figures = {
         "tasks": tasks,
@@ -79,6 +88,7 @@ def report(watch: Watch, tasks: int, *, seconds: float) -> None:
         "seconds": seconds,
         "published_seconds": watch.seconds(),
         "cpu_s": watch.cpu_s(),
+        "due": due,
     }
     print(json.dumps(figures), flush=True)
 
@@ -199,15 +209,27 @@ class Threads:
             self._contestant.one(index)
         self._end(watch, tasks)
 
-    def delays(self, tasks: int, rate: float, delay_s: float, workers: int) -> None:
+    def delays(self, tasks: int, rate: float, delay_s: float, workers: int, first: int = 0) -> None:
         self._await_workers(workers)
         watch = Watch()
         for index in range(tasks):
             at = watch.began + index / rate
             if (pause_s := at - time.time()) > 0.0:
                 time.sleep(pause_s)
-            self._contestant.later(index, max(0.0, at + delay_s - time.time()))
+            self._contestant.later(first + index, max(0.0, at + delay_s - time.time()))
         self._end(watch, tasks)
+
+    def moment(self, tasks: int, workers: int, first: int) -> None:
+        self._await_workers(workers)
+        trial = max(PROBES, round(TRIAL_PART * tasks))
+        tried = Watch()
+        self._contestant.many_at([task.PROBE] * trial, tried.began)
+        lead_s = max(LEAD_MIN_S, LEAD * tried.seconds() * tasks / trial)
+        time.sleep(CALM_S)
+        watch = Watch()
+        due = watch.began + lead_s
+        self._contestant.many_at(range(first, first + tasks), due)
+        self._end(watch, tasks, due=due)
 
     def sustained(self, tasks: int, workers: int) -> None:
         self._await_workers(workers)
@@ -234,10 +256,10 @@ class Threads:
             time.sleep(LOOK_EVERY_S)
         time.sleep(CALM_S)
 
-    def _end(self, watch: Watch, tasks: int) -> None:
+    def _end(self, watch: Watch, tasks: int, *, due: float | None = None) -> None:
         seconds = watch.seconds()
         self._contestant.flush()
-        report(watch, tasks, seconds=seconds)
+        report(watch, tasks, seconds=seconds, due=due)
 
 
 class Coroutines:
@@ -299,7 +321,7 @@ class Coroutines:
 
         self._run(enqueue)
 
-    def delays(self, tasks: int, rate: float, delay_s: float, workers: int) -> None:
+    def delays(self, tasks: int, rate: float, delay_s: float, workers: int, first: int = 0) -> None:
         async def enqueue() -> None:
             await self._await_workers(workers)
             watch = Watch()
@@ -307,7 +329,7 @@ class Coroutines:
                 at = watch.began + index / rate
                 if (pause_s := at - time.time()) > 0.0:
                     await asyncio.sleep(pause_s)
-                await self._contestant.later(index, max(0.0, at + delay_s - time.time()))
+                await self._contestant.later(first + index, max(0.0, at + delay_s - time.time()))
             report(watch, tasks, seconds=watch.seconds())
 
         self._run(enqueue)
@@ -370,7 +392,9 @@ def main() -> None:
         case "latency":
             steps.latency(int(numbers[0]), int(numbers[1]), float(numbers[2]), int(numbers[3]))
         case "delays":
-            steps.delays(int(numbers[0]), float(numbers[1]), float(numbers[2]), int(numbers[3]))
+            steps.delays(int(numbers[0]), float(numbers[1]), float(numbers[2]), *map(int, numbers[3:]))
+        case "moment" if isinstance(steps, Threads):
+            steps.moment(int(numbers[0]), int(numbers[1]), int(numbers[2]))
         case "sustained":
             steps.sustained(int(numbers[0]), int(numbers[1]))
         case "steady" if isinstance(steps, Threads):

@@ -6,7 +6,8 @@ The driver gives, in the environment:
 
 - `BENCH_RECORDS`: the file that each task appends its record to;
 - `BENCH_BODY_S`: how long a task takes, in seconds; empty or 0 for a no-op;
-- `BENCH_RABBITMQ_URL`, `BENCH_REDIS_URL`, `BENCH_POSTGRES_URL`: fresh places on the private servers, where needed;
+- `BENCH_RABBITMQ_URL`, `BENCH_REDIS_URL`, `BENCH_POSTGRES_URL`, `BENCH_ARTEMIS_URL` with `BENCH_ADDRESS`: fresh places
+  on the private servers, where needed;
 - `BENCH_FOLDER`: an empty folder, for contestants that keep their queue in a file;
 - `BENCH_...` settings of the variant, from the roster.
 """
@@ -88,6 +89,11 @@ class Contestant:
     def later(self, index: int, delay_s: float) -> None:
         """Enqueue one task that is due in so many seconds, in the documented way."""
         raise NotImplementedError
+
+    def many_at(self, indices: Sequence[int], at: float) -> None:
+        """Enqueue many that are all due at one moment (seconds since the epoch), in the way for many."""
+        for index in indices:
+            self.later(index, max(0.0, at - time.time()))
 
     def many(self, indices: range) -> None:
         """Enqueue many in the way the documentation offers for many; one by one where it offers none."""
