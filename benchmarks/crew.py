@@ -29,14 +29,13 @@ class StepFailed(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """What a producer said at its end; see `contestants/play.py`. In seconds; `began` and `due` since the epoch."""
+    """What a producer said at its end; see `contestants/play.py`. Times in seconds, `began` since the epoch."""
 
     tasks: int
     began: float
     seconds: float
     published_seconds: float
     cpu_s: float
-    due: float | None = None
 
 
 class Crew:

@@ -3,7 +3,8 @@
 Each way is alone on the machine at its turn, in a fresh place on private servers; the order changes from run to run. It
 gets three loads, one after the other, while its workers live:
 
-    1 s, 5 s   messages that are due so long after they are sent, each at its own instant: 200 a second
+    1 s, 5 s   messages that are due so long after they are sent, each at its own instant: 200 a second, or as many as the
+               sender manages
     moment     many that are all due at one moment, and are recorded before; of the slowest way, a share of them
 
 What counts is the arrival, by the clock of this machine, in a process that reads the destination and does nothing else
@@ -36,13 +37,13 @@ from benchmarks import environments, machine, usage
 from benchmarks.arena import OURS, Arena
 from benchmarks.arrivals import Arrivals, judged, over_runs
 from benchmarks.crew import Crew, Produced, StepFailed
-from benchmarks.records import Tail
+from benchmarks.records import DUE, Tail
 from benchmarks.roster import Contestant
 from workq.config import BINARY, LEDGER
 
 SERVERS: Final = ("postgres", "rabbitmq", "redis")
 LEVELS: Final = "levels:1s,5s,10s,20s,30s,1m,2m,5m"
-"""What is due after 1 s and 5 s has its level. What is due at one moment is rounded up, and late by that."""
+"""What is due after 1 s and 5 s has its level. What is due at one moment is rounded up, and late by that on purpose."""
 _WORKER: Final = "2 processes x 4 threads"
 
 
@@ -87,9 +88,7 @@ DELAYS_S: Final = (1.0, 5.0)
 MOMENT: Final = "moment"
 PREPARE_LIMIT_S: Final = 60.0
 PATIENCE_S: Final = 45.0
-"""What has not arrived so long after the last one was due counts as missing, lost or not."""
-STALL_S: Final = 15.0
-"""So does the rest when nothing has arrived for so long."""
+"""What has not arrived so long after the last one was due counts as missing: lost, or later still."""
 AFTER_S: Final = 0.5
 """How long copies may still come."""
 LOOK_S: Final = 0.1
@@ -100,7 +99,7 @@ LIMIT_S: Final = 300.0
 class Turn:
     """One load of one way in one run.
 
-    `recorded_s`: until the last message was recorded. `is_recorded_late`: not all of them were before the moment.
+    `recorded_s`: until the last message was recorded. `is_recorded_late`: that was after the moment.
     `cpu_s`: of the sender, of the workers with the reader, of the servers.
     """
 
@@ -138,29 +137,25 @@ class _Watch:
     def steady(self, load: str, tasks: int, delay_s: float, *, first: int) -> Turn:
         """Messages that are due one after the other."""
         before = self._before()
-        produced = self._crew.call(
-            "delays", tasks, RATE, delay_s, self._crew.contestant.workers, first, limit_s=LIMIT_S
-        )
-        due = {first + index: produced.began + index / RATE + delay_s for index in range(tasks)}
-        return self._turn(load, due, produced, before)
+        workers = self._crew.contestant.workers
+        produced = self._crew.call("instants", tasks, RATE, delay_s, workers, first, limit_s=LIMIT_S)
+        return self._turn(load, produced, before)
 
     def moment(self, tasks: int, *, first: int) -> Turn:
         """Messages that are due at once."""
         before = self._before()
         produced = self._crew.call("moment", tasks, self._crew.contestant.workers, first, limit_s=LIMIT_S)
-        assert produced.due is not None
-        return self._turn(MOMENT, dict.fromkeys(range(first, first + tasks), produced.due), produced, before)
+        return self._turn(MOMENT, produced, before)
 
     def _before(self) -> tuple[float, float, dict[str, float]]:
         return os.getloadavg()[0], machine.calibration_ms(), self._cpu_s()
 
-    def _turn(
-        self, load: str, due: Mapping[int, float], produced: Produced, before: tuple[float, float, dict[str, float]]
-    ) -> Turn:
+    def _turn(self, load: str, produced: Produced, before: tuple[float, float, dict[str, float]]) -> Turn:
+        due = {one.index: one.at for one in Tail(self._crew.place.folder / DUE).fresh()}
         arrived = self._arrived(due)
         load_before, calibration_ms, spent = before
         cpu_s = {name: used - spent[name] for name, used in self._cpu_s().items()}
-        is_late = produced.due is not None and produced.began + produced.seconds > produced.due
+        is_late = load == MOMENT and produced.began + produced.seconds > min(due.values())
         return Turn(
             self._crew.contestant.name,
             load,
@@ -175,13 +170,11 @@ class _Watch:
     def _arrived(self, due: Mapping[int, float]) -> list[tuple[int, float]]:
         """What arrives until all has, or nothing does any more."""
         found: list[tuple[int, float]] = []
-        left, last = set(due), max(due.values())
-        moved = last
-        while left and time.time() < min(moved + STALL_S, last + PATIENCE_S):
+        left, ends = set(due), max(due.values()) + PATIENCE_S
+        while left and time.time() < ends:
             if fresh := self._fresh(due):
                 found += fresh
                 left -= {index for index, _ in fresh}
-                moved = max(moved, time.time())
             self._crew.check()
             time.sleep(LOOK_S)
         time.sleep(AFTER_S)
@@ -288,6 +281,7 @@ def main() -> int:
         document = {"machine": facts, "runs": options.runs, "turns": [asdict(one) for one in found], "failed": failed}
         options.output.write_text(json.dumps(document, indent=1) + "\n")
     print("\n".join(tables(found)))
+    print(f"Missing is what had not arrived {PATIENCE_S:g} s after the last one was due.\n")
     for way in ways:
         print(f"- {way.name}: {way.configuration}")
     if found:

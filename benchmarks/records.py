@@ -12,6 +12,9 @@ from pathlib import Path
 RECORD = struct.Struct("<dqq")
 """Seconds since the epoch, the task's index, the pid that ran it: 24 bytes, appended by one write."""
 
+DUE = "due"
+"""The file in which a producer says when its tasks are due: records, with that instant as their time."""
+
 STARTED = 1 << 40
 """Added to the index in the record of a start; only tasks that take time write one."""
 

@@ -37,9 +37,6 @@ class Artemis(task.Contestant):
     def one(self, index: int) -> None:
         self._send([index], None)
 
-    def later(self, index: int, delay_s: float) -> None:
-        self._send([index], time.time() + delay_s)
-
     def many_at(self, indices: Sequence[int], at: float) -> None:
         for start in range(0, len(indices), PAGE):
             self._send(indices[start : start + PAGE], at)

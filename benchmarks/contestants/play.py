@@ -6,18 +6,21 @@ Steps:
 - `enqueue-one N`, `enqueue-threads N THREADS`, `enqueue-bulk N`, `fill N`
 - `latency WARM N RATE WORKERS`: an open loop of `WARM + N` tasks at `RATE` a second; task `i` is scheduled at
   `began + i / RATE`, and is enqueued late rather than never when the one before took too long
-- `delays N RATE SECONDS WORKERS [FIRST]`: as `latency`, of tasks that are due so many seconds after their instant, with
-  the indices from FIRST on (0)
+- `delays N RATE SECONDS WORKERS`: as `latency`, of tasks that are due so many seconds after their instant
+- `instants N RATE SECONDS WORKERS FIRST`: tasks that are due so many seconds after they are enqueued, each at its own
+  instant, at `RATE` a second or as fast as that is possible; with the indices from FIRST on
 - `moment N WORKERS FIRST`: `N` tasks that are all due at one moment, so far ahead that all are enqueued by then; some
-  more, which are due now, show how long that takes; only for contestants that are called from threads
+  more, which are due now, show how long that takes
 - `sustained N WORKERS`: in bulk, once `WORKERS` processes have shown that they run
 - `steady AHEAD WORKERS`: the same without an end, in lots, while fewer than `AHEAD` tasks are there that have not run;
   only for contestants that are called from threads
 - `worker NUMBER`: becomes that worker
 
 Each step but `worker` prints one line of JSON at its end: `tasks`, `began` (seconds since the epoch), `seconds` until
-the last call returned, `published_seconds` until everything has reached the servers, `cpu_s` of this process meanwhile,
-and `due`, the moment of `moment` (seconds since the epoch), else null.
+the last call returned, `published_seconds` until everything has reached the servers, `cpu_s` of this process meanwhile.
+`instants` and `moment` also write when each task is due, as records, to the file `due` in `BENCH_FOLDER`; they are for
+contestants that are called from threads.
+
 An error ends with its traceback and a status other than 0. Imports the standard library only.
 """
 
@@ -27,17 +30,18 @@ import asyncio
 import ctypes
 import importlib
 import json
+import os
 import resource
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.contestants import task
-from benchmarks.records import RECORD
+from benchmarks.records import DUE, RECORD
 
 PROBES = 10
 """Tasks in one look at who is up: more than one, so that each of several workers gets some."""
@@ -80,7 +84,7 @@ def _cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def report(watch: Watch, tasks: int, *, seconds: float, due: float | None = None) -> None:
+def report(watch: Watch, tasks: int, *, seconds: float) -> None:
     """Print the figures of a step that has just ended."""
     figures = {
         "tasks": tasks,
@@ -88,9 +92,13 @@ def report(watch: Watch, tasks: int, *, seconds: float, due: float | None = None
         "seconds": seconds,
         "published_seconds": watch.seconds(),
         "cpu_s": watch.cpu_s(),
-        "due": due,
     }
     print(json.dumps(figures), flush=True)
+
+
+def _write_due(due: Mapping[int, float]) -> None:
+    lines = [RECORD.pack(at, index, os.getpid()) for index, at in due.items()]
+    (Path(task.setting("FOLDER")) / DUE).write_bytes(b"".join(lines))
 
 
 class Up:
@@ -209,15 +217,27 @@ class Threads:
             self._contestant.one(index)
         self._end(watch, tasks)
 
-    def delays(self, tasks: int, rate: float, delay_s: float, workers: int, first: int = 0) -> None:
+    def delays(self, tasks: int, rate: float, delay_s: float, workers: int) -> None:
         self._await_workers(workers)
         watch = Watch()
         for index in range(tasks):
             at = watch.began + index / rate
             if (pause_s := at - time.time()) > 0.0:
                 time.sleep(pause_s)
-            self._contestant.later(first + index, max(0.0, at + delay_s - time.time()))
+            self._contestant.later(index, max(0.0, at + delay_s - time.time()))
         self._end(watch, tasks)
+
+    def instants(self, tasks: int, rate: float, delay_s: float, workers: int, first: int) -> None:
+        self._await_workers(workers)
+        due: dict[int, float] = {}
+        watch = Watch()
+        for number in range(tasks):
+            if (pause_s := watch.began + number / rate - time.time()) > 0.0:
+                time.sleep(pause_s)
+            due[first + number] = at = time.time() + delay_s
+            self._contestant.many_at([first + number], at)
+        self._end(watch, tasks)
+        _write_due(due)
 
     def moment(self, tasks: int, workers: int, first: int) -> None:
         self._await_workers(workers)
@@ -227,9 +247,10 @@ class Threads:
         lead_s = max(LEAD_MIN_S, LEAD * tried.seconds() * tasks / trial)
         time.sleep(CALM_S)
         watch = Watch()
-        due = watch.began + lead_s
-        self._contestant.many_at(range(first, first + tasks), due)
-        self._end(watch, tasks, due=due)
+        at = watch.began + lead_s
+        self._contestant.many_at(range(first, first + tasks), at)
+        self._end(watch, tasks)
+        _write_due(dict.fromkeys(range(first, first + tasks), at))
 
     def sustained(self, tasks: int, workers: int) -> None:
         self._await_workers(workers)
@@ -254,12 +275,14 @@ class Threads:
             for _ in range(up.wants()):
                 self._contestant.one(task.PROBE)
             time.sleep(LOOK_EVERY_S)
+        while not self._contestant.is_up():  # the driver ends this when it takes too long
+            time.sleep(LOOK_EVERY_S)
         time.sleep(CALM_S)
 
-    def _end(self, watch: Watch, tasks: int, *, due: float | None = None) -> None:
+    def _end(self, watch: Watch, tasks: int) -> None:
         seconds = watch.seconds()
         self._contestant.flush()
-        report(watch, tasks, seconds=seconds, due=due)
+        report(watch, tasks, seconds=seconds)
 
 
 class Coroutines:
@@ -321,7 +344,7 @@ class Coroutines:
 
         self._run(enqueue)
 
-    def delays(self, tasks: int, rate: float, delay_s: float, workers: int, first: int = 0) -> None:
+    def delays(self, tasks: int, rate: float, delay_s: float, workers: int) -> None:
         async def enqueue() -> None:
             await self._await_workers(workers)
             watch = Watch()
@@ -329,7 +352,7 @@ class Coroutines:
                 at = watch.began + index / rate
                 if (pause_s := at - time.time()) > 0.0:
                     await asyncio.sleep(pause_s)
-                await self._contestant.later(first + index, max(0.0, at + delay_s - time.time()))
+                await self._contestant.later(index, max(0.0, at + delay_s - time.time()))
             report(watch, tasks, seconds=watch.seconds())
 
         self._run(enqueue)
@@ -392,7 +415,10 @@ def main() -> None:
         case "latency":
             steps.latency(int(numbers[0]), int(numbers[1]), float(numbers[2]), int(numbers[3]))
         case "delays":
-            steps.delays(int(numbers[0]), float(numbers[1]), float(numbers[2]), *map(int, numbers[3:]))
+            steps.delays(int(numbers[0]), float(numbers[1]), float(numbers[2]), int(numbers[3]))
+        case "instants" if isinstance(steps, Threads):
+            tasks, rate, delay_s, workers, first = numbers
+            steps.instants(int(tasks), float(rate), float(delay_s), int(workers), int(first))
         case "moment" if isinstance(steps, Threads):
             steps.moment(int(numbers[0]), int(numbers[1]), int(numbers[2]))
         case "sustained":

@@ -82,6 +82,10 @@ class Contestant:
     def prepare(self) -> None:
         """Make tables or queues, once, before anything is enqueued."""
 
+    def is_up(self) -> bool:
+        """Whether all workers are up, as far as records of probes do not show it."""
+        return True
+
     def one(self, index: int) -> None:
         """Enqueue one task in the documented way. Returns when it is as safe as this variant makes it."""
         raise NotImplementedError
