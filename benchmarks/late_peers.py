@@ -3,8 +3,8 @@
 Each way is alone on the machine at its turn, in a fresh place on private servers; the order changes from run to run. It
 gets three loads, one after the other, while its workers live:
 
-    1 s, 5 s   messages that are due so long after they are sent, each at its own instant: 200 a second, or as many as the
-               sender manages
+    1 s, 5 s   messages that are due so long after they are sent, each at its own instant: 200 a second, or as many as
+               the sender manages
     moment     many that are all due at one moment, and are recorded before; of the slowest way, a share of them
 
 What counts is the arrival, by the clock of this machine, in a process that reads the destination and does nothing else
@@ -28,8 +28,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -111,6 +110,23 @@ class Turn:
     cpu_s: Mapping[str, float]
     load_before: float
     calibration_ms: float
+
+
+@dataclass(slots=True)
+class Measured:
+    """What was found, and what failed and why."""
+
+    found: list[Turn] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+
+    def take(self, turns: Iterator[Turn], way: Contestant) -> None:
+        """The turns of one way. When one fails, the other ways have theirs all the same."""
+        try:
+            for turn in turns:
+                self.found.append(turn)
+                print(_row([turn], is_moment=True), file=sys.stderr, flush=True)
+        except (StepFailed, OSError) as error:
+            self.failed.append(f"{way.name}: {error}")
 
 
 def turns(arena: Arena, way: Contestant, python: Path, *, tasks: int, moment: int) -> Iterator[Turn]:
@@ -257,39 +273,44 @@ def main() -> int:
         parser.error(f"--only: no way is called {', '.join(strange)}; there are {', '.join(known)}")
     ways = [known[name] for name in options.only.split(",")]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended
-    found: list[Turn] = []
-    failed: list[str] = []
-    pythons: dict[str, Path] = {}
-    for way in ways:
-        try:
-            pythons[way.name] = environments.interpreter(way.family)
-        except environments.EnvironmentFailed as error:
-            failed.append(f"{way.name}: no environment: {error}")
+    measured = Measured()
+    pythons = _pythons(ways, measured)
     ways = [one for one in ways if one.name in pythons]
     began = time.monotonic()
-    with Arena(ways) as arena, suppress(KeyboardInterrupt):
+    with Arena(ways) as arena:
         facts = machine.facts(ways, arena.versions)
-        for run in range(1, options.runs + 1):
-            for way in random.Random(run).sample(ways, len(ways)):
-                try:
-                    for turn in turns(arena, way, pythons[way.name], tasks=options.tasks, moment=options.moment):
-                        found.append(turn)
-                        print(f"run {run}  {_row([turn], is_moment=True)}", file=sys.stderr, flush=True)
-                except (StepFailed, OSError) as error:  # the others have their turns all the same
-                    failed.append(f"{way.name}: {error}")
+        try:
+            for run in range(1, options.runs + 1):
+                for way in random.Random(run).sample(ways, len(ways)):
+                    measured.take(turns(arena, way, pythons[way.name], tasks=options.tasks, moment=options.moment), way)
+        except KeyboardInterrupt:
+            measured.failed.append("interrupted: what was measured before is above")
     if options.output is not None:
-        document = {"machine": facts, "runs": options.runs, "turns": [asdict(one) for one in found], "failed": failed}
+        document = {"machine": facts, "runs": options.runs, **asdict(measured)}
         options.output.write_text(json.dumps(document, indent=1) + "\n")
-    print("\n".join(tables(found)))
+    print("\n".join(tables(measured.found)))
     print(f"Missing is what had not arrived {PATIENCE_S:g} s after the last one was due.\n")
     for way in ways:
         print(f"- {way.name}: {way.configuration}")
-    if found:
-        print(f"\n{on_the_machine(found)}; {options.runs} runs in {time.monotonic() - began:.0f} s")
-    print(f"{facts['date']}, workq {facts['workq']['commit']}, {facts['servers']}, {facts['peers']}")
-    for one in failed:
+    if measured.found:
+        print(f"\n{on_the_machine(measured.found)}; {options.runs} runs in {time.monotonic() - began:.0f} s.")
+    peers = {family: pins[family] for family, pins in facts["peers"].items()}
+    versions = ", ".join(f"{name} {version}" for name, version in (facts["servers"] | peers).items())
+    print(f"{facts['date']}, workq {facts['workq']['commit']}, Python {facts['python']}, {versions}")
+    for one in measured.failed:
         print(f"FAILED {one}")
-    return status(found, failed)
+    return status(measured.found, measured.failed)
+
+
+def _pythons(ways: Sequence[Contestant], measured: Measured) -> dict[str, Path]:
+    """The interpreter of each way whose environment could be made."""
+    found: dict[str, Path] = {}
+    for way in ways:
+        try:
+            found[way.name] = environments.interpreter(way.family)
+        except environments.EnvironmentFailed as error:
+            measured.failed.append(f"{way.name}: no environment: {error}")
+    return found
 
 
 def status(found: Sequence[Turn], failed: Sequence[str]) -> int:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from benchmarks.arrivals import Arrivals, judged, over_runs
 from benchmarks.late_peers import MOMENT, Turn, status, tables
+from benchmarks.records import DUE, Tail
+
+REPOSITORY = Path(__file__).parents[2]
 
 
 def arrivals(*late_ms: float) -> Arrivals:
@@ -75,3 +82,47 @@ def test_a_way_that_loses_one_or_sends_one_early_is_reported_as_that() -> None:
     assert status(found, ["celery: it stood still"]) == 1
     for broken in (replace(arrivals(1.0), missing=1), arrivals(-0.1)):
         assert status([*found, turn("workq-ledger", "5 s", broken)], []) == 3
+
+
+FAULTY = """
+import os
+from benchmarks.contestants import play, task
+from benchmarks.records import RECORD
+
+class Faulty(task.Contestant):
+    def one(self, index):
+        task.record(index)
+
+    def many_at(self, indices, at):
+        late_s = {4: [], 5: [-0.5], 6: [0.1, 0.2]}
+        with open(os.environ["BENCH_RECORDS"], "ab") as records:
+            for index in indices:
+                for one in late_s.get(index, [0.1]):
+                    records.write(RECORD.pack(at + one, index, os.getpid()))
+
+steps = play.Threads(Faulty())
+steps.STEP
+"""
+
+
+@pytest.mark.parametrize("step", ["instants(10, 1000.0, 3600.0, 1, 1)", "moment(10, 1, 1)"])
+def test_a_contestant_is_judged_by_what_it_was_told_to_send_and_what_has_arrived(tmp_path: Path, step: str) -> None:
+    """It loses message 4, and sends 5 early and 6 twice. The loads that `late_peers` gives, without a server."""
+    records = tmp_path / "records"
+    given = {"BENCH_RECORDS": str(records), "BENCH_FOLDER": str(tmp_path)}
+
+    subprocess.run(
+        [sys.executable, "-c", FAULTY.replace("STEP", step)],
+        env={**os.environ, **given},
+        cwd=REPOSITORY,
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
+
+    due = {one.index: one.at for one in Tail(tmp_path / DUE).fresh()}
+    found = judged(due, [(one.index, one.at) for one in Tail(records).fresh() if one.index in due])
+    assert sorted(due) == list(range(1, 11))
+    assert (len(set(due.values())) == 1) is step.startswith("moment")
+    assert (found.sent, found.missing, found.early, found.copies) == (10, 1, 1, 1)
+    assert [found.least_ms, found.p50_ms, found.most_ms] == pytest.approx([-500, 100, 100], abs=0.1)
