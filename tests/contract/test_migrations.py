@@ -12,7 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from hashlib import sha256
@@ -104,7 +104,8 @@ def test_the_files_make_the_same_schema_as_the_sqlalchemy_tables(place: Place) -
 def test_an_upgrade_from_each_version_keeps_its_rows_and_makes_the_schema_of_a_new_ledger(
     place: Place, version: int
 ) -> None:
-    new, old = migrated(place), at_version(place, version)
+    schema, meta = of_a_new_ledger(place)
+    old = at_version(place, version)
     execute(
         old,
         "INSERT INTO workq_task (id, name, queue, state, due_at, failures_max, crashes_max, payload, created_at, "
@@ -115,9 +116,8 @@ def test_an_upgrade_from_each_version_keeps_its_rows_and_makes_the_schema_of_a_n
     assert status(old) == Status(version, SCHEMA_VERSION, tuple(FILES[version:]))
     assert migrate(old) == FILES[version:]
 
-    assert schema_of(old) == schema_of(new)
-    meta = "SELECT name, value FROM workq_meta ORDER BY name"
-    assert rows(old, meta) == rows(new, meta)
+    assert schema_of(old) == schema
+    assert rows(old, META) == meta
     assert rows(old, "SELECT name, state, attempt, is_suspect, order_key FROM workq_task") == [
         ("n", "ready", 0, 0, None)
     ]
@@ -618,6 +618,18 @@ def migrated(place: Place, *, namespace: str = "workq") -> Database:
     return database
 
 
+META = "SELECT name, value FROM workq_meta ORDER BY name"
+_new: dict[str, tuple[dict[str, dict[str, Any]], list[tuple[Any, ...]]]] = {}
+
+
+def of_a_new_ledger(place: Place) -> tuple[dict[str, dict[str, Any]], list[tuple[Any, ...]]]:
+    """The schema, and the rows of workq_meta: looked at once."""
+    if place.dialect not in _new:
+        new = migrated(place)
+        _new[place.dialect] = schema_of(new), rows(new, META)
+    return _new[place.dialect]
+
+
 def at_version(place: Place, version: int) -> Database:
     """A ledger that an older workq has made, and brought up file by file."""
     database = place.open()
@@ -657,54 +669,64 @@ def schema_of(database: Database) -> dict[str, dict[str, Any]]:
     """Everything the database says about the tables of the namespace, in words that can be compared."""
     inspector = inspect(database.engine)
     prefix = f"{database.namespace}_"
-    return {name: _table(database, name) for name in sorted(inspector.get_table_names()) if name.startswith(prefix)}
-
-
-def _table(database: Database, name: str) -> dict[str, Any]:
-    inspector = inspect(database.engine)
+    names = sorted(name for name in inspector.get_table_names() if name.startswith(prefix))
+    columns = inspector.get_multi_columns(filter_names=names)
+    primary_keys = inspector.get_multi_pk_constraint(filter_names=names)
+    uniques = inspector.get_multi_unique_constraints(filter_names=names)
+    checks = inspector.get_multi_check_constraints(filter_names=names)
+    indexes = inspector.get_multi_indexes(filter_names=names)
+    foreign_keys = inspector.get_multi_foreign_keys(filter_names=names)
+    options = _options(database, names)
     predicate = f"{database.dialect}_where"
     return {
-        "columns": {
-            column["name"]: (
-                column["type"].compile(dialect=database.engine.dialect),
-                column["nullable"],
-                None if column["default"] is None else str(column["default"]).strip("'"),
-                column.get("autoincrement"),
-            )
-            for column in inspector.get_columns(name)
-        },
-        "primary key": _plain(dict(inspector.get_pk_constraint(name))),
-        "unique": sorted((one["name"], one["column_names"]) for one in inspector.get_unique_constraints(name)),
-        "checks": {str(one["name"]): _plain(one["sqltext"]) for one in inspector.get_check_constraints(name)},
-        "indexes": {
-            str(one["name"]): (one["column_names"], one["unique"], _plain(one["dialect_options"].get(predicate)))
-            if one.get("dialect_options")
-            else (one["column_names"], one["unique"], "")
-            for one in inspector.get_indexes(name)
-        },
-        "foreign keys": inspector.get_foreign_keys(name),
-        "options": _options(database, name),
+        name: {
+            "columns": {
+                column["name"]: (
+                    column["type"].compile(dialect=database.engine.dialect),
+                    column["nullable"],
+                    None if column["default"] is None else str(column["default"]).strip("'"),
+                    column.get("autoincrement"),
+                )
+                for column in columns[None, name]
+            },
+            "primary key": _plain(dict(primary_keys[None, name])),
+            "unique": sorted((one["name"], one["column_names"]) for one in uniques[None, name]),
+            "checks": {str(one["name"]): _plain(one["sqltext"]) for one in checks[None, name]},
+            "indexes": {
+                str(one["name"]): (
+                    one["column_names"],
+                    one["unique"],
+                    _plain(one["dialect_options"].get(predicate)) if one.get("dialect_options") else "",
+                )
+                for one in indexes[None, name]
+            },
+            "foreign keys": foreign_keys[None, name],
+            "options": sorted(row[1:] for row in options if row[0] == name),
+        }
+        for name in names
     }
 
 
-def _options(database: Database, name: str) -> Any:
-    """Engine, character set, fillfactor, and the server's own words for constraints and indexes where it has any."""
+def _options(database: Database, names: Sequence[str]) -> list[tuple[Any, ...]]:
+    """By table: engine, character set, fillfactor, and the server's own words for constraints and indexes, if any."""
+    among = ", ".join(f"'{name}'" for name in names) or "''"
     match database.dialect:
         case "postgresql":
             return rows(
                 database,
-                f"SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = '{name}'::regclass "
-                f"UNION SELECT indexname, indexdef FROM pg_indexes WHERE tablename = '{name}' "
-                f"UNION SELECT relname, reloptions::text FROM pg_class WHERE oid = '{name}'::regclass ORDER BY 1, 2",
+                "SELECT t.relname, c.conname, pg_get_constraintdef(c.oid) FROM pg_constraint c "
+                f"JOIN pg_class t ON t.oid = c.conrelid WHERE t.relname IN ({among}) "
+                f"UNION SELECT tablename, indexname, indexdef FROM pg_indexes WHERE tablename IN ({among}) "
+                f"UNION SELECT relname, relname, reloptions::text FROM pg_class WHERE relname IN ({among})",
             )
         case "mysql":
             return rows(
                 database,
-                "SELECT engine, table_collation, row_format FROM information_schema.tables "
-                f"WHERE table_schema = DATABASE() AND table_name = '{name}'",
+                "SELECT table_name, engine, table_collation, row_format FROM information_schema.tables "
+                f"WHERE table_schema = DATABASE() AND table_name IN ({among})",
             )
         case _:
-            return None
+            return []
 
 
 def _plain(value: Any) -> str:
