@@ -2,18 +2,24 @@
 
 A run does what `python -m workq` does, but for the imports: they take most of the time of a short command, and the
 tests run some thousand. Whoever changes how Python itself starts (its locale, its paths, its clock) gets a process that
-is started as a user starts it; so does every command that runs on, but for the supervisors of a `Fleet`.
+is started as a user starts it; so does every command that runs on, but for the supervisors that `start` has started.
+
+A supervisor that was forked has its processes forked too. It has threads and open databases by then, and neither
+survives a fork: so a child of it, its nursery, which was forked before it did anything, forks them in its place, and
+they become its own children. What they import is there already, but for their programs and the application.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import gc
 import importlib
 import json
 import os
 import pkgutil
+import runpy
 import select
 import signal
 import socket
@@ -21,21 +27,35 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import IO, Any, Final, NoReturn
 
+from workq.supervisor import supervisor
+from workq.values import failpoints
+
 REPOSITORY: Final = Path(__file__).resolve().parents[1]
 REQUEST_MAX: Final = 1 << 20
-_STARTS_WITH: Final = ("WORKQ_FAILPOINT", "PYTHON", "LC_", "LANG", "LD_", "FAKETIME", "MALLOC_", "TZ")
+FORKED_WITH: Final = {"PYTHONPATH": str(REPOSITORY), "LANG": "C.UTF-8"}
+"""What the environment of a run that is forked has."""
+NURSERY: Final = "nursery"
+"""The name of such a process."""
+_STARTS_WITH: Final = ("PYTHON", "LC_", "LANG", "LD_", "FAKETIME", "MALLOC_", "TZ")
 _RUNS_ON: Final = ("worker", "intake", "demo", "bench", "certify", "listen", "watch", "scratch", "--every", "--wait")
+_HAVE_PROCESSES: Final = ("worker", "intake")
+_PROGRAMS: Final = ("workq.__main__", "workq.consumer", "workq.intake", "workq.worker.process")
+"""What a process imports when it begins to be one."""
+_PR_SET_NAME: Final = 15
+_PR_SET_CHILD_SUBREAPER: Final = 36
 _SHIM: Final = """\
 #!{python} -IS
 import json, os, socket, sys
 args, env = sys.argv[1:], dict(os.environ)
 fits = all(env.get(one) == {env!r}.get(one) for one in {{*env, *{env!r}}} if one.startswith({starts!r}))
-if not fits or any(one in {runs_on!r} for one in args):
+runs_on = "--drain" not in args and any(one in {runs_on!r} for one in args)
+if not fits or runs_on:
     os.execv({python!r}, [{python!r}, "-m", "workq", *args])
 line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 line.connect({path!r})
@@ -161,7 +181,7 @@ class Zygote:
 def zygote() -> Zygote:
     """The one of this process; it ends with it."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("WORKQ_", "LC_", "COV"))}
-    made = Zygote(env | {"PYTHONPATH": str(REPOSITORY), "LANG": "C.UTF-8"})
+    made = Zygote(env | FORKED_WITH)
     atexit.register(made.close)
     return made
 
@@ -183,7 +203,7 @@ def _all(file: IO[bytes]) -> bytes:
 def load() -> None:
     """Import, once for all, what a command or supervisor may need. By name: what nothing uses would be tidied away."""
     for one in pkgutil.walk_packages([str(REPOSITORY / "workq")], "workq."):
-        if not one.name.endswith((".__main__", ".consumer")):
+        if one.name not in _PROGRAMS:
             importlib.import_module(one.name)
     for name in (
         "sqlalchemy.dialects.sqlite",
@@ -245,6 +265,10 @@ def _become(request: dict[str, Any], fds: Sequence[int], begins: int) -> NoRetur
         sys.path[0] = request["cwd"]
         sys.stdin, sys.stdout = open(0, encoding="utf-8"), open(1, "w", encoding="utf-8")  # noqa: SIM115
         sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1)  # noqa: SIM115
+        if "WORKQ_FAILPOINT" in os.environ:
+            importlib.reload(failpoints)
+        if any(one in _HAVE_PROCESSES for one in request["args"]):
+            supervisor.start_afresh = Nursery().start  # type: ignore[assignment, attr-defined]
         from workq.cli.root import run
 
         status = run(request["args"])
@@ -259,6 +283,112 @@ def _become(request: dict[str, Any], fds: Sequence[int], begins: int) -> NoRetur
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
         os._exit(status if isinstance(status, int) else 0 if status is None else 1)
+
+
+# -- in a supervisor, and in its nursery
+
+
+class Born:
+    """A process that a nursery has forked: as much of `subprocess.Popen` as a supervisor uses."""
+
+    def __init__(self, pid: int, stdin: IO[bytes]) -> None:
+        self.pid = pid
+        self.stdin = stdin
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """How it has ended; None while it lives."""
+        return self._wait(os.WNOHANG)
+
+    def wait(self) -> int:
+        """Wait until it has ended; how."""
+        status = self._wait(0)
+        assert status is not None
+        return status
+
+    def terminate(self) -> None:
+        """Send it SIGTERM, if it lives."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGTERM)
+
+    def _wait(self, options: int) -> int | None:
+        if self.returncode is None:
+            try:
+                pid, status = os.waitpid(self.pid, options)
+            except ChildProcessError:  # somebody else has waited for it: as `subprocess` has it
+                pid, status = self.pid, 0
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+
+class Nursery:
+    """The process that forks for this one. It ends with it, and nothing that is sent to a group reaches it."""
+
+    def __init__(self) -> None:
+        """Call it before this process has a thread."""
+        self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        if os.fork() == 0:
+            self._line.close()
+            try:
+                _nurse(theirs)
+            finally:
+                os._exit(0)
+        theirs.close()
+
+    def start(self, program: str) -> Born:
+        """Start the process that runs this module: a child of this one, in a session of its own."""
+        given, stdin = os.pipe()
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # whose parent has gone becomes a child of this one
+        try:
+            socket.send_fds(self._line, [program.encode()], [given])
+            pid = int(self._line.recv(64))
+        finally:
+            _prctl(_PR_SET_CHILD_SUBREAPER, 0)
+            os.close(given)
+        return Born(pid, open(stdin, "wb", buffering=0))
+
+
+def _nurse(line: socket.socket) -> None:
+    os.setsid()
+    _prctl(_PR_SET_NAME, NURSERY.encode())
+    while True:
+        program, fds, _, _ = socket.recv_fds(line, 256, 1)
+        if not program:
+            return
+        between = os.fork()
+        if between == 0:
+            me = os.getpid()
+            if os.fork() == 0:
+                _be_born(program.decode(), line, fds[0], born_of=me)
+            os._exit(0)
+        os.close(fds[0])
+        os.waitpid(between, 0)
+
+
+def _be_born(program: str, line: socket.socket, given: int, *, born_of: int) -> NoReturn:
+    """Be a process that its supervisor has just started."""
+    try:
+        os.setsid()
+        os.dup2(given, 0)
+        os.close(given)
+        _prctl(_PR_SET_NAME, b"python3")
+        while os.getppid() == born_of:
+            time.sleep(0.0005)
+        line.send(str(os.getpid()).encode())
+        line.close()
+        sys.argv = [program]
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stderr.flush()
+        os._exit(1)
+
+
+def _prctl(option: int, value: int | bytes) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from types import TracebackType
 
 import psutil
 
-from tests.zygote import Forked, zygote
+from tests.zygote import FORKED_WITH, NURSERY, Forked, zygote
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ROOM_S = 30.0
@@ -36,7 +36,18 @@ def wait_until(is_so: Callable[[], bool], *, timeout_s: float, what: str) -> Non
         now = time.monotonic()
         if now > deadline:
             raise AssertionError(f"not within {PATIENCE * timeout_s:.0f} s: {what}")
-        time.sleep(max(0.05, 3 * (now - began)))
+        time.sleep(min(1.0, max(0.05, 3 * (now - began))))
+
+
+def processes_of(supervisor: int) -> list[psutil.Process]:
+    """Those that this supervisor has started, and that live."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return [
+            child
+            for child in psutil.Process(supervisor).children()
+            if child.status() != psutil.STATUS_ZOMBIE and child.name() != NURSERY
+        ]
+    return []
 
 
 class Fleet:
@@ -67,7 +78,7 @@ class Fleet:
             args += ["--queues", queues]
         if drain:
             args.append("--drain")
-        env = {**os.environ, "WITNESS": str(folder / "witness"), **environ}
+        env = {**os.environ, **FORKED_WITH, "WITNESS": str(folder / "witness"), **environ}
         self.process: subprocess.Popen[bytes] | Forked
         with self.log.open("wb") as log:
             if not prefix and zygote().fits(env):
@@ -101,11 +112,7 @@ class Fleet:
 
     def children(self) -> list[psutil.Process]:
         """The consumer processes that live."""
-        with contextlib.suppress(psutil.NoSuchProcess):
-            return [
-                child for child in psutil.Process(self.process.pid).children() if child.status() != psutil.STATUS_ZOMBIE
-            ]
-        return []
+        return processes_of(self.process.pid)
 
     def kill_one(self, index: int = 0) -> int | None:
         """kill -9 of one consumer process; its pid, or None when none lives just now."""

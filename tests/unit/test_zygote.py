@@ -8,9 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.zygote import REPOSITORY, zygote
+from tests.system.fleet import Fleet, wait_until
+from tests.zygote import REPOSITORY, Forked, zygote
 
 _LOADED_BY_STATUS = """
 import sys
@@ -50,3 +52,23 @@ def test_a_process_that_was_started_so_is_waited_for_and_signalled(tmp_path: Pat
             runs.wait(0.1)
         runs.kill()
         assert runs.wait(60) == -signal.SIGKILL
+
+
+def test_a_supervisor_that_was_started_so_has_its_processes_forked_and_buries_them(tmp_path: Path) -> None:
+    """Else each start costs the tests half a second, and nothing fails."""
+    env = {"WORKQ_LEDGER_URL": f"sqlite:///{tmp_path}/q.db"}
+    with (tmp_path / "out").open("w+b") as out:
+        assert zygote().start(["db", "migrate"], cwd=tmp_path, env={**zygote().env, **env}, out=out).wait(60) == 0
+    with Fleet(tmp_path, env, processes=1) as fleet:
+        assert isinstance(fleet.process, Forked)
+        fleet.wait_whole(1, timeout_s=60)
+        [first] = fleet.children()
+        assert "tests.zygote" in first.cmdline()
+        assert os.getsid(first.pid) == first.pid
+        first.kill()
+        wait_until(lambda: f'pid={first.pid} how="killed by SIGKILL' in fleet.text(), timeout_s=60, what="its end")
+        fleet.wait_whole(1, timeout_s=60)
+        [second] = fleet.children()
+        fleet.terminate()
+        assert fleet.wait(60) == 0
+    assert not psutil.pid_exists(second.pid)

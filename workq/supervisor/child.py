@@ -92,6 +92,14 @@ class CutoffWatch:
         return silent_s if silent_s > most_s + times.statement_s else None
 
 
+def start_afresh(program: str) -> subprocess.Popen[bytes]:
+    """Start the process that runs this module.
+
+    It leads a session of its own: its group can be killed, and it has no terminal that could stop it.
+    """
+    return subprocess.Popen([sys.executable, "-m", program], stdin=subprocess.PIPE, bufsize=0, start_new_session=True)
+
+
 @dataclass(slots=True)
 class Child:
     """One consumer process and what is known of it."""

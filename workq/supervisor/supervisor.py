@@ -20,8 +20,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,7 +35,7 @@ from workq.recovery.sweep import sweep
 from workq.recovery.swept import Swept
 from workq.schedules.ledger import Schedules
 from workq.supervisor.autopsy import DeathCause, OpenDeath, Victims, collect, ending_of, evidence_of
-from workq.supervisor.child import Child, CutoffWatch, Reach, WayToStores
+from workq.supervisor.child import Child, CutoffWatch, Reach, WayToStores, start_afresh
 from workq.supervisor.oom import Kills, MemoryGroup, offer_as_victim
 from workq.supervisor.ticker import Ticker
 from workq.values.begin import begun
@@ -215,10 +213,7 @@ class Supervisor:
         stacks = None
         try:
             stacks = Stacks.create()
-            # a session of its own: its group can be killed, and it has no terminal that could stop it
-            process = subprocess.Popen(
-                [sys.executable, "-m", self._program], stdin=subprocess.PIPE, bufsize=0, start_new_session=True
-            )
+            process = start_afresh(self._program)
             offer_as_victim(process.pid)
         except OSError:  # tried again and again: nothing may pile up
             board.remove()
