@@ -25,6 +25,7 @@ from tests.system.fleet import REPOSITORY, Fleet, wait_until
 from tests.system.legs import Leg
 from tests.system.test_lost_hints import sent_again
 from tests.system.witness import make_book, read_book
+from tests.zygote import FORKED_WITH, zygote
 from workq import State
 from workq.config import BINARY, LEDGER
 from workq.jobs.ledger.sql import JobLedger
@@ -334,7 +335,8 @@ def play(act: Act, leg: Leg, armed: dict[str, str], once: Path) -> int:
                 leg_wait(leg, fleet, armed)
             return TASKS
         case "reap":
-            leg["note"].enqueue_many({"number": number, "seconds": 1.0} for number in range(TASKS))
+            leg["long_once"].enqueue_many({"number": number} for number in range(THREADS))
+            leg["note"].enqueue_many({"number": number, "seconds": 0.05} for number in range(THREADS, TASKS))
             with leg.fleet(processes=1, threads=THREADS) as victim:
                 wait_until(lambda: leg.states()[State.RUNNING] >= THREADS, timeout_s=30, what="tasks run")
                 victim.kill()
@@ -438,12 +440,9 @@ def sweep_elsewhere(leg: Leg, armed: dict[str, str], once: Path) -> None:
     """Sweeps of other processes, one pass each, until one has died."""
 
     def dies() -> bool:
-        code = (
-            "from tests.system.witness import wq; from workq.recovery.sweep import sweep\n"
-            "sweep(wq.stores, wq.settings); wq.close()"
-        )
-        environ = {**os.environ, **leg.environ, **armed}
-        status = subprocess.run([sys.executable, "-c", code], env=environ, cwd=REPOSITORY, timeout=60).returncode
+        environ = {**os.environ, **FORKED_WITH, **leg.environ, **armed}
+        sweep = ["sweep", "--app", "tests.system.witness:wq"]
+        status, _, _ = zygote().run(sweep, cwd=REPOSITORY, env=environ, stdin=b"", timeout_s=60)
         assert status in (0, 137)
         return status == 137
 
