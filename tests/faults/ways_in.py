@@ -6,8 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.system.fleet import PATIENCE, wait_until
+from tests.system.fleet import PATIENCE, processes_of, wait_until
+from tests.zygote import FORKED_WITH, Forked, zygote
 from workq import WorkQueue
 from workq.messages.destinations import Destinations
 from workq.messages.intakes import MessageIntake, MessageIntakes
@@ -33,7 +32,7 @@ class WayIn:
         self.folder = folder
         url = f"sqlite:///{folder / 'workq.db'}"
         place = environ or {"WORKQ_LEDGER_URL": url}
-        self.environ = {**os.environ, **place, "WORKQ_MESSAGE_ALLOW": "loopback"}
+        self.environ = {**os.environ, **FORKED_WITH, **place, "WORKQ_MESSAGE_ALLOW": "loopback"}
         self.app = app or WorkQueue(ledger=url)
         self._logs = 0
         for name in ("orders", "bills"):
@@ -68,43 +67,32 @@ class WayIn:
         wait_until(lambda: self.intake().recorded >= count, timeout_s=timeout_s, what=f"{count} records taken in")
 
     @contextlib.contextmanager
-    def running(self, *, processes: int = 1, **environ: str) -> Iterator[psutil.Process]:
+    def running(self, *, processes: int = 1, **environ: str) -> Iterator[Forked]:
         """`workq intake run`; killed with its processes at the end."""
         self._logs += 1
         log_path = self.folder / f"intake-{self._logs}.log"
+        args = ["intake", "run", "in", "--processes", str(processes)]
         with log_path.open("wb") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "workq", "intake", "run", "in", "--processes", str(processes)],
-                cwd=self.folder,
-                env={**self.environ, **environ},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        mine = psutil.Process(process.pid)
+            supervisor = zygote().start(args, cwd=self.folder, env={**self.environ, **environ}, out=log)
         try:
-            yield mine
+            yield supervisor
         except BaseException:
             print(log_path.read_text(errors="replace")[-5000:])
             raise
         finally:
-            for one in [*children_of(mine), mine]:
+            for one in children_of(supervisor):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     one.kill()
-            process.wait(PATIENCE * LONG_S)
+            supervisor.kill()
+            supervisor.wait(PATIENCE * LONG_S)
 
     def command(self, *args: str) -> Any:
         """What a command answers in JSON."""
-        made = subprocess.run(
-            [sys.executable, "-m", "workq", *args, "-o", "json"],
-            cwd=self.folder,
-            env=self.environ,
-            capture_output=True,
-            check=True,
-            timeout=PATIENCE * LONG_S,
+        status, out, err = zygote().run(
+            [*args, "-o", "json"], cwd=self.folder, env=self.environ, stdin=b"", timeout_s=PATIENCE * LONG_S
         )
-        return json.loads(made.stdout)
+        assert status == 0, err.decode()
+        return json.loads(out)
 
 
 @pytest.fixture
@@ -114,14 +102,12 @@ def way_in(tmp_path: Path) -> Iterator[WayIn]:
     made.app.close()
 
 
-def children_of(supervisor: psutil.Process) -> Sequence[psutil.Process]:
+def children_of(supervisor: Forked) -> Sequence[psutil.Process]:
     """The intake processes that live."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return [one for one in supervisor.children() if one.status() != psutil.STATUS_ZOMBIE]
-    return []
+    return processes_of(supervisor.pid)
 
 
-def end(supervisor: psutil.Process) -> int:
+def end(supervisor: Forked) -> int:
     """SIGTERM; answers the exit status, when it has drained."""
     supervisor.send_signal(signal.SIGTERM)
-    return int(supervisor.wait(PATIENCE * LONG_S) or 0)
+    return supervisor.wait(PATIENCE * LONG_S)
