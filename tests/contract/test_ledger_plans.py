@@ -167,6 +167,7 @@ CALLS: dict[str, Callable[[Stage], object]] = {
     "promote": lambda stage: stage.ledger.upkeep.promote(limit=50),
     "orphans": lambda stage: stage.ledger.workers.orphans(limit=50),
     "has_due": lambda stage: stage.ledger.questions.has_due(["q1", "q2"]),
+    "due tasks": lambda stage: stage.ledger.due_tasks.oldest(["q1", "q2"], limit=100, after={}),
     "look": lambda stage: stage.ledger.claims.look(stage.ready[:50]),
     "prune": lambda stage: stage.ledger.upkeep.prune(limit=50, retention_s=60.0, dead_retention_s=60.0),
     "cancel": lambda stage: stage.ledger.decisions.cancel(stage.ready[300], who="ada", why="?"),

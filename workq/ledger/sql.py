@@ -16,6 +16,7 @@ from workq.ledger.audits import Audits
 from workq.ledger.bulk import BulkDecisions
 from workq.ledger.claims import Claims
 from workq.ledger.decisions import Decisions
+from workq.ledger.due_tasks import DueTasks
 from workq.ledger.engine.database import Database
 from workq.ledger.entry import EntryRule, EntryRules
 from workq.ledger.hints import RESERVED_S, Hints
@@ -66,6 +67,7 @@ class Ledger:
         self.history = History(database)
         self.lanes = Lanes(database)
         self.claims = Claims(database, gates=StartGates(database, slices.gates))
+        self.due_tasks = DueTasks(database)
         self.hints = Hints(database, floor=floor, reserved_s=reserved_s)
         self.questions = Questions(database, rules=rules)
         self.tasks = Tasks(database, lanes=self.lanes, rules=rules)

@@ -10,6 +10,7 @@ from tests.contract.ledger.claim import ClaimContract
 from tests.contract.ledger.dead import DeadContract
 from tests.contract.ledger.delivering import DeliveringContract
 from tests.contract.ledger.destination_lines import DestinationLinesContract
+from tests.contract.ledger.due_tasks import DueTasksContract
 from tests.contract.ledger.endpoints import EndpointsContract
 from tests.contract.ledger.expiry import ExpiryContract
 from tests.contract.ledger.floor import FloorContract
@@ -54,6 +55,7 @@ class LedgerContract(
     KeysContract,
     HintsContract,
     ClaimContract,
+    DueTasksContract,
     SettleContract,
     UnhandledContract,
     PartitionsContract,
