@@ -25,6 +25,7 @@ from tests.system.fleet import REPOSITORY, Fleet, wait_until
 from tests.system.legs import Leg
 from tests.system.test_lost_hints import sent_again
 from tests.system.witness import make_book, read_book
+from tests.unit.test_fallback_polling import OF_POLLING
 from tests.zygote import FORKED_WITH, zygote
 from workq import State
 from workq.config import BINARY, LEDGER
@@ -157,7 +158,7 @@ OF_INTAKES = frozenset({"intake.before_quarantine", "intake.before_record", "int
 
 
 def test_every_point_has_its_row() -> None:
-    assert set(ROWS) | OF_JOBS | OF_STEPS | OF_INTAKES == POINTS
+    assert set(ROWS) | OF_JOBS | OF_STEPS | OF_POLLING | OF_INTAKES == POINTS
 
 
 @pytest.mark.one_leg

@@ -372,9 +372,11 @@ class SimConsumer:
     def fetch(self, *, ids_max: int, wait_s: float) -> list[Delivery]:
         try:
             after = self._befall("fetch")
-        except ConnectionError:
+        except ConnectionError as error:
             self._server.cut(self.subscription)
+            self.trouble = str(error)
             return []
+        self.trouble = None
         if not self.subscription.is_open:
             return []
         if after is not None and not isinstance(after, ConnectionError):

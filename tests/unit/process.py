@@ -42,7 +42,7 @@ class ByHand(Pool):
 class Process:
     """One consumer process without its threads."""
 
-    def __init__(self, wq: WorkQueue, *, is_direct: bool) -> None:
+    def __init__(self, wq: WorkQueue, *, is_direct: bool, name: str = "host.b007.1.2.steps") -> None:
         self.now = 1000.0
         self.wq = wq
         self.stores = wq.stores
@@ -50,7 +50,7 @@ class Process:
             database = wq.stores.broker.database  # type: ignore[attr-defined]  # it is embedded
             self.stores = replace(wq.stores, inflight=EmbeddedInFlight(database), direct=None)
         self.settleable: list[Settlement] = []
-        self.me = Incarnation("host.b007.1.2.steps", "host", 4711)
+        self.me = Incarnation(name, "host", 4711)
         self.board = CrashBoard.create(lines=64)
         self.held = held_for(self.stores, by=self.me.id)
         self.heart = LeaseKeeper(

@@ -10,7 +10,9 @@ One `round` is one step: it waits for nothing but the consumer's `fetch`, and ev
 object, so that whatever it raises, the next round goes on where this one stopped. Used by one thread.
 
 What goes wrong: the in-flight store away: nothing is acked unheld, fetching stops; what stays unheld for 45 seconds
-goes back to the broker. The broker away: the consumer connects again by itself. The ledger away: nothing is claimed.
+goes back to the broker. The broker away: the consumer connects again by itself, and meanwhile this process finds due
+tasks in the ledger (see fallback_polling.py); what would go back as a new hint is marked there instead. The ledger
+away: nothing is claimed.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import heapq
 import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from workq.broker import PAGE, Consumer, Delivery, Hint, arrives_in_s
@@ -28,6 +31,7 @@ from workq.ledger import Look
 from workq.ledger.engine.states import CLAIMABLE
 from workq.values.failpoints import reach
 from workq.values.task import Claim
+from workq.worker.fetch.fallback_polling import FallbackPolling
 from workq.worker.fetch.intake import FETCH_WAIT_S, FULL_WAIT_S, Intake, Parts
 from workq.worker.fetch.refused import HintPages
 from workq.worker.pace import Prefetch
@@ -65,6 +69,9 @@ class ThreeStores(Intake):
         self._ungranted: list[tuple[str, str]] = []
         """Held, but not granted by the ledger; their hints are to be dropped or sent again."""
         self._looks: dict[str, int] = {}
+        self._polling = FallbackPolling(parts.stores.ledger, me=parts.me, rng=parts.rng, clock=parts.clock)
+        self._unhinted: set[str] = set()
+        """Of what is held and unclaimed: found by asking, so that no hint has to be sent in its place."""
         self._full_since: float | None = None
         self._gather_until = 0.0
         """Nothing is fetched before."""
@@ -96,28 +103,35 @@ class ThreeStores(Intake):
         self._full_since = None
         self._fetch_what_is_open()
         self._consumer.resume()
-        deliveries = self._consumer.fetch(ids_max=room, wait_s=0.0 if self._backlog else self._idle_s())
-        if self._consumer.trouble is not None:
-            self._seldom.warning("worker.nothing_arrives", reason=self._consumer.trouble)
+        has_more = bool(self._backlog) or self._polling.finds
+        deliveries = self._consumer.fetch(ids_max=room, wait_s=0.0 if has_more else self._idle_s())
+        trouble = self._consumer.trouble
+        if trouble is not None:
+            self._seldom.warning("worker.nothing_arrives", reason=trouble)
         if deliveries:
             self._heard_at = self._clock()
             self._consumer.set_prefetch(self._prefetch.grow(deliveries, self._ahead()))
             self._take(deliveries, room)
+        elif self._polling.is_due(trouble, is_wide=2 * room >= self._ahead()):
+            self._poll(room)
+            return 0.0 if self._backlog else FULL_WAIT_S
         elif self._is_deaf():
             log.warning("worker.deaf", extra={"queues": self._queues})
             self._consumer.renew()
         elif self._clock() - self._heard_at > IDLE_S:
             self._consumer.set_prefetch(self._prefetch.shrink())
-        return 0.0 if deliveries or not self._backlog else FULL_WAIT_S
+        return 0.0 if deliveries or not has_more else FULL_WAIT_S
 
     def give_back(self) -> bool:
         self._leave_handed()
         self._dispatch.leave()
         rows = [*self._backlog, *self._ungranted, *((task_id, queue) for _, task_id, queue in self._early)]
-        if not rows or self._give_back(rows):
-            return True
-        # no broker, and we go: without a mark in the ledger nobody would ever send these hints again
+        with suppress(Unavailable):  # then these are not counted
+            self._polling.tell()
         try:
+            if not rows or self._give_back(rows):
+                return True
+            # no broker, and we go: without a mark in the ledger nobody would ever send these hints again
             self._stores.ledger.hints.unhint([task_id for task_id, _ in rows])
         except Unavailable as error:
             log.warning("worker.unhinted: %s", error)  # reaping this process will do it
@@ -200,6 +214,7 @@ class ThreeStores(Intake):
         self._consumer.ack(deliveries)  # custody has moved
         self._looks |= {task_id: one.looks for one in deliveries for task_id in one.task_ids if one.looks}
         new = self._held.add([entry for entry in entries if entry.task_id in held])
+        self._unhinted -= held  # the hint of each of them has come, and is ours
         waits = {
             task_id: wait_s for one in deliveries for task_id, wait_s in zip(one.task_ids, one.waits_s, strict=False)
         }
@@ -210,6 +225,21 @@ class ThreeStores(Intake):
         now = self._clock()
         for entry in new:
             heapq.heappush(self._early, (now + early[entry.task_id], entry.task_id, entry.queue))
+
+    def _poll(self, room: int) -> None:
+        """Ask the ledger for due tasks, and take custody of them as if hints of them had come."""
+        wanted = self._polling.ask(self._pauses.open, ids_max=room)
+        self._polling.took(self._hold_found(wanted) if wanted else ())
+
+    def _hold_found(self, wanted: Sequence[Entry]) -> list[str]:
+        """Hold those of these that no live other holds; the ids of those that are new here."""
+        reach("poll.before_hold")
+        held = self._stores.inflight.hold(wanted, by=self._me)
+        reach("poll.after_hold")
+        new = self._held.add([entry for entry in wanted if entry.task_id in held])
+        self._unhinted.update(entry.task_id for entry in new)
+        self._backlog.extend((entry.task_id, entry.queue) for entry in new)
+        return [entry.task_id for entry in new]
 
     def _receive(self, claims: Sequence[Claim]) -> None:
         self._stores.inflight.hold([Entry(one.task_id, one.queue, one.attempt) for one in claims], by=self._me)
@@ -269,6 +299,7 @@ class ThreeStores(Intake):
             for _ in chosen:
                 self._backlog.popleft()
             granted = {claim.task_id for claim in claims}
+            self._unhinted -= granted
             # beside those whose hints the broker has not taken yet
             self._ungranted += [one for one in chosen if one[0] not in granted]
             self._dispatch.give(claims, dict(chosen), asked_at=asked_at)
@@ -293,11 +324,12 @@ class ThreeStores(Intake):
         if judged.is_paused:
             self._pauses.seen()
         self._missed.tell(judged, queue=self._ungranted[0][1])
-        if judged.again and not self._publish(judged.again):
+        if not self._send_again(self._hinted(judged.again)):
             return  # they stay missed: once more in the next round
         gone, self._ungranted = self._ungranted, []
         for task_id, _ in gone:
             self._looks.pop(task_id, None)
+        self._unhinted.difference_update(task_id for task_id, _ in gone)
         self._held.release(gone)
 
     def _keep_early(self, looks: Mapping[str, Look]) -> bool:
@@ -338,10 +370,28 @@ class ThreeStores(Intake):
         again = HintPages(self._stores.broker.horizon_s)
         for task_id, name in rows:
             again.add(task_id, name, looks=self._looks.get(task_id, 0))
-        if not self._publish(again.hints()):
+        if not self._send_again(self._hinted(again.hints())):
             return False
+        reach("worker.before_let_go")
         self._let_go(rows)
         return True
+
+    def _hinted(self, hints: Sequence[Hint]) -> list[Hint]:
+        """Without those tasks that were found by asking: what hint each of them has is where it was."""
+        if not self._unhinted:
+            return list(hints)
+        left = (replace(one, task_ids=tuple(i for i in one.task_ids if i not in self._unhinted)) for one in hints)
+        return [one for one in left if one.task_ids]
+
+    def _send_again(self, hints: Sequence[Hint]) -> bool:
+        """Send hints in place of others; while the broker is away, a mark in the ledger is worth the same.
+
+        What is marked is found by who polls, and a sweep sends its hint when the broker is back.
+        """
+        if hints and self._consumer.trouble is not None:
+            self._stores.ledger.hints.unhint([task_id for one in hints for task_id in one.task_ids])
+            return True
+        return not hints or self._publish(hints)
 
     def _let_go(self, rows: Sequence[tuple[str, str]]) -> None:
         gone = {task_id for task_id, _ in rows}
@@ -351,6 +401,7 @@ class ThreeStores(Intake):
         heapq.heapify(self._early)
         for task_id in gone:
             self._looks.pop(task_id, None)
+        self._unhinted -= gone
         self._held.release(rows)
 
     def _publish(self, hints: Sequence[Hint]) -> bool:
