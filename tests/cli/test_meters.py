@@ -13,6 +13,7 @@ from sqlalchemy import insert, update
 from tests.cli.conftest import Cli
 from tests.stores import database_of
 from workq.app import WorkQueue
+from workq.cli.meters import document
 from workq.diagnose.doctor import work
 from workq.diagnose.meters import _SEEN, Meters, RestartCause, Spread, measure
 from workq.ledger import Evidence
@@ -216,6 +217,15 @@ def test_hints_that_a_marker_proved_lost_are_counted_and_how_soon_their_tasks_st
     assert found.hints_lost_started.count == 1
     assert found.hints_lost_started.max_s is not None
     assert 30.0 <= found.hints_lost_started.max_s < 60.0
+
+
+def test_tasks_that_were_found_without_the_broker_are_counted_apart(scene: Scene) -> None:
+    for tasks in (3, 4):
+        scene.ledger.history.note("polled", detail={"tasks": tasks, "reason": "away"}, worker="w")
+
+    found = scene.measure()
+
+    assert (found.polled, document(found)["polled"], found.hints_lost) == (7, 7, 0)
 
 
 def test_a_recovery_that_took_longer_than_promised_is_a_finding_and_one_within_a_beat_is_none(scene: Scene) -> None:

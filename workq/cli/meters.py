@@ -61,6 +61,7 @@ def document(found: Meters) -> dict[str, Any]:
         },
         "late_results": found.late_results,
         "hints_lost": {"tasks": found.hints_lost, "proofs": found.losses, "started": asdict(found.hints_lost_started)},
+        "polled": found.polled,
         "recoveries": [
             {
                 "cause": one.cause,
@@ -114,6 +115,7 @@ def _show(session: Session, found: Meters) -> None:
             ("started twice", twice),
             ("late results", found.late_results),
             ("hints lost", f"{found.hints_lost} (proved by {counted(found.losses, 'marker')})" if found.losses else 0),
+            ("found in the ledger, without the broker", found.polled or None),
         ]
     )
     if found.hints_lost_started.count:

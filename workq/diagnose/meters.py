@@ -39,7 +39,7 @@ EVENTS_MAX: Final = 100_000
 """How many events are read at most; when there are more, the newest are, and the answer says so."""
 _NEVER_STARTED: Final = ("bad_payload", "bad_arguments", "no_handler")
 """Of these a task died before any handler was called."""
-_KINDS: Final = ("reaped", "failed", "snoozed", "late_result", "cancelled", "revived", "hints_lost")
+_KINDS: Final = ("reaped", "failed", "snoozed", "late_result", "cancelled", "revived", "hints_lost", "polled")
 
 
 class RestartCause(StrEnum):
@@ -121,6 +121,8 @@ class Meters:
     """How often a marker proved that hints were lost."""
     hints_lost_started: Spread
     """From the proof to the start of the tasks, as far as the events name them."""
+    polled: int
+    """How many tasks workers found in the ledger while the broker was away, as far as they have told it."""
     recoveries: Sequence[RecoveryTimes]
 
     @property
@@ -177,6 +179,7 @@ def measure(ledger: Ledger, times: Times, *, within_s: float) -> Meters:
         hints_lost=sum(int(event.detail.get("tasks", 0)) for event in losses),
         losses=len(losses),
         hints_lost_started=Spread.of(_starts_after(losses, tasks)),
+        polled=sum(int(event.detail.get("tasks", 0)) for event in by_kind["polled"]),
         recoveries=_recoveries(ledger, times, by_kind["reaped"], within_s=within_s),
     )
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import Final
 
 from workq.broker import Depth
 from workq.diagnose.why.look import SUSPECTED, Code, TaskLook, Why, rfc3339
@@ -13,6 +14,8 @@ from workq.ledger import Marker, WorkerRow
 from workq.recovery.lost_hints import slack_s
 from workq.values.lane import queue_of
 from workq.values.plural import counted
+
+FALLBACK: Final = "workers that miss the broker, too, find it in the ledger within seconds of a free thread"
 
 
 def is_unpublished(look: TaskLook) -> Why:
@@ -22,7 +25,7 @@ def is_unpublished(look: TaskLook) -> Why:
     depth, trouble = look.depth()
     if depth is None:
         reason, until = f"{reason}: the broker does not answer from here ({trouble})", None
-        do = "bring the broker back: the sweep publishes what waits. Look: workq doctor"
+        do = f"{FALLBACK}; bring the broker back: the sweep publishes what waits. Look: workq doctor"
     elif task.reserved_until is not None and task.reserved_until > task.now:
         reason, do = (
             f"{reason}: a relay is publishing it now",
@@ -112,7 +115,7 @@ def is_out_of_reach(look: TaskLook, published_at: datetime, trouble: str) -> Why
     return look.why(
         Code.BROKER_AWAY,
         f"its hint is in the broker since {rfc3339(published_at)}, which does not answer from here: {trouble}",
-        "bring the broker back; workers connect again by themselves. Look: workq doctor",
+        f"{FALLBACK}; bring the broker back: they connect again by themselves. Look: workq doctor",
     )
 
 
