@@ -111,7 +111,10 @@ class KeptContract(OnDatabase):
 
     def test_a_value_that_is_too_long_is_refused_and_never_cut(self, database: Database) -> None:
         c = database.tables.hint.c
-        row = {c.queue: bindparam("b_queue", type_=c.queue.type), c.body: bindparam("b_body", type_=c.body.type)}
+        row: dict[Any, Any] = {
+            c.queue: bindparam("b_queue", type_=c.queue.type),
+            c.body: bindparam("b_body", type_=c.body.type),
+        }
         row |= {c.size: literal_column("1"), c.due_at: database.now()}
         rows = [{"b_queue": "q" * length, "b_body": "x"} for length in (100, 101)]
         kept_any_length = database.dialect == "sqlite"
@@ -127,7 +130,7 @@ class KeptContract(OnDatabase):
     ) -> None:
         monkeypatch.setattr(kept_rows, "TEXT_MAX", 100)
         c = database.tables.hint.c
-        row = {c.queue: literal_column("'q'"), c.body: bindparam("b_body", type_=c.body.type)}
+        row: dict[Any, Any] = {c.queue: literal_column("'q'"), c.body: bindparam("b_body", type_=c.body.type)}
         row |= {c.size: literal_column("1"), c.due_at: database.now()}
         bodies = [letter * length for letter, length in zip("abcdefg", (10, 200, 10, 40, 40, 40, 5), strict=True)]
 

@@ -708,9 +708,9 @@ def the_mover_skips_rows() -> Any:
     """It begins where it left off, and what another mover gave back is behind that."""
     original = DueRows.first
 
-    def first(self: Any) -> Any:
+    def first(self: Any, *, within_s: float) -> Any:
         self._whole_at = self._clock() + 1.0 if self._queues else self._whole_at
-        return original(self)
+        return original(self, within_s=within_s)
 
     return replaced(DueRows, "first", first)
 
@@ -721,7 +721,7 @@ def what_a_dead_mover_had_taken_stays_so() -> Any:
 
     def ahead(self: Any) -> Any:
         hint = self._database.tables.hint
-        return [*original(self)[:2], hint.c.delivered_at.is_(None)]
+        return [*original(self)[:-1], hint.c.delivered_at.is_(None)]
 
     return replaced(DueRows, "_ahead", ahead)
 
