@@ -10,6 +10,7 @@ import pytest
 
 from tests.unit.process import THREADS, Process, opened
 from workq.handlers.handler import Handler
+from workq.worker.pace import Pace
 
 
 @pytest.fixture(params=[False, True], ids=["custody", "direct"])
@@ -45,3 +46,12 @@ def test_what_was_claimed_together_is_looked_at_once_and_started_with_what_was_f
         **{task_id: {"a": (number,), "k": {"found": 10 * number}} for number, task_id in enqueued.items()},
         other: {"a": ("text",), "k": {}},
     }
+
+
+def test_a_batch_is_as_many_attempts_as_it_has_tasks() -> None:
+    pace = Pace(4)
+    for _ in range(50):
+        pace.add(0.01, attempts=50)
+
+    assert pace.ahead(0.25, 10_000) == pytest.approx(4 * 0.25 * 50 / 0.01, rel=0.01)
+    assert pace.ahead(0.25, 10_000, busy_s=0.5) == pytest.approx(4 * 0.25 * 50 / 0.5, rel=0.05)

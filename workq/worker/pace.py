@@ -16,11 +16,12 @@ _WEIGHT = 0.2
 
 
 class Pace:
-    """How long attempts take here, smoothed; decides how much to hold and claim ahead."""
+    """How long runs take here, and how many attempts one is, smoothed; decides how much to hold and claim ahead."""
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
         self._run_s: float | None = None
+        self._together = 1.0
         self._size = 0.0
 
     @property
@@ -32,15 +33,16 @@ class Pace:
         """A payload had so many characters."""
         self._size = max(float(size), 0.98 * self._size)
 
-    def add(self, run_s: float) -> None:
-        """One attempt took so long."""
+    def add(self, run_s: float, *, attempts: int = 1) -> None:
+        """One run took so long; of a batch, it was several attempts."""
         self._run_s = run_s if self._run_s is None else 0.8 * self._run_s + 0.2 * run_s
+        self._together = 0.8 * self._together + 0.2 * attempts
 
     def ahead(self, seconds: float, most: int, *, busy_s: float = 0.0) -> int:
         """How many attempts end here within `seconds`, when those that run have all been running for `busy_s`."""
         if self._run_s is None:
             return self._threads
-        return min(most, int(self._threads * seconds / max(self._run_s, busy_s, 1e-6)))
+        return min(most, int(self._threads * seconds * self._together / max(self._run_s, busy_s, 1e-6)))
 
     def fit(self, bytes_max: int) -> int:
         """How many payloads as large as the largest of late fit in it. A character counts as one byte."""

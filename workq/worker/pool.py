@@ -236,7 +236,7 @@ class Pool:
             if began is not None:
                 self.started -= 1
                 self._moved_at = self._clock()
-                self.pace.add(self._moved_at - began)
+                self.pace.add(self._moved_at - began, attempts=len(run.attempts))
             if self.active <= self._low:
                 self._tell()
         for settlement in settlements:
