@@ -110,6 +110,11 @@ late-peers: $(FULL) servers ## how late messages arrive, beside a TTL hop, Artem
 	@$(BIN)/python -m benchmarks.late_peers $(if $(RUNS),--runs $(RUNS)) $(if $(ONLY),--only $(ONLY)) \
 	  $(if $(TASKS),--tasks $(TASKS)) $(if $(MOMENT),--moment $(MOMENT)) $(if $(OUTPUT),--output $(OUTPUT))
 
+.PHONY: volume
+volume: $(FULL) servers ## many messages at their time: 5,000 a second, 50,000 at one moment, a million waiting (ONLY=moment RATE=5000)
+	@echo "volume: private servers on free ports; some 15 minutes"
+	@$(BIN)/python -m benchmarks.volume $(if $(ONLY),--only $(ONLY)) $(if $(RATE),--rate $(RATE))
+
 .PHONY: growth
 growth: $(FULL) servers ## claims against backlog, kept rows, workers, payloads, queues, a pinned horizon (HORIZON=1: that alone)
 	@echo "growth: private servers on free ports; about a quarter of an hour, and four times ten minutes for the horizon"
