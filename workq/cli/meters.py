@@ -109,15 +109,12 @@ def _show(session: Session, found: Meters) -> None:
     twice = f"{total} ({causes}): {share:,.0f} of a million starts" if causes else f"{total}"
     if found.assumed:
         twice += f"; of {found.assumed} nobody saw whether the first attempt had begun"
-    record(
-        [
-            ("starts", found.starts),
-            ("started twice", twice),
-            ("late results", found.late_results),
-            ("hints lost", f"{found.hints_lost} (proved by {counted(found.losses, 'marker')})" if found.losses else 0),
-            ("found in the ledger, without the broker", found.polled or None),
-        ]
-    )
+    lost = f"{found.hints_lost} (proved by {counted(found.losses, 'marker')})" if found.losses else 0
+    lines: list[tuple[str, object]] = [("starts", found.starts), ("started twice", twice)]
+    lines += [("late results", found.late_results), ("hints lost", lost)]
+    if found.polled:
+        lines.append(("found by polling", f"{counted(found.polled, 'task')}, while the broker was away"))
+    record(lines)
     if found.hints_lost_started.count:
         write(f"started after the proof of the loss: {_spread(found.hints_lost_started)}")
     if found.recoveries:
