@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 from workq.values import codec
 
@@ -17,7 +18,9 @@ def decode_hint(body: bytes) -> codec.Envelope | str:
     return _decode_hint(body)
 
 
-codec.decode_hint = decode_hint  # before the brokers are imported: they take it from there
+for module in list(sys.modules.values()):  # a process that was forked has taken it in other places already
+    if getattr(module, "decode_hint", None) is _decode_hint:
+        vars(module)["decode_hint"] = decode_hint
 
 from tests.system.witness import wq  # noqa: E402
 

@@ -116,7 +116,7 @@ ROWS: Final[dict[str, Row]] = {
         "killed amid publishing",
         (
             _RABBITMQ + "no_confirmed_hint_is_lost_when_the_broker_is_killed_amid_publishing",
-            _AWAY + "enqueue_answers_while_rabbitmq_is_down_and_the_task_runs_once_it_is_back",
+            _AWAY + "while_rabbitmq_is_down_tasks_are_enqueued_and_run_and_none_runs_twice_when_it_is_back",
         ),
     ),
     "F32": Row(
