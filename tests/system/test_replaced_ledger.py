@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import subprocess
 import sys
@@ -10,8 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
+from sqlalchemy import select
 
 from tests.stores import database_of
 from tests.system.fleet import REPOSITORY, wait_until
@@ -142,10 +141,11 @@ def test_a_process_that_was_alone_and_closed_all_of_its_connections_goes_on(fold
         assert len(wq.stores.ledger.questions.tasks()) == 4
 
 
-def has_open(process: subprocess.Popen[str], folder: Path) -> bool:
-    with contextlib.suppress(psutil.NoSuchProcess):  # it has ended
-        return str(folder / "shop.db") in {one.path for one in psutil.Process(process.pid).open_files()}
-    return False
+def has_swept(wq: WorkQueue) -> bool:
+    """Whether a sweep has ended a pass over this ledger, which it notes there."""
+    meta = database_of(wq).tables.meta
+    passes = select(meta.c.at).where(meta.c.name == "swept")
+    return database_of(wq).ask(lambda tx: tx.execute(passes).first()) is not None
 
 
 @pytest.mark.parametrize("harm", [take_away, replace, take_log])
@@ -153,23 +153,28 @@ def test_a_worker_and_a_sweep_say_so_and_end_with_4_and_make_no_ledger(
     folder: Path, harm: Callable[[Path], None]
 ) -> None:
     """A process manager that starts them again decides on what is there then."""
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "workq", *args],
-            cwd=folder,
-            env={"PYTHONPATH": str(REPOSITORY), "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*args: str) -> None:
+        started.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "workq", *args],
+                cwd=folder,
+                env={"PYTHONPATH": str(REPOSITORY), "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
         )
-        for args in (("worker", "--app", "shop:wq"), ("sweep", "--every", "1s", "--url", "sqlite:///shop.db"))
-    ]
+
     try:
-        with queue_in(folder) as wq:
-            ledger = wq.stores.ledger
-            wait_until(lambda: ledger.questions.workers() != [], timeout_s=BOUND_S, what="the worker has joined")
-        for process in started:  # whoever opens it later has the new one
-            wait_until(lambda one=process: has_open(one, folder), timeout_s=BOUND_S, what="it has the ledger open")  # type: ignore[misc]  # a lambda's default has no type
+        with queue_in(folder) as wq:  # whoever opens it later has the new one, so each has worked with this one before
+            start("sweep", "--every", "1s", "--url", "sqlite:///shop.db")
+            wait_until(lambda: has_swept(wq), timeout_s=BOUND_S, what="the sweep has made a pass")
+            start("worker", "--app", "shop:wq")
+            workers = wq.stores.ledger.questions.workers
+            wait_until(lambda: workers() != [], timeout_s=BOUND_S, what="the worker has joined")
+        started.reverse()
         harm(folder)
 
         ended = [process.communicate(timeout=BOUND_S)[1] for process in started]
