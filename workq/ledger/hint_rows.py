@@ -7,18 +7,18 @@ round trip. Elsewhere they are two statements of one transaction.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, Insert, LargeBinary, Select, bindparam, cast, delete, func, insert, select
+from sqlalchemy import Connection, Insert, Integer, LargeBinary, Select, bindparam, cast, delete, func, insert, select
 from sqlalchemy.sql.elements import ColumnElement
-from sqlalchemy.types import Float, Text
+from sqlalchemy.types import Float
 
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import ArrayText
 from workq.ledger.engine.kept_rows import NewRow
-from workq.values.codec import encode
+from workq.values.codec import decode_hint, encode
 from workq.values.hint import HintRow
 
 _AT_ONCE: Final = 1000
@@ -27,7 +27,7 @@ SOON_S: Final = 1.0
 _EARLIER, _LATER = timedelta(seconds=0.1), timedelta(seconds=5.0)
 """Around the time of a task: its row, which may have been written by a relay that was slow."""
 _SEARCHED_MAX: Final = 1000
-"""Among so many rows of that time the one of a task is looked for."""
+"""So many rows of others are read for them, at most."""
 
 
 def insert_hints(tx: Connection, database: Database, rows: Sequence[HintRow]) -> None:
@@ -88,33 +88,53 @@ def drop_hints_of(tx: Connection, database: Database, task_ids: Sequence[str]) -
 def drop_hints(tx: Connection, database: Database, tasks: Sequence[Waiting]) -> None:
     """Delete the rows of these tasks, which will not be run at that time: they would stay until then.
 
-    As far as they are found, and never one that has other tasks too: what is left is worth nothing when it is due.
+    As far as they are found among those of that time, and never one that has other tasks too: what is left is worth
+    nothing when it is due.
     """
     hint = database.tables.hint
-    statement = database.kept("hint of a task", lambda: _of_one(database))
+    statement = database.kept("hints around a time", lambda: _around(database))
     ids: list[int] = []
-    for one in tasks:
-        given = {"b_queue": one.queue, "b_since": one.due_at - _EARLIER, "b_until": one.due_at + _LATER}
-        ids += (row_id for (row_id,) in statement.rows(tx, given | {"b_task": f"%{one.id}%"}))
+    for near in _near_each_other(tasks):
+        given = {"b_queue": near[0].queue, "b_since": near[0].due_at - _EARLIER, "b_until": near[-1].due_at + _LATER}
+        of_each = {(one.id,) for one in near}
+        rows = statement.rows(tx, {**given, "b_limit": len(near) + _SEARCHED_MAX})
+        ids += [row_id for row_id, body in rows if _tasks_in(body) in of_each]
     for start in range(0, len(ids), _AT_ONCE):
         tx.execute(delete(hint).where(hint.c.id.in_(ids[start : start + _AT_ONCE])))
 
 
-def _of_one(database: Database) -> Select[Any]:
+def _near_each_other(tasks: Sequence[Waiting]) -> Iterator[list[Waiting]]:
+    """Tasks of one queue whose rows stand together, so that one look finds them all; by their time."""
+    near: list[Waiting] = []
+    for one in sorted(tasks, key=lambda one: (one.queue, one.due_at)):
+        if near and (one.queue != near[-1].queue or one.due_at - near[-1].due_at > _LATER):
+            yield near
+            near = []
+        near.append(one)
+    if near:
+        yield near
+
+
+def _tasks_in(body: bytes | str) -> tuple[str, ...]:
+    found = decode_hint(as_bytes(body))
+    return () if isinstance(found, str) else found.task_ids
+
+
+def _around(database: Database) -> Select[Any]:
+    """Rows of one queue and of so much time that have one task each."""
     c = database.tables.hint.c
-    searched = (
-        select(c.id, c.size, c.body)
+    return (
+        select(c.id, body_of(database))
         .where(
             c.queue == bindparam("b_queue", type_=c.queue.type),
             c.due_at > database.now(SOON_S),
             c.due_at >= bindparam("b_since", type_=c.due_at.type),
             c.due_at <= bindparam("b_until", type_=c.due_at.type),
+            c.size == 1,
         )
         .order_by(c.due_at, c.id)
-        .limit(_SEARCHED_MAX)
-        .subquery()
+        .limit(bindparam("b_limit", type_=Integer()))
     )
-    return select(searched.c.id).where(searched.c.size == 1, searched.c.body.like(bindparam("b_task", type_=Text())))
 
 
 def body_of(database: Database) -> ColumnElement[Any]:

@@ -15,10 +15,16 @@ from workq.ledger import CancelAnswer, Evidence, Settled, Unpublished
 from workq.ledger.engine.database import Database
 from workq.ledger.hint_rows import insert_hints
 from workq.ledger.sql import Ledger
+from workq.values import codec
 from workq.values.certificate import ProofOfEnd
 from workq.values.hint import HintRow
 from workq.values.incarnation import Incarnation
 from workq.values.task import Claim, Done, Failed, State
+
+
+def body(*task_ids: str) -> str:
+    """Of a hint of these."""
+    return codec.encode_hint(codec.Envelope("mail", task_ids)).decode()
 
 
 class PeopleContract(Steps):
@@ -234,9 +240,9 @@ class PeopleContract(Steps):
         """As a row it would stay until then, a year perhaps; but those of others stay, and what several share."""
         given = new(4, queue="mail", delay_s=HOUR_S)
         one, *others = (task.id for task in given)
-        ledger.tasks.record(given, hints=lambda tasks: [HintRow("mail", f'["{each.id}"]', 1, HOUR_S) for each in tasks])
+        ledger.tasks.record(given, hints=lambda tasks: [HintRow("mail", body(each.id), 1, HOUR_S) for each in tasks])
         hint = database.tables.hint
-        page = f'["{others[0]}","{one}"]'
+        page = body(others[0], one)
         database.run(lambda tx: insert_hints(tx, database, [HintRow("mail", page, 2, HOUR_S)]))
 
         match decide:
@@ -248,7 +254,7 @@ class PeopleContract(Steps):
                 ledger.decisions.reschedule(one, delay_s=2 * HOUR_S, who="ada", why="later")
 
         left = database.ask(lambda tx: set(tx.execute(select(hint.c.body)).scalars()))
-        assert left == {page, *(f'["{each}"]' for each in others)}
+        assert left == {page, *map(body, others)}
 
     def test_a_retry_that_waits_is_rescheduled_too(self, ledger: Ledger, claimed: Claim, worker: Incarnation) -> None:
         self.settle(ledger, claimed, Failed(HOUR_S, "boom"))
