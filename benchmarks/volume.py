@@ -25,13 +25,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import psutil
 
 from benchmarks import legs, usage
 from workq import WorkQueue
-from workq.demo.messages.mailboxes import AmqpBox, KafkaBox
+from workq.demo.messages.mailboxes import NAME, AmqpBox, KafkaBox, Mailbox
 from workq.demo.messages.proof import Arrival, ExpectedMessage, MailboxTally, tally
 from workq.lab.fleet import Host
 from workq.lab.servers import start_kafka, start_rabbitmq
@@ -81,24 +81,12 @@ class Sizes:
 QUICK: Final = Sizes(200.0, 400, 500, 100, 2_000, 400, 300)
 
 
-class Mailbox(Protocol):
-    """Where messages arrive."""
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Those of the destination."""
-        ...
-
-    def arrivals(self) -> list[Arrival]:
-        """All that came, once, when nothing comes any more."""
-        ...
-
-
 class Reader:
     """A queue of RabbitMQ, read by a process of its own."""
 
     def __init__(self, url: str, folder: Path) -> None:
-        self.options: dict[str, Any] = {"url": url, "exchange": "", "routing_key": "workq-demo"}
+        self.about = "a queue of RabbitMQ, read by a process of its own"
+        self.options: dict[str, Any] = {"url": url, "exchange": "", "routing_key": NAME}
         self._file = folder / "arrivals.json"
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.volume", "read", url, str(self._file)],

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
-from unittest import mock
 
 import pytest
 
-from tests.simulation.mutants import MUTANTS
+from tests.simulation.mutants import MUTANTS, replaced
 from tests.simulation.processes import Nemesis, Producing, Setting, Supervisor, Sweeper
 from tests.simulation.run import database, inside, rest
 from tests.simulation.world import Plan, World
@@ -70,7 +69,7 @@ def test_workers_go_on_while_the_broker_is_away(seed: int) -> None:
 
 @contextmanager
 def nobody_asks_the_ledger() -> Iterator[None]:
-    with mock.patch.object(FallbackPolling, "is_due", return_value=False):
+    with replaced(FallbackPolling, "is_due", lambda *_, **__: False):
         yield
 
 

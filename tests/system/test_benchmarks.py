@@ -111,6 +111,18 @@ def test_webhooks_are_measured_beside_a_plain_loop_a_slow_receiver_and_a_dead_on
     assert found["dead"]["p99_dead_to_alive"] > 0
 
 
+@pytest.mark.usefixtures("rabbitmq_server")
+def test_many_messages_are_counted_where_they_arrive() -> None:
+    command = [sys.executable, "-m", "benchmarks.volume", "--quick", "--leg", "sqlite", "--only", "moment"]
+
+    ran = subprocess.run([*command, "--kind", "amqp"], cwd=REPOSITORY, capture_output=True, text=True, timeout=400)
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    found = json.loads(ran.stdout)
+    assert (found["sent"], found["arrived"], found["missing"], found["early"]) == (500, 500, 0, 0)
+    assert 0 < found["p50_ms"] <= found["p99_ms"] <= found["most_ms"]
+
+
 def test_names_that_do_not_exist_are_usage_errors() -> None:
     for args in (("--only", "workq-oracle"), ("--measure", "speed"), ("--runs", "0")):
         ran = bench(*args)

@@ -223,11 +223,10 @@ class Tasks:
                 for given, computed in seconds.items():
                     given_s = row.pop(given)
                     row[computed] = None if given_s is None else instant + timedelta(seconds=given_s)
-        marks = (", published" * is_published, ", plain" * is_plain, ", exact" * (is_exact and not is_plain))
-        make = partial(
-            self._new_row, is_published=is_published, is_plain=is_plain, is_exact=is_exact and not is_plain, rare=rare
-        )
-        self.database.kept_rows(f"insert each{''.join(marks)}{_told(rare)}", make).write(tx, rows)
+            is_exact = False
+        marks = f"{', published' * is_published}{', plain' * is_plain}{', exact' * is_exact}{_told(rare)}"
+        make = partial(self._new_row, is_published=is_published, is_plain=is_plain, is_exact=is_exact, rare=rare)
+        self.database.kept_rows(f"insert each{marks}", make).write(tx, rows)
 
     def _new_row(self, *, is_published: bool, is_plain: bool, is_exact: bool, rare: Sequence[Stored]) -> NewRow:
         """The row of a task. `is_plain`: its instants are computed already. `is_exact`: some are due at an instant."""

@@ -15,8 +15,9 @@ from sqlalchemy import BindParameter, Column, ColumnElement, Connection, Executa
 from sqlalchemy import insert as insert_into
 from sqlalchemy.engine import Dialect
 from sqlalchemy.sql.visitors import ExternallyTraversible, iterate, replacement_traverse
-from sqlalchemy.types import TypeEngine, UserDefinedType
+from sqlalchemy.types import TypeEngine
 
+from workq.ledger.engine.id_lists import ArrayText
 from workq.ledger.engine.prepared import Given, Kept
 
 TEXT_MAX: Final = 32 * 2**20
@@ -60,17 +61,11 @@ class KeptRows:
         self.write(tx, rows[half:])
 
 
-class _ArrayAsText(UserDefinedType[Any]):
-    """An array for PostgreSQL, whose text is given."""
+class _ArrayAsText(ArrayText):
+    """An array for PostgreSQL, whose text is given: its length is looked at before it is sent."""
 
-    cache_ok = True
-    render_bind_cast = True
-
-    def __init__(self, item: str) -> None:
-        self.item = item
-
-    def get_col_spec(self, **_kw: Any) -> str:
-        return f"{self.item}[]"
+    def bind_processor(self, dialect: Dialect) -> None:  # noqa: ARG002 - SQLAlchemy's signature
+        return None
 
 
 def _item_of(kind: TypeEngine[Any], dialect: Dialect) -> str:
