@@ -64,6 +64,8 @@ class KeptRows:
 class _ArrayAsText(ArrayText):
     """An array for PostgreSQL, whose text is given: its length is looked at before it is sent."""
 
+    cache_ok = True
+
     def bind_processor(self, dialect: Dialect) -> None:  # noqa: ARG002 - SQLAlchemy's signature
         return None
 
