@@ -13,7 +13,11 @@ from typing import Any
 import pytest
 
 from workq import WorkQueue
+from workq.messages import Messages
+from workq.messages.ledger.decisions import MessageDecisions
+from workq.messages.ledger.sql import MessageLedger
 from workq.operations import jobs, messages, queues, schedules, tasks
+from workq.values.incarnation import Incarnation
 from workq.webhooks import Endpoints
 
 PACKAGE = Path(__file__).parents[2] / "workq"
@@ -96,3 +100,25 @@ def test_reason_is_why_for_one_version_more(tmp_path: Path) -> None:
         assert [found.reason for one in (first, second) if (found := wq.get(one.id))] == ["formerly", "now"]
         [cancelled] = wq.stores.ledger.questions.history(second.id)
         assert cancelled.detail == {"reason": "now", "who": "ada@office"}
+
+
+def test_enable_counts_what_a_sweep_lets_come_in_that_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with WorkQueue(ledger=f"sqlite:///{tmp_path}/q.db") as wq:
+        sender = Messages(wq)
+        sender.destinations.add("orders", kind="call", handler="shop.orders")
+        sender.disable("orders")
+        sent = sender.send_many("orders", [{"body": str(number)} for number in range(3)])
+        ledger = wq.stores.ledger
+        ledger.workers.join(Incarnation("w", "host", 1), queues=["workq.messages"], threads=1)
+        assert ledger.claims.claim([one.task_id for one in sent], by="w") == []
+        enable = MessageDecisions.enable
+
+        def then_a_sweep(*given: Any, **named: Any) -> None:
+            enable(*given, **named)
+            assert len(ledger.part(MessageLedger).line.tend(limit=10)) == 3
+
+        monkeypatch.setattr(MessageDecisions, "enable", then_a_sweep)
+
+        assert sender.enable("orders") == 3
+        monkeypatch.undo()
+        assert sender.enable("orders") == 0

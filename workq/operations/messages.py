@@ -148,16 +148,20 @@ def disable(stores: Stores, name: str, *, who: str, why: str) -> None:
 def enable(stores: Stores, name: str, *, who: str, why: str, announce: Announce) -> int:
     """Send to a destination again, and end its rest; answers how many messages that waited are due now. Repeatable.
 
+    Those of its line that a sweep lets come in this very moment are counted, too.
+
     Raises:
         NotFound: there is no such destination.
     """
     decisions, line = _ledger(stores).decisions, _ledger(stores).line
-    decisions.enable(check_destination_name(name), who=who, why=why)
+    waited = line.length(check_destination_name(name))
+    decisions.enable(name, who=who, why=why)
     count = 0
     while rows := line.come(name):
         count += len(rows)
         announce(rows)
-    return count + _make_due(stores, WhichMessages(destination=name), who=who, why=why, announce=announce)
+    overdue = _make_due(stores, WhichMessages(destination=name), who=who, why=why, announce=announce)
+    return max(waited, count) + overdue
 
 
 def remove(stores: Stores, name: str, *, who: str, why: str) -> None:
