@@ -20,6 +20,7 @@ from tests.system.conftest import OpenLeg
 from tests.system.fleet import Fleet, wait_until
 from tests.system.legs import Leg
 from workq import State
+from workq.lab import standstill
 from workq.supervisor.oom import MemoryGroup
 from workq.values.certificate import Certificate, ProofOfEnd, Ran
 from workq.values.task import Event, Task
@@ -268,7 +269,7 @@ def test_a_stopped_process_gives_no_stack_and_its_certificate_says_so(fast_leg: 
         hung = leg["hard"].enqueue()
         wait_running(leg, 1)
         (child,) = wait_children(fleet, 1)
-        child.suspend()
+        standstill.stop(child)
         leg.wait_settled(timeout_s=40)
 
     [event] = deaths(leg, hung.id)

@@ -18,6 +18,7 @@ import pytest
 from tests.stores import database_of
 from workq import State, WorkQueue
 from workq.diagnose.meters import RestartCause, measure
+from workq.lab import standstill
 from workq.ledger.engine import migrate
 from workq.recovery.apply import apply
 from workq.recovery.plan import make
@@ -60,7 +61,7 @@ class Machine:
         self.process.wait()
 
     def stop(self) -> None:
-        psutil.Process(self.process.pid).suspend()
+        standstill.stop(psutil.Process(self.process.pid))
 
     def forward(self, seconds: float) -> None:
         self.database.clock_offset_s += seconds

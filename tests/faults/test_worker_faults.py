@@ -18,6 +18,7 @@ import pytest
 from tests.system.fleet import ROOM_S, Fleet, wait_until
 from tests.system.legs import Leg
 from workq import State
+from workq.lab import standstill
 from workq.values.task import Task
 
 pytestmark = pytest.mark.one_leg
@@ -85,7 +86,7 @@ def test_a_consumer_stopped_for_less_than_its_lease_is_not_noticed(fast_leg: Leg
     with fast_leg.fleet(processes=1, threads=2) as fleet:
         wait_running(fast_leg, 2)
         (child,) = wait_children(fleet, 1)
-        child.suspend()
+        standstill.stop(child)
         leases = fast_leg.app.stores.inflight.leases
         wait_until(lambda: all(lease.left_s < 2.0 for lease in leases().values()), timeout_s=10, what="the lease runs")
         child.resume()
@@ -102,8 +103,8 @@ def test_a_consumer_stopped_for_longer_than_its_lease_comes_back_as_a_zombie_tha
         wait_running(fast_leg, 1)
         (zombie,) = wait_children(stopped, 1)
         supervisor = psutil.Process(stopped.process.pid)
-        supervisor.suspend()
-        zombie.suspend()
+        standstill.stop(supervisor)
+        standstill.stop(zombie)
         with fast_leg.fleet(processes=1, threads=1) as other:
             fast_leg.wait_settled(timeout_s=40)
             winner = found(fast_leg, task.id)
@@ -133,7 +134,7 @@ def test_a_machine_that_was_stopped_and_wakes_repeats_no_more_than_its_threads_w
         wait_until(lambda: len(fast_leg.starts()) > 20, timeout_s=40, what="progress")
         machine = [psutil.Process(stopped.process.pid), *stopped.children()]
         for one in machine:
-            one.suspend()
+            standstill.stop(one)
         leases = fast_leg.app.stores.inflight.leases
         wait_until(lambda: all(lease.left_s < 0.0 for lease in leases().values()), timeout_s=60, what="all leases end")
         for one in machine if wakes_first == "supervisor" else machine[::-1]:

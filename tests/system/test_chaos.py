@@ -25,6 +25,7 @@ from tests.system.witness import tell
 from workq import State
 from workq.cli.root import run as cli_run
 from workq.config import Settings
+from workq.lab import standstill
 from workq.lab.certify import faults, report, trial
 from workq.lab.certify.nemesis import Draw
 from workq.lab.certify.report import CertifyReport, CertifyWishes
@@ -196,7 +197,7 @@ def test_what_a_worker_settles_after_it_slept_past_its_lease_is_refused_and_coun
         wait_until(lambda: len(leg.starts()) == 4, timeout_s=30, what="all have started, and none has ended")
         sleeper = fleet.children()[0]
         asleep = {line.task_id: line.attempt for line in leg.testimony() if line.pid == sleeper.pid}
-        sleeper.suspend()
+        standstill.stop(sleeper)
         tell(leg.folder / "witness")
         began = time.monotonic()
         wait_until(

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from workq.lab import standstill
 from workq.worker.stacks import WAIT_S, DumpedStacks, Stacks, parse
 
 LONG_S = 30.0
@@ -159,7 +160,7 @@ second()
 
 def test_a_stopped_process_gives_none_and_nobody_waits_for_long(stacks: Stacks, start: Start) -> None:
     process, _ = start("say('ready'); time.sleep(600)")
-    psutil.Process(process.pid).suspend()
+    standstill.stop(psutil.Process(process.pid))
     began = time.monotonic()
     stacks.ask(process.pid)
 

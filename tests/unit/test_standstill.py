@@ -1,38 +1,50 @@
-"""What a report of a failure says of the machine."""
+"""A process that is stopped stands still when the call returns, however busy its machine is."""
 
 from __future__ import annotations
 
-import threading
+import subprocess
+import sys
+from pathlib import Path
 
-from tests.standstill import Span, Standstill
-from tests.system.fleet import wait_until
+import psutil
+import pytest
+
+from workq.lab import standstill
+
+BUSY = """\
+import hashlib, threading
+data = bytes(1 << 20)
+def work():
+    while True:
+        hashlib.sha256(data)
+for _ in range(8):
+    threading.Thread(target=work, daemon=True).start()
+print("ready", flush=True)
+threading.Event().wait(120)
+"""
 
 
-def test_the_worst_since_then_is_told() -> None:
-    machine = Standstill(lambda: None, spans=[Span(10.0, 7.5, 0.1), Span(20.0, 0.2, 3.4), Span(30.0, 0.3, 0.5)])
-
-    told = [machine.told(since) for since in (0.0, 15.0, 25.0, 35.0)]
-
-    assert [one.split(", and now")[0] for one in told] == [
-        "at most 7.5 s late to wake up, 3.4 s to write to the disk",
-        "at most 0.3 s late to wake up, 3.4 s to write to the disk",
-        "at most 0.3 s late to wake up, 0.5 s to write to the disk",
-        "at most 0.0 s late to wake up, 0.0 s to write to the disk",
-    ]
+def states(pid: int) -> set[str]:
+    """Of all its threads, as the kernel has them."""
+    found = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return {one.rpartition(")")[2].split()[0] for one in found}
 
 
-def test_a_write_that_does_not_end_is_told_too() -> None:
-    hangs, ends = threading.Event(), threading.Event()
+def test_all_threads_stand_still_when_it_returns() -> None:
+    with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            for _ in range(20):
+                standstill.stop(psutil.Process(process.pid))
+                assert states(process.pid) == {"T"}
+                psutil.Process(process.pid).resume()
+        finally:
+            process.kill()
 
-    def write() -> None:
-        if machine.spans:
-            hangs.set()
-            ends.wait()
 
-    machine = Standstill(write, every_s=0.01)
-    machine.start()
-    assert hangs.wait(30)
-
-    wait_until(lambda: "and now it stands still for" in machine.told(), timeout_s=30, what="it is told")
-    assert len(machine.spans) == 1
-    ends.set()
+def test_a_process_that_is_gone_is_said_to_be_so() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        there = psutil.Process(process.pid)
+    with pytest.raises(psutil.NoSuchProcess):
+        standstill.stop(there)

@@ -30,6 +30,7 @@ import psutil
 
 from workq.config.sources import temporary_folder
 from workq.errors import ConfigError, MissingExtra, Unavailable
+from workq.lab import standstill
 from workq.values.task import State, Task
 from workq.worker.crash_board import CrashBoard
 
@@ -268,7 +269,7 @@ def kill_one(
         return None
     name, _ = max(busy, key=lambda one: len(one[1]))
     victim = ours[name]
-    victim.suspend()
+    standstill.stop(victim)
     is_killed = False
     try:
         attempts = _running(wq, counts).get(name)

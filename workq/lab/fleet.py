@@ -21,6 +21,8 @@ from pathlib import Path
 
 import psutil
 
+from workq.lab import standstill
+
 FOLDER = "WORKQ_SCRATCH_FOLDER"
 """The variable that names a run's folder to its processes, and by which they are known."""
 SERVER_UNREACHABLE = 4
@@ -123,7 +125,7 @@ def pause(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
     paused = []
     for one in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
-            one.suspend()
+            standstill.stop(one)
             paused.append(one)
     return paused
 

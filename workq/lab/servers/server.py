@@ -22,6 +22,7 @@ from typing import ClassVar, Self
 
 import psutil
 
+from workq.lab import standstill
 from workq.lab.servers.guardian import Guardian, kill_trees, remove, with_children
 
 ANSWER_LIMIT_S = 3.0
@@ -33,9 +34,6 @@ _PORT_TAKEN = re.compile(
     r"address already in use|eaddrinuse|port \d+ (?:is )?in use|already in use by another", re.IGNORECASE
 )
 _PORT_TRIES = 5
-
-_STANDSTILL_S = 3.0
-"""How long the threads of a process may run on after SIGSTOP; one that waits for a disk needs more than moments."""
 
 _PATH = os.pathsep.join([os.defpath, "/usr/local/bin", "/usr/local/sbin", "/usr/sbin", "/sbin"])
 _RANDOM = random.SystemRandom()
@@ -210,8 +208,7 @@ class Server(ABC):
         """
         for process in self._tree():  # the parent first: it must not notice anything, nor start new children
             with suppress(psutil.NoSuchProcess):
-                process.suspend()
-                _await_standstill(process)
+                standstill.stop(process)
 
     def resume(self) -> None:
         """SIGCONT to all its processes, the children first."""
@@ -377,18 +374,3 @@ def find_program(program: str, *, package: str, places: Sequence[Path] = ()) -> 
     if path is None:
         raise ServerMissing(f"{program} is not installed: apt-get install {package}")
     return path
-
-
-def _await_standstill(process: psutil.Process) -> None:
-    """Until all threads of a process that got SIGSTOP are stopped, or it is gone."""
-    deadline = time.monotonic() + _STANDSTILL_S
-    while not all(_is_still(process.pid, thread.id) for thread in process.threads()) and time.monotonic() < deadline:
-        time.sleep(0.001)
-
-
-def _is_still(pid: int, thread: int) -> bool:
-    try:
-        status = Path(f"/proc/{pid}/task/{thread}/stat").read_text()
-    except OSError:
-        return True  # it has ended
-    return status.rpartition(")")[2].split()[0] in "TtZX"
