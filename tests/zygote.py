@@ -47,6 +47,7 @@ _RUNS_ON: Final = ("worker", "intake", "demo", "bench", "certify", "listen", "wa
 _HAVE_PROCESSES: Final = ("worker", "intake")
 _PROGRAMS: Final = ("workq.__main__", "workq.consumer", "workq.intake", "workq.worker.process")
 """What a process imports when it begins to be one."""
+_PYTHON: Final = b"python3"
 _PR_SET_NAME: Final = 15
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _SHIM: Final = """\
@@ -328,12 +329,14 @@ class Nursery:
     def __init__(self) -> None:
         """Call it before this process has a thread."""
         self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        _prctl(_PR_SET_NAME, NURSERY.encode())  # before the fork: nobody may take it for a consumer, however early
         if os.fork() == 0:
             self._line.close()
             try:
                 _nurse(theirs)
             finally:
                 os._exit(0)
+        _prctl(_PR_SET_NAME, _PYTHON)
         theirs.close()
 
     def start(self, program: str) -> Born:
@@ -351,7 +354,6 @@ class Nursery:
 
 def _nurse(line: socket.socket) -> None:
     os.setsid()
-    _prctl(_PR_SET_NAME, NURSERY.encode())
     while True:
         program, fds, _, _ = socket.recv_fds(line, 256, 1)
         if not program:
@@ -372,7 +374,7 @@ def _be_born(program: str, line: socket.socket, given: int, *, born_of: int) -> 
         os.setsid()
         os.dup2(given, 0)
         os.close(given)
-        _prctl(_PR_SET_NAME, b"python3")
+        _prctl(_PR_SET_NAME, _PYTHON)
         while os.getppid() == born_of:
             time.sleep(0.0005)
         line.send(str(os.getpid()).encode())
