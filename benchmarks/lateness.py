@@ -5,7 +5,7 @@ to be looked at: its arrival, and what the hint tells the consumer to wait. Task
 it. Where each queue keeps one delay (levels, TTL hop), the delays are whole seconds; else any.
 
     ttl       one queue with a time to live for each delay, dead-lettered straight to the main queue; no confirms
-    binary    the default ladder
+    binary    the ladder of queues
     levels    one queue for each level: levels:1s,2s,3s,4s,5s
     ledger    rows of PostgreSQL and one mover, in a process of its own
 

@@ -51,8 +51,8 @@ class WorkQueue:
         inflight: `redis://...`; without it, the ledger keeps holds and leases too.
         namespace: separates applications that share servers.
         queue_type: `quorum` (default) or `classic`, for RabbitMQ.
-        ladder: how hints wait until they are due: in RabbitMQ with `binary` (default) or `levels:5s,10s,30s,1m`, in
-            rows of the ledger with `ledger`.
+        ladder: how hints wait until they are due: in rows of the ledger with `ledger` (default), in RabbitMQ with
+            `binary` or `levels:5s,10s,30s,1m`.
         times: the periods and deadlines, in seconds.
 
     What is not given comes from the environment (WORKQ_LEDGER_URL, ...), then from workq.toml or [tool.workq], then

@@ -28,7 +28,7 @@ from tests.system.witness import make_book, read_book
 from tests.unit.test_fallback_polling import OF_POLLING
 from tests.zygote import FORKED_WITH, zygote
 from workq import State
-from workq.config import BINARY, LEDGER
+
 from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.values import JOB_ENDED, JobState
 from workq.limits.ledger.limits import Limits
@@ -229,7 +229,7 @@ def ends(leg: Leg, job_id: str) -> bool:
 )
 def test_a_death_at_this_point_loses_nothing(point: str, leg_name: str, open_leg: OpenLeg, tmp_path: Path) -> None:
     row = ROWS[point]
-    leg = open_leg(leg_name, divide=10.0, ladder=LEDGER if row.act in ("moved", "mixed") else BINARY)
+    leg = open_leg(leg_name, divide=10.0)
     once = tmp_path / "once"
     armed = {"WORKQ_FAILPOINT": f"{point}:exit137@{row.nth}", "WORKQ_FAILPOINT_ONCE": str(once)}
 

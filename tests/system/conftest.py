@@ -10,7 +10,7 @@ import pytest
 
 from tests.system.legs import Leg
 from tests.system.stage import Stage
-from workq.config import BINARY
+from workq.config import LEDGER
 
 OpenLeg = Callable[..., Leg]
 
@@ -25,7 +25,7 @@ def open_leg(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenLeg
     fixtures = {"ledger": "postgres_server", "broker": "rabbitmq_server", "inflight": "redis_server"}
 
     def open_one(
-        name: str, *, divide: float = 1.0, queue_type: str = "quorum", ladder: str = BINARY, **own: str
+        name: str, *, divide: float = 1.0, queue_type: str = "quorum", ladder: str = LEDGER, **own: str
     ) -> Leg:
         if name == "sqlite":
             leg = Leg.open(name, tmp_path, ledger=f"sqlite:///{tmp_path / 'workq.db'}", divide=divide)

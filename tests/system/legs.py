@@ -20,7 +20,7 @@ from tests.system import witness
 from tests.system.fleet import Fleet, wait_until
 from tests.system.witness import Line, testimony
 from workq import State, Times, WorkQueue
-from workq.config import BINARY
+from workq.config import LEDGER
 from workq.handlers.handler import Handler
 from workq.ledger.engine import migrate
 
@@ -48,7 +48,7 @@ class Leg:
         inflight: str | None = None,
         divide: float = 1.0,
         queue_type: str = "quorum",
-        ladder: str = BINARY,
+        ladder: str = LEDGER,
         namespace: str | None = None,
     ) -> Leg:
         """A new namespace on these servers; its name is drawn unless it is given."""

@@ -58,7 +58,7 @@ def test_without_any_setting_the_ledger_is_one_sqlite_file_and_serves_as_all_thr
 
     assert (settings.ledger, settings.broker, settings.inflight) == ("sqlite:///workq.db", None, None)
     assert (settings.app, settings.namespace, settings.queue_type) == (None, "workq", "quorum")
-    assert settings.ladder == "binary"
+    assert settings.ladder == "ledger"
     assert settings.webhook_proxy is None
     assert settings.times == Times()
     assert settings.payload_max_bytes == 256 * 1024

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, cast, get_args
 
 from workq.config.addresses import Allowed, Ports
 from workq.config.sources import RETENTIONS, SECRETS, URLS, Environment, Found, read_files
-from workq.config.times import BINARY, Times, levels_ms
+from workq.config.times import LEDGER, Times, levels_ms
 from workq.config.urls import check_broker_url, check_inflight_url, check_ledger_url, check_proxy_url, masked
 from workq.config.values import as_float, is_number, kind_of
 from workq.config.variables import unread
@@ -39,8 +39,8 @@ class Settings:
         app: `module:attribute` of the WorkQueue that the commands use.
         namespace: prefix of every table, queue and key.
         queue_type: of the queues in RabbitMQ.
-        ladder: how hints wait until they are due: in RabbitMQ with `binary`, or `levels:` and the levels; in rows of
-            the ledger with `ledger`.
+        ladder: how hints wait until they are due: in rows of the ledger with `ledger`; in RabbitMQ with `binary`, or
+            `levels:` and the levels.
         payload_max_bytes: the largest payload, measured on the encoded JSON.
         retention_s: how long succeeded and cancelled tasks are kept.
         dead_retention_s: how long dead ones are.
@@ -67,7 +67,7 @@ class Settings:
     app: str | None = None
     namespace: str = "workq"
     queue_type: QueueType = "quorum"
-    ladder: str = BINARY
+    ladder: str = LEDGER
     times: Times = field(default_factory=Times)
     payload_max_bytes: int = PAYLOAD_DEFAULT_BYTES
     retention_s: float = 7 * 86400.0
