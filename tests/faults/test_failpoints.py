@@ -28,7 +28,6 @@ from tests.system.witness import make_book, read_book
 from tests.unit.test_fallback_polling import OF_POLLING
 from tests.zygote import FORKED_WITH, zygote
 from workq import State
-
 from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.values import JOB_ENDED, JobState
 from workq.limits.ledger.limits import Limits
