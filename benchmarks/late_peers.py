@@ -84,6 +84,8 @@ WAYS: Final = (
 )
 RATE: Final = 200.0
 DELAYS_S: Final = (1.0, 5.0)
+WARM_UP: Final = 1_000
+"""So many are sent at that rate before the first load, and counted nowhere: what a process does once, it has done."""
 MOMENT: Final = "moment"
 PREPARE_LIMIT_S: Final = 60.0
 PATIENCE_S: Final = 45.0
@@ -135,11 +137,12 @@ def turns(arena: Arena, way: Contestant, python: Path, *, tasks: int, moment: in
         crew.call("prepare", limit_s=PREPARE_LIMIT_S)
         crew.start()
         watch = _Watch(arena, crew)
+        watch.steady("warm-up", WARM_UP, DELAYS_S[0], first=0)
         for number, delay_s in enumerate(DELAYS_S):
             if tasks:
-                yield watch.steady(f"{delay_s:g} s", tasks, delay_s, first=number * tasks)
+                yield watch.steady(f"{delay_s:g} s", tasks, delay_s, first=WARM_UP + number * tasks)
         if moment:
-            yield watch.moment(max(1, round(moment * way.share)), first=len(DELAYS_S) * tasks)
+            yield watch.moment(max(1, round(moment * way.share)), first=WARM_UP + len(DELAYS_S) * tasks)
 
 
 class _Watch:
