@@ -27,9 +27,11 @@ from tests.system.fleet import wait_until
 from tests.system.legs import Leg
 from workq import State
 from workq.broker import Hint
+from workq.config import BINARY
 from workq.diagnose.audit import Audited, Repaired, Way, audit, repair
 from workq.diagnose.where import Misplacement, Place
 from workq.inflight import Entry
+from workq.recovery.sweep import sweep
 from workq.values.codec import decode_hint, new_task_id
 from workq.values.incarnation import Incarnation
 from workq.values.task import Claim, Done, NewTask, Settlement
@@ -358,17 +360,23 @@ def test_a_task_that_is_not_due_is_judged_once_it_is_due(scene: Scene) -> None:
     [task_id] = scene.enqueue(1, delay_s=3600.0)
     scene.database.run(lambda tx: tx.execute(delete(scene.database.tables.hint)))
     assert scene.audit().places[Place.WAITING] == 1
-    if scene.leg.name == "servers":  # beyond the ladder it has no hint: the sweep sends one when the time is near
-        scene.database.clock_offset_s += 3500.0
-        from workq.recovery.sweep import sweep
-
-        assert sweep(scene.stores, scene.settings, only=["relay"]).relayed == 1
-        with scene.amqp() as channel:
-            for level in range(13):
-                channel.queue_purge(f"{scene.settings.namespace}.delay.{level:02d}")
-        assert scene.audit().places[Place.WAITING] == 1
 
     scene.database.clock_offset_s += 3700.0
+
+    assert found(scene.audit()) == {(Misplacement.LOST, task_id)}
+
+
+def test_what_is_lost_in_the_ladder_of_queues_is_judged_once_it_is_due(open_leg: OpenLeg) -> None:
+    scene = Scene(open_leg("servers", ladder=BINARY))
+    [task_id] = scene.enqueue(1, delay_s=3600.0)
+    scene.database.clock_offset_s += 3500.0  # beyond the ladder it has no hint: the sweep sends one when the time is near
+    assert sweep(scene.stores, scene.settings, only=["relay"]).relayed == 1
+    with scene.amqp() as channel:
+        for level in range(13):
+            channel.queue_purge(f"{scene.settings.namespace}.delay.{level:02d}")
+    assert scene.audit().places[Place.WAITING] == 1
+
+    scene.database.clock_offset_s += 200.0
 
     assert found(scene.audit()) == {(Misplacement.LOST, task_id)}
 

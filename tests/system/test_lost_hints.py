@@ -13,6 +13,7 @@ from tests.system.conftest import OpenLeg
 from tests.system.fleet import ROOM_S, wait_until
 from tests.system.legs import Leg
 from workq import State, Times
+from workq.config import BINARY
 from workq.diagnose.bounds import Bounds
 from workq.lab.servers import PostgreSQL, RabbitMQ, Redis, start_rabbitmq
 from workq.values import codec
@@ -111,7 +112,7 @@ def test_a_purge_is_proved_even_though_new_hints_keep_the_queue_from_ever_being_
 
 
 def test_retries_lost_in_the_ladder_run_when_they_are_due(open_leg: OpenLeg, rabbitmq_server: RabbitMQ) -> None:
-    leg = open_leg("servers", divide=10.0)
+    leg = open_leg("servers", divide=10.0, ladder=BINARY)
     for number in range(50):
         leg["note"].options(delay_s=6.0).enqueue(number=number)
     assert leg.app.producer.relay.flush(timeout_s=60)

@@ -19,6 +19,7 @@ from tests.system.legs import Leg
 from tests.system.test_sweep import clockwork, delivered, record_unpublished
 from workq import State
 from workq.broker import Hint
+from workq.config import BINARY, LEDGER
 from workq.errors import BrokerUnavailable
 from workq.lab.servers import RabbitMQ, start_rabbitmq
 from workq.recovery.rebuild import BATCH, Rebuilt, rebuild
@@ -47,21 +48,19 @@ def own(private: Private) -> Iterator[RabbitMQ]:
         yield server
 
 
-@pytest.fixture
-def own_leg(own: RabbitMQ, open_leg: OpenLeg) -> Leg:
-    """A leg on it, five times faster than by default."""
-    return open_leg("servers", divide=5.0, broker=own.url)
-
-
-def test_a_wiped_rabbitmq_is_filled_again_and_every_task_runs_once(own: RabbitMQ, own_leg: Leg) -> None:
-    leg = own_leg
-    due, delayed, far = 10_000, 2_000, 50
+@pytest.mark.parametrize("ladder", [BINARY, LEDGER])
+def test_a_wiped_rabbitmq_is_filled_again_and_every_task_runs_once(
+    ladder: str, own: RabbitMQ, open_leg: OpenLeg
+) -> None:
+    leg = open_leg("servers", divide=5.0, ladder=ladder, broker=own.url)
+    due, delayed, far = 5_000, 1_000, 50 if ladder == BINARY else 0
     leg["note"].enqueue_many({"number": number} for number in range(due))
-    for start in range(0, delayed, 500):  # they stand in several queues of the ladder
+    for start in range(0, delayed, 250):  # they stand in several queues of the ladder
         call = leg["note"].options(delay_s=15.0 + start / 100.0)
-        call.enqueue_many({"number": number} for number in range(start, start + 500))
-    beyond = leg["note"].options(delay_s=leg.app.stores.broker.horizon_s + 3600.0)
-    beyond.enqueue_many({"number": number} for number in range(far))
+        call.enqueue_many({"number": number} for number in range(start, start + 250))
+    if far:
+        beyond = leg["note"].options(delay_s=leg.app.stores.broker.horizon_s + 3600.0)
+        beyond.enqueue_many({"number": number} for number in range(far))
     assert leg.app.producer.relay.flush(timeout_s=60)
     own.wait_registered(f"{leg.app.settings.namespace}.q.witness")
     own.kill()
