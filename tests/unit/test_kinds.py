@@ -14,10 +14,10 @@ import pytest
 
 from tests.faults.receivers import stranger
 from workq.config.addresses import Allowed
+from workq.config.place import place_of
 from workq.errors import Cancel, ConfigError, LedgerUnavailable, Retry, Snooze
 from workq.messages.kinds import Confirmed, DestinationAddress, Posting, SendFault, Unsent
 from workq.messages.kinds.call import CallKind
-from workq.messages.kinds.place import place_of
 from workq.messages.kinds.registry import KINDS
 from workq.messages.kinds.stomp_frames import Frame, Frames, encoded
 

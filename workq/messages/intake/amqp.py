@@ -19,6 +19,7 @@ import pika
 from pika import exceptions
 
 from workq.config.addresses import Allowed
+from workq.config.given_options import TEXT_MAX, GivenOptions, check_files
 from workq.errors import ConfigError
 from workq.messages.intake import IntakeInspector, IntakeKind, IntakeLink, TakePartition
 from workq.messages.intake.amqp_inspector import AmqpInspector
@@ -27,8 +28,7 @@ from workq.messages.intake.aside import RecordsAside
 from workq.messages.intake.values import BATCH, BrokerRecord, IntakeBatch
 from workq.messages.kinds import DestinationAddress, SendFault, Unsent
 from workq.messages.kinds.amqp import FORM, AmqpKind, amqp_place
-from workq.messages.kinds.options import TEXT_MAX, GivenOptions
-from workq.messages.kinds.reach import Lookup, ReachFailed, check_files
+from workq.messages.kinds.reach import Lookup, ReachFailed
 
 
 class AmqpIntake(IntakeKind):

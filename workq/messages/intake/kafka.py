@@ -29,6 +29,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from workq.config.addresses import Allowed
+from workq.config.given_options import GivenOptions
+from workq.config.kafka import kafka_place
 from workq.errors import ConfigError
 from workq.messages.intake import IntakeInspector, IntakeKind, IntakeLink, TakePartition
 from workq.messages.intake.aside import RecordsAside
@@ -37,8 +39,7 @@ from workq.messages.intake.kafka_records import group_of, id_of_topic, record_of
 from workq.messages.intake.values import BrokerRecord, IntakeBatch, OffsetMove
 from workq.messages.kinds import DestinationAddress, SendFault, Unsent
 from workq.messages.kinds.kafka import KafkaKind
-from workq.messages.kinds.kafka_reach import TOPIC_MAX, KafkaReach, check_topic, kafka_place, take_kafka_options
-from workq.messages.kinds.options import GivenOptions
+from workq.messages.kinds.kafka_reach import TOPIC_MAX, KafkaReach, check_topic, take_kafka_options
 from workq.messages.kinds.reach import Lookup, ReachFailed
 
 LOOK_EVERY_S: Final = 5.0

@@ -21,11 +21,12 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
 from workq.config.addresses import Allowed
+from workq.config.kafka import kafka_place
 from workq.messages.intake import IntakeInspector
 from workq.messages.intake.kafka_records import group_of, record_of
 from workq.messages.intake.values import BrokerRecord, IntakeBacklog, IntakeOffset
 from workq.messages.kinds import DestinationAddress, SendFault, Unsent
-from workq.messages.kinds.kafka_reach import KafkaReach, kafka_place
+from workq.messages.kinds.kafka_reach import KafkaReach
 from workq.messages.kinds.reach import Lookup, ReachFailed, left
 
 _NO_TOPIC: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)

@@ -24,6 +24,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from workq.config.addresses import Allowed
+from workq.config.given_options import GivenOptions, check_files
+from workq.config.place import UrlPlace, place_of
 from workq.errors import MissingExtra
 from workq.messages.kinds import (
     Answer,
@@ -35,9 +37,7 @@ from workq.messages.kinds import (
     SendFault,
     Unsent,
 )
-from workq.messages.kinds.options import GivenOptions
-from workq.messages.kinds.place import UrlPlace, place_of
-from workq.messages.kinds.reach import Lookup, ReachFailed, check_files, left, permitted, trouble_of, trust_of
+from workq.messages.kinds.reach import Lookup, ReachFailed, left, permitted, trouble_of, trust_of
 
 try:
     import pika

@@ -24,6 +24,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from workq.config.addresses import Allowed
+from workq.config.given_options import GivenOptions
 from workq.errors import Cancel, ConfigError, Retry, Snooze
 from workq.messages.kinds import (
     Answer,
@@ -35,7 +36,6 @@ from workq.messages.kinds import (
     SendFault,
     Unsent,
 )
-from workq.messages.kinds.options import GivenOptions
 from workq.messages.kinds.reach import left
 
 FORM: Final = "module.name, as in shop.outgoing.to_rocketmq"

@@ -22,6 +22,7 @@ from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from workq.config.addresses import Allowed, Ports
+from workq.config.given_options import GivenOptions, check_files
 from workq.config.urls import masked
 from workq.errors import ConfigError, MissingExtra
 from workq.messages.kinds import (
@@ -34,8 +35,7 @@ from workq.messages.kinds import (
     SendFault,
     Unsent,
 )
-from workq.messages.kinds.options import GivenOptions
-from workq.messages.kinds.reach import Lookup, ReachFailed, check_files, connect, trouble_of, trust_of
+from workq.messages.kinds.reach import Lookup, ReachFailed, connect, trouble_of, trust_of
 from workq.outbound.backoff import retry_after_s
 from workq.outbound.signing import PREFIX, check_secret, signed
 from workq.outbound.target import SCHEMES, Target, TargetPolicy, check_headers, checked

@@ -29,6 +29,8 @@ from functools import partial
 from typing import Any, Final
 
 from workq.config.addresses import Allowed
+from workq.config.given_options import GivenOptions
+from workq.config.kafka import SILENT, kafka_place
 from workq.errors import ConfigError, MissingExtra
 from workq.messages.kinds import (
     Answer,
@@ -40,8 +42,7 @@ from workq.messages.kinds import (
     SendFault,
     Unsent,
 )
-from workq.messages.kinds.kafka_reach import SILENT, KafkaReach, kafka_place, take_kafka_options
-from workq.messages.kinds.options import GivenOptions
+from workq.messages.kinds.kafka_reach import KafkaReach, take_kafka_options
 from workq.messages.kinds.reach import Lookup, ReachFailed
 
 try:

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from workq.config.addresses import Allowed
+from workq.config.place import UrlPlace, shown
 from workq.messages.kinds import SendFault, Unsent
-from workq.messages.kinds.place import UrlPlace, shown
 from workq.messages.kinds.reach import Lookup, ReachFailed, connect, left, trouble_of
 
 ANSWER_MAX_BYTES: Final = 16_777_216

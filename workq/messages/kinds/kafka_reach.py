@@ -6,21 +6,20 @@ here.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
 from workq.config.addresses import Allowed
+from workq.config.given_options import GivenOptions
+from workq.config.kafka import KAFKA_FORM, connection_settings, kafka_place, take_access
+from workq.config.place import UrlPlace, shown
 from workq.errors import ConfigError
 from workq.messages.kinds import SendFault, Unsent
 from workq.messages.kinds.kafka_look import look, meaning
-from workq.messages.kinds.options import GivenOptions
-from workq.messages.kinds.place import HOSTS_MAX, UrlPlace, place_of, shown
 from workq.messages.kinds.reach import (
     Lookup,
     NotAllowed,
     ReachFailed,
-    check_files,
     judged,
     left,
     remembering,
@@ -28,21 +27,7 @@ from workq.messages.kinds.reach import (
     trust_of,
 )
 
-FORM: Final = "kafka://host:9092[,host:9092] or, with TLS, kafkas://user:password@host:9093"
 TOPIC_MAX: Final = 249
-MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-SILENT: Final = logging.getLogger("workq.messages.kafka")
-SILENT.addHandler(logging.NullHandler())
-SILENT.propagate = False  # what librdkafka says is told as what came of a message
-
-
-def kafka_place(url: object) -> UrlPlace:
-    """The place of a Kafka.
-
-    Raises:
-        ConfigError: it is none.
-    """
-    return place_of(url, {"kafka": 9092, "kafkas": 9093}, form=FORM, tls="kafkas", hosts_max=HOSTS_MAX)
 
 
 def take_kafka_options(given: GivenOptions) -> None:
@@ -51,15 +36,12 @@ def take_kafka_options(given: GivenOptions) -> None:
     Raises:
         ConfigError: one is missing or not right.
     """
-    place = kafka_place(given.take("url", why=f"it is {FORM}"))
+    place = kafka_place(given.take("url", why=f"it is {KAFKA_FORM}"))
     given.stored["url"] = str(place)
-    if (place.user is None) != (place.password is None):
-        raise ConfigError(f"url: a login is a user and a password; need {FORM}")
     if place.path:
-        raise ConfigError(f"url: nothing follows the hosts; need {FORM}, and the topic as an option")
+        raise ConfigError(f"url: nothing follows the hosts; need {KAFKA_FORM}, and the topic as an option")
     check_topic(given.text("topic", why="it has to be there already", most=TOPIC_MAX))
-    given.choice("mechanism", MECHANISMS, default=None if place.user is None else "PLAIN")
-    check_files(given, is_tls=place.is_tls)
+    take_access(given, place)
 
 
 def check_topic(topic: str) -> str:
@@ -123,20 +105,4 @@ class KafkaReach:
 
     def conf(self) -> dict[str, Any]:
         """The settings of librdkafka that every client of it has, after a look."""
-        place, options = self._place, self._options
-        found: dict[str, Any] = {
-            "bootstrap.servers": ",".join(dict.fromkeys(self._addresses)),
-            "allow.auto.create.topics": False,
-            "enable.sparse.connections": True,  # it connects to those brokers only that it needs
-            "log_level": 0,
-            "logger": SILENT,
-        }
-        if place.is_tls:
-            files = {"ca_file": "ssl.ca", "cert_file": "ssl.certificate", "key_file": "ssl.key"}
-            found |= {f"{name}.location": options[one] for one, name in files.items() if one in options}
-            found |= {"ssl.endpoint.identification.algorithm": "https", "enable.ssl.certificate.verification": True}
-        if place.user is not None:
-            found |= {"sasl.mechanism": options["mechanism"], "sasl.username": place.user}
-            found["sasl.password"] = place.password
-        protocol = ("sasl_" if place.user is not None else "") + ("ssl" if place.is_tls else "plaintext")
-        return found | {"security.protocol": protocol}
+        return connection_settings(self._place, self._addresses, self._options)

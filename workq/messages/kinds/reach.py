@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 from workq.config.addresses import Allowed, literal
-from workq.errors import ConfigError
+from workq.config.place import shown
 from workq.messages.kinds import SendFault, Unsent
-from workq.messages.kinds.place import shown
 
 Lookup = Callable[..., list[Any]]
 T = TypeVar("T")
@@ -138,20 +137,6 @@ def trust_of(options: Mapping[str, Any]) -> ssl.SSLContext:
             Unsent(SendFault.REFUSED, f"a certificate file of the destination cannot be used: {error}")
         ) from None
     return made
-
-
-def check_files(options: Any, *, is_tls: bool) -> None:
-    """Take the options of TLS.
-
-    Raises:
-        ConfigError: one is not right, or there is no TLS.
-    """
-    why = "the absolute path of a PEM file"
-    files = [options.file(name, why=why) for name in ("ca_file", "cert_file", "key_file")]
-    if any(files) and not is_tls:
-        raise ConfigError("ca_file, cert_file, key_file: they are for TLS, and the scheme of the URL means none")
-    if files[2] is not None and files[1] is None:
-        raise ConfigError("key_file: is the key of cert_file, which is missing")
 
 
 def trouble_of(error: BaseException, host: str, port: int) -> Unsent:

@@ -23,6 +23,8 @@ from typing import Any, Final
 import msgspec
 
 from workq.config.addresses import Allowed
+from workq.config.given_options import GivenOptions, check_files
+from workq.config.place import UrlPlace, place_of
 from workq.errors import ConfigError, MissingExtra
 from workq.messages.kinds import (
     Answer,
@@ -34,9 +36,7 @@ from workq.messages.kinds import (
     SendFault,
     Unsent,
 )
-from workq.messages.kinds.options import GivenOptions
-from workq.messages.kinds.place import UrlPlace, place_of
-from workq.messages.kinds.reach import Lookup, ReachFailed, check_files, connect, left, trouble_of, trust_of
+from workq.messages.kinds.reach import Lookup, ReachFailed, connect, left, trouble_of, trust_of
 
 try:
     import redis

@@ -29,6 +29,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from workq.config.addresses import Allowed
+from workq.config.given_options import GivenOptions, check_files
+from workq.config.place import UrlPlace, place_of
 from workq.errors import ConfigError
 from workq.messages.kinds import (
     Answer,
@@ -40,9 +42,7 @@ from workq.messages.kinds import (
     SendFault,
     Unsent,
 )
-from workq.messages.kinds.options import GivenOptions
-from workq.messages.kinds.place import UrlPlace, place_of
-from workq.messages.kinds.reach import Lookup, ReachFailed, check_files, connect, left, trouble_of, trust_of
+from workq.messages.kinds.reach import Lookup, ReachFailed, connect, left, trouble_of, trust_of
 from workq.messages.kinds.stomp_artemis import Management, NotTold
 from workq.messages.kinds.stomp_frames import Frame, Frames, encoded
 

@@ -1,4 +1,4 @@
-"""GivenOptions: those of one destination, taken one by one, checked, and nothing left over. No I/O."""
+"""GivenOptions: those of one destination, or of a URL, taken one by one, checked, and nothing left over. No I/O."""
 
 from __future__ import annotations
 
@@ -119,3 +119,17 @@ class GivenOptions:
         if self._left:
             raise ConfigError(f"{min(self._left)}: is no option of the kind {kind}; there are {', '.join(self.stored)}")
         return {name: value for name, value in self.stored.items() if value not in (None, {})}
+
+
+def check_files(options: GivenOptions, *, is_tls: bool) -> None:
+    """Take the options of TLS.
+
+    Raises:
+        ConfigError: one is not right, or there is no TLS.
+    """
+    why = "the absolute path of a PEM file"
+    files = [options.file(name, why=why) for name in ("ca_file", "cert_file", "key_file")]
+    if any(files) and not is_tls:
+        raise ConfigError("ca_file, cert_file, key_file: they are for TLS, and the scheme of the URL means none")
+    if files[2] is not None and files[1] is None:
+        raise ConfigError("key_file: is the key of cert_file, which is missing")
