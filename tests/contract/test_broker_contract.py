@@ -39,6 +39,7 @@ pytest.register_assert_rewrite("tests.contract.broker")
 
 from tests.contract.broker import (  # noqa: E402 - its assertions explain themselves from here on
     AnyBytesContract,
+    BrokerContract,
     DelaysContract,
     DeletableQueuesContract,
     ForgettingContract,
@@ -154,7 +155,7 @@ class _Noting(RabbitMQBroker):
         return super().consumer(queues, name=name, prefetch=prefetch)
 
 
-class RabbitMQContract(DeletableQueuesContract, AnyBytesContract):
+class RabbitMQContract(DeletableQueuesContract, AnyBytesContract, BrokerContract):
     knows_unacked = False
     knows_consumers = True
     passes = 50

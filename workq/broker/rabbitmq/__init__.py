@@ -31,11 +31,12 @@ except ModuleNotFoundError as missing:
     raise MissingExtra("broker: amqp:// needs the client library pika; install the extra [rabbitmq]") from missing
 
 from workq.broker import Browsed, Depth, Hint, See
+from workq.broker.confirms import Confirms
 from workq.broker.rabbitmq.browser import Turn
 from workq.broker.rabbitmq.connection import Address, converse
 from workq.broker.rabbitmq.consumer import RETURNS_HEADER, Foreign, RabbitMQConsumer
 from workq.broker.rabbitmq.delays import delays_of, waits_ms
-from workq.broker.rabbitmq.publisher import Confirms, Message, Publisher, properties
+from workq.broker.rabbitmq.publisher import Message, Publisher, properties
 from workq.broker.rabbitmq.topology import LADDER, QUARANTINE, QueueType, Topology
 from workq.config import BINARY
 from workq.values.codec import Envelope, encode_hint

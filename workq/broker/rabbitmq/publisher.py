@@ -18,10 +18,9 @@ A message that was answered False may still arrive. Nothing here decides anythin
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from pika import BasicProperties, DeliveryMode, SelectConnection
@@ -29,6 +28,7 @@ from pika.channel import Channel
 from pika.exceptions import ChannelClosedByBroker
 from pika.spec import Basic
 
+from workq.broker.confirms import Confirms
 from workq.broker.rabbitmq.connection import Address, Link
 from workq.broker.rabbitmq.topology import ACCESS_REFUSED, Declarer, Topology
 from workq.errors import ConfigError
@@ -36,42 +36,6 @@ from workq.errors import ConfigError
 WINDOW: Final = 2000
 """How many messages may be unconfirmed at once: enough for full speed, and a bound for what an alarm can strand."""
 SENDS_MAX: Final = 2
-
-
-class Confirms:
-    """Messages that are answered together. Made and awaited by one thread, answered by the connection's."""
-
-    def __init__(self, size: int, on_done: Callable[[Confirms], None] | None = None) -> None:
-        self.answers: list[bool | None] = [None] * size
-        self.error: ConfigError | None = None
-        self.is_over = False
-        """Nobody waits any more: do not send what is left."""
-        self.unconfirmed = 0
-        self._left = size
-        self._on_done = on_done
-        self._done = threading.Event()
-
-    def wait(self, timeout_s: float) -> None:
-        self._done.wait(timeout_s)
-
-    def answer(self, index: int, stored: bool) -> None:
-        if self.answers[index] is None:
-            self.answers[index] = stored
-            self._left -= 1
-            if not self._left:
-                self.end()
-
-    def fail(self, error: ConfigError) -> None:
-        self.error = error
-        self.end()
-
-    def end(self) -> None:
-        """Whatever is not answered now stays unanswered. Repeatable."""
-        if not self.is_over:
-            self.is_over = True
-            self._done.set()
-            if self._on_done is not None:
-                self._on_done(self)
 
 
 class Message:
