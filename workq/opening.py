@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from workq.config import LEDGER, Settings
+from workq.config.kafka import is_kafka
 
 if TYPE_CHECKING:
     from workq.broker import Broker
@@ -167,6 +168,10 @@ def open_broker(settings: Settings, database: Database) -> Broker:
         from workq.broker.embedded import EmbeddedBroker
 
         return EmbeddedBroker(database)
+    if is_kafka(settings.broker):
+        from workq.broker.kafka import KafkaBroker
+
+        return KafkaBroker(settings.broker, namespace=settings.namespace, confirm_s=settings.times.confirm_s)
     from workq.broker.rabbitmq import RabbitMQBroker
 
     return RabbitMQBroker(

@@ -11,9 +11,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
+import confluent_kafka as kafka
 import msgspec
 import pika
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker
 from sqlalchemy import Engine, cast, insert, select
@@ -21,6 +24,9 @@ from sqlalchemy.types import LargeBinary
 
 from workq.broker import Broker, Browsed, Consumer, Hint
 from workq.broker.embedded import EmbeddedBroker
+from workq.broker.kafka import KafkaBroker
+from workq.broker.kafka.consumer import KafkaConsumer
+from workq.broker.kafka.topics import TopicNames
 from workq.broker.later import LedgerDelays
 from workq.broker.later.mover import LOOK_S, Mover
 from workq.broker.rabbitmq import RabbitMQBroker
@@ -29,7 +35,7 @@ from workq.broker.rabbitmq.consumer import RabbitMQConsumer
 from workq.broker.rabbitmq.delays import delays_of
 from workq.broker.rabbitmq.topology import QueueType
 from workq.config import BINARY, LEDGER
-from workq.lab.servers import MariaDB, PostgreSQL, RabbitMQ
+from workq.lab.servers import Kafka, MariaDB, PostgreSQL, RabbitMQ
 from workq.ledger.engine.database import Database
 from workq.slices import every_table
 from workq.values.codec import Envelope, encode_hint, new_task_id
@@ -40,10 +46,13 @@ pytest.register_assert_rewrite("tests.contract.broker")
 from tests.contract.broker import (  # noqa: E402 - its assertions explain themselves from here on
     AnyBytesContract,
     BrokerContract,
+    CarryingContract,
     DelaysContract,
     DeletableQueuesContract,
     ForgettingContract,
     LateDelaysContract,
+    OrderContract,
+    PrefixAckContract,
     Quarantined,
     SharedDelaysContract,
     Stage,
@@ -468,6 +477,72 @@ class TestRabbitMQWithDelaysInTheLedger(DelaysContract):
 
 def _declare_again(channel: BlockingChannel, *, name: str, arguments: dict[str, Any]) -> None:
     channel.queue_declare(name, durable=True, arguments=arguments)
+
+
+class KafkaStage(Stage):
+    """One namespace on the run's Kafka, with one partition for each topic: only there the order of all is promised."""
+
+    def __init__(self, kafka: Kafka) -> None:
+        self.kafka = kafka
+        self.namespace = a_namespace()
+        self.names = TopicNames(self.namespace)
+        self.admin: Any = AdminClient(kafka.admin_conf)
+        self._quarantined: list[Quarantined] = []
+        self._read = 0
+
+    def open(self) -> Broker:
+        return KafkaBroker(f"{self.kafka.url}?partitions=1", namespace=self.namespace)
+
+    def put(self, queue: str, body: bytes) -> None:
+        producer = Producer(self.kafka.admin_conf)
+        producer.produce(self.names.topic(queue), body)
+        assert producer.flush(60) == 0
+
+    def delete_queue(self, queue: str) -> None:
+        topic = self.names.topic(queue)
+        self.admin.delete_topics([topic])[topic].result(60)
+
+    def quarantined(self) -> list[Quarantined]:
+        reader = kafka.Consumer(
+            {**self.kafka.admin_conf, "group.id": "witness", "enable.partition.eof": True, "enable.auto.commit": False}
+        )
+        reader.assign([kafka.TopicPartition(self.names.quarantine, 0, self._read)])
+        while (message := reader.poll(1.0)) is not None and message.error() is None:
+            headers: Any = message.headers() or ()
+            told = {name: value.decode() for name, value in headers}
+            body = message.value() or b""
+            assert int(told["workq-bytes"]) >= len(body)
+            self._read = (message.offset() or 0) + 1
+            self._quarantined.append(Quarantined(told["workq-reason"], told["workq-queue"], body, told["workq-sha256"]))
+        reader.close()
+        return self._quarantined
+
+    def kept(self, body: bytes) -> bytes:
+        return body
+
+    def lose(self, broker: Broker, consumer: Consumer, name: str) -> None:
+        consumer.renew()
+
+    def let_arrive(self, consumer: Consumer, count: int) -> None:
+        assert isinstance(consumer, KafkaConsumer)
+        until(lambda: len(consumer._buffer) == count, f"{count} deliveries have arrived")
+
+    def clear(self) -> None:
+        topics = [one for one in self.admin.list_topics(timeout=60).topics if one.startswith(f"{self.namespace}.")]
+        for future in self.admin.delete_topics(topics).values() if topics else ():
+            future.result(60)
+
+
+class TestKafka(DeletableQueuesContract, AnyBytesContract, OrderContract, PrefixAckContract, CarryingContract):
+    knows_unacked = False
+    knows_consumers = False
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def stage(cls, kafka_server: Kafka) -> Iterator[KafkaStage]:
+        stage = KafkaStage(kafka_server)
+        yield stage
+        stage.clear()
 
 
 class EmbeddedStage(Stage):

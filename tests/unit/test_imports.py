@@ -115,7 +115,7 @@ LIBRARIES: Final = {
     "aiohttp": ("outbound/", "webhooks/", "demo/"),
     "apscheduler": ("supervisor/ticker.py",),
     "click": ("cli/", "demo/"),
-    "confluent_kafka": ("messages/kinds/kafka.py", "messages/intake/kafka", "lab/", "demo/"),
+    "confluent_kafka": ("broker/kafka/", "messages/kinds/kafka.py", "messages/intake/kafka", "lab/", "demo/"),
     "pika": (
         "broker/rabbitmq/",
         "diagnose/doctor/",

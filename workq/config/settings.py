@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, cast, get_args
 
 from workq.config.addresses import Allowed, Ports
+from workq.config.kafka import is_kafka
 from workq.config.sources import RETENTIONS, SECRETS, URLS, Environment, Found, read_files
 from workq.config.times import LEDGER, Times, levels_ms
 from workq.config.urls import check_broker_url, check_inflight_url, check_ledger_url, check_proxy_url, masked
@@ -34,7 +35,7 @@ class Settings:
 
     Attributes:
         ledger: the URL of the SQL database.
-        broker: of RabbitMQ; None: the ledger carries the hints.
+        broker: of RabbitMQ or Kafka; None: the ledger carries the hints.
         inflight: of Redis, or of the nodes of a Redis Cluster; None: the ledger keeps holds and leases.
         app: `module:attribute` of the WorkQueue that the commands use.
         namespace: prefix of every table, queue and key.
@@ -101,6 +102,12 @@ class Settings:
                 f"{name} ({self.origins.get(name, 'argument')}): webhooks are kept at least as long as their bodies: "
                 f"webhook_retention_s is {self.webhook_retention_s:g}, below webhook_body_retention_s, "
                 f"{self.webhook_body_retention_s:g}"
+            )
+
+        if self.broker is not None and is_kafka(self.broker) and self.ladder != LEDGER:
+            raise ConfigError(
+                f"ladder ({self.origins.get('ladder', 'argument')}): Kafka knows no delays: use {LEDGER}, which is the "
+                "default: delayed hints wait in rows of the ledger"
             )
 
     def __repr__(self) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from workq.config.kafka import KAFKA_SCHEMES, KafkaUrl, is_kafka
 from workq.config.values import kind_of, one_line
 from workq.errors import ConfigError
 
@@ -35,6 +36,7 @@ _INFLIGHT_FORMS: Final = (
     "or for a cluster redis+cluster://:password@host:6379,host:6379"
 )
 CLUSTER_SCHEMES: Final = ("redis+cluster", "rediss+cluster")
+_SEVERAL_HOSTS: Final = (*CLUSTER_SCHEMES, *_MULTIHOST, *KAFKA_SCHEMES)
 _PROXY_FORMS: Final = "http://host:port or http://user:password@host:port"
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
 
@@ -69,11 +71,14 @@ def check_ledger_url(url: object) -> str:
 
 
 def check_broker_url(url: object) -> str:
-    """The URL of RabbitMQ, unchanged. Nothing is contacted.
+    """The URL of RabbitMQ or Kafka, unchanged. Nothing is contacted.
 
     Raises:
         ConfigError: it is not one of the right form; the message shows that form, and no password.
     """
+    if isinstance(url, str) and is_kafka(url):
+        KafkaUrl.parse(url)
+        return url
     parts = _parsed(url, ("amqp", "amqps"), _BROKER_FORMS)
     if not parts.host:
         raise ConfigError(f"no host in {masked(str(url))}; use {_BROKER_FORMS}")
@@ -272,7 +277,9 @@ def _without_password(scheme: str, rest: str) -> str:
     if not at:
         if ":" not in rest or _HOST_AND_PORT.fullmatch(rest):
             return rest
-        if scheme.removesuffix("://") in (*CLUSTER_SCHEMES, *_MULTIHOST) and _HOSTS_AND_PORTS.fullmatch(rest):
+        if scheme.removesuffix("://") in (*CLUSTER_SCHEMES, *_MULTIHOST, *KAFKA_SCHEMES) and _HOSTS_AND_PORTS.fullmatch(
+            rest
+        ):
             return rest
         return f"{rest.partition(':')[0]}:***"
     user, colon, _ = userinfo.partition(":")

@@ -1,0 +1,134 @@
+"""Positions: how far a topic reaches, and how far the group is done with it. By admin calls, and no group is joined.
+
+This is the proof of loss on Kafka (rule 6): the ends of all partitions are written down, and once the group is done
+with all before them, a hint that was confirmed earlier and is held by nobody is lost. Retention, `delete_records`, a
+log that was cut off, a topic that was deleted, and offsets that have expired all end in "done with": then the hints are
+sent again. A wrong answer costs a duplicate, never a loss.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin._listoffsets import OffsetSpec
+
+from workq.broker.kafka.topics import MISSING, TopicNames, Topics
+
+REST_S: Final = 0.05
+_IN_A_MOMENT: Final = (
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.UNSTABLE_OFFSET_COMMIT,
+)
+_NO_GROUP: Final = (KafkaError.GROUP_ID_NOT_FOUND, KafkaError.INVALID_GROUP_ID)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSpan:
+    """What a partition holds: from `low` up to before `end`; and what the group is done with, up to before `done`."""
+
+    low: int
+    end: int
+    done: int
+
+    @property
+    def next(self) -> int:
+        """The offset of the first record that the group is not done with."""
+        return max(self.done, self.low) if self.done <= self.end else self.low
+
+
+class Positions:
+    """Questions about the topics of one namespace."""
+
+    def __init__(self, topics: Topics, names: TopicNames) -> None:
+        self._topics = topics
+        self._names = names
+
+    def spans(self, queue: str, *, ends: float) -> tuple[str, dict[int, PartitionSpan]]:
+        """The id of the topic of a queue, and its partitions; without any where it is missing.
+
+        Raises:
+            BrokerUnavailable: Kafka did not answer. ConfigError: it refuses.
+        """
+        topic = self._names.topic(queue)
+        found = self._topics.look(topic, ends=ends)
+        if found is None or not found[1]:
+            return "", {}
+        topic_id, partitions = found
+        places = [TopicPartition(topic, one) for one in partitions]
+        spec: Any = OffsetSpec
+        while True:
+            try:
+                done = self._done(places, ends)
+                lows = self._bounds(places, spec.earliest(), ends)
+                tops = self._bounds(places, spec.latest(), ends)
+                break
+            except KafkaException as error:
+                code = error.args[0].code()
+                if code in MISSING:  # it was deleted meanwhile
+                    return "", {}
+                if code not in _IN_A_MOMENT or time.monotonic() >= ends:
+                    raise self._topics.failure(error.args[0], topic) from None
+                time.sleep(REST_S)
+        return topic_id, {one: PartitionSpan(lows[one], tops[one], done.get(one, -1)) for one in partitions}
+
+    def position(self, queue: str, *, ends: float) -> str:
+        """The ends of all partitions now, as text.
+
+        Raises:
+            BrokerUnavailable: Kafka did not answer. ConfigError: it refuses.
+        """
+        topic_id, spans = self.spans(queue, ends=ends)
+        return json.dumps({"id": topic_id, "p": {str(one): span.end for one, span in spans.items()}})
+
+    def has_passed(self, queue: str, position: str, *, ends: float) -> bool:
+        """Whether the group is done with all that stood before a position, or it is gone.
+
+        Raises:
+            BrokerUnavailable: Kafka did not answer. ConfigError: it refuses.
+            ValueError: the position is none of ours.
+        """
+        told = json.loads(position)
+        marked: Mapping[str, int] = told["p"]
+        topic_id, spans = self.spans(queue, ends=ends)
+        if topic_id != told["id"]:
+            return True  # deleted, and made again perhaps: nothing of then is there
+        return all(
+            max(span.done, span.low) >= min(marked[str(one)], span.end)
+            for one, span in spans.items()
+            if str(one) in marked
+        )
+
+    def _bounds(self, places: Sequence[TopicPartition], which: OffsetSpec, ends: float) -> dict[int, int]:
+        asked = self._topics.admin.list_offsets(
+            dict.fromkeys(places, which),
+            isolation_level=IsolationLevel.READ_UNCOMMITTED,
+            request_timeout=_left(ends),
+        )
+        return {one.partition: self._topics.result(future, ends).offset for one, future in asked.items()}
+
+    def _done(self, places: list[TopicPartition], ends: float) -> dict[int, int]:
+        """The committed offsets; a partition without one is left out."""
+        group = self._names.group
+        asked: Any = self._topics.admin.list_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group, places)], request_timeout=_left(ends)
+        )
+        try:
+            found = self._topics.result(asked[group], ends)
+        except KafkaException as error:
+            if error.args[0].code() in _NO_GROUP:
+                return {}
+            raise
+        return {one.partition: one.offset for one in found.topic_partitions if one.offset >= 0}
+
+
+def _left(ends: float) -> float:
+    return max(0.1, ends - time.monotonic())

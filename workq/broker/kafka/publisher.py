@@ -1,0 +1,229 @@
+"""Records on their way to Kafka: by an idempotent producer, and confirmed by their delivery reports (`acks=all`).
+
+Callers wait for their reports with a deadline of their own. One thread polls for reports, and another, which is there
+when it is needed, sends what nobody waits for: messages for the quarantine, and those that are put back.
+
+What happens on each failure:
+
+- no broker answers: the callers run into their deadlines; after `confirm_s` librdkafka gives a record up by itself;
+- the buffer is full: the caller waits for room, inside of its deadline;
+- the topic is gone: it is made again, and the record is sent once more;
+- the producer is broken (a fatal error, such as an idempotent one may meet): it is given up, and a new one made.
+
+A record that was answered False may still arrive. Nothing here decides anything: a duplicate hint is harmless.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from workq.broker.confirms import Confirms
+from workq.broker.kafka.topics import Topics
+from workq.errors import BrokerUnavailable, ConfigError
+
+POLL_S: Final = 0.2
+FULL_S: Final = 0.01
+SENDS_MAX: Final = 2
+AT_ONCE: Final = 500
+PROPAGATION_S: Final = 2.0
+"""So long a producer waits for a topic that it does not know: it was made just now, and brokers hear of it later."""
+_NO_TOPIC: Final = frozenset(
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError.UNKNOWN_TOPIC_ID,
+    }
+)
+
+
+class KafkaRecord:
+    """One record to publish, and what came of it."""
+
+    __slots__ = ("body", "headers", "is_missing", "topic")
+
+    def __init__(self, topic: str, body: bytes, headers: Mapping[str, str] | None = None) -> None:
+        self.topic = topic
+        self.body = body
+        self.headers = headers or {}
+        self.is_missing = False
+        """Its topic was not there."""
+
+
+SentOn = Callable[[bool | ConfigError], None]
+
+
+class KafkaPublisher:
+    """The producer of one process, made for its first record. Any thread may use it."""
+
+    def __init__(self, settings: Mapping[str, Any], topics: Topics, *, confirm_s: float) -> None:
+        self._topics = topics
+        self._confirm_s = confirm_s
+        self._settings = {
+            **settings,
+            "acks": "all",
+            "enable.idempotence": True,
+            "linger.ms": 0,
+            "message.timeout.ms": max(1000, int(confirm_s * 1000)),
+            "topic.metadata.refresh.interval.ms": 30_000,
+            "topic.metadata.propagation.max.ms": int(PROPAGATION_S * 1000),
+            "error_cb": self._on_error,
+        }
+        self._lock = threading.Lock()
+        self._producer: Producer | None = None
+        self._poller: threading.Thread | None = None
+        self._later: queue.SimpleQueue[tuple[KafkaRecord, SentOn] | None] = queue.SimpleQueue()
+        self._sender: threading.Thread | None = None
+        self._is_broken = False
+        self._is_closed = False
+
+    def send(self, records: Sequence[KafkaRecord], *, deadline_s: float) -> list[bool]:
+        """Publish these; for each, whether Kafka has confirmed it by then.
+
+        Raises:
+            ConfigError: Kafka refuses a topic; nothing was sent.
+        """
+        ends = time.monotonic() + deadline_s
+        answers = [False] * len(records)
+        left = list(range(len(records)))
+        is_again = False
+        for _ in range(SENDS_MAX):
+            try:
+                self._topics.ensure({records[one].topic for one in left}, ends=ends)
+                if is_again:
+                    self._refresh({records[one].topic for one in left}, ends)
+            except BrokerUnavailable:
+                break
+            confirms = Confirms(len(left))
+            if not self._produce([records[one] for one in left], confirms, ends):
+                break
+            confirms.wait(max(0.0, ends - time.monotonic()))
+            confirms.end()
+            for place, one in enumerate(left):
+                answers[one] = confirms.answers[place] is True
+            left = [one for one in left if records[one].is_missing and not answers[one]]
+            if not left or time.monotonic() >= ends:
+                break
+            for one in left:
+                records[one].is_missing = False
+                self._topics.forget(records[one].topic)
+            is_again = True
+        return answers
+
+    def send_later(self, record: KafkaRecord, done: SentOn) -> None:
+        """Publish one; nobody waits for it, but `done` is told, on another thread."""
+        with self._lock:
+            if not self._is_closed:
+                self._later.put((record, done))
+                if self._sender is None:
+                    self._sender = threading.Thread(target=self._send_on, name="workq-kafka-later", daemon=True)
+                    self._sender.start()
+                return
+        done(False)
+
+    def close(self, *, within_s: float) -> None:
+        """Give up what is on its way, and end. Repeatable."""
+        with self._lock:
+            self._is_closed = True
+            poller = self._poller
+        self._later.put(None)
+        if poller is not None:
+            poller.join(within_s)
+
+    def handles(self) -> list[object]:
+        """What belongs to threads of librdkafka: a child of a fork must never free it."""
+        return [] if self._producer is None else [self._producer]
+
+    def _produce(self, records: Sequence[KafkaRecord], confirms: Confirms, ends: float) -> bool:
+        """Hand these to librdkafka; False: the producer is closed."""
+        producer = self._ready()
+        if producer is None:
+            return False
+        for index, record in enumerate(records):
+            report = partial(self._reported, confirms, index, record)
+            while confirms.answers[index] is None:
+                try:
+                    producer.produce(record.topic, value=record.body, headers=dict(record.headers), on_delivery=report)
+                    break
+                except BufferError:  # reports make room, on the thread that polls for them
+                    if time.monotonic() >= ends or self._is_closed:
+                        return True
+                    time.sleep(FULL_S)
+                except KafkaException as error:
+                    if error.args[0].code() == KafkaError._QUEUE_FULL and time.monotonic() < ends:
+                        time.sleep(FULL_S)
+                        continue
+                    self._failed(record, error.args[0])
+                    confirms.answer(index, False)
+        return True
+
+    def _refresh(self, topics: Collection[str], ends: float) -> None:
+        """Let the producer hear of topics that it takes for gone."""
+        producer = self._ready()
+        for topic in topics:
+            with contextlib.suppress(KafkaException):
+                if producer is not None:
+                    producer.list_topics(topic, timeout=max(0.1, min(PROPAGATION_S, ends - time.monotonic())))
+
+    def _reported(
+        self, confirms: Confirms, index: int, record: KafkaRecord, error: KafkaError | None, _message: Message
+    ) -> None:
+        if error is not None:
+            self._failed(record, error)
+        confirms.answer(index, error is None)
+
+    def _failed(self, record: KafkaRecord, error: KafkaError) -> None:
+        record.is_missing = error.code() in _NO_TOPIC
+        self._is_broken = self._is_broken or error.fatal() or error.code() == KafkaError._FATAL
+
+    def _on_error(self, error: KafkaError) -> None:
+        self._is_broken = self._is_broken or error.fatal() or error.code() == KafkaError._FATAL
+
+    def _ready(self) -> Producer | None:
+        with self._lock:
+            if self._is_closed:
+                return None
+            if self._producer is None or self._is_broken:
+                self._is_broken = False
+                self._producer = Producer(self._settings)
+                self._poller = threading.Thread(
+                    target=self._poll, args=[self._producer], name="workq-kafka-reports", daemon=True
+                )
+                self._poller.start()
+            return self._producer
+
+    def _poll(self, producer: Producer) -> None:
+        """Serve the reports of one producer until another is in its place; then end it."""
+        while not self._is_closed and self._producer is producer:
+            producer.poll(POLL_S)
+        with contextlib.suppress(KafkaException):
+            producer.purge(in_queue=True, in_flight=True, blocking=False)
+            producer.poll(0.0)
+        close = getattr(producer, "close", None)  # confluent-kafka has it from 2.13 on
+        if close is not None:
+            close()
+
+    def _send_on(self) -> None:
+        while (first := self._later.get()) is not None:
+            waiting = [first]
+            with contextlib.suppress(queue.Empty):
+                while len(waiting) < AT_ONCE and (one := self._later.get_nowait()) is not None:
+                    waiting.append(one)
+            try:
+                answers: Sequence[bool | ConfigError] = self.send(
+                    [record for record, _ in waiting], deadline_s=self._confirm_s
+                )
+            except ConfigError as error:
+                answers = [error] * len(waiting)
+            for (_, done), answer in zip(waiting, answers, strict=True):
+                done(answer)
+            if self._is_closed:
+                return

@@ -1,0 +1,210 @@
+"""What exists in Kafka for one namespace, and how it is made: a topic for each line, the quarantine, one group.
+
+    {ns}.q.{queue}    the hints of one line; as many partitions as the URL says
+    {ns}.quarantine   messages that are not ours, and hints that could not be taken
+    {ns}              the consumer group of all workers
+
+Kafka allows no `~` in the name of a topic, and two names that differ by `.` and `_` alone collide in its metrics. So in
+the name of a queue `-` is written `--`, `_` is `-u` and `~` is `-b`.
+
+Who decides: who made it first. A topic that exists is never changed. One that is missing is made, with its settings;
+where the cluster has fewer than three brokers, with as many copies as it gives by itself.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection
+from typing import Any, Final, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from workq.config.place import UrlPlace
+from workq.errors import BrokerUnavailable, ConfigError
+
+TOPIC_MAX: Final = 249
+COPIES: Final = 3
+RETENTION_MS: Final = 7 * 86_400_000
+QUARANTINE_RETENTION_MS: Final = 30 * 86_400_000
+ASK_S: Final = 5.0
+LOOK_S: Final = 0.02
+_ESCAPES: Final = {"-": "--", "_": "-u", "~": "-b"}
+MISSING: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_ID)
+_REFUSED: Final = (
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError._AUTHENTICATION,
+    KafkaError.POLICY_VIOLATION,
+    KafkaError.INVALID_REPLICATION_FACTOR,
+    KafkaError.INVALID_CONFIG,
+    KafkaError.TOPIC_EXCEPTION,
+)
+T = TypeVar("T")
+
+
+class TopicNames:
+    """The names of one namespace."""
+
+    def __init__(self, namespace: str) -> None:
+        self._prefix = f"{namespace}.q."
+        self.group = namespace
+        self.quarantine = f"{namespace}.quarantine"
+
+    def topic(self, queue: str) -> str:
+        """The topic of one line.
+
+        Raises:
+            ConfigError: its name would be too long.
+        """
+        name = self._prefix + "".join(_ESCAPES.get(one, one) for one in queue)
+        if len(name) > TOPIC_MAX:
+            raise ConfigError(
+                f"broker: queue {queue!r} would be a topic of {len(name)} characters, and Kafka allows {TOPIC_MAX}; "
+                "use a shorter name, or fewer '-' and '_' in it"
+            )
+        return name
+
+
+class Topics:
+    """Topics of one namespace, as this process knows them. Any thread may use it."""
+
+    def __init__(self, place: UrlPlace, settings: dict[str, Any], names: TopicNames, *, partitions: int) -> None:
+        self._place = place
+        self._settings = settings
+        self._names = names
+        self._partitions = partitions
+        self._lock = threading.Lock()
+        self._admin: AdminClient | None = None
+        self._known: set[str] = set()
+        self._making = threading.Lock()
+
+    @property
+    def admin(self) -> AdminClient:
+        """The one admin client; made when first asked for, and kept: answers to one that is collected never come."""
+        with self._lock:
+            if self._admin is None:
+                self._admin = AdminClient(self._settings)
+            return self._admin
+
+    def handles(self) -> list[object]:
+        """What belongs to threads of librdkafka: a child of a fork must never free it."""
+        return [] if self._admin is None else [self._admin]
+
+    def ensure(self, topics: Collection[str], *, ends: float) -> None:
+        """Make those that are missing, and return when each has leaders.
+
+        Raises:
+            BrokerUnavailable: Kafka did not answer in time. ConfigError: it refuses.
+        """
+        if all(one in self._known for one in topics):
+            return
+        with self._making:
+            new = [one for one in dict.fromkeys(topics) if one not in self._known]
+            missing = [one for one in new if not self._has_leaders(one, ends)]
+            if missing:
+                self._make(missing, ends)
+                for one in missing:
+                    while not self._has_leaders(one, ends):
+                        if time.monotonic() > ends:
+                            raise BrokerUnavailable(f"broker: topic {one} has no leaders yet")
+                        time.sleep(LOOK_S)
+            self._known.update(new)
+
+    def forget(self, topic: str) -> None:
+        """It may be gone: look for it before it is used again."""
+        self._known.discard(topic)
+
+    def look(self, topic: str, *, ends: float) -> tuple[str, list[int]] | None:
+        """The id of a topic, and its partitions; None: it is not there.
+
+        Raises:
+            BrokerUnavailable: Kafka did not answer. ConfigError: it refuses.
+        """
+        try:
+            found = self.result(self.asked(topic, ends=ends), ends)
+        except KafkaException as error:
+            if error.args[0].code() in MISSING:
+                return None
+            raise self.failure(error.args[0], topic) from None
+        return str(found.topic_id), [one.id for one in found.partitions]
+
+    def asked(self, topic: str, *, ends: float) -> Any:
+        """The question for a topic, on its way: a future."""
+        within_s = max(0.1, ends - time.monotonic())
+        return self.admin.describe_topics(TopicCollection([topic]), request_timeout=within_s)[topic]
+
+    def result(self, future: Any, ends: float) -> Any:
+        """What an answer holds.
+
+        Raises:
+            BrokerUnavailable: it did not come. KafkaException: it is an error.
+        """
+        try:
+            return future.result(max(0.1, ends - time.monotonic()))
+        except TimeoutError:
+            raise BrokerUnavailable(f"broker: {self._place} did not answer; is Kafka there?") from None
+
+    def ask(self, question: Callable[[AdminClient], Any], *, ends: float, what: str) -> Any:
+        """The answer to a question of one future.
+
+        Raises:
+            BrokerUnavailable: Kafka did not answer. ConfigError: it refuses.
+        """
+        try:
+            return self.result(question(self.admin), ends)
+        except KafkaException as error:
+            raise self.failure(error.args[0], what) from None
+
+    def failure(self, error: KafkaError, what: str) -> ConfigError | BrokerUnavailable:
+        """An error of Kafka's, in our words."""
+        text = self._place.clean(f"broker: {what}: Kafka says: {error.str()}")
+        if error.code() in _REFUSED:
+            return ConfigError(
+                f"{text}. Grant this user READ, WRITE, CREATE and DESCRIBE on what begins with "
+                f"{self._names.group}. and READ on the group {self._names.group}"
+            )
+        return BrokerUnavailable(text)
+
+    def text(self, error: BrokerUnavailable | KafkaException) -> str:
+        """An error for people, in one line."""
+        said = error.args[0].str() if isinstance(error, KafkaException) else str(error)
+        return self._place.clean(said)
+
+    def _has_leaders(self, topic: str, ends: float) -> bool:
+        try:
+            found = self.result(self.asked(topic, ends=ends), ends)
+        except KafkaException as error:
+            if error.args[0].code() in MISSING:
+                return False
+            raise self.failure(error.args[0], topic) from None
+        return bool(found.partitions) and all(one.leader is not None for one in found.partitions)
+
+    def _make(self, topics: list[str], ends: float) -> None:
+        within_s = max(0.1, ends - time.monotonic())
+        nodes = self.ask(lambda admin: admin.describe_cluster(request_timeout=within_s), ends=ends, what="cluster")
+        copies = COPIES if len(nodes.nodes) >= COPIES else -1
+        asked = self.admin.create_topics(
+            [self._new(one, copies) for one in topics], operation_timeout=within_s, request_timeout=within_s
+        )
+        for topic, future in asked.items():
+            try:
+                self.result(future, ends)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise self.failure(error.args[0], topic) from None
+
+    def _new(self, topic: str, copies: int) -> NewTopic:
+        is_quarantine = topic == self._names.quarantine
+        config = {
+            "cleanup.policy": "delete",
+            "retention.ms": str(QUARANTINE_RETENTION_MS if is_quarantine else RETENTION_MS),
+            "unclean.leader.election.enable": "false",
+        }
+        if copies == COPIES:
+            config["min.insync.replicas"] = "2"
+        return NewTopic(topic, 1 if is_quarantine else self._partitions, copies, config=config)
