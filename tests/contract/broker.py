@@ -190,10 +190,13 @@ class DelaysContract(OpenedContract):
         assert sorted([*ids(first), *collect_ids(consumer, 3 - len(ids(first)))]) == sorted(ids(sent))
 
     def test_a_short_delay_does_not_wait_behind_a_longer_one(self, broker: Broker, queue: str) -> None:
-        [late], [soon], [now] = (hints(queue, 1, delay_s=delay_s) for delay_s in (1.5, 0.3, 0.0))
+        consumer = broker.consumer([queue], name="one", prefetch=10)
+        broker.publish(hints(queue, 1), deadline_s=LONG_S)
+        collect(consumer, 1)  # the queue is there
+        [late], [soon], [now] = (hints(queue, 1, delay_s=delay_s) for delay_s in (2.0, 0.6, 0.0))
         broker.publish([late, soon, now], deadline_s=LONG_S)
 
-        found = collect_ids(broker.consumer([queue], name="one", prefetch=10), 3)
+        found = collect_ids(consumer, 3)
 
         assert found == ids([now, soon, late])
 

@@ -545,6 +545,39 @@ class TestKafka(DeletableQueuesContract, AnyBytesContract, OrderContract, Prefix
         stage.clear()
 
 
+class KafkaDelaysStage(KafkaStage):
+    """Kafka, with delays in the rows of a database, and a mover for them."""
+
+    def __init__(self, kafka: Kafka, database: Database) -> None:
+        super().__init__(kafka)
+        self.database = database
+        every_table(database.tables).create_all(database.engine)
+        self._behind = super().open()
+        self._mover = Mover(database, self._behind, look_s=LOOK_S, confirm_s=10.0)
+        self._mover.start()
+
+    def open(self) -> Broker:
+        return LedgerDelays(super().open(), self.database)
+
+    def clear(self) -> None:
+        self._mover.close()
+        self._behind.close()
+        super().clear()
+        self.database.close()
+
+
+class TestKafkaWithDelaysInTheLedger(DelaysContract):
+    passes = 3
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def stage(cls, kafka_server: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaDelaysStage]:
+        url = f"sqlite:///{tmp_path_factory.mktemp('delays') / 'workq.db'}"
+        stage = KafkaDelaysStage(kafka_server, Database(url, namespace=a_namespace(), makes=True))
+        yield stage
+        stage.clear()
+
+
 class EmbeddedStage(Stage):
     """One namespace in a database; its tables vanish with it."""
 

@@ -23,12 +23,12 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from workq.errors import ConfigError, MissingExtra
 
 try:
-    import confluent_kafka  # noqa: F401 - what is below needs it
+    from confluent_kafka import KafkaException, Producer
 except ModuleNotFoundError as missing:
     raise MissingExtra(
         "broker: kafka:// needs the client library confluent-kafka; install the extra [kafka]"
@@ -47,6 +47,7 @@ from workq.values.hint import HintRow
 HORIZON_S: Final = 0.1
 """A longer delay is a row of the ledger; for a shorter one the consumer waits."""
 ASK_S: Final = 5.0
+CHECK_S: Final = 3.0
 CLOSE_S: Final = 1.0
 
 _everyone: weakref.WeakSet[KafkaBroker] = weakref.WeakSet()
@@ -75,6 +76,7 @@ class KafkaBroker:
             raise ConfigError(f"broker: {error}") from None
         self._names = TopicNames(namespace)
         self._settings = self._url.settings()
+        _check_library(self._settings)
         self._confirm_s = confirm_s
         self._lock = threading.Lock()
         self._is_closed = False
@@ -160,8 +162,8 @@ class KafkaBroker:
     def check(self) -> str:
         """As the port promises. Kafka tells no version; it tells its nodes and its name."""
         found = self._topics.ask(
-            lambda admin: admin.describe_cluster(request_timeout=ASK_S),
-            ends=time.monotonic() + ASK_S,
+            lambda admin: admin.describe_cluster(request_timeout=CHECK_S),
+            ends=time.monotonic() + CHECK_S,
             what=str(self._url.place),
         )
         return f"Kafka of {len(found.nodes)} broker{'s' * (len(found.nodes) != 1)}, cluster {found.cluster_id}"
@@ -209,6 +211,18 @@ class KafkaBroker:
 
     def _send_on(self, record: KafkaRecord, done: SentOn) -> None:
         self._open_publisher().send_later(record, done)
+
+
+def _check_library(settings: Mapping[str, Any]) -> None:
+    """Whether librdkafka takes the settings: it reads the files of TLS here. Without servers it contacts nothing.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    try:
+        Producer({name: value for name, value in settings.items() if name != "bootstrap.servers"})
+    except KafkaException as error:
+        raise ConfigError(f"broker: librdkafka refuses what the URL says: {error.args[0].str()}") from None
 
 
 def _after_fork() -> None:

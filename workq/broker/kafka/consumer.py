@@ -59,7 +59,8 @@ UNSUBSCRIBE_S: Final = 30.0
 PUT_BACK_MAX_S: Final = 60.0
 """A record that is put back holds back the offset of its partition meanwhile."""
 REST_S: Final = 1.0
-ASK_S: Final = 5.0
+ASK_S: Final = 2.0
+"""Questions of the thread that polls: who closes the consumer waits for it."""
 CLOSE_S: Final = 5.0
 _NAME: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _NO_RIGHT: Final = (KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TOPIC_AUTHORIZATION_FAILED)
