@@ -521,7 +521,8 @@ class KafkaStage(Stage):
         return body
 
     def lose(self, broker: Broker, consumer: Consumer, name: str) -> None:
-        consumer.renew()
+        assert isinstance(consumer, KafkaConsumer)
+        consumer._is_to_leave = True
 
     def let_arrive(self, consumer: Consumer, count: int) -> None:
         assert isinstance(consumer, KafkaConsumer)

@@ -285,3 +285,34 @@ def test_a_topic_with_another_id_is_read_from_its_beginning_though_the_position_
     consumer._ids[namespace.topic] = "another"
 
     all_of(consumer, sent)
+
+
+def test_who_renews_keeps_its_partitions_while_nothing_of_them_is_missing(namespace: Namespace) -> None:
+    """An idle worker asks for it while hints wait for others: partitions must not be dealt out anew for that."""
+    broker = namespace.open(partitions=1)
+    consumer = broker.consumer([QUEUE], name="one", prefetch=100)
+    publish(broker, 5)
+    held = collect(consumer, 5, ack=False)
+
+    consumer.renew()
+    waits(lambda: bool(consumer._owed), "it is heeded")
+    waits(lambda: not consumer._owed, "and judged")
+    publish(broker, 5)
+    more = collect(consumer, 5, ack=False)
+
+    assert {one.tag.life for one in more} == {one.tag.life for one in held}
+    consumer.ack([*held, *more])
+    waits(lambda: broker.depths([QUEUE])[QUEUE].ready == 0, "all acks count")
+
+
+def test_what_a_full_process_gives_back_goes_to_a_partition_of_another(namespace: Namespace) -> None:
+    first, second = (namespace.open(partitions=4) for _ in range(2))
+    full = first.consumer([QUEUE], name="full", prefetch=100)
+    free = second.consumer([QUEUE], name="free", prefetch=100)
+    waits(lambda: len(full._lives) == len(free._lives) == 2, "each has two partitions")
+    full.pause()
+
+    sent = publish(first, 40)
+
+    all_of(free, set(sent))
+    assert {part for part, span in spans(first).items() if span.end} <= {part for _, part in free._lives}

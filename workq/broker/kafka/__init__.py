@@ -204,10 +204,16 @@ class KafkaBroker:
     def _open_publisher(self) -> KafkaPublisher:
         with self._lock:
             if self._publisher is None:
-                self._publisher = KafkaPublisher(self._settings, self._topics, confirm_s=self._confirm_s)
+                self._publisher = KafkaPublisher(
+                    self._settings, self._topics, confirm_s=self._confirm_s, held_back=self._held_back
+                )
                 if self._is_closed:
                     self._publisher.close(within_s=0.0)
             return self._publisher
+
+    def _held_back(self) -> set[tuple[str, int]]:
+        """What a full process gives back as new hints must not wait for it again."""
+        return {place for one in list(self._consumers) for place in one.partitions_held_back()}
 
     def _send_on(self, record: KafkaRecord, done: SentOn) -> None:
         self._open_publisher().send_later(record, done)

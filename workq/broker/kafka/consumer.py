@@ -59,6 +59,7 @@ UNSUBSCRIBE_S: Final = 30.0
 PUT_BACK_MAX_S: Final = 60.0
 """A record that is put back holds back the offset of its partition meanwhile."""
 REST_S: Final = 1.0
+DEAF_S: Final = 2.0
 ASK_S: Final = 2.0
 """Questions of the thread that polls: who closes the consumer waits for it."""
 CLOSE_S: Final = 5.0
@@ -124,7 +125,7 @@ class KafkaConsumer:
         self._paused_at = 0.0
         self._is_closed = False
         self._is_woken = False
-        self._is_to_renew = False
+        self._is_to_renew = self._is_to_leave = False
         self._aside: list[tuple[float, int, Delivery]] = []
         """A heap of what is put back: when."""
         self._numbers = itertools.count()
@@ -140,6 +141,10 @@ class KafkaConsumer:
         self._subscribed: frozenset[str] = frozenset()
         self._wished: frozenset[str] = frozenset()
         self._wished_at = 0.0
+        self._follow_at = 0.0
+        self._owed: dict[tuple[str, int], int] = {}
+        """Where our partitions ended when this consumer was to renew; judged a moment later."""
+        self._judge_at = 0.0
         self._commit_at = 0.0
         self._thread = threading.Thread(target=self._run, name="workq-kafka-consumer", daemon=True)
         self._thread.start()
@@ -222,7 +227,18 @@ class KafkaConsumer:
                 self._fill()
 
     def renew(self) -> None:
+        """As the port promises, but only if a partition of ours has records that do not arrive.
+
+        What waits elsewhere waits for its owner, and to join anew would deal out all partitions anew.
+        """
         self._is_to_renew = True
+
+    def partitions_held_back(self) -> set[tuple[str, int]]:
+        """While this consumer is paused: its partitions, where new hints would wait for it."""
+        if self._is_wanted:
+            return set()
+        with self._arrived:
+            return set(self._lives)
 
     def close(self) -> None:
         with self._arrived:
@@ -302,21 +318,27 @@ class KafkaConsumer:
             except ConfigError as error:
                 self._fail(error)
                 break
-            except (BrokerUnavailable, KafkaException) as error:
+            except Exception as error:  # a thread that ended would be a worker that hears nothing for ever
                 self._trouble = self._topics.text(error)
-                if isinstance(error, KafkaException):
-                    self._leave()
+                self._leave()
                 self._rest()
         self._leave()
 
     def _turn(self) -> None:
         """One look for what has come, and all that is due beside it."""
-        if self._is_to_renew:
-            self._is_to_renew = False
-            self._leave()
         handle = self._handle
         if handle is None:
             handle = self._handle = Handle(self._settings)
+        if self._is_to_renew:
+            self._is_to_renew = False
+            self._owed, self._judge_at = self._ends(handle), time.monotonic() + DEAF_S
+        if self._owed and time.monotonic() >= self._judge_at:
+            self._is_to_leave = self._is_to_leave or self._is_deaf(handle)
+            self._owed = {}
+        if self._is_to_leave:
+            self._is_to_leave = False
+            self._leave()
+            return
         self._follow(handle)
         first = handle.poll(POLL_S)
         if first is not None:
@@ -335,8 +357,15 @@ class KafkaConsumer:
             self._wished, self._wished_at = wished, now
         if wished == self._subscribed or (self._subscribed and now - self._wished_at < GATHER_S):
             return
+        if now < self._follow_at:
+            return
         queues = {self._names.topic(queue): queue for queue in wished}
-        self._topics.ensure(queues, ends=now + ASK_S)
+        try:
+            self._topics.ensure(queues, ends=now + ASK_S)
+        except BrokerUnavailable as error:  # what is subscribed to goes on
+            self._trouble = str(error)
+            self._follow_at = time.monotonic() + REST_S
+            return
         self._queues |= queues
         if queues:
             handle.subscribe(list(queues), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
@@ -493,6 +522,22 @@ class KafkaConsumer:
             except KafkaException:
                 return False
         return True
+
+    def _ends(self, handle: Handle) -> dict[tuple[str, int], int]:
+        """Where each of our partitions ends now, if it holds records that are not committed and that we ask for."""
+        places = [TopicPartition(*life.place) for life in self._lives.values() if not life.is_paused]
+        found: dict[tuple[str, int], int] = {}
+        for one in handle.committed(places, timeout=ASK_S) if places else ():
+            told: Any = handle.get_watermark_offsets(one, timeout=ASK_S)
+            if told is not None and told[1] > max(told[0], one.offset):
+                found[one.topic, one.partition] = told[1]
+        return found
+
+    def _is_deaf(self, handle: Handle) -> bool:
+        """Whether records of ours that were there `DEAF_S` ago have not come."""
+        owed = {place: end for place, end in self._owed.items() if place in self._lives}
+        places = [TopicPartition(*place) for place in owed]
+        return any(one.offset < owed[one.topic, one.partition] for one in handle.position(places))
 
     def _leave(self) -> None:
         """Leave the group; what has arrived and was not acked is delivered again."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import random
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -33,6 +34,7 @@ POLL_S: Final = 0.2
 FULL_S: Final = 0.01
 SENDS_MAX: Final = 2
 AT_ONCE: Final = 500
+ANY: Final = -1
 PROPAGATION_S: Final = 2.0
 """So long a producer waits for a topic that it does not know: it was made just now, and brokers hear of it later."""
 _NO_TOPIC: Final = frozenset(
@@ -64,8 +66,17 @@ SentOn = Callable[[bool | ConfigError], None]
 class KafkaPublisher:
     """The producer of one process, made for its first record. Any thread may use it."""
 
-    def __init__(self, settings: Mapping[str, Any], topics: Topics, *, confirm_s: float) -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        topics: Topics,
+        *,
+        confirm_s: float,
+        held_back: Callable[[], Collection[tuple[str, int]]],
+    ) -> None:
+        """`held_back`: partitions whose owner is full; a record goes to another one, if there is one."""
         self._topics = topics
+        self._held_back = held_back
         self._confirm_s = confirm_s
         self._settings = {
             **settings,
@@ -147,11 +158,18 @@ class KafkaPublisher:
         producer = self._ready()
         if producer is None:
             return False
+        held_back = self._held_back()
         for index, record in enumerate(records):
             report = partial(self._reported, confirms, index, record)
             while confirms.answers[index] is None:
                 try:
-                    producer.produce(record.topic, value=record.body, headers=dict(record.headers), on_delivery=report)
+                    producer.produce(
+                        record.topic,
+                        value=record.body,
+                        headers=dict(record.headers),
+                        partition=self._partition(record.topic, held_back),
+                        on_delivery=report,
+                    )
                     break
                 except BufferError:  # reports make room, on the thread that polls for them
                     if time.monotonic() >= ends or self._is_closed:
@@ -164,6 +182,13 @@ class KafkaPublisher:
                     self._failed(record, error.args[0])
                     confirms.answer(index, False)
         return True
+
+    def _partition(self, topic: str, held_back: Collection[tuple[str, int]]) -> int:
+        """Any, as librdkafka chooses; but where the owner of some is full, one of the others."""
+        if not held_back:
+            return ANY
+        free = [one for one in self._topics.partitions(topic) if (topic, one) not in held_back]
+        return random.choice(free) if free else ANY
 
     def _refresh(self, topics: Collection[str], ends: float) -> None:
         """Let the producer hear of topics that it takes for gone."""

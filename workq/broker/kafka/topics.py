@@ -80,7 +80,8 @@ class Topics:
         self._partitions = partitions
         self._lock = threading.Lock()
         self._admin: AdminClient | None = None
-        self._known: set[str] = set()
+        self._known: dict[str, list[int]] = {}
+        """Topics that are there, each with its partitions as they were seen."""
         self._making = threading.Lock()
 
     @property
@@ -113,11 +114,14 @@ class Topics:
                         if time.monotonic() > ends:
                             raise BrokerUnavailable(f"broker: topic {one} has no leaders yet")
                         time.sleep(LOOK_S)
-            self._known.update(new)
+
+    def partitions(self, topic: str) -> list[int]:
+        """The partitions of a topic that `ensure` has seen."""
+        return self._known.get(topic, [])
 
     def forget(self, topic: str) -> None:
         """It may be gone: look for it before it is used again."""
-        self._known.discard(topic)
+        self._known.pop(topic, None)
 
     def look(self, topic: str, *, ends: float) -> tuple[str, list[int]] | None:
         """The id of a topic, and its partitions; None: it is not there.
@@ -170,9 +174,9 @@ class Topics:
             )
         return BrokerUnavailable(text)
 
-    def text(self, error: BrokerUnavailable | KafkaException) -> str:
+    def text(self, error: Exception) -> str:
         """An error for people, in one line."""
-        said = error.args[0].str() if isinstance(error, KafkaException) else str(error)
+        said = error.args[0].str() if isinstance(error, KafkaException) else str(error) or repr(error)
         return self._place.clean(said)
 
     def _has_leaders(self, topic: str, ends: float) -> bool:
@@ -182,7 +186,10 @@ class Topics:
             if error.args[0].code() in MISSING:
                 return False
             raise self.failure(error.args[0], topic) from None
-        return bool(found.partitions) and all(one.leader is not None for one in found.partitions)
+        if not found.partitions or any(one.leader is None for one in found.partitions):
+            return False
+        self._known[topic] = [one.id for one in found.partitions]
+        return True
 
     def _make(self, topics: list[str], ends: float) -> None:
         within_s = max(0.1, ends - time.monotonic())
