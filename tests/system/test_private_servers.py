@@ -40,6 +40,7 @@ from workq.lab.servers import (
     start_redis,
 )
 from workq.lab.servers.guardian import with_children
+from workq.lab.servers.programs import ROOT
 
 WAIT_S = 30.0
 
@@ -407,3 +408,26 @@ def test_the_environment_of_the_user_does_not_reach_a_private_server(
 
     with private(start_postgres) as server:
         assert server.create_database("mine").endswith(f":{server.port}/mine")
+
+
+def test_a_server_from_a_folder_has_mounts_that_nobody_else_sees(
+    private: Private, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here the folder is /: this machine's own Debian, entered as another one would be."""
+    monkeypatch.setenv(ROOT, "/")
+    if os.geteuid() != 0:
+        with pytest.raises(ServerMissing, match="needs root"):
+            start_postgres()
+        return
+
+    def mounted(process: int | str) -> list[str]:
+        points = [line.split()[1] for line in Path(f"/proc/{process}/mounts").read_text().splitlines()]
+        return sorted(point for point in points if point in ("/etc", "/usr"))
+
+    before = mounted("self")
+
+    with private(start_postgres) as server:
+        inside, meanwhile = mounted(server.pid), mounted("self")
+
+    assert inside == sorted([*before, "/etc", "/usr"])
+    assert meanwhile == mounted("self") == before

@@ -27,9 +27,10 @@ from __future__ import annotations
 from workq.lab.servers.artemis import Artemis, start_artemis
 from workq.lab.servers.databases import MariaDB, PgBouncer, PostgreSQL, start_mariadb, start_pgbouncer, start_postgres
 from workq.lab.servers.kafka import Kafka, start_kafka
+from workq.lab.servers.programs import ServerMissing
 from workq.lab.servers.rabbitmq import RabbitMQ, start_rabbitmq
 from workq.lab.servers.redis import Redis, start_redis
-from workq.lab.servers.server import Server, ServerFailed, ServerMissing
+from workq.lab.servers.server import Server, ServerFailed
 
 __all__ = [
     "Artemis",

@@ -60,6 +60,7 @@ class Artemis(Server):
     """
 
     name = "Artemis"
+    _is_packaged = False
 
     def __init__(self, folder: Path | None, options: Sequence[str]) -> None:
         self._home = find_jars(f"apache-artemis-{VERSION}")

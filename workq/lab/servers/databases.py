@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from workq.lab.servers.server import Server, find_program
+from workq.lab.servers.programs import Programs, find_program, is_chosen
+from workq.lab.servers.server import Server
 
 _ADMIN: Final = "pgbouncer"
 """The name of the database in which PgBouncer answers for itself."""
@@ -47,16 +48,20 @@ class DatabaseServer(Server):
 class MariaDB(DatabaseServer):
     """A private MariaDB with the user `workq` (password `workq`, all rights) and the database `workq`.
 
-    Debian ships MariaDB where MySQL is asked for; what holds only for MySQL is tested with the compose file.
+    Debian ships MariaDB where MySQL is asked for; MySQL itself is in its unstable suite alone (programs.py).
     """
 
     name = "MariaDB"
     _account = "mysql"
+    _package = "mariadb-server"
+    _server_program = "mariadbd"
+    _install_program = "mariadb-install-db"
+    _asking_program = "mariadb"
 
     def __init__(self, folder: Path | None, options: Sequence[str]) -> None:
-        self._server = find_program("mariadbd", package="mariadb-server")
-        self._install = find_program("mariadb-install-db", package="mariadb-server")
-        self._client_program = find_program("mariadb", package="mariadb-client")
+        self._server = find_program(self._server_program, package=self._package)
+        self._install = find_program(self._install_program, package=self._package)
+        self._client_program = find_program(self._asking_program, package=self._package)
         super().__init__(folder, options)
 
     def _url(self, database: str) -> str:
@@ -74,12 +79,14 @@ class MariaDB(DatabaseServer):
         )
         if (self._data / "mysql").exists():
             return
-        self._prepare_with(
-            [
-                *(self._install, "--no-defaults", f"--datadir={self._data}", "--skip-test-db", "--skip-name-resolve"),
-                *("--auth-root-authentication-method=normal", *self._storage(), "--skip-innodb-doublewrite"),
-            ]
-        )
+        self._prepare_with(self._installation())
+
+    def _installation(self) -> list[str]:
+        """The command that makes the data folder."""
+        return [
+            *(self._install, "--no-defaults", f"--datadir={self._data}", "--skip-test-db", "--skip-name-resolve"),
+            *("--auth-root-authentication-method=normal", *self._storage(), "--skip-innodb-doublewrite"),
+        ]
 
     def _command(self) -> list[str]:
         return [
@@ -109,9 +116,30 @@ class MariaDB(DatabaseServer):
         return [self._client_program, "--no-defaults", *where, "--batch", "--skip-column-names"]
 
 
+class MySQL(MariaDB):
+    """A private MySQL, in the place of MariaDB and with the same user and database."""
+
+    name = "MySQL"
+    _package = "mysql-server"
+    _server_program = _install_program = "mysqld"
+    _asking_program = "mysql"
+
+    def _installation(self) -> list[str]:
+        return [self._install, "--no-defaults", "--initialize-insecure", f"--datadir={self._data}", *self._storage()]
+
+    def _command(self) -> list[str]:
+        return [*super()._command(), "--mysqlx=OFF"]
+
+    def _storage(self) -> list[str]:
+        return ["--innodb-buffer-pool-size=64M", "--innodb-redo-log-capacity=32M"]
+
+
 def start_mariadb(folder: Path | None = None, *, options: Sequence[str] = ()) -> MariaDB:
-    """Start a private MariaDB; as `start_rabbitmq`, but `options` are arguments of mariadbd, and win over ours."""
-    return MariaDB(folder, options).first_start()
+    """Start a private MariaDB; as `start_rabbitmq`, but `options` are arguments of mariadbd, and win over ours.
+
+    A MySQL where the environment says so (programs.py).
+    """
+    return (MySQL if is_chosen("mysql") else MariaDB)(folder, options).first_start()
 
 
 class PostgreSQL(DatabaseServer):
@@ -126,7 +154,9 @@ class PostgreSQL(DatabaseServer):
     _end_signal = signal.SIGINT  # "fast": does not wait for clients to leave
 
     def __init__(self, folder: Path | None, options: Sequence[str]) -> None:
-        versions = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: _number(path.parent.name))
+        versions = sorted(
+            Programs.chosen().folders("usr/lib/postgresql/*/bin"), key=lambda path: _number(path.parent.name)
+        )
         self._server = find_program("postgres", package="postgresql", places=versions[::-1])  # the newest first
         programs = [Path(self._server).resolve().parent]
         self._initdb = find_program("initdb", package="postgresql", places=programs)

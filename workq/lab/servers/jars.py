@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from workq.lab.servers.server import ServerMissing, find_program
+from workq.lab.servers.programs import Programs, ServerMissing
 
 JARS: Final = Path(__file__).parents[3] / ".jars"
 """Ignored by git, and kept: `make clean` leaves it."""
@@ -39,6 +39,6 @@ def java(heap_mb: int) -> list[str]:
     Raises:
         ServerMissing: it is not installed.
     """
-    program = find_program("java", package="default-jre-headless")
+    program = Programs().find("java", package="default-jre-headless")
     quiet = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Djava.net.preferIPv4Stack=true")
     return [program, f"-Xms{heap_mb // 2}m", f"-Xmx{heap_mb}m", *quiet]

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from workq.lab.servers import server
 from workq.lab.servers.jars import LOGGING, find_jars, java
-from workq.lab.servers.server import Server, ServerFailed, ServerMissing
+from workq.lab.servers.programs import ServerMissing
+from workq.lab.servers.server import Server, ServerFailed
 
 VERSION: Final = "4.4.0"
 HEAP_MB: Final = 320
@@ -33,6 +34,7 @@ class Kafka(Server):
     """
 
     name = "Kafka"
+    _is_packaged = False
     _end_limit_s = 15.0
 
     def __init__(

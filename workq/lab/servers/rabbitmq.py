@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from workq.lab.servers import server
-from workq.lab.servers.server import ANSWER_LIMIT_S, PortTakenError, Server, find_program
+from workq.lab.servers.programs import find_program
+from workq.lab.servers.server import ANSWER_LIMIT_S, PortTakenError, Server
 
 
 class RabbitMQ(Server):
@@ -144,7 +145,7 @@ class RabbitMQ(Server):
             return None
         if self._with_stomp and not server.listens(self.stomp_port, self.pid):
             return None
-        home = Path(self._server).resolve().parent.parent.name
+        home = self._programs.seen_from_here(Path(self._server)).resolve().parent.parent.name
         return home.rpartition("-")[2]
 
 

@@ -20,7 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Self
 
-from workq.lab.servers.server import Server, ServerFailed, find_program
+from workq.lab.servers.programs import find_program, is_chosen
+from workq.lab.servers.server import Server, ServerFailed
 
 SLOTS: Final = 16384
 NODE_TIMEOUT_MS: Final = 1000
@@ -31,14 +32,17 @@ _TOGETHER_S: Final = 30.0
 class Redis(Server):
     """A private Redis that appends to a file (fsync once a second) and never evicts, as production should.
 
+    A Valkey where the environment says so (programs.py).
     `kill()` keeps what was written before; `wipe()` and `start()` give the empty Redis that a lost disk leaves.
     """
 
     name = "Redis"
 
     def __init__(self, folder: Path | None, options: Sequence[str]) -> None:
-        self._server = find_program("redis-server", package="redis-server")
-        self._cli = find_program("redis-cli", package="redis-tools")
+        product = "valkey" if is_chosen("valkey") else "redis"
+        self.name = product.capitalize()
+        self._server = find_program(f"{product}-server", package=f"{product}-server")
+        self._cli = find_program(f"{product}-cli", package=f"{product}-tools")
         super().__init__(folder, options)
 
     @property
@@ -67,7 +71,7 @@ class Redis(Server):
         facts = dict(line.split(":", 1) for line in (told or "").splitlines() if ":" in line)
         if facts.get("process_id") != str(self.pid) or facts.get("loading") != "0":
             return None
-        return facts["redis_version"]
+        return facts.get("valkey_version") or facts["redis_version"]  # Valkey says 7.2.4 for the second
 
     def _login(self) -> list[str]:
         """A password among the options must not lock us out."""

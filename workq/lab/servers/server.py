@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import random
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -24,6 +23,7 @@ import psutil
 
 from workq.lab import standstill
 from workq.lab.servers.guardian import Guardian, kill_trees, remove, with_children
+from workq.lab.servers.programs import PATH, Programs
 
 ANSWER_LIMIT_S = 3.0
 """How long one question to a server that is starting may take."""
@@ -35,7 +35,6 @@ _PORT_TAKEN = re.compile(
 )
 _PORT_TRIES = 5
 
-_PATH = os.pathsep.join([os.defpath, "/usr/local/bin", "/usr/local/sbin", "/usr/sbin", "/sbin"])
 _RANDOM = random.SystemRandom()
 """Not the shared generator: test plugins seed it, and two runs with one seed would fight for the same ports."""
 
@@ -69,10 +68,6 @@ def listens(port: int, pid: int) -> bool:
     return any(one.status == psutil.CONN_LISTEN and one.laddr[1] == port for one in connections)
 
 
-class ServerMissing(RuntimeError):
-    """The server's binary is not on this machine. The message names the Debian package."""
-
-
 class ServerFailed(RuntimeError):
     """The server could not be started, or a command to it failed. The message ends with the last lines of its log."""
 
@@ -94,15 +89,18 @@ class Server(ABC):
         log: the server's own messages.
     """
 
-    name: ClassVar[str]
+    name: str
     _account: ClassVar[str | None] = None
     """The system account that runs the server when we are root, for servers that refuse root."""
+    _is_packaged: ClassVar[bool] = True
+    """Else the Java of this machine runs it, also where the other servers are those of another Debian."""
     _end_signal: ClassVar[signal.Signals] = signal.SIGTERM
     _start_limit_s: ClassVar[float] = 60.0
     _end_limit_s: ClassVar[float] = 30.0
 
     def __init__(self, folder: Path | None, options: Sequence[str]) -> None:
         """Prepare the folder; start nothing. Use the `start_...()` functions."""
+        self._programs = Programs.chosen() if self._is_packaged else Programs()
         self.version = ""
         self.port = 0
         self.options = tuple(options)
@@ -115,7 +113,7 @@ class Server(ABC):
         self._process: subprocess.Popen[bytes] | None = None
         self._helpers: list[subprocess.Popen[bytes]] = []  # outlive `kill()`, end with `stop()`
         self._guardian = Guardian(self.folder)
-        self._run_as = self._account if os.geteuid() == 0 else None
+        self._run_as = self._programs.account(self._account) if self._account and os.geteuid() == 0 else None
         self._own(self.folder)
 
     def __enter__(self) -> Self:
@@ -248,7 +246,7 @@ class Server(ABC):
 
         Nor is the folder for temporary files shared: a MariaDB that starts removes those of all others that it finds.
         """
-        return {"PATH": _PATH, "LC_ALL": "C.UTF-8", "HOME": str(self.folder), "TMPDIR": str(self.folder)}
+        return {"PATH": PATH, "LC_ALL": "C.UTF-8", "HOME": str(self.folder), "TMPDIR": str(self.folder)}
 
     # What is the same for all.
 
@@ -279,15 +277,12 @@ class Server(ABC):
         """Start a process in a session of its own: a Ctrl-C at the terminal is for the tests, not for their servers."""
         with self.log.open("ab") as log:
             return subprocess.Popen(
-                command,
+                self._programs.command(command, run_as=self._run_as),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=self.folder,
                 env=self._environment(),
-                user=self._run_as,
-                group=self._run_as,
-                extra_groups=None if self._run_as is None else [],
                 start_new_session=True,
             )
 
@@ -308,7 +303,12 @@ class Server(ABC):
         """What a client program printed, or None if it failed or took too long."""
         try:
             done = subprocess.run(
-                command, capture_output=True, text=True, timeout=ANSWER_LIMIT_S, env=self._environment(), check=True
+                self._programs.command(command),
+                capture_output=True,
+                text=True,
+                timeout=ANSWER_LIMIT_S,
+                env=self._environment(),
+                check=True,
             )
         except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
             return None
@@ -317,7 +317,12 @@ class Server(ABC):
     def _tell(self, command: Sequence[str], *, limit_s: float = COMMAND_LIMIT_S) -> str:
         """What a client program printed; an error of the program is raised with its own words."""
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=limit_s, env=self._environment(), check=False
+            self._programs.command(command),
+            capture_output=True,
+            text=True,
+            timeout=limit_s,
+            env=self._environment(),
+            check=False,
         )
         if done.returncode != 0:
             words = (done.stderr or done.stdout).strip()
@@ -349,7 +354,7 @@ class Server(ABC):
 
     def _own(self, folder: Path) -> None:
         if self._run_as is not None:
-            shutil.chown(folder, self._run_as, self._run_as)
+            os.chown(folder, *self._run_as)
 
     def _log_of_this_start(self) -> str:
         if not self.log.exists():
@@ -362,15 +367,3 @@ class Server(ABC):
         # a program that gives up may fill half of them with advice
         lines = self._log_of_this_start().strip().splitlines()[-60:]
         return ServerFailed("\n    ".join([f"{self.name} {what}. Its last words:", *(lines or ["(none)"])]))
-
-
-def find_program(program: str, *, package: str, places: Sequence[Path] = ()) -> str:
-    """The path of a program: in these places first, then as the user finds it, then where Debian puts servers.
-
-    Raises:
-        ServerMissing: it is not installed; the message says how to install it.
-    """
-    path = shutil.which(program, path=os.pathsep.join([*map(str, places), os.environ.get("PATH", ""), _PATH]))
-    if path is None:
-        raise ServerMissing(f"{program} is not installed: apt-get install {package}")
-    return path
