@@ -46,7 +46,7 @@ class TestRedis(InFlightContract):
             neighbour,
             wipe=lambda: wipe_redis(admin, namespace),
             disagreements=lambda: disagreements(admin, namespace),
-            product="Redis",
+            product=redis_server.name,
         )
         inflight.close()
         neighbour.close()
@@ -139,7 +139,7 @@ class TestRedisCluster(InFlightContract):
                 neighbour,
                 wipe=lambda: wipe_redis(admin, namespace),
                 disagreements=lambda: disagreements(admin, namespace),
-                product="Redis",
+                product=cluster.nodes[0].name,
             )
             wipe_redis(admin, namespace)
         inflight.close()

@@ -129,7 +129,10 @@ def test_a_node_that_dies_is_not_missed_by_the_namespaces_of_the_others(world: W
         url = "redis+cluster://" + ",".join(nodes[first:] + nodes[:first])
         with closing(RedisInFlight(url, namespace=world.namespace, socket_s=SOCKET_S)) as fresh:
             assert set(fresh.leases()) == {"ada"}
-            assert fresh.check() == f"Redis {world.home.version}, a cluster of 3 nodes, 1 of which did not answer"
+            assert (
+                fresh.check()
+                == f"{world.home.name} {world.home.version}, a cluster of 3 nodes, 1 of which did not answer"
+            )
 
 
 def test_a_node_that_stops_answering_fails_a_call_in_time_and_runs_it_at_most_once(world: World) -> None:

@@ -380,7 +380,7 @@ def test_an_evicting_policy_is_refused(admin: Any, inflight: RedisInFlight, poli
 
 
 def test_a_check_answers_the_version(server: Redis, inflight: RedisInFlight) -> None:
-    assert inflight.check() == f"Redis {server.version}"
+    assert inflight.check() == f"{server.name} {server.version}"
 
 
 # It is not the one we asked for, or does not let us in.
@@ -456,7 +456,7 @@ def test_settings_that_are_hidden_from_the_user_are_said_to_be(server: Redis, ad
     admin.execute_command("ACL", "SETUSER", "blind", "on", ">pass", "~*", "+@all", "-info", "-config")
     store = RedisInFlight(server.url.replace("redis://", "redis://blind:pass@"))
 
-    assert store.check() == f"Redis {server.version} (its maxmemory-policy is hidden from this user)"
+    assert store.check() == f"{server.name} {server.version} (its maxmemory-policy is hidden from this user)"
 
     store.close()
 
@@ -464,7 +464,7 @@ def test_settings_that_are_hidden_from_the_user_are_said_to_be(server: Redis, ad
 def test_config_tells_the_policy_where_info_is_forbidden(server: Redis, admin: Any) -> None:
     admin.execute_command("ACL", "SETUSER", "shy", "on", ">pass", "~*", "+@all", "-info")
     store = RedisInFlight(server.url.replace("redis://", "redis://shy:pass@"))
-    assert store.check() == f"Redis {server.version}"
+    assert store.check() == f"{server.name} {server.version}"
     admin.config_set("maxmemory-policy", "allkeys-lru")
 
     with pytest.raises(ConfigError, match="allkeys-lru"):
@@ -480,7 +480,7 @@ def test_either_protocol_can_be_asked_for_in_the_url(server: Redis, protocol: in
     store.join("ada", lease_s=LONG_S)
     batch = entries(3)
 
-    assert store.check() == f"Redis {server.version}"
+    assert store.check() == f"{server.name} {server.version}"
     assert store.hold(batch, by="ada") == ids(batch)
     assert {hold.task_id for hold in store.holds("mail")} == ids(batch)
     assert store.leases()["ada"].left_s > 0
@@ -570,7 +570,7 @@ def test_rediss_verifies_who_answers(private: Private, authority: Path) -> None:
         misnamed = RedisInFlight(f"rediss://localhost:{port}/0{trusting}")
         assert "certificate that is not trusted" in fails(misnamed.check)
         right = RedisInFlight(f"rediss://127.0.0.1:{port}/0{trusting}")
-        assert right.check() == f"Redis {server.version}"
+        assert right.check() == f"{server.name} {server.version}"
         for store in (unknown, misnamed, right):
             store.close()
 

@@ -218,7 +218,7 @@ def test_of_three_nodes_of_a_redis_cluster_one_dies_and_comes_back_empty_and_onl
         for namespace in one_on_each_node(cluster)
     ]
     for leg in legs:
-        assert leg.app.stores.inflight.check() == f"Redis {cluster.version}, a cluster of 3 nodes"
+        assert leg.app.stores.inflight.check() == f"{cluster.nodes[0].name} {cluster.version}, a cluster of 3 nodes"
     fleets = manned(stack, legs)
     for leg in legs:
         enqueue(leg, 0, 200)

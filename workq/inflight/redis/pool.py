@@ -33,6 +33,8 @@ _OPTION: Final = re.compile(
 VERSION_MIN: Final = (6, 2)
 _REASON_MAX: Final = 500
 _NO_LOGIN: Final = ("WRONGPASS", "NOAUTH", "invalid password")
+_NO_RIGHT: Final = ("NOPERM", "user executing the script", "ACL failure in script")
+"""Of a command, and of one within a script: of Redis 7.0, and of all since, Valkey too."""
 _NO_DATABASE: Final = ("DB index", "invalid DB", "Invalid Database")
 _LASTING: Final = (redis.exceptions.AuthenticationError, redis.exceptions.InvalidResponse)
 
@@ -187,7 +189,7 @@ def reason_of(error: Exception, where: str, *, socket_s: float, grant: str, is_c
             f"{at} did not answer within {socket_s:g} s; it may be stopped, overloaded or cut off.{tls} "
             "Try: workq doctor"
         )
-    if caused_by(redis.exceptions.NoPermissionError) or says(text, "NOPERM", "user executing the script"):
+    if caused_by(redis.exceptions.NoPermissionError) or says(text, *_NO_RIGHT):
         return f"{at} does not allow this user what workq needs ({text}). Grant it: {grant}"
     if caused_by(redis.exceptions.AuthenticationError) or says(text, *_NO_LOGIN):
         return f"{at} refused the user name or password; check the in-flight URL"
