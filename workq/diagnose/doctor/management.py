@@ -49,6 +49,10 @@ class Unanswered(Exception):
     """The API was not reached, or refused."""
 
 
+class UnknownQuestion(Unanswered):
+    """The API of this version has no such path."""
+
+
 @dataclass(frozen=True, slots=True)
 class Api:
     """Where the API is, and as whom to log in."""
@@ -103,7 +107,8 @@ class Api:
                 if error.code == 503:  # how a health check says no
                     with suppress(OSError, ValueError):
                         return json.loads(error.read(ANSWER_MAX_BYTES))
-            raise Unanswered(_refused(error.code, self.user)) from None
+            kind = UnknownQuestion if error.code in (400, 404) else Unanswered
+            raise kind(_refused(error.code, self.user)) from None
         except urllib.error.URLError as error:
             reason = error.reason
             raise Unanswered(str(getattr(reason, "strerror", None) or reason)) from None
@@ -141,6 +146,7 @@ def look(topology: Topology, address: Address, queues: Sequence[str]) -> Iterato
         operator_policies = api.get(f"operator-policies/{vhost}")
         nodes = api.get("nodes?columns=name,running,partitions")
         alarms = api.get("health/checks/alarms").get("alarms") or []  # at once: those of the nodes come seconds later
+        leaderless = _leaderless(api, vhost, ours)
     except (Unanswered, AttributeError, KeyError, TypeError) as error:
         yield Check(
             "broker",
@@ -150,9 +156,17 @@ def look(topology: Topology, address: Address, queues: Sequence[str]) -> Iterato
             "list_policies, rabbitmqctl list_queues name policy state, rabbitmqctl status",
         )
         return
+    if leaderless is None:
+        yield Check(
+            "broker",
+            Level.UNCHECKED,
+            "whether each quorum queue has a leader was not checked: the management API of RabbitMQ 4.0 does not tell; "
+            "by hand: rabbitmqctl list_queues name state leader",
+        )
     findings = [*_nodes(nodes, alarms)]
     for queue in found:
-        findings += _of_queue(topology, queue, nodes=len(nodes))
+        known = {"leader": None} if queue["name"] in (leaderless or ()) else {}
+        findings += _of_queue(topology, {**queue, **known}, nodes=len(nodes))
         if queue["name"] == topology.quarantine:
             continue
         # the queue's own account of its policies comes seconds later, so it is not asked
@@ -170,6 +184,18 @@ def look(topology: Topology, address: Address, queues: Sequence[str]) -> Iterato
             f"no policy drops hints, no alarm; {counted(len(found), 'queue is', 'queues are')} well "
             f"(management API at {masked(api.base)})",
         )
+
+
+def _leaderless(api: Api, vhost: str, ours: str) -> frozenset[str] | None:
+    """Our quorum queues without a leader, where the list of queues hides it. None: nobody tells.
+
+    RabbitMQ 4 lists a queue with the leader and the members that it had last, for as long as their nodes are up.
+    """
+    with suppress(UnknownQuestion):  # RabbitMQ 4.1 has the check
+        path = f"health/checks/quorum-queues-without-elected-leaders/vhost/{vhost}/pattern/{quote(ours, safe='')}"
+        return frozenset(queue["name"] for queue in api.get(path).get("queues") or ())
+    version = str(api.get("overview?columns=rabbitmq_version")["rabbitmq_version"])
+    return None if version.startswith("4.") else frozenset()
 
 
 def _nodes(nodes: Sequence[Mapping[str, Any]], alarms: Sequence[Mapping[str, Any]]) -> Iterator[Check]:
@@ -208,8 +234,9 @@ def _of_queue(topology: Topology, queue: Mapping[str, Any], *, nodes: int) -> It
         yield Check(
             "broker",
             Level.ERROR,
-            f"quorum queue {name} has no x-delivery-limit: hints that are returned go behind the marker, and one that "
-            "is well may be taken for lost; empty and delete the queue, workq declares it anew",
+            f"quorum queue {name} has no x-delivery-limit: where none is in force (RabbitMQ 3, or a policy of -1), "
+            "hints that are returned go behind the marker, and one that is well may be taken for lost; with the 20 of "
+            "RabbitMQ 4, they are dropped unseen. Empty and delete the queue, workq declares it anew",
         )
 
 
@@ -247,14 +274,15 @@ def _losses(
 ) -> Iterator[Check]:
     """What the policies in force take from a queue; `by` names the one that sets each key.
 
-    Of a number that both an argument of the queue and a policy set, RabbitMQ takes the lower one.
+    Of a number that both an argument of the queue and a policy set, RabbitMQ takes the lower one; a negative one is no
+    limit (RabbitMQ 4), and the argument stands.
     """
 
     def finding(key: str, what: str) -> Check:
         return Check("broker", Level.WARNING, f"{by[key]} {place} sets {key} {policy[key]}: {what}")
 
     def lowers(key: str) -> bool:
-        return isinstance(policy.get(key), int) and policy[key] < arguments.get(f"x-{key}", math.inf)
+        return isinstance(policy.get(key), int) and 0 <= policy[key] < arguments.get(f"x-{key}", math.inf)
 
     cure = "the ledger proves what is lost and sends it again, later; keep this policy away from workq's queues"
     if lowers("message-ttl"):
