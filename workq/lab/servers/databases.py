@@ -131,7 +131,7 @@ class MySQL(MariaDB):
         return [*super()._command(), "--mysqlx=OFF"]
 
     def _storage(self) -> list[str]:
-        return ["--innodb-buffer-pool-size=64M", "--innodb-redo-log-capacity=32M"]
+        return ["--innodb-buffer-pool-size=64M", "--innodb-redo-log-capacity=32M", "--secure-file-priv="]
 
 
 def start_mariadb(folder: Path | None = None, *, options: Sequence[str] = ()) -> MariaDB:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from workq.lab.servers import server
 from workq.lab.servers.programs import find_program
 from workq.lab.servers.server import ANSWER_LIMIT_S, PortTakenError, Server
+
+_LISTENER: Final = re.compile(r"(?:(?:stomp\.)?listeners\.ssl\.\d+|management\.tcp\.port)\s*=\s*(?:[\d.]+:)?(\d+)")
 
 
 class RabbitMQ(Server):
@@ -75,6 +79,11 @@ class RabbitMQ(Server):
             if time.monotonic() > deadline:
                 raise self._failed(f"has no quorum queue {queue!r} on disk")
             time.sleep(0.02)
+
+    def _more_ports(self) -> list[int]:
+        """Those of STOMP, of TLS and of the management API, where they are asked for: RabbitMQ 4 greets before them."""
+        found = (_LISTENER.fullmatch(option) for option in self.options)
+        return [*filter(None, [self.stomp_port]), *(int(one[1]) for one in found if one)]
 
     def _choose_ports(self) -> None:
         self.port, self._dist_port, self._epmd_port = server.free_port(), server.free_port(), server.free_port()
@@ -143,7 +152,7 @@ class RabbitMQ(Server):
             return None
         if not greeting.startswith(b"\x01") or f"workq-{self.port}@".encode() not in greeting:
             return None
-        if self._with_stomp and not server.listens(self.stomp_port, self.pid):
+        if not all(server.listens(port, self.pid) for port in self._more_ports()):
             return None
         home = self._programs.seen_from_here(Path(self._server)).resolve().parent.parent.name
         return home.rpartition("-")[2]
