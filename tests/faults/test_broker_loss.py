@@ -18,6 +18,7 @@ from tests.system.conftest import OpenLeg
 from tests.system.fleet import ROOM_S, wait_until
 from tests.system.legs import Leg, check_once
 from workq import State
+from workq.config import BINARY
 from workq.lab.servers import PostgreSQL, RabbitMQ, start_redis
 
 DELAY_S = 10.0
@@ -64,8 +65,9 @@ def test_what_a_purge_took_is_proved_lost_and_sent_again(leg: Leg) -> None:
     check_once(leg, 500)
 
 
-def test_what_a_purge_of_the_delays_took_runs_when_it_is_due(leg: Leg, server: RabbitMQ) -> None:
+def test_what_a_purge_of_the_delays_took_runs_when_it_is_due(open_leg: OpenLeg, server: RabbitMQ) -> None:
     """F26."""
+    leg = open_leg("servers", divide=10.0, broker=server.url, ladder=BINARY)
     with leg.fleet(processes=1, threads=4):
         enqueue(leg, 1)
         leg.wait_settled(timeout_s=30)
