@@ -67,6 +67,11 @@ long: $(FULL) servers ## the figures at full size: kills, losses, audits, order,
 	@$(BIN)/pytest --require=all --long --timeout=1800 -rP -p no:randomly $(LONG)
 	@$(BIN)/pytest --require=all --long --timeout=1800 -rP tests/contract/test_ledger_contract.py -k moment_in_which_it_is_due
 
+.PHONY: test-newer
+test-newer: $(FULL) servers ## contracts, faults and certify on the servers of Debian 13, in a folder (SUITE=forky ONLY=RabbitMQ,certify; root)
+	@scripts/install-newer-servers.sh $(or $(SUITE),trixie)
+	@$(BIN)/python -m tests.tried --suite $(or $(SUITE),trixie) $(if $(ONLY),--only $(ONLY)) --minutes $(or $(MINUTES),3)
+
 .PHONY: simulate
 simulate: $(FULL) ## the production code in simulated worlds, SEEDS=10000, both cores; then every bug on purpose must be seen
 	@echo "simulate: no servers; a violation prints the command that replays it, and ends with 3"
@@ -154,8 +159,8 @@ migration: $(FULL) ## write the files of sql/ that the tables make, NAME="what t
 	@$(BIN)/python -m tests.contract.sql_files $(NAME)
 
 .PHONY: clean
-clean: ## remove .venv, .pythons, .bench, caches and build results
-	@rm -rf $(VENV) .pythons .bench build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+clean: ## remove .venv, .pythons, .newer, .bench, caches and build results
+	@rm -rf $(VENV) .pythons .newer .bench build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

@@ -1,0 +1,216 @@
+"""Tries workq on servers of newer Debians and writes down what it met, docs/reference/tried-with.md: `make test-newer`.
+
+    python -m tests.tried --suite trixie --only RabbitMQ,Redis --minutes 3
+
+No test is written for it: each trial runs tests that exist, in a pytest of its own, whose private servers are started
+from the folder of the suite (workq/lab/servers/programs.py). `--suite here` takes the servers of this machine. A row of
+the table stays until its server is tried again. What is red ends with 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from workq.lab.servers import start_postgres, start_rabbitmq, start_redis
+from workq.lab.servers.programs import PRODUCTS, ROOT
+
+REPOSITORY: Final = Path(__file__).parents[1]
+FOLDERS: Final = REPOSITORY / ".newer"
+PAGE: Final = REPOSITORY / "docs" / "reference" / "tried-with.md"
+HERE: Final = "here"
+CERTIFY: Final = "certify"
+_BEGIN: Final = "| Server | Of | What was run | Passed | Failed | Day |\n| --- | --- | --- | --- | --- | --- |\n"
+_SECONDS: Final = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One server, and the tests that show what workq needs of it."""
+
+    server: str
+    shows: str
+    tests: tuple[str, ...]
+    """Words for pytest."""
+    products: str = ""
+
+
+_REDIS: Final = (
+    *("tests/contract/test_inflight_contract.py", "tests/contract/test_kinds_contract.py"),
+    *("tests/faults/test_redis_faults.py", "tests/faults/test_redis_loss.py", "tests/system/test_private_servers.py"),
+    *("tests/faults/test_redis_cluster_faults.py", "tests/faults/test_misconfigured_stores.py", "-k", "redis"),
+)
+_MYSQL: Final = (
+    *("tests/contract", "tests/faults/test_ledger_faults.py", "tests/faults/test_misconfigured_stores.py"),
+    *("tests/system/test_private_servers.py", "-k", "mariadb or mysql"),
+)
+TRIALS: Final = (
+    Trial(
+        "RabbitMQ",
+        "broker contract (quorum, classic, levels), messages out and in, faults",
+        (
+            *("tests/contract/test_broker_contract.py", "tests/contract/test_kinds_contract.py"),
+            *("tests/contract/test_ways_in_contract.py", "tests/faults/test_rabbitmq_faults.py"),
+            *("tests/faults/test_broker_loss.py", "tests/faults/test_misconfigured_rabbitmq.py"),
+            *("tests/faults/test_intake_amqp.py", "tests/system/test_private_servers.py"),
+            *("-k", "rabbitmq or amqp or broker_loss"),
+        ),
+    ),
+    Trial("Redis", "in-flight contract (one node, cluster), messages out, faults", _REDIS),
+    Trial("Valkey", "in-flight contract (one node, cluster), messages out, faults", _REDIS, "valkey"),
+    Trial(
+        "PostgreSQL",
+        "ledger, embedded broker and embedded in-flight contracts, faults",
+        (
+            *("tests/contract", "tests/faults/test_ledger_faults.py", "tests/faults/test_misconfigured_stores.py"),
+            *("tests/system/test_private_servers.py", "-k", "postgres"),
+        ),
+    ),
+    Trial("MariaDB", "ledger, embedded broker and embedded in-flight contracts, faults", _MYSQL),
+    Trial("MySQL", "ledger, embedded broker and embedded in-flight contracts, faults", _MYSQL, "mysql"),
+)
+OF_SUITE: Final = {"sid": ("MySQL",)}
+"""What a suite has alone. The others have all but MySQL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line of the table."""
+
+    server: str
+    suite: str
+    shows: str
+    passed: int
+    failed: int
+    day: str
+
+    def __str__(self) -> str:
+        words = (self.server, self.suite, self.shows, self.passed, self.failed, self.day)
+        return f"| {' | '.join(map(str, words))} |"
+
+    @property
+    def place(self) -> tuple[str, str, bool]:
+        """Where it stands in the table: one row for each server of a suite, and each combination that was certified."""
+        return re.sub(r" [\d.]+", "", self.server), self.suite, "+" in self.server
+
+
+def run(trial: Trial, suite: str, words: Sequence[str]) -> Row:
+    """Run its tests in a pytest of their own; what they print goes on to ours."""
+    command = [sys.executable, "-m", "pytest", "--require=all", "-q", *words, *trial.tests]
+    print(f"tried: {trial.server} of {suite}: {' '.join(command[2:])}", flush=True)
+    ran = subprocess.Popen(
+        command, cwd=REPOSITORY, env=_environment(suite, trial.products), stdout=subprocess.PIPE, text=True
+    )
+    used = line = ""
+    assert ran.stdout is not None
+    for line in ran.stdout:
+        print(line, end="", flush=True)
+        used = line if line.startswith("used: ") else used
+    ran.wait()
+    counts = {name.rstrip("s"): int(number) for number, name in re.findall(r"(\d+) (passed|failed|errors?)\b", line)}
+    failed = counts.get("failed", 0) + counts.get("error", 0)
+    found = re.search(rf"{trial.server} [\w.]+", used)
+    if found is None or ran.returncode not in (0, 1):
+        raise SystemExit(f"tried: pytest ended with {ran.returncode}, and met no {trial.server}")
+    return _row(found[0], suite, trial.shows, counts.get("passed", 0), failed)
+
+
+def certify(suite: str, minutes: float) -> Row:
+    """`workq certify` on private servers of the suite."""
+    os.environ.update(_environment(suite, ""))
+    with ExitStack() as servers:
+        broker = servers.enter_context(start_rabbitmq())
+        inflight = servers.enter_context(start_redis())
+        ledger = servers.enter_context(start_postgres())
+        urls = {"WORKQ_LEDGER_URL": ledger.url, "WORKQ_BROKER_URL": broker.url, "WORKQ_INFLIGHT_URL": inflight.url}
+        versions = " + ".join(f"{one.name} {one.version}" for one in (broker, inflight, ledger))
+        print(f"tried: workq certify --minutes {minutes:g} on {versions} of {suite}", flush=True)
+        ran = subprocess.run(
+            [sys.executable, "-m", "workq", "certify", "--minutes", f"{minutes:g}", "-o", "json"],
+            cwd=servers.enter_context(tempfile.TemporaryDirectory()),
+            env=os.environ | urls,
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+    if ran.returncode not in (0, 3):
+        raise SystemExit(f"tried: workq certify ended with {ran.returncode}")
+    told = json.loads(ran.stdout)
+    print(json.dumps(told, indent=1), flush=True)
+    shows = f"`workq certify`, {minutes:g} minutes, {told['faults']['struck']} faults: tasks settled, tasks lost"
+    lost = int(told["tasks"]["lost"])
+    return _row(versions, suite, shows, int(told["tasks"]["acknowledged"]) - lost, max(lost, len(told["findings"])))
+
+
+def _row(server: str, suite: str, shows: str, passed: int, failed: int) -> Row:
+    return Row(server, _debian(suite), shows, passed, failed, f"{datetime.now(UTC):%Y-%m-%d}")
+
+
+def _debian(suite: str) -> str:
+    """The name of a suite, also of the machine's own."""
+    name = platform.freedesktop_os_release().get("VERSION_CODENAME", HERE) if suite == HERE else suite
+    return f"Debian {name}"
+
+
+def _environment(suite: str, products: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("WORKQ_")}
+    where = "" if suite == HERE else str(FOLDERS / suite)
+    return kept | {ROOT: where, PRODUCTS: products}
+
+
+def with_row(page: str, row: Row) -> str:
+    """The page with this row in the place of an older one."""
+    head, _, rest = page.partition(_BEGIN)
+    rows = [_read(line) for line in rest.splitlines() if line.startswith("| ")]
+    tail = "\n".join(line for line in rest.splitlines() if not line.startswith("| "))
+    kept = [one for one in rows if one.place != row.place]
+    lines = [str(one) for one in sorted([*kept, row], key=lambda one: (one.place[2], one.place))]
+    return f"{head}{_BEGIN}" + "\n".join(lines) + "\n" + (f"{tail.rstrip()}\n" if tail.strip() else "")
+
+
+def _read(line: str) -> Row:
+    server, suite, shows, passed, failed, day = (word.strip() for word in line.strip("| ").split(" | "))
+    return Row(server, suite, shows, int(passed), int(failed), day)
+
+
+def chosen(suite: str, only: Sequence[str]) -> Iterator[Trial]:
+    """The trials of a suite, in their order."""
+    has = OF_SUITE.get(suite, tuple(one.server for one in TRIALS if one.products != "mysql"))
+    yield from (one for one in TRIALS if one.server in has and (not only or one.server in only))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--suite", default="trixie", help=f"a folder of .newer, or {HERE!r}")
+    names = ",".join([*(one.server for one in TRIALS), CERTIFY])
+    parser.add_argument("--only", default="", help=f"some of {names}")
+    parser.add_argument("--minutes", type=float, default=3.0, help="how long workq certify runs")
+    parser.add_argument("words", nargs="*", help="more words for pytest, after --")
+    given = parser.parse_args()
+    only = [*filter(None, given.only.split(","))]
+    if unknown := set(only).difference(names.split(",")):
+        parser.error(f"--only: unknown: {', '.join(sorted(unknown))}; known: {names}")
+    rows = [run(one, given.suite, given.words) for one in chosen(given.suite, only)]
+    if given.suite not in OF_SUITE and (not only or CERTIFY in only):
+        rows.append(certify(given.suite, given.minutes))
+    for row in rows:
+        PAGE.write_text(with_row(PAGE.read_text(encoding="utf-8"), row), encoding="utf-8")
+        print(row)
+    sys.exit(any(row.failed for row in rows))
+
+
+if __name__ == "__main__":
+    main()
