@@ -1,5 +1,8 @@
 """Private servers for the tests that need them: started on first use, one of each for the whole run, ended with it.
 
+Of a distributed run, each process has its own PostgreSQL, MariaDB and Redis; what takes long to start, RabbitMQ, Kafka
+and Artemis, all of them share (lender.py).
+
 A server that is not installed skips the tests that ask for it. `--require=all`, or some of `rabbitmq,redis,postgres,
 mysql,pgbouncer,kafka,artemis`, makes that a failure: CI must not pass by skipping. The end of the report lists which
 servers were really used.
@@ -18,12 +21,14 @@ import signal
 import sqlite3
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Final, TypeVar, cast
 
 import pytest
 from hypothesis import settings
 
+from tests.lender import Lender, borrow
 from tests.standstill import Standstill, ToDisk
 from workq import logs
 from workq.lab.servers import (
@@ -52,6 +57,9 @@ settings.load_profile("workq")
 SERVERS = ("rabbitmq", "redis", "postgres", "mysql", "pgbouncer", "kafka", "artemis")
 _used = pytest.StashKey[list[str]]()
 _machine = pytest.StashKey[Standstill]()
+_lender = pytest.StashKey[Lender]()
+_LENT_BY: Final = "lender"
+"""Under which name a process of a distributed run is told of the lender."""
 
 AnyServer = TypeVar("AnyServer", bound=Server)
 
@@ -115,6 +123,20 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(UsedElsewhere(config.stash[_used]))
     config.stash[_machine] = Standstill(ToDisk())
     config.stash[_machine].start()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """In the process that distributes, before it starts another one."""
+    stash = node.config.stash
+    if _lender not in stash:
+        stash[_lender] = Lender({"rabbitmq": start_rabbitmq, "kafka": start_kafka, "artemis": start_artemis})
+    node.workerinput[_LENT_BY] = stash[_lender].token
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if (lender := config.stash.get(_lender, None)) is not None:
+        lender.close()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -184,13 +206,28 @@ class Private:
     def __init__(self, config: pytest.Config) -> None:
         self.required: frozenset[str] = config.getoption("--require")
         self.used = config.stash[_used]
+        self.lender: str | None = getattr(config, "workerinput", {}).get(_LENT_BY)
+        """The token of the run's lender; None where one process runs all tests."""
 
     def __call__(
         self, start: Callable[..., AnyServer], folder: Path | None = None, *, options: Sequence[str] = (), **given: Any
     ) -> AnyServer:
         """Start one. It is the caller's to stop, best in a `with` block."""
+        return self._there(start, lambda: start(folder, options=options, **given))
+
+    @contextmanager
+    def shared(self, start: Callable[..., AnyServer]) -> Iterator[AnyServer]:
+        """One that all processes of the run share; without others, one of this process."""
+        if self.lender is None:
+            with self(start) as server:
+                yield server
+            return
+        lender, name = self.lender, self.names[start]
+        yield self._there(start, lambda: cast(AnyServer, borrow(lender, name)))
+
+    def _there(self, start: Callable[..., AnyServer], made: Callable[[], AnyServer]) -> AnyServer:
         try:
-            server = start(folder, options=options, **given)
+            server = made()
         except ServerMissing as missing:
             name = self.names[start]
             if name in self.required:
@@ -209,7 +246,7 @@ def private(request: pytest.FixtureRequest) -> Private:
 @pytest.fixture(scope="session")
 def rabbitmq_server(private: Private) -> Iterator[RabbitMQ]:
     """The run's RabbitMQ. Use queues with names of your own, and delete them."""
-    with private(start_rabbitmq) as server:
+    with private.shared(start_rabbitmq) as server:
         yield server
 
 
@@ -241,12 +278,12 @@ def mariadb_server(private: Private) -> Iterator[MariaDB]:
 @pytest.fixture(scope="session")
 def kafka_server(private: Private) -> Iterator[Kafka]:
     """The run's Kafka. Use topics with names of your own."""
-    with private(start_kafka) as server:
+    with private.shared(start_kafka) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def artemis_server(private: Private) -> Iterator[Artemis]:
     """The run's Artemis. Use addresses with names of your own."""
-    with private(start_artemis) as server:
+    with private.shared(start_artemis) as server:
         yield server

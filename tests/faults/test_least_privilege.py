@@ -24,6 +24,7 @@ import workq.inflight
 from tests.cli.conftest import REPOSITORY, ran_in
 from tests.conftest import Private
 from tests.docs.page import blocks
+from tests.lender import alone
 from workq.broker import Hint
 from workq.broker.rabbitmq import RabbitMQBroker
 from workq.config import Settings
@@ -167,17 +168,20 @@ class Shop:
 
 
 @pytest.fixture(scope="module")
-def broker(rabbitmq_server: RabbitMQ) -> Iterator[str]:
+def broker(rabbitmq_server: RabbitMQ, private: Private) -> Iterator[str]:
     """The URL of a vhost of the shop, but for the user."""
     [(vhost, *patterns)] = re.findall(
         r"set_permissions -p (\w+) \$user '(.+)' '(.+)' '(.+)'", statements("sh", "rabbitmqctl")
     )
-    rabbitmq_server.ctl("add_vhost", vhost)
-    for role in ROLES:
-        rabbitmq_server.ctl("add_user", f"shop_{role}", "password")
-        rabbitmq_server.ctl("set_permissions", "-p", vhost, f"shop_{role}", *patterns)
-    yield f"amqp://USER:password@127.0.0.1:{rabbitmq_server.port}/{vhost}"
-    rabbitmq_server.ctl("delete_vhost", vhost)
+    with alone(private.lender, "the vhost of the shop"):
+        rabbitmq_server.ctl("add_vhost", vhost)
+        for role in ROLES:
+            rabbitmq_server.ctl("add_user", f"shop_{role}", "password")
+            rabbitmq_server.ctl("set_permissions", "-p", vhost, f"shop_{role}", *patterns)
+        yield f"amqp://USER:password@127.0.0.1:{rabbitmq_server.port}/{vhost}"
+        users = ",".join(f'<<"shop_{role}">>' for role in (*ROLES, "narrow"))
+        rabbitmq_server.ctl("eval", f'[rabbit_auth_backend_internal:delete_user(U, <<"tests">>) || U <- [{users}]].')
+        rabbitmq_server.ctl("delete_vhost", vhost)
 
 
 @pytest.fixture(scope="module")

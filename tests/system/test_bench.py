@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def test_what_it_keeps_on_servers_certify_removes_whole_and_what_is_somebody_els
     }
     variables = {f"WORKQ_{name.upper()}_URL": url for name, url in urls.items()}
 
-    with somebody_elses(urls, "shop"):
+    with somebody_elses(urls, f"shop_{secrets.token_hex(4)}"):
         ran = run_workq(place, *ONCE, "--keep", "-o", "json", **variables)
         assert ran.returncode == 0, ran.stdout + ran.stderr
         found = json.loads(ran.stdout)

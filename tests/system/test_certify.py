@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import signal
 import sqlite3
 import subprocess
@@ -47,7 +48,7 @@ def test_on_servers_what_is_somebody_elses_stays_and_what_was_made_is_removed(
     variables = {f"WORKQ_{name.upper()}_URL": url for name, url in urls.items()}
     faults = "kill-everything,wipe-inflight,broker-cut,inflight-cut,ledger-cut,lock-rows"
 
-    with somebody_elses(urls, "shop"):
+    with somebody_elses(urls, f"shop_{secrets.token_hex(4)}"):
         ran = run_workq(place, "certify", "--minutes", "0.2", "--only", faults, "-o", "json", **variables)
 
     assert ran.returncode == 0, ran.stdout + ran.stderr
