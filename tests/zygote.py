@@ -21,6 +21,7 @@ import os
 import pkgutil
 import runpy
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -120,9 +121,10 @@ class Zygote:
             env=self.env,
             cwd=REPOSITORY,
             pass_fds=[listener.fileno()],
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,  # its end tells that this process has ended, however it did
             start_new_session=True,
         )
+        self.pid = self._process.pid
         listener.close()
 
     def fits(self, env: Mapping[str, str]) -> bool:
@@ -174,7 +176,7 @@ class Zygote:
     def close(self) -> None:
         """End it. Repeatable."""
         self._process.kill()
-        self._process.wait(30)
+        self._process.communicate(timeout=30)
         self._folder.cleanup()
 
 
@@ -217,7 +219,7 @@ def load() -> None:
 
 def _serve(listener: socket.socket) -> None:
     load()
-    while True:
+    while 0 not in select.select([listener.fileno(), 0], [], [])[0]:
         line, _ = listener.accept()
         if os.fork() == 0:
             listener.close()
@@ -229,6 +231,7 @@ def _serve(listener: socket.socket) -> None:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 continue
+    shutil.rmtree(Path(listener.getsockname()).parent)  # whose it is was killed, and did not
 
 
 def _attend(line: socket.socket) -> None:

@@ -72,3 +72,29 @@ def test_a_supervisor_that_was_started_so_has_its_processes_forked_and_buries_th
         fleet.terminate()
         assert fleet.wait(60) == 0
     assert not psutil.pid_exists(second.pid)
+
+
+_IS_KILLED = """
+import os, signal
+from tests.zygote import zygote
+
+print(zygote().pid, zygote().path, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_it_ends_with_the_process_whose_it_is_however_that_ends() -> None:
+    """xdist kills a process of its own where it has to, and nothing ran at its end then."""
+    ran = subprocess.run(
+        [sys.executable, "-c", _IS_KILLED], cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ran.returncode == -signal.SIGKILL, ran.stderr
+    pid, path = ran.stdout.split()
+
+    wait_until(
+        lambda: not psutil.pid_exists(int(pid)) or psutil.Process(int(pid)).status() == psutil.STATUS_ZOMBIE,
+        timeout_s=60,
+        what="it has ended",
+    )
+
+    assert not Path(path).parent.exists()
