@@ -6,6 +6,7 @@ import json
 import signal
 import sys
 import unicodedata
+from functools import cache
 from typing import Any
 
 import pytest
@@ -14,9 +15,17 @@ from tests.system.stage import Stage, report_of
 from workq.demo.index import NEW, OLD, UNREADABLE
 
 WHY = "its text cannot be read"
-NAMES = sum(unicodedata.name(chr(one), None) is not None for one in range(sys.maxunicode + 1))
-SUBTASKS = -(-NAMES // 500) + 1
-"""The last is of those that were mended."""
+
+
+@cache
+def names() -> int:
+    """How many characters have one: all that there are is a million, so it is not asked before a test runs."""
+    return sum(unicodedata.name(chr(one), None) is not None for one in range(sys.maxunicode + 1))
+
+
+def subtasks() -> int:
+    """The last is of those that were mended."""
+    return -(-names() // 500) + 1
 
 
 def assert_complete_after_a_kill(report: dict[str, Any], documents: int, subtasks: int) -> None:
@@ -40,14 +49,14 @@ def test_a_newcomer_sees_a_kill_and_a_complete_index(stage: Stage) -> None:
     done = stage.demo("reindex")
 
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    assert f"{NAMES:,} Unicode character names, by a job in subtasks of 500" in done.stderr.splitlines()[0]
+    assert f"{names():,} Unicode character names, by a job in subtasks of 500" in done.stderr.splitlines()[0]
     assert "SIGKILL   process" in done.stderr
     assert "of the dead process's subtasks " in done.stderr
     assert "paused    at" in done.stderr
     assert "throttled to 5,000 documents a second: " in done.stderr
     assert f"{UNREADABLE} documents: {WHY}" in done.stderr
     assert f"{UNREADABLE} documents run again, and nothing else" in done.stderr
-    assert f"documents {NAMES:,} of {NAMES:,}" in done.stdout
+    assert f"documents {names():,} of {names():,}" in done.stdout
     assert "lost      0\n" in done.stdout
     assert "twice     0\n" in done.stdout
     assert "\N{SMILING CAT FACE WITH OPEN MOUTH} U+1F63A  SMILING CAT FACE WITH OPEN MOUTH" in done.stdout
@@ -61,7 +70,7 @@ def test_the_same_on_servers_that_it_starts_itself(open_stage: Stage) -> None:
     done = open_stage.demo("reindex", "--servers", "-o", "json")
 
     report = report_of(done)
-    assert_complete_after_a_kill(report, NAMES, SUBTASKS)
+    assert_complete_after_a_kill(report, names(), subtasks())
     assert [word.partition(" ")[0] for word in report["stores"].split(", ")] == ["RabbitMQ", "Redis", "PostgreSQL"]
     open_stage.assert_nothing_is_left()
 
@@ -71,7 +80,7 @@ def test_tantivy_loses_nothing_either(stage: Stage) -> None:
 
     report = report_of(stage.demo("reindex", "--engine", "tantivy", "-o", "json"))
 
-    assert_complete_after_a_kill(report, NAMES, SUBTASKS)
+    assert_complete_after_a_kill(report, names(), subtasks())
     stage.assert_nothing_is_left()
 
 
@@ -101,7 +110,7 @@ def test_a_document_that_vanishes_from_the_index_is_missed(stage: Stage) -> None
     done = stage.run("-c", THIEF)
 
     assert done.returncode == 1, f"{done.stdout}\n{done.stderr}"
-    assert f"documents {NAMES - 1:,} of {NAMES:,}" in done.stdout
+    assert f"documents {names() - 1:,} of {names():,}" in done.stdout
     assert "lost      1: 65\n" in done.stdout
     assert "FAILED" in done.stdout
     stage.assert_nothing_is_left()
@@ -138,8 +147,8 @@ def test_a_worker_that_does_nothing_more_ends_the_run(stage: Stage, act: str, sa
 
     assert done.returncode == 1, f"{done.stdout}\n{done.stderr}"
     assert said in done.stdout
-    assert f"of {NAMES:,} documents are done" in done.stdout
-    assert f" 0 of {NAMES:,} documents" not in done.stdout
+    assert f"of {names():,} documents are done" in done.stdout
+    assert f" 0 of {names():,} documents" not in done.stdout
     stage.assert_nothing_is_left()
 
 
@@ -162,7 +171,7 @@ def test_what_is_kept_can_be_looked_at(stage: Stage) -> None:
     jobs = stage.run("-m", "workq", "job", "ls", "-o", "json")
     assert [(one["state"], one["succeeded"]) for one in json.loads(jobs.stdout)["jobs"]] == [
         ("succeeded", UNREADABLE),
-        ("completed_with_failures", NAMES - UNREADABLE),
+        ("completed_with_failures", names() - UNREADABLE),
     ]
 
 
