@@ -369,7 +369,7 @@ def test_a_task_that_is_not_due_is_judged_once_it_is_due(scene: Scene) -> None:
 def test_what_is_lost_in_the_ladder_of_queues_is_judged_once_it_is_due(open_leg: OpenLeg) -> None:
     scene = Scene(open_leg("servers", ladder=BINARY))
     [task_id] = scene.enqueue(1, delay_s=3600.0)
-    scene.database.clock_offset_s += 3500.0  # beyond the ladder it has no hint: the sweep sends one when the time is near
+    scene.database.clock_offset_s += 3500.0  # beyond the ladder the sweep sends its hint, when the time is near
     assert sweep(scene.stores, scene.settings, only=["relay"]).relayed == 1
     with scene.amqp() as channel:
         for level in range(13):
