@@ -88,6 +88,7 @@ class KafkaPublisher:
             "topic.metadata.propagation.max.ms": int(PROPAGATION_S * 1000),
             "error_cb": self._on_error,
         }
+        self._rng = random.Random()
         self._lock = threading.Lock()
         self._producer: Producer | None = None
         self._poller: threading.Thread | None = None
@@ -188,7 +189,7 @@ class KafkaPublisher:
         if not held_back:
             return ANY
         free = [one for one in self._topics.partitions(topic) if (topic, one) not in held_back]
-        return random.choice(free) if free else ANY
+        return self._rng.choice(free) if free else ANY
 
     def _refresh(self, topics: Collection[str], ends: float) -> None:
         """Let the producer hear of topics that it takes for gone."""
