@@ -172,6 +172,7 @@ def test_messages_are_sent_listed_and_shown(cli: Cli) -> None:
     assert (shown["body"], shown["key"], shown["headers"], shown["state"]) == ("hello", "k", {"trace": "1"}, "ready")
     assert "first" in table.out
     assert cli.here("message", "show", "none").status == 1
+    assert cli.here("message", "ls", "--to", "nowhere").status == 1
     assert cli.here("message", "send", "nowhere", "x").status == 1
 
 
@@ -191,13 +192,16 @@ def test_lines_are_sent_all_or_none(cli: Cli) -> None:
 
     refused = {name: cli.here("message", "send", "orders", "--lines", name) for name in (*wrong, "missing")}
     sent = send(cli, "--lines", "good")
+    (cli.folder / "known").write_text('{"body": "a", "message_id": "a"}\n{"body": "b", "message_id": "b"}\n')
+    first, again = (cli.here("message", "send", "orders", "--lines", "known").out for _ in range(2))
     piped = cli("message", "send", "orders", "--lines", "-", "-o", "json", stdin='{"body": "d"}\n')
 
     assert {name: ran.status for name, ran in refused.items()} == dict.fromkeys(refused, 2)
     assert all("2" in ran.err for name, ran in refused.items() if name != "missing")
     assert len(sent["messages"]) == 3
     assert len(piped.json()["messages"]) == 1
-    assert len(cli.look("message", "ls")["messages"]) == 4
+    assert (first.strip(), again.strip()) == ("2 messages recorded", "0 messages recorded, 2 were sent before")
+    assert len(cli.look("message", "ls")["messages"]) == 6
 
 
 def test_what_is_too_large_or_no_json_is_refused(cli: Cli) -> None:
@@ -230,6 +234,10 @@ def test_people_decide_about_single_messages_with_who_and_why(cli: Cli) -> None:
         ("revived", "retried by an operator"),
     ]
     assert cli.look("message", "show", ids[1])["due_at"] == "2030-01-01T00:00:00.000Z"
+    cli.here("message", "cancel", ids[1])
+    refused = cli.here("message", "reschedule", ids[1], "--in", "1h")
+    assert ids[1] in refused.err + refused.out
+    assert "workq message restore" in refused.err + refused.out
 
 
 def test_a_restore_counts_asks_and_sends_again_what_has_arrived_or_is_dead(cli: Cli) -> None:

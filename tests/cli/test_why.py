@@ -665,7 +665,15 @@ def test_an_unknown_id_is_exit_1_and_no_id_at_all_is_exit_2(cli: Cli) -> None:
 
     assert cli("why", UNKNOWN).status == 1
     assert "no task" in cli("why", UNKNOWN).err
-    assert cli("why", "nonsense").status == 2
+    assert cli("why", "nonsense").status == 1
+    assert cli("why", "two words").status == 2
+
+
+def test_the_id_of_a_message_stands_for_the_task_that_sends_it(cli: Cli) -> None:
+    assert cli.here("message", "destination", "add", "orders", "--kind", "call", "--handler", "shop.add").status == 0
+    sent = cli.look("message", "send", "orders", "hello", "--id", "first")
+
+    assert cli.look("why", "first") == cli.look("why", sent["task_id"])
 
 
 def test_every_code_has_a_test_here_or_on_servers() -> None:

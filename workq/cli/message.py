@@ -92,7 +92,7 @@ def send(
     """Send a message to the destination NAME, now or at its time. The application's workers carry it.
 
     Each of the --lines is {"body": ..., "at": ..., "delay_s": ..., "key": ..., "order_key": ..., "headers": {...},
-    "message_id": ...}; `at` is RFC 3339, and only the body is needed.
+    "message_id": ..., "spread_s": ...}; `at` is RFC 3339, and only the body is needed.
     """
     if (body is None) == (lines is None):
         raise click.UsageError("give BODY, or --lines")
@@ -109,7 +109,9 @@ def send(
             which = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))
             raise type(error)(f"--lines: {which}{error}") from None
         found = {"messages": [to_builtins(one) for one in sent]}
-        answer(session, found, lambda: write(f"{counted(len(sent), 'message')} recorded"))
+        fresh = sum(one.created for one in sent)
+        known = f", {len(sent) - fresh} were sent before" if fresh < len(sent) else ""
+        answer(session, found, lambda: write(f"{counted(fresh, 'message')} recorded{known}"))
         return
     content = _body(body or "", is_json=is_json)
     session.stores()
@@ -204,12 +206,15 @@ def ls(
     after: str | None,
 ) -> None:
     """Messages from the newest, and how many there are in each state."""
-    letters = session.stores().ledger.part(MessageLedger).letters
+    ledger = session.stores().ledger.part(MessageLedger)
+    letters = ledger.letters
     which = WhichMessages(
         None if to is None else check_destination_name(to), None if state is None else State(state), since_s, until_s
     )
     found = letters.all(which, limit=limit, after=after)
     counts = letters.counts(which)
+    if to is not None and not counts:
+        ledger.destinations.required(to)  # one that was removed may have left some
     columns = [
         Column("id", is_whole=True),
         *(Column(name) for name in ("to", "state")),

@@ -94,9 +94,15 @@ class MessageDecisions:
         exact = None if at is None else literal(at, m.c.due_at.type)
         due_at = now(delay_s) if exact is None else case((exact > now(), exact), else_=now())
         mine = update(m).where(m.c.id == message_id).values(due_at=due_at)
-        return self._decisions.reschedule(
-            self._task_of(message_id), delay_s=delay_s, at=at, who=who, why=why, along=lambda tx: tx.execute(mine)
-        )
+        task_id = self._task_of(message_id)
+        try:
+            return self._decisions.reschedule(
+                task_id, delay_s=delay_s, at=at, who=who, why=why, along=lambda tx: tx.execute(mine)
+            )
+        except Refused as error:
+            raise Refused(
+                f"message {message_id!r}: {error}; what has arrived is sent once more by: workq message restore"
+            ) from None
 
     def retry(self, message_id: str, *, who: str, why: str) -> Unpublished:
         """Send what is dead or cancelled after all, as the same sending: with fresh budgets, now.
