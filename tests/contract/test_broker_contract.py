@@ -51,6 +51,7 @@ from tests.contract.broker import (  # noqa: E402 - its assertions explain thems
     DeletableQueuesContract,
     ForgettingContract,
     LateDelaysContract,
+    NoticedDeletionContract,
     OrderContract,
     PrefixAckContract,
     Quarantined,
@@ -166,7 +167,7 @@ class _Noting(RabbitMQBroker):
         return super().consumer(queues, name=name, prefetch=prefetch)
 
 
-class RabbitMQContract(DeletableQueuesContract, AnyBytesContract, BrokerContract):
+class RabbitMQContract(DeletableQueuesContract, NoticedDeletionContract, AnyBytesContract, BrokerContract):
     knows_unacked = False
     knows_consumers = True
     passes = 50

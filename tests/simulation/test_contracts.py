@@ -69,7 +69,10 @@ class SimStage(broker_contract.Stage):
 
 
 class TestSimulatedBroker(
-    broker_contract.DeletableQueuesContract, broker_contract.SharedDelaysContract, broker_contract.AnyBytesContract
+    broker_contract.DeletableQueuesContract,
+    broker_contract.NoticedDeletionContract,
+    broker_contract.SharedDelaysContract,
+    broker_contract.AnyBytesContract,
 ):
     knows_unacked: ClassVar[bool] = True
     knows_consumers: ClassVar[bool] = True

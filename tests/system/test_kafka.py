@@ -7,6 +7,8 @@ from collections import Counter
 from tests.system.conftest import OpenLeg
 from tests.system.fleet import wait_until
 from workq import State
+from workq.diagnose.doctor import examine
+from workq.diagnose.doctor.check import Level
 from workq.lab.servers import Kafka
 
 
@@ -26,10 +28,13 @@ def test_nothing_is_lost_on_kafka_while_tasks_are_retried_delayed_and_killed(
         killed = fleet.kill_one()
         leg.wait_settled(timeout_s=120)
         fleet.wait_whole(2, timeout_s=60)
+        [broker] = [one for one in examine(leg.app.settings) if one.area == "broker"]
 
         fleet.terminate()
         assert fleet.wait(60) == 0
     assert killed is not None
+    assert broker.level is Level.OK
+    assert "Kafka of 1 broker" in broker.message
     assert leg.states()[State.SUCCEEDED] == quick + delayed + retried
     lines = [line for line in leg.testimony() if line.what == "end"]
     assert len({line.task_id for line in lines}) == quick + delayed

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 from urllib.parse import parse_qsl
 
 from workq.config.given_options import GivenOptions, check_files
@@ -25,9 +25,9 @@ SILENT.addHandler(logging.NullHandler())
 SILENT.propagate = False  # what librdkafka says is told in our own words
 
 
-def is_kafka(url: str) -> bool:
+def is_kafka(url: str | None) -> TypeGuard[str]:
     """Whether the URL of a broker is that of a Kafka."""
-    return url.partition("://")[0] in KAFKA_SCHEMES
+    return url is not None and url.partition("://")[0] in KAFKA_SCHEMES
 
 
 def kafka_place(url: object) -> UrlPlace:

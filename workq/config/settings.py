@@ -104,7 +104,7 @@ class Settings:
                 f"{self.webhook_body_retention_s:g}"
             )
 
-        if self.broker is not None and is_kafka(self.broker) and self.ladder != LEDGER:
+        if is_kafka(self.broker) and self.ladder != LEDGER:
             raise ConfigError(
                 f"ladder ({self.origins.get('ladder', 'argument')}): Kafka knows no delays: use {LEDGER}, which is the "
                 "default: delayed hints wait in rows of the ledger"

@@ -446,6 +446,8 @@ class KafkaConsumer:
         while self._aside and self._aside[0][0] <= now:
             with self._arrived:
                 delivery = heapq.heappop(self._aside)[2]
+            if delivery.tag.life.is_over:
+                continue  # it comes again as it was
             topic = delivery.tag.life.place[0]
             headers = {RETURNS_HEADER: str(delivery.returns + 1)}
             self._move(delivery, KafkaRecord(topic, delivery.tag.body, headers))
@@ -494,7 +496,7 @@ class KafkaConsumer:
         if now >= self._look_at and not self._looks:
             self._look_at = now + (LOOK_IN_TROUBLE_S if self._trouble else LOOK_EVERY_S)
             topics = [self._names.topic(queue) for queue in self._subscribed]
-            self._looks = {one: self._topics.asked(one, ends=now + ASK_S) for one in topics}
+            self._looks = self._topics.asked(topics, ends=now + ASK_S)
 
     def _heard(self, handle: Handle, topic: str, future: Any) -> None:
         try:

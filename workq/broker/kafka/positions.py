@@ -28,6 +28,8 @@ _IN_A_MOMENT: Final = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.UNSTABLE_OFFSET_COMMIT,
 )
+Place = tuple[str, int]
+"""Topic and partition."""
 _NO_GROUP: Final = (KafkaError.GROUP_ID_NOT_FOUND, KafkaError.INVALID_GROUP_ID)
 
 
@@ -58,27 +60,39 @@ class Positions:
         Raises:
             BrokerUnavailable: Kafka did not answer. ConfigError: it refuses.
         """
-        topic = self._names.topic(queue)
-        found = self._topics.look(topic, ends=ends)
-        if found is None or not found[1]:
-            return "", {}
-        topic_id, partitions = found
-        places = [TopicPartition(topic, one) for one in partitions]
-        spec: Any = OffsetSpec
+        return self.spans_of([queue], ends=ends)[queue]
+
+    def spans_of(self, queues: Sequence[str], *, ends: float) -> dict[str, tuple[str, dict[int, PartitionSpan]]]:
+        """The same of some queues, by as many questions as for one.
+
+        Raises:
+            BrokerUnavailable: Kafka did not answer. ConfigError: it refuses.
+        """
+        topics = {self._names.topic(queue): queue for queue in queues}
         while True:
+            seen = self._topics.look_at(list(topics), ends=ends)
+            places = [TopicPartition(topic, one) for topic, (_, parts) in seen.items() for one in parts]
             try:
-                done = self._done(places, ends)
-                lows = self._bounds(places, spec.earliest(), ends)
-                tops = self._bounds(places, spec.latest(), ends)
+                spans = self._spans(places, ends)
                 break
-            except KafkaException as error:
-                code = error.args[0].code()
-                if code in MISSING:  # it was deleted meanwhile
-                    return "", {}
-                if code not in _IN_A_MOMENT or time.monotonic() >= ends:
-                    raise self._topics.failure(error.args[0], topic) from None
+            except KafkaException as error:  # a topic may have been deleted meanwhile
+                if error.args[0].code() not in (*_IN_A_MOMENT, *MISSING) or time.monotonic() >= ends:
+                    raise self._topics.failure(error.args[0], "offsets") from None
                 time.sleep(REST_S)
-        return topic_id, {one: PartitionSpan(lows[one], tops[one], done.get(one, -1)) for one in partitions}
+        found: dict[str, tuple[str, dict[int, PartitionSpan]]] = {queue: ("", {}) for queue in queues}
+        for topic, (topic_id, parts) in seen.items():
+            if parts:
+                found[topics[topic]] = topic_id, {one: spans[topic, one] for one in parts}
+        return found
+
+    def _spans(self, places: list[TopicPartition], ends: float) -> dict[Place, PartitionSpan]:
+        if not places:
+            return {}
+        spec: Any = OffsetSpec
+        done = self._done(places, ends)
+        lows = self._bounds(places, spec.earliest(), ends)
+        tops = self._bounds(places, spec.latest(), ends)
+        return {place: PartitionSpan(lows[place], tops[place], done.get(place, -1)) for place in lows}
 
     def position(self, queue: str, *, ends: float) -> str:
         """The ends of all partitions now, as text.
@@ -107,15 +121,15 @@ class Positions:
             if str(one) in marked
         )
 
-    def _bounds(self, places: Sequence[TopicPartition], which: OffsetSpec, ends: float) -> dict[int, int]:
+    def _bounds(self, places: Sequence[TopicPartition], which: OffsetSpec, ends: float) -> dict[Place, int]:
         asked = self._topics.admin.list_offsets(
             dict.fromkeys(places, which),
             isolation_level=IsolationLevel.READ_UNCOMMITTED,
             request_timeout=_left(ends),
         )
-        return {one.partition: self._topics.result(future, ends).offset for one, future in asked.items()}
+        return {(one.topic, one.partition): self._topics.result(future, ends).offset for one, future in asked.items()}
 
-    def _done(self, places: list[TopicPartition], ends: float) -> dict[int, int]:
+    def _done(self, places: list[TopicPartition], ends: float) -> dict[Place, int]:
         """The committed offsets; a partition without one is left out."""
         group = self._names.group
         asked: Any = self._topics.admin.list_consumer_group_offsets(
@@ -127,7 +141,7 @@ class Positions:
             if error.args[0].code() in _NO_GROUP:
                 return {}
             raise
-        return {one.partition: one.offset for one in found.topic_partitions if one.offset >= 0}
+        return {(one.topic, one.partition): one.offset for one in found.topic_partitions if one.offset >= 0}
 
 
 def _left(ends: float) -> float:

@@ -7,7 +7,7 @@ What happens on each failure:
 
 - no broker answers: the callers run into their deadlines; after `confirm_s` librdkafka gives a record up by itself;
 - the buffer is full: the caller waits for room, inside of its deadline;
-- the topic is gone: it is made again, and the record is sent once more;
+- the topic is gone: it is made again, and the record is sent once more, until the deadline;
 - the producer is broken (a fatal error, such as an idempotent one may meet): it is given up, and a new one made.
 
 A record that was answered False may still arrive. Nothing here decides anything: a duplicate hint is harmless.
@@ -32,7 +32,8 @@ from workq.errors import BrokerUnavailable, ConfigError
 
 POLL_S: Final = 0.2
 FULL_S: Final = 0.01
-SENDS_MAX: Final = 2
+AGAIN_S: Final = 0.1
+"""Between two attempts to send to a topic that was just made again."""
 AT_ONCE: Final = 500
 ANY: Final = -1
 PROPAGATION_S: Final = 2.0
@@ -107,7 +108,7 @@ class KafkaPublisher:
         answers = [False] * len(records)
         left = list(range(len(records)))
         is_again = False
-        for _ in range(SENDS_MAX):
+        while left:
             try:
                 self._topics.ensure({records[one].topic for one in left}, ends=ends)
                 if is_again:
@@ -122,8 +123,10 @@ class KafkaPublisher:
             for place, one in enumerate(left):
                 answers[one] = confirms.answers[place] is True
             left = [one for one in left if records[one].is_missing and not answers[one]]
-            if not left or time.monotonic() >= ends:
+            if time.monotonic() + AGAIN_S >= ends:
                 break
+            if is_again:  # brokers hear of a topic one after the other
+                time.sleep(AGAIN_S)
             for one in left:
                 records[one].is_missing = False
                 self._topics.forget(records[one].topic)

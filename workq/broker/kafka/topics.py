@@ -123,24 +123,27 @@ class Topics:
         """It may be gone: look for it before it is used again."""
         self._known.pop(topic, None)
 
-    def look(self, topic: str, *, ends: float) -> tuple[str, list[int]] | None:
-        """The id of a topic, and its partitions; None: it is not there.
+    def look_at(self, topics: Collection[str], *, ends: float) -> dict[str, tuple[str, list[int]]]:
+        """The id of each of these topics, and its partitions; those that are not there are left out.
 
         Raises:
             BrokerUnavailable: Kafka did not answer. ConfigError: it refuses.
         """
-        try:
-            found = self.result(self.asked(topic, ends=ends), ends)
-        except KafkaException as error:
-            if error.args[0].code() in MISSING:
-                return None
-            raise self.failure(error.args[0], topic) from None
-        return str(found.topic_id), [one.id for one in found.partitions]
+        found = {}
+        for topic, future in self.asked(topics, ends=ends).items():
+            try:
+                told = self.result(future, ends)
+            except KafkaException as error:
+                if error.args[0].code() in MISSING:
+                    continue
+                raise self.failure(error.args[0], topic) from None
+            found[topic] = str(told.topic_id), [one.id for one in told.partitions]
+        return found
 
-    def asked(self, topic: str, *, ends: float) -> Any:
-        """The question for a topic, on its way: a future."""
+    def asked(self, topics: Collection[str], *, ends: float) -> dict[str, Any]:
+        """The questions for some topics, on their way: a future for each."""
         within_s = max(0.1, ends - time.monotonic())
-        return self.admin.describe_topics(TopicCollection([topic]), request_timeout=within_s)[topic]
+        return self.admin.describe_topics(TopicCollection(list(topics)), request_timeout=within_s) if topics else {}
 
     def result(self, future: Any, ends: float) -> Any:
         """What an answer holds.
@@ -181,7 +184,7 @@ class Topics:
 
     def _has_leaders(self, topic: str, ends: float) -> bool:
         try:
-            found = self.result(self.asked(topic, ends=ends), ends)
+            found = self.result(self.asked([topic], ends=ends)[topic], ends)
         except KafkaException as error:
             if error.args[0].code() in MISSING:
                 return False

@@ -7,6 +7,7 @@ itself, so that one which is away does not hide what is wrong with another. Pass
     host.py                                 this installation, clocks, and who else can read payloads and secrets
     ledger.py                               and what SQLite, PostgreSQL, MySQL and MariaDB make of it
     rabbitmq.py, management.py              what AMQP tells, and what only the management API does
+    kafka.py
     redis.py
     intakes.py                              ways in for messages, and what their brokers tell of them
     work.py                                 what lies about: overdue tasks, queues that nobody serves, no sweep
@@ -20,13 +21,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from workq.config import Settings
+from workq.config.kafka import is_kafka
 from workq.diagnose.doctor.check import Check, Level, line
 from workq.errors import Unavailable, WorkqError
 
 
 def examine(settings: Settings, *, queues: tuple[str, ...] = ()) -> list[Check]:
     """Look at everything, one store after the other. `queues` are looked for in the broker."""
-    from workq.diagnose.doctor import host, ledger, rabbitmq, redis, work
+    from workq.diagnose.doctor import host, kafka, ledger, rabbitmq, redis, work
 
     checks: list[Check] = []
     checks += host.versions()
@@ -35,7 +37,7 @@ def examine(settings: Settings, *, queues: tuple[str, ...] = ()) -> list[Check]:
     checks += host.exposed_settings(settings)
     looks: list[tuple[str, Callable[[], Iterator[Check]]]] = [
         ("ledger", lambda: ledger.look(settings)),
-        ("broker", lambda: rabbitmq.look(settings, queues)),
+        ("broker", lambda: kafka.look(settings) if is_kafka(settings.broker) else rabbitmq.look(settings, queues)),
         ("inflight", lambda: redis.look(settings)),
     ]
     for area, look in looks:

@@ -53,6 +53,7 @@ _NEEDS: Final = {
     "postgresql": ("psycopg", "postgres"),
     "mysql": ("pymysql", "mysql"),
     "amqp": ("pika", "rabbitmq"),
+    "kafka": ("confluent_kafka", "kafka"),
     "redis": ("redis", "redis"),
 }
 
