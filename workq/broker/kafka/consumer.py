@@ -504,14 +504,22 @@ class KafkaConsumer:
         except KafkaException as error:
             if error.args[0].code() in MISSING:
                 self._topics.forget(topic)
-                self._topics.ensure([topic], ends=time.monotonic() + ASK_S)
-                self._look_at = 0.0
+                self._make(topic)
             return
         self._trouble = None
         topic_id = str(found.topic_id)
         if self._ids.get(topic, topic_id) != topic_id and not self._read_anew(handle, topic):
             return  # once more at the next look
         self._ids[topic] = topic_id
+
+    def _make(self, topic: str) -> None:
+        """Make a topic again that is gone."""
+        try:
+            self._topics.ensure([topic], ends=time.monotonic() + ASK_S)
+        except BrokerUnavailable as error:  # what comes of other topics goes on
+            self._trouble = str(error)
+        else:
+            self._look_at = 0.0
 
     def _read_anew(self, handle: Handle, topic: str) -> bool:
         """The topic was deleted and made again: what stands in it now was never read, whatever our position says."""
@@ -529,10 +537,11 @@ class KafkaConsumer:
         """Where each of our partitions ends now, if it holds records that are not committed and that we ask for."""
         places = [TopicPartition(*life.place) for life in self._lives.values() if not life.is_paused]
         found: dict[tuple[str, int], int] = {}
-        for one in handle.committed(places, timeout=ASK_S) if places else ():
-            told: Any = handle.get_watermark_offsets(one, timeout=ASK_S)
-            if told is not None and told[1] > max(told[0], one.offset):
-                found[one.topic, one.partition] = told[1]
+        with contextlib.suppress(KafkaException):  # it does not answer: to join anew would not help
+            for one in handle.committed(places, timeout=ASK_S) if places else ():
+                told: Any = handle.get_watermark_offsets(one, timeout=ASK_S)
+                if told is not None and told[1] > max(told[0], one.offset):
+                    found[one.topic, one.partition] = told[1]
         return found
 
     def _is_deaf(self, handle: Handle) -> bool:
