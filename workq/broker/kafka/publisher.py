@@ -5,7 +5,8 @@ when it is needed, sends what nobody waits for: messages for the quarantine, and
 
 What happens on each failure:
 
-- no broker answers: the callers run into their deadlines; after `confirm_s` librdkafka gives a record up by itself;
+- no broker answers: the callers run into their deadlines; after `confirm_s` librdkafka gives a record up by itself, and
+  its producer is given up with it: what it knows of a topic that was made again may be wrong for ever;
 - the buffer is full: the caller waits for room, inside of its deadline;
 - the topic is gone: it is made again, and the record is sent once more, until the deadline;
 - the producer is broken (a fatal error, such as an idempotent one may meet): it is given up, and a new one made.
@@ -48,17 +49,21 @@ _NO_TOPIC: Final = frozenset(
 )
 
 
+_STUCK: Final = KafkaError._MSG_TIMED_OUT
+_GIVEN_UP: Final = frozenset({_STUCK, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
+
+
 class KafkaRecord:
     """One record to publish, and what came of it."""
 
-    __slots__ = ("body", "headers", "is_missing", "topic")
+    __slots__ = ("body", "headers", "is_to_repeat", "topic")
 
     def __init__(self, topic: str, body: bytes, headers: Mapping[str, str] | None = None) -> None:
         self.topic = topic
         self.body = body
         self.headers = headers or {}
-        self.is_missing = False
-        """Its topic was not there."""
+        self.is_to_repeat = False
+        """Its topic was not there, or its producer was given up."""
 
 
 SentOn = Callable[[bool | ConfigError], None]
@@ -122,13 +127,13 @@ class KafkaPublisher:
             confirms.end()
             for place, one in enumerate(left):
                 answers[one] = confirms.answers[place] is True
-            left = [one for one in left if records[one].is_missing and not answers[one]]
+            left = [one for one in left if records[one].is_to_repeat and not answers[one]]
             if time.monotonic() + AGAIN_S >= ends:
                 break
             if is_again:  # brokers hear of a topic one after the other
                 time.sleep(AGAIN_S)
             for one in left:
-                records[one].is_missing = False
+                records[one].is_to_repeat = False
                 self._topics.forget(records[one].topic)
             is_again = True
         return answers
@@ -210,8 +215,8 @@ class KafkaPublisher:
         confirms.answer(index, error is None)
 
     def _failed(self, record: KafkaRecord, error: KafkaError) -> None:
-        record.is_missing = error.code() in _NO_TOPIC
-        self._is_broken = self._is_broken or error.fatal() or error.code() == KafkaError._FATAL
+        record.is_to_repeat = error.code() in _NO_TOPIC or error.code() in _GIVEN_UP
+        self._is_broken = self._is_broken or error.fatal() or error.code() in (KafkaError._FATAL, _STUCK)
 
     def _on_error(self, error: KafkaError) -> None:
         self._is_broken = self._is_broken or error.fatal() or error.code() == KafkaError._FATAL
