@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from sqlalchemy import Connection, Engine, NullPool, create_engine, event, select, text
-from sqlalchemy.exc import DisconnectionError
+from sqlalchemy.exc import DBAPIError, DisconnectionError
 
 from tests.contract.databases import OnMariaDB, OnPostgreSQL, OnSQLite
 from tests.contract.given import new
@@ -19,6 +21,7 @@ from tests.contract.ledger.order import OrderOnServersContract
 from tests.contract.ledger.rules import Walk
 from workq.errors import KeyConflict, LedgerUnavailable
 from workq.ledger.engine.database import Database
+from workq.ledger.engine.failures import is_transient
 from workq.ledger.sql import Ledger
 from workq.messages.ledger.sql import MessageLedger
 from workq.messages.values import DestinationPolicy, NewDestination
@@ -132,4 +135,46 @@ class TestPostgreSQL(
 
 
 class TestMariaDB(OnMariaDB, LedgerContract, BandsOnServersContract, KeysOnServersContract, OrderOnServersContract):
-    pass
+    @pytest.fixture
+    def isolated(self, ledger: Ledger) -> Engine:
+        """Whose transactions may write nothing that has changed since they began: MariaDB's default since 11.6.2."""
+        engine = create_engine(ledger.database.url, isolation_level="REPEATABLE READ", poolclass=NullPool)
+        with engine.connect() as connection:
+            if not connection.execute(text("SHOW VARIABLES LIKE 'innodb_snapshot_isolation'")).all():
+                pytest.skip("this server has no such isolation")
+
+        @event.listens_for(engine, "connect")
+        def _connected(raw: Any, _record: object) -> None:
+            raw.query("SET SESSION innodb_snapshot_isolation = ON")
+
+        return engine
+
+    def test_a_transaction_that_is_isolated_from_what_stands_is_told_so_in_words(
+        self, ledger: Ledger, isolated: Engine
+    ) -> None:
+        part = ledger.part(MessageLedger)
+        part.destinations.add_destination(NewDestination("orders", "box", {}, None, DestinationPolicy()))
+        keyed, message = replace(new(1)[0], key="k"), new_message("a")
+        calls: list[Callable[..., object]] = [
+            partial(part.recorded.record, [message]),
+            partial(ledger.tasks.record, [keyed]),
+        ]
+        for record in calls:
+            with isolated.connect() as theirs:
+                theirs.execute(select(ledger.database.tables.task.c.id)).all()
+                record()
+                with pytest.raises(KeyConflict, match="recorded in a transaction that yours does not see"):
+                    record(connection=theirs)
+
+    def test_its_own_statements_decide_by_what_is_there_when_the_lock_comes(
+        self, ledger: Ledger, isolated: Engine
+    ) -> None:
+        with ledger.database.engine.connect() as connection:
+            assert connection.execute(text("SELECT @@innodb_snapshot_isolation")).scalar_one() == 0
+        tasks = ledger.database.tables.task
+        with isolated.connect() as theirs:
+            theirs.execute(select(tasks.c.id)).all()
+            self.record(ledger)
+            with pytest.raises(DBAPIError) as refused:
+                theirs.execute(select(tasks.c.id).with_for_update())
+        assert is_transient(refused.value), "where somebody has switched it on for every session"

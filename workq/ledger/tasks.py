@@ -27,7 +27,7 @@ from sqlalchemy.types import Float
 from workq.errors import ConfigError, KeyConflict
 from workq.ledger import HintRows, keys
 from workq.ledger.engine.database import Database
-from workq.ledger.engine.failures import without_values
+from workq.ledger.engine.failures import is_overtaken, without_values
 from workq.ledger.engine.id_lists import ArrayText
 from workq.ledger.engine.kept_rows import NewRow
 from workq.ledger.entry import EntryRules
@@ -110,7 +110,7 @@ class Tasks:
         except IntegrityError as error:
             raise without_values(error) from None
         except DBAPIError as error:
-            raise self.database.translate(error) from error
+            raise unseen("a task, or what it waits for,", error, self.database) from error
 
     def all_at_once(self, tx: Connection, tasks: Sequence[NewTask], hints: HintRows | None) -> list[Enqueued]:
         return [_enqueued(task) for task in self.insert(tx, tasks, hints)]
@@ -337,13 +337,20 @@ def record_within(connection: Any, database: Database, write: Callable[[Connecti
         except IntegrityError:
             with tx.begin_nested():
                 return write(tx, True)
-    except IntegrityError:
-        raise KeyConflict(
-            f"{what} was recorded in a transaction that yours does not see, as it began before: roll it back, and "
-            "send again"
-        ) from None
+    except IntegrityError as error:
+        raise unseen(what, error, database) from None
     except DBAPIError as error:
-        raise database.translate(error) from error
+        raise unseen(what, error, database) from error
+
+
+def unseen(what: str, error: DBAPIError, database: Database) -> Exception:
+    """What an error in a transaction of a caller says; of one that cannot see what bars it, in words of its own."""
+    if not isinstance(error, IntegrityError) and not is_overtaken(error):
+        return database.translate(error)
+    return KeyConflict(
+        f"{what} was recorded in a transaction that yours does not see, as it began before: roll it back, and send "
+        "again"
+    )
 
 
 def reads_the_past(database: Database) -> bool:

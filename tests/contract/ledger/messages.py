@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from sqlalchemy import Engine, select, update
 from sqlalchemy.orm import Session
 
-from tests.contract.given import HOUR_S, Clock, at_once, new
+from tests.contract.given import HOUR_S, Clock, at_once, let_lock_what_has_changed, new
 from tests.contract.ledger.steps import Steps
 from workq.errors import KeyConflict, NotFound, Refused
 from workq.ledger import CancelAnswer
@@ -143,6 +143,7 @@ class MessagesContract(MessageSteps):
         tables = ledger.database.tables
         keyed = replace(new(1)[0], key="k")
         with Session(theirs) as session:
+            let_lock_what_has_changed(session)
             session.execute(select(message_tables(ledger.database).message.c.id)).all()
             session.execute(select(tables.task.c.id)).all()
             [first] = self.post(ledger, new_message("a"))

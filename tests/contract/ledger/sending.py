@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
-from tests.contract.given import at_once
+from tests.contract.given import at_once, let_lock_what_has_changed
 from tests.contract.ledger.webhook_steps import ALL, BODY, WebhookSteps, webhook
 from workq.errors import ConfigError, KeyConflict, NotFound
 from workq.ledger.sql import Ledger
@@ -44,6 +44,7 @@ class SendingContract(WebhookSteps):
     ) -> None:
         self.endpoint(ledger, "a")
         with Session(theirs) as session:
+            let_lock_what_has_changed(session)
             session.execute(select(webhook_tables(ledger.database).webhook.c.id)).all()
             [first] = self.send(ledger, id="paid-17")
 

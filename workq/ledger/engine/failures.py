@@ -19,8 +19,10 @@ from workq.ledger.engine.sqlite_writer import NotInTurn
 
 _TRANSIENT_SQLSTATES: Final = frozenset({"40P01", "40001", "55P03"})  # deadlock, serialization, lock timeout
 _ENDING_SQLSTATES: Final = frozenset({"57P01", "57P02", "57P03"})  # shut down, crashed, starting; 08...: a pooler's
-_TRANSIENT_ERRNOS: Final = frozenset({1205, 1213, 1305, 3572})
-"""Lock wait timeout, deadlock, a savepoint that is gone because a deadlock took its transaction along, NOWAIT."""
+_OVERTAKEN: Final = 1020
+"""MariaDB with innodb_snapshot_isolation: a row has changed since the transaction first read; it is rolled back."""
+_TRANSIENT_ERRNOS: Final = frozenset({_OVERTAKEN, 1205, 1213, 1305, 3572})
+"""Overtaken, lock wait timeout, deadlock, a savepoint that is gone as a deadlock took its transaction along, NOWAIT."""
 _MISSING_SQLSTATES: Final = frozenset({"42P01", "42703"})  # undefined table, undefined column
 _MISSING_ERRNOS: Final = frozenset({1054, 1146})
 _MISSING_TEXTS: Final = ("no such table", "no such column", "has no column named")
@@ -93,6 +95,19 @@ def is_transient(error: DBAPIError) -> bool:
     if args and isinstance(args[0], int):
         return args[0] in _TRANSIENT_ERRNOS
     return bool(args) and isinstance(args[0], str) and ("locked" in args[0] or "busy" in args[0])
+
+
+def is_overtaken(error: DBAPIError) -> bool:
+    """A row that the statement needs was written by a transaction that this one does not see.
+
+    That has ended the transaction, with its savepoints: the error may be that one of these is gone, after the first.
+    """
+    link: BaseException | None = error
+    while link is not None:
+        if isinstance(link, DBAPIError) and getattr(link.orig, "args", ())[:1] == (_OVERTAKEN,):
+            return True
+        link = link.__context__
+    return False
 
 
 def is_lost(error: DBAPIError) -> bool:

@@ -55,9 +55,12 @@ def with_tls(url: URL) -> tuple[URL, ssl.SSLContext | None]:
 def set_session(engine: Engine, statement_timeout_s: float) -> None:
     """Let a session wait for a lock, and be idle in a transaction, only so long; and let it refuse what is too long."""
     statements = (
-        # the second part, for which see `settings_of` in postgresql.py, is a comment to MySQL, which has no such limit
+        # the second part, for which see `settings_of` in postgresql.py, is a comment to MySQL, which has no such limit;
+        # the third, to what is older than MariaDB 11.4.2: a statement that has waited for a row decides by what is
+        # there by then, and is not refused because the row has changed (the default since 11.6.2)
         f"SET SESSION innodb_lock_wait_timeout = {max(1, int(statement_timeout_s / 2))} "
-        f"/*M!100300 , SESSION idle_transaction_timeout = {max(1, math.ceil(statement_timeout_s))} */",
+        f"/*M!100300 , SESSION idle_transaction_timeout = {max(1, math.ceil(statement_timeout_s))} */"
+        "/*M!110402 , SESSION innodb_snapshot_isolation = OFF */",
         "SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_TRANS_TABLES')",  # what is too long is not cut
     )
 
