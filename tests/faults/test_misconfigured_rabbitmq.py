@@ -351,4 +351,6 @@ def test_a_user_without_the_right_is_told_which_one_and_the_password_is_not(
     assert f"rabbitmqctl set_user_tags {user} monitoring" in unchecked
     assert "canary-pw" not in str(checks)
     monkeypatch.setenv("WORKQ_BROKER_MANAGEMENT_URL", managed.api.replace("//", "//guest:guest@"))
-    assert told(fresh.look(url=f"amqp://{user}:canary-pw@{place}"), "broker", Level.UNCHECKED) == []
+    unchecked_as_guest = told(fresh.look(url=f"amqp://{user}:canary-pw@{place}"), "broker", Level.UNCHECKED)
+    assert len(unchecked_as_guest) == tells_of_no_leader(fresh)
+    assert "set_user_tags" not in str(unchecked_as_guest)
