@@ -14,10 +14,12 @@ Left out, because the simulated worlds have it: holds, leases, claims that race.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
+
+from tests.simulation.interleavings import Explored, explored
 
 RULES: Final = {
     "publish_first": "a row is deleted after its hint is confirmed",
@@ -225,49 +227,16 @@ def _sweep(s: State, without: frozenset[str]) -> Iterator[Step]:
             yield "marker is closed", replace(s, marker="", is_overtaken=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Explored:
-    """All that can be reached. `wrong` has for each kind of violation the shortest way to it."""
-
-    states: int
-    wrong: dict[str, list[str]]
-
-
 def explore(faults: Mapping[str, int], *, without: frozenset[str] = frozenset()) -> Explored:
     """Reach every state, with at most so many `faults` of each kind on a way."""
-    start = State(left=tuple(faults.get(name, 0) for name in FAULTS))
-    came: dict[State, tuple[State, str] | None] = {start: None}
-    before: defaultdict[State, list[State]] = defaultdict(list)
-    wrong: dict[str, list[str]] = {}
-    waiting = deque([start])
-    while waiting:
-        state = waiting.popleft()
-        is_dropped = state.task == "open" and state.is_published and not state.copies and not state.was_purged
-        if (what := state.broken or ("dropped" if is_dropped else "")) != "":
-            wrong.setdefault(what, _way(came, state))
-            continue
-        for what, then in steps(state, without):
-            if not what.startswith("!"):
-                before[then].append(state)
-            if then not in came:
-                came[then] = (state, what)
-                waiting.append(then)
-    ends = {state for state in came if state.task == "ended" or state.broken}
-    reached = deque(ends)
-    while reached:
-        for earlier in before[reached.popleft()]:
-            if earlier not in ends:
-                ends.add(earlier)
-                reached.append(earlier)
-    for state in came:
-        if not wrong and state not in ends and state.task == "open":
-            wrong.setdefault("stranded", _way(came, state))
-    return Explored(len(came), wrong)
 
+    def broken(s: State) -> str:
+        is_dropped = s.task == "open" and s.is_published and not s.copies and not s.was_purged
+        return s.broken or ("dropped" if is_dropped else "")
 
-def _way(came: dict[State, tuple[State, str] | None], state: State) -> list[str]:
-    way = []
-    while (step := came[state]) is not None:
-        state, what = step
-        way.append(what)
-    return way[::-1]
+    return explored(
+        State(left=tuple(faults.get(name, 0) for name in FAULTS)),
+        partial(steps, without=without),
+        broken=broken,
+        has_ended=lambda s: s.task == "ended",
+    )
