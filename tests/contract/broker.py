@@ -877,6 +877,10 @@ class MarkerContract(OpenedContract):
             assert [one.marker for one in came] == [one.marker for one in of_band]
             assert ids(came) == ids(of_band)
 
+    def test_it_has_no_positions_and_no_owners(self, broker: Broker, queue: str) -> None:
+        assert broker.position(queue) is None
+        assert not broker.has_owners
+
 
 class RedeliveryContract(OpenedContract):
     """A broker that tells which deliveries are not the first of their message."""
@@ -997,6 +1001,56 @@ class BrokerContract(
         broker.publish([later, now], deadline_s=LONG_S)
 
         assert browse(broker, queue)[0] == [now]
+
+
+class PositionContract(OpenedContract):
+    """A broker that tells where a queue ends, and what of that has left it: the proof of loss without a marker."""
+
+    def test_a_position_has_passed_when_all_that_was_before_it_is_acked_and_not_earlier(
+        self, broker: Broker, queue: str
+    ) -> None:
+        consumer = broker.consumer([queue], name="one", prefetch=100)
+        sent = hints(queue, 20)
+        assert all(broker.publish(sent, deadline_s=LONG_S))
+        position = position_of(broker, queue)
+        assert not broker.has_passed(queue, position)
+
+        found: list[Delivery] = []
+        while len(found) < len(sent):
+            found += consumer.fetch(ids_max=100, wait_s=LONG_S)
+        assert sorted(ids(found)) == sorted(ids(sent))
+        consumer.ack(found[1:])
+        time.sleep(QUIET_S)
+        assert not broker.has_passed(queue, position), "one is unacked"
+        assert broker.publish(hints(queue, 5), deadline_s=LONG_S) == [True] * 5
+        consumer.ack(found[:1])
+
+        until(lambda: broker.has_passed(queue, position), "it has passed")
+        assert len(collect(consumer, 5)) == 5
+
+    def test_a_position_in_an_empty_or_a_missing_queue_has_passed(self, broker: Broker, queue: str) -> None:
+        missing = position_of(broker, f"{queue}-missing")
+        consumer = broker.consumer([queue], name="one", prefetch=10)
+        assert broker.publish(hints(queue, 1), deadline_s=LONG_S) == [True]
+        collect(consumer, 1)
+
+        assert broker.has_passed(f"{queue}-missing", missing)
+        until(lambda: broker.has_passed(queue, position_of(broker, queue)), "it has passed")
+
+    def test_a_position_in_a_queue_that_was_deleted_has_passed(self, stage: Stage, broker: Broker, queue: str) -> None:
+        assert all(broker.publish(hints(queue, 20), deadline_s=LONG_S))
+        position = position_of(broker, queue)
+        assert not broker.has_passed(queue, position)
+
+        stage.delete_queue(queue)
+
+        until(lambda: broker.has_passed(queue, position), "nothing is left of it")
+
+
+def position_of(broker: Broker, queue: str) -> str:
+    position = broker.position(queue)
+    assert position is not None
+    return position
 
 
 class ForgettingContract(BrokerContract):

@@ -53,6 +53,7 @@ from tests.contract.broker import (  # noqa: E402 - its assertions explain thems
     LateDelaysContract,
     NoticedDeletionContract,
     OrderContract,
+    PositionContract,
     PrefixAckContract,
     Quarantined,
     SharedDelaysContract,
@@ -537,7 +538,9 @@ class KafkaStage(Stage):
             future.result(60)
 
 
-class TestKafka(DeletableQueuesContract, AnyBytesContract, OrderContract, PrefixAckContract, CarryingContract):
+class TestKafka(
+    DeletableQueuesContract, AnyBytesContract, OrderContract, PrefixAckContract, PositionContract, CarryingContract
+):
     knows_unacked = False
     knows_consumers = False
 

@@ -260,6 +260,7 @@ class SimBroker:
     is_transactional = False
     rows_from_s = math.inf
     is_listable = True
+    has_owners = False
 
     def __init__(self, server: Server, befall: Befall = lambda _: None, *, ladder: str = BINARY) -> None:
         self._delays = delays_of(ladder)
@@ -319,6 +320,12 @@ class SimBroker:
             raise after
         self._server.dispatch()
         return {queue: self._depth(queue) for queue in dict.fromkeys(queues)}
+
+    def position(self, queue: str) -> str | None:
+        return None
+
+    def has_passed(self, queue: str, position: str) -> bool:
+        raise NotImplementedError
 
     def browse(self, queue: str, see: See, *, deadline_s: float) -> Browsed:
         after = self._befall("browse")

@@ -176,6 +176,9 @@ class Broker(Protocol):
     `unit_s` before, and tell what is left."""
     is_listable: bool
     """`browse` only reads: it moves nothing, and no marker loses its meaning by it."""
+    has_owners: bool
+    """A part of a queue belongs to one process, and what is in it waits for that one, busy or dead. So who is idle asks
+    the ledger for due tasks, also while hints come (worker/fetch/fallback_polling.py)."""
 
     def waits_s(self, delay_s: float) -> float:
         """How long a hint with this delay waits in all: longer than its delay only where `is_late`.
@@ -217,6 +220,28 @@ class Broker(Protocol):
 
     def depths(self, queues: Sequence[str]) -> Mapping[str, Depth]:
         """How many hints each queue holds; a missing queue counts 0.
+
+        Raises:
+            BrokerUnavailable: it did not answer.
+        """
+        ...
+
+    def position(self, queue: str) -> str | None:
+        """Where a queue ends now, as a text of this broker's own; None: it proves losses by markers.
+
+        A hint that is not delayed is before it once its `publish` has answered True. Of a missing queue: its beginning.
+
+        Raises:
+            BrokerUnavailable: it did not answer.
+        """
+        ...
+
+    def has_passed(self, queue: str, position: str) -> bool:
+        """Whether all that was before this position has left the queue: it was acked, or is gone.
+
+        True as well where the queue ends before the position now, and what is left of it has been acked. After the
+        broker has lost something it may be True too early: then hints are sent again that are still to come.
+        Never asked where `position` is None.
 
         Raises:
             BrokerUnavailable: it did not answer.

@@ -51,6 +51,7 @@ class EmbeddedBroker:
     unit_s = 0.0
     is_late = False
     is_listable = True
+    has_owners = False
 
     def __init__(self, database: Database, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.database = database
@@ -125,6 +126,12 @@ class EmbeddedBroker:
         # who listens is not written down anywhere
         found = {queue: Depth(int(ready), int(unacked), None) for queue, ready, unacked in rows}
         return {queue: found.get(queue, Depth(0, 0, None)) for queue in wanted}
+
+    def position(self, queue: str) -> str | None:
+        """None: it proves losses by markers."""
+
+    def has_passed(self, queue: str, position: str) -> bool:
+        raise NotImplementedError("the embedded broker proves losses by markers")
 
     def browse(self, queue: str, see: See, *, deadline_s: float) -> Browsed:
         """As the port promises: rows are read, a page at a time, delivered ones too."""

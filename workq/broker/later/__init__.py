@@ -54,6 +54,7 @@ class LedgerDelays:
         self._rows = DueRows(database)
         self._on_written = on_written
         self.is_listable = behind.is_listable
+        self.has_owners = behind.has_owners
 
     def waits_s(self, delay_s: float) -> float:
         _check(delay_s)
@@ -100,6 +101,13 @@ class LedgerDelays:
             queue: Depth(depth.ready + due.get(queue, 0), depth.unacked, depth.consumers)
             for queue, depth in found.items()
         }
+
+    def position(self, queue: str) -> str | None:
+        """As the port promises, of what has been moved. While a row is overdue no mark is noted (see hints.py)."""
+        return self._behind.position(queue)
+
+    def has_passed(self, queue: str, position: str) -> bool:
+        return self._behind.has_passed(queue, position)
 
     def browse(self, queue: str, see: See, *, deadline_s: float) -> Browsed:
         """As the port promises: rows that are due are shown first. One that is moved meanwhile is shown twice."""

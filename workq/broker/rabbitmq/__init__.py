@@ -52,6 +52,7 @@ class RabbitMQBroker:
     is_transactional = False
     rows_from_s = math.inf
     is_listable = False
+    has_owners = False
 
     def __init__(
         self,
@@ -170,6 +171,12 @@ class RabbitMQBroker:
             begin()
 
         return converse(self._parameters("depths"), self._address, talk, deadline_s=ASK_S)
+
+    def position(self, queue: str) -> str | None:
+        """None: it proves losses by markers."""
+
+    def has_passed(self, queue: str, position: str) -> bool:
+        raise NotImplementedError("RabbitMQ proves losses by markers")
 
     def browse(self, queue: str, see: See, *, deadline_s: float) -> Browsed:
         """As the port promises: see browser.py."""
