@@ -222,10 +222,12 @@ def test_hints_that_a_marker_proved_lost_are_counted_and_how_soon_their_tasks_st
 def test_tasks_that_were_found_without_the_broker_are_counted_apart(scene: Scene) -> None:
     for tasks in (3, 4):
         scene.ledger.history.note("polled", detail={"tasks": tasks, "reason": "away"}, worker="w")
+    scene.ledger.history.note("polled", detail={"tasks": 2}, worker="w")  # it was idle, and the broker was there
 
     found = scene.measure()
 
     assert (found.polled, document(found)["polled"], found.hints_lost) == (7, 7, 0)
+    assert (found.polled_idle, document(found)["polled_idle"]) == (2, 2)
 
 
 def test_a_recovery_that_took_longer_than_promised_is_a_finding_and_one_within_a_beat_is_none(scene: Scene) -> None:

@@ -127,17 +127,24 @@ class Server:
             heapq.heappush(self.delayed, (due_at, message.serial, message))
             self.on_delay(due_at)
         else:
-            self.queues.setdefault(queue, deque()).append(message)
+            self.append(message)
             self.dispatch()
 
-    def dispatch(self) -> None:
-        """Move what is due out of the ladder, and send consumers what they have room for, in turns."""
-        now = self.now()
-        while self.delayed and self.delayed[0][0] <= now:
+    def append(self, message: Message) -> None:
+        """It waits behind all others of its queue."""
+        self.queues.setdefault(message.queue, deque()).append(message)
+
+    def undelay(self) -> None:
+        """Move what is due out of the ladder."""
+        while self.delayed and self.delayed[0][0] <= self.now():
             message = heapq.heappop(self.delayed)[2]
             if message.passes == 0:  # else the server takes it for a loop, and drops it
                 message.passes = 1
-                self.queues.setdefault(message.queue, deque()).append(message)
+                self.append(message)
+
+    def dispatch(self) -> None:
+        """Move what is due out of the ladder, and send consumers what they have room for, in turns."""
+        self.undelay()
         for queue, waiting in self.queues.items():
             while waiting:
                 taker = next((one for one in self.subscriptions if one.has_room(queue)), None)
@@ -164,6 +171,16 @@ class Server:
         self.give_back(subscription, list(subscription.sent.values()))
         self.dispatch()
 
+    def acked(self, message: Message) -> None:
+        """A consumer is finished with it, and has let go of it."""
+
+    def looks(self, subscription: Subscription) -> None:
+        """A consumer asks what is there for it."""
+
+    def dies(self, subscription: Subscription) -> None:
+        """Its process is dead, and its connection is closed."""
+        self.end(subscription)
+
     def end(self, subscription: Subscription) -> None:
         """It is gone."""
         subscription.is_open = False
@@ -183,6 +200,23 @@ class Server:
             yield message
         for one in self.subscriptions:
             yield from one.sent.values()
+
+    def shown(self, queue: str) -> list[Message]:
+        """What is in a queue, delivered or waiting."""
+        sent = [message for one in self.subscriptions for message in one.sent.values()]
+        return [*(one for one in sent if one.queue == queue), *self.queues.get(queue, ())]
+
+    def remove(self, message: Message) -> None:
+        """Take out what waits."""
+        if message in (waiting := self.queues.get(message.queue, deque())):
+            waiting.remove(message)
+
+    def depth(self, queue: str) -> Depth:
+        """What is in a queue, and who takes from it."""
+        takers = [one for one in self.subscriptions if queue in one.queues]
+        unacked = sum(message.queue == queue for one in takers for message in one.sent.values())
+        active = sum(not one.is_paused and queue not in one.unserved for one in takers)
+        return Depth(len(self.queues.get(queue, ())), unacked, active)
 
     # -- an operator
 
@@ -250,7 +284,7 @@ class Server:
         """Deliver something twice."""
         again = message.copy()
         again.serial, again.passes = next(self._serials), 0
-        self.queues.setdefault(message.queue, deque()).append(again)
+        self.append(again)
         self.dispatch()
 
 
@@ -319,7 +353,7 @@ class SimBroker:
         if after is not None:
             raise after
         self._server.dispatch()
-        return {queue: self._depth(queue) for queue in dict.fromkeys(queues)}
+        return {queue: self._server.depth(queue) for queue in dict.fromkeys(queues)}
 
     def position(self, queue: str) -> str | None:
         return None
@@ -334,18 +368,16 @@ class SimBroker:
         self._server.dispatch()
         if deadline_s <= 0.0:
             return Browsed(0, 0, False)
-        sent = [message for one in self._server.subscriptions for message in one.sent.values()]
-        waiting = self._server.queues.get(queue, deque())
         hints = foreign = 0
-        for message in [*(one for one in sent if one.queue == queue), *waiting]:
+        for message in self._server.shown(queue):
             envelope = decode_hint(message.body)
             if isinstance(envelope, str):
                 foreign += 1
                 continue
             hints += 1
             stays = see(Hint(queue, envelope.task_ids, looks=envelope.looks, marker=envelope.marker))
-            if not stays and message in waiting:
-                waiting.remove(message)
+            if not stays:
+                self._server.remove(message)
         return Browsed(hints, foreign, True)
 
     def check(self) -> str:
@@ -354,12 +386,6 @@ class SimBroker:
     def close(self) -> None:
         for consumer in self._consumers:
             consumer.close()
-
-    def _depth(self, queue: str) -> Depth:
-        takers = [one for one in self._server.subscriptions if queue in one.queues]
-        unacked = sum(message.queue == queue for one in takers for message in one.sent.values())
-        active = sum(not one.is_paused and queue not in one.unserved for one in takers)
-        return Depth(len(self._server.queues.get(queue, ())), unacked, active)
 
 
 class SimConsumer:
@@ -388,6 +414,7 @@ class SimConsumer:
             return []
         if after is not None and not isinstance(after, ConnectionError):
             raise after  # crash
+        self._server.looks(self.subscription)
         self._server.dispatch()
         found: list[Delivery] = []
         size = 0
@@ -463,12 +490,18 @@ class SimConsumer:
         if self.subscription.is_open:
             self._server.end(self.subscription)
 
+    def die(self) -> None:
+        """Its process is dead."""
+        if self.subscription.is_open:
+            self._server.dies(self.subscription)
+
     def _drop(self, delivery: Delivery) -> bool:
         tag: Tag = delivery.tag
         message = tag.message
         # after a cut the same message may have been sent here again: that is another delivery
         if self.subscription.sent.get(message.serial) is message and message.deliveries == tag.number:
             del self.subscription.sent[message.serial]
+            self._server.acked(message)
             return True
         return False
 

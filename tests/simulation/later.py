@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from tests.simulation import broker
 from tests.simulation.embedded import HintRows
 from tests.simulation.ledger import SimDatabase
+from tests.simulation.partitions import PartitionedServer
 from workq.broker import Broker, Hint
 from workq.broker.later import LedgerDelays
 from workq.broker.later.mover import Mover
@@ -31,6 +32,21 @@ class QueuesAndRows(broker.Server):
     def messages(self) -> Iterable[broker.Message]:
         yield from super().messages()
         yield from self._rows.messages()
+
+
+class PartsAndRows(PartitionedServer):
+    """The same, where queues have parts."""
+
+    def __init__(self, database: SimDatabase) -> None:
+        super().__init__(lambda: database.world.now, session_s=1.5 * database.world.plan.times.lease_s)
+        self._rows = HintRows(database)
+
+    def messages(self) -> Iterable[broker.Message]:
+        yield from super().messages()
+        yield from self._rows.messages()
+
+    def shown(self, queue: str) -> list[broker.Message]:
+        return [message for message in super().messages() if message.queue == queue]
 
 
 class SimLedgerDelays(LedgerDelays):

@@ -14,10 +14,10 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from tests.simulation import broker, inflight, jobs
+from tests.simulation import broker, inflight, jobs, partitions
 from tests.simulation.embedded import HintRows, LeaseRows, SimEmbeddedBroker
 from tests.simulation.jobwatch import JobRecorder
-from tests.simulation.later import QueuesAndRows, SimLedgerDelays
+from tests.simulation.later import PartsAndRows, QueuesAndRows, SimLedgerDelays
 from tests.simulation.ledger import SimDatabase, SimLedger
 from tests.simulation.recorder import AT_ONCE, Recorder
 from tests.simulation.world import Act, Crash, Process, Strand, World
@@ -64,6 +64,8 @@ from workq.worker.settle import Settler
 QUEUES = ("mail", "index")
 TWO_AT_ONCE = Limit("two", concurrency=AT_ONCE)
 LINES = 16
+IDLE_S = 0.5
+"""Where who is idle takes from the ledger, so often it looks."""
 
 
 class Setting:
@@ -130,7 +132,8 @@ class Setting:
     def server_of(self, process: Process) -> broker.SimBroker:
         """The broker that is a server of its own, as this process reaches it."""
         ladder = self.world.plan.ladder
-        messages = broker.SimBroker(self.messages, partial(self._befall_broker, process), ladder=ladder)
+        kind = partitions.PartitionedBroker if self.world.plan.is_owned else broker.SimBroker
+        messages = kind(self.messages, partial(self._befall_broker, process), ladder=ladder)
         messages.on_confirmed = self.recorder.confirmed
         messages.on_accepted = self._accepted
         return messages
@@ -171,7 +174,8 @@ def _servers(world: World, database: SimDatabase) -> tuple[broker.Server, inflig
     if world.plan.is_direct:
         return HintRows(database), LeaseRows(database)
     if world.plan.is_moved:
-        return QueuesAndRows(database), inflight.Server(lambda: world.now)
+        messages = PartsAndRows(database) if world.plan.is_owned else QueuesAndRows(database)
+        return messages, inflight.Server(lambda: world.now)
     return broker.Server(lambda: world.now), inflight.Server(lambda: world.now)
 
 
@@ -410,8 +414,8 @@ class Worker:
         self.setting.recorder.died(self.process)
         self.setting.supervisor.strand.wake(self.world.rng.choice([0.0, 0.1, 1.0]))
         consumer = getattr(self, "consumer", None)
-        if consumer is not None and not self.world.plan.is_direct:  # there, nobody sees a connection end
-            consumer.close()
+        if isinstance(consumer, broker.SimConsumer):  # of others nobody sees a connection end
+            consumer.die()
 
     def _join(self) -> float | None:
         if self.process.is_stopping:
@@ -469,7 +473,9 @@ class Worker:
             return self.world.rng.choice([0.05, 0.3, 1.0])
         if self.world.plan.is_direct:
             return self.world.rng.choice([0.01, 0.3])
-        return 0.005 if not self.intake.is_empty else self.world.plan.times.beat_s
+        if not self.intake.is_empty:
+            return 0.005
+        return IDLE_S if self.world.plan.is_owned else self.world.plan.times.beat_s
 
     def _again(self) -> float:
         self._pause_s = min(2.0, max(0.1, self._pause_s * 2))
@@ -892,6 +898,9 @@ class Nemesis:
                 messages.delete_queue(rng.choice(QUEUES))
             case "wipe_broker":
                 messages.wipe()
+            case "truncate" | "expire_offsets":
+                if isinstance(messages, PartsAndRows):
+                    getattr(messages, which)(rng.choice(QUEUES))
             case "cut":
                 if messages.subscriptions:
                     messages.cut(rng.choice(messages.subscriptions))

@@ -215,7 +215,8 @@ class Recorder:
                 self.world.violated("I10", f"a hint of {task_id}, which the ledger does not have, was published")
                 continue
             self._judge_turn(task_id, hint.delay_s)
-            if self.world.plan.kind == "healthy":
+            # where a part has an owner, a hint comes to it that others have done without
+            if self.world.plan.kind == "healthy" and not self.world.plan.is_owned:
                 self._judge_need(task_id)
 
     def _judge_turn(self, task_id: str, delay_s: float) -> None:
@@ -502,11 +503,13 @@ class Recorder:
     def _judge_repair(self, task_id: str) -> None:
         self.repaired += 1
         self._repairs[task_id] += 1
+        # of a queue that was damaged positions may prove too much: then a hint is there twice
+        is_strict = self.world.plan.kind != "any" and not (self.world.plan.is_owned and self.destroyed)
         if task_id in self.destroyed:
-            if self.world.plan.kind != "any" and self._repairs[task_id] > self.destroyed[task_id]:
+            if is_strict and self._repairs[task_id] > self.destroyed[task_id]:
                 self.world.violated("I10", f"the hint of {task_id} was repaired more often than it was lost")
             return
-        if self.world.plan.kind != "any":
+        if is_strict:
             self.world.violated("I10", f"the hint of {task_id} was repaired, though it was never lost")
         elif not self._has_hint(task_id):
             self.world.violated("I10", f"the hint of {task_id} was lost by workq itself")

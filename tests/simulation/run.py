@@ -155,6 +155,7 @@ def rest(world: World, setting: Setting, nemesis: Nemesis) -> None:
         + times.grace_s
         + (recorder.in_line() + recorder.limited() + recorder.subtasks())
         * (2 * times.lease_s + 2 * times.sweep_s + 20.0)  # one after the other
+        + (3 * times.lease_s if world.plan.is_owned else 0.0)  # sessions of the dead
         + math.ceil(recorder.gone() / world.plan.limit) * 1.3 * times.sweep_s  # so many are reaped in a pass
     )
     world.run(world.now + bound_s, done=recorder.is_quiet)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.contract import broker as broker_contract
 from tests.contract import inflight as inflight_contract
-from tests.simulation import broker, inflight
+from tests.simulation import broker, inflight, partitions
 from workq.broker import Broker, Consumer, Delivery
 
 
@@ -83,6 +83,34 @@ class TestSimulatedBroker(
     @pytest.fixture
     def stage(self) -> SimStage:
         return SimStage()
+
+
+class _RealTimeParts(partitions.PartitionedBroker, _RealTime):
+    """The one with parts on the real clock."""
+
+
+class PartsStage(SimStage):
+    """One simulated server whose queues have parts."""
+
+    def __init__(self) -> None:
+        self.server = partitions.PartitionedServer(time.monotonic, session_s=1.0)
+
+    def open(self) -> Broker:
+        return _RealTimeParts(self.server)
+
+
+class TestSimulatedParts(broker_contract.PositionContract):
+    @pytest.fixture
+    def stage(self) -> PartsStage:
+        return PartsStage()
+
+    @pytest.fixture
+    def broker(self, stage: PartsStage) -> Broker:
+        return stage.open()
+
+    @pytest.fixture
+    def queue(self) -> str:
+        return "parts"
 
 
 class TestSimulatedInFlight(inflight_contract.InFlightContract):

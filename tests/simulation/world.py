@@ -97,6 +97,8 @@ class Plan:
     """Of one handler, up to three tasks share a call, and wait for each other."""
     is_job: bool = False
     """In the place of single tasks, there is a job of many items."""
+    is_owned: bool = False
+    """Queues have parts, each of which one worker owns. Delayed hints are rows."""
     is_answered_late: bool = False
     """What a claim has granted comes to its worker after some beats, now and then."""
 

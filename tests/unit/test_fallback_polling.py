@@ -14,13 +14,14 @@ from tests.contract.given import Clock
 from tests.unit.process import THREADS, Process, opened, tasks
 from workq import State
 from workq.broker import PAGE, Delivery
+from workq.broker.embedded import EmbeddedBroker
 from workq.inflight import Entry
 from workq.ledger import Evidence, Unpublished
 from workq.ledger.due_tasks import DueTask
 from workq.recovery.reap import end_worker
 from workq.recovery.swept import Swept
 from workq.worker.fetch import three_stores
-from workq.worker.fetch.fallback_polling import ASK_EVERY_S, SOON_S, SPREAD, TELL_EVERY_S, FallbackPolling
+from workq.worker.fetch.fallback_polling import ASK_EVERY_S, DUE_S, SOON_S, SPREAD, TELL_EVERY_S, FallbackPolling
 from workq.worker.fetch.three_stores import GIVE_BACK_AFTER_S
 
 ONCE_S = ASK_EVERY_S * (1.0 + SPREAD) + 0.1
@@ -51,6 +52,16 @@ class Away:
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[Process]:
     with opened(tmp_path) as process:
+        process.rounds(1)
+        yield process
+
+
+@pytest.fixture
+def with_owners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Process]:
+    """A process whose broker is well, and gives it nothing: all that waits is in parts of queues that others own."""
+    monkeypatch.setattr(EmbeddedBroker, "has_owners", True)
+    with opened(tmp_path) as process:
+        monkeypatch.setattr(process.consumer, "fetch", lambda **_: [])
         process.rounds(1)
         yield process
 
@@ -224,6 +235,37 @@ def test_what_was_not_granted_is_marked_in_the_ledger_while_the_broker_is_away(p
     assert needed == [Unpublished(task_id, "default", 0, 0.0)]
 
 
+def test_where_parts_of_queues_have_owners_who_is_idle_takes_what_waits_behind_others(with_owners: Process) -> None:
+    process = with_owners
+    ids = tasks(process, THREADS + 2)
+    process.rounds(1)
+    Clock(process.stores.ledger.database).forward(DUE_S - 0.2)
+    process.forward(ONCE_S)
+    process.rounds()
+    assert process.runs() == set(), "their hints may be on their way"
+
+    Clock(process.stores.ledger.database).forward(0.3)
+    process.forward(ONCE_S)
+    process.rounds()
+    assert process.runs() == set(ids[:THREADS])
+
+    asked = process.stores.ledger.due_tasks.oldest
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process.stores.ledger.due_tasks, "oldest", None)
+        process.intake._pool.pace.add(0.01)  # it may hold more, and has no thread for it
+        process.forward(ONCE_S)
+        process.rounds()
+    assert process.stores.ledger.due_tasks.oldest == asked
+    process.end(*process.runs())
+    process.forward(ONCE_S)
+    process.rounds()
+    process.end(*process.runs())
+    assert [process.state(one) for one in ids] == [State.SUCCEEDED] * len(ids)
+    assert process.intake.give_back()
+    [event] = process.stores.ledger.questions.happened(("polled",), within_s=1e6, limit=10)
+    assert event.detail == {"tasks": len(ids)}, "and no reason: the broker was there"
+
+
 class Dies(BaseException):
     """A process dies at this very moment."""
 
@@ -284,10 +326,12 @@ def test_a_ledger_that_is_slow_to_answer_is_asked_more_rarely(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    polling = FallbackPolling(process.stores.ledger, me="me", rng=random.Random(1), clock=lambda: now[0])
-    assert not polling.is_due("away", is_wide=True)
+    polling = FallbackPolling(
+        process.stores.ledger, me="me", rng=random.Random(1), clock=lambda: now[0], has_owners=False
+    )
+    assert not polling.is_due("away", is_wide=True, is_free=True)
     now[0] = ONCE_S
-    assert polling.is_due("away", is_wide=True)
+    assert polling.is_due("away", is_wide=True, is_free=True)
 
     oldest = process.stores.ledger.due_tasks.oldest
 
@@ -301,6 +345,6 @@ def test_a_ledger_that_is_slow_to_answer_is_asked_more_rarely(
     polling.took([task_id])
 
     now[0] += 29.0
-    assert not polling.is_due("away", is_wide=True)
+    assert not polling.is_due("away", is_wide=True, is_free=True)
     now[0] += 1.0
-    assert polling.is_due("away", is_wide=True)
+    assert polling.is_due("away", is_wide=True, is_free=True)

@@ -62,6 +62,7 @@ def document(found: Meters) -> dict[str, Any]:
         "late_results": found.late_results,
         "hints_lost": {"tasks": found.hints_lost, "proofs": found.losses, "started": asdict(found.hints_lost_started)},
         "polled": found.polled,
+        "polled_idle": found.polled_idle,
         "recoveries": [
             {
                 "cause": one.cause,
@@ -114,6 +115,10 @@ def _show(session: Session, found: Meters) -> None:
     lines += [("late results", found.late_results), ("hints lost", lost)]
     if found.polled:
         lines.append(("found by polling", f"{counted(found.polled, 'task')}, while the broker was away"))
+    if found.polled_idle:
+        lines.append(
+            ("found while idle", f"{counted(found.polled_idle, 'task')}, whose hints waited for other workers")
+        )
     record(lines)
     if found.hints_lost_started.count:
         write(f"started after the proof of the loss: {_spread(found.hints_lost_started)}")

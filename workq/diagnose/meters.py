@@ -123,6 +123,8 @@ class Meters:
     """From the proof to the start of the tasks, as far as the events name them."""
     polled: int
     """How many tasks workers found in the ledger while the broker was away, as far as they have told it."""
+    polled_idle: int
+    """The same while the broker was well: their hints waited for a process that was busy or dead."""
     recoveries: Sequence[RecoveryTimes]
 
     @property
@@ -179,9 +181,14 @@ def measure(ledger: Ledger, times: Times, *, within_s: float) -> Meters:
         hints_lost=sum(int(event.detail.get("tasks", 0)) for event in losses),
         losses=len(losses),
         hints_lost_started=Spread.of(_starts_after(losses, tasks)),
-        polled=sum(int(event.detail.get("tasks", 0)) for event in by_kind["polled"]),
+        polled=_polled(by_kind["polled"], is_away=True),
+        polled_idle=_polled(by_kind["polled"], is_away=False),
         recoveries=_recoveries(ledger, times, by_kind["reaped"], within_s=within_s),
     )
+
+
+def _polled(events: Sequence[Event], *, is_away: bool) -> int:
+    return sum(int(event.detail.get("tasks", 0)) for event in events if ("reason" in event.detail) is is_away)
 
 
 def had_started(event: Event) -> bool:

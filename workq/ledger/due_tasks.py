@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, Integer, Select, bindparam, or_, select
+from sqlalchemy import Connection, Float, Integer, Select, bindparam, or_, select
 
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import as_text
@@ -39,8 +39,10 @@ class DueTasks:
     def __init__(self, database: Database) -> None:
         self.database = database
 
-    def oldest(self, queues: Sequence[str], *, limit: int, after: Mapping[str, DueTask]) -> list[DueTask]:
-        """Of each of these lines up to `limit` tasks that are due and unclaimed, the oldest first.
+    def oldest(
+        self, queues: Sequence[str], *, limit: int, after: Mapping[str, DueTask], for_s: float = 0.0
+    ) -> list[DueTask]:
+        """Of each of these lines up to `limit` tasks that are due for `for_s` seconds and unclaimed, the oldest first.
 
         Without what has expired, what waits for others, and what is paused. `after`: of a line that is named there,
         only what comes behind this task. Whether somebody holds them the ledger does not know.
@@ -50,7 +52,13 @@ class DueTasks:
             chosen: list[DueTask] = []
             for queue in queues:
                 due_at, task_id, _ = after.get(queue, _BEGINNING)
-                given = {"b_queue": queue, "b_due_at": due_at, "b_id": task_id, "b_limit": limit}
+                given = {
+                    "b_queue": queue,
+                    "b_due_at": due_at,
+                    "b_id": task_id,
+                    "b_limit": limit,
+                    "b_offset_s": -for_s,
+                }
                 rows: list[DueTask] = []
                 for state in CLAIMABLE:
                     statement = self.database.kept(f"due tasks, {state}", partial(self._of, state))
@@ -71,7 +79,7 @@ class DueTasks:
                 found(c.state, state),
                 c.queue == bindparam("b_queue", type_=c.queue.type),
                 c.due_at >= since,
-                c.due_at <= now(),
+                c.due_at <= now(bindparam("b_offset_s", type_=Float())),
                 or_(c.due_at > since, c.id > bindparam("b_id", type_=c.id.type)),
                 unexpired(c.expires_at, now()),
                 ~is_paused(c.queue, self.database),

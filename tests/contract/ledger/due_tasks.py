@@ -65,3 +65,13 @@ class DueTasksContract(Steps):
         assert sizes == [2, 2, 2, 1]
         assert (set(found[:3]), set(found[3:])) == (set(ids[:3]), set(ids[3:]))
         assert self.due(ledger, "default", "other", after=after) == other, "each line has a place of its own"
+
+    def test_what_is_due_for_less_than_some_time_can_be_left_out(self, ledger: Ledger, clock: Clock) -> None:
+        older = self.record(ledger)
+        clock.forward(2.0)
+        newer = self.record(ledger)
+
+        def due(for_s: float) -> list[str]:
+            return [one.task_id for one in ledger.due_tasks.oldest(["default"], limit=9, after={}, for_s=for_s)]
+
+        assert (due(0.0), due(1.5), due(4.0)) == ([*older, *newer], older, [])

@@ -1,4 +1,9 @@
-"""Fallback polling: while the broker is away, a process with room asks the ledger itself for due tasks.
+"""Fallback polling: a process with room that no hint reaches asks the ledger itself for due tasks.
+
+So it is while the broker is away; and also while it is well, if a part of a queue belongs to one process
+(`Broker.has_owners`): the hint may wait for a process that is busy, or dead. Then only tasks that are due for `DUE_S`
+are taken, since the hints of others are on their way, and only while a thread is free. Together no task waits longer
+than 2 s and the question itself while somebody is idle.
 
 What it finds goes on as if a hint of it had come: held, then claimed through the same gates. A task that two processes
 find is held by one of them, and of a claim that has been made by others the hint, or what takes its place, is dropped.
@@ -37,6 +42,8 @@ SPREAD: Final = 0.5
 """So much of it is added by chance, so that a fleet does not ask all at once."""
 SOON_S: Final = 0.2
 """When to ask again after something was found, though less than half is free."""
+DUE_S: Final = 0.5
+"""While the broker is well, for so long a task has to be due."""
 PART: Final = 0.1
 """Of the time, at most so much is spent on questions."""
 TELL_EVERY_S: Final = 60.0
@@ -46,15 +53,20 @@ TELL_EVERY_S: Final = 60.0
 class FallbackPolling:
     """When one process asks, and what it was answered."""
 
-    def __init__(self, ledger: Ledger, *, me: str, rng: random.Random, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, ledger: Ledger, *, me: str, rng: random.Random, clock: Callable[[], float], has_owners: bool
+    ) -> None:
         self._ledger = ledger
+        self._has_owners = has_owners
         self._me = me
         self._rng = rng
         self._clock = clock
         self._trouble: str | None = None
         """Why no hint can come, while that is so."""
+        self._is_watching = False
+        """It asks, when it is time."""
         self._is_on = False
-        """It has asked since."""
+        """It has asked since the trouble began."""
         self._next_at = self._soon_at = self._tell_at = 0.0
         self.finds = False
         """There may be more than was found."""
@@ -75,18 +87,24 @@ class FallbackPolling:
         self._count = 0
         """How many were found and held, and the ledger was not told yet."""
 
-    def is_due(self, trouble: str | None, *, is_wide: bool) -> bool:
-        """Whether to ask now. `trouble`: why no hint can come; `is_wide`: half of what may be held is free."""
+    def is_due(self, trouble: str | None, *, is_wide: bool, is_free: bool) -> bool:
+        """Whether to ask now, since nothing has come.
+
+        `trouble`: why no hint can come; `is_wide`: half of what may be held is free; `is_free`: a thread is.
+        """
         now = self._clock()
-        if trouble is None:
-            if self._trouble is not None:
-                self.end()
+        if (trouble is None) != (self._trouble is None):
+            self.end()
+        if trouble is None and not self._has_owners:
             return False
-        if self._trouble is None:
+        if not self._is_watching:
+            self._is_watching = True
             self._tell_at = now + TELL_EVERY_S
             self._next_at = now + self._pause_s()
         self._trouble = trouble
         is_due = now >= self._next_at or (self.finds and is_wide and now >= self._soon_at)
+        if trouble is None:
+            return is_due and is_free
         if is_due and not self._is_on:
             self._is_on = True
             log.warning("worker.polls: %s", trouble)
@@ -100,7 +118,8 @@ class FallbackPolling:
             self._forget_at = now + self._pause_s()
         self._limit = max(PAGE, ids_max)
         self._next_at = now + self._pause_s()  # also when the ledger does not answer
-        self._rows = self._ledger.due_tasks.oldest(bands, limit=self._limit, after=self._after)
+        for_s = DUE_S if self._trouble is None else 0.0
+        self._rows = self._ledger.due_tasks.oldest(bands, limit=self._limit, after=self._after, for_s=for_s)
         answered_at = self._clock()
         self._soon_at = answered_at + (answered_at - now) / PART
         rows = [row for row in self._rows if row.task_id not in self._held]
@@ -133,15 +152,17 @@ class FallbackPolling:
         """Tell the ledger how many tasks were found since it was told last."""
         self._tell_at = self._clock() + TELL_EVERY_S
         if self._count:
-            self._ledger.history.note("polled", detail={"tasks": self._count, "reason": self._trouble}, worker=self._me)
+            reason = {} if self._trouble is None else {"reason": self._trouble}
+            self._ledger.history.note("polled", detail={"tasks": self._count, **reason}, worker=self._me)
             self._count = 0
 
     def end(self) -> None:
-        """Hints come again."""
+        """Hints come again, or come no longer."""
         self.tell()
         if self._is_on:
             log.info("worker.hints_come", extra={"worker": self._me})
-        self._trouble, self._is_on, self.finds, self._is_crowded, self._forget_at = None, False, False, False, 0.0
+        self._trouble, self._is_watching, self._is_on = None, False, False
+        self.finds, self._is_crowded, self._forget_at = False, False, 0.0
 
     def _behind(self) -> dict[str, DueTask]:
         """The last of each line of which there may be more."""

@@ -69,7 +69,13 @@ class ThreeStores(Intake):
         self._ungranted: list[tuple[str, str]] = []
         """Held, but not granted by the ledger; their hints are to be dropped or sent again."""
         self._looks: dict[str, int] = {}
-        self._polling = FallbackPolling(parts.stores.ledger, me=parts.me, rng=parts.rng, clock=parts.clock)
+        self._polling = FallbackPolling(
+            parts.stores.ledger,
+            me=parts.me,
+            rng=parts.rng,
+            clock=parts.clock,
+            has_owners=parts.stores.broker.has_owners,
+        )
         self._unhinted: set[str] = set()
         """Of what is held and unclaimed: found by asking, so that no hint has to be sent in its place."""
         self._full_since: float | None = None
@@ -112,7 +118,7 @@ class ThreeStores(Intake):
             self._heard_at = self._clock()
             self._consumer.set_prefetch(self._prefetch.grow(deliveries, self._ahead()))
             self._take(deliveries, room)
-        elif self._polling.is_due(trouble, is_wide=2 * room >= self._ahead()):
+        elif self._polling.is_due(trouble, is_wide=2 * room >= self._ahead(), is_free=self._has_free_thread):
             self._poll(room)
             return 0.0 if self._backlog else FULL_WAIT_S
         elif self._is_deaf():
@@ -154,6 +160,11 @@ class ThreeStores(Intake):
             return any(depth.ready for depth in self._stores.broker.depths(self._pauses.open).values())
         except Unavailable:
             return False  # the consumer connects again by itself
+
+    @property
+    def _has_free_thread(self) -> bool:
+        """Whether what is found now can start now."""
+        return self._pool.active + len(self._backlog) < self._pool.threads
 
     def _room(self) -> int:
         """How many more ids may be held now."""
