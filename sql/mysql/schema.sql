@@ -1,4 +1,4 @@
--- workq, schema 17, for MySQL 8.0.16 or newer and MariaDB 10.6 or newer.
+-- workq, schema 18, for MySQL 8.0.16 or newer and MariaDB 10.6 or newer.
 --
 -- Apply it with `workq db migrate`, or print it for your own namespace with `workq db sql mysql`.
 -- Made from the tables in workq/ by `make migration`.
@@ -152,6 +152,8 @@ CREATE TABLE IF NOT EXISTS workq_marker (
     closed_at            DATETIME(6),               -- what it proved lost has been sent again
     depth                INTEGER,                   -- hints in the line when it was sent
     lost                 INTEGER NOT NULL DEFAULT 0,  -- how many hints it proved lost
+    -- no message: where the line ended after `sent_at`, as its broker says
+    position             LONGTEXT,
     CONSTRAINT workq_marker_pk PRIMARY KEY (id),
     KEY workq_marker_by_line (queue, band, sent_at)  -- the newest of a line
 ) ENGINE=InnoDB CHARSET=utf8mb4 COLLATE utf8mb4_bin;
@@ -558,5 +560,5 @@ CREATE TABLE IF NOT EXISTS workq_intake_offset (
     CONSTRAINT workq_intake_offset_pk PRIMARY KEY (intake, topic, part)
 ) ENGINE=InnoDB CHARSET=utf8mb4 COLLATE utf8mb4_bin;
 
--- Last: only now is schema 17 complete.
-INSERT IGNORE INTO workq_meta (name, value, at) VALUES ('schema_version', '17', UTC_TIMESTAMP(6));
+-- Last: only now is schema 18 complete.
+INSERT IGNORE INTO workq_meta (name, value, at) VALUES ('schema_version', '18', UTC_TIMESTAMP(6));

@@ -1,4 +1,4 @@
--- workq, schema 17, for SQLite 3.35 or newer.
+-- workq, schema 18, for SQLite 3.35 or newer.
 --
 -- Apply it with `workq db migrate`, or print it for your own namespace with `workq db sql sqlite`.
 -- Made from the tables in workq/ by `make migration`.
@@ -175,6 +175,8 @@ CREATE TABLE workq_marker (
     closed_at            VARCHAR(23),               -- what it proved lost has been sent again
     depth                INTEGER,                   -- hints in the line when it was sent
     lost                 INTEGER DEFAULT 0 NOT NULL,  -- how many hints it proved lost
+    -- no message: where the line ended after `sent_at`, as its broker says
+    position             TEXT,
     CONSTRAINT workq_marker_pk PRIMARY KEY (id)
 );
 
@@ -586,5 +588,5 @@ CREATE TABLE workq_intake_offset (
     CONSTRAINT workq_intake_offset_pk PRIMARY KEY (intake, topic, part)
 );
 
--- Last: only now is schema 17 complete.
-INSERT INTO workq_meta (name, value, at) VALUES ('schema_version', '17', strftime('%Y-%m-%d %H:%M:%f', 'now'));
+-- Last: only now is schema 18 complete.
+INSERT INTO workq_meta (name, value, at) VALUES ('schema_version', '18', strftime('%Y-%m-%d %H:%M:%f', 'now'));

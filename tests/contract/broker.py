@@ -879,6 +879,7 @@ class MarkerContract(OpenedContract):
 
     def test_it_has_no_positions_and_no_owners(self, broker: Broker, queue: str) -> None:
         assert broker.position(queue) is None
+        assert not broker.has_passed(queue, "[0]"), "it is of the broker that was there before"
         assert not broker.has_owners
 
 

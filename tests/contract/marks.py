@@ -121,6 +121,15 @@ class MarksContract(OnDatabase):
         ledger.hints.marker_closed(second)
         assert {one.id for one in ledger.hints.markers()} == {second.id, third.id, other.id}
 
+    def test_the_position_of_a_marker_is_noted_once_and_told(self, ledger: Ledger) -> None:
+        marker = send(ledger)
+        other = send(ledger, queue="other")
+        assert marker.position is None
+        for position in ("[1, 2]", "[3, 4]"):
+            ledger.hints.marker_placed(marker.id, position)
+
+        assert {one.id: one.position for one in ledger.hints.markers()} == {marker.id: "[1, 2]", other.id: None}
+
     # -- the proof
 
     def test_a_hint_that_was_overtaken_and_is_nowhere_is_lost_once(self, ledger: Ledger, database: Database) -> None:

@@ -26,6 +26,8 @@ WITHIN = frozenset({"worker.before_commit"})
 """How many steps may wait in the middle at once."""
 LEVELS = "levels:1s,7s,40s,5m"
 """One world in five has these in place of the binary ladder: gaps shorter and longer than the times of its markers."""
+OWNED_FROM = 401
+"""The first seed whose queues may have parts. Those before it are the worlds in which most mutants are caught."""
 EPOCH_S = 1_767_225_600.0
 """What a correct wall clock says at the beginning: 2026-01-01 00:00 UTC."""
 
@@ -143,6 +145,9 @@ class Plan:
             marker_grace_s=beat_s * (rng.choice([1.5, 6.0]) if not is_marked else 6.0),
         )
         is_job = Random(seed * 122_949_823 + 23).random() < 0.15
+        is_owned = not is_direct and seed >= OWNED_FROM and Random(seed * 236_887_691 + 47).random() < 0.2
+        if is_owned:
+            chosen = [{"purge_ladder": "truncate", "broker_back": "expire_offsets"}.get(one, one) for one in chosen]
         older = Random(seed * 141_650_939 + 31)
         if kind == "any" and not is_direct and older.random() < 0.15:
             chosen = [*chosen, "unknown_claim"]
@@ -166,7 +171,8 @@ class Plan:
             is_direct=is_direct,
             is_ordered=not is_job and Random(seed * 49_979_687 + 11).random() < 0.15,
             is_limited=not is_job and Random(seed * 67_867_967 + 13).random() < 0.15,
-            ladder=_ladder(seed, is_direct=is_direct),
+            ladder=LEDGER if is_owned else _ladder(seed, is_direct=is_direct),
+            is_owned=is_owned,
             every_s=beat_s * ticking.choice([1.0, 3.0]) if ticking.random() < 0.15 and not is_job else None,
             is_gathered=not is_job and Random(seed * 104_395_301 + 19).random() < 0.2,
             is_job=is_job,

@@ -241,7 +241,7 @@ class Broker(Protocol):
 
         True as well where the queue ends before the position now, and what is left of it has been acked. After the
         broker has lost something it may be True too early: then hints are sent again that are still to come.
-        Never asked where `position` is None.
+        False where `position` is None: this one is of the broker that was there before.
 
         Raises:
             BrokerUnavailable: it did not answer.

@@ -143,7 +143,8 @@ class Marker(msgspec.Struct, frozen=True):
     """One marker of one line of the broker: a queue, and one of its priority bands.
 
     It is out until `returned_for_s` is told; then it is evidence; then it is closed. Ages in seconds, by the ledger's
-    clock. `depth` is how many hints the line had when it was sent, `lost` how many it has proved lost so far.
+    clock. `depth` is how many hints the line had when it was sent, `lost` how many it has proved lost so far. With
+    `position` it is no message: it is back when its broker says that the line has passed this position.
     """
 
     id: str
@@ -154,6 +155,7 @@ class Marker(msgspec.Struct, frozen=True):
     closed_for_s: float | None
     depth: int | None
     lost: int
+    position: str | None = None
 
 
 class QueueCount(msgspec.Struct, frozen=True):

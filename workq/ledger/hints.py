@@ -238,6 +238,7 @@ class Hints:
                 closed_for_s=age_s(row.now, row.closed_at),
                 depth=row.depth,
                 lost=row.lost,
+                position=row.position,
             )
             for row in self.database.ask(lambda tx: tx.execute(query).all())
         ]
@@ -281,8 +282,17 @@ class Hints:
 
         return self.database.run(add)
 
+    def marker_placed(self, marker_id: str, position: str) -> None:
+        """Note where its line ended, which was asked for after the marker was noted. Repeatable; the first stands."""
+        m = self.database.tables.marker
+        place = update(m).where(m.c.id == marker_id, m.c.position.is_(None)).values(position=position)
+        self.database.run(lambda tx: tx.execute(place))
+
     def marker_returned(self, marker_ids: Sequence[str]) -> int:
-        """Note that these markers have come out of their queues. Answers how many of them were awaited. Repeatable."""
+        """Note that these markers have come out of their queues, or that their positions have passed.
+
+        Answers how many of them were awaited. Repeatable.
+        """
         m = self.database.tables.marker
         ids = sorted({one for one in marker_ids if codec.is_task_id(one)})
         if not ids:

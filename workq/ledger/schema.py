@@ -26,7 +26,7 @@ from workq.ledger.columns import (
     word,
 )
 
-SCHEMA_VERSION: Final = 17
+SCHEMA_VERSION: Final = 18
 
 T = TypeVar("T")
 
@@ -253,6 +253,9 @@ class CoreTables:
             optional("closed_at", instant(), "what it proved lost has been sent again"),
             optional("depth", integer(), "hints in the line when it was sent"),
             required("lost", integer(), "how many hints it proved lost", default=0),
+            optional(
+                "position", body(), "no message: where the line ended after `sent_at`, as its broker says", since=18
+            ),
             space.index("marker_by_line", "queue", "band", "sent_at", doc="the newest of a line"),
         )
 

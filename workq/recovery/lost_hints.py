@@ -1,4 +1,4 @@
-"""Marker: the proof that a hint is lost, which no waiting time can give.
+"""Marker: the proof that a hint is lost, which no waiting time can give; and positions, the proof without a marker.
 
 A broker may lose a hint after it has confirmed it: a purge, a deleted queue, an empty data folder. Then the task has a
 hint by the ledger's account, and nobody will ever come for it. Age proves nothing: behind a backlog of a day, a hint is
@@ -17,7 +17,13 @@ which it must have come: a marker that was sent before that instant proves nothi
 does.
 
 A delayed hint may be a row of the ledger that a mover publishes when it is due (workq/broker/later). While one of a
-queue is overdue, no marker is sent through it: the marker would overtake it.
+queue is overdue, no marker is sent through it: the marker would overtake it. To ask that later would not do: by then
+the row may have been published behind the marker.
+
+A broker may tell where a queue ends and what has left it (`Broker.position`): there nothing is sent. The marker is
+noted, *then* the position is asked for, so that each hint that was confirmed before `sent_at` is before the position,
+in whatever part of the queue. The marker is back when the position has passed. All else is the same. Each rule of that
+is in tests/simulation/position_model.py.
 
 Who decides: the ledger, by its own clock. What happens on each failure:
 
@@ -25,7 +31,11 @@ Who decides: the ledger, by its own clock. What happens on each failure:
   long has others sent after it anyway, and whichever comes back speaks for all before it;
 - a worker dies with the marker in hand: the broker delivers it again;
 - the in-flight store was wiped: nothing is proved until three beats later, when live workers have written their holds;
-- the broker is away: no marker; the relay and the other repairs go on;
+- the broker is away: no marker; the relay and the other repairs go on; a marker that was noted without its position
+  proves nothing, and another follows;
+- the broker has lost some of what is before a position, or has begun anew: the position passes all the same, at the
+  latest when what is left has passed. Where that is too early, hints are sent again that are still to come, and the
+  second ones are worth nothing;
 - the sweep dies between proof and publishing: the rows are unpublished by then, and the next relay finds them;
 - a worker that is stopped while it has deliveries unheld, for longer than the grace: their hints are sent again, and
   the second ones are worth nothing.
@@ -97,9 +107,15 @@ def mark(
     """
     confirm_s = times.confirm_s if confirm_s is None else confirm_s
     done = Marked()
-    by_line: dict[tuple[str, int], list[Marker]] = {}
-    for marker in stores.ledger.hints.markers():
-        by_line.setdefault((marker.queue, marker.band), []).append(marker)
+    by_line = _by_line(stores)
+    if not dry_run:
+        try:
+            passed = _passed(stores, by_line.values())
+        except BrokerUnavailable as error:
+            log.info("marker.blind: %s", error)
+            passed = []
+        if stores.ledger.hints.marker_returned(passed):
+            by_line = _by_line(stores)
     proven = proofs(by_line.values(), times)
     if proven:
         if stores.inflight.epoch_age_s() < 3 * times.beat_s:
@@ -124,14 +140,58 @@ def mark(
     if dry_run:
         done.sent = len(wanted)
         return done
-    noted = (_noted(stores, times, queue, depths[queue], by_line.get((queue, 0), ())) for queue in wanted)
-    hints = [hint for hint in noted if hint is not None]
+    hints: list[Hint] = []
+    for queue in wanted:
+        hint = _noted(stores, times, queue, depths[queue], by_line.get((queue, 0), ()))
+        if hint is None:
+            continue
+        done.sent += 1
+        try:
+            is_placed = _placed(stores, hint)
+        except BrokerUnavailable as error:
+            log.info("marker.blind: %s", error)
+            done.is_blind = True
+            break
+        if not is_placed:
+            hints.append(hint)
     if hints:
-        reach("sweep.before_marker")
         # unconfirmed: it may be on its way all the same, and if it is not, the line looks as if it were lost
         stores.broker.publish(hints, deadline_s=confirm_s)  # all at once: one deadline, where none is confirmed
-    done.sent = len(hints)
     return done
+
+
+def _by_line(stores: Stores) -> dict[tuple[str, int], list[Marker]]:
+    """The newest of each line first."""
+    by_line: dict[tuple[str, int], list[Marker]] = {}
+    for marker in stores.ledger.hints.markers():
+        by_line.setdefault((marker.queue, marker.band), []).append(marker)
+    return by_line
+
+
+def _placed(stores: Stores, noted: Hint) -> bool:
+    """Ask where the line ends, after the marker was noted; False: it has to be sent."""
+    reach("sweep.before_marker")
+    position = stores.broker.position(noted.queue)
+    if position is None or noted.marker is None:
+        return False
+    stores.ledger.hints.marker_placed(noted.marker, position)
+    return True
+
+
+def _passed(stores: Stores, lines: Iterable[Iterable[Marker]]) -> list[str]:
+    """Of each line the newest marker whose position has passed. It speaks for all before it, as what is back does.
+
+    All that are out are asked about: after a loss an older one may come to its position later than a newer one.
+    """
+    passed = []
+    for markers in lines:
+        for marker in markers:
+            if marker.returned_for_s is not None:
+                break
+            if marker.position is not None and stores.broker.has_passed(marker.queue, marker.position):
+                passed.append(marker.id)
+                break
+    return passed
 
 
 def _noted(stores: Stores, times: Times, queue: str, depth: Depth, markers: Sequence[Marker]) -> Hint | None:

@@ -103,7 +103,7 @@ class LedgerDelays:
         }
 
     def position(self, queue: str) -> str | None:
-        """As the port promises, of what has been moved. While a row is overdue no mark is noted (see hints.py)."""
+        """Of what has been moved: while a row is overdue no marker is noted (see ledger/hints.py)."""
         return self._behind.position(queue)
 
     def has_passed(self, queue: str, position: str) -> bool:
