@@ -17,3 +17,16 @@ def test_a_task_that_is_due_and_not_promoted_is_ready_in_its_queue_and_in_the_to
     assert sums == {"ready": 2, "waiting": 1, "running": 0}
     assert {state: found["states"][state] for state in sums} == sums
     assert "\nready:        2\nwaiting:      1\nrunning:      0\n" in told
+
+
+def test_it_says_that_workers_find_tasks_without_the_broker(cli: Cli) -> None:
+    with cli.queue() as wq:
+        history = wq.stores.ledger.history
+        history.note("polled", detail={"tasks": 2}, worker="w")
+        assert cli.look("status")["polled"] == 0, "the broker was there"
+        assert "poll" not in cli.here("status").out
+        for tasks in (3, 4):
+            history.note("polled", detail={"tasks": tasks, "reason": "away"}, worker="w")
+
+    assert cli.look("status")["polled"] == 7
+    assert "Workers poll: without the broker they found 7 tasks within the last three minutes" in cli.here("status").out

@@ -4,7 +4,7 @@ ways in."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import click
 from msgspec.structs import asdict
@@ -15,6 +15,11 @@ from workq.cli.show import Column, answer, record, table, write
 from workq.ledger import Pause
 from workq.messages.ledger.sql import MessageLedger
 from workq.values.lane import is_extra, queue_of
+from workq.values.plural import counted
+
+POLLED_WITHIN_S: Final = 180.0
+"""A worker tells the ledger each minute what it has found without a broker."""
+POLLED_MAX: Final = 10_000
 
 
 @click.command(cls=Command, examples="workq status\nworkq status -o json\nwatch -n 5 workq status")
@@ -48,6 +53,12 @@ def status(session: Session) -> None:
         {name: getattr(one, name) for name in ("name", "failing_since", "error", "quarantined", "quarantined_at")}
         for one in ledger.part(MessageLedger).intakes.in_trouble()
     ]
+    polled = [
+        event
+        for event in ledger.questions.happened(("polled",), within_s=POLLED_WITHIN_S, limit=POLLED_MAX)
+        if "reason" in event.detail
+    ]
+    found = sum(int(event.detail.get("tasks", 0)) for event in polled)
     document = {
         "queues": {name: asdict(count) for name, count in counts.queues.items()},
         "states": {state.value: number for state, number in counts.states.items()},
@@ -59,6 +70,7 @@ def status(session: Session) -> None:
         "late_workers": late,
         "destinations": destinations,
         "intakes": intakes,
+        "polled": found,
     }
 
     def show() -> None:
@@ -75,6 +87,9 @@ def status(session: Session) -> None:
                 ("workers", counts.workers if not late else f"{counts.workers}, {len(late)} of them late"),
             ]
         )
+        if found:
+            write("")
+            write(f"Workers poll: without the broker they found {counted(found, 'task')} within the last three minutes")
         if paused:
             write("")
             write("Paused: what is ready there waits, and is not in `oldest ready`")
