@@ -73,8 +73,11 @@ chosen=()
 if [ "${1:-}" != --all ]; then
     again=(TestPostgreSQL TestMariaDB InPostgreSQL InMariaDB RabbitMQLevels RabbitMQClassic RabbitMQQuorum RedisCluster test_kinds_contract)
     again+=(TestKafkaIn TestRabbitMQIn)
-    # what looks at texts and at the tests themselves, or repeats one world with another seed
-    again+=(test_imports test_typing test_measures test_migrations test_the_simulation test_seeds_2 test_seeds_3 test_seeds_4)
+    # what looks at texts and at the tests themselves
+    again+=(test_imports test_typing test_measures test_migrations test_sql_files test_the_simulation test_zygote)
+    again+=(TestSimulated a_bug_on_purpose_is_seen test_mover_model) # whether models and mutants are good
+    # what repeats one world, or one kind of sequence, with another seed
+    again+=(test_seeds_2 test_seeds_3 test_seeds_4 test_small_worlds longer_sequences_of_operations)
     chosen=(-k "not ($(printf '%s or ' "${again[@]}")False) or granted_to_one_of_eight_workers or records_become_messages")
 fi
 told=()
@@ -87,7 +90,12 @@ for version in $(sed -n 's/.*Programming Language :: Python :: \(3\.[0-9]*\)".*/
     fi
     environment "$version" "$program"
     echo "pythons: $("$program" -V), unit, contract and simulation tests"
-    "$below/$version/bin/python" -m pytest --require=all --numprocesses=5 --dist=worksteal -q \
+    # once for all processes, as `make test` does for .venv
+    env -u PYTHONDONTWRITEBYTECODE "$below/$version/bin/python" -m compileall -q workq
+    env -u PYTHONDONTWRITEBYTECODE "$below/$version/bin/python" -m pytest --collect-only -q \
+        tests/unit tests/contract tests/simulation >/dev/null || :
+    # they compute, and hardly wait: more processes would import and collect in vain
+    "$below/$version/bin/python" -m pytest --require=all --numprocesses=3 --dist=worksteal -q \
         "${chosen[@]}" tests/unit tests/contract tests/simulation | tee "$below/$version.log"
     told+=("$("$program" -V): $(tail -n 1 "$below/$version.log")")
 done

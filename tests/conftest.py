@@ -1,7 +1,7 @@
 """Private servers for the tests that need them: started on first use, one of each for the whole run, ended with it.
 
-Of a distributed run, each process has its own PostgreSQL, MariaDB and Redis; what takes long to start, RabbitMQ, Kafka
-and Artemis, all of them share (lender.py).
+Of a distributed run, each process has its own PostgreSQL, MariaDB, Redis and Artemis; what takes long to start, or is
+never idle, RabbitMQ and Kafka, all of them share (lender.py).
 
 A server that is not installed skips the tests that ask for it. `--require=all`, or some of `rabbitmq,redis,postgres,
 mysql,pgbouncer,kafka,artemis`, makes that a failure: CI must not pass by skipping. The end of the report lists which
@@ -130,7 +130,7 @@ def pytest_configure_node(node: Any) -> None:
     """In the process that distributes, before it starts another one."""
     stash = node.config.stash
     if _lender not in stash:
-        stash[_lender] = Lender({"rabbitmq": start_rabbitmq, "kafka": start_kafka, "artemis": start_artemis})
+        stash[_lender] = Lender({"rabbitmq": start_rabbitmq, "kafka": start_kafka})
     node.workerinput[_LENT_BY] = stash[_lender].token
 
 
@@ -285,5 +285,5 @@ def kafka_server(private: Private) -> Iterator[Kafka]:
 @pytest.fixture(scope="session")
 def artemis_server(private: Private) -> Iterator[Artemis]:
     """The run's Artemis. Use addresses with names of your own."""
-    with private.shared(start_artemis) as server:
+    with private(start_artemis) as server:
         yield server

@@ -5,8 +5,7 @@ process asks for it, and ends all of them when the run is over. It outlives the 
 that another one has asked for. If it is killed, the guardians of its servers end them (workq/lab/servers/guardian.py);
 the lender itself leaves no file.
 
-Who borrows a server uses it, and cannot stop, pause or kill it: others use it meanwhile. What has a fixed name there
-belongs to one process at a time: `alone`.
+Who borrows a server uses it under names of its own, and cannot stop, pause or kill it: others use it meanwhile.
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from typing import Any, Final, NoReturn
 
@@ -24,7 +22,6 @@ import psutil
 
 from workq.lab.servers import Server, ServerFailed, ServerMissing
 
-_ALONE: Final = "alone:"
 _NOT_LENT: Final = frozenset({"_process", "_helpers", "_guardian"})
 _Loan = tuple[type[Server], dict[str, Any], int]
 """Of a server: its class, its attributes, its pid."""
@@ -38,8 +35,8 @@ class Lender:
         self.token = secrets.token_hex(16)
         """By which a borrower finds it, and is let in."""
         self._starters = starters
-        self._locks: dict[str, threading.Lock] = defaultdict(threading.Lock)
-        self._lent: dict[str, Server | ServerMissing | ServerFailed] = {}
+        self._locks = {name: threading.Lock() for name in starters}
+        self._lent: dict[str, Server | ServerMissing] = {}
         self._is_open = True
         self._listener = Listener(_address(self.token), authkey=self.token.encode())
         threading.Thread(target=self._serve, name="lender", daemon=True).start()
@@ -55,18 +52,12 @@ class Lender:
 
     def _serve(self) -> None:
         while True:
-            with contextlib.suppress(OSError, EOFError):
+            with contextlib.suppress(OSError, EOFError, AuthenticationError):
                 threading.Thread(target=self._attend, args=[self._listener.accept()], daemon=True).start()
 
     def _attend(self, line: Connection[Any, Any]) -> None:
         with line, contextlib.suppress(OSError, EOFError):
-            name = line.recv()
-            if not name.startswith(_ALONE):
-                line.send(self._lend(name))
-                return
-            with self._locks[name]:
-                line.send(None)
-                line.recv()  # it ends with the block, or with its process
+            line.send(self._lend(line.recv()))
 
     def _lend(self, name: str) -> _Loan | ServerMissing | ServerFailed:
         with self._locks[name]:
@@ -75,8 +66,10 @@ class Lender:
             if name not in self._lent:
                 try:
                     self._lent[name] = self._starters[name]()
-                except (ServerMissing, ServerFailed) as error:
+                except ServerMissing as error:
                     self._lent[name] = error
+                except ServerFailed as error:  # on a busy machine, perhaps: who asks next has it tried again
+                    return error
             found = self._lent[name]
         if not isinstance(found, Server):
             return found
@@ -119,18 +112,6 @@ def borrow(token: str, name: str) -> Server:
     server: Server = object.__new__(type(kind.__name__, (_Borrowed, kind), {}))
     vars(server).update(attributes, _process=_Elsewhere(pid), _helpers=[])
     return server
-
-
-@contextmanager
-def alone(token: str | None, what: str) -> Iterator[None]:
-    """No other process of the run is in a block of this name meanwhile. Without a lender nobody else is there."""
-    if token is None:
-        yield
-        return
-    with Client(_address(token), authkey=token.encode()) as line:
-        line.send(f"{_ALONE}{what}")
-        line.recv()
-        yield
 
 
 def _address(token: str) -> str:

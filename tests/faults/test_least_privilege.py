@@ -9,12 +9,14 @@ import contextlib
 import json
 import os
 import re
+import secrets
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import redis
@@ -24,7 +26,6 @@ import workq.inflight
 from tests.cli.conftest import REPOSITORY, ran_in
 from tests.conftest import Private
 from tests.docs.page import blocks
-from tests.lender import alone
 from workq.broker import Hint
 from workq.broker.rabbitmq import RabbitMQBroker
 from workq.config import Settings
@@ -168,20 +169,17 @@ class Shop:
 
 
 @pytest.fixture(scope="module")
-def broker(rabbitmq_server: RabbitMQ, private: Private) -> Iterator[str]:
-    """The URL of a vhost of the shop, but for the user."""
-    [(vhost, *patterns)] = re.findall(
-        r"set_permissions -p (\w+) \$user '(.+)' '(.+)' '(.+)'", statements("sh", "rabbitmqctl")
-    )
-    with alone(private.lender, "the vhost of the shop"):
-        rabbitmq_server.ctl("add_vhost", vhost)
-        for role in ROLES:
-            rabbitmq_server.ctl("add_user", f"shop_{role}", "password")
-            rabbitmq_server.ctl("set_permissions", "-p", vhost, f"shop_{role}", *patterns)
-        yield f"amqp://USER:password@127.0.0.1:{rabbitmq_server.port}/{vhost}"
-        users = ",".join(f'<<"shop_{role}">>' for role in (*ROLES, "narrow"))
-        rabbitmq_server.ctl("eval", f'[rabbit_auth_backend_internal:delete_user(U, <<"tests">>) || U <- [{users}]].')
-        rabbitmq_server.ctl("delete_vhost", vhost)
+def broker(rabbitmq_server: RabbitMQ) -> Iterator[str]:
+    """The URL of a vhost of the shop, but for the user. It and its users are marked: other processes have theirs."""
+    [patterns] = re.findall(r"set_permissions -p shop \$user '(.+)' '(.+)' '(.+)'", statements("sh", "rabbitmqctl"))
+    mark = secrets.token_hex(4)
+    vhost = f"shop_{mark}"
+    rabbitmq_server.ctl("add_vhost", vhost)
+    for role in ROLES:
+        rabbitmq_server.ctl("add_user", f"shop_{role}_{mark}", "password")
+        rabbitmq_server.ctl("set_permissions", "-p", vhost, f"shop_{role}_{mark}", *patterns)
+    yield f"amqp://USER_{mark}:password@127.0.0.1:{rabbitmq_server.port}/{vhost}"
+    rabbitmq_server.ctl("delete_vhost", vhost)
 
 
 @pytest.fixture(scope="module")
@@ -345,16 +343,18 @@ def test_what_rabbitmq_refuses_is_told_with_what_to_grant(
     rabbitmq_server: RabbitMQ, broker: str, tmp_path: Path
 ) -> None:
     url = broker.replace("USER", "shop_narrow")
-    rabbitmq_server.ctl("add_user", "shop_narrow", "password")
-    rabbitmq_server.ctl("set_permissions", "-p", "shop", "shop_narrow", "^$", "^$", "^$")
+    at = urlsplit(url)
+    vhost, user = at.path.removeprefix("/"), str(at.username)
+    rabbitmq_server.ctl("add_user", user, "password")
+    rabbitmq_server.ctl("set_permissions", "-p", vhost, user, "^$", "^$", "^$")
     nothing = RabbitMQBroker(url, namespace="workq", queue_type="classic")
-    grant = r"rabbitmqctl set_permissions -p shop shop_narrow '\^workq\\\."
+    grant = rf"rabbitmqctl set_permissions -p {vhost} {user} '\^workq\\\."
 
     with pytest.raises(ConfigError, match=grant):
         nothing.publish([Hint("narrow", ("1",))], deadline_s=20)
     found = errors_of(examine(Settings(ledger=f"sqlite:///{tmp_path}/none.db", broker=url)))
     nothing.close()
-    rabbitmq_server.ctl("set_permissions", "-p", "shop", "shop_narrow", "^workq", "^workq", "^workq")
+    rabbitmq_server.ctl("set_permissions", "-p", vhost, user, "^workq", "^workq", "^workq")
     unwritable = RabbitMQBroker(url, namespace="workq", queue_type="classic")
     with pytest.raises(ConfigError, match=grant):
         unwritable.publish([Hint("narrow", ("1",))], deadline_s=20)

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-import threading
+import itertools
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
 import redis
 
-from tests.lender import Lender, alone, borrow
+from tests.lender import Lender, borrow
+from tests.system.fleet import REPOSITORY, wait_until
 from workq.lab.servers import Server, ServerFailed, ServerMissing, start_redis
 
-BOUND_S = 60.0
+TRIES = itertools.count(1)
 
 
 def missing() -> Server:
     raise ServerMissing("not here: apt-get install it")
 
 
+def slow() -> Server:
+    raise ServerFailed(f"did not answer, {next(TRIES)}")
+
+
 @pytest.fixture
 def lender() -> Iterator[Lender]:
-    made = Lender({"redis": start_redis, "missing": missing})
+    made = Lender({"redis": start_redis, "missing": missing, "slow": slow})
     yield made
     made.close()
 
@@ -56,21 +65,35 @@ def test_one_that_is_not_installed_is_missing_for_all_who_ask(lender: Lender) ->
             borrow(lender.token, "missing")
 
 
-def test_one_at_a_time_is_alone_with_a_name(lender: Lender) -> None:
-    told: list[str] = []
-    asks = threading.Event()
+def test_one_that_did_not_start_is_tried_again_for_who_asks_next(lender: Lender) -> None:
+    answers = []
+    for _ in range(2):
+        with pytest.raises(ServerFailed, match="did not answer") as answered:
+            borrow(lender.token, "slow")
+        answers.append(str(answered.value))
 
-    def other() -> None:
-        asks.set()
-        with alone(lender.token, "shop"):
-            told.append("other")
+    assert answers[0] != answers[1]
 
-    thread = threading.Thread(target=other)
-    with alone(lender.token, "shop"), alone(lender.token, "another name"):
-        thread.start()
-        assert asks.wait(BOUND_S)
-        thread.join(0.2)
-        told.append("first")
-    thread.join(BOUND_S)
 
-    assert told == ["first", "other"]
+_IS_KILLED = """
+import os, signal
+from tests.lender import Lender, borrow
+from workq.lab.servers import start_redis
+
+lender = Lender({"redis": start_redis})
+server = borrow(lender.token, "redis")
+print(server.pid, server.folder, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_lender_that_is_killed_leaves_nothing_behind() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", _IS_KILLED], cwd=REPOSITORY, capture_output=True, text=True, timeout=150, check=False
+    )
+    assert ran.returncode == -signal.SIGKILL, ran.stderr
+    pid, folder = ran.stdout.split()
+
+    wait_until(
+        lambda: not psutil.pid_exists(int(pid)) and not Path(folder).exists(), timeout_s=60, what="its guardian is done"
+    )
