@@ -72,7 +72,7 @@ mkdir -p "$below"
 chosen=()
 if [ "${1:-}" != --all ]; then
     again=(TestPostgreSQL TestMariaDB InPostgreSQL InMariaDB RabbitMQLevels RabbitMQClassic RabbitMQQuorum RedisCluster test_kinds_contract)
-    again+=(TestKafkaIn TestRabbitMQIn)
+    again+=(TestKafka TestRabbitMQIn)
     # what looks at texts and at the tests themselves
     again+=(test_imports test_typing test_measures test_migrations test_sql_files test_the_simulation test_zygote)
     again+=(TestSimulated a_bug_on_purpose_is_seen test_mover_model) # whether models and mutants are good
