@@ -50,7 +50,8 @@ _NO_TOPIC: Final = frozenset(
 
 
 _STUCK: Final = KafkaError._MSG_TIMED_OUT
-_GIVEN_UP: Final = frozenset({_STUCK, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
+_GIVEN_UP: Final = frozenset({_STUCK, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._DESTROY})
+"""`_DESTROY`: librdkafka has let go of a partition whose topic was made again."""
 
 
 class KafkaRecord:
