@@ -1,5 +1,5 @@
-"""The start of a worker: what its supervisor tells each process, and how both wait for their servers, until each
-answers.
+"""The start of a worker: what its supervisor tells each process, and how both wait for the ledger and the in-flight
+store, until each answers. Nobody waits for the broker: without it due tasks are found in the ledger.
 
 It ends only for what waiting does not mend, as `Unavailable.patience_s` says: a wrong password, a database or vhost
 that is not there, another protocol; and a name that nobody could resolve for a minute. What is no `Unavailable` (the
@@ -23,6 +23,7 @@ from workq.logs import Form
 
 if TYPE_CHECKING:
     from workq.app import WorkQueue
+    from workq.broker import Broker
 
 log = logging.getLogger("workq.worker")
 
@@ -83,18 +84,38 @@ def wait_until_ready(
         pause_s = min(PAUSE_MAX_S, 2.0 * pause_s)
 
 
+class BrokerAtStart:
+    """Asks a broker, and waits for its answer only where waiting might not help: a name that nobody knows, a login."""
+
+    def __init__(self) -> None:
+        self._is_told = False
+
+    def check(self, broker: Broker) -> None:
+        """Raises Unavailable: it answers that it will not serve, or its host is not known."""
+        try:
+            broker.check()
+        except Unavailable as error:
+            if error.patience_s != math.inf:
+                raise
+            if not self._is_told:
+                self._is_told = True
+                log.warning("worker.without_broker: %s", error)
+
+
 def wait_for_all(app: WorkQueue, *, is_told: Callable[[], bool], is_drain: bool) -> bool:
-    """Wait until each of the three stores of an application answers; False once `is_told`: to stop.
+    """Wait until the stores answer, but for a broker that may come back; False once `is_told`: to stop.
 
     Raises:
         Unavailable: waiting does not mend it; or, with `is_drain`, it took longer than a minute.
         SchemaMismatch, ConfigError: a store answers, and does not fit.
     """
 
+    broker = BrokerAtStart()
+
     def ask() -> None:
         stores = app.stores
         stores.ledger.questions.clock()
-        stores.broker.check()
+        broker.check(stores.broker)
         stores.inflight.check()
 
     def pause(seconds: float) -> bool:
