@@ -15,13 +15,14 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 
+from tests.conftest import Private
 from tests.contract.broker import LONG_S, collect, gathered, hints, ids
 from tests.system.fleet import wait_until
 from workq.broker import Consumer, Delivery, Hint
 from workq.broker.kafka import KafkaBroker
 from workq.broker.kafka.positions import PartitionSpan
 from workq.broker.kafka.topics import TopicNames
-from workq.lab.servers import Kafka
+from workq.lab.servers import Kafka, start_kafka
 from workq.values.codec import new_task_id
 
 QUEUE = "mail"
@@ -61,6 +62,20 @@ class Namespace:
 @pytest.fixture
 def namespace(kafka_server: Kafka) -> Iterator[Namespace]:
     made = Namespace(kafka_server)
+    yield made
+    made.clear()
+
+
+@pytest.fixture(scope="module")
+def own_kafka(private: Private) -> Iterator[Kafka]:
+    """One that a test may stop and kill."""
+    with private(start_kafka) as kafka:
+        yield kafka
+
+
+@pytest.fixture
+def own(own_kafka: Kafka) -> Iterator[Namespace]:
+    made = Namespace(own_kafka)
     yield made
     made.clear()
 
@@ -206,36 +221,36 @@ def test_a_topic_made_anew_under_a_living_consumer_is_read_from_its_beginning(na
 
 
 def test_while_kafka_does_not_answer_nothing_is_confirmed_or_raised_and_all_goes_on_afterwards(
-    namespace: Namespace, kafka_server: Kafka
+    own: Namespace,
 ) -> None:
-    broker = namespace.open(partitions=1)
+    broker = own.open(partitions=1)
     consumer = broker.consumer([QUEUE], name="one", prefetch=100)
     all_of(consumer, set(publish(broker, 3)))
-    kafka_server.pause()
+    own.kafka.pause()
     try:
         began = time.monotonic()
         answers = broker.publish(hints(QUEUE, 3), deadline_s=1.0)
         took_s = time.monotonic() - began
     finally:
-        kafka_server.resume()
+        own.kafka.resume()
 
     assert answers == [False] * 3
     assert took_s < 30.0
     all_of(consumer, set(publish(broker, 3)))
 
 
-def test_a_node_that_is_away_is_told_as_trouble_until_it_is_back(namespace: Namespace, kafka_server: Kafka) -> None:
-    broker = namespace.open(partitions=1)
+def test_a_node_that_is_away_is_told_as_trouble_until_it_is_back(own: Namespace) -> None:
+    broker = own.open(partitions=1)
     consumer = broker.consumer([QUEUE], name="one", prefetch=100)
     all_of(consumer, set(publish(broker, 3)))
     assert consumer.trouble is None
 
-    kafka_server.kill()
+    own.kafka.kill()
     try:
         waits(lambda: consumer.trouble is not None, "it is told")
         assert broker.publish(hints(QUEUE, 1), deadline_s=0.5) == [False]
     finally:
-        kafka_server.start()
+        own.kafka.start()
 
     wait_until(lambda: any(broker.publish(hints(QUEUE, 1), deadline_s=5.0)), timeout_s=60, what="it is back")
     assert gathered(consumer, 1)
