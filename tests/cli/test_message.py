@@ -200,7 +200,7 @@ def test_lines_are_sent_all_or_none(cli: Cli) -> None:
     assert all("2" in ran.err for name, ran in refused.items() if name != "missing")
     assert len(sent["messages"]) == 3
     assert len(piped.json()["messages"]) == 1
-    assert (first.strip(), again.strip()) == ("2 messages recorded", "0 messages recorded, 2 were sent before")
+    assert (first.strip(), again.strip()) == ("2 messages recorded", "0 messages recorded; sent before: 2")
     assert len(cli.look("message", "ls")["messages"]) == 6
 
 

@@ -110,7 +110,7 @@ def send(
             raise type(error)(f"--lines: {which}{error}") from None
         found = {"messages": [to_builtins(one) for one in sent]}
         fresh = sum(one.created for one in sent)
-        known = f", {len(sent) - fresh} were sent before" if fresh < len(sent) else ""
+        known = f"; sent before: {len(sent) - fresh}" if fresh < len(sent) else ""
         answer(session, found, lambda: write(f"{counted(fresh, 'message')} recorded{known}"))
         return
     content = _body(body or "", is_json=is_json)

@@ -158,6 +158,8 @@ class KafkaPublisher:
         self._later.put(None)
         if poller is not None:
             poller.join(within_s)
+            if not poller.is_alive():
+                self._producer = None
 
     def handles(self) -> list[object]:
         """What belongs to threads of librdkafka: a child of a fork must never free it."""
@@ -236,15 +238,16 @@ class KafkaPublisher:
             return self._producer
 
     def _poll(self, producer: Producer) -> None:
-        """Serve the reports of one producer until another is in its place; then end it."""
+        """Serve the reports of one producer until another is in its place; then let go of it.
+
+        It ends with its last reference, since another thread may be in a call of it: to `close` it under that one has
+        hung and crashed the process.
+        """
         while not self._is_closed and self._producer is producer:
             producer.poll(POLL_S)
         with contextlib.suppress(KafkaException):
             producer.purge(in_queue=True, in_flight=True, blocking=False)
             producer.poll(0.0)
-        close = getattr(producer, "close", None)  # confluent-kafka has it from 2.13 on
-        if close is not None:
-            close()
 
     def _send_on(self) -> None:
         while (first := self._later.get()) is not None:
