@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -266,8 +267,14 @@ def test_a_function_that_does_not_return_is_late_and_gets_no_other_message_meanw
     assert len(got) == 2
 
 
-@pytest.mark.parametrize("handler", ["no_such_module_here.f", f"{__name__}.nothing", f"{__name__}.CANARY"])
-def test_a_function_that_is_not_there_is_no_target(handler: str) -> None:
+@pytest.mark.parametrize(
+    "handler", ["no_such_module_here.f", f"{__name__}.nothing", f"{__name__}.CANARY", "module_that_exits.f"]
+)
+def test_a_function_that_is_not_there_is_no_target(
+    handler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "module_that_exits.py").write_text("import sys\nsys.exit(2)\n")
+    monkeypatch.syspath_prepend(tmp_path)
     link = CallKind().open(DestinationAddress("c", {"handler": handler}), allowed=HERE)
 
     [answer] = link.send([posting()], timeout_s=LONG_S)

@@ -146,7 +146,7 @@ def _found(name: str) -> Function:
     module, _, attribute = name.rpartition(".")
     try:
         function = getattr(import_module(module), attribute)
-    except Exception as error:  # of the module, too: whatever it does when it is imported
+    except (Exception, SystemExit) as error:  # of the module, too, which may call sys.exit() when it is imported
         raise LookupError(f"{name} cannot be imported: {_said(error)}") from None
     if not callable(function):
         raise LookupError(f"{name} is no function")
