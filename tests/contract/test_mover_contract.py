@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import delete, func, insert, select
@@ -14,13 +13,11 @@ from workq.broker.embedded import EmbeddedBroker
 from workq.broker.later import LedgerDelays
 from workq.broker.later.due_rows import RESERVED_S, DueRows
 from workq.broker.later.mover import AHEAD_S, REFUSED_S, REST_S, Mover
-from workq.enqueue.producer import hint_rows
 from workq.errors import ConfigError
 from workq.lab.servers import MariaDB, PostgreSQL
 from workq.ledger.engine.database import Database
 from workq.slices import every_table
 from workq.values.codec import new_task_id
-from workq.values.task import NewTask
 
 
 class Server(EmbeddedBroker):
@@ -137,18 +134,6 @@ class MoverContract:
 
         assert len(server.got) == 1
         assert remaining(database) == 0
-
-    def test_the_hint_of_an_instant_comes_then_however_long_the_recording_has_taken(self, broker: Broker) -> None:
-        now = datetime.now(UTC)
-        ahead, past = (
-            NewTask(new_task_id(), "n", "mail", "{}", delay_s=60.0, at=now + timedelta(seconds=left_s))
-            for left_s in (5.0, -1.0)
-        )
-
-        delays_s = {row.delay_s for row in hint_rows(broker, [ahead, past])}
-
-        assert len(delays_s) == 2
-        assert min(delays_s) == 0.0 < max(delays_s) <= 5.0
 
     def test_two_movers_share_the_rows_and_those_of_a_dead_one_are_free_in_time(
         self, database: Database, broker: Broker, server: Server, mover: Mover

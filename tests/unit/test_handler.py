@@ -118,7 +118,9 @@ def test_instants_of_any_zone_mean_the_same_moment(reindex: Handler[..., Any]) -
 
 
 def test_an_instant_in_the_past_means_now(reindex: Handler[..., Any]) -> None:
-    assert reindex.options(at=datetime(2000, 1, 1, tzinfo=UTC))._options.delay_s == 0.0
+    at = datetime(2000, 1, 1, tzinfo=UTC)
+    options = reindex.options(at=at)._options
+    assert (options.delay_s, options.at) == (0.0, at), "the ledger decides, by its own clock"
 
 
 def test_delay_and_instant_exclude_each_other(reindex: Handler[..., Any]) -> None:

@@ -24,7 +24,6 @@ from workq.broker import Broker
 from workq.enqueue.group_commit import Gather
 from workq.enqueue.relay import BEHIND_MAX, Relay, hints_of
 from workq.errors import Refused, Unavailable
-from workq.handlers.options import seconds_until
 from workq.ledger import HintRows, Unpublished
 from workq.stores import Stores
 from workq.values.failpoints import reach
@@ -44,14 +43,9 @@ _VISIBLE_AFTER_S = (0.0, 0.02, 0.1, 0.5)
 
 def hint_rows(broker: Broker, tasks: Sequence[NewTask]) -> list[HintRow]:
     """The hints of new tasks, where they are rows beside them."""
-    rows = (Unpublished(task.id, task.queue, 0, _left_s(task)) for task in tasks)
+    rows = (Unpublished(task.id, task.queue, 0, task.delay_s) for task in tasks)
     pages = hints_of(rows, unit_s=broker.unit_s)
     return broker.rows([hint for hint, _ in pages])
-
-
-def _left_s(task: NewTask) -> float:
-    """How long until it is due. To record a thousand takes a while: an instant has come nearer since."""
-    return task.delay_s if task.at is None else min(task.delay_s, seconds_until(task.at))
 
 
 def hints_beside(broker: Broker, delays_s: Iterable[float] = ()) -> HintRows | None:
@@ -104,7 +98,7 @@ class Producer:
         hints, began = self._beginning(task.delay_s for task in tasks)
         recorded = self._stores.ledger.tasks.record(tasks, connection=connection, hints=hints)
         fresh = [
-            Unpublished(task.id, task.queue, 0, task.delay_s)
+            Unpublished(task.id, task.queue, 0, task.delay_s if one.due_in_s is None else one.due_in_s)
             for task, one in zip(tasks, recorded, strict=True)
             if hints is None and one.created and not one.is_behind
         ]

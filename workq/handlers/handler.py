@@ -189,8 +189,7 @@ class Handler(answer.Work, Generic[P, R]):
         if delay_s is not None:
             chosen = replace(chosen, delay_s=check_delay_s(delay_s))
         if at is not None:
-            delay_s = seconds_until(at)
-            chosen = replace(chosen, delay_s=delay_s, at=at if delay_s else None)
+            chosen = replace(chosen, delay_s=seconds_until(at), at=at)
         if key is not None:
             chosen = replace(chosen, key=check_key(key))
         if key_for_s is not None:

@@ -60,7 +60,7 @@ class Options(TaskOptions, frozen=True, kw_only=True, dict=True):
     queue: str
     delay_s: float = 0.0
     at: datetime | None = None
-    """The instant that `delay_s` leads to, if one was named that is not past."""
+    """The instant that was named; `delay_s` leads to it by the clock of this host, the ledger decides by its own."""
     key: str | None = None
     expires_s: float | None = None
     priority: Priority = Priority.NORMAL

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, insert, literal, select, update
+from sqlalchemy import Connection, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from workq.errors import NotFound, Refused
@@ -20,6 +20,7 @@ from workq.ledger.entry import EntryRules, KeyedTask
 from workq.ledger.hint_rows import Waiting, drop_hints, drop_hints_of
 from workq.ledger.history import ERROR_MAX, History, who_and_why
 from workq.ledger.keys import live_key
+from workq.ledger.named_instants import left_s, then_or_now
 from workq.ledger.waiting import NEVER_S, is_behind, parked
 from workq.values import codec
 from workq.values.task import State
@@ -109,7 +110,7 @@ class Decisions:
         self,
         task_id: str,
         *,
-        delay_s: float,
+        delay_s: float = 0.0,
         who: str,
         why: str,
         at: datetime | None = None,
@@ -117,8 +118,8 @@ class Decisions:
     ) -> Unpublished:
         """Let a task that does not run be due in `delay_s` seconds, whatever it waited for. Answers its new hint.
 
-        `at`: the instant to which these seconds lead, where a person has named one: it is due exactly then. `along`:
-        what a slice writes in the same transaction, if it is moved.
+        `at`: an instant that a person has named. It decides then by the ledger's clock, and not the seconds; the past
+        means now. `along`: what a slice writes in the same transaction, if it is moved.
 
         The hint that it had is worth nothing when it comes: too early, the claim refuses it; too late, it is done. It
         is dropped where it is a row. A task that expires before is refused. Raises NotFound or Refused.
@@ -126,8 +127,7 @@ class Decisions:
         if not codec.is_task_id(task_id):
             raise _unknown(task_id)
         t, now = self.database.tables.task, self.database.now
-        due_at = now(delay_s) if at is None or delay_s <= 0.0 else literal(at, t.c.due_at.type)
-        state = State.WAITING if delay_s > 0.0 else State.READY
+        due_at = now(delay_s) if at is None else then_or_now(self.database, at)
         is_too_late = ~unexpired(t.c.expires_at, due_at)
         where_it_stands = select(t.c.state, t.c.queue, t.c.attempt, t.c.expires_at, is_too_late.label("is_too_late"))
         in_line = select(
@@ -140,11 +140,12 @@ class Decisions:
                 task = KeyedTask(task_id, row.order_key, row.limit_key, row.job_id, State(row.state))
                 if (why_not := self._rules.keeps_its_time(tx, task)) is not None:
                     raise Refused(why_not)
+            wait_s = delay_s if at is None or before is None else left_s(at, before.now)
             moved = tx.execute(
                 update(t)
                 .where(t.c.id == task_id, guarded(t.c.state, *CLAIMABLE), unexpired(t.c.expires_at, due_at))
                 .values(
-                    state=state,
+                    state=State.WAITING if wait_s > 0.0 else State.READY,
                     due_at=due_at,
                     waits_for=None,
                     queued_at=now(),
@@ -164,9 +165,9 @@ class Decisions:
             if before is not None and before.due_at > before.now:
                 drop_hints(tx, self.database, [Waiting(task_id, before.queue, before.due_at)])
             said = who_and_why(who, why, characters_max=ERROR_MAX)
-            self._history.append(tx, "rescheduled", {**said, "delay_s": delay_s}, task_ids=[task_id])
+            self._history.append(tx, "rescheduled", {**said, "delay_s": wait_s}, task_ids=[task_id])
             along(tx)
-            return Unpublished(task_id, row.queue, row.attempt, delay_s)
+            return Unpublished(task_id, row.queue, row.attempt, wait_s)
 
         while (moved := self.database.run(move)) is None:
             continue  # it was handed back or reaped between two of our statements

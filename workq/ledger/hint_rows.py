@@ -30,18 +30,22 @@ _SEARCHED_MAX: Final = 1000
 """So many rows of others are read for them, at most."""
 
 
-def insert_hints(tx: Connection, database: Database, rows: Sequence[HintRow]) -> None:
-    """Write hints in a transaction."""
-    given = [{"b_queue": row.queue, "b_delay_s": row.delay_s, "b_body": row.body, "b_size": row.size} for row in rows]
-    made = database.kept_rows("hint", lambda: _one(database))
+def insert_hints(tx: Connection, database: Database, rows: Sequence[HintRow], *, since: datetime | None = None) -> None:
+    """Write hints in a transaction. `since`: when their delays began, by the ledger's clock; without it, now."""
+    given: list[dict[str, Any]] = [{"b_queue": row.queue, "b_body": row.body, "b_size": row.size} for row in rows]
+    for one, row in zip(given, rows, strict=True):
+        one |= {"b_delay_s": row.delay_s} if since is None else {"b_due_at": since + timedelta(seconds=row.delay_s)}
+    name = f"hint{', since' * (since is not None)}"
+    made = database.kept_rows(name, lambda: _one(database, is_since=since is not None))
     for start in range(0, len(given), _AT_ONCE):
         made.write(tx, given[start : start + _AT_ONCE])
 
 
-def _one(database: Database) -> NewRow:
+def _one(database: Database, *, is_since: bool) -> NewRow:
     c = database.tables.hint.c
-    given = {column: bindparam(f"b_{column.name}", type_=column.type) for column in (c.queue, c.body, c.size)}
-    return {**given, c.due_at: database.now(bindparam("b_delay_s", type_=Float()))}
+    given = (c.queue, c.body, c.size, *[c.due_at] * is_since)
+    row: dict[Any, Any] = {column: bindparam(f"b_{column.name}", type_=column.type) for column in given}
+    return row if is_since else {**row, c.due_at: database.now(bindparam("b_delay_s", type_=Float()))}
 
 
 def with_hints(database: Database, tasks: Insert) -> Insert:

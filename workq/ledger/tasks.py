@@ -33,6 +33,7 @@ from workq.ledger.engine.kept_rows import NewRow
 from workq.ledger.entry import EntryRules
 from workq.ledger.hint_rows import given_hints, insert_hints, with_hints
 from workq.ledger.lanes import Lanes
+from workq.ledger.named_instants import clock, left_at, left_s
 from workq.ledger.waiting import NEVER_S, is_behind
 from workq.values.options import LIMIT, TASK_OPTIONS, Stored
 from workq.values.task import Enqueued, NewTask, State
@@ -121,12 +122,23 @@ class Tasks:
         if alike is not None:
             self._insert_alike(tx, tasks, alike, hints)
             return tasks
-        tasks = self._rules.enter(tx, tasks)
+        tasks = self._rules.enter(tx, self._by_our_clock(tx, tasks))
         self._insert_each(tx, [tasks[place] for place in _by_key(tasks)], is_published=hints is not None)
         self._keep_keys(tx, tasks)
         if hints is not None:
-            insert_hints(tx, self.database, hints([task for task in tasks if task.waits_for is None]))
+            self._insert_hints(tx, [task for task in tasks if task.waits_for is None], hints)
         return tasks
+
+    def _by_our_clock(self, tx: Connection, tasks: Sequence[NewTask]) -> Sequence[NewTask]:
+        if all(task.at is None for task in tasks):
+            return tasks
+        return left_at(tasks, clock(tx, self.database))
+
+    def _insert_hints(self, tx: Connection, tasks: Sequence[NewTask], hints: HintRows) -> None:
+        """The hints of tasks that were inserted just now: to record a thousand takes a while."""
+        since = None if all(task.at is None for task in tasks) else clock(tx, self.database)
+        rows = hints(tasks if since is None else left_at(tasks, since))
+        insert_hints(tx, self.database, rows, since=since)
 
     def _insert_alike(self, tx: Connection, tasks: Sequence[NewTask], alike: NewTask, hints: HintRows | None) -> None:
         """Calls of one handler, on PostgreSQL: ids and payloads travel as two arrays, and the rest once."""
@@ -249,6 +261,7 @@ class Tasks:
     ) -> list[Enqueued]:
         answers: dict[int, Enqueued] = {}
         hinted: dict[int, NewTask] = {}
+        tasks = self._by_our_clock(tx, tasks)
         for place in _by_key(tasks):
             found = self._insert_or_find(tx, tasks[place], is_published=hints is not None, is_newest=is_newest)
             if isinstance(found, Enqueued):
@@ -258,7 +271,7 @@ class Tasks:
             if found.waits_for is None:
                 hinted[place] = found
         if hints is not None and hinted:
-            insert_hints(tx, self.database, hints([hinted[place] for place in sorted(hinted)]))
+            self._insert_hints(tx, [hinted[place] for place in sorted(hinted)], hints)
         return [answers[place] for place in range(len(tasks))]
 
     def _insert_or_find(
@@ -305,7 +318,9 @@ class Tasks:
             columns = columns.with_for_update(read=True)
         itself = tx.execute(columns.where(t.c.id == task.id)).first()
         if itself is not None:
-            return Enqueued(task.id, State(itself.state), True, is_behind=is_behind(itself.due_at, itself.now))
+            due_in_s = None if task.at is None else left_s(task.at, itself.now)
+            waits = is_behind(itself.due_at, itself.now)
+            return Enqueued(task.id, State(itself.state), True, is_behind=waits, due_in_s=due_in_s)
         if task.key is None:
             return None
         key = keys.live_key(task.name, task.key) or ""
@@ -400,7 +415,8 @@ def _by_key(tasks: Sequence[NewTask]) -> list[int]:
 
 
 def _enqueued(task: NewTask) -> Enqueued:
-    return Enqueued(task.id, _first_state(task), True, is_behind=task.waits_for is not None)
+    due_in_s = None if task.at is None else task.delay_s
+    return Enqueued(task.id, _first_state(task), True, is_behind=task.waits_for is not None, due_in_s=due_in_s)
 
 
 def _first_state(task: NewTask) -> State:

@@ -29,7 +29,8 @@ def new_schedule(
         raise ConfigError(f"schedule {name!r}: give the task itself, as @wq.task has made it, not {what!r:.100}")
     call = what if isinstance(what, Call) else what.options()
     options = call.taken()
-    if options.delay_s or options.key or options.order_key or options.connection is not None:
+    has_time = options.delay_s or options.at is not None
+    if has_time or options.key or options.order_key or options.connection is not None:
         raise ConfigError(
             f"schedule {name!r}: a delay, a key, an order key or a connection cannot belong to each of its tasks"
         )

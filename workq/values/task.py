@@ -106,8 +106,8 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
 class NewTask(TaskOptions, frozen=True):
     """A task to record. `payload` is encoded JSON; its seconds count from the ledger's clock at the insert.
 
-    `at`: when it is due exactly, where a person has named an instant; `delay_s` is about as long then. `waits_for`: the
-    word of the slice that lets it go on; it is not due before that.
+    `at`: when it is due exactly, where a person has named an instant; `delay_s` is as long by the clock of its host.
+    `waits_for`: the word of the slice that lets it go on; it is not due before that.
     Here as in every value below but `Task`, `queue` is a band of it (see lane.py).
     """
 
@@ -130,13 +130,14 @@ class NewTask(TaskOptions, frozen=True):
 class Enqueued(msgspec.Struct, frozen=True):
     """What `enqueue()` returns. `created` is False when a live task with the same key existed already.
 
-    `is_behind`: it waits for others of its order key.
+    `is_behind`: it waits for others of its order key. `due_in_s`: of one with a named instant, by the ledger's clock.
     """
 
     id: str
     state: State
     created: bool
     is_behind: bool = False
+    due_in_s: float | None = None
 
 
 class Claim(msgspec.Struct, frozen=True, array_like=True):

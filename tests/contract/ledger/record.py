@@ -107,6 +107,32 @@ class RecordContract(Steps):
         ledger.decisions.reschedule(moved, delay_s=0.0, who="ada", why="now", at=at - timedelta(hours=2))
         assert self.task(ledger, moved).due_at > at - timedelta(hours=1, seconds=LONG_S)
 
+    def test_an_instant_and_its_hint_come_by_the_clock_of_the_ledger_whatever_the_host_takes_for_now(
+        self, ledger: Ledger
+    ) -> None:
+        """To a host whose clock is ahead the instant is past, to one that is behind it is far away."""
+        at = ledger.questions.clock().replace(microsecond=0) + timedelta(hours=1)
+        [ahead], [behind], [after] = (new(delay_s=delay_s, at=at) for delay_s in (0.0, 2 * HOUR_S, HOUR_S))
+        [moved] = self.record(ledger)
+        hint = ledger.database.tables.hint
+
+        answers = [
+            *ledger.tasks.record([ahead], hints=hint_rows),
+            *ledger.tasks.record([behind, *new(delay_s=60.0)], hints=hint_rows)[:1],
+            *ledger.tasks.record([after]),
+        ]
+        wanted = ledger.decisions.reschedule(moved, delay_s=0.0, who="ada", why="?", at=at)
+
+        tasks = [self.task(ledger, task_id) for task_id in (ahead.id, behind.id, after.id, moved)]
+        assert {(task.due_at, task.state) for task in tasks} == {(at, State.WAITING)}
+        rows = select(hint.c.due_at).where(hint.c.body.in_([ahead.id, behind.id]))
+        times = ledger.database.ask(lambda tx: tx.execute(rows).scalars().all())
+        assert len(times) == 2
+        assert all(abs(one - at) < timedelta(milliseconds=2) for one in times)
+        for left_s in (*(one.due_in_s for one in answers), wanted.delay_s):
+            assert left_s is not None
+            assert HOUR_S - LONG_S < left_s <= HOUR_S
+
     def test_a_task_can_be_due_in_ten_years(self, ledger: Ledger) -> None:
         [task_id] = self.record(ledger, delay_s=3650 * 86400.0)
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Connection, Select, case, delete, func, literal, or_, select, update
+from sqlalchemy import Connection, Select, delete, func, literal, or_, select, update
 
 from workq.errors import NotFound, Refused
 from workq.ledger import CancelAnswer, HintRows, Unpublished, waiting
@@ -24,6 +24,7 @@ from workq.ledger.engine.id_lists import among, in_order
 from workq.ledger.engine.states import CLAIMABLE, guarded
 from workq.ledger.hint_rows import drop_hints_of
 from workq.ledger.history import REASON_MAX, History, who_and_why
+from workq.ledger.named_instants import then_or_now
 from workq.ledger.tasks import Tasks
 from workq.messages.ledger.known_destinations import WELL, policy_in, unknown_destination
 from workq.messages.ledger.letters import Letters, behind
@@ -85,14 +86,13 @@ class MessageDecisions:
     def reschedule(
         self, message_id: str, *, delay_s: float, who: str, why: str, at: datetime | None = None
     ) -> Unpublished:
-        """Send it at another time: in `delay_s` seconds, or `at` the instant to which these lead. Answers its hint.
+        """Send it at another time: in `delay_s` seconds, or `at` an instant. Answers its hint.
 
         Raises:
             NotFound: there is no such message. Refused: it is on its way or has ended, or waits for its turn.
         """
-        m, now = message_tables(self.database).message, self.database.now
-        exact = None if at is None else literal(at, m.c.due_at.type)
-        due_at = now(delay_s) if exact is None else case((exact > now(), exact), else_=now())
+        m = message_tables(self.database).message
+        due_at = self.database.now(delay_s) if at is None else then_or_now(self.database, at)
         mine = update(m).where(m.c.id == message_id).values(due_at=due_at)
         task_id = self._task_of(message_id)
         try:

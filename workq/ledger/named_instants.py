@@ -1,0 +1,45 @@
+"""Named instants: what is due at an instant is due then by the ledger's clock, whatever the clock of a host says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Protocol, TypeVar
+
+from msgspec.structs import replace
+from sqlalchemy import Connection, case, literal, select
+from sqlalchemy.sql.elements import ColumnElement
+
+from workq.ledger.engine.database import Database
+
+
+class _Dated(Protocol):
+    @property
+    def at(self) -> datetime | None: ...
+    @property
+    def delay_s(self) -> float: ...
+
+
+D = TypeVar("D", bound=_Dated)
+
+
+def clock(tx: Connection, database: Database) -> datetime:
+    """The ledger's clock, asked for by a statement of its own."""
+    found: datetime = tx.execute(select(database.now())).scalar_one()
+    return found
+
+
+def left_at(given: Sequence[D], now: datetime) -> list[D]:
+    """The same, where those of a named instant say how long it is until then: their sender may know another time."""
+    return [one if one.at is None else replace(one, delay_s=left_s(one.at, now)) for one in given]  # type: ignore[type-var]
+
+
+def left_s(at: datetime, now: datetime) -> float:
+    """Seconds until an instant; 0 when it is past."""
+    return max(0.0, (at - now).total_seconds())
+
+
+def then_or_now(database: Database, at: datetime) -> ColumnElement[datetime]:
+    """An instant, or the ledger's clock, if it is past."""
+    now, exact = database.now, literal(at, database.tables.task.c.due_at.type)
+    return case((exact > now(), exact), else_=now())
