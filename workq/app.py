@@ -412,7 +412,7 @@ class WorkQueue:
         tasks.reschedule(self.existing, str(task_id), when, who=by, why=why, announce=self.producer.relay.offer)
 
     def revive(self, task_id: str, *, why: str = "revived by a person", who: str | None = None) -> None:
-        """Send a dead or cancelled task back to ready, with fresh budgets.
+        """Send a dead or cancelled task back to ready, due now, whatever time it had, with fresh budgets.
 
         Raises:
             NotFound: no such task. Refused: it is neither dead nor cancelled, or a live task holds its key.

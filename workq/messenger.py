@@ -150,7 +150,9 @@ class Messages(MessageSender):
         )
 
     def retry(self, message_id: str, *, why: str = "retried by a person", who: str | None = None) -> None:
-        """Send a message that is dead or cancelled after all, now, with fresh budgets: the same sending.
+        """Send a message that is dead or cancelled after all, with fresh budgets: the same sending, at once.
+
+        A time that is still to come it keeps: `reschedule` changes it then.
 
         Raises:
             NotFound: there is no such message. Refused: it is neither dead nor cancelled.

@@ -227,7 +227,7 @@ def test_people_decide_about_single_messages_with_who_and_why(cli: Cli) -> None:
     assert [(one["id"], one["ok"]) for one in cancelled["results"]] == [(ids[0], True), ("none", False)]
     assert moved["results"][0]["result"] == "waiting"
     assert hastened["results"][0]["ok"]
-    assert retried["results"] == [{"id": ids[0], "ok": True, "result": "ready"}]
+    assert retried["results"] == [{"id": ids[0], "ok": True, "result": "waiting"}], "its time is still to come"
     history = cli.look("message", "show", ids[0])["history"]
     assert [(one["kind"], one["detail"].get("reason") or one["detail"].get("why")) for one in history] == [
         ("cancelled", "sent twice"),

@@ -299,12 +299,12 @@ def reschedule(
 @why_option("retried by an operator", "stored with it")
 @pass_session
 def retry(session: Session, message_ids: tuple[str, ...], why: str) -> int:
-    """Send what is dead or cancelled after all, now, with fresh budgets."""
+    """Send what is dead or cancelled after all, with fresh budgets: at once, or at its time, if that is to come."""
     stores, who, announce = session.stores(), this_person(), session.queue().producer.relay.offer
 
     def act(one: str) -> str:
-        messages.retry(stores, one, who=who, why=why, announce=announce)
-        return "ready"
+        row = messages.retry(stores, one, who=who, why=why, announce=announce)
+        return "waiting" if row.delay_s > 0.0 else "ready"
 
     return _each(session, message_ids, act)
 

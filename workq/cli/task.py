@@ -318,7 +318,10 @@ def reschedule(
 @why_option("retried by an operator", "stored in the history")
 @pass_session
 def retry(session: Session, task_ids: tuple[str, ...], why: str) -> int:
-    """Send dead or cancelled tasks back, with fresh budgets. `-` reads ids from standard input."""
+    """Send dead or cancelled tasks back, with fresh budgets. `-` reads ids from standard input.
+
+    They are due now, whatever time they had.
+    """
     return revive(session, ids_of(task_ids), why=why)
 
 

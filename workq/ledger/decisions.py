@@ -173,14 +173,14 @@ class Decisions:
             continue  # it was handed back or reaped between two of our statements
         return moved
 
-    def revive(self, task_id: str, *, who: str, why: str) -> Unpublished:
-        """Send a dead or cancelled task back to ready with fresh budgets; it does not expire any more.
+    def revive(self, task_id: str, *, who: str, why: str, at: datetime | None = None) -> Unpublished:
+        """Send a dead or cancelled task back with fresh budgets; it does not expire any more. Answers its hint.
 
-        Raises NotFound or Refused.
+        It is due now, whatever time it had; or `at` an instant, if that is still to come. Raises NotFound or Refused.
         """
-        return self.revive_from(task_id, State.DEAD, State.CANCELLED, who=who, why=why)
+        return self.revive_from(task_id, State.DEAD, State.CANCELLED, who=who, why=why, at=at)
 
-    def revive_from(self, task_id: str, *states: State, who: str, why: str) -> Unpublished:
+    def revive_from(self, task_id: str, *states: State, who: str, why: str, at: datetime | None = None) -> Unpublished:
         """As `revive`, of a task that is in one of these states."""
         if not codec.is_task_id(task_id):
             raise _unknown(task_id)
@@ -202,6 +202,7 @@ class Decisions:
                     t.c.limit_key,
                     t.c.job_id,
                     is_barred,
+                    self.database.now().label("now"),
                 ).where(t.c.id == task_id)
             ).first()
             if row is None:
@@ -209,17 +210,17 @@ class Decisions:
             task = KeyedTask(task_id, row.order_key, row.limit_key, row.job_id, State(row.state))
             if row.is_barred and row.state in states:
                 raise Refused(self._rules.why_barred(task))
-            revived = tx.execute(
-                update(t)
-                .where(t.c.id == task_id, guarded(t.c.state, *states))
-                .values(self.revived() | {"live_key": live_key(row.name, row.task_key)})
-            ).rowcount
+            wait_s = 0.0 if at is None else left_s(at, row.now)
+            back = self.revived() | {"live_key": live_key(row.name, row.task_key)}
+            if at is not None and wait_s:
+                back |= {"state": State.WAITING, "due_at": then_or_now(self.database, at)}
+            revived = tx.execute(update(t).where(t.c.id == task_id, guarded(t.c.state, *states)).values(back)).rowcount
             if not revived:
                 if tries > 1 and row.state in CLAIMABLE:  # the answer of our first try was lost: it stands
-                    return Unpublished(task_id, row.queue, row.attempt, 0.0)
+                    return Unpublished(task_id, row.queue, row.attempt, wait_s)
                 raise Refused(f"task {task_id} is {row.state}; only {' and '.join(states)} tasks are revived")
             self._history.append(tx, "revived", who_and_why(who, why, characters_max=ERROR_MAX), task_ids=[task_id])
-            return Unpublished(task_id, row.queue, row.attempt, self.come_back(tx, task))
+            return Unpublished(task_id, row.queue, row.attempt, self.come_back(tx, task) or wait_s)
 
         try:
             return self.database.run(send_back)

@@ -45,7 +45,9 @@ def reschedule(
 
 
 def retry(stores: Stores, message_id: str, *, who: str, why: str, announce: Announce) -> Unpublished:
-    """Send a message that is dead or cancelled after all, now, with fresh budgets: the same sending.
+    """Send a message that is dead or cancelled after all, with fresh budgets: the same sending, at once.
+
+    A time that is still to come it keeps.
 
     Raises:
         NotFound: there is no such message. Refused: it is neither dead nor cancelled.

@@ -58,7 +58,7 @@ def reschedule(stores: Stores, task_id: str, when: DueTime, *, who: str, why: st
 def revive(
     stores: Stores, task_id: str, *, who: str, why: str, announce: Announce, only: State | None = None
 ) -> Unpublished:
-    """Send a dead or cancelled task back to ready, with fresh budgets.
+    """Send a dead or cancelled task back to ready, due now, whatever time it had, with fresh budgets.
 
     Raises:
         NotFound: no such task.

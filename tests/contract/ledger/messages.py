@@ -283,6 +283,38 @@ class MessagesContract(MessageSteps):
         with pytest.raises(Refused):
             ledger.part(MessageLedger).decisions.retry("a", **BY)
 
+    def test_what_was_cancelled_before_its_time_keeps_that_when_it_is_sent_after_all(
+        self, ledger: Ledger, worker: Incarnation, clock: Clock
+    ) -> None:
+        self.destination(ledger)
+        decisions = ledger.part(MessageLedger).decisions
+        alone, before, behind = self.post(
+            ledger,
+            new_message("alone", delay_s=HOUR_S),
+            new_message("before", order_key="k"),
+            new_message("behind", delay_s=HOUR_S, order_key="k"),
+        )
+        due_at = self.message(ledger, "alone").due_at
+        key = self.task(ledger, behind.task_id).order_key or ""
+        for name in ("alone", "behind"):
+            decisions.cancel(name, **BY)
+        self.let_run(ledger, worker, [before], Done())
+        assert ledger.part(Order).advance([key]) == []
+        [first] = self.post(ledger, new_message("first", order_key="k"))
+
+        hints = [decisions.retry(name, **BY) for name in ("alone", "behind")]
+
+        row = self.message(ledger, "alone")
+        assert (row.state, row.next_at, row.due_at) == (State.WAITING, due_at, due_at)
+        assert 0.0 < hints[0].delay_s <= HOUR_S < hints[1].delay_s
+        self.let_run(ledger, worker, [first], Done())
+        [hint] = ledger.part(Order).advance([key])
+        assert 0.0 < hint.delay_s <= HOUR_S
+        ids = [alone.task_id, behind.task_id]
+        assert ledger.claims.claim(ids, by=worker.id) == []
+        clock.forward(HOUR_S)
+        assert len(ledger.claims.claim(ids, by=worker.id)) == 2
+
     def restored(self, ledger: Ledger, *, is_expired: bool = False, **which: Any) -> int:
         decisions, done = ledger.part(MessageLedger).decisions, 0
         chosen, before = WhichMessages(destination="orders", **which), decisions.now()

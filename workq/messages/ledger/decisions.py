@@ -105,22 +105,27 @@ class MessageDecisions:
             ) from None
 
     def retry(self, message_id: str, *, who: str, why: str) -> Unpublished:
-        """Send what is dead or cancelled after all, as the same sending: with fresh budgets, now.
+        """Send what is dead or cancelled after all, as the same sending: with fresh budgets, and not before its time.
 
         Raises:
             NotFound: there is no such message. Refused: it is neither dead nor cancelled.
         """
-        return self._decisions.revive(self._task_of(message_id), who=who, why=why)
+        task_id, due_at = self._kept(message_id)
+        return self._decisions.revive(task_id, who=who, why=why, at=due_at)
 
     def _task_of(self, message_id: str) -> str:
+        return self._kept(message_id)[0]
+
+    def _kept(self, message_id: str) -> tuple[str, datetime]:
+        """The task of a message, which is kept, and the time of the message."""
         m, t = message_tables(self.database).message, self.database.tables.task
-        query = select(m.c.task_id, t.c.id).outerjoin(t, t.c.id == m.c.task_id).where(m.c.id == message_id)
+        query = select(m.c.task_id, m.c.due_at, t.c.id).outerjoin(t, t.c.id == m.c.task_id).where(m.c.id == message_id)
         row = self.database.ask(lambda tx: tx.execute(query).first())
         if row is None:
             raise NotFound(f"no message {message_id[:100]!r}; see: workq message ls")
         if row.id is None:
             raise NotFound(f"message {message_id[:100]!r} has ended, and is kept no longer")
-        return str(row.task_id)
+        return str(row.task_id), row.due_at
 
     # -- many
 

@@ -14,6 +14,7 @@ from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, in_order
 from workq.ledger.engine.instants import instant, unread
 from workq.ledger.engine.states import CLAIMABLE, ENDED, found
+from workq.ledger.named_instants import left_s
 from workq.messages.ledger.known_destinations import document_in, policy_in
 from workq.messages.ledger.tables import message_tables
 from workq.messages.values import TASK_NAME, EndedMessage, Letter, MessagePosition, MessageRow, WhichMessages
@@ -125,8 +126,7 @@ class Letters:
         )
         rows = self.database.ask(lambda tx: tx.execute(query).all())
         return [
-            EndedMessage(State(row.state), row.attempt, row.sending, (row.settled_at - row.due_at).total_seconds())
-            for row in rows
+            EndedMessage(State(row.state), row.attempt, row.sending, left_s(row.settled_at, row.due_at)) for row in rows
         ]
 
     def which_messages(self, which: WhichMessages) -> list[Any]:

@@ -21,6 +21,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.types import Float
 
 from workq.ledger.engine.database import Database
+from workq.ledger.named_instants import left_s
 from workq.order.ledger.tables import order_tables
 from workq.values.task import AfterDeath, NewTask
 
@@ -81,13 +82,14 @@ def enter_again(tx: Connection, database: Database, task_id: str, key: str) -> b
         return False
     first, has_head = _take(tx, database, key, 1, task_id)
     t = database.tables.task
+    query = select(t.c.after_death, t.c.due_at, database.now().label("now")).where(t.c.id == task_id)
+    task = tx.execute(query).one()
     row = {
         "b_order_key": key,
         "b_position": first,
         "b_task_id": task_id,
-        "b_delay_s": 0.0,
-        "b_after_death": tx.execute(select(t.c.after_death).where(t.c.id == task_id)).scalar()
-        or AfterDeath.BLOCK.value,
+        "b_delay_s": left_s(task.due_at, task.now),
+        "b_after_death": task.after_death or AfterDeath.BLOCK.value,
     }
     _write(tx, database, [row])
     return not has_head
