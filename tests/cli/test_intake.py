@@ -56,6 +56,10 @@ def test_a_way_in_is_added_shown_and_forgotten_and_its_password_is_never_shown(c
         ("add x --kind amqp --url amqp://127.0.0.1 --queue q --option quarantine=q", 2, "need another queue"),
         ("add x --kind kafka --url kafka://127.0.0.1 --topic t --to nowhere", 1, "no destination 'nowhere'"),
         ("add shop --kind kafka --url kafka://127.0.0.1 --topic other", 1, "intake 'shop' is there already"),
+        *(
+            (f"add x --kind amqp --url amqp://127.0.0.1 --queue q --option {name}=d", 2, f"{name}: is no option")
+            for name in ("name", "kind", "self", "to")
+        ),
         ("show none", 1, "no intake 'none'"),
         ("run none", 1, "no intake 'none'"),
     ],

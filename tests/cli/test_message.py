@@ -94,6 +94,7 @@ def test_a_destination_is_added_shown_tried_and_removed_and_its_password_is_neve
 def test_an_edit_changes_what_is_given_alone_and_says_who_and_why(cli: Cli) -> None:
     made = add(cli, "orders", "--url", URL, "--rate", "5/s", "--levels", "5s,30s")
     edit = ("message", "destination", "edit", "orders")
+    cli.here("message", "destination", "add", "mail", "--kind", "call", "--handler", "shop.send")
 
     changed = cli.look(*edit, "--rate", "9/s", "--timeout", "3", "--without", "levels", "--why", "they are slow")
     moved = cli.look(*edit, "--option", "folder=/else")
@@ -104,12 +105,17 @@ def test_an_edit_changes_what_is_given_alone_and_says_who_and_why(cli: Cli) -> N
     refused += [
         cli.here(*edit, "--option", "kind=amqp"),
         cli.here("message", "destination", "edit", "x", "--rate", "1/s"),
+        cli.here(*edit[:-1], "mail", "--without", "concurency"),
+        cli.here(*edit, "--without", "why"),
+        cli.here(*edit, "--option", "why=x"),
     ]
 
     wanted = made | {"rate": "9/s", "timeout_s": 3.0, "levels": []}
     assert changed == wanted
     assert moved == wanted | {"options": made["options"] | {"folder": "/else"}}
-    assert [one.status for one in refused] == [2, 2, 2, 2, 2, 1]
+    assert [one.status for one in refused] == [2, 2, 2, 2, 2, 1, 2, 2, 2]
+    assert "concurency: is no option of the kind call" in refused[6].err
+    assert all("why: is no option" in one.err for one in refused[7:])
     assert "kind: that of a destination stays" in refused[4].err
     assert CANARY not in str((changed, moved, [one.err for one in refused]))
     with cli.queue() as wq:

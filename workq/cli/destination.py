@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -10,7 +11,16 @@ import click
 from workq.cli import exits
 from workq.cli.bulk import is_confirmed
 from workq.cli.group import CommandGroup
-from workq.cli.inputs import Decimal, WholeNumber, lines_of, options_in, stacked, why_option, yes_option
+from workq.cli.inputs import (
+    Decimal,
+    WholeNumber,
+    check_no_parameter,
+    lines_of,
+    options_in,
+    stacked,
+    why_option,
+    yes_option,
+)
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, clean, record, table, text_of, write
 from workq.messages.destinations import Destination, Destinations
@@ -65,14 +75,15 @@ _options: Final = stacked(
 """Those that a destination is added and edited with."""
 
 
-def _given(given: dict[str, Any]) -> dict[str, Any]:
-    """The options that were given."""
+def _given(given: dict[str, Any], call: Callable[..., Any]) -> dict[str, Any]:
+    """The options that were given, for a call of this function."""
     target, url_file, others = given.pop("target"), given.pop("url_file"), given.pop("others")
     if target is not None and url_file is not None:
         raise click.UsageError("--url and --url-file: give one of them")
     if url_file is not None:
         target = lines_of(url_file, "--url-file")[0]
-    options = {name: value for name, value in given.items() if value is not None} | options_in(others)
+    options = {name: value for name, value in given.items() if value is not None}
+    options |= options_in(others, call)
     return options if target is None else options | {"url": target}
 
 
@@ -88,7 +99,7 @@ def _given(given: dict[str, Any]) -> dict[str, Any]:
 @pass_session
 def add(session: Session, /, name: str, kind: str, **given: Any) -> None:
     """Add a destination. Nothing is contacted: `workq message destination test NAME` does that."""
-    options = _given(given)
+    options = _given(given, Destinations.add)
     destinations = Destinations(session.queue())
     session.may_make(session.settings())
     made = document_of(destinations.add(name, kind=kind, **options))
@@ -107,9 +118,10 @@ def add(session: Session, /, name: str, kind: str, **given: Any) -> None:
 @pass_session
 def edit(session: Session, /, name: str, dropped: tuple[str, ...], why: str, **given: Any) -> None:
     """Change a destination: what is given, from the next attempt on, also for what was sent before. Its kind stays."""
-    options = _given(given)
+    options = _given(given, Destinations.edit)
     for one in dropped:
         option = {"timeout": "timeout_s"}.get(one, one.replace("-", "_"))
+        check_no_parameter(option, "--without", Destinations.edit)
         if option in options:
             raise click.UsageError(f"--without {one}: it is given, too")
         options[option] = None

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from inspect import signature
 from typing import Any, Final, TypeVar
 
 import click
@@ -375,15 +376,31 @@ def page_options() -> Callable[[F], F]:
     )
 
 
-def options_in(pairs: tuple[str, ...]) -> dict[str, Any]:
-    """What `--option NAME=VALUE` says, each value JSON or else text."""
+def options_in(pairs: tuple[str, ...], call: Callable[..., Any]) -> dict[str, Any]:
+    """What `--option NAME=VALUE` says, each value JSON or else text. `call`: the function that is given it by name.
+
+    Raises:
+        ConfigError: one has the name of a parameter of this function.
+    """
     found: dict[str, Any] = {}
     for pair in pairs:
         name, separator, value = pair.partition("=")
         if not separator or name == "url":
             raise click.UsageError("--option: write NAME=VALUE; a URL is --url or --url-file")
+        check_no_parameter(name, "--option", call)
         try:
             found[name] = json.loads(value)
         except ValueError:
             found[name] = value
     return found
+
+
+def check_no_parameter(name: str, option: str, call: Callable[..., Any]) -> None:
+    """A name of an option of some kind, which a function is given among its keywords.
+
+    Raises:
+        ConfigError: a parameter of this function has that name.
+    """
+    found = signature(call).parameters.get(name)
+    if found is not None and found.kind is not found.VAR_KEYWORD:
+        raise ConfigError(f"{option} {name}: is no option of a kind; see the options of this command: --help")

@@ -69,7 +69,8 @@ def add(
         raise click.UsageError("--url and --url-file: give one of them")
     if url_file is not None:
         target = lines_of(url_file, "--url-file")[0]
-    options: dict[str, Any] = {one: more[one] for one in _OF_KINDS if more[one] is not None} | options_in(others)
+    options: dict[str, Any] = {one: more[one] for one in _OF_KINDS if more[one] is not None}
+    options |= options_in(others, MessageIntakes.add)
     if target is not None:
         options["url"] = target
     ways = MessageIntakes(session.queue())

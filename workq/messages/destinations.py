@@ -137,8 +137,8 @@ class Destinations:
         checked, sealed = dict(before.options), before.sealed
         if options:
             url = options["url"] if "url" in options else None if sealed is None else self.vault.open_url(sealed)
-            wanted = {one: value for one, value in (checked | options | {"url": url}).items() if value is not None}
-            checked = self.kind_of(before.kind).check(wanted)
+            wanted = checked | options | ({} if url is None else {"url": url})
+            checked = self.kind_of(before.kind).check(wanted)  # None is as not given; a name that is unknown is refused
             sealed = (None if url is None else self.vault.seal_url(str(url))) if "url" in options else sealed
         after = NewDestination(before.name, before.kind, checked, sealed, policy)
         what = ", ".join(sorted(given))
