@@ -24,6 +24,7 @@ from workq.errors import ConfigError
 from workq.messages.intake import IntakeInspector, IntakeKind, IntakeLink, TakePartition
 from workq.messages.intake.amqp_inspector import AmqpInspector
 from workq.messages.intake.amqp_reach import CONNECT_S, AmqpReach
+from workq.messages.intake.amqp_records import record_of_amqp
 from workq.messages.intake.aside import RecordsAside
 from workq.messages.intake.values import BATCH, BrokerRecord, IntakeBatch
 from workq.messages.kinds import DestinationAddress, SendFault, Unsent
@@ -129,17 +130,7 @@ class _AmqpIntakeLink(IntakeLink):
         return self._connection
 
     def _came(self, _channel: Any, method: Any, properties: Any, body: bytes) -> None:
-        headers = {name: _raw(value) for name, value in (properties.headers or {}).items()}
-        if properties.message_id is not None:
-            headers.setdefault("workq-id", properties.message_id.encode())
-        record = BrokerRecord(
-            body=body,
-            headers={name: value for name, value in headers.items() if not name.startswith("x-")},
-            key=None,
-            own_id=None,
-            where=f"{self._queue}#{method.delivery_tag}",
-            content_type=properties.content_type,
-        )
+        record = record_of_amqp(properties, body, where=f"{self._queue}#{method.delivery_tag}")
         self._waiting.append((method.delivery_tag, record))
 
     def _cancelled(self, _frame: Any) -> None:
@@ -155,7 +146,3 @@ class _AmqpIntakeLink(IntakeLink):
                 connection.close()
         except (exceptions.AMQPError, OSError) as error:
             raise self._reach.failed(error, f"queue {name} could not be made: ") from None
-
-
-def _raw(value: Any) -> bytes:
-    return value if isinstance(value, bytes) else str(value).encode(errors="backslashreplace")
