@@ -5,7 +5,8 @@ as a consumer process has, and runs no task. What keeps it from recording twice 
 partition (messages/ledger/taken_records.py): a process that stands still and goes on later is refused there.
 
 What goes wrong: a broker or the ledger away: it is noted at the way in, and tried again. The lease lost (reaped): it
-leaves with status 75, and the supervisor starts another. Any error that nobody expects ends the process.
+leaves with status 75, and the supervisor starts another. An error that nobody expects is logged with its traceback,
+noted at its way in, and tried again, as it may be of its data: the other ways in of the process go on.
 """
 
 from __future__ import annotations
@@ -140,16 +141,22 @@ class IntakeProcess:
             while not self._is_over():
                 try:
                     self._take_in(self._ledger.intakes.required(name))
-                except (Unavailable, ConfigError, NotFound) as error:
+                except Exception as error:
                     self._wait(name, error, PAUSE_MAX_S)
         except BaseException:
-            log.exception("intake.broken")
+            log.exception("intake.broken", extra={"intake": name})
             self._is_broken = True
 
     def _wait(self, name: str, error: Exception, pause_s: float) -> None:
-        log.warning("intake.waits: %s", error, extra={"intake": name})
+        """Note what has failed, and wait; also for what nobody expects, which the log tells in full."""
+        said = str(error)
+        if isinstance(error, Unavailable | ReachFailed | ConfigError | NotFound):
+            log.warning("intake.waits: %s", said, extra={"intake": name})
+        else:
+            log.error("intake.broken", exc_info=error, extra={"intake": name})
+            said = f"{type(error).__name__}: {next(iter(said.splitlines()), '')}; the log says more"
         with contextlib.suppress(Unavailable):
-            self._ledger.intakes.failed(name, str(error))
+            self._ledger.intakes.failed(name, said)
         self.stop.wait(pause_s * self._rng.uniform(0.5, 1.0))
 
     def _take_in(self, row: IntakeRow) -> None:
@@ -167,7 +174,9 @@ class IntakeProcess:
                     taker.round(timeout_s=ROUND_S)
                     if is_noted:
                         self._ledger.intakes.well(row.name)
-                except (ReachFailed, Unavailable) as error:
+                except (ConfigError, NotFound):
+                    raise
+                except Exception as error:
                     self._wait(row.name, error, pause_s)
                     is_noted, pause_s = True, min(PAUSE_MAX_S, 2.0 * pause_s)
                 else:

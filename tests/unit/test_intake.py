@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from workq import WorkQueue
-from workq.errors import CommitUnknown
+from workq.errors import CommitUnknown, SchemaMismatch
+from workq.intake import IntakeProcess
 from workq.messages.intake import IntakeLink
 from workq.messages.intake.aside import CUT_BYTES, RecordsAside
 from workq.messages.intake.reading import read_record
 from workq.messages.intake.taker import IntakeTaker
 from workq.messages.intake.values import BrokerRecord, CancelOf, IntakeBatch, NewIntake, Unreadable
+from workq.messages.intakes import MessageIntakes
 from workq.messages.kinds import Answer, Confirmed, DestinationLink, Posting, SendFault, Unsent
 from workq.messages.kinds.reach import ReachFailed
+from workq.messages.ledger import recorded
 from workq.messages.ledger.sql import MessageLedger
 from workq.messages.values import DestinationPolicy, NewDestination, NewMessage, WhichMessages
 
@@ -82,6 +87,7 @@ def test_what_is_past_is_due_at_once(text: str) -> None:
         (record(workq_hat="x"), "header 'workq-hat' is not known"),
         (record(None), "it has no body"),
         (record(b"x" * 300_000), "300000 bytes"),
+        (BrokerRecord(b"x", {f"h{n}": b'"' * 4096 for n in range(40)}, None, "own", "t[0]@1"), "headers: 328"),
         (record(key=b"\xff"), "'key' is no text in UTF-8"),
         (record(content_type="\n"), "content-type"),
     ],
@@ -122,7 +128,7 @@ class Belt(IntakeLink):
         return self.batches.pop() if self.batches else IntakeBatch()
 
     def quarantine(self, unreadable: Sequence[tuple[BrokerRecord, str]], *, timeout_s: float) -> None:
-        self.told.append("quarantine")
+        self.told += ["quarantine", *(one.where for one, _ in unreadable)]
 
     def passed(self, batch: IntakeBatch) -> None:
         self.told.append("passed")
@@ -133,12 +139,10 @@ class Belt(IntakeLink):
 
 @pytest.mark.parametrize("is_recorded", [False, True])
 def test_a_batch_whose_recording_failed_or_may_have_stood_is_recorded_once_and_sent_back_to_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_recorded: bool
+    wq: WorkQueue, monkeypatch: pytest.MonkeyPatch, is_recorded: bool
 ) -> None:
-    wq = WorkQueue(ledger=f"sqlite:///{tmp_path / 'workq.db'}")
     ledger = wq.stores.ledger.part(MessageLedger)
-    ledger.destinations.add_destination(NewDestination("orders", "call", {}, None, DestinationPolicy()))
-    row = ledger.intakes.add_intake(NewIntake("in", "amqp", {"queue": "q"}, None, "orders"))
+    row = ledger.intakes.required("in")
     nameless = BrokerRecord(body=b"x", headers={}, key=None, own_id=None, where="q#1")
     belt = Belt(nameless)
     taker = IntakeTaker(row, belt, ledger=ledger, producer=wq.producer, owner="me")
@@ -159,7 +163,85 @@ def test_a_batch_whose_recording_failed_or_may_have_stood_is_recorded_once_and_s
 
     assert belt.told == ["passed"]
     assert len(ledger.letters.all(WhichMessages())) == ledger.intakes.required("in").recorded == 1
-    wq.close()
+
+
+@pytest.fixture
+def wq(tmp_path: Path) -> Iterator[WorkQueue]:
+    with WorkQueue(ledger=f"sqlite:///{tmp_path / 'workq.db'}") as made:
+        part = made.stores.ledger.part(MessageLedger)
+        part.destinations.add_destination(NewDestination("orders", "call", {}, None, DestinationPolicy()))
+        part.intakes.add_intake(NewIntake("in", "amqp", {"queue": "q"}, None, "orders"))
+        yield made
+
+
+def test_a_record_that_the_ledger_cannot_record_is_found_and_set_aside_alone(
+    wq: WorkQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = wq.stores.ledger.part(MessageLedger)
+    bodies = [b"bad" if place in (1, 4) else b"good" for place in range(8)]
+    belt = Belt(*(record(body, where=str(place), workq_id=f"m{place}") for place, body in enumerate(bodies)))
+    write = recorded._row
+
+    def refuse(one: NewMessage) -> Any:
+        if one.body == "bad":
+            raise OverflowError("nobody has thought of this\nvalues")
+        return write(one)
+
+    monkeypatch.setattr(recorded, "_row", refuse)
+    taker = IntakeTaker(ledger.intakes.required("in"), belt, ledger=ledger, producer=wq.producer, owner="me")
+
+    assert taker.round(timeout_s=0.0) == 8
+
+    row = ledger.intakes.required("in")
+    assert belt.told == ["quarantine", "1", "4", "passed"]
+    assert (row.recorded, row.quarantined) == (6, 2)
+    assert row.quarantined_why == "it cannot be recorded: OverflowError: nobody has thought of this"
+
+
+def test_what_no_record_can_help_sets_none_aside_and_the_batch_is_kept(
+    wq: WorkQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = wq.stores.ledger.part(MessageLedger)
+    belt = Belt(record(workq_id="a"), record(workq_cancel="b"))
+    taker = IntakeTaker(ledger.intakes.required("in"), belt, ledger=ledger, producer=wq.producer, owner="me")
+
+    for error in (OverflowError("a defect"), SchemaMismatch("a table is gone")):
+        with monkeypatch.context() as broken:
+            broken.setattr(recorded, "_row", Mock(side_effect=error))
+            with pytest.raises(type(error)):
+                taker.round(timeout_s=0.0)
+    assert belt.told == []
+    assert taker.round(timeout_s=0.0) == 2
+
+    assert (belt.told, ledger.intakes.required("in").recorded) == (["passed"], 1)
+
+
+def test_what_nobody_expects_ends_no_process_and_is_noted(
+    wq: WorkQueue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stop, noted = threading.Event(), list[str | None]()
+    process = IntakeProcess(wq, queues=["intake:in"], threads=1, is_drain=False, board=Mock(), stop=stop)
+
+    class Jammed(Belt):
+        def fetch(self, *, limit: int, timeout_s: float) -> IntakeBatch:
+            noted.append(intakes.required("in").error)
+            if len(noted) == 1:
+                raise OverflowError("no such number")
+            if not self.batches:
+                stop.set()
+            return super().fetch(limit=limit, timeout_s=timeout_s)
+
+    intakes, belt = wq.stores.ledger.part(MessageLedger).intakes, Jammed(record())
+    monkeypatch.setattr(MessageIntakes, "open", lambda *_, **__: belt)
+
+    process._serve("in")
+
+    row = intakes.required("in")
+    assert noted == [None, "OverflowError: no such number; the log says more", None]
+    assert belt.told == ["close", "passed", "close"]
+    assert (row.recorded, row.failing_since, process._is_over()) == (1, None, True)
+    assert not process._is_broken
+    assert [one.exc_info is not None for one in caplog.records if one.message == "intake.broken"] == [True]
 
 
 class Shelf(DestinationLink):
@@ -211,6 +293,15 @@ class TestAside:
         aside.keep([(record(b"b", where="q#1"), "?")], timeout_s=1.0)
 
         assert [one.body for one in shelf.kept] == [b"a", b"b"]
+
+    def test_the_id_that_was_given_is_kept_however_its_header_is_written(self) -> None:
+        shelf = Shelf()
+
+        given = BrokerRecord(body=b"a", headers={"Workq-Id": b"a b"}, key=None, own_id="own", where="1")
+        RecordsAside(shelf, make=lambda _: None).keep([(given, "?")], timeout_s=1.0)
+
+        [kept] = shelf.kept
+        assert dict(kept.headers) == {"workq-id-given": "a b", "workq-reason": "?", "workq-where": "1"}
 
     def test_a_quarantine_that_is_missing_is_made(self) -> None:
         shelf = Shelf()

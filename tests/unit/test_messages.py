@@ -75,6 +75,10 @@ class TestBodies:
         with pytest.raises(ConfigError, match="header"):
             check_message_headers(headers)
 
+    def test_headers_are_as_large_together_as_can_be_recorded(self) -> None:
+        with pytest.raises(PayloadError, match="headers: 320171 bytes of JSON"):
+            check_message_headers({f"h{n}": "\U0001f600" * 4000 for n in range(20)})
+
     @pytest.mark.parametrize(
         ("check", "good", "bad"),
         [

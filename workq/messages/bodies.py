@@ -70,6 +70,7 @@ def check_message_headers(headers: object) -> dict[str, str]:
 
     Raises:
         ConfigError: too many, a name or a value that brokers do not carry, or one that workq adds itself.
+        PayloadError: together they have more than 256 KiB as JSON, which is how they are recorded.
     """
     if not isinstance(headers, Mapping) or len(headers) > HEADERS_MAX:
         raise ConfigError(f"headers: need a mapping of at most {HEADERS_MAX} names to text")
@@ -86,6 +87,7 @@ def check_message_headers(headers: object) -> dict[str, str]:
         if not _is_unicode(value):
             raise ConfigError(f"header {name!r}: text with a lone surrogate is not valid Unicode")
         found[name] = value
+    codec.encode(found, path="headers")
     return found
 
 

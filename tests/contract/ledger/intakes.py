@@ -63,6 +63,20 @@ class IntakesContract(MessageSteps):
         assert taken.take_partition("in", "t", 3, owner="b") == Position(17, 2)
         assert (self.intake(ledger).recorded, self.intake(ledger).taken_at is None) == (2, False)
 
+    def test_what_is_rehearsed_is_not_recorded(self, ledger: Ledger) -> None:
+        self.destination(ledger)
+        taken = self.way_in(ledger)
+        taken.record("in", [new_message("old")], owner="a")
+        steps: list[Step] = [new_message("x", delay_s=60.0), CancelOf("old")]
+
+        taken.rehearse("in", steps)
+
+        assert (self.ids(ledger), self.message(ledger, "old").state) == ({"old"}, State.READY)
+        assert (self.intake(ledger).recorded, self.intake(ledger).cancelled) == (1, 0)
+        with pytest.raises(NotFound):
+            taken.rehearse("in", [new_message("y", destination="nowhere")])
+        assert taken.record("in", steps, owner="a")[0] == TakenIn(1, 0, 1)
+
     def test_what_a_way_in_has_recorded_is_there_until_retention_removes_it(
         self, ledger: Ledger, worker: Incarnation, clock: Clock
     ) -> None:

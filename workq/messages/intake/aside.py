@@ -70,9 +70,9 @@ class RecordsAside:
 
 
 def _posting(record: BrokerRecord, reason: str) -> Posting:
-    headers = {name: _shown(value) for name, value in record.headers.items() if name != "workq-id"}
-    if "workq-id" in record.headers:
-        headers["workq-id-given"] = _shown(record.headers["workq-id"])
+    headers: dict[str, str] = {}
+    for name, value in record.headers.items():
+        headers["workq-id-given" if name.lower() == "workq-id" else name] = _shown(value)
     headers |= {"workq-reason": reason, "workq-where": record.where}
     return Posting(
         id=record.own_id or new_task_id(),

@@ -33,7 +33,15 @@ def read_record(record: BrokerRecord, *, to: str | None) -> Step | Unreadable:
     try:
         return _read(record, to)
     except (ConfigError, PayloadError) as error:
-        return Unreadable(" ".join(str(error).split())[:_REASON_MAX])
+        return Unreadable(_reason(str(error)))
+    except Exception as error:  # whatever somebody has sent
+        return unrecordable(error)
+
+
+def unrecordable(error: Exception) -> Unreadable:
+    """What the recording of one record has raised is wrong with it. The first line: the next ones show values."""
+    first = next(iter(str(error).splitlines()), "")
+    return Unreadable(_reason(f"it cannot be recorded: {type(error).__name__}: {first}"))
 
 
 def refuse_unknown(steps: list[Step | Unreadable], known: KnownIds) -> None:
@@ -46,6 +54,10 @@ def refuse_unknown(steps: list[Step | Unreadable], known: KnownIds) -> None:
             steps[place] = Unreadable(f"no destination {one.destination!r}")
         elif of.setdefault(one.id, one.destination) != one.destination:
             steps[place] = Unreadable(f"message {one.id!r} was sent before, to {of[one.id]!r}")
+
+
+def _reason(text: str) -> str:
+    return " ".join(text.split())[:_REASON_MAX]
 
 
 def _read(record: BrokerRecord, to: str | None) -> Step:

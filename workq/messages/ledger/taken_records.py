@@ -7,9 +7,10 @@ process while the first one still works on it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 from sqlalchemy import Connection, insert, select, update
@@ -28,6 +29,12 @@ from workq.values import codec
 
 _TRIES: Final = 5
 _WHY_MAX: Final = 500
+
+T = TypeVar("T")
+
+
+class _RolledBack(Exception):
+    """What was rehearsed can be recorded."""
 
 
 class TakenRecords:
@@ -101,11 +108,22 @@ class TakenRecords:
             Overtaken: another process has taken a partition; nothing was recorded.
             NotFound: a destination is not there, or no such intake. KeyConflict: an id is another destination's.
         """
+        return self._again(lambda tx: self._record(tx, intake, steps, owner, moves, list(unreadable), hints))
+
+    def rehearse(self, intake: str, steps: Sequence[Step], *, hints: HintRows | None = None) -> None:
+        """Record these without their positions, and roll it back. Raises what `record` would raise of them."""
+
+        def attempt(tx: Connection) -> None:
+            self._record(tx, intake, steps, "", (), [], hints)
+            raise _RolledBack
+
+        with suppress(_RolledBack):
+            self._again(attempt)
+
+    def _again(self, change: Callable[[Connection], T]) -> T:
         for left in reversed(range(_TRIES)):
             try:
-                return self.database.run(
-                    lambda tx: self._record(tx, intake, steps, owner, moves, list(unreadable), hints)
-                )
+                return self.database.run(change)
             except IntegrityError:  # another process has recorded one of the ids in this moment
                 if not left:
                     raise
