@@ -12,7 +12,8 @@ from workq.broker import Broker, Hint
 from workq.broker.embedded import EmbeddedBroker
 from workq.broker.later import LedgerDelays
 from workq.broker.later.due_rows import RESERVED_S, DueRows
-from workq.broker.later.mover import AHEAD_S, REFUSED_S, REST_S, Mover
+from workq.broker.later.mover import AHEAD_S, BATCH, PAUSE_MIN_S, Mover
+from workq.broker.later.resting import REFUSED_S, REST_S
 from workq.errors import ConfigError
 from workq.lab.servers import MariaDB, PostgreSQL
 from workq.ledger.engine.database import Database
@@ -21,7 +22,8 @@ from workq.values.codec import new_task_id
 
 
 class Server(EmbeddedBroker):
-    """A broker that only remembers. `refuses`: queues that exist otherwise than they should; `is_away`: no confirms."""
+    """A broker that only remembers. `refuses`: queues that exist otherwise than they should; `is_away`: no confirms;
+    `full`: queues that take nothing."""
 
     is_transactional = False
 
@@ -29,15 +31,18 @@ class Server(EmbeddedBroker):
         super().__init__(database)
         self.got: list[Hint] = []
         self.refuses: set[str] = set()
+        self.full: set[str] = set()
         self.is_away = False
+        self.tried: list[Hint] = []
 
     def publish(self, hints: Sequence[Hint], *, deadline_s: float) -> list[bool]:
         assert not hints or 0.0 < deadline_s < RESERVED_S
+        self.tried += hints
         if any(one.queue in self.refuses for one in hints):
             raise ConfigError("broker: queue exists with different arguments")
-        if not self.is_away:
-            self.got += hints
-        return [not self.is_away] * len(hints)
+        answers = [not self.is_away and one.queue not in self.full for one in hints]
+        self.got += [one for one, is_confirmed in zip(hints, answers, strict=True) if is_confirmed]
+        return answers
 
     def ids(self) -> list[str]:
         return [task_id for one in self.got for task_id in one.task_ids]
@@ -121,18 +126,25 @@ class MoverContract:
         assert remaining(database) == 0
 
     def test_what_is_not_confirmed_stays_and_is_published_when_the_broker_is_back(
-        self, database: Database, broker: Broker, server: Server, mover: Mover
+        self, database: Database, broker: Broker, server: Server, mover: Mover, clock: Clock
     ) -> None:
-        broker.publish([Hint("mail", (new_task_id(),), 5.0)], deadline_s=20.0)
+        queues = ("mail", "index")
+        broker.publish([Hint(queue, (new_task_id(),), 5.0) for queue in queues for _ in range(3)], deadline_s=20.0)
         database.clock_offset_s += 6.0
         server.is_away = True
 
-        assert mover.step() == REST_S
-        assert remaining(database) == 1
+        for _ in range(3):
+            assert mover.step() == PAUSE_MIN_S
+            assert mover.step() == 0.5, "it rests"
+            clock.now += REST_S
+        assert len(server.tried[0].task_ids) == 3
+        assert all(len(one.task_ids) == 1 for one in server.tried[2:]), "one row is enough to see that it is away"
+        assert remaining(database) == 6
         server.is_away = False
         mover.step()
+        mover.step()
 
-        assert len(server.got) == 1
+        assert len(server.ids()) == 6, "no queue was taken for refused"
         assert remaining(database) == 0
 
     def test_two_movers_share_the_rows_and_those_of_a_dead_one_are_free_in_time(
@@ -153,22 +165,49 @@ class MoverContract:
         assert sorted(server.ids()) == sorted(ids)
         assert remaining(database) == 0
 
-    def test_a_queue_that_is_refused_holds_up_no_other(
-        self, database: Database, broker: Broker, server: Server, mover: Mover, clock: Clock
+    @pytest.mark.parametrize("how", ["refuses", "full"])
+    def test_a_queue_that_takes_nothing_holds_up_no_other_however_much_is_due_in_it(
+        self,
+        database: Database,
+        broker: Broker,
+        server: Server,
+        mover: Mover,
+        clock: Clock,
+        how: str,
+        caplog: pytest.LogCaptureFixture,
     ) -> None:
-        bad, good = new_task_id(), new_task_id()
-        broker.publish([Hint("bad", (bad,), 5.0), Hint("good", (good,), 5.0)], deadline_s=20.0)
-        database.clock_offset_s += 6.0
-        server.refuses = {"bad"}
+        bad, good = [new_task_id() for _ in range(BATCH + 1)], [new_task_id() for _ in range(2)]
+        broker.publish([Hint("bad", (one,), 4.0) for one in bad], deadline_s=20.0)
+        broker.publish([Hint("good", (one,), 5.0) for one in good[:1]], deadline_s=20.0)
+        broker.publish([Hint("good", (one,), 10.0) for one in good[1:]], deadline_s=20.0)
+        setattr(server, how, {"bad"})
+        database.clock_offset_s += 4.5
 
         mover.step()
-        assert server.ids() == [good]
-        assert mover.step() == 0.5, "it is left alone for a while"
-        server.refuses = set()
-        clock.now += REFUSED_S + 0.1
+        assert {one.queue for one in server.tried} == {"bad"}, "alone: the broker may be away"
+        database.clock_offset_s += 1.5
+        clock.now += REST_S / 2
         mover.step()
+        assert server.ids() == good[:1]
+        clock.now += REST_S
+        tried = len(server.tried)
+        for _ in range(2):
+            mover.step()
+        is_seen_now = how == "full"
+        assert len(server.tried) == tried + is_seen_now, "it is left alone"
+        clock.now += REST_S
+        database.clock_offset_s += 5.0
+        mover.step()
+        assert server.ids() == good
+        assert [one.queue for one in server.tried[tried + is_seen_now :]] == ["good"]
+        told = [one for one in caplog.records if one.msg == "mover.refused"]
+        assert [vars(one)["queue"] for one in told] == ["bad"], "once a minute, with its name"
 
-        assert server.ids() == [good, bad]
+        setattr(server, how, set())
+        clock.now += REFUSED_S
+        while mover.step() < 0.5:
+            pass
+        assert server.ids() == good + bad
 
     def test_what_is_no_hint_is_put_aside_and_holds_up_nothing(
         self, database: Database, broker: Broker, server: Server, mover: Mover

@@ -7,6 +7,7 @@ after the broker has confirmed it. So a delay costs the broker one message, and 
     __init__.py   the port: delayed hints become rows, all others go to the broker behind it
     due_rows.py   the rows: which are due, who has reserved them, and their end
     mover.py      take, publish, delete, again and again; one thread in each supervisor
+    resting.py    queues that took nothing of what was sent to them, and for how long they are left alone
 
 Who decides: the ledger. What happens on each failure:
 

@@ -13,8 +13,9 @@ PostgreSQL, while it takes the table for small, reads and sorts all rows from th
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -79,8 +80,10 @@ class DueRows:
             self._since = oldest if is_whole else max(self._since, oldest)
         return {queue: (due_at - now).total_seconds() for queue, due_at, now in found if due_at is not None}
 
-    def take(self, queues: Sequence[str], *, ahead_s: float, limit: int) -> list[DueRow]:
+    def take(self, queues: Sequence[str], *, ahead_s: float, limit: int, one_of: Collection[str] = ()) -> list[DueRow]:
         """Reserve up to `limit` free rows of these queues that are due within `ahead_s`, in the order of each queue.
+
+        Queues share: each has an equal part of what those before it have left, or a single row where it is in `one_of`.
 
         Raises:
             LedgerUnavailable: the database did not answer; CommitUnknown: rows may be reserved, for a while.
@@ -90,11 +93,12 @@ class DueRows:
 
         def reserve(tx: Connection) -> list[DueRow]:
             rows: list[Any] = []
-            for queue in queues:
-                given = {"b_queue": queue, "b_since": self._since, "b_limit": limit - len(rows), "b_ahead_s": ahead_s}
-                rows += ((row_id, queue, body, due_at, at) for row_id, body, due_at, at in statement.rows(tx, given))
+            for place, queue in enumerate(queues):
                 if len(rows) >= limit:
                     break
+                share = 1 if queue in one_of else math.ceil((limit - len(rows)) / (len(queues) - place))
+                given = {"b_queue": queue, "b_since": self._since, "b_limit": share, "b_ahead_s": ahead_s}
+                rows += ((row_id, queue, body, due_at, at) for row_id, body, due_at, at in statement.rows(tx, given))
             ids = [row[0] for row in rows]
             for start in range(0, len(ids), _AT_ONCE):
                 mine = update(hint).where(hint.c.id.in_(ids[start : start + _AT_ONCE]))
@@ -204,16 +208,21 @@ class DueRows:
         since: datetime | None = self._database.ask(lambda tx: tx.execute(query).scalar_one())
         return since
 
-    def overdue(self, *, for_s: float) -> tuple[int, float]:
-        """How many rows of all queues are due for so long, and for how long the oldest.
+    def overdue(self, *, for_s: float) -> dict[str, tuple[int, float]]:
+        """How many rows of each queue are due for so long, and for how long the oldest; the oldest queue first.
 
         Raises:
             LedgerUnavailable: the database did not answer.
         """
         hint, now = self._database.tables.hint, self._database.now
-        query = select(func.count(), func.min(hint.c.due_at), now().label("now")).where(hint.c.due_at <= now(-for_s))
-        count, oldest, clock = self._database.ask(lambda tx: tx.execute(query).one())
-        return int(count), 0.0 if oldest is None else (clock - oldest).total_seconds()
+        query = (
+            select(hint.c.queue, func.count(), func.min(hint.c.due_at).label("oldest"), now().label("now"))
+            .where(hint.c.due_at <= now(-for_s))
+            .group_by(hint.c.queue)
+            .order_by("oldest", hint.c.queue)
+        )
+        found = self._database.ask(lambda tx: tx.execute(query).all())
+        return {queue: (int(count), (clock - oldest).total_seconds()) for queue, count, oldest, clock in found}
 
     def _firsts(
         self, tx: Connection, *, within_s: float, is_whole: bool

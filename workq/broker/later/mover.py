@@ -12,23 +12,26 @@ Who decides: the ledger; a row is only a wake-up. What happens on each failure:
 
 - a crash between take and publish: the rows are free again after `RESERVED_S`;
 - a crash between confirm and delete: the hints are published once more, which is harmless;
-- the broker does not confirm: the rows are given back, and the mover rests for `REST_S`;
+- the broker does not confirm hints of a queue: their rows are given back, and the queue rests (resting.py). The others
+  go on: of each batch, each queue that has something due has a share, and one that failed has a single row;
 - the ledger does not answer: the mover rests; what is reserved becomes free by itself.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
 from workq.broker import PAGE, Broker, Hint
+from workq.broker.each_queue import publish_each
 from workq.broker.later.due_rows import RESERVED_S, DueRow, DueRows
+from workq.broker.later.resting import REST_S, Resting
 from workq.errors import ConfigError, Unavailable
 from workq.ledger.engine.database import Database
 from workq.logs.seldom import Seldom
@@ -41,12 +44,8 @@ AHEAD_S: Final = 0.09
 """So long before its time a hint is published. Its consumer waits for the rest."""
 BATCH: Final = 1000
 """Rows that are taken at once, at most."""
-REST_S: Final = 1.0
-"""After a store did not answer."""
 PAUSE_MIN_S: Final = 0.02
 """Between two looks while nothing is due: rows that come close together are moved together."""
-REFUSED_S: Final = 10.0
-"""A queue that takes nothing, while others do, is left alone for so long."""
 CLOSE_S: Final = 2.0
 TOLD_EVERY_S: Final = 60.0
 """How often the log says the same of a mover that waits."""
@@ -55,6 +54,10 @@ LOOK_S: Final = 0.1
 LOOK_RARELY_S: Final = 1.0
 """The same where rows are not expected: another ladder is set here."""
 _CONFIRM_MAX_S: Final = 0.8 * RESERVED_S
+_TAKES_NOTHING: Final = (
+    "takes nothing, though others do. See whether a policy bounds it (max-length with reject-publish), who empties it, "
+    "and whether it has its majority"
+)
 
 
 class _Page:
@@ -97,8 +100,7 @@ class Mover:
         self._look_s = look_s
         self._confirm_s = min(confirm_s, _CONFIRM_MAX_S)
         self._clock = clock
-        self._refused: dict[str, float] = {}
-        """Queues for which nothing was confirmed, while hints of others were; until when they rest."""
+        self._resting = Resting(clock)
         self._wanted = threading.Event()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
@@ -110,18 +112,16 @@ class Mover:
         Raises:
             Unavailable: the ledger did not answer.
         """
-        now = self._clock()
-        self._refused = {queue: until for queue, until in self._refused.items() if until > now}
         first = self._rows.first(within_s=AHEAD_S + self._look_s)
-        first = {queue: in_s for queue, in_s in first.items() if queue not in self._refused}
-        due = sorted((in_s, queue) for queue, in_s in first.items() if in_s <= AHEAD_S)
+        first = {queue: in_s for queue, in_s in first.items() if queue not in self._resting}
+        due = [queue for _, queue in sorted((in_s, queue) for queue, in_s in first.items() if in_s <= AHEAD_S)]
         if not due:
             return min(self._look_s, max(PAUSE_MIN_S, min(first.values(), default=math.inf) - AHEAD_S))
-        rows = self._rows.take([queue for _, queue in due], ahead_s=AHEAD_S, limit=BATCH)
+        rows = self._rows.take(due, ahead_s=AHEAD_S, limit=BATCH, one_of=self._resting.failed)
         reach("move.before_publish")
-        if not self._move(rows):
-            return REST_S
-        return 0.0 if len(rows) >= BATCH else PAUSE_MIN_S
+        self._move(rows)
+        most = max(Counter(row.queue for row in rows if row.queue not in self._resting).values(), default=0)
+        return 0.0 if most >= max(1, BATCH // len(due)) else PAUSE_MIN_S
 
     def start(self) -> None:
         """Move in a thread of its own, until `close`."""
@@ -155,35 +155,34 @@ class Mover:
                 self._wanted.wait(pause_s)
                 self._wanted.clear()
 
-    def _move(self, rows: Sequence[DueRow]) -> bool:
-        """Publish these rows, delete what was confirmed, give the rest back; False when nothing was confirmed."""
+    def _move(self, rows: Sequence[DueRow]) -> None:
+        """Publish these rows, delete what was confirmed, give the rest back."""
         pages, useless = self._pages(rows)
         sent = self._sent(pages)
         reach("move.before_delete")
         self._rows.drop([*useless, *(row for page in sent for row in page.rows)])
         reach("move.after_delete")
-        kept = [page for page in pages if page not in sent]
-        self._rows.give_back([row for page in kept for row in page.rows])
-        if sent or useless:
-            until = self._clock() + REFUSED_S
-            self._refused |= {page.queue: until for page in kept}
-        return not kept or bool(sent or useless)
+        self._rows.give_back([row for page in pages if page not in sent for row in page.rows])
 
     def _sent(self, pages: Sequence[_Page]) -> list[_Page]:
-        """Those of these pages that the broker has confirmed."""
-        try:
-            return self._confirmed(pages)
-        except ConfigError as error:  # one queue exists otherwise than it should: the others must not wait for it
-            self._seldom.warning("mover.refused", reason=str(error))
-        sent: list[_Page] = []
-        for queue in dict.fromkeys(page.queue for page in pages):
-            with contextlib.suppress(ConfigError):
-                sent += self._confirmed([page for page in pages if page.queue == queue])
+        """Those of these pages that the broker has confirmed. A queue that did not take all rests."""
+        refused: dict[str, ConfigError] = {}
+        answers = publish_each(
+            self._broker,
+            [page.hint() for page in pages],
+            deadline_s=self._confirm_s,
+            refused=refused.__setitem__,
+            clock=self._clock,
+        )
+        sent = [page for page, is_confirmed in zip(pages, answers, strict=True) if is_confirmed]
+        took, kept = {page.queue for page in sent}, {page.queue for page in pages if page not in sent}
+        sick = self._resting.note(sent=took, kept=kept, refused=refused)
+        for queue in sorted(sick):
+            reason = str(refused[queue]) if queue in refused else f"broker: queue {queue} {_TAKES_NOTHING}"
+            self._seldom.warning("mover.refused", reason=reason, queue=queue)
+        if unclear := kept - sick - took:
+            self._seldom.warning("mover.waits", reason="broker: it confirms nothing", queues=", ".join(sorted(unclear)))
         return sent
-
-    def _confirmed(self, pages: Sequence[_Page]) -> list[_Page]:
-        answers = self._broker.publish([page.hint() for page in pages], deadline_s=self._confirm_s)
-        return [page for page, ok in zip(pages, answers, strict=True) if ok]
 
     def _pages(self, rows: Sequence[DueRow]) -> tuple[list[_Page], list[int]]:
         """The hints of these rows, and the rows that are no hints."""

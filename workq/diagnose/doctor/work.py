@@ -53,24 +53,34 @@ def look(settings: Settings) -> Iterator[Check]:
         database.close()
 
 
-def _overdue_rows(ledger: Ledger) -> Iterator[Check]:
+def _overdue_rows(ledger: Ledger, *, has_mover: bool) -> Iterator[Check]:
     """Delayed hints that are rows, and that no mover has published in its time."""
-    overdue, for_s = DueRows(ledger.database).overdue(for_s=OVERDUE_ROWS_S)
-    if overdue:
-        yield Check(
-            "work",
-            Level.WARNING,
-            f"{counted(overdue, 'delayed hint')} should have gone to RabbitMQ, the oldest {for_s:.0f} s ago: each "
-            "`workq worker` moves them; start one, of whatever queues, or see why RabbitMQ does not take them",
+    overdue = DueRows(ledger.database).overdue(for_s=OVERDUE_ROWS_S)
+    if not overdue:
+        return
+    late = named(f"{queue} ({count:,}, the oldest {for_s:.0f} s ago)" for queue, (count, for_s) in overdue.items())
+    text = (
+        f"{counted(sum(count for count, _ in overdue.values()), 'delayed hint')} should have gone to the broker: {late}"
+    )
+    queues = "this queue" if len(overdue) == 1 else "these queues"
+    if has_mover:
+        what = (
+            f"a worker lives and moves them, but the broker takes none of {queues}, or is away: see mover.refused and "
         )
+        what += "mover.waits in its log, and who bounds the queue (a policy with max-length) and who empties it"
+    else:
+        what = "each `workq worker` moves them; start one, of whatever queues"
+    yield Check("work", Level.WARNING, f"{text}; {what}")
 
 
 def examine(ledger: Ledger, settings: Settings) -> Iterator[Check]:
     """The same, of a ledger that is open."""
     times, bounds = settings.times, Bounds.of(settings.times)
     counts = ledger.questions.counts()
+    rows = ledger.questions.workers()
+    live = [row for row in rows if row.beat_age_s <= times.lease_s]
     if settings.broker is not None:
-        yield from _overdue_rows(ledger)
+        yield from _overdue_rows(ledger, has_mover=bool(live))
     is_open = any(one.ready or one.waiting or one.running for one in counts.queues.values())
     swept_for_s = ledger.questions.swept_for_s()
     sweep = "each `workq worker` sweeps; without one, run `workq sweep` from cron"
@@ -87,7 +97,6 @@ def examine(ledger: Ledger, settings: Settings) -> Iterator[Check]:
             f"{bounds.unpublished_s:.0f} s: no "
             f"sweep publishes them, or the broker refuses; {sweep}",
         )
-    rows = ledger.questions.workers()
     silent = [row for row in rows if row.beat_age_s > bounds.dead_host_s]
     if silent:
         yield Check(
@@ -96,7 +105,7 @@ def examine(ledger: Ledger, settings: Settings) -> Iterator[Check]:
             f"{counted(len(silent), 'worker has', 'workers have')} not beaten for more than {bounds.dead_host_s:.0f} s "
             f"and nobody has reaped: {named(row.id for row in silent)}; {sweep}",
         )
-    served = {queue for row in rows if row.beat_age_s <= times.lease_s for queue in row.queues}
+    served = {queue for row in live for queue in row.queues}
     unserved = {name: one.ready for name, one in counts.queues.items() if one.ready and queue_of(name) not in served}
     if unserved and (counts.oldest_ready_s or 0.0) > times.lease_s:
         yield Check(
