@@ -11,13 +11,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from tests.stores import database_of
 from tests.system.fleet import wait_until
 from workq import WorkQueue
 from workq.broker import PAGE, Hint
 from workq.broker.rabbitmq import delays
 from workq.enqueue.relay import BATCH, SENT_MAX, Relay, hints_of
+from workq.errors import ConfigError
 from workq.ledger import Unpublished
 from workq.ledger.engine import migrate
+from workq.recovery.sweep import sweep
 from workq.values.codec import new_task_id
 from workq.values.task import NewTask
 
@@ -156,3 +159,34 @@ def test_a_delay_goes_on_while_its_row_waits_for_the_relay(tmp_path: Path, monke
         ("later",): pytest.approx(3.5),
         (quick.task_id, prompt.task_id): 0.0,  # both are due by now
     }
+
+
+@pytest.mark.parametrize("is_refused", [True, False], ids=["refused", "full"])
+def test_a_queue_that_takes_nothing_keeps_the_sweep_from_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_refused: bool
+) -> None:
+    with WorkQueue(ledger=f"sqlite:///{tmp_path / 'workq.db'}") as wq:
+        database = wq.database()
+        migrate.migrate(database)
+        database.close()
+        ledger = wq.stores.ledger
+        tasks = [NewTask(new_task_id(), "n", queue, "{}") for queue in ("bad", "bad", "bad", "good", "bad", "good")]
+        for task in tasks:
+            ledger.tasks.record([task])  # by a producer that died before it could send the hint
+        database_of(wq).clock_offset_s = 60.0
+
+        def publish(hints: Sequence[Hint], **_: Any) -> list[bool]:
+            if is_refused and any(one.queue == "bad" for one in hints):
+                raise ConfigError("broker: queue bad exists with different arguments")
+            return [one.queue != "bad" for one in hints]
+
+        monkeypatch.setattr(wq.stores.broker, "publish", publish)
+        monkeypatch.setattr(wq.stores.broker, "is_transactional", False)
+        done = sweep(wq.stores, wq.settings, limit=2)
+        left = ledger.hints.take_unpublished(limit=9, grace_s=0.0, horizon_s=0.0, dry_run=True)
+        left += ledger.hints.take_unpublished(limit=9, grace_s=0.0, horizon_s=0.0, dry_run=True, but=["bad"])
+
+    assert done.relayed == 2
+    assert {row.queue for row in left} == {"bad"}
+    refusals = [vars(one)["queue"] for one in caplog.records if one.msg == "relay.refused"]
+    assert refusals == ["bad"] * is_refused, "once a minute"

@@ -18,8 +18,10 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from workq.broker import PAGE, Broker, Hint, arrives_in_s
-from workq.errors import Unavailable
+from workq.broker.each_queue import publish_each
+from workq.errors import ConfigError, Unavailable
 from workq.ledger import Unpublished
+from workq.logs.seldom import Seldom
 from workq.stores import Stores
 from workq.values.failpoints import reach
 from workq.values.time_limit import whole
@@ -41,6 +43,14 @@ MARK_AFTER_PART = 0.25
 """The same as a part of the sweep's grace, where that is less: the sweep would hint again what was only unmarked."""
 MARK_WITH_PART = 0.5
 """What was confirmed for this part of that time is marked along with what is due."""
+
+
+_seldom = Seldom(log, every_s=60.0)
+
+
+def refused(queue: str, error: ConfigError) -> None:
+    """The broker refuses a queue: the hints of others go on, and its own stay unpublished for the sweep."""
+    _seldom.warning("relay.refused", reason=str(error), queue=queue)
 
 
 def hints_of(rows: Iterable[Unpublished], *, unit_s: float) -> list[tuple[Hint, list[Unpublished]]]:
@@ -101,12 +111,15 @@ def publish(stores: Stores, rows: Sequence[Unpublished], *, deadline_s: float) -
 
 
 def send(stores: Stores, rows: Sequence[Unpublished], *, deadline_s: float) -> list[Unpublished]:
-    """Publish hints for rows; answers those that the broker confirmed, which are to be marked."""
+    """Publish hints for rows; answers those that the broker confirmed, which are to be marked.
+
+    A queue that the broker refuses is told in the log, and keeps no other waiting.
+    """
     pages = pages_of(stores.broker, rows)
     if not pages:
         return []
     reach("relay.before_publish")
-    confirmed = stores.broker.publish([hint for hint, _ in pages], deadline_s=deadline_s)
+    confirmed = publish_each(stores.broker, [hint for hint, _ in pages], deadline_s=deadline_s, refused=refused)
     reach("relay.before_mark")
     return [row for (_, page), ok in zip(pages, confirmed, strict=True) if ok for row in page]
 

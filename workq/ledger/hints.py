@@ -12,7 +12,7 @@ rows is read once. Waiting rows are read first: a task that is promoted between 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -58,9 +58,17 @@ class Hints:
     # -- the relay
 
     def take_unpublished(
-        self, *, limit: int, grace_s: float, horizon_s: float, dry_run: bool = False
+        self,
+        *,
+        limit: int,
+        grace_s: float,
+        horizon_s: float,
+        dry_run: bool = False,
+        but: Collection[str] = (),
     ) -> list[Unpublished]:
         """Tasks that need a hint: unpublished for longer than the grace and due within the horizon; oldest first.
+
+        None of the queues in `but`.
 
         They are reserved for a while, so that ten sweeps together publish each once. A relay that dies lets go of them.
         """
@@ -71,6 +79,7 @@ class Hints:
             t.c.queued_at <= now(-grace_s),
             or_(t.c.relay_until.is_(None), t.c.relay_until <= now()),
             unexpired(t.c.expires_at, now()),
+            *([t.c.queue.not_in(sorted(but))] if but else []),
         ]
         columns = select(t.c.id, t.c.queue, t.c.attempt, t.c.due_at, now().label("now"))
 

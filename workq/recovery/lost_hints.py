@@ -48,8 +48,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from workq.broker import Broker, Depth, Hint
+from workq.broker.each_queue import publish_each
 from workq.config import Times
-from workq.enqueue.relay import publish
+from workq.enqueue.relay import publish, refused
 from workq.errors import BrokerUnavailable
 from workq.ledger import Marker
 from workq.stores import Stores
@@ -156,7 +157,8 @@ def mark(
             hints.append(hint)
     if hints:
         # unconfirmed: it may be on its way all the same, and if it is not, the line looks as if it were lost
-        stores.broker.publish(hints, deadline_s=confirm_s)  # all at once: one deadline, where none is confirmed
+        # all at once: one deadline, where none is confirmed
+        publish_each(stores.broker, hints, deadline_s=confirm_s, refused=refused)
     return done
 
 

@@ -72,18 +72,22 @@ def _expire(one: Pass) -> None:
 def _relay(one: Pass) -> None:
     if one.broker_is_away and not one.dry_run:
         return
-    rows = one.stores.ledger.hints.take_unpublished(
-        limit=one.limit,
-        grace_s=one.settings.times.unpublished_grace_s,
-        horizon_s=one.stores.broker.horizon_s,
-        dry_run=one.dry_run,
-    )
-    reach("sweep.before_relay")
-    if one.dry_run or not rows:
-        one.done.relayed = len(rows)
-        return
-    one.done.relayed = one.send(rows)
-    one.done.unconfirmed = len(rows) - one.done.relayed
+    tried: set[str] = set()
+    for _ in range(RELAYS_MAX):
+        rows = one.stores.ledger.hints.take_unpublished(
+            limit=one.limit,
+            grace_s=one.settings.times.unpublished_grace_s,
+            horizon_s=one.stores.broker.horizon_s,
+            dry_run=one.dry_run,
+            but=tried,
+        )
+        reach("sweep.before_relay")
+        confirmed = len(rows) if one.dry_run else one.send(rows)
+        one.done.relayed += confirmed
+        one.done.unconfirmed += len(rows) - confirmed
+        if len(rows) < one.limit or confirmed == len(rows):
+            return
+        tried.update(row.queue for row in rows)  # they may take nothing, and be older than all that others have
 
 
 def _reap(one: Pass) -> None:
@@ -234,6 +238,8 @@ IN_ORDER: Final[Mapping[str, Callable[[Pass], None]]] = {
     "prune": _prune,
 }
 STEPS: Final = tuple(IN_ORDER)
+RELAYS_MAX: Final = 4
+"""So many times one pass relays, at most: again without the queues that it has tried, where not all was confirmed."""
 RECOVERY: Final = frozenset(STEPS) - {"tick", "expire", "prune"}
 """A pass with all of these counts as a sweep: whoever asks when the last one was means that nothing stays lost."""
 

@@ -18,6 +18,7 @@ class HintsContract(Steps):
     def test_a_recorded_task_needs_a_hint_until_it_is_marked(self, ledger: Ledger) -> None:
         [task_id] = self.record(ledger, queue="q")
         found = ledger.hints.take_unpublished(limit=10, grace_s=-1.0, horizon_s=0.0, dry_run=True)
+        assert ledger.hints.take_unpublished(limit=10, grace_s=-1.0, horizon_s=0.0, but=["q"]) == []
         ledger.hints.mark_published(found)
 
         assert found == [Unpublished(task_id, "q", 0, 0.0)]
