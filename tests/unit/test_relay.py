@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from tests.stores import database_of
 from tests.system.fleet import wait_until
-from workq import WorkQueue
+from workq import Times, WorkQueue
 from workq.broker import PAGE, Hint
 from workq.broker.rabbitmq import delays
 from workq.enqueue.relay import BATCH, SENT_MAX, Relay, hints_of
@@ -190,3 +190,28 @@ def test_a_queue_that_takes_nothing_keeps_the_sweep_from_no_other(
     assert {row.queue for row in left} == {"bad"}
     refusals = [vars(one)["queue"] for one in caplog.records if one.msg == "relay.refused"]
     assert refusals == ["bad"] * is_refused, "once a minute"
+
+
+def test_a_broker_that_does_not_answer_holds_up_what_is_behind_the_relay_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published = []
+    with WorkQueue(ledger=f"sqlite:///{tmp_path / 'workq.db'}", times=Times(confirm_s=0.02)) as wq:
+        database = wq.database()
+        migrate.migrate(database)
+        database.close()
+        for number in range(6):
+            wq.stores.ledger.tasks.record([NewTask(new_task_id(), "n", f"queue{number}", "{}")])
+        database_of(wq).clock_offset_s = 60.0
+
+        def publish(hints: Sequence[Hint], **_: Any) -> list[bool]:
+            published.append(hints)
+            time.sleep(0.02)  # until its deadline
+            return [False] * len(hints)
+
+        monkeypatch.setattr(wq.stores.broker, "publish", publish)
+        monkeypatch.setattr(wq.stores.broker, "is_transactional", False)
+        done = sweep(wq.stores, wq.settings, only=["relay"], limit=2)
+
+    assert (done.relayed, done.unconfirmed) == (0, 2)
+    assert len(published) == 1

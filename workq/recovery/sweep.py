@@ -73,6 +73,8 @@ def _relay(one: Pass) -> None:
     if one.broker_is_away and not one.dry_run:
         return
     tried: set[str] = set()
+    # who is refused is told at once; a broker that does not answer must not hold up the recovery behind this
+    ends = time.monotonic() + one.settings.times.confirm_s / 2.0
     for _ in range(RELAYS_MAX):
         rows = one.stores.ledger.hints.take_unpublished(
             limit=one.limit,
@@ -85,7 +87,7 @@ def _relay(one: Pass) -> None:
         confirmed = len(rows) if one.dry_run else one.send(rows)
         one.done.relayed += confirmed
         one.done.unconfirmed += len(rows) - confirmed
-        if len(rows) < one.limit or confirmed == len(rows):
+        if len(rows) < one.limit or confirmed == len(rows) or time.monotonic() > ends:
             return
         tried.update(row.queue for row in rows)  # they may take nothing, and be older than all that others have
 
