@@ -181,6 +181,7 @@ class TestDrain:
             "late_workers": [],
             "destinations": [],
             "intakes": [],
+            "polled": 0,
         }
         left = cli.look("worker", "ls", "--all")["workers"]
         assert [(one["state"], one["queues"], one["threads"]) for one in left] == [("left", ["default", "sums"], 4)]

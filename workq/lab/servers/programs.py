@@ -93,12 +93,15 @@ class Programs:
         raise ServerMissing(f"there is no account {name!r}: the package of the server makes it")
 
     def command(self, command: Sequence[str], *, run_as: tuple[int, int] | None = None) -> list[str]:
-        """The words that become this program, as this user and group: one process from the start to the end."""
+        """The words that become this program, in a folder as this user: one process from the start to the end.
+
+        On this machine the user is for whoever starts it: no program is root into which a library may be loaded first.
+        """
+        if self.root is None:
+            return [*command]
         user = []
         if run_as is not None:
             user = ["setpriv", f"--reuid={run_as[0]}", f"--regid={run_as[1]}", "--clear-groups", "--"]
-        if self.root is None:
-            return [*user, *command]
         return ["unshare", "--mount", "--", "sh", "-c", _ENTER, "sh", str(self.root), *user, *command]
 
 

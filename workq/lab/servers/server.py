@@ -275,6 +275,7 @@ class Server(ABC):
 
     def _spawn(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
         """Start a process in a session of its own: a Ctrl-C at the terminal is for the tests, not for their servers."""
+        user, group = (None, None) if self._run_as is None or self._programs.root else self._run_as
         with self.log.open("ab") as log:
             return subprocess.Popen(
                 self._programs.command(command, run_as=self._run_as),
@@ -283,6 +284,9 @@ class Server(ABC):
                 stderr=subprocess.STDOUT,
                 cwd=self.folder,
                 env=self._environment(),
+                user=user,
+                group=group,
+                extra_groups=None if user is None else [],
                 start_new_session=True,
             )
 
