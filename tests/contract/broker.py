@@ -897,21 +897,27 @@ class RedeliveryContract(OpenedContract):
         assert [delivery.is_redelivered for delivery in again] == [True] * 3
 
 
+def acked_out_of_order(broker: Broker, queue: str, *, left: int) -> tuple[list[Hint], list[Delivery]]:
+    """Ten hints, of which the numbers 7, 2, 0, 1 and 9 are acked; and the `left` that come to the next consumer."""
+    sent = hints(queue, 10)
+    broker.publish(sent, deadline_s=LONG_S)
+    first = broker.consumer([queue], name="first", prefetch=10)
+    found = collect(first, 10, ack=False)
+
+    first.ack([found[7], found[2]])
+    first.ack([found[0], found[1]])
+    first.ack([found[9]])
+    first.close()
+
+    return sent, collect(broker.consumer([queue], name="second", prefetch=10), left)
+
+
 class SingleAckContract(OpenedContract):
     """A broker that forgets each message which is acked, whatever stands before it."""
 
     def test_only_what_was_acked_is_gone_when_acks_come_out_of_order(self, broker: Broker, queue: str) -> None:
-        sent = hints(queue, 10)
-        broker.publish(sent, deadline_s=LONG_S)
-        first = broker.consumer([queue], name="first", prefetch=10)
-        found = collect(first, 10, ack=False)
+        sent, again = acked_out_of_order(broker, queue, left=5)
 
-        first.ack([found[7], found[2]])
-        first.ack([found[0], found[1]])
-        first.ack([found[9]])
-        first.close()
-
-        again = collect(broker.consumer([queue], name="second", prefetch=10), 5)
         assert ids(again) == ids([sent[n] for n in (3, 4, 5, 6, 8)])
 
 
@@ -921,21 +927,12 @@ class PrefixAckContract(OpenedContract):
     def test_what_stands_before_the_first_unacked_is_gone_and_the_rest_comes_again(
         self, broker: Broker, queue: str
     ) -> None:
-        sent = hints(queue, 10)
-        broker.publish(sent, deadline_s=LONG_S)
-        first = broker.consumer([queue], name="first", prefetch=10)
-        found = collect(first, 10, ack=False)
+        sent, again = acked_out_of_order(broker, queue, left=7)
 
-        first.ack([found[7], found[2]])
-        first.ack([found[0], found[1]])
-        first.ack([found[9]])
-        first.close()
-
-        again = collect(broker.consumer([queue], name="second", prefetch=10), 7)
         assert ids(again) == ids(sent[3:])
 
 
-class CustodyContract(OpenedContract):
+class UnackedContract(OpenedContract):
     """A broker that counts what is delivered and not acked apart from what is ready."""
 
     knows_unacked: ClassVar[bool]
@@ -992,7 +989,7 @@ class BrokerContract(
     MarkerContract,
     SingleAckContract,
     RedeliveryContract,
-    CustodyContract,
+    UnackedContract,
     RemovingContract,
 ):
     """What a broker promises that can do all of it."""

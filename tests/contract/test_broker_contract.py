@@ -530,7 +530,7 @@ class KafkaStage(Stage):
 
     def let_arrive(self, consumer: Consumer, count: int) -> None:
         assert isinstance(consumer, KafkaConsumer)
-        until(lambda: len(consumer._buffer) == count, f"{count} deliveries have arrived")
+        until(lambda: len(consumer._arrivals._buffer) == count, f"{count} deliveries have arrived")
 
     def clear(self) -> None:
         topics = [one for one in self.admin.list_topics(timeout=60).topics if one.startswith(f"{self.namespace}.")]

@@ -140,8 +140,8 @@ class TestMariaDB(OnMariaDB, LedgerContract, BandsOnServersContract, KeysOnServe
         """Whose transactions may write nothing that has changed since they began: MariaDB's default since 11.6.2."""
         engine = create_engine(ledger.database.url, isolation_level="REPEATABLE READ", poolclass=NullPool)
         with engine.connect() as connection:
-            if not connection.execute(text("SHOW VARIABLES LIKE 'innodb_snapshot_isolation'")).all():
-                pytest.skip("this server has no such isolation")
+            if "MariaDB" not in str(connection.execute(text("SELECT version()")).scalar_one()):
+                pytest.skip("MySQL, which a run may take in the place of MariaDB, has no such isolation")
 
         @event.listens_for(engine, "connect")
         def _connected(raw: Any, _record: object) -> None:

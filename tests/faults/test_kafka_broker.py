@@ -59,11 +59,15 @@ class Namespace:
             future.result(60)
 
 
-@pytest.fixture
-def namespace(kafka_server: Kafka) -> Iterator[Namespace]:
-    made = Namespace(kafka_server)
+def namespace_on(kafka: Kafka) -> Iterator[Namespace]:
+    made = Namespace(kafka)
     yield made
     made.clear()
+
+
+@pytest.fixture
+def namespace(kafka_server: Kafka) -> Iterator[Namespace]:
+    yield from namespace_on(kafka_server)
 
 
 @pytest.fixture(scope="module")
@@ -75,9 +79,7 @@ def own_kafka(private: Private) -> Iterator[Kafka]:
 
 @pytest.fixture
 def own(own_kafka: Kafka) -> Iterator[Namespace]:
-    made = Namespace(own_kafka)
-    yield made
-    made.clear()
+    yield from namespace_on(own_kafka)
 
 
 def waits(is_so: Callable[[], bool], what: str) -> None:
@@ -265,9 +267,12 @@ def test_the_child_of_a_fork_publishes_by_itself_and_ends(namespace: Namespace) 
 
     pid = os.fork()
     if pid == 0:  # pragma: no cover - the child
-        confirmed = broker.publish([Hint(QUEUE, (in_child,))], deadline_s=60)
-        broker.close()
-        os._exit(0 if confirmed == [True] else 1)
+        status_of_child = 1
+        try:
+            status_of_child = 0 if broker.publish([Hint(QUEUE, (in_child,))], deadline_s=60) == [True] else 1
+            broker.close()
+        finally:
+            os._exit(status_of_child)  # it must not go on as the tests
     status: list[int] = []
 
     def has_ended() -> bool:
@@ -277,7 +282,7 @@ def test_the_child_of_a_fork_publishes_by_itself_and_ends(namespace: Namespace) 
 
     try:
         waits(has_ended, "the child ends")
-    except BaseException:
+    except BaseException:  # also of a test that takes too long: the child must not stay
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         raise
@@ -324,10 +329,10 @@ def test_what_a_full_process_gives_back_goes_to_a_partition_of_another(namespace
     first, second = (namespace.open(partitions=4) for _ in range(2))
     full = first.consumer([QUEUE], name="full", prefetch=100)
     free = second.consumer([QUEUE], name="free", prefetch=100)
-    waits(lambda: len(full._lives) == len(free._lives) == 2, "each has two partitions")
+    waits(lambda: len(full._arrivals.lives) == len(free._arrivals.lives) == 2, "each has two partitions")
     full.pause()
 
     sent = publish(first, 40)
 
     all_of(free, set(sent))
-    assert {part for part, span in spans(first).items() if span.end} <= {part for _, part in free._lives}
+    assert {part for part, span in spans(first).items() if span.end} <= {part for _, part in free._arrivals.lives}

@@ -39,6 +39,15 @@ def wait_until(is_so: Callable[[], bool], *, timeout_s: float, what: str) -> Non
         time.sleep(min(1.0, max(0.05, 3 * (now - began))))
 
 
+def printed_until_killed(program: str) -> list[str]:
+    """The words of a Python program that ends by SIGKILL, as it sends it to itself."""
+    ran = subprocess.run(
+        [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, timeout=150, check=False
+    )
+    assert ran.returncode == -signal.SIGKILL, ran.stderr
+    return ran.stdout.split()
+
+
 def processes_of(supervisor: int) -> list[psutil.Process]:
     """Those that this supervisor has started, and that live."""
     with contextlib.suppress(psutil.NoSuchProcess):

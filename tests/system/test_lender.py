@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +11,7 @@ import pytest
 import redis
 
 from tests.lender import Lender, borrow
-from tests.system.fleet import REPOSITORY, wait_until
+from tests.system.fleet import printed_until_killed, wait_until
 from workq.lab.servers import Server, ServerFailed, ServerMissing, start_redis
 
 TRIES = itertools.count(1)
@@ -88,11 +85,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_lender_that_is_killed_leaves_nothing_behind() -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", _IS_KILLED], cwd=REPOSITORY, capture_output=True, text=True, timeout=150, check=False
-    )
-    assert ran.returncode == -signal.SIGKILL, ran.stderr
-    pid, folder = ran.stdout.split()
+    pid, folder = printed_until_killed(_IS_KILLED)
 
     wait_until(
         lambda: not psutil.pid_exists(int(pid)) and not Path(folder).exists(), timeout_s=60, what="its guardian is done"

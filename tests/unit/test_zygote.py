@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.system.fleet import Fleet, wait_until
+from tests.system.fleet import Fleet, printed_until_killed, wait_until
 from tests.zygote import REPOSITORY, Forked, zygote
 
 _LOADED_BY_STATUS = """
@@ -85,11 +85,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_it_ends_with_the_process_whose_it_is_however_that_ends() -> None:
     """xdist kills a process of its own where it has to, and nothing ran at its end then."""
-    ran = subprocess.run(
-        [sys.executable, "-c", _IS_KILLED], cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert ran.returncode == -signal.SIGKILL, ran.stderr
-    pid, path = ran.stdout.split()
+    pid, path = printed_until_killed(_IS_KILLED)
 
     wait_until(
         lambda: not psutil.pid_exists(int(pid)) or psutil.Process(int(pid)).status() == psutil.STATUS_ZOMBIE,

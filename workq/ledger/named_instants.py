@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
 
 from msgspec.structs import replace
@@ -23,10 +24,16 @@ class _Dated(Protocol):
 D = TypeVar("D", bound=_Dated)
 
 
-def clock(tx: Connection, database: Database) -> datetime:
-    """The ledger's clock, asked for by a statement of its own."""
-    found: datetime = tx.execute(select(database.now())).scalar_one()
-    return found
+class LedgerClock:
+    """The ledger's clock, asked for once, by a statement of its own; how much later it is, this machine counts."""
+
+    def __init__(self, tx: Connection, database: Database) -> None:
+        self._asked: datetime = tx.execute(select(database.now())).scalar_one()
+        self._asked_at = time.monotonic()
+
+    def now(self) -> datetime:
+        """What it says."""
+        return self._asked + timedelta(seconds=time.monotonic() - self._asked_at)
 
 
 def left_at(given: Sequence[D], now: datetime) -> list[D]:

@@ -33,7 +33,7 @@ from workq.ledger.engine.kept_rows import NewRow
 from workq.ledger.entry import EntryRules
 from workq.ledger.hint_rows import given_hints, insert_hints, with_hints
 from workq.ledger.lanes import Lanes
-from workq.ledger.named_instants import clock, left_at, left_s
+from workq.ledger.named_instants import LedgerClock, left_at, left_s
 from workq.ledger.waiting import NEVER_S, is_behind
 from workq.values.options import LIMIT, TASK_OPTIONS, Stored
 from workq.values.task import Enqueued, NewTask, State
@@ -122,21 +122,23 @@ class Tasks:
         if alike is not None:
             self._insert_alike(tx, tasks, alike, hints)
             return tasks
-        tasks = self._rules.enter(tx, self._by_our_clock(tx, tasks))
+        clock = self._clock_of(tx, tasks)
+        tasks = self._rules.enter(tx, tasks if clock is None else left_at(tasks, clock.now()))
         self._insert_each(tx, [tasks[place] for place in _by_key(tasks)], is_published=hints is not None)
         self._keep_keys(tx, tasks)
         if hints is not None:
-            self._insert_hints(tx, [task for task in tasks if task.waits_for is None], hints)
+            self._insert_hints(tx, [task for task in tasks if task.waits_for is None], hints, clock)
         return tasks
 
-    def _by_our_clock(self, tx: Connection, tasks: Sequence[NewTask]) -> Sequence[NewTask]:
-        if all(task.at is None for task in tasks):
-            return tasks
-        return left_at(tasks, clock(tx, self.database))
+    def _clock_of(self, tx: Connection, tasks: Sequence[NewTask]) -> LedgerClock | None:
+        """What decides how long it is until then; None where no task names an instant."""
+        return None if all(task.at is None for task in tasks) else LedgerClock(tx, self.database)
 
-    def _insert_hints(self, tx: Connection, tasks: Sequence[NewTask], hints: HintRows) -> None:
+    def _insert_hints(
+        self, tx: Connection, tasks: Sequence[NewTask], hints: HintRows, clock: LedgerClock | None
+    ) -> None:
         """The hints of tasks that were inserted just now: to record a thousand takes a while."""
-        since = None if all(task.at is None for task in tasks) else clock(tx, self.database)
+        since = None if clock is None else clock.now()
         rows = hints(tasks if since is None else left_at(tasks, since))
         insert_hints(tx, self.database, rows, since=since)
 
@@ -261,7 +263,8 @@ class Tasks:
     ) -> list[Enqueued]:
         answers: dict[int, Enqueued] = {}
         hinted: dict[int, NewTask] = {}
-        tasks = self._by_our_clock(tx, tasks)
+        clock = self._clock_of(tx, tasks)
+        tasks = tasks if clock is None else left_at(tasks, clock.now())
         for place in _by_key(tasks):
             found = self._insert_or_find(tx, tasks[place], is_published=hints is not None, is_newest=is_newest)
             if isinstance(found, Enqueued):
@@ -271,7 +274,7 @@ class Tasks:
             if found.waits_for is None:
                 hinted[place] = found
         if hints is not None and hinted:
-            self._insert_hints(tx, [hinted[place] for place in sorted(hinted)], hints)
+            self._insert_hints(tx, [hinted[place] for place in sorted(hinted)], hints, clock)
         return [answers[place] for place in range(len(tasks))]
 
     def _insert_or_find(

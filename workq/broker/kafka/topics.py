@@ -179,7 +179,7 @@ class Topics:
 
     def text(self, error: Exception) -> str:
         """An error for people, in one line."""
-        said = error.args[0].str() if isinstance(error, KafkaException) else str(error) or repr(error)
+        said = error.args[0].str() if isinstance(error, KafkaException) else f"{type(error).__name__}: {error}"
         return self._place.clean(said)
 
     def _has_leaders(self, topic: str, ends: float) -> bool:

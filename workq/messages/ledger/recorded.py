@@ -23,7 +23,7 @@ from workq.ledger import HintRows, Unpublished
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, as_text, in_order
 from workq.ledger.engine.kept_rows import NewRow
-from workq.ledger.named_instants import clock, left_at
+from workq.ledger.named_instants import LedgerClock, left_at
 from workq.ledger.tasks import Tasks, reads_the_past, record_within
 from workq.messages.ledger.known_destinations import policy_in, unknown_destination
 from workq.messages.ledger.tables import message_tables
@@ -90,7 +90,9 @@ class RecordedMessages:
         """The messages, and the tasks whose turn it is. `look`: for ids that are there already, one of which is."""
         policies = {name: self._policy(tx, name) for name in sorted({one.destination for one in messages})}
         if any(one.at is not None and policies[one.destination].levels_s for one in messages):
-            messages = left_at(messages, clock(tx, self.database))  # the level is that of the ledger's clock, too
+            messages = left_at(
+                messages, LedgerClock(tx, self.database).now()
+            )  # the level is that of the ledger's clock, too
         standing = {} if look is None else look(tx, messages)
         recorded: list[SentMessage] = []
         new: list[NewMessage] = []
