@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import secrets
 import signal
@@ -264,11 +265,16 @@ def test_the_child_of_a_fork_publishes_by_itself_and_ends(namespace: Namespace) 
     consumer = broker.consumer([QUEUE], name="one", prefetch=100)
     all_of(consumer, set(publish(broker, 1)))
     in_child = new_task_id()
+    garbage: list[Any] = [AdminClient(namespace.kafka.admin_conf)]
+    assert garbage[0].list_topics(timeout=60)
+    garbage.append(garbage)
+    del garbage
 
     pid = os.fork()
     if pid == 0:  # pragma: no cover - the child
         status_of_child = 1
         try:
+            gc.collect()
             status_of_child = 0 if broker.publish([Hint(QUEUE, (in_child,))], deadline_s=60) == [True] else 1
             broker.close()
         finally:

@@ -17,6 +17,7 @@ Who decides: the ledger. Works with Kafka 4.0 and later (KIP-848); `?protocol=cl
 from __future__ import annotations
 
 import ctypes
+import gc
 import math
 import os
 import threading
@@ -231,6 +232,7 @@ def _check_library(settings: Mapping[str, Any]) -> None:
 
 
 def _after_fork() -> None:
+    gc.freeze()  # what is garbage by now may hold handles, too: the collector would crash by freeing them
     for one in list(_everyone):
         one.forked()
 
