@@ -49,6 +49,11 @@ def on_levels(delay_s: float, at: datetime | None, levels_s: tuple[float, ...]) 
     return later_s, None if at is None else whole_ms(at + timedelta(seconds=later_s - delay_s))
 
 
+def begun_ms(at: datetime) -> datetime:
+    """The millisecond that has begun: a level that counts from there ends on a whole one."""
+    return at - timedelta(microseconds=at.microsecond % 1000)
+
+
 def whole_ms(at: datetime) -> datetime:
     """The next whole millisecond: SQLite keeps no more, and nothing is sent before its time."""
     return at + timedelta(microseconds=-at.microsecond % 1000)

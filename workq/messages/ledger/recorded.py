@@ -27,7 +27,7 @@ from workq.ledger.named_instants import LedgerClock, left_at
 from workq.ledger.tasks import Tasks, reads_the_past, record_within
 from workq.messages.ledger.known_destinations import policy_in, unknown_destination
 from workq.messages.ledger.tables import message_tables
-from workq.messages.levels import on_levels
+from workq.messages.levels import begun_ms, on_levels
 from workq.messages.values import DestinationPolicy, NewMessage, SentMessage, task_of_message
 from workq.values import codec
 from workq.values.task import NewTask
@@ -90,9 +90,8 @@ class RecordedMessages:
         """The messages, and the tasks whose turn it is. `look`: for ids that are there already, one of which is."""
         policies = {name: self._policy(tx, name) for name in sorted({one.destination for one in messages})}
         if any(one.at is not None and policies[one.destination].levels_s for one in messages):
-            messages = left_at(
-                messages, LedgerClock(tx, self.database).now()
-            )  # the level is that of the ledger's clock, too
+            now = begun_ms(LedgerClock(tx, self.database).now())  # the level is that of the ledger's clock, too
+            messages = left_at(messages, now)
         standing = {} if look is None else look(tx, messages)
         recorded: list[SentMessage] = []
         new: list[NewMessage] = []
