@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka
 import psutil
 import pytest
 
@@ -14,8 +15,13 @@ from tests.faults.kafka_topic import Topic
 from tests.faults.ways_in import LONG_S, WayIn, children_of, end
 from tests.system.fleet import wait_until
 from workq import WorkQueue
+from workq.config.addresses import Allowed
 from workq.lab.servers import Kafka, PostgreSQL, start_kafka
 from workq.ledger.engine.migrate import migrate
+from workq.messages.intake import kafka_membership
+from workq.messages.intake.kafka import KafkaIntake
+from workq.messages.intake.values import Position
+from workq.messages.kinds import DestinationAddress
 
 
 @pytest.fixture
@@ -150,3 +156,42 @@ def test_a_kafka_that_is_away_is_noted_and_not_any_more_when_it_is_back(way_in: 
             records.produce((b"x", {"workq-id": "x"}))
             way_in.wait_for(1, timeout_s=2 * LONG_S)
             wait_until(lambda: way_in.intake().failing_since is None, timeout_s=LONG_S, what="well again")
+
+
+def test_what_a_membership_is_told_late_leaves_the_partitions_of_its_successor(
+    topic: Callable[..., Topic], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is closed while Kafka's coordinator is away may be told only then that its partitions are gone."""
+    told: list[Callable[..., None]] = []
+
+    class Remembering(confluent_kafka.Consumer):
+        def subscribe(self, topics: list[str], *rest: Any, **given: Any) -> None:
+            told.append(given["on_revoke"])
+            super().subscribe(topics, *rest, **given)
+
+    monkeypatch.setattr(kafka_membership, "Consumer", Remembering)
+    records = topic()
+    offsets: dict[int, int] = {}
+    url = records.kafka.url
+    link = KafkaIntake().open(
+        DestinationAddress("in", KafkaIntake().check({"url": url, "topic": records.name}), url),
+        allowed=Allowed.of("loopback"),
+        take=lambda _topic, part, _id: Position(offsets.get(part), epoch=1),
+    )
+
+    def is_fetched(body: bytes) -> bool:
+        batch = link.fetch(limit=10, timeout_s=0.3)
+        offsets.update({one.part: one.next_offset for one in batch.moves})
+        return [one.body for one in batch.records] == [body]
+
+    try:
+        for body in (b"first", b"second"):
+            records.produce((body, {}))
+            wait_until(lambda body=body: is_fetched(body), timeout_s=2 * LONG_S, what=f"{body!r}")  # type: ignore[misc]
+            if body == b"first":
+                link.close()
+        told[0](confluent_kafka.Consumer({"group.id": "nobody"}), [confluent_kafka.TopicPartition(records.name, 0)])
+        records.produce((b"third", {}))
+        wait_until(lambda: is_fetched(b"third"), timeout_s=LONG_S, what="the third")
+    finally:
+        link.close()

@@ -397,6 +397,7 @@ def group_settings(settings: Mapping[str, Any], group: str, protocol: str) -> di
         **classic,
         "group.id": group,
         "group.protocol": protocol,
+        "max.poll.interval.ms": 45_000,  # a partition waits no longer for who does not give it back
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "auto.offset.reset": "earliest",  # with "latest" the hints of new partitions would be lost

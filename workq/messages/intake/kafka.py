@@ -18,13 +18,11 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -35,6 +33,7 @@ from workq.errors import ConfigError
 from workq.messages.intake import IntakeInspector, IntakeKind, IntakeLink, TakePartition
 from workq.messages.intake.aside import RecordsAside
 from workq.messages.intake.kafka_inspector import KafkaInspector
+from workq.messages.intake.kafka_membership import GroupMembership
 from workq.messages.intake.kafka_records import group_of, id_of_topic, record_of
 from workq.messages.intake.values import BrokerRecord, IntakeBatch, OffsetMove
 from workq.messages.kinds import DestinationAddress, SendFault, Unsent
@@ -45,7 +44,6 @@ from workq.messages.kinds.reach import Lookup, ReachFailed
 LOOK_EVERY_S: Final = 5.0
 """The brokers that Kafka advertises are judged again, and the topic's id compared, after so long."""
 CONNECT_S: Final = 10.0
-CLOSE_S: Final = 5.0
 WATERMARK_S: Final = 5.0
 MARKS_MAX: Final = 1
 """Offsets without a record that are passed without a question: the mark at the end of a transaction."""
@@ -82,14 +80,6 @@ class KafkaIntake(IntakeKind):
         return KafkaInspector(address, allowed=allowed, lookup=self._lookup)
 
 
-@dataclass(slots=True)
-class _Owned:
-    """A partition that this process has taken: the epoch, and the offset of the next record of it."""
-
-    epoch: int
-    next_offset: int
-
-
 class _KafkaIntakeLink(IntakeLink):
     def __init__(self, address: DestinationAddress, *, allowed: Allowed, take: TakePartition, lookup: Lookup) -> None:
         self._name = address.name
@@ -99,12 +89,9 @@ class _KafkaIntakeLink(IntakeLink):
         self._take = take
         self._topic: str = address.options["topic"]
         self._topic_id: str | None = None
-        self._consumer: Consumer | None = None
+        self._member: GroupMembership | None = None
         self._admin: AdminClient | None = None
         self._looked_at = 0.0
-        self._owned: dict[int, _Owned] = {}
-        self._failure: BaseException | None = None
-        """What has kept a partition from being taken. Nothing may be raised where that happens."""
         place = DestinationAddress(
             address.name, {**address.options, "topic": address.options["quarantine"]}, address.url
         )
@@ -113,10 +100,10 @@ class _KafkaIntakeLink(IntakeLink):
     def fetch(self, *, limit: int, timeout_s: float) -> IntakeBatch:
         """See the port."""
         try:
-            consumer = self._ready()
-            messages = consumer.consume(limit, timeout_s)
-            if self._failure is not None:
-                raise self._failure
+            member = self._ready()
+            messages = member.consumer.consume(limit, timeout_s)
+            if member.failure is not None:
+                raise member.failure
             for one in messages:
                 if (error := one.error()) is not None:
                     raise ReachFailed(self._unsent(error))
@@ -126,7 +113,7 @@ class _KafkaIntakeLink(IntakeLink):
         except BaseException:
             self.close()
             raise
-        return self._batch(consumer, messages)
+        return self._batch(member, messages)
 
     def quarantine(self, unreadable: Sequence[tuple[BrokerRecord, str]], *, timeout_s: float) -> None:
         """See the port."""
@@ -135,47 +122,40 @@ class _KafkaIntakeLink(IntakeLink):
     def passed(self, batch: IntakeBatch) -> None:
         """See the port."""
         self._aside.passed()
-        if self._consumer is not None and batch.moves:
+        if self._member is not None and batch.moves:
             offsets = [TopicPartition(one.topic, one.part, one.next_offset) for one in batch.moves]
             with contextlib.suppress(KafkaException):
-                self._consumer.commit(offsets=offsets, asynchronous=True)
+                self._member.consumer.commit(offsets=offsets, asynchronous=True)
 
     def close(self) -> None:
         """See the port."""
-        consumer, self._consumer = self._consumer, None
-        self._owned.clear()
-        self._failure = None
+        member, self._member = self._member, None
         self._admin = None
         self._aside.close()
-        if consumer is not None:  # it may wait for a broker that is away
-            ending = threading.Thread(target=consumer.close, name="workq-kafka-end", daemon=True)
-            ending.start()
-            ending.join(CLOSE_S)
+        if member is not None:
+            member.close()
 
-    def _ready(self) -> Consumer:
-        """The consumer, after its brokers were judged.
+    def _ready(self) -> GroupMembership:
+        """The membership, after its brokers were judged.
 
         Raises:
             ReachFailed: no broker answers, or one may not be reached, or the topic is not there.
         """
-        if self._consumer is not None and time.monotonic() - self._looked_at <= LOOK_EVERY_S:
-            return self._consumer
+        if self._member is not None and time.monotonic() - self._looked_at <= LOOK_EVERY_S:
+            return self._member
         ends = time.monotonic() + CONNECT_S
         self._reach.look(ends)
         if self._admin is None:
             self._admin = AdminClient(self._reach.conf())
         topic_id = id_of_topic(self._admin, self._topic, ends)
-        if self._consumer is not None and topic_id != self._topic_id and topic_id is not None:
+        if self._member is not None and topic_id != self._topic_id and topic_id is not None:
             self.close()  # another topic of this name: its partitions are taken anew
             self._admin = AdminClient(self._reach.conf())
         self._topic_id = topic_id or self._topic_id
         self._looked_at = time.monotonic()
-        if self._consumer is None:
-            self._consumer = Consumer(self._conf())
-            self._consumer.subscribe(
-                [self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
-            )
-        return self._consumer
+        if self._member is None:
+            self._member = GroupMembership(self._conf(), self._topic, self._topic_id, self._take)
+        return self._member
 
     def _conf(self) -> dict[str, Any]:
         protocol = self._options["protocol"]
@@ -195,33 +175,13 @@ class _KafkaIntakeLink(IntakeLink):
             "error_cb": lambda _: None,  # what lasts is seen by the looks, in our own words
         }
 
-    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        placed = []
-        for one in partitions:
-            offset = OFFSET_BEGINNING
-            try:
-                position = self._take(one.topic, one.partition, self._topic_id)
-            except BaseException as error:  # raised here, librdkafka would read from where it likes
-                self._failure = error
-            else:
-                self._owned[one.partition] = _Owned(position.epoch, position.next_offset or 0)
-                offset = OFFSET_BEGINNING if position.next_offset is None else position.next_offset
-            placed.append(TopicPartition(one.topic, one.partition, offset))
-        consumer.incremental_assign(placed)
-
-    def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        for one in partitions:
-            self._owned.pop(one.partition, None)
-        with contextlib.suppress(KafkaException):  # it is lost, or being closed
-            consumer.incremental_unassign(partitions)
-
-    def _batch(self, consumer: Consumer, messages: Sequence[Message]) -> IntakeBatch:
+    def _batch(self, member: GroupMembership, messages: Sequence[Message]) -> IntakeBatch:
         """What is ours of these. What came before a partition went, or comes twice after it came back, is left out."""
-        records, before = [], {part: one.next_offset for part, one in self._owned.items()}
+        records, before = [], {part: one.next_offset for part, one in member.owned.items()}
         gaps: dict[int, tuple[int, int]] = {}
         for one in messages:
             part, offset = one.partition(), one.offset()
-            owned = None if part is None else self._owned.get(part)
+            owned = None if part is None else member.owned.get(part)
             if owned is None or part is None or offset is None or offset < owned.next_offset:
                 continue
             if 0 < owned.next_offset < offset - MARKS_MAX:
@@ -230,10 +190,10 @@ class _KafkaIntakeLink(IntakeLink):
             records.append(record_of(one, topic_id=self._topic_id))
         moves = [
             OffsetMove(self._topic, part, one.epoch, one.next_offset)
-            for part, one in self._owned.items()
+            for part, one in member.owned.items()
             if one.next_offset != before[part]
         ]
-        lost = sum(self._lost(consumer, part, *gap) for part, gap in gaps.items())
+        lost = sum(self._lost(member.consumer, part, *gap) for part, gap in gaps.items())
         return IntakeBatch(records, moves, lost=lost)
 
     def _lost(self, consumer: Consumer, part: int, wanted: int, first: int) -> int:
