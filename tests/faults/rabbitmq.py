@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pika
+import pika.data
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
@@ -38,3 +40,24 @@ def ask(server: RabbitMQ, question: Callable[[BlockingChannel], T]) -> T:
         return question(channel)
     finally:
         connection.close()
+
+
+class Encoded(bytes):
+    """A value of a header as it goes over the wire: what pika would not send."""
+
+
+def send_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let pika send values that are `Encoded`, in this test."""
+    encode = pika.data.encode_value
+
+    def encode_value(pieces: list[bytes], value: Any) -> int:
+        if not isinstance(value, Encoded):
+            return encode(pieces, value)
+        pieces.append(value)
+        return len(value)
+
+    monkeypatch.setattr(pika.data, "encode_value", encode_value)
+
+
+YEAR_57879 = Encoded(b"T" + struct.pack(">Q", 1_764_340_000_000))
+"""A time in milliseconds, where AMQP has seconds."""

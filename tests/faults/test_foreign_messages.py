@@ -17,6 +17,7 @@ import pytest
 from sqlalchemy import select
 
 from tests.faults.intruder import Intruder, OnRabbitMQ
+from tests.faults.rabbitmq import YEAR_57879, send_encoded
 from tests.stores import database_of
 from tests.system.conftest import OpenLeg
 from tests.system.fleet import Fleet, wait_until
@@ -233,23 +234,29 @@ def test_ten_thousand_forged_hints_start_nothing(fast_leg: Leg, intruder: Intrud
     "properties",
     [{"expiration": "60000"}, {"priority": 255}, {"reply_to": "amq.rabbitmq.reply-to.x", "correlation_id": "1"},
      {"headers": {"CC": ["elsewhere"], "BCC": ["x"], "x-death": [{"count": 9, "queue": "q", "reason": "expired"}]}},
+     {"headers": {"at": YEAR_57879}},
      {"content_encoding": "gzip", "content_type": "application/x-python-serialize", "type": "celery"}],
-    ids=["expiration", "priority", "reply_to", "headers", "encoding"],
+    ids=["expiration", "priority", "reply_to", "headers", "unreadable", "encoding"],
 )  # fmt: skip
-def test_foreign_properties_of_a_hint_mean_nothing(properties: dict[str, Any], open_leg: OpenLeg) -> None:
+def test_foreign_properties_of_a_hint_mean_nothing(
+    properties: dict[str, Any], open_leg: OpenLeg, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """B57. A retry of the task they woke is sent with fresh properties, and arrives."""
     leg = open_leg("servers", divide=10.0)
     leg["note"].enqueue(0)
     leg.app.producer.relay.flush(timeout_s=10)
     intruder = OnRabbitMQ(leg)
+    send_encoded(monkeypatch)
     handler = leg["fail_until"]
     task = handler.new_task(handler.options(failures_max=10)._options, (1, 3), {})
     leg.app.stores.ledger.tasks.record([task])
     intruder.put([hint(task.id)], **properties)
-    with leg.fleet(processes=1, threads=1):
+    with leg.fleet(processes=1, threads=1) as fleet:
         leg.wait_settled(timeout_s=30)
+        fleet.terminate()
+        assert fleet.wait(20) == 0
     done = found(leg, task.id)
     assert (done.state, done.attempt, done.failures) == (State.SUCCEEDED, 3, 2)
     assert leg.starts()[task.id] == 3
-    assert intruder.quarantined() == []
+    assert (intruder.quarantined(), intruder.depth()) == ([], 0)
     intruder.close()

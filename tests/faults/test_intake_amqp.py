@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import secrets
+import struct
 from pathlib import Path
 from typing import Any
 
 import pika
+import pytest
 
-from tests.faults.rabbitmq import ask
+from tests.faults.rabbitmq import YEAR_57879, Encoded, ask, send_encoded
 from tests.faults.ways_in import LONG_S, WayIn, end
 from tests.system.fleet import wait_until
 from workq.lab.servers import RabbitMQ
 
 
-def test_the_message_id_names_a_message_that_has_no_header_of_ours(tmp_path: Path, rabbitmq_server: RabbitMQ) -> None:
+def test_a_message_id_names_a_message_and_what_is_strange_in_its_headers_stops_nothing(
+    tmp_path: Path, rabbitmq_server: RabbitMQ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send_encoded(monkeypatch)
     way_in, name = WayIn(tmp_path), f"in-{secrets.token_hex(6)}"
     sent: list[tuple[bytes, dict[str, Any], str | None]] = [
         (b"1", {"colour": "red"}, "a"),
@@ -22,6 +27,8 @@ def test_the_message_id_names_a_message_that_has_no_header_of_ours(tmp_path: Pat
         (b"3", {}, "a"),
         (b"4", {"workq-at": "tomorrow"}, "bad"),
         (b"5", {"number": 7}, None),
+        (b"6", {"at": YEAR_57879, "part": Encoded(b"d" + struct.pack(">d", 3.75))}, "strange"),
+        (b"7", {}, "behind"),
     ]
 
     def publish(channel: Any) -> None:
@@ -33,15 +40,16 @@ def test_the_message_id_names_a_message_that_has_no_header_of_ours(tmp_path: Pat
     way_in.add(kind="amqp", url=rabbitmq_server.url, queue=name, to="orders")
 
     with way_in.running() as supervisor:
-        wait_until(lambda: way_in.intake().recorded + way_in.intake().quarantined == 4, timeout_s=LONG_S, what="all")
+        wait_until(lambda: way_in.intake().recorded + way_in.intake().quarantined == 6, timeout_s=LONG_S, what="all")
         assert end(supervisor) == 0
 
     found: Any = way_in.messages()
     aside: list[Any] = []
     ask(rabbitmq_server, lambda channel: aside.append(channel.basic_get(f"{name}.quarantine", auto_ack=True)))
     way_in.app.close()
-    assert (found["a"].headers, found.keys() >= {"a", "b"}, len(found)) == ({"colour": "red"}, True, 3)
-    assert [one.headers for one in found.values() if one.id not in "ab"] == [{"number": "7"}]
+    assert (found["a"].headers, found.keys() >= {"a", "b", "behind"}, len(found)) == ({"colour": "red"}, True, 5)
+    assert found["strange"].headers == {"at": "1764340000000", "part": "3.75"}
+    assert [one.headers for one in found.values() if one.id not in ("a", "b", "strange", "behind")] == [{"number": "7"}]
     assert way_in.intake().repeated == 1
     [(_, properties, body)] = aside
     assert (body, properties.headers["workq-id-given"]) == (b"4", "bad")

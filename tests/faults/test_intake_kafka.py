@@ -11,6 +11,7 @@ import confluent_kafka
 import psutil
 import pytest
 
+from tests.faults.kafka_raw import produce_raw
 from tests.faults.kafka_topic import Topic
 from tests.faults.ways_in import LONG_S, WayIn, children_of, end
 from tests.system.fleet import wait_until
@@ -61,6 +62,23 @@ def test_members_that_come_go_and_die_record_each_record_once(way_in: WayIn, top
 
     assert sum(records.ends().values()) == produced
     assert (way_in.intake().recorded, len(way_in.messages()), way_in.intake().repeated) == (produced, produced, 0)
+
+
+def test_a_header_that_cannot_be_read_puts_its_record_aside_and_stops_none_behind_it(
+    way_in: WayIn, topic: Callable[..., Topic]
+) -> None:
+    records = topic()
+    produce_raw(records.kafka, records.name, b"strange", {b"fine": b"x", b"n\xff\xfeme": b"y"})
+    records.produce((b"behind", {"workq-id": "behind"}))
+    add(way_in, records)
+
+    with way_in.running():
+        wait_until(lambda: way_in.offsets() == records.ends(), timeout_s=2 * LONG_S, what="all passed")
+
+    [aside] = records.quarantined(1)
+    assert aside["body"] == b"strange"
+    assert "no text in UTF-8" in aside["workq-reason"]
+    assert (list(way_in.messages()), way_in.intake().quarantined) == (["behind"], 1)
 
 
 def test_a_partition_that_is_added_is_read_from_its_beginning(way_in: WayIn, topic: Callable[..., Topic]) -> None:

@@ -18,13 +18,14 @@ from confluent_kafka.admin._config import ConfigResource
 
 from tests.conftest import Private
 from tests.contract.broker import LONG_S, collect, gathered, hints, ids
+from tests.faults.kafka_raw import produce_raw
 from tests.system.fleet import wait_until
 from workq.broker import Consumer, Delivery, Hint
 from workq.broker.kafka import KafkaBroker
 from workq.broker.kafka.positions import PartitionSpan
 from workq.broker.kafka.topics import TopicNames
 from workq.lab.servers import Kafka, start_kafka
-from workq.values.codec import new_task_id
+from workq.values.codec import Envelope, encode_hint, new_task_id
 
 QUEUE = "mail"
 
@@ -108,6 +109,14 @@ def all_of(consumer: Consumer, wanted: set[str]) -> None:
         return wanted <= found
 
     waits(is_there, "all have come")
+
+
+def test_a_hint_with_a_header_that_cannot_be_read_is_taken_and_so_is_the_next_one(namespace: Namespace) -> None:
+    broker = namespace.open(partitions=1)
+    first, strange = publish(broker, 1), new_task_id()
+    produce_raw(namespace.kafka, namespace.topic, encode_hint(Envelope(QUEUE, (strange,))), {b"n\xff\xfeme": b"y"})
+
+    all_of(broker.consumer([QUEUE], name="one", prefetch=100), {*first, strange, *publish(broker, 1)})
 
 
 def test_a_topic_is_made_with_its_settings_and_one_that_exists_is_never_changed(namespace: Namespace) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from confluent_kafka import Message
 
 from workq.broker import QUARANTINE_BODY_MAX, Delivery
 from workq.broker.kafka.publisher import KafkaRecord
 from workq.broker.kafka.tracker import PartitionLife
+from workq.outbound.kafka_headers import headers_of
 from workq.values.codec import HINT_MAX_BYTES, decode_hint
 
 RETURNS_HEADER: Final = "workq-returns"
@@ -70,6 +71,5 @@ def put_back(delivery: Delivery) -> KafkaRecord:
 
 def _returns(message: Message) -> int:
     """How often this record was put back. Anybody may have written anything there."""
-    headers: Any = message.headers() or ()
-    told = dict(headers).get(RETURNS_HEADER) or b""
+    told = dict(headers_of(message) or ()).get(RETURNS_HEADER) or b""
     return int(told) if told.isdigit() and len(told) <= 6 else 0

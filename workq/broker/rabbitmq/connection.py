@@ -37,6 +37,7 @@ from pika.adapters.select_connection import IOLoop
 from pika.adapters.utils import connection_workflow
 
 from workq.errors import NAME_PATIENCE_S, BrokerUnavailable, ConfigError
+from workq.outbound.amqp_tables import read_any_table
 from workq.values.jitter import jitter
 
 T = TypeVar("T")
@@ -190,6 +191,7 @@ class AmqpSession:
         Where the event loop could not even start, for want of sockets, pika does not let it be closed: then what it has
         goes with it.
         """
+        read_any_table()
         try:
             self._connection = SelectConnection(
                 self._parameters,

@@ -12,6 +12,7 @@ from workq.config.addresses import Allowed
 from workq.messages.kinds import DestinationAddress, SendFault, Unsent
 from workq.messages.kinds.amqp import amqp_place
 from workq.messages.kinds.reach import Lookup, ReachFailed, left, permitted, trouble_of, trust_of
+from workq.outbound.amqp_tables import read_any_table
 
 CONNECT_S: Final = 10.0
 HEARTBEAT_S: Final = 60
@@ -36,6 +37,7 @@ class AmqpReach:
         [(host, port)] = self._place.hosts
         trust = trust_of(self._options) if self._place.is_tls else None
         addresses = permitted(host, port, self._allowed, lookup=self._lookup, ends=ends)
+        read_any_table()
         try:
             return pika.BlockingConnection(
                 [

@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from workq.messages.intake.values import BrokerRecord
 from workq.messages.kinds.reach import left
+from workq.outbound.kafka_headers import headers_of
 
 
 def group_of(name: str, options: Mapping[str, Any]) -> str:
@@ -32,13 +33,14 @@ def id_of_topic(admin: AdminClient, topic: str, ends: float) -> str | None:
 def record_of(one: Message, *, topic_id: str | None) -> BrokerRecord:
     """A record as it was read. Its own name is made of the topic's id, the partition, the offset and the time."""
     topic, part, offset = str(one.topic()), one.partition(), one.offset()
-    headers: Any = one.headers() or ()
+    headers = headers_of(one)
     return BrokerRecord(
         body=_raw(one.value()),
-        headers={name: value or b"" for name, value in headers},
+        headers={name: value or b"" for name, value in headers or ()},
         key=_raw(one.key()),
         own_id=f"{topic_id or hashlib.sha256(topic.encode()).hexdigest()[:22]}-{part}-{offset}-{one.timestamp()[1]}",
         where=f"{topic}[{part}]@{offset}",
+        fault=None if headers is not None else "the name of a header is no text in UTF-8: none of them can be read",
     )
 
 

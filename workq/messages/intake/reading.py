@@ -61,6 +61,8 @@ def _reason(text: str) -> str:
 
 
 def _read(record: BrokerRecord, to: str | None) -> Step:
+    if record.fault is not None:
+        raise ConfigError(record.fault)
     headers = {name: _text(name, value) for name, value in record.headers.items()}
     own = {name.lower(): value for name, value in headers.items() if name.lower().startswith(OWN)}
     if unknown := sorted(own.keys() - _KNOWN):

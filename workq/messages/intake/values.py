@@ -120,7 +120,7 @@ class BrokerRecord(msgspec.Struct, frozen=True):
     """One record of a topic, or message of a queue, as it was read.
 
     `headers`: names and raw values. `own_id`: names this record and no other, for one without a `workq-id`; None: it
-    has no such name. `where`: for a person.
+    has no such name. `where`: for a person. `fault`: why a part of it could not be read at all.
     """
 
     body: bytes | None
@@ -129,6 +129,7 @@ class BrokerRecord(msgspec.Struct, frozen=True):
     own_id: str | None
     where: str
     content_type: str | None = None
+    fault: str | None = None
 
 
 class IntakeBatch(msgspec.Struct, frozen=True):

@@ -43,6 +43,8 @@ try:
     import pika
     from pika import exceptions
     from pika.adapters.select_connection import IOLoop, SelectConnection
+
+    from workq.outbound.amqp_tables import read_any_table
 except ModuleNotFoundError as error:
     raise MissingExtra("a destination of the kind amqp needs a client library: install the extra [rabbitmq]") from error
 
@@ -131,6 +133,7 @@ class _Session:
         self.on_return: Callable[[str], None] = lambda *_: None
         self._is_done: Callable[[], bool] = lambda: False
         self._loop = _AmqpLoop()
+        read_any_table()
         self._connection = SelectConnection(
             parameters,
             on_open_callback=self._opened,
