@@ -123,8 +123,9 @@ def test_an_alarm_of_the_broker_is_late_and_says_so(links: Any, server: RabbitMQ
         Posting("i" * 300, 1, b"", "text/plain"),
         posting(headers={"n" * 300: "1"}),
         posting(headers={f"h{number}": "x" * 1000 for number in range(120)}),
+        posting(headers={"CC": "x"}),
     ],
-    ids=["id", "name", "many"],
+    ids=["id", "name", "many", "copies"],
 )
 def test_what_amqp_cannot_carry_is_of_the_message_alone(links: Any, server: RabbitMQ, bad: Posting) -> None:
     queue = new_name()
@@ -134,6 +135,8 @@ def test_what_amqp_cannot_carry_is_of_the_message_alone(links: Any, server: Rabb
     answers = link.send([posting(), bad, posting()], timeout_s=LONG_S)
 
     assert [fault_of(one) for one in answers] == [None, SendFault.MESSAGE, None]
+    waiting = ask(server, lambda channel: channel.queue_declare(queue, passive=True).method.message_count)
+    assert waiting == 2, "none was sent again"
 
 
 # stomp

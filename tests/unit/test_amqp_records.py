@@ -24,7 +24,12 @@ def message(properties: pika.BasicProperties) -> NewMessage:
 
 def test_a_message_of_rabbitmq_keeps_the_headers_that_rabbitmq_has_not_added() -> None:
     theirs: dict[str, Any] = {"x-request-id": "r", "X-Tenant": "acme", "n": 5, "b": True, "none": None, "at": LATER}
-    own: dict[str, Any] = {"x-death": [{"queue": "q"}], "x-first-death-reason": "expired", "x-last-death-queue": "q"}
+    own: dict[str, Any] = {
+        "CC": ["q2"],
+        "x-death": [{"queue": "q"}],
+        "x-first-death-reason": "expired",
+        "x-last-death-queue": "q",
+    }
     properties = pika.BasicProperties(
         headers={**theirs, **own, "tab": {"a": [1, LATER]}, "x-delivery-count": 1, "x-acquired-count": 2}
     )

@@ -9,10 +9,13 @@ from typing import Any, Final
 from workq.messages.intake.values import BrokerRecord
 
 _BROKERS_OWN: Final = frozenset(
-    {"x-death", "x-delivery-count", "x-acquired-count", "x-stream-offset", "x-received-from"}
+    {"x-death", "x-delivery-count", "x-acquired-count", "x-stream-offset", "x-received-from", "CC", "BCC"}
 )
 _BROKERS_BEGIN: Final = ("x-first-death-", "x-last-death-", "x-shovelled")
-"""What RabbitMQ, its federation and its shovels add. Sent on, an `x-death` makes RabbitMQ drop a message."""
+"""What RabbitMQ, its federation and its shovels add, and the routing keys that it has obeyed already (CC).
+
+Sent on, an `x-death` makes RabbitMQ drop a message.
+"""
 
 
 def record_of_amqp(properties: Any, body: bytes, *, where: str) -> BrokerRecord:

@@ -54,6 +54,8 @@ IDLE_S: Final = 30.0
 HEADERS_MAX_BYTES: Final = 100_000
 """All that is said of a message goes into one frame, which has 128 KiB."""
 CLOSE_S: Final = 0.5
+_COPIES_TO: Final = ("CC", "BCC")
+"""With a text in one, RabbitMQ closes the channel, and those beside it would be sent again."""
 _NOT_FOUND: Final = 404
 _ACCESS_REFUSED: Final = 403
 
@@ -470,6 +472,9 @@ def _properties(posting: Posting) -> pika.BasicProperties:
     Raises:
         ValueError: AMQP cannot carry it.
     """
+    for name in _COPIES_TO:
+        if name in posting.headers:
+            raise ValueError(f"RabbitMQ reads a header {name} as more routing keys; give it another name")
     made = pika.BasicProperties(
         message_id=posting.id,
         content_type=posting.content_type,
