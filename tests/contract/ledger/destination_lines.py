@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import event
 
 from tests.contract.given import HOUR_S, Clock, at_once
 from tests.contract.ledger.messages import BY, MessageSteps, new_message
 from workq.ledger import Unpublished
+from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.limits.ledger.limits import Limits
 from workq.messages.ledger.sql import MessageLedger
@@ -18,7 +22,49 @@ FAR_S = 600.0
 """For so long a destination has asked to rest: no rest ends in the middle of a test."""
 
 
-class DestinationLinesContract(MessageSteps):
+class MovedMessagesContract(MessageSteps):
+    def test_a_message_has_the_time_of_its_task_when_it_was_moved(self, ledger: Ledger) -> None:
+        self.destination(ledger)
+        self.post(ledger, new_message("a", delay_s=60.0))
+
+        ledger.part(MessageLedger).decisions.reschedule("a", delay_s=600.0, **BY)
+
+        moved = self.message(ledger, "a")
+        assert (moved.due_at, self.task(ledger, moved.task_id).due_at) == (moved.next_at, moved.next_at)
+
+    def test_what_is_moved_while_the_late_ones_are_made_due_keeps_its_time(
+        self, ledger: Ledger, database: Database, worker: Incarnation, clock: Clock
+    ) -> None:
+        self.destination(ledger)
+        sent = self.post(ledger, new_message("moved"), new_message("late"))
+        self.let_run(ledger, worker, sent, Failed(FAR_S, "no confirm"))
+        clock.forward(60.0)
+        decisions = ledger.part(MessageLedger).decisions
+        statements: list[str] = []
+
+        def move(*of: Any) -> None:
+            """Between its page, which is one statement, and the locks on what is there."""
+            statements.append(of[2])
+            if len(statements) == 2 and database.dialect != "sqlite":  # there nobody writes beside it
+                decisions.reschedule("moved", delay_s=HOUR_S, **BY)
+
+        if database.dialect == "sqlite":
+            decisions.reschedule("moved", delay_s=HOUR_S, **BY)
+        event.listen(database.engine, "before_cursor_execute", move)
+        made, _ = decisions.make_due(WhichMessages(destination="orders"), **BY)
+        event.remove(database.engine, "before_cursor_execute", move)
+
+        assert self.hinted(made) == [sent[1].task_id]
+        moved = self.message(ledger, "moved")
+        assert (moved.state, moved.next_at) == (State.WAITING, moved.due_at)
+        assert self.message(ledger, "late").state is State.READY
+
+    @staticmethod
+    def hinted(hints: Iterable[Unpublished]) -> list[str]:
+        return [one.task_id for one in hints]
+
+
+class DestinationLinesContract(MovedMessagesContract):
     @staticmethod
     def let_rest(ledger: Ledger, *, for_s: float = FAR_S) -> None:
         ledger.part(MessageLedger).destinations.failed("orders", fault="asked", error="slow down", asked_s=for_s)
@@ -30,10 +76,6 @@ class DestinationLinesContract(MessageSteps):
     @staticmethod
     def claim_sent(ledger: Ledger, worker: Incarnation, sent: Sequence[SentMessage]) -> list[str]:
         return [one.task_id for one in ledger.claims.claim([one.task_id for one in sent], by=worker.id)]
-
-    @staticmethod
-    def hinted(hints: Iterable[Unpublished]) -> list[str]:
-        return [one.task_id for one in hints]
 
     def test_while_it_is_disabled_they_wait_without_an_event_and_come_in_the_order_of_their_time(
         self, ledger: Ledger, worker: Incarnation, clock: Clock

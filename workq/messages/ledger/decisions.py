@@ -24,7 +24,6 @@ from workq.ledger.engine.id_lists import among, in_order
 from workq.ledger.engine.states import CLAIMABLE, guarded
 from workq.ledger.hint_rows import drop_hints_of
 from workq.ledger.history import REASON_MAX, History, who_and_why
-from workq.ledger.named_instants import then_or_now
 from workq.ledger.tasks import Tasks
 from workq.messages.ledger.known_destinations import WELL, policy_in, unknown_destination
 from workq.messages.ledger.letters import Letters, behind
@@ -91,10 +90,10 @@ class MessageDecisions:
         Raises:
             NotFound: there is no such message. Refused: it is on its way or has ended, or waits for its turn.
         """
-        m = message_tables(self.database).message
-        due_at = self.database.now(delay_s) if at is None else then_or_now(self.database, at)
-        mine = update(m).where(m.c.id == message_id).values(due_at=due_at)
+        m, t = message_tables(self.database).message, self.database.tables.task
         task_id = self._task_of(message_id)
+        moved_to = select(t.c.due_at).where(t.c.id == task_id).scalar_subquery()
+        mine = update(m).where(m.c.id == message_id).values(due_at=moved_to)
         try:
             return self._decisions.reschedule(
                 task_id, delay_s=delay_s, at=at, who=who, why=why, along=lambda tx: tx.execute(mine)
@@ -297,20 +296,29 @@ class MessageDecisions:
         `longer_s`: only what would wait for longer than that. `after`: the end of the page before, which is answered;
         None: that was the last one.
         """
-        t, now = self.database.tables.task, self.database.now
+        t, now, dialect = self.database.tables.task, self.database.now, self.database.dialect
+        m = message_tables(self.database).message
         page = self._late(which, longer_s=longer_s, limit=limit, after=after)
+        still = among(t.c.id, dialect), guarded(t.c.state, State.WAITING), t.c.due_at > now()
+        waits = select(t.c.id, t.c.queue, t.c.attempt).where(*still).order_by(t.c.id).with_for_update()
+        overdue = select(m.c.task_id).where(among(m.c.task_id, dialect), m.c.due_at <= now()).with_for_update()
 
         def make(tx: Connection) -> tuple[list[Unpublished], MessagePosition | None]:
             late = tx.execute(page).all()
             if not late:
                 return [], None
-            given = {"b_ids": in_order(str(row.id) for row in late)}
             last = MessagePosition(late[-1].created_at, late[-1].message_id)
-            mine = among(t.c.id, self.database.dialect), guarded(t.c.state, State.WAITING), t.c.due_at > now()
-            rows = tx.execute(select(t.c.id, t.c.queue, t.c.attempt).where(*mine).with_for_update(), given).all()
-            tx.execute(update(t).where(*mine).values(**waiting.let_go(self.database, self._reserved_s)), given)
-            if ids := [str(row.id) for row in rows]:
-                self._history.append(tx, "rescheduled", {**who_and_why(who, why), "delay_s": 0.0}, task_ids=ids)
+            rows = tx.execute(waits, {"b_ids": in_order(str(row.id) for row in late)}).all()
+            # once they are locked, no message is moved any more; one that was, since the page was read, keeps its time
+            given = {"b_ids": in_order(str(row.id) for row in rows)}
+            due = {str(one) for one in tx.execute(overdue, given).scalars()} if rows else set()
+            rows = [row for row in rows if str(row.id) in due]
+            if not rows:
+                return [], last
+            let_go = update(t).where(among(t.c.id, dialect)).values(**waiting.let_go(self.database, self._reserved_s))
+            tx.execute(let_go, {"b_ids": in_order(due)})
+            said = {**who_and_why(who, why), "delay_s": 0.0}
+            self._history.append(tx, "rescheduled", said, task_ids=[str(row.id) for row in rows])
             return [Unpublished(str(row.id), row.queue, row.attempt, 0.0) for row in rows], last
 
         return self.database.run(make)
