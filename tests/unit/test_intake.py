@@ -16,6 +16,7 @@ from workq.errors import CommitUnknown, SchemaMismatch
 from workq.intake import IntakeProcess
 from workq.messages.intake import IntakeLink
 from workq.messages.intake.aside import CUT_BYTES, RecordsAside
+from workq.messages.intake.kafka_records import record_of
 from workq.messages.intake.reading import read_record
 from workq.messages.intake.taker import IntakeTaker
 from workq.messages.intake.values import BrokerRecord, CancelOf, IntakeBatch, NewIntake, Unreadable
@@ -104,6 +105,14 @@ def test_a_record_without_a_destination_needs_that_of_the_way_in() -> None:
 def test_a_record_without_an_id_is_named_by_its_place() -> None:
     assert message(record()).id == "own"
     assert message(record(workq_id="a")).id == "a"
+
+
+def test_a_record_of_kafka_has_another_name_in_each_group() -> None:
+    one = Mock(**{"headers.return_value": None, "timestamp.return_value": (1, 5), "value.return_value": b"x"})
+
+    names = [record_of(one, topic_id="id", group=group).own_id for group in ("a", "b", "a")]
+
+    assert (names[0] == names[2], names[0] == names[1]) == (True, False)
 
 
 def test_a_cancel_needs_nothing_else() -> None:

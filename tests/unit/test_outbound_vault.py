@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.fernet import Fernet
 
+from workq import WorkQueue
 from workq.config import Settings
-from workq.errors import ConfigError
+from workq.errors import ConfigError, Refused
+from workq.messages.destinations import Destinations
+from workq.messages.intakes import MessageIntakes
 from workq.outbound.vault import Content, Secret, Vault
 from workq.webhooks import new_secret
 
@@ -78,3 +83,22 @@ def test_nothing_that_is_printed_shows_a_secret() -> None:
     assert NEW not in shown
     assert CONTENT.secrets[0].text not in shown
     assert "swordfish" not in shown
+
+
+@pytest.mark.parametrize("keys", [None, NEW], ids=["none", "one"])
+def test_a_destination_is_added_twice_with_the_same_url_and_not_with_another_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: str | None
+) -> None:
+    if keys is not None:
+        monkeypatch.setenv("WORKQ_SECRET_KEY", keys)
+    wq = WorkQueue(ledger=f"sqlite:///{tmp_path / 'w.db'}")
+    ways: Any = (
+        (Destinations(wq).add, {"kind": "amqp", "routing_key": "q", "exchange": ""}),
+        (MessageIntakes(wq).add, {"kind": "amqp", "queue": "q"}),
+    )
+    for add, options in ways:
+        for _ in range(2):
+            add("mail", url="amqp://u:right@127.0.0.1/", **options)
+        with pytest.raises(Refused, match="is there already"):
+            add("mail", url="amqp://u:wrong@127.0.0.1/", **options)
+    wq.close()

@@ -113,7 +113,8 @@ class Destinations:
             None if url is None else self.vault.seal_url(str(url)),
             _policy(DestinationPolicy(), policy | {"levels": levels}),
         )
-        return _told(self._app.stores.ledger.part(MessageLedger).destinations.add_destination(new))
+        ledger = self._app.stores.ledger.part(MessageLedger).destinations
+        return _told(ledger.add_destination(new, is_same=self.vault.has_same_url))
 
     def edit(self, name: str, *, why: str = "edited by a person", who: str | None = None, **given: Any) -> Destination:
         """Change what is given, from the next attempt on, also for what was sent before. Nothing is contacted.

@@ -74,7 +74,7 @@ class MessageIntakes:
         ledger = self._app.stores.ledger.part(MessageLedger)
         if to is not None:
             ledger.destinations.required(check_destination_name(to))
-        return _told(ledger.intakes.add_intake(new))
+        return _told(ledger.intakes.add_intake(new, is_same=self._vault.has_same_url))
 
     def get(self, name: str) -> MessageIntake:
         """One way in.

@@ -93,6 +93,15 @@ class Vault:
         """
         return self._opened_urls(sealed)
 
+    def has_same_url(self, one: str | None, other: str | None) -> bool:
+        """Whether both were sealed of the same URL. What cannot be opened here is not the same."""
+        if one is None or other is None:
+            return one == other
+        try:
+            return self.open_url(one) == self.open_url(other)
+        except ConfigError:
+            return False
+
     def _open(self, sealed: str) -> Content:
         try:
             found = _decoder.decode(self._unsealed(sealed, "the secrets of webhooks"))

@@ -82,11 +82,11 @@ class KafkaIntake(IntakeKind):
 
 class _KafkaIntakeLink(IntakeLink):
     def __init__(self, address: DestinationAddress, *, allowed: Allowed, take: TakePartition, lookup: Lookup) -> None:
-        self._name = address.name
         self._options = address.options
         self._place = kafka_place(address.url)
         self._reach = KafkaReach(self._place, address.options, allowed=allowed, lookup=lookup)
         self._take = take
+        self._group = group_of(address.name, address.options)
         self._topic: str = address.options["topic"]
         self._topic_id: str | None = None
         self._member: GroupMembership | None = None
@@ -164,7 +164,7 @@ class _KafkaIntakeLink(IntakeLink):
             **self._reach.conf(),
             **classic,
             "group.protocol": protocol,
-            "group.id": group_of(self._name, self._options),
+            "group.id": self._group,
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "auto.offset.reset": "earliest",
@@ -187,7 +187,7 @@ class _KafkaIntakeLink(IntakeLink):
             if 0 < owned.next_offset < offset - MARKS_MAX:
                 gaps.setdefault(part, (owned.next_offset, offset))
             owned.next_offset = offset + 1
-            records.append(record_of(one, topic_id=self._topic_id))
+            records.append(record_of(one, topic_id=self._topic_id, group=self._group))
         moves = [
             OffsetMove(self._topic, part, one.epoch, one.next_offset)
             for part, one in member.owned.items()

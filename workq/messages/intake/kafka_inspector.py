@@ -111,7 +111,8 @@ class KafkaInspector(IntakeInspector):
                 for one in consumer.consume(limit - len(found), min(_PIECE_S, left(ends))):
                     error, part = one.error(), one.partition()
                     if error is None:
-                        found.append((part or 0, one.offset() or 0, record_of(one, topic_id=topic_id)))
+                        record = record_of(one, topic_id=topic_id, group=self._group)
+                        found.append((part or 0, one.offset() or 0, record))
                     elif error.code() == KafkaError._PARTITION_EOF:
                         left_parts.discard(-1 if part is None else part)
                     else:

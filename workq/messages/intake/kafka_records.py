@@ -30,18 +30,23 @@ def id_of_topic(admin: AdminClient, topic: str, ends: float) -> str | None:
     return str(found.topic_id) if found.topic_id is not None else None
 
 
-def record_of(one: Message, *, topic_id: str | None) -> BrokerRecord:
-    """A record as it was read. Its own name is made of the topic's id, the partition, the offset and the time."""
+def record_of(one: Message, *, topic_id: str | None, group: str) -> BrokerRecord:
+    """A record as it was read. Its own name is made of the topic's id, the partition, the offset and the time, and of
+    the group: what two ways in read of one topic are two messages."""
     topic, part, offset = str(one.topic()), one.partition(), one.offset()
     headers = headers_of(one)
     return BrokerRecord(
         body=_raw(one.value()),
         headers={name: value or b"" for name, value in headers or ()},
         key=_raw(one.key()),
-        own_id=f"{topic_id or hashlib.sha256(topic.encode()).hexdigest()[:22]}-{part}-{offset}-{one.timestamp()[1]}",
+        own_id=f"{_short(group)[:8]}-{topic_id or _short(topic)}-{part}-{offset}-{one.timestamp()[1]}",
         where=f"{topic}[{part}]@{offset}",
         fault=None if headers is not None else "the name of a header is no text in UTF-8: none of them can be read",
     )
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:22]
 
 
 def _raw(value: Any) -> bytes | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import eq
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row, delete, func, insert, or_, select, update
@@ -11,7 +12,7 @@ from workq.errors import NotFound, Refused
 from workq.ledger.engine.database import Database
 from workq.ledger.history import History, who_and_why
 from workq.messages.intake.values import IntakeOffset, IntakeRow, NewIntake
-from workq.messages.ledger.known_destinations import document_in
+from workq.messages.ledger.known_destinations import IsSame, document_in
 from workq.messages.ledger.tables import message_tables
 from workq.values import codec
 
@@ -26,8 +27,8 @@ class KnownIntakes:
         self.database = database
         self._history = history
 
-    def add_intake(self, new: NewIntake) -> IntakeRow:
-        """Record a way in. Repeatable with the same values.
+    def add_intake(self, new: NewIntake, *, is_same: IsSame = eq) -> IntakeRow:
+        """Record a way in. Repeatable with the same values. `is_same`: whether two are sealed of the same.
 
         Raises:
             Refused: there is another one of that name.
@@ -48,8 +49,9 @@ class KnownIntakes:
             self.database.run(lambda tx: tx.execute(insert(i).values(values)))
         except IntegrityError:
             there = self.intake(new.name)
-            same = there and (there.kind, there.options, there.destination) == (new.kind, new.options, new.destination)
-            if not same:
+            mine = new.kind, new.options, new.destination
+            is_there = there is not None and (there.kind, there.options, there.destination) == mine
+            if there is None or not is_there or not is_same(there.sealed, new.sealed):
                 raise Refused(f"intake {new.name!r} is there already; see: workq intake show {new.name}") from None
         return self.required(new.name)
 

@@ -8,8 +8,10 @@ What is sealed in a row is written and read by outbound/vault.py alone.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Final
+from operator import eq
+from typing import Any, Final, TypeAlias
 
 import msgspec
 from sqlalchemy import Connection, Row, func, insert, or_, select, update
@@ -35,6 +37,8 @@ _ERROR_MAX: Final = 500
 _policies: Final = msgspec.json.Decoder(DestinationPolicy)
 _documents: Final = msgspec.json.Decoder(dict[str, Any])
 
+IsSame: TypeAlias = Callable[[str | None, str | None], bool]
+
 
 class KnownDestinations:
     """The destinations of messages."""
@@ -42,8 +46,8 @@ class KnownDestinations:
     def __init__(self, database: Database) -> None:
         self.database = database
 
-    def add_destination(self, new: NewDestination) -> DestinationRow:
-        """Record a destination. Repeatable with the same values.
+    def add_destination(self, new: NewDestination, *, is_same: IsSame = eq) -> DestinationRow:
+        """Record a destination. Repeatable with the same values. `is_same`: whether two are sealed of the same.
 
         Raises:
             Refused: there is another one of that name.
@@ -65,8 +69,9 @@ class KnownDestinations:
             self.database.run(lambda tx: tx.execute(insert(d).values(values)))
         except IntegrityError:
             there = self.destination(new.name)
-            mine = new.kind, new.options, new.sealed, new.policy
-            if there is None or (there.kind, there.options, there.sealed, there.policy) != mine:
+            mine = new.kind, new.options, new.policy
+            is_there = there is not None and (there.kind, there.options, there.policy) == mine
+            if there is None or not is_there or not is_same(there.sealed, new.sealed):
                 raise Refused(
                     f"destination {new.name!r} is there already; see: workq message destination show {new.name}"
                 ) from None
