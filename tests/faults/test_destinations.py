@@ -52,6 +52,23 @@ def amqp(server: RabbitMQ, **options: str) -> dict[str, Any]:
     return {"url": server.url, **options}
 
 
+def test_a_cluster_is_reached_by_the_host_that_answers(links: Any, server: RabbitMQ) -> None:
+    """One has nobody listening, one accepts and is silent, as a stopped node does."""
+    queue = new_name()
+    ask(server, lambda channel: channel.queue_declare(queue, durable=True))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        hosts = f"127.0.0.1:{free_port()},127.0.0.1:{silent.getsockname()[1]}"
+        all_of_it = f"amqp://guest:guest@{hosts},127.0.0.1:{server.port}/"
+        link = links("amqp", {"url": all_of_it, "exchange": "", "routing_key": queue})
+        nowhere = links("amqp", {"url": f"amqp://guest:guest@{hosts}/", "exchange": "", "routing_key": queue})
+
+        assert isinstance(link.send([posting()], timeout_s=12.0)[0], Confirmed)
+        [answer] = nowhere.send([posting()], timeout_s=1.0)
+
+    assert fault_of(answer) is SendFault.AWAY
+    assert all(said in text_of(answer) for said in ("nothing listens at", "did not answer in time"))
+
+
 def test_an_exchange_that_leads_nowhere_gives_the_message_back(links: Any, server: RabbitMQ) -> None:
     exchange, queue = new_name(), new_name()
     ask(server, lambda channel: channel.exchange_declare(exchange, "direct"))

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import secrets
 import struct
+import time
+from contextlib import closing
 from pathlib import Path
+from socket import getaddrinfo
 from typing import Any
 
 import pika
@@ -13,7 +16,12 @@ import pytest
 from tests.faults.rabbitmq import YEAR_57879, Encoded, ask, send_encoded
 from tests.faults.ways_in import LONG_S, WayIn, end
 from tests.system.fleet import wait_until
+from workq.config.addresses import Allowed
 from workq.lab.servers import RabbitMQ
+from workq.lab.servers.server import free_port
+from workq.messages.intake.amqp_reach import AmqpReach
+from workq.messages.intake.registry import intake_kind_of
+from workq.messages.kinds import DestinationAddress
 
 
 def test_a_message_id_names_a_message_and_what_is_strange_in_its_headers_stops_nothing(
@@ -53,3 +61,13 @@ def test_a_message_id_names_a_message_and_what_is_strange_in_its_headers_stops_n
     assert way_in.intake().repeated == 1
     [(_, properties, body)] = aside
     assert (body, properties.headers["workq-id-given"]) == (b"4", "bad")
+
+
+def test_a_cluster_is_reached_by_the_host_that_answers(rabbitmq_server: RabbitMQ) -> None:
+    url = f"amqp://guest:guest@127.0.0.1:{free_port()},127.0.0.1:{rabbitmq_server.port}/"
+    stored = intake_kind_of("amqp").check({"url": url, "queue": "q"})
+    reach = AmqpReach(DestinationAddress("in", stored, url=url), allowed=Allowed.of("loopback"), lookup=getaddrinfo)
+
+    with closing(reach.connect(time.monotonic() + LONG_S)) as connection:
+        assert connection.is_open
+    assert f"127.0.0.1:{rabbitmq_server.port} did not answer" in str(reach.failed(TimeoutError()))

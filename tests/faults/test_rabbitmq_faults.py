@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,10 +27,15 @@ from tests.system.conftest import OpenLeg
 from tests.system.fleet import REPOSITORY, ROOM_S
 from workq.broker import Hint
 from workq.broker.rabbitmq import RabbitMQBroker
-from workq.broker.rabbitmq.connection import Address, Link
-from workq.config import QueueType
+from workq.broker.rabbitmq.connection import Link
+from workq.broker.rabbitmq.nodes import Address, Nodes
+from workq.config import QueueType, Settings
+from workq.diagnose.doctor.check import Level
+from workq.diagnose.doctor.rabbitmq import look
 from workq.errors import BrokerUnavailable, ConfigError
+from workq.lab.proxy import FaultProxy
 from workq.lab.servers import RabbitMQ, start_rabbitmq
+from workq.lab.servers.server import free_port
 from workq.recovery.sweep import sweep
 from workq.values.codec import new_task_id
 
@@ -50,6 +56,12 @@ def broker(server: RabbitMQ, namespace: str) -> Iterator[RabbitMQBroker]:
     broker = RabbitMQBroker(server.url, namespace=namespace, heartbeat_s=1, confirm_s=1)
     yield broker
     broker.close()
+
+
+@pytest.fixture
+def nobody() -> int:
+    """A port where nothing listens."""
+    return free_port()
 
 
 def publish_until_confirmed(broker: RabbitMQBroker, sent: list[Hint]) -> None:
@@ -498,6 +510,66 @@ def test_a_silent_server_is_called_silent() -> None:
         assert "did not answer in time" in trouble(url)
 
 
+# Several hosts in one URL
+
+
+def test_of_several_hosts_the_one_that_answers_is_used(server: RabbitMQ, namespace: str, nobody: int) -> None:
+    """One has nobody listening, one accepts and is silent, as a stopped node does."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        dead, hanging = f"127.0.0.1:{nobody}", f"127.0.0.1:{silent.getsockname()[1]}"
+        url = f"amqp://guest:guest@{dead},{hanging},127.0.0.1:{server.port}/"
+        with closing(RabbitMQBroker(url, namespace=namespace)) as broker:
+            sent = hints("mail", 2)
+
+            publish_until_confirmed(broker, sent)
+
+            assert ids(collect(broker.consumer(["mail"], name="one", prefetch=10), 2)) == ids(sent)
+            assert broker.check() == f"RabbitMQ {server.version}"
+            assert broker.depths(["mail"])["mail"].consumers == 1
+
+
+def test_a_lost_connection_goes_on_at_another_host(server: RabbitMQ, namespace: str) -> None:
+    """Whichever of the two it is at: that one is cut, and refuses from then on."""
+    with FaultProxy.before(server.url) as one, FaultProxy.before(server.url) as two:
+        url = f"amqp://guest:guest@127.0.0.1:{one.port},127.0.0.1:{two.port}/"
+        with closing(RabbitMQBroker(url, namespace=namespace)) as broker:
+            consumer = broker.consumer(["mail"], name="one", prefetch=10)
+            publish_until_confirmed(broker, hints("mail", 1))
+            collect(consumer, 1)
+            used, other = (one, two) if one.connections else (two, one)
+            at_first = (used.connections, other.connections)
+
+            used.refuse()
+            used.cut()
+            sent = hints("mail", 2)
+            publish_until_confirmed(broker, sent)
+
+            assert at_first == (2, 0)
+            assert set(ids(collect(consumer, 2))) >= set(ids(sent))
+            assert other.connections == 2
+
+
+def test_doctor_says_of_each_host_whether_it_answers(server: RabbitMQ, nobody: int) -> None:
+    url = f"amqp://guest:guest@127.0.0.1:{nobody},127.0.0.1:{server.port}/"
+
+    checks = list(look(Settings.load(broker=url), ()))
+
+    told = {(check.level, check.message) for check in checks}
+    assert (Level.OK, f"amqp://guest:***@127.0.0.1:{server.port}/: RabbitMQ {server.version}") in told
+    [warning] = [message for level, message in told if level is Level.WARNING]
+    assert warning.startswith(f"one of 2 hosts: broker: nothing listens at amqp://guest:***@127.0.0.1:{nobody}/")
+
+
+def test_hosts_that_all_fail_are_told_with_their_reasons(nobody: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        hanging = silent.getsockname()[1]
+
+        message = trouble(f"amqp://u:{CANARY}@127.0.0.1:{nobody},127.0.0.1:{hanging}/")
+
+    assert f"nothing listens at amqp://u:***@127.0.0.1:{nobody}/" in message
+    assert f"RabbitMQ at amqp://u:***@127.0.0.1:{hanging}/ did not answer in time" in message
+
+
 def test_tls_on_a_port_without_it_is_told_apart(server: RabbitMQ) -> None:
     assert "TLS" in trouble(f"amqps://u:{CANARY}@127.0.0.1:{server.port}/")
 
@@ -512,7 +584,7 @@ def test_closing_before_the_connection_is_made_is_bounded() -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = Address.parse(f"amqp://127.0.0.1:{listener.getsockname()[1]}/")
-        link = Link(address.parameters(name="test", heartbeat_s=20), address, Idle())
+        link = Link(Nodes(address, heartbeat_s=20), Idle(), name="test")
         link.start()
         listener.accept()[0].close()
         began = time.monotonic()

@@ -154,6 +154,19 @@ def test_a_ledger_at_two_hosts_of_which_the_first_is_dead_works_everywhere(
     assert any(place in check.message for check in checks)
 
 
+def test_a_ledger_at_two_hosts_of_which_the_first_is_silent_is_reached_at_the_other(
+    postgres_server: PostgreSQL,
+) -> None:
+    """It accepts and says nothing, as a stopped server does: after three seconds the next one is tried."""
+    database = postgres_server.create_database().rpartition("/")[2]
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        place = f"127.0.0.1:{silent.getsockname()[1]},127.0.0.1:{postgres_server.port}"
+        app = WorkQueue(ledger=f"postgresql://workq@{place}/{database}?target_session_attrs=read-write")
+
+        with pytest.raises(SchemaMismatch):  # it was asked, and has no tables yet
+            _ = app.stores
+
+
 def test_a_transaction_at_another_host_than_those_of_the_ledger_is_refused() -> None:
     """Which databases a connection leads to is told by its URL alone: none is opened here."""
     ours = ledger_url("postgresql://ann@one:5432,two:5433/shop")

@@ -417,7 +417,13 @@ def test_a_ledger_url_of_the_right_form_is_taken_as_it_is(url: str) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["amqp://rabbit", "amqp://a:b@rabbit:5672/", "amqps://a:b@rabbit/%2F", "amqp://[fe80::1%25eth0]/shop?heartbeat=5"],
+    [
+        "amqp://rabbit",
+        "amqp://a:b@one:5672,[::1],three/shop",
+        "amqp://a:b@rabbit:5672/",
+        "amqps://a:b@rabbit/%2F",
+        "amqp://[fe80::1%25eth0]/shop?heartbeat=5",
+    ],
 )
 def test_a_broker_url_of_the_right_form_is_taken_as_it_is(url: str) -> None:
     assert check_broker_url(url) == url
@@ -568,6 +574,10 @@ INFLIGHT_FORM = "redis://:password@host:6379/0"
         ("broker", "amqp:///shop", "no host"),
         ("broker", f"amqp://app:{CANARY}@", "no host"),
         ("broker", f"amqp://app:{CANARY}@rabbit:amqp", "from 1 to 65535"),
+        ("broker", f"amqp://app:{CANARY}@one,/shop", "a comma without a host"),
+        ("broker", f"amqp://app:{CANARY}@one:5672,two:x/shop", "from 1 to 65535"),
+        ("broker", f"amqp://one:5672,{CANARY}:x", "from 1 to 65535"),
+        ("broker", f"amqps://app:{CANARY}@{','.join('abcdefghij')}", "10 hosts in amqps://app:***@a,"),
         ("broker", f"amqp://app:{CANARY}@rabbit/a/b", "write a slash in the vhost as %2F"),
         ("broker", f"amqp://app:{CANARY}@rabbit//", "write a slash in the vhost as %2F"),
         ("inflight", f"amqp://app:{CANARY}@redis", "is not redis:// or rediss:// or unix://"),
@@ -630,6 +640,9 @@ def test_the_schemes_of_ledgers_are_those_that_have_a_driver() -> None:
         ("postgresql://one:5432,two:5433/shop", "postgresql://one:5432,two:5433/shop"),
         ("postgresql://app:5432,c4nary", "postgresql://app:***"),
         ("amqp://rabbit:5672/shop", "amqp://rabbit:5672/shop"),
+        ("amqp://app:c4nary@one:5672,two/shop", "amqp://app:***@one:5672,two/shop"),
+        ("amqp://one:5672,two:5672/shop", "amqp://one:5672,two:5672/shop"),
+        ("amqp://app:12,c4nary", "amqp://app:***"),
         ("amqp://[::1]:5672/shop", "amqp://[::1]:5672/shop"),
         ("amqp://app@rabbit", "amqp://app@rabbit"),
         ("http://app:c4nary@proxy:3128", "http://app:***@proxy:3128"),

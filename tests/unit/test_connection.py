@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import pytest
 
 from workq.broker.rabbitmq import RabbitMQBroker
-from workq.broker.rabbitmq.connection import Address
+from workq.broker.rabbitmq.nodes import AVOIDED_S, Address, Nodes
+from workq.broker.rabbitmq.unavailable import unavailable
 from workq.errors import ConfigError
+from workq.values.own_order import own_order
 
 CANARY = "canary-5f2c"
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 @pytest.mark.parametrize(
@@ -31,8 +41,17 @@ CANARY = "canary-5f2c"
 def test_a_url_is_taken_apart(url: str, host: str, port: int, user: str, password: str, vhost: str) -> None:
     address = Address.parse(url)
 
-    assert (address.host, address.port, address.user) == (host, port, user)
+    assert (address.hosts, address.user) == (((host, port),), user)
     assert (address.password, address.vhost) == (password, vhost)
+
+
+def test_a_url_of_a_cluster_names_several_hosts() -> None:
+    address = Address.parse(f"amqps://u:{CANARY}@one:5673,[::1],three/app")
+
+    assert address.hosts == (("one", 5673), ("::1", 5671), ("three", 5671))
+    assert str(address) == "amqps://u:***@one:5673,[::1]:5671,three:5671/app"
+    assert [str(node) for node in address.nodes][1] == "amqps://u:***@[::1]:5671/app"
+    assert CANARY not in repr(address)
 
 
 @pytest.mark.parametrize(
@@ -47,6 +66,8 @@ def test_a_url_is_taken_apart(url: str, host: str, port: int, user: str, passwor
         f"amqp://u:{CANARY}/x@rabbit/",
         f"amqp://u:{CANARY}@:5672/",
         f"amqp://u:{CANARY}@[::1/",
+        f"amqp://u:{CANARY}@one,/",
+        f"amqp://u:{CANARY}@one,two:0/",
         f"amqp://u:{CANARY}@rabbit/app?heartbeat=3",
         f"amqp://u:{CANARY}@rabbit/app?nonsense",
         f"amqps://u:{CANARY}@rabbit/app?cacertfile=/missing/ca.pem",
@@ -73,11 +94,65 @@ def test_an_unknown_type_of_queue_is_refused() -> None:
 
 
 def test_the_certificate_is_always_verified() -> None:
-    options = Address.parse("amqps://rabbit/").parameters(name="test", heartbeat_s=20).ssl_options
+    nodes = Nodes(Address.parse("amqps://one,two/"), heartbeat_s=20)
 
-    assert options is not None
-    assert options.context.check_hostname
-    assert options.server_hostname == "rabbit"
+    options = [one.parameters.ssl_options for one in nodes.attempts("test", within_s=1.0)]
+
+    assert all(one is not None and one.context.check_hostname for one in options)
+    assert {one.server_hostname for one in options if one is not None} == {"one", "two"}
+
+
+def cluster(clock: Clock) -> Nodes:
+    return Nodes(Address.parse("amqp://one,two,three"), heartbeat_s=20, clock=clock)
+
+
+def test_each_node_has_an_equal_share_of_the_time_that_is_left() -> None:
+    clock = Clock()
+    attempts = cluster(clock).attempts("test", within_s=3.0)
+
+    silent = next(attempts)
+    clock.now += 1.0  # it took its share
+    refusing, last = next(attempts), next(attempts)
+
+    assert [one.limit_s for one in (silent, refusing, last)] == [1.0, 1.0, 2.0]
+    assert last.parameters.stack_timeout == 2.0
+    assert {one.node.hosts[0][0] for one in (silent, refusing, last)} == {"one", "two", "three"}
+
+
+def test_a_node_that_failed_is_tried_last_for_a_while() -> None:
+    clock = Clock()
+    nodes = cluster(clock)
+    first, second, third = nodes.in_turn()
+
+    nodes.avoid(first)
+    soon = nodes.in_turn()
+    clock.now += AVOIDED_S
+
+    assert soon == [second, third, first]
+    assert nodes.in_turn() == [first, second, third]
+
+
+def test_a_process_keeps_its_order_and_processes_spread(monkeypatch: pytest.MonkeyPatch) -> None:
+    orders = [own_order("abc") for _ in range(3)]
+    firsts = set()
+    for pid in range(100):
+        monkeypatch.setattr(os, "getpid", lambda pid=pid: pid)
+        firsts.add(own_order("abc")[0])
+
+    assert orders[0] == orders[1] == orders[2]
+    assert firsts == set("abc")
+
+
+def test_nodes_with_one_reason_share_a_line_and_the_password_is_not_in_it() -> None:
+    one, two, three = Address.parse(f"amqp://u:{CANARY}@one,two,three/").nodes
+
+    found = unavailable(
+        [(one, ConnectionRefusedError()), (two, TimeoutError(f"x {CANARY}")), (three, ConnectionRefusedError())]
+    )
+
+    assert str(found).startswith("broker: nothing listens at amqp://u:***@one:5672,three:5672/ (connection refused)")
+    assert "; RabbitMQ at amqp://u:***@two:5672/ did not answer in time" in str(found)
+    assert CANARY not in str(found)
 
 
 def test_without_the_client_library_the_extra_is_named() -> None:

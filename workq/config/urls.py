@@ -28,9 +28,14 @@ LEDGER_SCHEMES: Final = (
 _LEDGER_FORMS: Final = (
     "sqlite:///workq.db, postgresql://user:password@host:5432/database or mysql://user:password@host:3306/database"
 )
-_MULTIHOST: Final = ("postgresql", "postgres", "postgresql+psycopg")
+_AMQP_SCHEMES: Final = ("amqp", "amqps")
+_MULTIHOST: Final = ("postgresql", "postgres", "postgresql+psycopg", *_AMQP_SCHEMES)
 """A URL of theirs may name several hosts: one after the other is tried."""
-_BROKER_FORMS: Final = "amqp://user:password@host:5672/vhost or amqps://..."
+_BROKER_FORMS: Final = (
+    "amqp://user:password@host:5672/vhost or amqps://..., for a cluster amqp://user:password@one:5672,two:5672/vhost"
+)
+BROKER_HOSTS_MAX: Final = 9
+"""They share the time for a connection: with more of them each would have too little."""
 _INFLIGHT_FORMS: Final = (
     "redis://:password@host:6379/0, rediss://..., unix:///path/to/redis.sock?db=0, "
     "or for a cluster redis+cluster://:password@host:6379,host:6379"
@@ -79,9 +84,13 @@ def check_broker_url(url: object) -> str:
     if isinstance(url, str) and is_kafka(url):
         KafkaUrl.parse(url)
         return url
-    parts = _parsed(url, ("amqp", "amqps"), _BROKER_FORMS)
+    parts = _parsed(url, _AMQP_SCHEMES, _BROKER_FORMS)
     if not parts.host:
         raise ConfigError(f"no host in {masked(str(url))}; use {_BROKER_FORMS}")
+    hosts = _place_and_tail(str(url).partition("://")[2])[0].rpartition("@")[2].count(",") + 1
+    if hosts > BROKER_HOSTS_MAX:
+        most = f"name at most {BROKER_HOSTS_MAX} of the cluster's"
+        raise ConfigError(f"{hosts} hosts in {masked(str(url))}; {most}; use {_BROKER_FORMS}")
     if "/" in parts.path[1:]:
         raise ConfigError(f"write a slash in the vhost as %2F in {masked(str(url))}; use {_BROKER_FORMS}")
     return str(url)
@@ -195,13 +204,14 @@ def _parsed(url: object, schemes: tuple[str, ...], forms: str) -> _Url:
         raise ConfigError(
             f"in {masked(url)} write @ as %40, / as %2F, # as %23 and ? as %3F, except where they separate; use {forms}"
         )
-    host = _place_and_tail(rest)[0].rpartition("@")[2]
+    place, tail = _place_and_tail(rest)
+    login, at, host = place.rpartition("@")
     hosts = host.split(",") if scheme in _MULTIHOST else [host]
     names = [_check_host(one, url, forms) for one in hosts]
     if len(names) > 1 and not all(names):
         raise ConfigError(f"a comma without a host beside it in {masked(url)}; use {forms}")
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(f"{scheme}://{login}{at}{hosts[0]}{tail}")
     except ValueError:  # its text may quote a password; which brackets it minds depends on the version of Python
         raise ConfigError(f"not a valid host in {masked(url)}; use {forms}; IPv6: [::1]") from None
     if parts.fragment or url.endswith("#"):
@@ -277,9 +287,7 @@ def _without_password(scheme: str, rest: str) -> str:
     if not at:
         if ":" not in rest or _HOST_AND_PORT.fullmatch(rest):
             return rest
-        if scheme.removesuffix("://") in (*CLUSTER_SCHEMES, *_MULTIHOST, *KAFKA_SCHEMES) and _HOSTS_AND_PORTS.fullmatch(
-            rest
-        ):
+        if scheme.removesuffix("://") in _SEVERAL_HOSTS and _HOSTS_AND_PORTS.fullmatch(rest):
             return rest
         return f"{rest.partition(':')[0]}:***"
     user, colon, _ = userinfo.partition(":")

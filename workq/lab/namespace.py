@@ -215,11 +215,12 @@ class Namespace:
         """One order after the other; what is not there (404) answers None."""
         from pika.exceptions import ChannelClosedByBroker
 
-        from workq.broker.rabbitmq.connection import Address, converse
+        from workq.broker.rabbitmq.connection import converse
+        from workq.broker.rabbitmq.nodes import Address, Nodes
 
         if self.settings.broker is None:
             return []
-        address = Address.parse(self.settings.broker)
+        nodes = Nodes(Address.parse(self.settings.broker), heartbeat_s=20.0, connect_s=3.0)
         answers: list[Any] = []
 
         def talk(connection: SelectConnection, answer: Callable[[list[Any] | Exception], None]) -> None:
@@ -252,8 +253,7 @@ class Namespace:
 
             begin()
 
-        parameters = address.parameters(name="workq scratch", heartbeat_s=20.0, connect_s=3.0)
-        return converse(parameters, address, talk, deadline_s=_ASK_S)
+        return converse(nodes, talk, name="workq scratch", deadline_s=_ASK_S)
 
 
 Order = Callable[["Channel", Callable[[Any], None]], Any]

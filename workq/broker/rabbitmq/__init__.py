@@ -3,7 +3,9 @@
 One connection publishes, each consumer has its own (an alarm blocks publishers only), each on its own thread; questions
 (`depths`, `check`) open one for a moment. Nothing connects before it is needed.
 
+    nodes.py                 where the nodes are, and in which order they are tried
     connection.py            the connection thread
+    unavailable.py           why there is no connection
     topology.py, delays.py   what exists in the broker, and how hints wait in it until they are due
     publisher.py             messages on their way, with what happens when they do not get there
     consumer.py              deliveries, and what happens when the connection breaks under them
@@ -33,9 +35,10 @@ except ModuleNotFoundError as missing:
 from workq.broker import Browsed, Depth, Hint, See
 from workq.broker.confirms import Confirms
 from workq.broker.rabbitmq.browser import Turn
-from workq.broker.rabbitmq.connection import Address, converse
+from workq.broker.rabbitmq.connection import converse, server_of
 from workq.broker.rabbitmq.consumer import RETURNS_HEADER, Foreign, RabbitMQConsumer
 from workq.broker.rabbitmq.delays import delays_of, waits_ms
+from workq.broker.rabbitmq.nodes import Address, Nodes
 from workq.broker.rabbitmq.publisher import Message, Publisher, properties
 from workq.broker.rabbitmq.topology import LADDER, QUARANTINE, QueueType, Topology
 from workq.config import BINARY
@@ -71,16 +74,15 @@ class RabbitMQBroker:
         """
         if queue_type not in get_args(QueueType):
             raise ConfigError(f"broker: queue type {queue_type!r} is not known; use quorum or classic")
-        self._address = Address.parse(url)
+        # here, so that wrong files in the URL are found early
+        self._nodes = Nodes(Address.parse(url), heartbeat_s=heartbeat_s, connect_s=ASK_S)
         self._delays = delays_of(ladder)
         self.horizon_s = self._delays.horizon_s
         self.unit_s = self._delays.unit_s
         self.is_late = self._delays.is_late
         self._topology = Topology(namespace, queue_type, self._delays)
-        self._heartbeat_s = heartbeat_s
         self._confirm_s = confirm_s
         self._properties = properties()
-        self._publish_parameters = self._parameters("publisher")  # here, so that wrong files in the URL are found early
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._publisher: Publisher | None = None
@@ -119,8 +121,7 @@ class RabbitMQBroker:
 
     def consumer(self, queues: Sequence[str], *, name: str, prefetch: int) -> RabbitMQConsumer:
         consumer = RabbitMQConsumer(
-            self._parameters(name),
-            self._address,
+            self._nodes,
             self._topology,
             queues,
             name=name,
@@ -170,7 +171,7 @@ class RabbitMQBroker:
 
             begin()
 
-        return converse(self._parameters("depths"), self._address, talk, deadline_s=ASK_S)
+        return converse(self._nodes, talk, name="workq depths", deadline_s=ASK_S)
 
     def position(self, queue: str) -> str | None:
         """None: it proves losses by markers."""
@@ -184,17 +185,13 @@ class RabbitMQBroker:
         turn = Turn(queue, *names, see, deadline_s=deadline_s)
         # the time of a turn begins when it is connected, and what it has in hand at the end is brought back
         within_s = deadline_s + ASK_S + self._confirm_s
-        browsed = converse(self._parameters("audit"), self._address, turn.talk, deadline_s=within_s)
+        browsed = converse(self._nodes, turn.talk, name="workq audit", deadline_s=within_s)
         if turn.raised is not None:
             raise turn.raised
         return browsed
 
     def check(self) -> str:
-        def talk(connection: SelectConnection, answer: Callable[[str | Exception], None]) -> None:
-            told = connection.server_properties or {}
-            answer(f"{told.get('product', 'AMQP broker')} {told.get('version', '(version unknown)')}")
-
-        return converse(self._parameters("check"), self._address, talk, deadline_s=ASK_S)
+        return server_of(self._nodes, deadline_s=ASK_S)
 
     def close(self) -> None:
         with self._lock:
@@ -205,9 +202,6 @@ class RabbitMQBroker:
             consumer.close()
         if publisher is not None:
             publisher.close(within_s=CLOSE_S)
-
-    def _parameters(self, name: str) -> Any:
-        return self._address.parameters(name=f"workq {name}", heartbeat_s=self._heartbeat_s, connect_s=ASK_S)
 
     def _way(self, queue: str, delay_s: float) -> tuple[str, str, tuple[str, ...], int]:
         """For a message to a queue of ours: exchange, routing key, what must be declared, and the wait behind it."""
@@ -233,9 +227,7 @@ class RabbitMQBroker:
             if self._pid != os.getpid():  # forked: the thread stayed in the parent, and so does its connection
                 self._pid, self._publisher, self._consumers = os.getpid(), None, []
             if self._publisher is None:
-                self._publisher = Publisher(
-                    self._publish_parameters, self._address, self._topology, confirm_s=self._confirm_s
-                )
+                self._publisher = Publisher(self._nodes, self._topology, confirm_s=self._confirm_s)
                 if self._is_closed:
                     self._publisher.close(within_s=0.0)
             return self._publisher

@@ -30,7 +30,8 @@ from pika.channel import Channel
 
 from workq.broker import QUARANTINE_BODY_MAX, Delivery
 from workq.broker.fair_turns import FairBuffer
-from workq.broker.rabbitmq.connection import ANSWER_S, Address, Link
+from workq.broker.rabbitmq.connection import ANSWER_S, Link
+from workq.broker.rabbitmq.nodes import Nodes
 from workq.broker.rabbitmq.topology import Declarer, Topology
 from workq.errors import ConfigError
 from workq.values.codec import HINT_MAX_BYTES, decode_hint
@@ -89,8 +90,7 @@ class RabbitMQConsumer:
 
     def __init__(
         self,
-        parameters: Any,
-        address: Address,
+        nodes: Nodes,
         topology: Topology,
         queues: Sequence[str],
         *,
@@ -98,7 +98,7 @@ class RabbitMQConsumer:
         prefetch: int,
         send_on: Callable[[Foreign, Callable[[bool | ConfigError], None]], None],
     ) -> None:
-        self.link = Link(parameters, address, self)
+        self.link = Link(nodes, self, name=f"workq {name}")
         self._topology = topology
         self._name = name
         self._prefetch = prefetch

@@ -29,7 +29,8 @@ from pika.exceptions import ChannelClosedByBroker
 from pika.spec import Basic
 
 from workq.broker.confirms import Confirms
-from workq.broker.rabbitmq.connection import Address, Link
+from workq.broker.rabbitmq.connection import Link
+from workq.broker.rabbitmq.nodes import Nodes
 from workq.broker.rabbitmq.topology import ACCESS_REFUSED, Declarer, Topology
 from workq.errors import ConfigError
 
@@ -79,8 +80,8 @@ def properties(headers: dict[str, Any] | None = None) -> BasicProperties:
 class Publisher:
     """The publishing connection of one broker, opened by its first batch. `send`, `forget` and `close`: any thread."""
 
-    def __init__(self, parameters: Any, address: Address, topology: Topology, *, confirm_s: float) -> None:
-        self.link = Link(parameters, address, self)
+    def __init__(self, nodes: Nodes, topology: Topology, *, confirm_s: float) -> None:
+        self.link = Link(nodes, self, name="workq publisher")
         self._topology = topology
         self._confirm_s = confirm_s
         self._inbox: deque[Message] = deque()

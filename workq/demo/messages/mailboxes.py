@@ -163,7 +163,11 @@ class AmqpBox:
     def _channel(self) -> Iterator[Any]:
         import pika
 
-        connection = pika.BlockingConnection(pika.URLParameters(self._url))
+        scheme, _, rest = self._url.partition("://")
+        login, at, place = rest.rpartition("@")
+        hosts, slash, path = place.partition("/")  # of a cluster there are several
+        each = [pika.URLParameters(f"{scheme}://{login}{at}{host}{slash}{path}") for host in hosts.split(",")]
+        connection = pika.BlockingConnection(each)
         try:
             yield connection.channel()
         finally:

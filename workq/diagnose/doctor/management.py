@@ -25,11 +25,12 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from workq.config import masked
+from workq.config.place import shown
 from workq.diagnose.doctor.check import Check, Level
 from workq.values.plural import counted
 
 if TYPE_CHECKING:
-    from workq.broker.rabbitmq.connection import Address
+    from workq.broker.rabbitmq.nodes import Address
     from workq.broker.rabbitmq.topology import Topology
 
 VARIABLE: Final = "WORKQ_BROKER_MANAGEMENT_URL"
@@ -71,8 +72,8 @@ class Api:
         """
         named = os.environ.get(VARIABLE, "").strip().rstrip("/")
         if not named:
-            host = f"[{address.host}]" if ":" in address.host else address.host
-            base = f"https://{host}:15671" if address.is_tls else f"http://{host}:15672"
+            host, _ = address.hosts[0]
+            base = f"https://{shown(host, 15671)}" if address.is_tls else f"http://{shown(host, 15672)}"
             return Api(base, address.user, address.password, address.ca_file)
         try:
             parts = urlsplit(named)

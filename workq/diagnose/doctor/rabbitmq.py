@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
 from workq.config import LEDGER, Settings, masked
 from workq.diagnose.doctor.check import Check, Level
 from workq.diagnose.doctor.host import require
+from workq.errors import BrokerUnavailable
 from workq.values.lane import all_of
 
 if TYPE_CHECKING:
-    from workq.broker.rabbitmq.connection import Address
+    from workq.broker.rabbitmq.nodes import Address, Nodes
 
 VERSION_MIN: Final = (3, 10)
 CONNECT_S: Final = 3.0
+HEARTBEAT_S: Final = 20.0
 ANSWER_S: Final = 5.0
 
 
@@ -35,32 +36,24 @@ def look(settings: Settings, queues: tuple[str, ...]) -> Iterator[Check]:
         yield Check("broker", Level.OK, "embedded: the ledger carries the hints")
         return
     require("amqp", url)
-    host, user = urlsplit(url).hostname or "", urlsplit(url).username
-    if user in (None, "guest") and not _is_loopback(host):
+    from workq.broker.rabbitmq.nodes import Address, Nodes
+
+    address = Address.parse(url)
+    if address.user == "guest" and not all(_is_loopback(host) for host, _ in address.hosts):
         yield Check(
             "broker",
             Level.WARNING,
             f"{masked(url)} logs in as guest, whom RabbitMQ admits from its own host only; create a user",
         )
-    from workq.broker.rabbitmq import RabbitMQBroker
-    from workq.broker.rabbitmq.connection import Address
+    from workq.broker.rabbitmq.connection import server_of
     from workq.broker.rabbitmq.delays import delays_of
     from workq.broker.rabbitmq.topology import Topology
     from workq.diagnose.doctor import management
 
-    broker = RabbitMQBroker(
-        url,
-        namespace=settings.namespace,
-        queue_type=settings.queue_type,
-        ladder=settings.ladder,
-        heartbeat_s=settings.times.amqp_heartbeat_s,
-        confirm_s=settings.times.confirm_s,
-    )
-    try:
-        server = broker.check()
-    finally:
-        broker.close()
+    nodes = Nodes(address, heartbeat_s=HEARTBEAT_S, connect_s=CONNECT_S)
+    server = server_of(nodes, deadline_s=CONNECT_S)
     yield Check("broker", Level.OK, f"{masked(url)}: {server}")
+    answering = yield from _each(address)
     number = _number(server)
     if number and number < VERSION_MIN:
         yield Check("broker", Level.WARNING, f"{server} is older than 3.10, the oldest that workq is tested with")
@@ -74,16 +67,35 @@ def look(settings: Settings, queues: tuple[str, ...]) -> Iterator[Check]:
         )
     if settings.ladder == LEDGER:
         yield Check("broker", Level.OK, "delays are rows of the ledger; each `workq worker` moves those that are due")
-    topology, address = Topology(settings.namespace, settings.queue_type, delays), Address.parse(url)
-    missing = _missing_right(topology, address)
+    topology = Topology(settings.namespace, settings.queue_type, delays)
+    missing = _missing_right(topology, nodes)
     if missing is not None:
         yield Check("broker", Level.ERROR, missing)
         return
-    yield from _declared(topology, address, queues)
-    yield from management.look(topology, address, queues)
+    yield from _declared(topology, nodes, queues)
+    yield from management.look(topology, answering, queues)
 
 
-def _missing_right(topology: Any, address: Address) -> str | None:
+def _each(address: Address) -> Generator[Check, None, Address]:
+    """Where a URL names several hosts: which of them answer. Returns the first that does, or the only one."""
+    from workq.broker.rabbitmq.connection import server_of
+    from workq.broker.rabbitmq.nodes import Nodes
+
+    if len(address.hosts) == 1:
+        return address
+    answering: list[Address] = []
+    for node in address.nodes:
+        try:
+            server = server_of(Nodes(node, heartbeat_s=HEARTBEAT_S, connect_s=CONNECT_S), deadline_s=CONNECT_S)
+        except BrokerUnavailable as error:
+            yield Check("broker", Level.WARNING, f"one of {len(address.hosts)} hosts: {error}")
+        else:
+            answering.append(node)
+            yield Check("broker", Level.OK, f"{node}: {server}")
+    return answering[0] if answering else address.nodes[0]
+
+
+def _missing_right(topology: Any, nodes: Nodes) -> str | None:
     """What this user may not do, and what to grant; None: nothing.
 
     A queue of this connection alone, which goes with it, is declared as one of workq's: RabbitMQ asks for the right to
@@ -96,17 +108,17 @@ def _missing_right(topology: Any, address: Address) -> str | None:
     def ask(channel: Any, done: Callable[[Any], None]) -> None:
         channel.queue_declare(name, exclusive=True, arguments=dead, callback=done)
 
-    code = _asked(address, ask, reasons)
+    code = _asked(nodes, ask, reasons)
     return str(topology.refusal(code, reasons[0])) if code else None
 
 
-def _declared(topology: Any, address: Address, queues: Sequence[str]) -> Iterator[Check]:
+def _declared(topology: Any, nodes: Nodes, queues: Sequence[str]) -> Iterator[Check]:
     """Whether queues that exist are as this application declares them. Missing ones are not created."""
     bands = [band for queue in queues for band in all_of(queue)]
-    existing = [queue for queue in bands if _exists(address, topology.main_queue(queue))]
+    existing = [queue for queue in bands if _exists(nodes, topology.main_queue(queue))]
     if not existing:
         return
-    if not _exists(address, topology.quarantine):
+    if not _exists(nodes, topology.quarantine):
         yield Check(
             "broker",
             Level.WARNING,
@@ -115,30 +127,28 @@ def _declared(topology: Any, address: Address, queues: Sequence[str]) -> Iterato
         )
         return  # to declare a main queue would declare it too, and nothing is created here
     for queue in existing:
-        refusal = _refusal(topology, address, queue)
+        refusal = _refusal(topology, nodes, queue)
         if refusal is not None:
             yield Check("broker", Level.ERROR, refusal)
 
 
-def _exists(address: Address, name: str) -> bool:
+def _exists(nodes: Nodes, name: str) -> bool:
     """Whether there is a queue of that name: a passive declaration, which creates nothing."""
 
     def ask(channel: Any, done: Callable[[Any], None]) -> None:
         channel.queue_declare(name, passive=True, callback=done)
 
-    return _asked(address, ask) != 404
+    return _asked(nodes, ask) != 404
 
 
-def _refusal(topology: Any, address: Address, queue: str) -> str | None:
+def _refusal(topology: Any, nodes: Nodes, queue: str) -> str | None:
     """Why the broker refuses our declaration of an existing queue; None if it accepts it."""
     reasons: list[str] = []
-    code = _asked(address, lambda channel, done: topology.declare(channel, queue, done), reasons)
+    code = _asked(nodes, lambda channel, done: topology.declare(channel, queue, done), reasons)
     return str(topology.refusal(code, reasons[0])) if code in (403, 405, 406) else None
 
 
-def _asked(
-    address: Address, ask: Callable[[Any, Callable[[Any], None]], None], reasons: list[str] | None = None
-) -> int:
+def _asked(nodes: Nodes, ask: Callable[[Any, Callable[[Any], None]], None], reasons: list[str] | None = None) -> int:
     """Ask on a channel of its own: 0 when it was answered, or the code with which the broker closed the channel.
 
     Raises:
@@ -161,8 +171,7 @@ def _asked(
 
         connection.channel(on_open_callback=opened)
 
-    parameters = address.parameters(name="workq doctor", heartbeat_s=20.0, connect_s=CONNECT_S)
-    return converse(parameters, address, talk, deadline_s=ANSWER_S)
+    return converse(nodes, talk, name="workq doctor", deadline_s=ANSWER_S)
 
 
 def _is_loopback(host: str) -> bool:

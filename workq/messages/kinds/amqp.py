@@ -37,7 +37,8 @@ from workq.messages.kinds import (
     SendFault,
     Unsent,
 )
-from workq.messages.kinds.reach import Lookup, ReachFailed, left, permitted, trouble_of, trust_of
+from workq.messages.kinds.reach import Lookup, ReachFailed, left, permitted, trouble_of, trust_of, unsent_to_all
+from workq.values.own_order import own_order
 
 try:
     import pika
@@ -48,7 +49,9 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtra("a destination of the kind amqp needs a client library: install the extra [rabbitmq]") from error
 
-FORM: Final = "amqp://user:password@host:5672/vhost or amqps://..."
+FORM: Final = "amqp://user:password@host:5672/vhost or amqps://..., for a cluster one:5672,two:5672"
+CLUSTER_MAX: Final = 9
+"""Hosts of one URL. They share the time for a connection."""
 IDLE_S: Final = 30.0
 """A connection that was not used for so long may have been dropped on its way, unseen."""
 HEADERS_MAX_BYTES: Final = 100_000
@@ -94,7 +97,7 @@ def amqp_place(url: object) -> UrlPlace:
     Raises:
         ConfigError: it is none.
     """
-    return place_of(url, {"amqp": 5672, "amqps": 5671}, form=FORM, tls="amqps")
+    return place_of(url, {"amqp": 5672, "amqps": 5671}, form=FORM, tls="amqps", hosts_max=CLUSTER_MAX)
 
 
 class _AmqpLoop(IOLoop):
@@ -290,6 +293,8 @@ class _AmqpLink(DestinationLink):
         self._place = amqp_place(address.url)
         self._allowed = allowed
         self._lookup = lookup
+        self._host = self._place.hosts[0]
+        """Of the session, or the one that was tried last."""
         self._session: _Session | None = None
 
     def send(self, postings: Sequence[Posting], *, timeout_s: float) -> list[Answer]:
@@ -383,8 +388,26 @@ class _AmqpLink(DestinationLink):
             session = None
         if session is not None:
             return session
-        [(host, port)] = self._place.hosts
         trust = trust_of(self._options) if self._place.is_tls else None
+        hosts = own_order(self._place.hosts)
+        failed: list[ReachFailed] = []
+        for place, host in enumerate(hosts):
+            try:
+                return self._connected_to(host, trust, time.monotonic() + left(ends) / (len(hosts) - place))
+            except ReachFailed as one:
+                failed.append(one)
+                if one.unsent.fault is SendFault.REFUSED:  # no other node of a cluster will want us
+                    raise
+        raise failed[0] if len(failed) == 1 else ReachFailed(unsent_to_all([one.unsent for one in failed]))
+
+    def _connected_to(self, to: tuple[str, int], trust: Any, ends: float) -> _Session:
+        """The session with one host.
+
+        Raises:
+            ReachFailed: there is none.
+        """
+        self._host = host, port = to
+        session: _Session | None = None
         addresses = permitted(host, port, self._allowed, lookup=self._lookup, ends=ends)
         for place, one in enumerate(addresses, start=1):
             share_s = left(ends) / (len(addresses) + 1 - place)
@@ -403,7 +426,7 @@ class _AmqpLink(DestinationLink):
         return time.monotonic() - session.used_at > IDLE_S
 
     def _new_session(self, address: str, trust: Any, within_s: float) -> _Session:
-        [(host, port)] = self._place.hosts
+        host, port = self._host
         try:
             return _Session(
                 pika.ConnectionParameters(
@@ -428,7 +451,7 @@ class _AmqpLink(DestinationLink):
         """Why this session is of no use."""
         if session.channel_error is not None:
             return ReachFailed(self._refusal(session.channel_error))
-        [(host, port)] = self._place.hosts
+        host, port = self._host
         found = session.error
         if found is None:
             return ReachFailed(trouble_of(TimeoutError("no answer in time"), host, port))

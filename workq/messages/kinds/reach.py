@@ -12,7 +12,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from workq.config.addresses import Allowed, literal
@@ -161,6 +161,11 @@ def trouble_of(error: BaseException, host: str, port: int) -> Unsent:
                 return Unsent(SendFault.AWAY, f"nothing listens at {at}")
     last = causes[-1]
     return Unsent(SendFault.AWAY, f"the connection to {at} broke: {type(last).__name__} {last}")
+
+
+def unsent_to_all(each: Sequence[Unsent]) -> Unsent:
+    """What it means that none of some hosts has a connection for us."""
+    return Unsent(each[0].fault, "; ".join(dict.fromkeys(one.text for one in each)))
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
