@@ -87,6 +87,11 @@ intake-kafka: $(FULL) servers ## 100,000 records from three nodes of Kafka, whil
 	@echo "intake-kafka: private PostgreSQL and three nodes of Kafka on free ports; some minutes"
 	@$(BIN)/python -m tests.faults.intake_trial --records $(or $(RECORDS),100000)
 
+.PHONY: cluster-rabbitmq
+cluster-rabbitmq: $(FULL) servers ## tasks through three nodes of RabbitMQ that die, stand still and restart, MINUTES=3: 0 lost, or exit 3
+	@echo "cluster-rabbitmq: private PostgreSQL, Redis and three nodes of RabbitMQ on free ports"
+	@$(BIN)/python -m tests.faults.rabbitmq_trial --minutes $(or $(MINUTES),3)
+
 .PHONY: bench
 bench: $(FULL) servers ## workq beside its peers, RUNS=5 ONLY=workq,huey MEASURE=drain,bulk: tables, ratios, goals (hours for all)
 	@echo "bench: private servers on free ports; each peer in an environment of its own below .bench, made when missing"

@@ -31,7 +31,10 @@ class RabbitMQ(Server):
 
     name = "RabbitMQ"
 
-    def __init__(self, folder: Path | None, options: Sequence[str], *, with_stomp: bool = False) -> None:
+    def __init__(
+        self, folder: Path | None, options: Sequence[str], *, with_stomp: bool = False, cookie: str | None = None
+    ) -> None:
+        """`cookie`: the secret that the nodes of a cluster share; by default one of its own."""
         scripts = [Path("/usr/lib/rabbitmq/bin")]
         self._server = find_program("rabbitmq-server", package="rabbitmq-server", places=scripts)
         self._ctl = find_program("rabbitmqctl", package="rabbitmq-server", places=scripts)
@@ -41,9 +44,9 @@ class RabbitMQ(Server):
         self._with_stomp = with_stomp
         self.stomp_port = 0
         super().__init__(folder, options)
-        cookie = self.folder / ".erlang.cookie"
-        cookie.write_text(secrets.token_hex(16))
-        cookie.chmod(0o400)
+        secret = self.folder / ".erlang.cookie"
+        secret.write_text(cookie or secrets.token_hex(16))
+        secret.chmod(0o400)
         (self.folder / "rabbitmq-env.conf").touch()
         (self.folder / "enabled_plugins").write_text("[rabbitmq_stomp].\n" if with_stomp else "[].\n")
 
@@ -150,12 +153,16 @@ class RabbitMQ(Server):
                 greeting = connection.recv(4096)
         except OSError:
             return None
-        if not greeting.startswith(b"\x01") or f"workq-{self.port}@".encode() not in greeting:
+        if not greeting.startswith(b"\x01") or not self._greets(greeting):
             return None
         if not all(server.listens(port, self.pid) for port in self._more_ports()):
             return None
         home = self._programs.seen_from_here(Path(self._server)).resolve().parent.parent.name
         return home.rpartition("-")[2]
+
+    def _greets(self, greeting: bytes) -> bool:
+        """Whether it is this node that says so: its name is in the greeting."""
+        return f"workq-{self.port}@".encode() in greeting
 
 
 def start_rabbitmq(folder: Path | None = None, *, options: Sequence[str] = (), with_stomp: bool = False) -> RabbitMQ:

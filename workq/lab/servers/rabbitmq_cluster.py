@@ -1,0 +1,138 @@
+"""A private RabbitMQ of some nodes: any one of three may die, and quorum queues go on."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, Self
+
+from workq.lab.servers import server
+from workq.lab.servers.rabbitmq import RabbitMQ
+from workq.lab.servers.server import ServerFailed
+
+NET_TICK_S: Final = 8
+"""After about so long a node that is silent is given up by the others. RabbitMQ's own default is 60 s."""
+_TOGETHER_S: Final = 120.0
+_SETTINGS: Final = (
+    "cluster_partition_handling = pause_minority",
+    f"net_ticktime = {NET_TICK_S}",
+    "queue_leader_locator = balanced",
+    # a node that starts while most others are away ends soon, instead of after five minutes
+    "mnesia_table_loading_retry_limit = 60",
+    "mnesia_table_loading_retry_timeout = 2000",
+)
+
+
+class RabbitMQNode(RabbitMQ):
+    """One of the nodes. `kill()`, `start()`, `pause()` and `resume()` are as of each server; its port stays."""
+
+    _start_limit_s = 180.0
+
+    def __init__(self, folder: Path | None, *, cookie: str, first: RabbitMQNode | None, options: Sequence[str]) -> None:
+        """`first`: the node that it joins, and whose epmd it uses. None: it is that node."""
+        peers = () if first is None else _peers(first)
+        super().__init__(folder, [*_SETTINGS, *peers, *options], cookie=cookie)
+        self._first = first
+
+    def _choose_ports(self) -> None:
+        super()._choose_ports()
+        if self._first is not None:
+            self._epmd_port = self._first._epmd_port
+
+    def _start_epmd(self) -> None:
+        """One for all nodes: it belongs to the first."""
+        if self._first is None:
+            super()._start_epmd()
+
+    def _greets(self, greeting: bytes) -> bool:
+        """Each node greets with the name of the cluster: only this one listens on its port."""
+        return b"cluster_name" in greeting and server.listens(self.port, self.pid)
+
+
+class RabbitMQCluster:
+    """Some nodes together. As a context manager it stops at the block's end."""
+
+    def __init__(self, nodes: Sequence[RabbitMQNode]) -> None:
+        """Use `start_rabbitmq_cluster()`."""
+        self.nodes = tuple(nodes)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def url(self) -> str:
+        """What a client is given: every node."""
+        return f"amqp://guest:guest@{','.join(f'127.0.0.1:{node.port}' for node in self.nodes)}/"
+
+    @property
+    def version(self) -> str:
+        """As the first node tells it."""
+        return self.nodes[0].version
+
+    def leader_of(self, queue: str) -> RabbitMQNode | None:
+        """The node that leads a quorum queue of the default virtual host, as a node that runs knows it."""
+        asked = next(node for node in self.nodes if node.is_running)
+        told = asked.ctl("eval", f'ra_leaderboard:lookup_leader(list_to_atom("%2F_{queue}")).')
+        return next((node for node in self.nodes if node.node in told), None)
+
+    def stop(self) -> None:
+        """End all nodes and remove their folders. Repeatable."""
+        for node in self.nodes:
+            node.kill()  # one that ends in order would wait for others that have ended
+        for node in reversed(self.nodes):  # the first has the epmd
+            node.stop()
+
+    def wait_together(self) -> None:
+        """Return when a node that runs sees all that run.
+
+        Raises:
+            ServerFailed: they have not come together.
+        """
+        running = [node for node in self.nodes if node.is_running]
+        deadline = time.monotonic() + _TOGETHER_S
+        while (seen := int(running[0].ctl("eval", "length(rabbit_nodes:all_running()).").strip())) != len(running):
+            if time.monotonic() > deadline:
+                raise ServerFailed(f"{running[0].node} sees {seen} of {len(running)} nodes after {_TOGETHER_S:.0f} s")
+            time.sleep(0.2)
+
+
+def _peers(first: RabbitMQNode) -> list[str]:
+    return [
+        "cluster_formation.peer_discovery_backend = classic_config",
+        f"cluster_formation.classic_config.nodes.1 = {first.node}",
+    ]
+
+
+def start_rabbitmq_cluster(
+    folder: Path | None = None, *, nodes: int = 3, options: Sequence[str] = ()
+) -> RabbitMQCluster:
+    """Start a private RabbitMQ of so many nodes. The first starts alone, the others join it together.
+
+    Args:
+        folder: where their own folders are made; the system's temporary folder by default.
+        nodes: how many.
+        options: more lines for the rabbitmq.conf of each.
+
+    Raises:
+        ServerMissing: it is not installed.
+        ServerFailed: it could not be started.
+    """
+    cookie = secrets.token_hex(16)
+    first = RabbitMQNode(folder, cookie=cookie, first=None, options=options).first_start()
+    made = [first]
+    try:
+        made += (RabbitMQNode(folder, cookie=cookie, first=first, options=options) for _ in range(nodes - 1))
+        with ThreadPoolExecutor(max(1, nodes - 1)) as pool:
+            list(pool.map(RabbitMQNode.first_start, made[1:]))
+        cluster = RabbitMQCluster(made)
+        cluster.wait_together()
+    except BaseException:  # an interrupt too: no server is left behind
+        RabbitMQCluster(made).stop()
+        raise
+    return cluster
