@@ -13,7 +13,7 @@ from workq.broker.embedded import EmbeddedBroker
 from workq.broker.later import LedgerDelays
 from workq.broker.later.due_rows import RESERVED_S, DueRows
 from workq.broker.later.mover import AHEAD_S, BATCH, PAUSE_MIN_S, Mover
-from workq.broker.later.resting import REFUSED_S, REST_S
+from workq.broker.later.resting import BRIEF_S, REFUSED_S, REST_S
 from workq.errors import ConfigError
 from workq.lab.servers import MariaDB, PostgreSQL
 from workq.ledger.engine.database import Database
@@ -34,10 +34,13 @@ class Server(EmbeddedBroker):
         self.full: set[str] = set()
         self.is_away = False
         self.tried: list[Hint] = []
+        self.waited: set[tuple[str, float]] = set()
+        """For which queues, and how long a confirm would have been waited for."""
 
     def publish(self, hints: Sequence[Hint], *, deadline_s: float) -> list[bool]:
         assert not hints or 0.0 < deadline_s < RESERVED_S
         self.tried += hints
+        self.waited |= {(one.queue, deadline_s) for one in hints}
         if any(one.queue in self.refuses for one in hints):
             raise ConfigError("broker: queue exists with different arguments")
         answers = [not self.is_away and one.queue not in self.full for one in hints]
@@ -204,9 +207,11 @@ class MoverContract:
         assert [vars(one)["queue"] for one in told] == ["bad"], "once a minute, with its name"
 
         setattr(server, how, set())
+        assert all(wait_s > BRIEF_S for _, wait_s in server.waited)
         clock.now += REFUSED_S
         while mover.step() < 0.5:
             pass
+        assert ("bad", BRIEF_S) in server.waited, "the others do not wait for it once more"
         assert server.ids() == good + bad
 
     def test_what_is_no_hint_is_put_aside_and_holds_up_nothing(

@@ -15,6 +15,8 @@ from tests.conftest import Private
 from workq.lab.servers import RabbitMQ, start_rabbitmq
 
 T = TypeVar("T")
+FULL = '{"max-length":1,"overflow":"reject-publish"}'
+"""A policy: a queue takes one message, or two."""
 
 
 @pytest.fixture(scope="module")

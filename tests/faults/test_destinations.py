@@ -13,9 +13,10 @@ import pytest
 import redis
 
 from tests.conftest import Private
+from tests.contract.broker import until
 from tests.contract.kinds.stages import ArtemisStage, Receiver, new_name
 from tests.contract.kinds.suite import LONG_S, fault_of, ids, posting, text_of
-from tests.faults.rabbitmq import ask
+from tests.faults.rabbitmq import FULL, ask
 from workq.config.addresses import Allowed
 from workq.errors import ConfigError
 from workq.lab.servers import Artemis, Kafka, RabbitMQ, Redis, start_kafka
@@ -98,6 +99,18 @@ def test_a_queue_that_is_full_and_refuses_asks_for_less(links: Any, server: Rabb
 
     assert [fault_of(one) for one in first[:2]] == [None, None]
     assert fault_of(first[-1]) is SendFault.ASKED
+
+
+def test_a_quorum_queue_that_was_full_by_a_policy_takes_messages_again(links: Any, server: RabbitMQ) -> None:
+    queue = new_name()
+    ask(server, lambda channel: channel.queue_declare(queue, durable=True, arguments={"x-queue-type": "quorum"}))
+    link = links("amqp", amqp(server, exchange="", routing_key=queue))
+    server.ctl("set_policy", queue, f"^{queue}$", FULL, "--apply-to", "queues")
+    until(lambda: fault_of(link.send([posting()], timeout_s=LONG_S)[0]) is SendFault.ASKED, "it is full")
+
+    server.ctl("clear_policy", queue)
+
+    until(lambda: isinstance(link.send([posting()], timeout_s=LONG_S)[0], Confirmed), "it takes messages again")
 
 
 def test_a_vhost_that_is_not_there_is_refused(links: Any, server: RabbitMQ) -> None:

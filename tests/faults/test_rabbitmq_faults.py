@@ -22,7 +22,7 @@ import pytest
 
 from tests.conftest import Private
 from tests.contract.broker import LONG_S, collect, hints, ids, until
-from tests.faults.rabbitmq import ask
+from tests.faults.rabbitmq import FULL, ask
 from tests.system.conftest import OpenLeg
 from tests.system.fleet import REPOSITORY, ROOM_S
 from workq.broker import Hint
@@ -508,6 +508,21 @@ def test_a_silent_server_is_called_silent() -> None:
         url = f"amqp://u:{CANARY}@127.0.0.1:{listener.getsockname()[1]}/"
 
         assert "did not answer in time" in trouble(url)
+
+
+def test_a_quorum_queue_that_was_full_by_a_policy_takes_hints_again(
+    server: RabbitMQ, broker: RabbitMQBroker, namespace: str
+) -> None:
+    """RabbitMQ 3.10 refuses a channel that it has refused once, also when there is room."""
+    publish_until_confirmed(broker, hints("other", 1))
+    server.ctl("set_policy", namespace, f"^{namespace}[.]q[.]mail$", FULL, "--apply-to", "queues")
+    until(lambda: broker.publish(hints("mail", 1), deadline_s=LONG_S) == [False], "it is full")
+
+    publish_until_confirmed(broker, hints("other", 1))
+    server.ctl("clear_policy", namespace)
+
+    publish_until_confirmed(broker, hints("mail", 1))
+    publish_until_confirmed(broker, hints("other", 1))
 
 
 # Several hosts in one URL

@@ -13,7 +13,8 @@ Who decides: the ledger; a row is only a wake-up. What happens on each failure:
 - a crash between take and publish: the rows are free again after `RESERVED_S`;
 - a crash between confirm and delete: the hints are published once more, which is harmless;
 - the broker does not confirm hints of a queue: their rows are given back, and the queue rests (resting.py). The others
-  go on: of each batch, each queue that has something due has a share, and one that failed has a single row;
+  go on: of each batch, each queue that has something due has a share, and one that failed has a single row, which is
+  published behind those of the others, and waited for only shortly where that queue took nothing before;
 - the ledger does not answer: the mover rests; what is reserved becomes free by itself.
 """
 
@@ -31,7 +32,7 @@ from typing import Final
 from workq.broker import PAGE, Broker, Hint
 from workq.broker.each_queue import publish_each
 from workq.broker.later.due_rows import RESERVED_S, DueRow, DueRows
-from workq.broker.later.resting import REST_S, Resting
+from workq.broker.later.resting import BRIEF_S, REST_S, Resting
 from workq.errors import ConfigError, Unavailable
 from workq.ledger.engine.database import Database
 from workq.logs.seldom import Seldom
@@ -167,14 +168,17 @@ class Mover:
     def _sent(self, pages: Sequence[_Page]) -> list[_Page]:
         """Those of these pages that the broker has confirmed. A queue that did not take all rests."""
         refused: dict[str, ConfigError] = {}
-        answers = publish_each(
-            self._broker,
-            [page.hint() for page in pages],
-            deadline_s=self._confirm_s,
-            refused=refused.__setitem__,
-            clock=self._clock,
-        )
-        sent = [page for page, is_confirmed in zip(pages, answers, strict=True) if is_confirmed]
+        sent: list[_Page] = []
+        brief = [page for page in pages if self._resting.is_brief(page.queue)]
+        for some, wait_s in (([page for page in pages if page not in brief], self._confirm_s), (brief, BRIEF_S)):
+            answers = publish_each(
+                self._broker,
+                [page.hint() for page in some],
+                deadline_s=min(wait_s, self._confirm_s),
+                refused=refused.__setitem__,
+                clock=self._clock,
+            )
+            sent += [page for page, is_confirmed in zip(some, answers, strict=True) if is_confirmed]
         took, kept = {page.queue for page in sent}, {page.queue for page in pages if page not in sent}
         sick = self._resting.note(sent=took, kept=kept, refused=refused)
         for queue in sorted(sick):

@@ -11,6 +11,8 @@ What happens on each failure:
 - the broker blocks publishers (an alarm): nothing is sent until it ends; batches run into their deadlines, and what has
   gone out meanwhile is at most one window;
 - confirms fail to come though the broker lives (a quorum queue without its majority): the connection is opened anew;
+- a queue refuses (it is full, by a policy): False, and the channel is opened anew. A channel that a quorum queue has
+  refused once is refused by it for good, also after there is room (RabbitMQ 3.10);
 - a queue exists with other arguments: the whole batch fails with ConfigError.
 
 A message that was answered False may still arrive. Nothing here decides anything: a duplicate hint is harmless.
@@ -25,7 +27,7 @@ from typing import Any, Final
 
 from pika import BasicProperties, DeliveryMode, SelectConnection
 from pika.channel import Channel
-from pika.exceptions import ChannelClosedByBroker
+from pika.exceptions import ChannelClosedByBroker, ChannelClosedByClient
 from pika.spec import Basic
 
 from workq.broker.confirms import Confirms
@@ -37,6 +39,10 @@ from workq.errors import ConfigError
 WINDOW: Final = 2000
 """How many messages may be unconfirmed at once: enough for full speed, and a bound for what an alarm can strand."""
 SENDS_MAX: Final = 2
+RENEW_S: Final = 5.0
+"""The channel is opened anew after a refusal, at most so often."""
+DRAIN_S: Final = 0.5
+"""So long what is on its way has to be confirmed on the old channel. The rest is sent again on the new one."""
 
 
 class Message:
@@ -97,6 +103,8 @@ class Publisher:
         self._window = 0
         self._is_blocked = False
         self._is_watching = False
+        self._is_renewing = False
+        self._renewed_at = -RENEW_S
 
     def send(self, messages: Sequence[Message]) -> None:
         """Queue the messages of one batch for the connection's thread."""
@@ -120,22 +128,19 @@ class Publisher:
     # On the connection's thread
 
     def opened(self, connection: SelectConnection) -> None:
+        self._connection = connection
         self._declarer = Declarer(self._topology, connection, self.link)
         connection.add_on_connection_blocked_callback(lambda *_: self._blocked(True))
         connection.add_on_connection_unblocked_callback(lambda *_: self._blocked(False))
         connection.channel(on_open_callback=self._channel_opened)
 
     def lost(self, *, was_open: bool) -> None:
-        waiting = [*self._unconfirmed.values(), *(one for parked in self._parked.values() for one in parked)]
-        for message in self._unconfirmed.values():
-            message.batch.unconfirmed = 0
-        self._declarer = self._channel = None
+        parked = [one for parked in self._parked.values() for one in parked]
         self._parked.clear()
-        self._unconfirmed.clear()
-        self._returned.clear()
-        self._last_tag = self._window = 0
+        self._ready.extendleft(reversed(parked))
+        self._forget_channel()
+        self._declarer = None
         self._is_blocked = self._is_watching = False
-        self._ready.extendleft(reversed(waiting))
         if not was_open:
             self._drop_all()
 
@@ -144,7 +149,35 @@ class Publisher:
         channel.add_on_return_callback(self._on_return)
         channel.confirm_delivery(self._on_confirm, callback=lambda _ok: self._go(channel))
 
+    def _forget_channel(self) -> None:
+        """It is gone: what it has not confirmed is to be sent again."""
+        for message in self._unconfirmed.values():
+            message.batch.unconfirmed = 0
+        self._ready.extendleft(reversed(self._unconfirmed.values()))
+        self._unconfirmed.clear()
+        self._returned.clear()
+        self._last_tag = self._window = 0
+        self._channel = None
+        self._is_renewing = False
+
+    def _begin_renewal(self) -> None:
+        """A queue has refused. Nothing more is sent on this channel, and another is opened soon."""
+        now, channel = time.monotonic(), self._channel
+        if self._is_renewing or channel is None or now - self._renewed_at < RENEW_S:
+            return
+        self._is_renewing, self._renewed_at = True, now
+        self.link.later(DRAIN_S, lambda: self._renew(channel))
+
+    def _renew(self, channel: Channel) -> None:
+        if self._is_renewing and channel is self._channel and channel.is_open:
+            channel.close()
+
     def _channel_closed(self, _channel: Channel, reason: Exception) -> None:
+        if self._is_renewing and isinstance(reason, ChannelClosedByClient):
+            self._forget_channel()
+            if self._connection.is_open:
+                self._connection.channel(on_open_callback=self._channel_opened)
+            return
         self._channel = None
         if isinstance(reason, ChannelClosedByBroker) and reason.reply_code == ACCESS_REFUSED:
             refusal = self._topology.refusal(reason.reply_code, reason.reply_text)
@@ -162,7 +195,7 @@ class Publisher:
         while self._inbox:
             self._ready.append(self._inbox.popleft())
         channel, declarer = self._channel, self._declarer
-        if channel is None or declarer is None or self._is_blocked:
+        if channel is None or declarer is None or self._is_blocked or self._is_renewing:
             return
         declared, now = declarer.declared, time.monotonic()
         while self._ready and self._window < WINDOW:
@@ -219,7 +252,11 @@ class Publisher:
                 if earlier > tag:
                     break
                 self._confirmed(self._unconfirmed.pop(earlier), stored)
-        if self._ready or self._inbox:
+        if not stored:
+            self._begin_renewal()
+        if self._is_renewing and not self._unconfirmed and self._channel is not None:
+            self._renew(self._channel)
+        elif self._ready or self._inbox:
             self._pump()
 
     def _confirmed(self, message: Message, stored: bool) -> None:

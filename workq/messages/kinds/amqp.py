@@ -10,7 +10,7 @@ a while is made anew before it is used. What happens on each failure:
 - the channel ends for one message (it is larger than the broker permits): those left are sent again one by one, so that
   it alone is `MESSAGE`; some of the others may arrive twice then;
 - the exchange is missing, or the user may not write to it: nothing more is sent;
-- a queue refuses (it is full and says so, or has lost its majority): `ASKED`.
+- a queue refuses (it is full and says so, or has lost its majority): `ASKED`, and the next call connects anew.
 """
 
 from __future__ import annotations
@@ -359,6 +359,8 @@ class _AmqpLink(DestinationLink):
         session.run(lambda: batch.is_done or session.channel_error is not None, ends=ends)
         session.used_at = time.monotonic()
         if batch.is_done:
+            if any(isinstance(one, Unsent) and one.fault is SendFault.ASKED for one in batch.answers.values()):
+                self.close()  # this channel would be refused for good, also when there is room (RabbitMQ 3.10)
             return batch.answers, is_single
         refused = session.channel_error
         if refused is None or session.is_over:
