@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from unittest.mock import Mock
 
 import pytest
 
 from workq.broker.rabbitmq import RabbitMQBroker
-from workq.broker.rabbitmq.nodes import AVOIDED_S, Address, Nodes
+from workq.broker.rabbitmq.connection import Link
+from workq.broker.rabbitmq.nodes import AVOIDED_S, Address, ConnectAttempt, Nodes
 from workq.broker.rabbitmq.unavailable import unavailable
 from workq.errors import ConfigError
 from workq.values.own_order import own_order
@@ -117,6 +120,22 @@ def test_each_node_has_an_equal_share_of_the_time_that_is_left() -> None:
     assert [one.limit_s for one in (silent, refusing, last)] == [1.0, 1.0, 2.0]
     assert last.parameters.stack_timeout == 2.0
     assert {one.node.hosts[0][0] for one in (silent, refusing, last)} == {"one", "two", "three"}
+
+
+def test_a_link_that_found_none_gives_each_node_more_time_up_to_that_of_a_single_one() -> None:
+    given = []
+
+    class NobodyAnswers(Nodes):
+        def attempts(self, name: str, *, within_s: float) -> Iterator[ConnectAttempt]:
+            given.append((name, within_s))
+            return iter(())
+
+    nodes = NobodyAnswers(Address.parse("amqp://one,two,three"), heartbeat_s=20, connect_s=3.0)
+    link = Link(nodes, Mock(), name="test")
+    for failures in (0, 1, 2, 100):
+        link._connect_in_turn(failures)
+
+    assert given == [("test", 3.0), ("test", 6.0), ("test", 9.0), ("test", 9.0)]
 
 
 def test_a_node_that_failed_is_tried_last_for_a_while() -> None:

@@ -479,7 +479,10 @@ def test_a_url_without_a_port_means_the_usual_one() -> None:
     assert FaultProxy.before("postgres://somewhere/db").target == ("somewhere", 5432)
 
 
-@pytest.mark.parametrize("url", ["sqlite:///file.db", "postgresql:///db?host=/run", "nothing", "redis://:secret@:1/0"])
+@pytest.mark.parametrize(
+    "url",
+    ["sqlite:///file.db", "postgresql:///db?host=/run", "nothing", "redis://:secret@:1/0", "amqp://a:secret@one,two/"],
+)
 def test_a_url_without_a_server_is_refused_without_showing_it(url: str) -> None:
     with pytest.raises(ValueError, match="cannot go through a proxy") as caught:
         FaultProxy.before(url)

@@ -171,6 +171,8 @@ class Mover:
         sent: list[_Page] = []
         brief = [page for page in pages if self._resting.is_brief(page.queue)]
         for some, wait_s in (([page for page in pages if page not in brief], self._confirm_s), (brief, BRIEF_S)):
+            if not some:
+                continue
             answers = publish_each(
                 self._broker,
                 [page.hint() for page in some],

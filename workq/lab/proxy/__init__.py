@@ -87,7 +87,7 @@ class FaultProxy:
         """A proxy for the server that a redis, amqp, postgresql or mysql URL names.
 
         Raises:
-            ValueError: the URL names no host: a file, a socket of the file system, or none at all.
+            ValueError: the URL names no host (a file, a socket of the file system, or none at all), or several.
         """
         return cls(*_host_and_port(url))
 
@@ -287,6 +287,6 @@ def _host_and_port(url: str) -> tuple[str, int]:
     """Where a URL leads. The message shows only the scheme: the rest may hold a password."""
     parts = urlsplit(url)
     scheme = parts.scheme.partition("+")[0]
-    if scheme not in _PORTS or not parts.hostname:
-        raise ValueError(f"a {parts.scheme or 'missing'}:// URL without a host and port cannot go through a proxy")
+    if scheme not in _PORTS or not parts.hostname or "," in parts.netloc.rpartition("@")[2]:
+        raise ValueError(f"a {parts.scheme or 'missing'}:// URL without one host and port cannot go through a proxy")
     return (parts.hostname, parts.port or _PORTS[scheme])
