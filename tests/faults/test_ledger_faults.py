@@ -658,6 +658,31 @@ class TestLocks:
         hasty.close()
         ledger.close()
 
+    def test_a_deadlock_under_a_savepoint_of_ours_says_that_it_is_one(self, mariadb_server: MariaDB) -> None:
+        """MariaDB ends the lighter of the two, and with it the savepoint, whose end is not what went wrong."""
+        ledger = opened(mariadb_server.create_database())
+        every_table(ledger.database.tables).create_all(ledger.database.engine)
+        is_heavy = threading.Event()
+
+        def weigh() -> None:
+            with ledger.database.engine.begin() as heavy:
+                ledger.tasks.record([*new(300), *new(key="theirs")], connection=heavy)
+                is_heavy.set()
+                ledger.tasks.record(new(key="mine"), connection=heavy)
+
+        with ThreadPoolExecutor(1) as pool, ledger.database.engine.connect() as light:
+            ledger.tasks.record(new(key="mine"), connection=light)
+            other = pool.submit(weigh)
+            assert is_heavy.wait(LONG_S)
+            with pytest.raises(LedgerUnavailable) as caught:
+                ledger.tasks.record(new(key="theirs"), connection=light)
+            other.result(LONG_S)
+
+        assert "Deadlock found" in str(caught.value)
+        assert "roll yours back, and do all of it again" in str(caught.value)
+        assert len(ledger.questions.tasks(limit=1000)) == 302, "the other one stands whole"
+        ledger.close()
+
 
 class TestOneFile:
     """F60, F64: SQLite."""

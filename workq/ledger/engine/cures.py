@@ -33,6 +33,7 @@ _FULL: Final = "The server's disk is full: make room."
 _CROWDED: Final = "It has no connection left: allow more of them, or run fewer processes."
 _SLOW: Final = "It took longer than statement_s allows: see what keeps the server busy."
 _LOCKED: Final = "Somebody else holds its rows for too long: see who has a transaction open."
+_DEADLOCK: Final = "Another transaction and yours waited for each other: roll yours back, and do all of it again."
 _NO_HOST: Final = "Nobody knows that host: check the name in WORKQ_LEDGER_URL, or the DNS."
 _NO_ENTRY: Final = "Its pg_hba.conf lets nobody in as this user from here: add a line there."
 _NO_TRANSACTIONS: Final = "workq needs transactions: set pool_mode to transaction, or to session."
@@ -52,6 +53,7 @@ _POSTGRESQL: Final = {
     "53300": _CROWDED,
     "57014": _SLOW,
     "55P03": _LOCKED,
+    "40P01": _DEADLOCK,
     "25006": _READ_ONLY,
 }
 _SAID: Final = {
@@ -89,6 +91,7 @@ _MYSQL: Final = {
     1040: _CROWDED,
     1203: _CROWDED,
     1205: _LOCKED,
+    1213: _DEADLOCK,
     1290: _READ_ONLY,
     1969: _SLOW,
     3024: _SLOW,

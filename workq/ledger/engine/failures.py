@@ -21,7 +21,9 @@ _TRANSIENT_SQLSTATES: Final = frozenset({"40P01", "40001", "55P03"})  # deadlock
 _ENDING_SQLSTATES: Final = frozenset({"57P01", "57P02", "57P03"})  # shut down, crashed, starting; 08...: a pooler's
 _OVERTAKEN: Final = 1020
 """MariaDB with innodb_snapshot_isolation: a row has changed since the transaction first read; it is rolled back."""
-_TRANSIENT_ERRNOS: Final = frozenset({_OVERTAKEN, 1205, 1213, 1305, 3572})
+_NO_SAVEPOINT: Final = 1305
+"""It is gone, as an error has ended the whole transaction: see `_first_of`."""
+_TRANSIENT_ERRNOS: Final = frozenset({_OVERTAKEN, 1205, 1213, _NO_SAVEPOINT, 3572})
 """Overtaken, lock wait timeout, deadlock, a savepoint that is gone as a deadlock took its transaction along, NOWAIT."""
 _MISSING_SQLSTATES: Final = frozenset({"42P01", "42703"})  # undefined table, undefined column
 _MISSING_ERRNOS: Final = frozenset({1054, 1146})
@@ -41,6 +43,7 @@ class DatabaseErrors:
 
     def unavailable(self, error: DBAPIError, *, unknown: bool = False) -> Exception:
         """What the driver has said. What is about the rows themselves passes as it is."""
+        error = _first_of(error)
         reason = next(iter(str(error.orig).strip().splitlines()), type(error).__name__)
         if self.url.password:
             reason = reason.replace(str(self.url.password), "***")
@@ -88,7 +91,7 @@ def without_values(error: IntegrityError) -> IntegrityError:
 
 def is_transient(error: DBAPIError) -> bool:
     """The database asks for it again: a deadlock, a lock that did not come in time, a file that is locked."""
-    cause = error.orig
+    cause = _first_of(error).orig
     if getattr(cause, "sqlstate", None) in _TRANSIENT_SQLSTATES:
         return True
     args: tuple[object, ...] = getattr(cause, "args", ())
@@ -98,16 +101,23 @@ def is_transient(error: DBAPIError) -> bool:
 
 
 def is_overtaken(error: DBAPIError) -> bool:
-    """A row that the statement needs was written by a transaction that this one does not see.
+    """A row that the statement needs was written by a transaction that this one does not see."""
+    return _errno(_first_of(error)) == _OVERTAKEN
 
-    That has ended the transaction, with its savepoints: the error may be that one of these is gone, after the first.
-    """
+
+def _first_of(error: DBAPIError) -> DBAPIError:
+    """The error that ended the transaction, where this one only says that a savepoint has gone with it."""
     link: BaseException | None = error
     while link is not None:
-        if isinstance(link, DBAPIError) and getattr(link.orig, "args", ())[:1] == (_OVERTAKEN,):
-            return True
+        if isinstance(link, DBAPIError) and _errno(link) != _NO_SAVEPOINT:
+            return link
         link = link.__context__
-    return False
+    return error
+
+
+def _errno(error: DBAPIError) -> object:
+    """The number by which MariaDB and MySQL know it."""
+    return next(iter(getattr(error.orig, "args", ())), None)
 
 
 def is_lost(error: DBAPIError) -> bool:
