@@ -50,7 +50,8 @@ class Trial:
 _REDIS: Final = (
     *("tests/contract/test_inflight_contract.py", "tests/contract/test_kinds_contract.py"),
     *("tests/faults/test_redis_faults.py", "tests/faults/test_redis_loss.py", "tests/system/test_private_servers.py"),
-    *("tests/faults/test_redis_cluster_faults.py", "tests/faults/test_misconfigured_stores.py", "-k", "redis"),
+    *("tests/faults/test_redis_cluster_faults.py", "tests/faults/test_redis_sentinel_faults.py"),
+    *("tests/faults/test_misconfigured_stores.py", "-k", "redis"),
 )
 _MYSQL: Final = (
     *("tests/contract", "tests/faults/test_ledger_faults.py", "tests/faults/test_misconfigured_stores.py"),

@@ -17,6 +17,9 @@ import pytest
 
 from tests.contract.inflight import LONG_S, ids, until
 from tests.faults import silence
+from tests.system.conftest import OpenLeg
+from tests.system.fleet import wait_until
+from tests.system.legs import check_once
 from workq.config import Settings
 from workq.diagnose.doctor import examine
 from workq.diagnose.doctor.check import Level
@@ -207,7 +210,8 @@ def move_keys(world: World, source: RedisNode, target: RedisNode) -> None:
 def move(world: World, source: RedisNode, target: RedisNode) -> None:
     """The whole of it, as redis-cli --cluster reshard does it."""
     begin_to_move(world.slot, source, target)
-    move_keys(world, source, target)
+    while world.keys(source):  # who works meanwhile may make another one
+        move_keys(world, source, target)
     for node in (target, *(node for node in world.cluster.nodes if node is not target)):
         node.tell("CLUSTER", "SETSLOT", world.slot, "NODE", target.tell("CLUSTER", "MYID"))
 
@@ -255,6 +259,30 @@ def test_a_slot_whose_keys_are_all_there_already_is_asked_for_there(world: World
         assert set(world.store.leases()) == {"ada"}
         assert world.held() == ids(world.entries)
         assert world.keys(home) == []
+
+
+def test_a_slot_that_moves_under_a_fleet_and_a_replica_that_takes_over_cost_no_task_and_start_none_twice(
+    redis_server: Redis, open_leg: OpenLeg
+) -> None:
+    """The slot moves to the one node that has a replica, or there and back, and that node dies."""
+    with start_redis_cluster(3, replicas=1) as cluster:
+        leg = open_leg("servers", divide=10.0, inflight=cluster.url)
+        world = World(cluster, leg.app.settings.namespace, RedisInFlight(cluster.url, socket_s=SOCKET_S))
+        first, second, _ = cluster.nodes
+        leg["note"].enqueue_many({"number": number, "seconds": 0.1} for number in range(60))
+        with leg.fleet(processes=2, threads=2) as fleet, closing(world.store):
+            wait_until(lambda: len(leg.starts()) >= 4, timeout_s=60, what="work goes on")
+            for source, target in [(first, second), (second, first)] if world.home is first else [(world.home, first)]:
+                move(world, source, target)
+                now = len(leg.starts())
+                wait_until(lambda now=now: len(leg.starts()) > now, timeout_s=60, what="work goes on")  # type: ignore[misc]  # a lambda's default has no type
+            assert world.keys(first) != []
+            first.kill()
+            now = len(leg.starts())
+            wait_until(lambda: len(leg.starts()) > now, timeout_s=60, what="work goes on")
+            leg.wait_settled(timeout_s=120)
+            assert "child_died" not in fleet.text()
+    check_once(leg, 60)
 
 
 # What is not fit for it.

@@ -19,3 +19,9 @@ def test_a_redis_cluster_has_no_wire(scheme: str, nodes: str) -> None:
         assert wires.urls[Store.INFLIGHT] == url
         assert wires.proxies == {}
         assert "lead around a proxy" in wires.missing[Store.INFLIGHT]
+
+
+def test_a_redis_behind_sentinels_has_no_wire() -> None:
+    with Wires(Settings(ledger="sqlite:///workq.db", inflight="redis+sentinel://:secret@one:26379/shop")) as wires:
+        assert wires.proxies == {}
+        assert "leads around a proxy" in wires.missing[Store.INFLIGHT]

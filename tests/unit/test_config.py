@@ -439,6 +439,8 @@ def test_a_broker_url_of_the_right_form_is_taken_as_it_is(url: str) -> None:
         "redis+cluster://redis",
         "redis+cluster://a:b@one:7000,two:7000,[::1]:7000/0?protocol=2",
         "rediss+cluster://:secret@one,two",
+        "redis+sentinel://:secret@one:26379,two:26379/shop/0",
+        "rediss+sentinel://a:b@one,[::1]:26379/shop?ssl_ca_certs=/etc/ca.pem&sentinel_password=x",
     ],
 )
 def test_an_inflight_url_of_the_right_form_is_taken_as_it_is(url: str) -> None:
@@ -597,6 +599,7 @@ INFLIGHT_FORM = "redis://:password@host:6379/0"
         ("inflight", f"redis+cluster://:{CANARY}@one:7000?db=2", "a cluster of Redis has only database 0"),
         ("inflight", f"redis+cluster://:{CANARY}/x@one:7000,two:7000", "write @ as %40"),
         ("inflight", f"unix+cluster://app:{CANARY}@run/redis.sock", "is not redis://"),
+        ("inflight", f"unix+sentinel://app:{CANARY}@one/shop", "is not redis://"),
     ],
 )
 def test_a_wrong_url_is_refused_with_its_origin_and_the_right_form(
@@ -612,6 +615,30 @@ def test_a_wrong_url_is_refused_with_its_origin_and_the_right_form(
         assert message.startswith(origin)
         assert said in message
         assert form in message
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        (f"redis+sentinel://:{CANARY}", "a host has a port from 1 to 65535"),
+        (f"redis+sentinel://:{CANARY}@one:26379", "the name of a service follows"),
+        (f"redis+sentinel://:{CANARY}@one:26379,/shop", "a host has a port from 1 to 65535"),
+        (f"redis+sentinel://:{CANARY}@one:26379/shop/x", "the number of a database follows the service"),
+        (f"redis+sentinel://:{CANARY}@one:26379/shop/0/1", "the number of a database follows the service"),
+        (f"redis+sentinel://:{CANARY}@one:26379/shop%20window", "the name of a service follows"),
+        (f"redis+sentinel://:{CANARY}@one:26379/shop?db=1", "is no option"),
+        (f"redis+sentinel://:{CANARY}@one:26379/shop?{CANARY}", "NAME=VALUE"),
+        (f"redis+sentinel://:{CANARY}#@one:26379/shop", "# as %23"),
+    ],
+)
+def test_a_wrong_url_of_sentinels_is_refused_with_its_origin_and_the_right_form(
+    tmp_path: Path, url: str, said: str
+) -> None:
+    message = refusal(tmp_path, {"WORKQ_INFLIGHT_URL": url})
+
+    assert message.startswith("inflight (environment WORKQ_INFLIGHT_URL): ")
+    assert said in message
+    assert "redis+sentinel://:password@host:26379,host:26379/service/0" in message
 
 
 @pytest.mark.parametrize("value", [5, b"sqlite:///a.db", Path("a.db"), ["amqp://h"]])
@@ -636,6 +663,8 @@ def test_the_schemes_of_ledgers_are_those_that_have_a_driver() -> None:
         ("redis+cluster://c4nary@one,two", "redis+cluster://***@one,two"),
         ("redis+cluster://one:7000,two:7000/0?protocol=2", "redis+cluster://one:7000,two:7000/0?***"),
         ("redis+cluster://app:7000,c4nary", "redis+cluster://app:***"),
+        ("redis+sentinel://:c4nary@one:1,two:2/shop/0", "redis+sentinel://:***@one:1,two:2/shop/0"),
+        ("redis+sentinel://one:1,two:2/shop?sentinel_password=c4nary", "redis+sentinel://one:1,two:2/shop?***"),
         ("postgresql://app:c4nary@one:5432,two:5433/shop", "postgresql://app:***@one:5432,two:5433/shop"),
         ("postgresql://one:5432,two:5433/shop", "postgresql://one:5432,two:5433/shop"),
         ("postgresql://app:5432,c4nary", "postgresql://app:***"),

@@ -23,6 +23,7 @@ from workq.inflight.redis import RedisInFlight
         "redis+cluster://localhost:7000,localhost:7001",
         "redis+cluster://user:p%40ss@a:7000,[::1]:7001,c/0?protocol=2",
         "rediss+cluster://a:7000?ssl_ca_certs=/etc/ca.pem",
+        "redis+sentinel://a,b:26380/shop",
     ],
 )
 def test_a_url_is_accepted(url: str) -> None:
@@ -85,4 +86,24 @@ def test_a_node_that_is_learnt_is_spoken_to_as_those_of_the_url() -> None:
     assert (options["host"], options["port"]) == ("::1", 7001)
     assert (options["username"], options["password"], options["ssl_ca_certs"]) == ("app", "p@ss", "/etc/ca.pem")
     assert (options["socket_timeout"], options["socket_connect_timeout"], pool.max_connections) == (0.5, 0.5, 4)
+    store.close()
+
+
+def test_redis_and_its_sentinels_have_logins_of_their_own_and_the_same_options_of_tls() -> None:
+    url = (
+        "rediss+sentinel://app:p%40ss@a:26380,[::1]/shop/3?ssl_ca_certs=/etc/ca.pem&max_connections=4"
+        "&sentinel_username=looks&sentinel_password=q%40"
+    )
+    store = RedisInFlight(url, socket_s=2.0)
+    way: Any = store._sentinels
+
+    pools = [one.connection_pool for one in (*way.all, way._clients.of(("b", 6380)))]
+
+    places = [(one.connection_kwargs["host"], one.connection_kwargs["port"]) for one in pools]
+    assert places == [("a", 26380), ("::1", 26379), ("b", 6380)]
+    logins = [(one.connection_kwargs["username"], one.connection_kwargs["password"]) for one in pools]
+    assert logins == [("looks", "q@"), ("looks", "q@"), ("app", "p@ss")]
+    assert {one.connection_kwargs["ssl_ca_certs"] for one in pools} == {"/etc/ca.pem"}
+    assert [one.connection_kwargs["socket_timeout"] for one in pools] == [1.0, 1.0, 2.0]
+    assert (pools[2].connection_kwargs["db"], pools[2].max_connections) == (3, 4)
     store.close()

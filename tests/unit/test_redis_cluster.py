@@ -9,7 +9,8 @@ import pytest
 import redis
 from redis.exceptions import ClusterDownError, MovedError, TryAgainError
 
-from workq.inflight.redis.cluster import REDIRECTS_MAX, Address, Cluster, NodeFailed
+from workq.inflight.redis.cluster import REDIRECTS_MAX, Cluster
+from workq.inflight.redis.nodes import Address, NodeFailed
 
 A, B = ("10.0.0.1", 7000), ("10.0.0.2", 7000)
 

@@ -12,6 +12,7 @@ from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from workq.config.kafka import KAFKA_SCHEMES, KafkaUrl, is_kafka
+from workq.config.sentinel import SENTINEL_FORM, SENTINEL_SCHEMES, SentinelUrl, is_sentinel
 from workq.config.values import kind_of, one_line
 from workq.errors import ConfigError
 
@@ -38,10 +39,11 @@ BROKER_HOSTS_MAX: Final = 9
 """They share the time for a connection: with more of them each would have too little."""
 _INFLIGHT_FORMS: Final = (
     "redis://:password@host:6379/0, rediss://..., unix:///path/to/redis.sock?db=0, "
-    "or for a cluster redis+cluster://:password@host:6379,host:6379"
+    "or for a cluster redis+cluster://:password@host:6379,host:6379, "
+    f"or {SENTINEL_FORM}"
 )
 CLUSTER_SCHEMES: Final = ("redis+cluster", "rediss+cluster")
-_SEVERAL_HOSTS: Final = (*CLUSTER_SCHEMES, *_MULTIHOST, *KAFKA_SCHEMES)
+_SEVERAL_HOSTS: Final = (*CLUSTER_SCHEMES, *SENTINEL_SCHEMES, *_MULTIHOST, *KAFKA_SCHEMES)
 _PROXY_FORMS: Final = "http://host:port or http://user:password@host:port"
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
 
@@ -104,6 +106,9 @@ def check_inflight_url(url: object) -> str:
     """
     if isinstance(url, str) and url.partition("://")[0] in CLUSTER_SCHEMES:
         return _check_cluster(url)
+    if isinstance(url, str) and is_sentinel(url):
+        SentinelUrl.parse(url)
+        return url
     parts = _parsed(url, ("redis", "rediss", "unix"), _INFLIGHT_FORMS)
     if parts.scheme == "unix":
         if parts.host or parts.path in ("", "/"):

@@ -16,7 +16,7 @@ import platform
 import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import fields
 from enum import StrEnum
 from importlib import metadata
@@ -28,6 +28,7 @@ from sqlalchemy import text
 from workq import __version__
 from workq.app import WorkQueue
 from workq.config import Settings, Times, node_urls
+from workq.config.sentinel import is_sentinel
 from workq.errors import ConfigError
 from workq.ledger.engine import migrate
 from workq.ledger.engine.database import Database
@@ -284,6 +285,11 @@ def _redis(url: str) -> Any:
     from redis.exceptions import RedisClusterException
     from redis.retry import Retry
 
+    if is_sentinel(url):
+        from workq.inflight.redis import RedisInFlight
+
+        with closing(RedisInFlight(url, socket_s=_ASK_S)) as store:
+            url = store.primary_url() or url
     nodes = node_urls(url)
     for node in nodes:
         retry = Retry(NoBackoff(), 0)

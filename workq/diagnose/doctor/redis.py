@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from workq.config import Settings, masked, node_urls
+from workq.config.sentinel import SentinelUrl, is_sentinel
+from workq.diagnose.doctor import sentinels
 from workq.diagnose.doctor.check import Check, Level
 from workq.diagnose.doctor.host import require, skew
 
@@ -35,11 +37,13 @@ def look(settings: Settings) -> Iterator[Check]:
 
     nodes = node_urls(url)
     is_cluster = nodes != [url]
+    if is_sentinel(url):  # first: they say most when the primary is gone
+        yield from sentinels.look(SentinelUrl.parse(url), settings.times.redis_socket_s)
     inflight = RedisInFlight(url, namespace=settings.namespace, socket_s=settings.times.redis_socket_s)
     try:
         yield Check("inflight", Level.OK, f"{masked(url)}: {inflight.check()}")
         is_usable = True
-        for node in nodes:
+        for node in [primary] if (primary := inflight.primary_url()) else nodes:
             for check in _settings(node, settings.times.redis_socket_s, is_cluster=is_cluster):
                 is_usable = is_usable and (is_cluster or check.level is not Level.ERROR)
                 told = f"node {masked(node)}: {check.message}" if is_cluster else check.message

@@ -11,13 +11,15 @@ Who decides: the ledger. Whoever can write here can delay work, never settle it.
 - Redis was wiped: `epoch_age_s` is young; each worker's next beat grants its lease anew and writes its holds again.
 - Redis is full (`maxmemory`): `hold` is refused and nothing of it is written; beats and releases go on.
 - A cluster (redis+cluster://): see cluster.py. Only the node that serves the namespace matters.
+- Sentinels (redis+sentinel://): see sentinels.py. A replica that takes over may lack the newest writes: a small wipe.
 - Another hand has made a key of ours one of another type: it is moved aside by a rename, never deleted, and the call is
   made again. What it held is written again by the next beats, as after a wipe. Logged; `workq doctor` names it.
 - The clock of Redis is set back: the lease of a worker that dies before its next beat lasts that much longer here; a
   sweep does not believe it (see recovery/deaths.py).
 
 The rights that workq's user of Redis needs are in `RIGHTS` (`+info` only shows the settings to `check`). On the nodes
-of a cluster also `+asking`, to follow a slot that moves, and `+cluster|slots`, to check all nodes.
+of a cluster also `+asking`, to follow a slot that moves, and `+cluster|slots`, to check all nodes. A Sentinel that has
+users of its own must let `sentinel_username` use `SENTINEL_RIGHTS`.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from workq.config import CLUSTER_SCHEMES, node_urls
+from workq.config.sentinel import SentinelUrl, is_sentinel
 from workq.errors import ConfigError, InFlightUnavailable, LeaseLost, MissingExtra
 from workq.inflight import Beat, Entry, Hold, Lease
 
@@ -40,7 +43,8 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtra("in-flight: redis:// needs a client library; install the extra [redis]") from error
 
-from workq.inflight.redis.cluster import Address, Cluster, NodeFailed
+from workq.inflight.redis.cluster import Cluster
+from workq.inflight.redis.nodes import Address, NodeFailed, WayToKeys
 from workq.inflight.redis.pool import (
     address_of,
     chain,
@@ -48,16 +52,19 @@ from workq.inflight.redis.pool import (
     described,
     facts_of,
     judged,
-    node_name,
+    name_of,
     patience_of,
     pool_of,
     reason_of,
     says,
     url_at,
 )
+from workq.inflight.redis.sentinels import SENTINEL_MIN_S, Sentinels
 
 RIGHTS: Final = "~{{{namespace}}}:* +@read +@write +@scripting +@connection +time -@dangerous +info"
 """What `ACL SETUSER` gives the user of a namespace."""
+SENTINEL_RIGHTS: Final = "+@connection +sentinel|get-master-addr-by-name"
+"""And at a Sentinel."""
 _NAMESPACE: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _FOLDER: Final = Path(__file__).parent
 _SCRIPTS: Final = ("aside", "beat", "extend", "hold", "holds", "leases", "leave", "release", "rights")
@@ -79,7 +86,7 @@ class RedisInFlight:
 
         Args:
             url: redis://, rediss:// (certificates are verified) or unix://; redis+cluster:// or rediss+cluster:// with
-                some nodes of a cluster.
+                some nodes of a cluster; redis+sentinel:// or rediss+sentinel:// with Sentinels and a service's name.
             namespace: what the hash tag of every key says.
             socket_s: seconds to wait for a connection, for each answer, and for a free connection of the pool.
 
@@ -89,26 +96,40 @@ class RedisInFlight:
         if not _NAMESPACE.fullmatch(namespace):
             raise ConfigError(f"in-flight: namespace {namespace!r} is not valid; use letters, digits, '_', '.' and '-'")
         self._socket_s = socket_s
-        urls = node_urls(url)
+        sentinels = SentinelUrl.parse(url) if is_sentinel(url) else None
+        urls = node_urls(url) if sentinels is None else [sentinels.redis]
         pools = [pool_of(one, socket_s) for one in urls]
         self._client = redis.Redis(connection_pool=pools[0])
+        self._url = urls[0]
         self._where, self._secrets = described(pools[0])
         self._prefix = f"{{{namespace}}}:"
         self._grant = f"ACL SETUSER {pools[0].connection_kwargs.get('username') or 'default'} "
         self._grant += RIGHTS.format(namespace=namespace)
         self._keys = [self._prefix + name for name in ("epoch", "leases", "lost")]
         self._cluster: Cluster | None = None
-        if url.partition("://")[0] in CLUSTER_SCHEMES:
+        self._sentinels: Sentinels | None = None
+        if sentinels is not None:
+            self._sentinels = self._asking(sentinels)
+            self._where = name_of(self._sentinels.all[0], f"one of the Sentinels of {sentinels.service}")
+        elif url.partition("://")[0] in CLUSTER_SCHEMES:
             check_nodes(urls, pools)
-
-            def connect(address: Address) -> redis.Redis:
-                return redis.Redis(connection_pool=pool_of(url_at(urls[0], address), socket_s))
-
             addresses = [address_of(pool) for pool in pools]
-            self._cluster = Cluster(addresses, connect, key=self._keys[0], patience_s=socket_s)
-            self._where = node_name(self._client)
+            self._cluster = Cluster(addresses, self._connect, key=self._keys[0], patience_s=socket_s)
+            self._where = name_of(self._client, self._cluster.part_of(self._client))
+        self._way: WayToKeys | None = self._cluster or self._sentinels
         entry = _read("entry")
         self._scripts = {name: self._client.register_script(entry + _read(name)) for name in _SCRIPTS}
+
+    def _connect(self, address: Address) -> redis.Redis:
+        return redis.Redis(connection_pool=pool_of(url_at(self._url, address), self._socket_s))
+
+    def _asking(self, sentinels: SentinelUrl) -> Sentinels:
+        """One that hangs takes its share of the time of a call, and not all of it."""
+        share_s = min(self._socket_s, max(SENTINEL_MIN_S, self._socket_s / len(sentinels.sentinels)))
+        pools = [pool_of(one, share_s) for one in sentinels.sentinels]
+        self._secrets |= {secret for pool in pools for secret in described(pool)[1]}
+        clients = [redis.Redis(connection_pool=pool) for pool in pools]
+        return Sentinels(clients, self._connect, service=sentinels.service)
 
     def join(self, worker: str, *, lease_s: float) -> None:
         """See the port. An incarnation that was reaped never comes back: LeaseLost."""
@@ -177,9 +198,18 @@ class RedisInFlight:
             ConfigError: also when Redis is older than 6.2.
         """
         facts, client = self._ask(lambda client: (facts_of(client), client))
-        if self._cluster is None:
+        if self._way is None:
             return judged(facts, self._where)
-        return f"{judged(facts, node_name(client))}, {self._look_at_nodes(self._cluster, facts)}"
+        found = judged(facts, name_of(client, self._way.part_of(client)))
+        if self._cluster is not None:
+            return f"{found}, {self._look_at_nodes(self._cluster, facts)}"
+        host, port = address_of(client.connection_pool)
+        return f"{found}, the primary at {host}:{port}"
+
+    def primary_url(self) -> str | None:
+        """The URL of the primary that the Sentinels name now; None where the URL names no Sentinels."""
+        sentinels = self._sentinels
+        return None if sentinels is None else url_at(self._url, self._translated(sentinels.primary))
 
     def missing_rights(self) -> str | None:
         """What this user may not do here and workers have to, and what to grant; None: nothing is missing.
@@ -196,8 +226,8 @@ class RedisInFlight:
 
     def close(self) -> None:
         """See the port. A later call connects again."""
-        if self._cluster is not None:
-            self._cluster.close()
+        if self._way is not None:
+            self._way.close()
         self._client.connection_pool.disconnect()
 
     def _look_at_nodes(self, cluster: Cluster, facts: Mapping[str, str]) -> str:
@@ -218,7 +248,7 @@ class RedisInFlight:
             except (redis.RedisError, OSError):
                 silent += 1
                 continue
-            judged(found, node_name(client))
+            judged(found, name_of(client, cluster.part_of(client)))
         return f"a cluster of {len(addresses)} nodes" + (f", {silent} of which did not answer" if silent else "")
 
     def _call(self, script: str, about: str, *args: str | bytes) -> Any:
@@ -261,26 +291,31 @@ class RedisInFlight:
         return self._ask(question)  # type: ignore[no-any-return]
 
     def _ask(self, question: Callable[[redis.Redis], Any]) -> Any:
-        """One question to Redis; of a cluster, to the node that serves the namespace."""
-        cluster = self._cluster
-        return self._translated(lambda: question(self._client) if cluster is None else cluster.ask(question))
+        """One question to Redis: to the node or to the primary that has the namespace, where there are several."""
+        way = self._way
+        return self._translated(lambda: question(self._client) if way is None else way.ask(question))
 
     def _translated(self, call: Callable[[], T]) -> T:
         """A failure in our words. Raised outside of `except`: no secret rides in the chain."""
-        where = self._where
+        where, grant, is_watched = self._where, self._grant, False
         try:
             return call()
         except NodeFailed as failed:
             failure: Exception = failed.error
-            where = node_name(failed.client)
+            where = name_of(failed.client, self._way.part_of(failed.client)) if self._way is not None else where
+            is_watched = self._sentinels is not None and failed.client not in self._sentinels.all
+            if self._sentinels is not None and not is_watched:
+                user = failed.client.connection_pool.connection_kwargs.get("username") or "default"
+                grant = f"ACL SETUSER {user} {SENTINEL_RIGHTS}"
         except (redis.RedisError, OSError, UnicodeError) as error:
             failure = error
         reason = reason_of(
             failure,
             where,
             socket_s=self._socket_s,
-            grant=self._grant,
+            grant=grant,
             is_cluster=self._cluster is not None,
+            is_watched=is_watched,
         )
         for secret in self._secrets:
             reason = reason.replace(secret, "***")

@@ -24,27 +24,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeVar
 
 import redis
-from redis.exceptions import AskError, ClusterDownError, MovedError, ResponseError, TryAgainError
+from redis.exceptions import AskError, MovedError, ResponseError, TryAgainError
 
-Address: TypeAlias = tuple[str, int]
+from workq.inflight.redis.nodes import NO_ANSWER, Address, NodeClients, NodeFailed
+
 T = TypeVar("T")
 
 REDIRECTS_MAX: Final = 8
 """Nodes that send a question around do not agree yet."""
 TRY_AGAIN_S: Final = 0.01
-_NO_ANSWER: Final = (redis.ConnectionError, redis.TimeoutError, OSError, ClusterDownError)
-
-
-class NodeFailed(Exception):
-    """One node did not do what it was asked: `error` is what its `client` said."""
-
-    def __init__(self, error: Exception, client: redis.Redis) -> None:
-        super().__init__(str(error))
-        self.error = error
-        self.client = client
 
 
 class Cluster:
@@ -61,10 +52,9 @@ class Cluster:
             key: any key of the slot; it need not exist.
             patience_s: how long a moving slot, and a search for the node, may take before the caller is told.
         """
-        self._connect = connect
+        self._clients = NodeClients(addresses, connect)
         self._key = key
         self._patience_s = patience_s
-        self._clients = {address: connect(address) for address in addresses}
         self._owner: Address | None = None
         self._failed_at: dict[Address, float] = {}
 
@@ -93,7 +83,7 @@ class Cluster:
                 if time.monotonic() > deadline:
                     raise NodeFailed(error, self.client(at)) from None
                 time.sleep(TRY_AGAIN_S)
-            except _NO_ANSWER as error:
+            except NO_ANSWER as error:
                 self._give_up(at)
                 raise NodeFailed(error, self.client(at)) from None
             except redis.RedisError as error:
@@ -115,20 +105,22 @@ class Cluster:
         ranges = self.ask(listed)
         if ranges is None:
             return None
-        here = self._owner or next(iter(self._clients))
+        here = self._owner or self._clients.addresses[0]
         nodes = [(node[0], int(node[1])) for one in ranges for node in one[2:]]
         found = {(_host(host, here), port): None for host, port in nodes}
         return list(found)
 
     def client(self, address: Address) -> redis.Redis:
         """The client of one node, whether it serves the key or not."""
-        known = self._clients.get(address)
-        return known if known is not None else self._clients.setdefault(address, self._connect(address))
+        return self._clients.of(address)
+
+    def part_of(self, client: redis.Redis) -> str:  # noqa: ARG002 - all of them are alike
+        """See the port."""
+        return "a node of the cluster"
 
     def close(self) -> None:
         """Close connections; a later question connects again."""
-        for client in list(self._clients.values()):
-            client.connection_pool.disconnect()
+        self._clients.close()
 
     def _put(self, question: Callable[[redis.Redis], T], at: Address, *, is_asking: bool) -> T:
         client = self.client(at)
@@ -141,7 +133,7 @@ class Cluster:
 
     def _find(self, deadline: float) -> Address:
         """The node that serves the key. Reads only, so any number of nodes may be asked."""
-        for at in sorted(self._clients, key=lambda one: self._failed_at.get(one, 0.0)):
+        for at in sorted(self._clients.addresses, key=lambda one: self._failed_at.get(one, 0.0)):
             try:
                 self.client(at).exists(self._key)
             except MovedError as error:

@@ -16,15 +16,17 @@ from typing import Any, Final
 from urllib.parse import parse_qs, quote, urlsplit
 
 import redis
+import redis.sentinel
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from workq.errors import NAME_PATIENCE_S, ConfigError
-from workq.inflight.redis.cluster import Address
+from workq.inflight.redis.nodes import Address
 
 CONNECTIONS_MAX: Final = 32
 _FORM: Final = (
-    "use redis://[user:password@]host:6379/0, or rediss:// for TLS, or redis+cluster://[...@]host:6379,host:6379"
+    "use redis://[user:password@]host:6379/0, or rediss:// for TLS, or redis+cluster://[...@]host:6379,host:6379, "
+    "or redis+sentinel://[...@]host:26379,host:26379/service/0"
 )
 _OPTION: Final = re.compile(
     "db|protocol|username|password|client_name|socket_keepalive|health_check_interval|max_connections|ssl_[a-z_]+"
@@ -120,9 +122,9 @@ def described(pool: redis.ConnectionPool) -> tuple[str, frozenset[str]]:
     return where, frozenset(filter(None, secrets))
 
 
-def node_name(client: redis.Redis) -> str:
-    """Where a node of a cluster is, for messages."""
-    return f"{described(client.connection_pool)[0]}, a node of the cluster"
+def name_of(client: redis.Redis, part: str) -> str:
+    """Where one of several servers is, for messages, and which part of the whole it is."""
+    return f"{described(client.connection_pool)[0]}, {part}"
 
 
 def facts_of(client: redis.Redis) -> dict[str, str]:
@@ -158,12 +160,16 @@ def judged(facts: Mapping[str, str], where: str) -> str:
     return f"{name} {version}"
 
 
-def reason_of(error: Exception, where: str, *, socket_s: float, grant: str, is_cluster: bool) -> str:
+def reason_of(
+    error: Exception, where: str, *, socket_s: float, grant: str, is_cluster: bool, is_watched: bool = False
+) -> str:
     """One line: what, why, and what to do next.
 
     Args:
         socket_s: for how long an answer was waited for.
         grant: what gives this user its rights.
+        is_cluster: it is a node of one, by the in-flight URL.
+        is_watched: Sentinels named it, and name another one when it is gone.
     """
     links = list(chain(error))
     text = " ".join(str(error).split())[:_REASON_MAX] or type(error).__name__
@@ -174,6 +180,8 @@ def reason_of(error: Exception, where: str, *, socket_s: float, grant: str, is_c
 
     if caused_by(socket.gaierror):
         return f"cannot find the host of {at} ({text}); check the name in the in-flight URL"
+    if is_watched and caused_by(ConnectionRefusedError):
+        return f"nothing listens at {where}; they choose another one when enough of them miss it. Try: workq doctor"
     if caused_by(ConnectionRefusedError):
         return f"nothing listens at {where}; is Redis running? Check host and port of the in-flight URL"
     if caused_by(ssl.SSLCertVerificationError):
@@ -199,6 +207,10 @@ def reason_of(error: Exception, where: str, *, socket_s: float, grant: str, is_c
         return f"{at} is full (maxmemory) and takes no more holds; give it more memory, or remove what is not workq's"
     if caused_by(redis.exceptions.BusyLoadingError):
         return f"{at} is still loading its data; it answers when that is done"
+    if caused_by(redis.sentinel.MasterNotFoundError):
+        return f"{at} does not lead to a Redis ({text}); check the name of the service in the in-flight URL"
+    if is_watched and (caused_by(redis.exceptions.ReadOnlyError) or says(text, "READONLY")):
+        return f"{at}, is a replica by now; it goes on when the Sentinels name another primary"
     if caused_by(redis.exceptions.ReadOnlyError):
         return f"{at} is a read-only replica; the in-flight URL must name the primary"
     if caused_by(redis.exceptions.ClusterDownError):

@@ -22,6 +22,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.exc import DBAPIError
 
 from workq.config import LEDGER, Settings, Times, node_urls
+from workq.config.sentinel import is_sentinel
 from workq.diagnose.bounds import Bounds
 from workq.lab.fleet import Host
 from workq.lab.namespace import Namespace, Order, Store, deleting_queue, redis_client, urls_of
@@ -182,6 +183,9 @@ class Wires(AbstractContextManager["Wires"]):
                 continue
             if node_urls(url) != [url]:
                 self.missing[store] = "the nodes of a cluster tell their own addresses, which lead around a proxy"
+                continue
+            if is_sentinel(url):
+                self.missing[store] = "the Sentinels tell the primary's own address, which leads around a proxy"
                 continue
             try:
                 proxy = FaultProxy.before(url)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Self
@@ -69,9 +69,21 @@ class Redis(Server):
         # Without PING first: INFO is answered while the data is still being loaded, `loading` says so.
         told = self._ask([self._cli, "-h", "127.0.0.1", "-p", str(self.port), *self._login(), "INFO"])
         facts = dict(line.split(":", 1) for line in (told or "").splitlines() if ":" in line)
-        if facts.get("process_id") != str(self.pid) or facts.get("loading") != "0":
+        if facts.get("process_id") != str(self.pid) or not self._is_loaded(facts):
             return None
         return facts.get("valkey_version") or facts["redis_version"]  # Valkey says 7.2.4 for the second
+
+    def tell(self, *words: str | int) -> str:
+        """Run one command on this server and return what redis-cli prints.
+
+        Raises:
+            ServerFailed: the server refused it, or did not answer; with its own words.
+        """
+        port = str(self.port)
+        return self._tell([self._cli, "-e", "-h", "127.0.0.1", "-p", port, *self._login(), *map(str, words)]).strip()
+
+    def _is_loaded(self, facts: Mapping[str, str]) -> bool:
+        return facts.get("loading") == "0"
 
     def _login(self) -> list[str]:
         """A password among the options must not lock us out."""
@@ -90,14 +102,6 @@ class RedisNode(Redis):
     def __init__(self, folder: Path | None, options: Sequence[str]) -> None:
         self.bus_port = 0
         super().__init__(folder, options)
-
-    def tell(self, *words: str | int) -> str:
-        """Run one command on this node and return what redis-cli prints.
-
-        Raises:
-            ServerFailed: the node refused it, or did not answer; with its own words.
-        """
-        return self._tell([self._cli, "-e", "-h", "127.0.0.1", "-p", str(self.port), *map(str, words)]).strip()
 
     def facts(self) -> dict[str, str]:
         """What CLUSTER INFO says."""
