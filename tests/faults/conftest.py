@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import ssl
 import subprocess
+import threading
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -39,6 +44,27 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
     openssl("x509", "-req", "-in", "server.csr", "-out", "server.pem", *sign)
     _expire(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def over(authority: Path) -> Iterator[int]:
+    """The port of a server with a certificate whose time is over. It speaks TLS alone: nobody comes further."""
+    trust = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    trust.load_cert_chain(authority / "expired.pem", authority / "server.key")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):  # closed, at the end
+                while True:
+                    accepted, _ = listener.accept()
+                    with contextlib.suppress(OSError), accepted, trust.wrap_socket(accepted, server_side=True) as one:
+                        one.recv(1)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(10)
 
 
 def _expire(folder: Path) -> None:

@@ -6,12 +6,9 @@ accepted, by the real servers.
 
 from __future__ import annotations
 
-import contextlib
 import secrets
-import socket
 import ssl
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,16 +17,15 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException, Producer
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._scram import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 from tests.conftest import Private
 from tests.contract.kinds.stages import Receiver
 from tests.contract.kinds.suite import fault_of, posting, text_of
+from tests.faults.kafka_tls import kafka_behind_tls
 from tests.faults.receivers import answering, stranger
 from workq.config.addresses import Allowed
 from workq.errors import ConfigError
-from workq.lab.servers import start_artemis, start_kafka, start_rabbitmq, start_redis
+from workq.lab.servers import start_artemis, start_rabbitmq, start_redis
 from workq.lab.servers.server import free_port
 from workq.messages.intake.registry import intake_kind_of
 from workq.messages.intake.values import Position
@@ -115,27 +111,8 @@ def secured_artemis(private: Private, authority: Path) -> Iterator[Secured]:
 
 @pytest.fixture(scope="module")
 def secured_kafka(private: Private, authority: Path) -> Iterator[Secured]:
-    """SASL over TLS. It advertises 127.0.0.1, so that another name is met at the first connection."""
-    key = subprocess.run(
-        ["openssl", "pkcs8", "-topk8", "-nocrypt", "-in", "server.key"], cwd=authority, check=True, capture_output=True
-    ).stdout.decode()
-    pem = {"ssl.keystore.certificate.chain": (authority / "server.pem").read_text(), "ssl.keystore.key": key}
-    options = [
-        "listener.security.protocol.map=CLIENT:SASL_SSL,INNER:PLAINTEXT,CONTROLLER:PLAINTEXT",
-        "sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-512",
-        "listener.name.client.scram-sha-512.sasl.jaas.config="
-        "org.apache.kafka.common.security.scram.ScramLoginModule required;",
-        "listener.name.client.plain.sasl.jaas.config="
-        f'org.apache.kafka.common.security.plain.PlainLoginModule required user_workq="{CANARY}";',
-        "listener.name.client.ssl.keystore.type=PEM",
-        *(f"listener.name.client.{name}=" + text.strip().replace("\n", "\\n") for name, text in pem.items()),
-    ]
-    with private(start_kafka, options=options) as server:
+    with kafka_behind_tls(private, authority, password=CANARY) as server:
         server.create_topic("t")
-        scram = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
-        user = UserScramCredentialUpsertion("scrammed", scram, CANARY.encode())
-        admin = AdminClient(server.admin_conf)
-        admin.alter_user_scram_credentials([user])["scrammed"].result(LONG_S)
         url = f"kafkas://workq:{CANARY}@{{host}}:{{port}}"
         yield Secured("kafka", url, server.port, url.replace("kafkas", "kafka"), {"topic": "t"})
 
@@ -165,27 +142,6 @@ def secured_http(authority: Path) -> Iterator[Secured]:
 def secured(request: pytest.FixtureRequest) -> Secured:
     found: Secured = request.getfixturevalue(f"secured_{request.param}")
     return found
-
-
-@pytest.fixture(scope="module")
-def over(authority: Path) -> Iterator[int]:
-    """The port of a server with a certificate whose time is over. It speaks TLS alone: nobody comes further."""
-    trust = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    trust.load_cert_chain(authority / "expired.pem", authority / "server.key")
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve() -> None:
-            with contextlib.suppress(OSError):  # closed, at the end
-                while True:
-                    accepted, _ = listener.accept()
-                    with contextlib.suppress(OSError), accepted, trust.wrap_socket(accepted, server_side=True) as one:
-                        one.recv(1)
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield listener.getsockname()[1]
-        listener.shutdown(socket.SHUT_RDWR)
-        thread.join(10)
 
 
 NO_TLS = b"ERROR\nmessage:no TLS here\n\n\0"

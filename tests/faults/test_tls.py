@@ -1,17 +1,15 @@
 """TLS of every store: another authority, another name, a time that is over, no TLS at all: an error, and no way around.
 
 The right authority and name are accepted, by the real servers. amqps, rediss and rediss+cluster with them: see the
-faults of each.
+faults of each. Kafka is here as a whole, with logins.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
-import socket
-import ssl
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,10 +18,15 @@ import pytest
 from sqlalchemy import text
 
 from tests.conftest import Private
+from tests.contract.broker import LONG_S, collect, hints, ids
+from tests.faults.kafka_tls import kafka_behind_tls
+from tests.faults.receivers import stranger
+from tests.system.fleet import wait_until
+from workq.broker.kafka import KafkaBroker
 from workq.broker.rabbitmq import RabbitMQBroker
 from workq.errors import BrokerUnavailable, ConfigError, InFlightUnavailable, LedgerUnavailable
 from workq.inflight.redis import RedisInFlight
-from workq.lab.servers import MariaDB, PostgreSQL, start_mariadb, start_postgres
+from workq.lab.servers import Kafka, MariaDB, PostgreSQL, start_mariadb, start_postgres
 from workq.ledger.engine.database import Database
 
 CANARY = "c4nary-8d"
@@ -179,27 +182,6 @@ def test_what_mysql_is_told_not_to_verify_is_encrypted_still(mysql: Secured, aut
         Database(f"{place}?ssl_verify_cert=maybe")
 
 
-@pytest.fixture
-def over(authority: Path) -> Iterator[int]:
-    """The port of a server with a certificate whose time is over. It speaks TLS alone: nobody comes further."""
-    trust = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    trust.load_cert_chain(authority / "expired.pem", authority / "server.key")
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve() -> None:
-            with contextlib.suppress(OSError):  # closed, at the end
-                while True:
-                    accepted, _ = listener.accept()
-                    with contextlib.suppress(OSError), accepted, trust.wrap_socket(accepted, server_side=True) as one:
-                        one.recv(1)
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield listener.getsockname()[1]
-        listener.shutdown(socket.SHUT_RDWR)
-        thread.join(10)
-
-
 def test_a_certificate_whose_time_is_over_is_refused_by_amqps_and_rediss(authority: Path, over: int) -> None:
     broker = RabbitMQBroker(f"amqps://u:{CANARY}@127.0.0.1:{over}/?cacertfile={authority / 'ca.pem'}")
     inflight = RedisInFlight(f"rediss://:{CANARY}@127.0.0.1:{over}/0?ssl_ca_certs={authority / 'ca.pem'}")
@@ -210,3 +192,105 @@ def test_a_certificate_whose_time_is_over_is_refused_by_amqps_and_rediss(authori
         inflight.check()
     broker.close()
     inflight.close()
+
+
+LOGIN = "workq:" + CANARY
+
+
+@pytest.fixture(scope="module")
+def kafka(private: Private, authority: Path) -> Iterator[Kafka]:
+    with kafka_behind_tls(private, authority, password=CANARY, wants_certificate=True) as server:
+        yield server
+
+
+@pytest.fixture
+def come_to(kafka: Kafka, authority: Path) -> Iterator[Callable[..., KafkaBroker]]:
+    """A broker on it. By default with the right login, certificate and authority."""
+    with contextlib.ExitStack() as opened:
+
+        def come(
+            *,
+            scheme: str = "kafkas",
+            login: str = LOGIN,
+            host: str = "127.0.0.1",
+            port: int = kafka.port,
+            ca: str = "ca.pem",
+            cert: str | None = "server.pem",
+            mechanism: str = "PLAIN",
+        ) -> KafkaBroker:
+            files = {"ca_file": ca} | ({"cert_file": cert, "key_file": "server.key"} if cert is not None else {})
+            named = "".join(f"&{option}={authority / name}" for option, name in files.items())
+            query = f"?mechanism={mechanism}{named if scheme == 'kafkas' else ''}"
+            broker = KafkaBroker(f"{scheme}://{login}@{host}:{port}{query}", namespace="tls")
+            opened.callback(broker.close)
+            return broker
+
+        yield come
+
+
+@pytest.mark.parametrize(("user", "mechanism"), [("workq", "PLAIN"), ("scrammed", "SCRAM-SHA-512")])
+def test_kafka_carries_hints_over_tls_for_who_logs_in_and_shows_a_certificate(
+    come_to: Callable[..., KafkaBroker], user: str, mechanism: str
+) -> None:
+    broker = come_to(login=f"{user}:{CANARY}", mechanism=mechanism)
+    sent = hints(user, 3)
+
+    assert all(broker.publish(sent, deadline_s=LONG_S))
+
+    consumer = broker.consumer([user], name="one", prefetch=10)
+    assert ids(collect(consumer, 3)) == ids(sent)
+    assert consumer.trouble is None
+
+
+NOT_VERIFIED = "could not be verified by TLS.*ca_file"
+KAFKA_REFUSALS: dict[str, tuple[dict[str, str | None], str]] = {
+    "another authority": ({"ca": "other.pem"}, NOT_VERIFIED),
+    "another name": ({"host": "localhost"}, NOT_VERIFIED),
+    "no certificate of ours": ({"cert": None}, "no TLS in common.*bad certificate.*cert_file"),
+    "another password": ({"login": f"workq:{CANARY}-other"}, "refused the login.*Check user, password"),
+    "another password, SCRAM": (
+        {"login": f"scrammed:{CANARY}-other", "mechanism": "SCRAM-SHA-512"},
+        "refused the login.*Check user, password",
+    ),
+    "a mechanism that it lacks": ({"mechanism": "SCRAM-SHA-256"}, "refused the login.*PLAIN,SCRAM-SHA-512"),
+}
+
+
+@pytest.mark.parametrize("why", KAFKA_REFUSALS)
+def test_kafka_that_does_not_let_us_in_is_told_in_one_line(
+    come_to: Callable[..., KafkaBroker], why: str, authority: Path
+) -> None:
+    other, said = KAFKA_REFUSALS[why]
+    broker = come_to(**other)
+
+    with pytest.raises(BrokerUnavailable, match=said) as failed:
+        broker.check()
+
+    assert failed.value.patience_s == 0.0, "waiting does not mend it"
+    assert "\n" not in str(failed.value)
+    assert CANARY not in str(failed.value)
+
+
+def test_a_certificate_of_kafka_whose_time_is_over_is_refused(come_to: Callable[..., KafkaBroker], over: int) -> None:
+    broker = come_to(port=over)
+    consumer = broker.consumer(["mail"], name="one", prefetch=10)
+
+    with pytest.raises(BrokerUnavailable, match=NOT_VERIFIED):
+        broker.check()
+    wait_until(lambda: bool(re.search(NOT_VERIFIED, consumer.trouble or "")), timeout_s=LONG_S, what="a worker is told")
+
+
+def test_tls_and_its_absence_do_not_meet_and_nothing_of_ours_goes_out_in_the_clear(
+    come_to: Callable[..., KafkaBroker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workq.broker.kafka.CHECK_S", 1.0)
+    with pytest.raises(BrokerUnavailable, match=r"did not answer.*is that port one without TLS\?"):
+        come_to(scheme="kafka").check()
+
+    with stranger(b"no TLS here") as (port, heard):
+        broker = come_to(port=port)
+        with pytest.raises(BrokerUnavailable):
+            broker.check()
+        assert broker.publish(hints("mail", 1), deadline_s=0.2) == [False]
+    assert heard
+    assert all(piece[:1] == b"\x16" for piece in heard), "a handshake of TLS, and nothing else"

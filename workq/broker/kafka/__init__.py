@@ -6,6 +6,7 @@
     tracker.py     one partition: which records are open, and how far it is done
     positions.py   how far a topic reaches and the group is done: depths, and the proof of loss
     browser.py     what waits in a topic
+    refusal.py     why no broker lets us in: TLS, a login
 
 A partition belongs to one process: what waits behind a busy or a dead one waits, until others take it from the ledger
 (`has_owners`). There is no order over the partitions of a topic, no count of deliveries, and nothing can be removed

@@ -255,8 +255,9 @@ class KafkaConsumer:
 
     def _on_error(self, error: KafkaError) -> None:
         """librdkafka tells of its connections: one that broke is made again, but when there is none left."""
+        self._topics.refusal.heed(error)
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
-            self._trouble = self._topics.text(KafkaException(error))
+            self._trouble = str(self._topics.refusal.failure())
             self._look_at = 0.0
 
     def _heed(self, error: KafkaError, topic: str | None) -> None:

@@ -222,6 +222,7 @@ class KafkaPublisher:
         self._is_broken = self._is_broken or error.fatal() or error.code() in (KafkaError._FATAL, _STUCK)
 
     def _on_error(self, error: KafkaError) -> None:
+        self._topics.refusal.heed(error)
         self._is_broken = self._is_broken or error.fatal() or error.code() == KafkaError._FATAL
 
     def _ready(self) -> Producer | None:

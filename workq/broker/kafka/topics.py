@@ -16,12 +16,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from workq.broker.kafka.refusal import LastRefusal
 from workq.config.place import UrlPlace
 from workq.errors import BrokerUnavailable, ConfigError
 
@@ -31,6 +32,7 @@ RETENTION_MS: Final = 7 * 86_400_000
 QUARANTINE_RETENTION_MS: Final = 30 * 86_400_000
 ASK_S: Final = 5.0
 LOOK_S: Final = 0.02
+POLL_S: Final = 0.2
 _ESCAPES: Final = {"-": "--", "_": "-u", "~": "-b"}
 MISSING: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_ID)
 _REFUSED: Final = (
@@ -44,7 +46,7 @@ _REFUSED: Final = (
     KafkaError.INVALID_CONFIG,
     KafkaError.TOPIC_EXCEPTION,
 )
-T = TypeVar("T")
+_NO_ANSWER: Final = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
 
 
 class TopicNames:
@@ -75,7 +77,8 @@ class Topics:
 
     def __init__(self, place: UrlPlace, settings: dict[str, Any], names: TopicNames, *, partitions: int) -> None:
         self._place = place
-        self._settings = settings
+        self.refusal = LastRefusal(place, ca_file=settings.get("ssl.ca.location"))
+        self._settings = {**settings, "error_cb": self.refusal.heed}
         self._names = names
         self._partitions = partitions
         self._lock = threading.Lock()
@@ -152,9 +155,16 @@ class Topics:
             BrokerUnavailable: it did not come. KafkaException: it is an error.
         """
         try:
-            return future.result(max(0.1, ends - time.monotonic()))
+            answer = self._awaited(future, max(ends, time.monotonic() + 0.1))
         except TimeoutError:
-            raise BrokerUnavailable(f"broker: {self._place} did not answer; is Kafka there?") from None
+            raise self.refusal.failure() from None
+        except KafkaException as error:
+            if error.args[0].code() in _NO_ANSWER:
+                raise self.refusal.failure() from None
+            self.refusal.forget()
+            raise
+        self.refusal.forget()
+        return answer
 
     def ask(self, question: Callable[[AdminClient], Any], *, ends: float, what: str) -> Any:
         """The answer to a question of one future.
@@ -181,6 +191,17 @@ class Topics:
         """An error for people, in one line."""
         said = error.args[0].str() if isinstance(error, KafkaException) else f"{type(error).__name__}: {error}"
         return self._place.clean(said)
+
+    def _awaited(self, future: Any, ends: float) -> Any:
+        """The answer, when it comes; TimeoutError: it has not come, or will not, as no broker lets us in."""
+        self.refusal.is_final = False  # it may have been mended
+        while True:
+            try:
+                return future.result(max(0.0, min(POLL_S, ends - time.monotonic())))
+            except TimeoutError:
+                self.admin.poll(0.0)  # what it is told of its connections comes here alone
+                if time.monotonic() >= ends or self.refusal.is_final:
+                    raise
 
     def _has_leaders(self, topic: str, ends: float) -> bool:
         try:
