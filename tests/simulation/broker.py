@@ -348,7 +348,7 @@ class SimBroker:
     def forget_consumer(self, name: str) -> None:
         """Nothing to do: the server sees the connection end."""
 
-    def depths(self, queues: Sequence[str]) -> Mapping[str, Depth]:
+    def depths(self, queues: Sequence[str], *, with_consumers: bool = False) -> Mapping[str, Depth]:
         after = self._befall("depths")
         if after is not None:
             raise after

@@ -178,7 +178,7 @@ class Broker(Protocol):
     """`browse` only reads: it moves nothing, and no marker loses its meaning by it."""
     has_owners: bool
     """A part of a queue belongs to one process, and what is in it waits for that one, busy or dead. So who is idle asks
-    the ledger for due tasks, also while hints come (worker/fetch/fallback_polling.py)."""
+    the ledger for due tasks, also while hints come (worker/fetch/fallback_polling.py). `browse` removes nothing."""
 
     def waits_s(self, delay_s: float) -> float:
         """How long a hint with this delay waits in all: longer than its delay only where `is_late`.
@@ -218,8 +218,10 @@ class Broker(Protocol):
         """The consumer of this name is dead for certain: deliver again what it has not acked, now."""
         ...
 
-    def depths(self, queues: Sequence[str]) -> Mapping[str, Depth]:
+    def depths(self, queues: Sequence[str], *, with_consumers: bool = False) -> Mapping[str, Depth]:
         """How many hints each queue holds; a missing queue counts 0.
+
+        `with_consumers`: tell the consumers, too, where that is another question.
 
         Raises:
             BrokerUnavailable: it did not answer.

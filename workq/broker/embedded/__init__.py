@@ -105,7 +105,7 @@ class EmbeddedBroker:
         self.database.run(partial(unmark, self.database, name), deadline_s=CLOSE_S)
         self.wake()
 
-    def depths(self, queues: Sequence[str]) -> Mapping[str, Depth]:
+    def depths(self, queues: Sequence[str], *, with_consumers: bool = False) -> Mapping[str, Depth]:  # noqa: ARG002 - told anyway
         hint, database = self.database.tables.hint, self.database
         free = is_free(database)
         wanted = list(dict.fromkeys(queues))

@@ -7,6 +7,8 @@
     positions.py   how far a topic reaches and the group is done: depths, and the proof of loss
     browser.py     what waits in a topic
     refusal.py     why no broker lets us in: TLS, a login
+    members.py     who is in the group, and has which partitions
+    inspection.py  what else Kafka tells somebody who looks after it
 
 A partition belongs to one process: what waits behind a busy or a dead one waits, until others take it from the ledger
 (`has_owners`). There is no order over the partitions of a topic, no count of deliveries, and nothing can be removed
@@ -27,7 +29,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from workq.errors import ConfigError, MissingExtra
+from workq.errors import BrokerUnavailable, ConfigError, MissingExtra
 
 try:
     from confluent_kafka import KafkaException, Producer
@@ -39,6 +41,8 @@ except ModuleNotFoundError as missing:
 from workq.broker import Browsed, Depth, Hint, See
 from workq.broker.kafka.browser import browse_topic
 from workq.broker.kafka.consumer import KafkaConsumer, group_settings
+from workq.broker.kafka.inspection import KafkaInspection
+from workq.broker.kafka.members import look_at_group
 from workq.broker.kafka.positions import Positions
 from workq.broker.kafka.publisher import KafkaPublisher, KafkaRecord, SentOn
 from workq.broker.kafka.topics import TopicNames, Topics
@@ -124,11 +128,20 @@ class KafkaBroker:
     def forget_consumer(self, name: str) -> None:
         """Nothing to do: Kafka gives the partitions of a dead member away when its session ends."""
 
-    def depths(self, queues: Sequence[str]) -> Mapping[str, Depth]:
-        """As the port promises. What is delivered and not acked counts as ready: Kafka does not tell it apart."""
-        found = self._positions.spans_of(list(dict.fromkeys(queues)), ends=time.monotonic() + ASK_S)
+    def depths(self, queues: Sequence[str], *, with_consumers: bool = False) -> Mapping[str, Depth]:
+        """As the port promises. What is delivered and not committed counts as ready: Kafka does not tell it apart.
+
+        A consumer is a member of the group that has a partition of the queue.
+        """
+        ends = time.monotonic() + ASK_S
+        found = self._positions.spans_of(list(dict.fromkeys(queues)), ends=ends)
+        consumers = self._consuming(ends) if with_consumers else None
         return {
-            queue: Depth(sum(one.end - one.next for one in spans.values()), None, None)
+            queue: Depth(
+                sum(one.end - one.next for one in spans.values()),
+                None,
+                None if consumers is None else consumers.get(self._names.topic(queue), 0),
+            )
             for queue, (_, spans) in found.items()
         }
 
@@ -160,6 +173,10 @@ class KafkaBroker:
         """
         return self._positions.has_passed(queue, position, ends=time.monotonic() + ASK_S)
 
+    def inspection(self) -> KafkaInspection:
+        """What can be asked of this Kafka beside the port: of its nodes, settings, topics, and of the group."""
+        return KafkaInspection(self._topics, self._positions, self._names)
+
     def check(self) -> str:
         """As the port promises. Kafka tells no version; it tells its nodes and its name."""
         found = self._topics.ask(
@@ -176,24 +193,38 @@ class KafkaBroker:
             self._consumers.clear()
         for consumer in consumers:
             consumer.close()
+        self._positions.close()
         if publisher is not None:
             publisher.close(within_s=CLOSE_S)
 
     def forked(self) -> None:
         """In the child of a fork. The threads of librdkafka stayed in the parent; to free what is theirs would hang."""
-        for handle in (*self._topics.handles(), *(one for part in self._parts() for one in part.handles())):
+        for handle in (
+            *self._topics.handles(),
+            *self._positions.handles(),
+            *(one for part in self._parts() for one in part.handles()),
+        ):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))
         self._lock = threading.Lock()
         self._begin()
 
     def _begin(self) -> None:
         self._topics = Topics(self._url.place, self._settings, self._names, partitions=self._url.partitions)
-        self._positions = Positions(self._topics, self._names)
+        members = group_settings(self._settings, self._names.group, "classic")
+        self._positions = Positions(self._topics, self._names, members)
         self._publisher: KafkaPublisher | None = None
         self._consumers: list[KafkaConsumer] = []
 
-    def _parts(self) -> list[KafkaPublisher | KafkaConsumer]:
-        return [*self._consumers, *([] if self._publisher is None else [self._publisher])]
+    def _parts(self) -> list[Topics | Positions | KafkaPublisher | KafkaConsumer]:
+        publisher = [] if self._publisher is None else [self._publisher]
+        return [self._topics, self._positions, *self._consumers, *publisher]
+
+    def _consuming(self, ends: float) -> Mapping[str, int] | None:
+        """How many members of the group have a partition of a topic. None: the group cannot be asked just now."""
+        try:
+            return look_at_group(self._topics, self._names.group, ends=ends).consumers
+        except (BrokerUnavailable, ConfigError):
+            return None
 
     def _record(self, hint: Hint) -> KafkaRecord:
         wait_s = self.waits_s(hint.delay_s)

@@ -1,4 +1,8 @@
-"""Positions: how far a topic reaches, and how far the group is done with it. By admin calls, and no group is joined.
+"""Positions: how far a topic reaches, and how far the group is done with it. No group is joined.
+
+Where a topic begins and ends is asked by an admin client. What is committed is asked by a consumer without a
+subscription: the same question of an admin client goes by the coordinator, and ends the process by an assertion when
+the connection breaks or the time is up just then (librdkafka 2.16, #4605).
 
 This is the proof of loss on Kafka (rule 6): the ends of all partitions are written down, and once the group is done
 with all before them, a hint that was confirmed earlier and is held by nobody is lost. Retention, `delete_records`, a
@@ -9,18 +13,19 @@ sent again. A wrong answer costs a duplicate, never a loss.
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from workq.broker.kafka.topics import MISSING, TopicNames, Topics
 
 REST_S: Final = 0.05
-_IN_A_MOMENT: Final = (
+IN_A_MOMENT: Final = (
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.NOT_COORDINATOR,
@@ -28,6 +33,7 @@ _IN_A_MOMENT: Final = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.UNSTABLE_OFFSET_COMMIT,
 )
+"""Errors that pass: a coordinator or leader is just moving, or the group's topic is just made."""
 Place = tuple[str, int]
 """Topic and partition."""
 _NO_GROUP: Final = (KafkaError.GROUP_ID_NOT_FOUND, KafkaError.INVALID_GROUP_ID)
@@ -50,9 +56,22 @@ class PartitionSpan:
 class Positions:
     """Questions about the topics of one namespace."""
 
-    def __init__(self, topics: Topics, names: TopicNames) -> None:
+    def __init__(self, topics: Topics, names: TopicNames, settings: Mapping[str, Any]) -> None:
+        """`settings`: of a member of the group. It never becomes one."""
         self._topics = topics
         self._names = names
+        self._settings = {**settings, "error_cb": lambda _: None}
+        self._lock = threading.Lock()
+        self._reader: Consumer | None = None
+
+    def handles(self) -> list[object]:
+        """What belongs to threads of librdkafka: a child of a fork must never free it."""
+        return [] if self._reader is None else [self._reader]
+
+    def close(self) -> None:
+        """End the reader; another one is opened when it is asked for."""
+        with self._lock:
+            self._reader = None
 
     def spans(self, queue: str, *, ends: float) -> tuple[str, dict[int, PartitionSpan]]:
         """The id of the topic of a queue, and its partitions; without any where it is missing.
@@ -76,7 +95,7 @@ class Positions:
                 spans = self._spans(places, ends)
                 break
             except KafkaException as error:  # a topic may have been deleted meanwhile
-                if error.args[0].code() not in (*_IN_A_MOMENT, *MISSING) or time.monotonic() >= ends:
+                if error.args[0].code() not in (*IN_A_MOMENT, *MISSING) or time.monotonic() >= ends:
                     raise self._topics.failure(error.args[0], "offsets") from None
                 time.sleep(REST_S)
         found: dict[str, tuple[str, dict[int, PartitionSpan]]] = {queue: ("", {}) for queue in queues}
@@ -131,17 +150,25 @@ class Positions:
 
     def _done(self, places: list[TopicPartition], ends: float) -> dict[Place, int]:
         """The committed offsets; a partition without one is left out."""
-        group = self._names.group
-        asked: Any = self._topics.admin.list_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group, places)], request_timeout=_left(ends)
-        )
+        reader = self._open_reader()
         try:
-            found = self._topics.result(asked[group], ends)
+            found = reader.committed(places, timeout=_left(ends))
         except KafkaException as error:
             if error.args[0].code() in _NO_GROUP:
                 return {}
             raise
-        return {(one.topic, one.partition): one.offset for one in found.topic_partitions if one.offset >= 0}
+        finally:
+            reader.poll(0.0)  # what it tells of its connections; nothing else ever comes
+        for one in found:
+            if one.error is not None:
+                raise KafkaException(one.error)
+        return {(one.topic, one.partition): one.offset for one in found if one.offset >= 0}
+
+    def _open_reader(self) -> Consumer:
+        with self._lock:
+            if self._reader is None:
+                self._reader = Consumer(self._settings)
+            return self._reader
 
 
 def _left(ends: float) -> float:

@@ -56,6 +56,10 @@ class TopicNames:
         self._prefix = f"{namespace}.q."
         self.group = namespace
         self.quarantine = f"{namespace}.quarantine"
+        self.grant = (
+            f"Grant this user READ, WRITE, CREATE and DESCRIBE on what begins with {namespace}. and READ on the group "
+            f"{namespace}"
+        )
 
     def topic(self, queue: str) -> str:
         """The topic of one line.
@@ -181,10 +185,7 @@ class Topics:
         """An error of Kafka's, in our words."""
         text = self._place.clean(f"broker: {what}: Kafka says: {error.str()}")
         if error.code() in _REFUSED:
-            return ConfigError(
-                f"{text}. Grant this user READ, WRITE, CREATE and DESCRIBE on what begins with "
-                f"{self._names.group}. and READ on the group {self._names.group}"
-            )
+            return ConfigError(f"{text}. {self._names.grant}")
         return BrokerUnavailable(text)
 
     def text(self, error: Exception) -> str:

@@ -88,7 +88,7 @@ class LedgerDelays:
     def forget_consumer(self, name: str) -> None:
         self._behind.forget_consumer(name)
 
-    def depths(self, queues: Sequence[str]) -> Mapping[str, Depth]:
+    def depths(self, queues: Sequence[str], *, with_consumers: bool = False) -> Mapping[str, Depth]:
         """As the port promises. A row that is due counts as a hint in its queue: that is its next place.
 
         Rows are counted first: one that is moved meanwhile counts twice, and none is left out.
@@ -97,7 +97,7 @@ class LedgerDelays:
             due = self._rows.count(queues)
         except LedgerUnavailable as error:
             raise BrokerUnavailable(f"broker: {error}") from error
-        found = self._behind.depths(queues)
+        found = self._behind.depths(queues, with_consumers=with_consumers)
         return {
             queue: Depth(depth.ready + due.get(queue, 0), depth.unacked, depth.consumers)
             for queue, depth in found.items()

@@ -135,7 +135,7 @@ class RabbitMQBroker:
     def forget_consumer(self, name: str) -> None:
         """Nothing to do: the kernel closes a dead process's connection, missing heartbeats close a dead host's."""
 
-    def depths(self, queues: Sequence[str]) -> Mapping[str, Depth]:
+    def depths(self, queues: Sequence[str], *, with_consumers: bool = False) -> Mapping[str, Depth]:  # noqa: ARG002 - told anyway
         wanted = list(dict.fromkeys(queues))
         found: dict[str, Depth] = {}
 
