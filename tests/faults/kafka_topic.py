@@ -16,6 +16,15 @@ from workq.lab.servers.kafka_cluster import KafkaCluster
 
 Headers = dict[str, str]
 ANY = -1
+AUTHORIZED = (
+    "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users=User:ANONYMOUS;User:workq",
+    "listener.security.protocol.map=CLIENT:SASL_PLAINTEXT,INNER:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "sasl.enabled.mechanisms=PLAIN",
+    "listener.name.client.plain.sasl.jaas.config="
+    'org.apache.kafka.common.security.plain.PlainLoginModule required user_workq="workq" user_ann="ann";',
+)
+"""`workq` may do everything, `ann` what a test gives her, whoever comes in by the second listener everything."""
 
 
 class Topic:

@@ -19,7 +19,7 @@ from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionTy
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
 from tests.conftest import Private
-from tests.faults.kafka_topic import Topic
+from tests.faults.kafka_topic import AUTHORIZED, Topic
 from tests.faults.rabbitmq import ask
 from tests.faults.ways_in import LONG_S, WayIn, end
 from tests.system.fleet import wait_until
@@ -30,15 +30,6 @@ from workq.lab.servers import Kafka, RabbitMQ, start_kafka
 from workq.messages import intake_inspection
 from workq.messages.intake.values import IntakeBacklog, OffsetMove
 from workq.messages.intake_inspection import IntakeInspection
-
-AUTHORIZED = (
-    "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "super.users=User:ANONYMOUS;User:workq",
-    "listener.security.protocol.map=CLIENT:SASL_PLAINTEXT,INNER:PLAINTEXT,CONTROLLER:PLAINTEXT",
-    "sasl.enabled.mechanisms=PLAIN",
-    "listener.name.client.plain.sasl.jaas.config="
-    'org.apache.kafka.common.security.plain.PlainLoginModule required user_workq="workq" user_ann="ann";',
-)
 
 
 @pytest.fixture(scope="module")

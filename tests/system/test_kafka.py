@@ -28,13 +28,14 @@ def test_nothing_is_lost_on_kafka_while_tasks_are_retried_delayed_and_killed(
         killed = fleet.kill_one()
         leg.wait_settled(timeout_s=120)
         fleet.wait_whole(2, timeout_s=60)
-        [broker] = [one for one in examine(leg.app.settings) if one.area == "broker"]
+        broker = [one for one in examine(leg.app.settings) if one.area == "broker"]
 
         fleet.terminate()
         assert fleet.wait(60) == 0
     assert killed is not None
-    assert broker.level is Level.OK
-    assert "Kafka of 1 broker" in broker.message
+    assert {one.level for one in broker} == {Level.OK}, broker
+    assert "Kafka of 1 broker" in broker[0].message
+    assert "wait 6 s for another" in broker[1].message
     assert leg.states()[State.SUCCEEDED] == quick + delayed + retried
     lines = [line for line in leg.testimony() if line.what == "end"]
     assert len({line.task_id for line in lines}) == quick + delayed

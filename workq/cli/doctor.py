@@ -23,7 +23,7 @@ _BOUNDS = {
     "inflight_wiped_s": "Redis is wiped, a worker dies",
     "dead_fleet_s": "most workers die at once",
     "forgotten_s": "the ledger is restored",
-    "purge_s": "RabbitMQ loses its hints",
+    "purge_s": "the broker loses its hints",
     "everything_s": "all but the ledger is gone",
 }
 

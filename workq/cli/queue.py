@@ -51,9 +51,9 @@ def queue() -> None:
 def ls(session: Session) -> int:
     """Each queue with its tasks, as the ledger counts them, and its hints, as the broker does.
 
-    A hint carries up to 100 tasks, so the numbers differ. Queues without an open task are shown when the application
-    has a task for them, or when they are paused. Tasks of high and low priority wait in lines of their own, such as
-    mail~high and mail~low, which are shown from the first one on.
+    A hint carries up to 100 tasks, so the numbers differ; on Kafka each counts until its offset is committed. Queues
+    without an open task are shown when the application has a task for them, or when they are paused. Tasks of high and
+    low priority wait in lines of their own, such as mail~high and mail~low, which are shown from the first one on.
     """
     ledger = session.stores().ledger
     counts, used = ledger.questions.counts().queues, ledger.lanes.bands()
@@ -203,7 +203,7 @@ def _looked_at(
     depths: dict[str, Depth] = {}
     status = exits.DONE
     try:
-        depths = dict(session.stores().broker.depths(names))
+        depths = dict(session.stores().broker.depths(names, with_consumers=True))
     except BrokerUnavailable as error:
         session.warn(str(error))
         status = exits.UNREACHABLE

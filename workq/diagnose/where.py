@@ -99,6 +99,9 @@ class QueueHints:
     proof: str
     copies: Mapping[str, int] = field(default_factory=dict)
     """How many hints of a task were seen."""
+    has_owners: bool = False
+    """Who is idle takes due tasks from the ledger (`Broker.has_owners`), and their hints stay: one hint beside a hold
+    is how it is, and no twin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +197,8 @@ def _expired(for_s: float, bounds: Bounds, facts: HolderFacts) -> Stand:
 def _twin(task: OpenTask, line: QueueHints, holds: Collection[Hold], place: Place) -> Stand | None:
     copies = line.copies.get(task.task_id, 0)
     owners = sorted({f"{hold.worker} (queue {hold.queue})" for hold in holds})
+    if copies == 1 and line.has_owners:
+        copies = 0
     if copies + len(owners) < 2:
         return None
     seen = (

@@ -205,6 +205,8 @@ def _drop_holds(stores: Stores, findings: Sequence[Finding], by: str) -> int:
 
 def _drop_hints(stores: Stores, times: Times, findings: Sequence[Finding], by: str) -> int:
     """Take hints out of their queues if none of their tasks is known; one that has others too drops itself."""
+    if stores.broker.has_owners:  # nothing can be taken out there: each costs a worker one look, and drops itself
+        return 0
     dropped: set[str] = set()
     for queue in sorted({one.queue for one in findings}):
         ids = sorted({one.task for one in findings if one.queue == queue})

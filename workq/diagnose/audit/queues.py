@@ -1,6 +1,6 @@
 """What is in the broker, for each queue of an audit, and how that is known.
 
-    listed   the broker is embedded: its rows are read
+    listed   its rows are read, where the broker is embedded; on Kafka all that the group is not done with
     turned   nobody consumes from the queue, or `scan` asks for it: RabbitMQ moves each message once around the queue
     marked   somebody consumes: a marker goes through the queue, as those of a sweep (recovery/lost_hints.py). When it
              is back, every hint that was confirmed before has left the queue. Copies of a hint are not seen this way,
@@ -165,7 +165,9 @@ class Queues:
         if only is None:
             self.foreign += browsed.foreign
         proof = f"none of the {browsed.hints} hints in queue {queue} is its own"
-        return QueueHints(began_at if browsed.is_whole else None, proof, copies)
+        return QueueHints(
+            began_at if browsed.is_whole else None, proof, copies, has_owners=self._stores.broker.has_owners
+        )
 
 
 def _marked(queue: str, sent_at: datetime | None, *, is_back: bool) -> QueueHints:

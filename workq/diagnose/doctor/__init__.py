@@ -7,7 +7,7 @@ itself, so that one which is away does not hide what is wrong with another. Pass
     host.py                                 this installation, clocks, and who else can read payloads and secrets
     ledger.py                               and what SQLite, PostgreSQL, MySQL and MariaDB make of it
     rabbitmq.py, management.py              what AMQP tells, and what only the management API does
-    kafka.py
+    kafka.py                                its nodes, topics, rights, and who reads
     redis.py
     intakes.py                              ways in for messages, and what their brokers tell of them
     work.py                                 what lies about: overdue tasks, queues that nobody serves, no sweep
@@ -37,7 +37,10 @@ def examine(settings: Settings, *, queues: tuple[str, ...] = ()) -> list[Check]:
     checks += host.exposed_settings(settings)
     looks: list[tuple[str, Callable[[], Iterator[Check]]]] = [
         ("ledger", lambda: ledger.look(settings)),
-        ("broker", lambda: kafka.look(settings) if is_kafka(settings.broker) else rabbitmq.look(settings, queues)),
+        (
+            "broker",
+            lambda: kafka.look(settings, queues) if is_kafka(settings.broker) else rabbitmq.look(settings, queues),
+        ),
         ("inflight", lambda: redis.look(settings)),
     ]
     for area, look in looks:

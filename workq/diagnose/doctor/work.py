@@ -8,6 +8,7 @@ A queue that is merely long is no finding: who sees that it grows decides (`work
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from workq.broker.later.due_rows import DueRows
@@ -37,18 +38,31 @@ def look(settings: Settings) -> Iterator[Check]:
     Raises:
         LedgerUnavailable: it cannot be looked at.
     """
+    with opened_ledger(settings) as ledger:
+        if ledger is not None:
+            yield from examine(ledger, settings)
+
+
+@contextmanager
+def opened_ledger(settings: Settings) -> Iterator[Ledger | None]:
+    """The ledger, to be read; None where it is a file that is not there, which is not made.
+
+    Raises:
+        LedgerUnavailable: it does not answer.
+    """
     from workq.ledger.engine.database import Database
     from workq.ledger.sql import Ledger
     from workq.slices import SLICES
 
     file = sqlite_file(settings.ledger)
     if file is not None and not is_there(file):
+        yield None
         return
     database = Database(
         settings.ledger, namespace=settings.namespace, statement_timeout_s=settings.times.statement_s, makes=False
     )
     try:
-        yield from examine(Ledger(database, SLICES), settings)
+        yield Ledger(database, SLICES)
     finally:
         database.close()
 

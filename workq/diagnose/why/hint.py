@@ -57,7 +57,7 @@ def is_still_a_row(look: TaskLook, due_at: datetime) -> Why:
     return look.why(
         Code.DELAYED,
         f"its hint is a row of the ledger, due since {rfc3339(due_at)}, and no mover has published it yet",
-        "see that a `workq worker` runs, of whatever queues, and that RabbitMQ answers: workq doctor",
+        "see that a `workq worker` runs, of whatever queues, and that the broker answers: workq doctor",
         since=due_at,
     )
 
@@ -79,10 +79,12 @@ def is_proved_lost(look: TaskLook, proof: Marker) -> Why:
     task = look.task
     returned_at = task.now - timedelta(seconds=proof.returned_for_s or 0.0)
     until = returned_at + timedelta(seconds=look.times.marker_grace_s + 2 * look.times.sweep_s)
+    seen = f"a marker that was sent after it came back at {rfc3339(returned_at)}"
+    if proof.position is not None:
+        seen = f"the broker was done at {rfc3339(returned_at)} with all that stood in the queue after it had been sent"
     return look.why(
         Code.LOST,
-        f"its hint is lost: a marker that was sent after it came back at {rfc3339(returned_at)}, and nobody holds it; "
-        f"another hint is sent {_by(until, task.now)}",
+        f"its hint is lost: {seen}, and nobody holds it; another hint is sent {_by(until, task.now)}",
         "nothing: the sweep sends it; if none runs: workq sweep",
         since=task.published_at,
         until=until if until > task.now else None,
@@ -103,7 +105,8 @@ def seems_lost(look: TaskLook, since: datetime, epoch_age_s: float) -> Why:
         Code.LOST,
         f"its hint was confirmed at {rfc3339(task.published_at)}, but none of queue {task.queue!r} is left in the "
         f"broker and nobody holds it{young}: it seems lost, which is not proved yet{sweeps}",
-        "nothing: the sweep sends a marker after it, and another hint when that proves the loss; "
+        "nothing: the sweep sends a marker after it, or notes where the queue ends, and sends another hint when that "
+        "proves the loss; "
         "if no sweep runs: workq sweep",
         since=since,
         until=until,
