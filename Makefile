@@ -78,9 +78,9 @@ simulate: $(FULL) ## the production code in simulated worlds, SEEDS=10000, both 
 	@$(BIN)/python -m tests.simulation.simulate --seeds $(or $(SEEDS),10000) --first $(or $(FIRST),1) --mutants
 
 .PHONY: chaos
-chaos: $(FULL) servers ## faults at random on real servers, MINUTES=3 for each leg, from SEED=n: prints the figures
+chaos: $(FULL) servers ## faults at random on real servers, MINUTES=3 for each leg, from SEED=n: prints the figures (LEG=kafka)
 	@echo "chaos: embedded, then on private RabbitMQ, Redis and PostgreSQL; a finding ends with 3"
-	@$(BIN)/python -m tests.system.chaos --minutes $(or $(MINUTES),3) $(if $(SEED),--seed $(SEED))
+	@$(BIN)/python -m tests.system.chaos --minutes $(or $(MINUTES),3) $(if $(SEED),--seed $(SEED)) $(if $(LEG),--leg $(LEG))
 
 .PHONY: intake-kafka
 intake-kafka: $(FULL) servers ## 100,000 records from three nodes of Kafka, while members and nodes are killed: each once, or exit 3

@@ -32,13 +32,14 @@ from workq.lab.namespace import Store
 from workq.lab.servers import (
     RabbitMQ,
     Server,
+    start_kafka,
     start_mariadb,
     start_postgres,
     start_rabbitmq,
     start_redis,
 )
 
-LEGS = ("sqlite", "servers", "mariadb")
+LEGS = ("sqlite", "servers", "mariadb", "kafka")
 Servers = Mapping[Store, Server]
 
 
@@ -187,6 +188,12 @@ def private_servers(leg: str) -> Iterator[Servers]:
                 yield {}
             case "mariadb":
                 yield {Store.LEDGER: stack.enter_context(start_mariadb())}
+            case "kafka":
+                yield {
+                    Store.LEDGER: stack.enter_context(start_postgres()),
+                    Store.BROKER: stack.enter_context(start_kafka()),
+                    Store.INFLIGHT: stack.enter_context(start_redis()),
+                }
             case _:
                 yield {
                     Store.LEDGER: stack.enter_context(start_postgres()),

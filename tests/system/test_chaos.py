@@ -12,8 +12,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from sqlalchemy import delete, update
 
 from tests.conftest import Private
@@ -32,7 +34,7 @@ from workq.lab.certify.report import CertifyReport, CertifyWishes
 from workq.lab.certify.stage import Stage
 from workq.lab.certify.verdict import Defect
 from workq.lab.namespace import Store
-from workq.lab.servers import start_postgres, start_rabbitmq, start_redis
+from workq.lab.servers import start_kafka, start_postgres, start_rabbitmq, start_redis
 
 EMBEDDED = (
     "kill-everything",
@@ -53,6 +55,7 @@ ON_SERVERS = (
     "kill-redis",
     "everything",
 )
+ON_KAFKA = ("kill-kafka", "pause-kafka", "wipe-kafka", "delete-queue", "purge-queue")
 MINUTES = 0.5
 
 
@@ -102,6 +105,23 @@ def test_nothing_is_lost_on_three_servers_whatever_strikes(servers: Servers, tmp
 
     check_clean(found, tasks_min=500)
     assert len(found.struck) >= 2
+
+
+@pytest.mark.timeout(500)
+def test_nothing_is_lost_on_kafka_whatever_strikes_and_nothing_is_left_there(private: Private, tmp_path: Path) -> None:
+    """A node that is killed, paused or wiped; a topic that is deleted, or whose records are."""
+    with private(start_kafka) as kafka:
+        wishes = CertifyWishes(minutes=0.15, seed=8, rate=60.0, divide=5.0, only=frozenset(ON_KAFKA))
+        servers = {Store.BROKER: kafka}
+        found = chaos(servers, tmp_path, wishes, server_faults(servers))
+        admin = AdminClient(kafka.admin_conf)
+        topics = admin.list_topics(timeout=60).topics
+        groups: Any = admin.list_consumer_groups().result(60)
+
+    check_clean(found, tasks_min=50)
+    assert found.struck
+    assert [one for one in topics if one.startswith(found.namespace)] == []
+    assert found.namespace not in {one.group_id for one in groups.valid}
 
 
 # -- the same small test that other queues were put to

@@ -1,8 +1,8 @@
-"""A scratch namespace: tables, queues and keys that begin with `certify_xxxxxxxx` or `bench_xxxxxxxx`, nothing else.
+"""A scratch namespace: tables, queues or topics, and keys that begin with `certify_xxxxxxxx` or `bench_xxxxxxxx`.
 
-It is made beside the user's own: in the same database, virtual host and Redis. A SQLite ledger gets a file of its own
-in the same folder, because a file has one writer, and the application may be using it. Everything here works on names
-of this namespace alone: what is purged, deleted, wiped or removed was made by this run.
+Nothing else is touched. It is made beside the user's own: in the same database, virtual host, Kafka and Redis. A SQLite
+ledger gets a file of its own in the same folder, because a file has one writer, and the application may be using it.
+Everything here works on names of this namespace alone: what is purged, deleted, wiped or removed was made by this run.
 
 What a crash leaves: the whole namespace. Its name is told at the start of a run, and `--remove NAME` of the command
 that made it removes it later.
@@ -28,6 +28,7 @@ from sqlalchemy import text
 from workq import __version__
 from workq.app import WorkQueue
 from workq.config import Settings, Times, node_urls
+from workq.config.kafka import is_kafka
 from workq.config.sentinel import is_sentinel
 from workq.errors import ConfigError
 from workq.ledger.engine import migrate
@@ -39,9 +40,10 @@ if TYPE_CHECKING:
     from pika.channel import Channel
 
     from workq.broker.rabbitmq.delays import DelayQueue
+    from workq.lab.topics import ScratchTopics
 
 _NAME: Final = re.compile("(certify|bench)_[0-9a-f]{8}")
-_LIBRARIES: Final = ("sqlalchemy", "msgspec", "psutil", "pika", "redis", "psycopg", "PyMySQL")
+_LIBRARIES: Final = ("sqlalchemy", "msgspec", "psutil", "pika", "redis", "psycopg", "PyMySQL", "confluent-kafka")
 _ASK_S: Final = 10.0
 _VERSION: Final = {
     "sqlite": "SELECT sqlite_version()",
@@ -180,6 +182,9 @@ class Namespace:
     def _remove_queues(self) -> None:
         if self.settings.broker is None:
             return
+        if (topics := self.topics()) is not None:
+            topics.remove()
+            return
         from workq.broker.rabbitmq.delays import due_exchange
 
         topology, delays = self.topology(), self.delays()
@@ -197,6 +202,16 @@ class Namespace:
         keys = list(client.scan_iter(match=f"{{{self.settings.namespace}}}:*", count=1000))
         for start in range(0, len(keys), 500):
             client.delete(*keys[start : start + 500])
+
+    # -- Kafka
+
+    def topics(self) -> ScratchTopics | None:
+        """The topics of this namespace; None: the broker has no topics."""
+        if not is_kafka(self.settings.broker):
+            return None
+        from workq.lab.topics import ScratchTopics  # needs confluent-kafka, which only Kafka asks for
+
+        return ScratchTopics(self.settings.broker, self.settings.namespace)
 
     # -- RabbitMQ
 

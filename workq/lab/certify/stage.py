@@ -3,7 +3,7 @@ the auditor explains second starts.
 
 The driver and the workers go through a TCP proxy for each store, the auditor does not. A store without a host of its
 own (a file, a socket of the file system) has no wire; neither has one whose certificate is checked against its host's
-name, nor a cluster.
+name, nor a cluster, nor a Kafka.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.exc import DBAPIError
 
 from workq.config import LEDGER, Settings, Times, node_urls
+from workq.config.kafka import is_kafka
 from workq.config.sentinel import is_sentinel
 from workq.diagnose.bounds import Bounds
 from workq.lab.fleet import Host
@@ -63,6 +64,8 @@ class Scratch(Namespace):
         if self.settings.broker is None:
             hint = self.database.tables.hint
             return self._change(delete(hint).where(hint.c.queue == self.queue, hint.c.due_at <= self.database.now()))
+        if (topics := self.topics()) is not None:
+            return topics.purge(self.queue)
         return self._purge([self.topology().main_queue(self.queue)])
 
     def purge_delays(self) -> int:
@@ -74,6 +77,9 @@ class Scratch(Namespace):
 
     def delete_queue(self) -> None:
         """Delete the queue under its consumers."""
+        if (topics := self.topics()) is not None:
+            topics.delete(self.queue)
+            return
         queue = self.topology().main_queue(self.queue)
         self.tell([deleting_queue(queue)])
 
@@ -145,6 +151,8 @@ class Scratch(Namespace):
         """How many messages nobody could read."""
         if self.settings.broker is None:
             return len(self.events("quarantined"))
+        if (topics := self.topics()) is not None:
+            return topics.quarantined()
         quarantine = self.topology().quarantine
         [answer] = self.tell([lambda channel, done: channel.queue_declare(quarantine, passive=True, callback=done)])
         return 0 if answer is None else int(answer.method.message_count)
@@ -178,6 +186,9 @@ class Wires(AbstractContextManager["Wires"]):
         self.missing: dict[Store, str] = {}
         for store, url in urls_of(settings).items():
             self.urls[store] = url
+            if is_kafka(url):
+                self.missing[store] = "Kafka tells its own addresses, which lead around a proxy"
+                continue
             if any(mark in url for mark in _CHECKS_THE_HOST):
                 self.missing[store] = "TLS checks the host's name, and a proxy has another"
                 continue

@@ -36,6 +36,7 @@ class Kafka(Server):
     name = "Kafka"
     _is_packaged = False
     _end_limit_s = 15.0
+    _start_limit_s = 120.0
 
     def __init__(
         self,

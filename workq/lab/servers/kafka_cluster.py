@@ -18,8 +18,6 @@ _TOGETHER_S: Final = 90.0
 class KafkaNode(Kafka):
     """One of the nodes. `kill()` and `start()` are as of each server; its port stays."""
 
-    _start_limit_s = 120.0
-
     def __init__(self, folder: Path | None, *, number: int, controllers: Mapping[int, int], cluster_id: str) -> None:
         """`controllers`: the port of each node's controller."""
         copies = len(controllers)
