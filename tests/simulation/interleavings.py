@@ -27,8 +27,11 @@ def explored(
     *,
     broken: Callable[[State], str],
     has_ended: Callable[[State], bool],
+    until: str | None = None,
 ) -> Explored:
     """Reach every state. `broken` names what is wrong in one, or nothing; there and at an end nothing follows.
+
+    `until`: no further than to the first state in which that is wrong.
 
     Stranded states are looked for where nothing else is wrong.
     """
@@ -41,6 +44,8 @@ def explored(
         state = waiting.popleft()
         if (what := broken(state)) != "":
             wrong.setdefault(what, _way(came, state))
+            if what == until:
+                break
             continue
         if has_ended(state):
             ends.add(state)
