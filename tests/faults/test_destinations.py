@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +18,7 @@ from tests.contract.broker import until
 from tests.contract.kinds.stages import ArtemisStage, Receiver, new_name
 from tests.contract.kinds.suite import LONG_S, fault_of, ids, posting, text_of
 from tests.faults.rabbitmq import FULL, ask
+from tests.faults.receivers import status
 from workq.config.addresses import Allowed
 from workq.errors import ConfigError
 from workq.lab.servers import Artemis, Kafka, RabbitMQ, Redis, start_kafka
@@ -345,6 +347,37 @@ def receiver() -> Iterator[Receiver]:
     made = Receiver()
     yield made
     made.stop()
+
+
+@pytest.mark.parametrize("code", [200, 408], ids=["success", "timeout"])
+def test_what_a_receiver_says_unasked_between_two_calls_answers_no_message(
+    request: pytest.FixtureRequest, links: Any, code: int
+) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    request.addfinalizer(listener.close)
+    may_speak, has_spoken = threading.Event(), threading.Event()
+
+    def serve() -> None:
+        """Two connections: the first one is good, and then says more; the next one fails each request."""
+        for answer in (status(200), status(503)):
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65_536)
+                connection.sendall(answer)
+                assert may_speak.wait(LONG_S)
+                connection.sendall(status(code))
+                has_spoken.set()
+                connection.recv(1)
+
+    threading.Thread(target=serve, daemon=True).start()
+    link = links("http", {"url": f"http://127.0.0.1:{listener.getsockname()[1]}/in"})
+
+    first = link.send([posting()], timeout_s=LONG_S)
+    may_speak.set()
+    assert has_spoken.wait(LONG_S)
+    second = link.send([posting()], timeout_s=LONG_S)
+
+    assert [fault_of(*one) for one in (first, second)] == [None, SendFault.AWAY]
 
 
 def test_a_request_is_signed_where_there_is_a_secret(links: Any, receiver: Receiver) -> None:

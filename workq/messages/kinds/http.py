@@ -71,6 +71,9 @@ _OF_CLASS: Final = {
     ),
 }
 """Where there is no status. What is not here is `LATE`."""
+_TURNS: Final = 2
+"""The loop stood still since the last call. In so many turns it reads what a receiver has said unasked meanwhile, such
+as the 408 of some before they close: that ends the connection (answer_limits.py), and answers no message."""
 
 
 class HttpKind(Kind):
@@ -177,6 +180,8 @@ class _HttpLink(DestinationLink):
         if self._sender is None:
             trust = trust_of(self._options) if self._url.startswith("https") else None
             self._sender = post.Sender(self._policy, trust=trust, lookup=self._lookup)
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
         return [await self._post(self._sender, posting, ends) for posting in postings]
 
     async def _post(self, sender: post.Sender, posting: Posting, ends: float) -> Answer:
