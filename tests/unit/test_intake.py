@@ -254,7 +254,7 @@ def test_what_nobody_expects_ends_no_process_and_is_noted(
 
 
 class Shelf(DestinationLink):
-    """A quarantine that answers what it is told to, by the first byte of a body."""
+    """A quarantine that answers what it is told to, by the first byte of a body; and takes headers of 40 KB at most."""
 
     def __init__(self) -> None:
         self.answers: dict[bytes, Unsent] = {}
@@ -264,7 +264,9 @@ class Shelf(DestinationLink):
         found: list[Answer] = []
         for one in postings:
             unsent = self.answers.get(one.body[:1])
-            if unsent is not None and (unsent.fault is not SendFault.MESSAGE or len(one.body) > CUT_BYTES):
+            if sum(map(len, one.headers.values())) > 40_000:
+                found.append(Unsent(SendFault.MESSAGE, "headers"))
+            elif unsent is not None and (unsent.fault is not SendFault.MESSAGE or len(one.body) > CUT_BYTES):
                 found.append(unsent)
             else:
                 self.kept.append(one)
@@ -332,3 +334,18 @@ class TestAside:
         said: Any = kept.headers
         assert len(kept.body) == CUT_BYTES
         assert said == {"workq-reason": "too much", "workq-where": "t[0]@7", "workq-cut": "200000"}
+
+    def test_with_too_many_headers_the_body_stays_whole_and_some_are_left_out(self) -> None:
+        shelf = Shelf()
+        shelf.answers[b"b"] = Unsent(SendFault.NO_TARGET, "no such queue")
+        aside = RecordsAside(shelf, make=lambda _: shelf.answers.clear())
+        many = {"workq-at": b"soon"} | {f"h{number}": b"x" * 3000 for number in range(30)}
+        large = BrokerRecord(body=b"a" * 200_000, headers=many, key=None, own_id=None, where="1")
+
+        aside.keep([(large, "late"), (record(b"b", where="2"), "?")], timeout_s=1.0)
+
+        found = {one.body[:1]: one for one in shelf.kept}
+        said = found[b"a"].headers
+        assert (len(found[b"a"].body), said["workq-at"], said["workq-reason"]) == (200_000, "soon", "late")
+        assert int(said["workq-headers-left-out"]) == 30 - sum(name.startswith("h") for name in said) > 0
+        assert found.keys() == {b"a", b"b"}, "the quarantine was made, for both"

@@ -1,13 +1,16 @@
 """Aside: records that cannot be read are sent to a quarantine of the same broker, by a destination's link to it.
 
 Each keeps its body, its headers and its key, and bears what is wrong with it. Where the quarantine is missing, it is
-made. A record that is too large for it is cut; the whole one is where the header `workq-where` says.
+made. One that does not take a record as it is gets it with fewer headers, and then cut; the whole one is where the
+header `workq-where` says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
+
+from msgspec.structs import replace
 
 from workq.messages.intake.values import BrokerRecord
 from workq.messages.kinds import Confirmed, DestinationLink, Posting, SendFault, Unsent
@@ -15,6 +18,9 @@ from workq.messages.kinds.reach import ReachFailed
 from workq.values.codec import new_task_id
 
 CUT_BYTES: Final = 64 * 1024
+HEADERS_BYTES: Final = 32 * 1024
+_NAME_MAX: Final = 200
+_OURS: Final = ("workq-reason", "workq-where")
 _TEXT_MAX: Final = 4000
 
 
@@ -33,16 +39,22 @@ class RecordsAside:
         Raises:
             ReachFailed: one is not confirmed.
         """
-        left = {record.where: _posting(record, reason) for record, reason in unreadable}
-        left = {where: one for where, one in left.items() if where not in self._kept}
-        left, unsent = self._send(left, timeout_s)
-        if unsent is not None and unsent.fault is SendFault.NO_TARGET:
-            self._make(timeout_s)
-            left, unsent = self._send(left, timeout_s)
-        if unsent is not None and unsent.fault is SendFault.MESSAGE:
-            left, unsent = self._send({where: _cut(one) for where, one in left.items()}, timeout_s)
-        if unsent is not None:
-            raise ReachFailed(Unsent(unsent.fault, f"the quarantine does not take a record: {unsent.text}"))
+        forms = {record.where: _forms(record, reason) for record, reason in unreadable}
+        left = {where: next(those) for where, those in forms.items() if where not in self._kept}
+        is_made = False
+        while left:
+            unsent = self._send(left, timeout_s)
+            wanted: dict[str, Posting] = {}
+            for where, why in unsent.items():
+                again = left[where] if _is_missing(why) and not is_made else None
+                form = next(forms[where], None) if why.fault is SendFault.MESSAGE else again
+                if form is None:
+                    raise ReachFailed(Unsent(why.fault, f"the quarantine does not take a record: {why.text}"))
+                wanted[where] = form
+            if not is_made and any(map(_is_missing, unsent.values())):
+                self._make(timeout_s)
+                is_made = True
+            left = wanted
 
     def passed(self) -> None:
         """What was kept is passed, and does not come again."""
@@ -53,20 +65,28 @@ class RecordsAside:
         self._kept.clear()
         self._link.close()
 
-    def _send(self, postings: dict[str, Posting], timeout_s: float) -> tuple[dict[str, Posting], Unsent | None]:
-        """What is left, and why the last of it is."""
-        if not postings:
-            return {}, None
-        unsent: Unsent | None = None
-        left = dict(postings)
+    def _send(self, postings: Mapping[str, Posting], timeout_s: float) -> dict[str, Unsent]:
+        """Why each of those is left that was not confirmed."""
+        unsent: dict[str, Unsent] = {}
         answers = self._link.send(list(postings.values()), timeout_s=timeout_s)
         for where, answer in zip(postings, answers, strict=True):
             if isinstance(answer, Confirmed):
                 self._kept.add(where)
-                del left[where]
             else:
-                unsent = answer
-        return left, unsent
+                unsent[where] = answer
+        return unsent
+
+
+def _is_missing(why: Unsent) -> bool:
+    return why.fault is SendFault.NO_TARGET
+
+
+def _forms(record: BrokerRecord, reason: str) -> Iterator[Posting]:
+    """A record as it is, then what a quarantine may take of it."""
+    whole = _posting(record, reason)
+    yield whole
+    yield _with_fewer_headers(whole)
+    yield _cut(whole)
 
 
 def _posting(record: BrokerRecord, reason: str) -> Posting:
@@ -84,10 +104,23 @@ def _posting(record: BrokerRecord, reason: str) -> Posting:
     )
 
 
+def _with_fewer_headers(one: Posting) -> Posting:
+    """The whole body, and of its headers the first ones, as far as they are few, short and named shortly."""
+    ours = {name: one.headers[name] for name in _OURS}
+    headers: dict[str, str] = {}
+    room = HEADERS_BYTES
+    for name, value in one.headers.items():
+        size = len(name.encode()) + len(value.encode())
+        if name not in _OURS and len(name.encode()) <= _NAME_MAX and size <= room:
+            room -= size
+            headers[name] = value
+    left_out = len(one.headers) - len(ours) - len(headers)
+    return replace(one, headers={**headers, **ours, "workq-headers-left-out": str(left_out)})
+
+
 def _cut(one: Posting) -> Posting:
-    kept = {name: one.headers[name] for name in ("workq-reason", "workq-where")}
-    headers = kept | {"workq-cut": str(len(one.body))}
-    return Posting(id=one.id, sending=1, body=one.body[:CUT_BYTES], content_type=one.content_type, headers=headers)
+    headers = {name: one.headers[name] for name in _OURS} | {"workq-cut": str(len(one.body))}
+    return replace(one, key=None, body=one.body[:CUT_BYTES], headers=headers)
 
 
 def _shown(raw: bytes) -> str:
