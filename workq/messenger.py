@@ -33,6 +33,8 @@ from workq.messages.values import (
     MessageRow,
     Restored,
     WhichMessages,
+    check_destination_name,
+    check_message_id,
     destination_in,
 )
 from workq.operations import messages, tasks
@@ -83,12 +85,20 @@ class Messages(MessageSender):
     # -- questions
 
     def get(self, message_id: str) -> MessageRow | None:
-        """One message, or None. Its body: `body`."""
-        return self._ledger.letters.message(message_id)
+        """One message, or None. Its body: `body`.
+
+        Raises:
+            ConfigError: that is no id of a message.
+        """
+        return self._ledger.letters.message(check_message_id(message_id))
 
     def body(self, message_id: str) -> bytes | None:
-        """What a message says; None: it is kept no longer, or never was."""
-        return self._ledger.letters.body(message_id)
+        """What a message says; None: it is kept no longer, or never was.
+
+        Raises:
+            ConfigError: that is no id of a message.
+        """
+        return self._ledger.letters.body(check_message_id(message_id))
 
     def all(
         self,
@@ -106,11 +116,16 @@ class Messages(MessageSender):
             since_s, until_s: recorded between two moments so long ago.
 
         Raises:
-            ConfigError: there is no such state.
+            ConfigError: there is no such state; that is no name of a destination; or a time is out of range.
         """
         if state is not None and state not in tuple(State):
             raise ConfigError(f"state: need one of {', '.join(State)}, got {state!r:.100}")
-        which = WhichMessages(to, None if state is None else State(state), since_s, until_s)
+        which = WhichMessages(
+            None if to is None else check_destination_name(to),
+            None if state is None else State(state),
+            None if since_s is None else check_delay_s(since_s, "since_s"),
+            None if until_s is None else check_delay_s(until_s, "until_s"),
+        )
         return self._pages(which)
 
     def _pages(self, which: WhichMessages) -> Iterator[MessageRow]:
@@ -196,8 +211,12 @@ class Messages(MessageSender):
         )
 
     def waiting(self, to: str) -> int:
-        """How many messages to a destination are not sent yet: what `clear` wants to have confirmed."""
-        return self._ledger.decisions.waiting(to)
+        """How many messages to a destination are not sent yet: what `clear` wants to have confirmed.
+
+        Raises:
+            ConfigError: that is no name of a destination.
+        """
+        return self._ledger.decisions.waiting(check_destination_name(to))
 
     def clear(self, to: str, *, confirmed: int, why: str = "cleared by a person", who: str | None = None) -> int:
         """Cancel all messages to a destination that are not sent yet; answers how many.

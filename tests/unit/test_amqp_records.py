@@ -71,3 +71,9 @@ def test_what_pika_gives_as_bytes_is_said(given: Any, said: str) -> None:
 
     assert isinstance(found, Unreadable)
     assert said in found.reason
+
+
+def test_how_a_body_is_encoded_is_told() -> None:
+    given = pika.BasicProperties(content_encoding="gzip")
+
+    assert message(given).headers == {"content-encoding": "gzip"}

@@ -115,7 +115,14 @@ LIBRARIES: Final = {
     "aiohttp": ("outbound/", "webhooks/", "demo/"),
     "apscheduler": ("supervisor/ticker.py",),
     "click": ("cli/", "demo/"),
-    "confluent_kafka": ("broker/kafka/", "messages/kinds/kafka.py", "messages/intake/kafka", "lab/", "demo/"),
+    "confluent_kafka": (
+        "broker/kafka/",
+        "messages/kinds/kafka.py",
+        "messages/intake/kafka",
+        "outbound/kafka_headers.py",
+        "lab/",
+        "demo/",
+    ),
     "pika": (
         "broker/rabbitmq/",
         "diagnose/doctor/",
@@ -123,6 +130,7 @@ LIBRARIES: Final = {
         "demo/",
         "messages/kinds/amqp.py",
         "messages/intake/amqp",
+        "outbound/amqp_tables.py",
     ),
     "psycopg": ("ledger/engine/",),
     "redis": ("inflight/redis/", "diagnose/doctor/", "lab/", "messages/kinds/redis.py"),

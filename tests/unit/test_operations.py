@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from workq import WorkQueue
+from workq.errors import ConfigError
 from workq.messages import Messages
 from workq.messages.ledger.decisions import MessageDecisions
 from workq.messages.ledger.sql import MessageLedger
@@ -100,6 +101,24 @@ def test_reason_is_why_for_one_version_more(tmp_path: Path) -> None:
         assert [found.reason for one in (first, second) if (found := wq.get(one.id))] == ["formerly", "now"]
         [cancelled] = wq.stores.ledger.questions.history(second.id)
         assert cancelled.detail == {"reason": "now", "who": "ada@office"}
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda sender: sender.get("a\x00b"),
+        lambda sender: sender.body("\ud800"),
+        lambda sender: sender.waiting("\x00"),
+        lambda sender: list(sender.all(to="\x00")),
+        lambda sender: list(sender.all(since_s=float("nan"))),
+        lambda sender: list(sender.all(until_s=1e18)),
+    ],
+)
+def test_a_question_about_messages_that_none_can_answer_is_refused_before_the_ledger(
+    tmp_path: Path, ask: Callable[[Messages], object]
+) -> None:
+    with WorkQueue(ledger=f"sqlite:///{tmp_path}/q.db") as wq, pytest.raises(ConfigError):
+        ask(Messages(wq))
 
 
 def test_enable_counts_what_a_sweep_lets_come_in_that_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,8 @@ def record_of_amqp(properties: Any, body: bytes, *, where: str) -> BrokerRecord:
     names = {name.lower() for name in headers}
     if properties.message_id is not None and "workq-id" not in names:
         headers["workq-id"] = _raw(properties.message_id)
+    if properties.content_encoding is not None and "content-encoding" not in names:
+        headers["content-encoding"] = _raw(properties.content_encoding)
     content_type = properties.content_type
     if isinstance(content_type, bytes):
         if "content-type" not in names:

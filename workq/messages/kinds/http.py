@@ -73,7 +73,7 @@ _OF_CLASS: Final = {
 """Where there is no status. What is not here is `LATE`."""
 _TURNS: Final = 2
 """The loop stood still since the last call. In so many turns it reads what a receiver has said unasked meanwhile, such
-as the 408 of some before they close: that ends the connection (answer_limits.py), and answers no message."""
+as the 408 of some before they close: that ends the connection (outbound/answer_limits.py), and answers no message."""
 
 
 class HttpKind(Kind):
