@@ -87,6 +87,10 @@ class KindStage(ABC):
         """To be killed. Only for `KilledContract`."""
         raise NotImplementedError
 
+    def kill(self) -> None:
+        """Kill the server. What has no part in a promise, the target itself, is there again when it is started."""
+        self.server.kill()
+
     @contextlib.contextmanager
     def proxy(self) -> Iterator[FaultProxy]:
         """What breaks the connection; clients come to its port."""
@@ -371,7 +375,7 @@ class KilledContract:
             flowing = pool.submit(flow)
             try:
                 assert enough.wait(LONG_S)
-                stage.server.kill()
+                stage.kill()
                 before = set(confirmed)
                 stage.server.start()
                 is_back.set()
