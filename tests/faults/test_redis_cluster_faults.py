@@ -269,19 +269,26 @@ def test_a_slot_that_moves_under_a_fleet_and_a_replica_that_takes_over_cost_no_t
         leg = open_leg("servers", divide=10.0, inflight=cluster.url)
         world = World(cluster, leg.app.settings.namespace, RedisInFlight(cluster.url, socket_s=SOCKET_S))
         first, second, _ = cluster.nodes
-        leg["note"].enqueue_many({"number": number, "seconds": 0.1} for number in range(60))
+
+        def late() -> str:
+            """One that is enqueued behind all that wait."""
+            leg["note"].enqueue_many({"number": number, "seconds": 0.1} for number in range(19))
+            return leg["note"].enqueue(19).id
+
         with leg.fleet(processes=2, threads=2) as fleet, closing(world.store):
+            task_id = late()
             wait_until(lambda: len(leg.starts()) >= 4, timeout_s=60, what="work goes on")
             for source, target in [(first, second), (second, first)] if world.home is first else [(world.home, first)]:
                 move(world, source, target)
-                now = len(leg.starts())
-                wait_until(lambda now=now: len(leg.starts()) > now, timeout_s=60, what="work goes on")  # type: ignore[misc]  # a lambda's default has no type
+            wait_until(lambda: leg.starts()[task_id] == 1, timeout_s=60, what="the slot has moved, and work goes on")
             assert world.keys(first) != []
+            before = late()
             first.kill()
-            now = len(leg.starts())
-            wait_until(lambda: len(leg.starts()) > now, timeout_s=60, what="work goes on")
+            after = late()
+            wait_until(lambda: leg.starts()[after] == 1, timeout_s=60, what="the replica serves, and work goes on")
             leg.wait_settled(timeout_s=120)
             assert "child_died" not in fleet.text()
+            assert leg.starts()[before] == 1
     check_once(leg, 60)
 
 
