@@ -83,13 +83,13 @@ def test_a_primary_that_dies_under_a_fleet_costs_no_task_and_starts_none_twice(
 ) -> None:
     """Nobody is reaped: the leases may end meanwhile, and the heartbeats in the ledger go on."""
     leg = open_leg("servers", divide=10.0, inflight=service.url)
-    leg["note"].enqueue_many({"number": number, "seconds": 0.1} for number in range(80))
+    leg["note"].enqueue_many({"number": number, "seconds": 0.1} for number in range(40))
     with leg.fleet(processes=2, threads=2) as fleet:
         wait_until(lambda: len(leg.starts()) >= 8, timeout_s=60, what="work goes on")
         dying, other = service.primary_and_replica()
         dying.kill()
         died = time.monotonic()
-        late = leg["note"].enqueue(80)
+        late = leg["note"].enqueue(40)
         wait_until(lambda: service.primary_port() == other.port, timeout_s=FAILOVER_S, what="a new primary")
         chosen_s = time.monotonic() - died
         wait_until(lambda: leg.starts()[late.id] == 1, timeout_s=60, what="work goes on")
@@ -99,7 +99,7 @@ def test_a_primary_that_dies_under_a_fleet_costs_no_task_and_starts_none_twice(
     rows = leg.app.stores.ledger.questions.workers(live_only=False)
     assert [row.id for row in rows if row.state == "reaped"] == []
     print(f"kill -9 of the primary: another one after {chosen_s:.1f} s, tasks started again after {going_on_s:.1f} s")
-    check_once(leg, 81)
+    check_once(leg, 41)
 
 
 def test_a_replica_that_takes_over_is_followed_and_gets_what_it_lacks_with_the_next_beat(
@@ -193,7 +193,7 @@ def test_the_doctor_looks_at_each_sentinel_and_at_the_primary(service: RedisServ
     dying.kill()
     headless = [one.message for one in examine(settings) if one.area == "inflight"]
     for one in service.sentinels[1:]:
-        one.tell("SENTINEL", "SET", SERVICE, "down-after-milliseconds", 1000)
+        one.tell("SENTINEL", "SET", SERVICE, "down-after-milliseconds", one.down_after_ms)
 
     assert [one.level for one in well] == [Level.OK] * len(well)
     [*sentinels, primary] = [one.message for one in well][:4]

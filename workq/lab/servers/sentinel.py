@@ -23,8 +23,12 @@ SERVICE: Final = "shop"
 DOWN_AFTER_MS: Final = 1000
 FAILOVER_TIMEOUT_MS: Final = 3000
 """A Sentinel waits twice as long after one failover before it begins another one."""
-HASTE: Final = {"INFO-PERIOD": 200, "PING-PERIOD": 100, "PUBLISH-PERIOD": 200, "ASK-PERIOD": 100}
-"""In ms: how often a Sentinel asks and tells, which is every 1 to 10 s by default. For tests; from Redis 7 on."""
+HASTE: Final = {"INFO-PERIOD": 200, "PUBLISH-PERIOD": 200, "ASK-PERIOD": 100}
+"""In ms: how often a Sentinel asks and tells, which is every 1 to 10 s by default. For tests; from Redis 7 on.
+
+PING-PERIOD stays 1000: what a replica said more than five of them ago does not count, and while the primary is away it is
+asked every second.
+"""
 _TOGETHER_S: Final = 60.0
 
 
@@ -34,7 +38,7 @@ class RedisSentinel(Redis):
     def __init__(self, folder: Path | None, *, watches: int, quorum: int, down_after_ms: int) -> None:
         self._watches = watches
         self._quorum = quorum
-        self._down_after_ms = down_after_ms
+        self.down_after_ms = down_after_ms
         super().__init__(folder, ())
 
     @property
@@ -50,7 +54,7 @@ class RedisSentinel(Redis):
             f"port {self.port}",
             f"dir {self._data}",
             f"sentinel monitor {SERVICE} 127.0.0.1 {self._watches} {self._quorum}",
-            f"sentinel down-after-milliseconds {SERVICE} {self._down_after_ms}",
+            f"sentinel down-after-milliseconds {SERVICE} {self.down_after_ms}",
             f"sentinel failover-timeout {SERVICE} {FAILOVER_TIMEOUT_MS}",
         )
         self._conf.write_text("".join(f"{line}\n" for line in lines))
@@ -59,7 +63,7 @@ class RedisSentinel(Redis):
         return [self._server, str(self._conf), "--sentinel"]
 
     def _is_loaded(self, facts: Mapping[str, str]) -> bool:
-        return facts.get("redis_mode") == "sentinel"
+        return "sentinel" in (facts.get("redis_mode"), facts.get("server_mode"))  # the second is Valkey's, from 9 on
 
     def hasten(self) -> None:
         """Let it notice things in tenths of a second."""
