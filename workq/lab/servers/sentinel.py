@@ -26,8 +26,8 @@ FAILOVER_TIMEOUT_MS: Final = 3000
 HASTE: Final = {"INFO-PERIOD": 200, "PUBLISH-PERIOD": 200, "ASK-PERIOD": 100}
 """In ms: how often a Sentinel asks and tells, which is every 1 to 10 s by default. For tests; from Redis 7 on.
 
-PING-PERIOD stays 1000: what a replica said more than five of them ago does not count, and while the primary is away it is
-asked every second.
+PING-PERIOD stays 1000: what a replica said more than five of them ago does not count, and while the primary is away a
+replica is asked every second.
 """
 _TOGETHER_S: Final = 60.0
 
