@@ -69,8 +69,8 @@ TRIALS: Final = (
             *("-k", "rabbitmq or amqp or broker_loss"),
         ),
     ),
-    Trial("Redis", "in-flight contract (one node, cluster), messages out, faults", _REDIS),
-    Trial("Valkey", "in-flight contract (one node, cluster), messages out, faults", _REDIS, "valkey"),
+    Trial("Redis", "in-flight contract (one node, cluster), Sentinels, messages out, faults", _REDIS),
+    Trial("Valkey", "in-flight contract (one node, cluster), Sentinels, messages out, faults", _REDIS, "valkey"),
     Trial(
         "PostgreSQL",
         "ledger, embedded broker and embedded in-flight contracts, faults",
