@@ -193,25 +193,23 @@ class KafkaBroker:
             self._consumers.clear()
         for consumer in consumers:
             consumer.close()
-        self._positions.close()
         if publisher is not None:
             publisher.close(within_s=CLOSE_S)
+        self._positions.close()
+        self._topics.close()
 
     def forked(self) -> None:
         """In the child of a fork. The threads of librdkafka stayed in the parent; to free what is theirs would hang."""
-        for handle in (
-            *self._topics.handles(),
-            *self._positions.handles(),
-            *(one for part in self._parts() for one in part.handles()),
-        ):
+        parts = (self._topics, self._positions, *self._parts())
+        for handle in (one for part in parts for one in part.handles()):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))
         self._lock = threading.Lock()
         self._begin()
 
     def _begin(self) -> None:
         self._topics = Topics(self._url.place, self._settings, self._names, partitions=self._url.partitions)
-        members = group_settings(self._settings, self._names.group, "classic")
-        self._positions = Positions(self._topics, self._names, members)
+        asking = group_settings(self._settings, self._names.group, "classic")
+        self._positions = Positions(self._topics, self._names, asking)
         self._publisher: KafkaPublisher | None = None
         self._consumers: list[KafkaConsumer] = []
 

@@ -8,6 +8,9 @@ This is the proof of loss on Kafka (rule 6): the ends of all partitions are writ
 with all before them, a hint that was confirmed earlier and is held by nobody is lost. Retention, `delete_records`, a
 log that was cut off, a topic that was deleted, and offsets that have expired all end in "done with": then the hints are
 sent again. A wrong answer costs a duplicate, never a loss.
+
+Committed offsets are asked for by a consumer that subscribes to nothing. The admin client of librdkafka 2.16 crashes
+the process when the group's coordinator answers that it is none, as it does while it moves, or begins.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from workq.broker.kafka.topics import MISSING, TopicNames, Topics
+from workq.errors import BrokerUnavailable
 
 REST_S: Final = 0.05
 IN_A_MOMENT: Final = (
@@ -57,21 +61,13 @@ class Positions:
     """Questions about the topics of one namespace."""
 
     def __init__(self, topics: Topics, names: TopicNames, settings: Mapping[str, Any]) -> None:
-        """`settings`: of a member of the group. It never becomes one."""
+        """`settings`: of a member of the group, which this never becomes."""
         self._topics = topics
         self._names = names
-        self._settings = {**settings, "error_cb": lambda _: None}
+        self._settings = {**settings, "error_cb": topics.refusal.heed}
         self._lock = threading.Lock()
-        self._reader: Consumer | None = None
-
-    def handles(self) -> list[object]:
-        """What belongs to threads of librdkafka: a child of a fork must never free it."""
-        return [] if self._reader is None else [self._reader]
-
-    def close(self) -> None:
-        """End the reader; another one is opened when it is asked for."""
-        with self._lock:
-            self._reader = None
+        self._asker: Consumer | None = None
+        self._is_closed = False
 
     def spans(self, queue: str, *, ends: float) -> tuple[str, dict[int, PartitionSpan]]:
         """The id of the topic of a queue, and its partitions; without any where it is missing.
@@ -150,25 +146,36 @@ class Positions:
 
     def _done(self, places: list[TopicPartition], ends: float) -> dict[Place, int]:
         """The committed offsets; a partition without one is left out."""
-        reader = self._open_reader()
+        asker = self._group()
         try:
-            found = reader.committed(places, timeout=_left(ends))
+            found = asker.committed(places, timeout=_left(ends))
         except KafkaException as error:
             if error.args[0].code() in _NO_GROUP:
                 return {}
             raise
         finally:
-            reader.poll(0.0)  # what it tells of its connections; nothing else ever comes
+            asker.poll(0.0)  # what it tells of its connections; nothing else ever comes
         for one in found:
             if one.error is not None:
                 raise KafkaException(one.error)
         return {(one.topic, one.partition): one.offset for one in found if one.offset >= 0}
 
-    def _open_reader(self) -> Consumer:
+    def _group(self) -> Consumer:
         with self._lock:
-            if self._reader is None:
-                self._reader = Consumer(self._settings)
-            return self._reader
+            if self._is_closed:
+                raise BrokerUnavailable("broker: it is closed")
+            if self._asker is None:
+                self._asker = Consumer(self._settings)
+            return self._asker
+
+    def close(self) -> None:
+        """Let go of the consumer; it ends with its last call. Repeatable."""
+        with self._lock:
+            self._is_closed, self._asker = True, None
+
+    def handles(self) -> list[object]:
+        """What belongs to threads of librdkafka: a child of a fork must never free it."""
+        return [] if self._asker is None else [self._asker]
 
 
 def _left(ends: float) -> float:

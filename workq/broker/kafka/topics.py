@@ -87,17 +87,29 @@ class Topics:
         self._partitions = partitions
         self._lock = threading.Lock()
         self._admin: AdminClient | None = None
+        self._is_closed = False
         self._known: dict[str, list[int]] = {}
         """Topics that are there, each with its partitions as they were seen."""
         self._making = threading.Lock()
 
     @property
     def admin(self) -> AdminClient:
-        """The one admin client; made when first asked for, and kept: answers to one that is collected never come."""
+        """The one admin client; made when first asked for, and kept: answers to one that is collected never come.
+
+        Raises:
+            BrokerUnavailable: this process has closed its broker.
+        """
         with self._lock:
+            if self._is_closed:
+                raise BrokerUnavailable("broker: it is closed")
             if self._admin is None:
                 self._admin = AdminClient(self._settings)
             return self._admin
+
+    def close(self) -> None:
+        """Let go of the admin client; it ends with its last call. Repeatable."""
+        with self._lock:
+            self._is_closed, self._admin = True, None
 
     def handles(self) -> list[object]:
         """What belongs to threads of librdkafka: a child of a fork must never free it."""
