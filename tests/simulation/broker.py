@@ -295,6 +295,7 @@ class SimBroker:
     rows_from_s = math.inf
     is_listable = True
     has_owners = False
+    tells_position = False
 
     def __init__(self, server: Server, befall: Befall = lambda _: None, *, ladder: str = BINARY) -> None:
         self._delays = delays_of(ladder)

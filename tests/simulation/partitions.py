@@ -264,6 +264,7 @@ class PartitionedBroker(SimBroker):
     """The port, for one client."""
 
     has_owners = True
+    tells_position = True
     _server: PartitionedServer
 
     def position(self, queue: str) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.contract.given import Clock
+from tests.simulation.broker import Server, SimBroker
 from tests.simulation.partitions import PartitionedBroker, PartitionedServer
 from tests.unit.process import Process, opened
 from workq.broker import Hint
@@ -111,3 +112,33 @@ def test_the_position_is_asked_for_after_the_mark_was_noted(swept: Swept, monkey
     swept.mark()
 
     assert noted == [1]
+
+
+def test_while_workers_of_two_brokers_live_what_waits_in_one_is_sent_to_the_other_once(swept: Swept) -> None:
+    """An installation moves. The one broker is deep, and nobody takes from it; the other one is empty."""
+    other = Server(lambda: swept.now)
+    beside = replace(swept.stores, broker=SimBroker(other))
+
+    lost: list[tuple[int, int]] = []
+    for _ in range(6):
+        lost.append((swept.mark().lost, mark(beside, swept.times, limit=100).lost))
+        if len(other.ids()) == 0:  # a marker that nothing waits before is handed back at once
+            swept.stores.ledger.hints.marker_returned([one.id for one in swept.markers() if one.position is None])
+        swept.later()
+
+    assert sorted(swept.server.ids()) == sorted(swept.ids), "what is still there is not sent there again"
+    assert sorted(other.ids()) == sorted(swept.ids)
+    assert [sum(counts) for counts in zip(*lost, strict=True)] == [0, 3]
+
+
+def test_the_proof_of_one_broker_does_not_wait_for_a_marker_of_another(swept: Swept) -> None:
+    """Which may be gone for good, and its marker with it."""
+    beside = replace(swept.stores, broker=SimBroker(Server(lambda: swept.now)))
+    assert mark(beside, swept.times, limit=100).sent == 1
+    swept.server.purge("default")
+
+    assert swept.mark().sent == 1
+    swept.mark()
+    swept.later()
+
+    assert swept.mark().lost == 3

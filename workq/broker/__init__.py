@@ -180,6 +180,9 @@ class Broker(Protocol):
     """A part of a queue belongs to one process, and what is in it waits for that one, busy or dead. So who is idle asks
     the ledger for due tasks, also while hints come (worker/fetch/fallback_polling.py). `browse` removes nothing."""
 
+    tells_position: bool
+    """`position` answers. Where it does not, markers are sent through the queues."""
+
     def waits_s(self, delay_s: float) -> float:
         """How long a hint with this delay waits in all: longer than its delay only where `is_late`.
 

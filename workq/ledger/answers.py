@@ -140,7 +140,7 @@ class WorkerRow(msgspec.Struct, frozen=True):
 
 
 class Marker(msgspec.Struct, frozen=True):
-    """One marker of one line of the broker: a queue, and one of its priority bands.
+    """One marker of one queue; `band` tells of which kind of broker (recovery/lost_hints.py).
 
     It is out until `returned_for_s` is told; then it is evidence; then it is closed. Ages in seconds, by the ledger's
     clock. `depth` is how many hints the line had when it was sent, `lost` how many it has proved lost so far. With

@@ -22,9 +22,9 @@ from msgspec.structs import replace
 from workq.config import Settings
 from workq.enqueue.relay import publish
 from workq.errors import Refused
-from workq.ledger import Applied, Evidence, Fence, Marker, Prunable, Unpublished
+from workq.ledger import Applied, Evidence, Fence, Prunable, Unpublished
 from workq.recovery.deaths import Suspicions, gone_from_here, look_for_the_dead, of_absence, of_silence, remains_of
-from workq.recovery.lost_hints import proofs
+from workq.recovery.lost_hints import markers_by_queue, proofs
 from workq.recovery.plan import Expire, Lost, Orphan, Plan, Promote, Prune, Reap, Rehint, RelayHint, name_of
 from workq.recovery.reap import settle_in_its_place
 from workq.stores import Stores
@@ -266,10 +266,7 @@ class _Work:
         if not rows:
             return
         times, ledger = self.settings.times, self.stores.ledger
-        by_line: dict[tuple[str, int], list[Marker]] = {}
-        for marker in ledger.hints.markers():
-            by_line.setdefault((marker.queue, marker.band), []).append(marker)
-        proven = {marker.id for marker in proofs(by_line.values(), times)}
+        proven = {marker.id for marker in proofs(markers_by_queue(self.stores).values(), times)}
         is_young = self.stores.inflight.epoch_age_s() < 3 * times.beat_s
         held = {
             hold.task_id for queue in {row.fence.queue for row in rows} for hold in self.stores.inflight.holds(queue)

@@ -8,7 +8,7 @@ a day old and well.
     the marker came back                        the queue is first in, first out: the hint has left the queue
     a grace later: not claimed, not held        nobody has it: it is lost, and is published again, once
 
-The sweep sends a marker through each queue of the broker (each band of priority is one, see values/lane.py) that has
+The sweep sends a marker through each queue of the broker (each priority is one, see values/lane.py) that has
 tasks which could run and do not. A worker hands it back by telling the ledger. A deep backlog delays the marker as it
 delays the hints, so nothing is flooded; several may be on their way then, further and further apart. Whatever sends a
 hint in place of another one (a worker that hands back what it cannot run) stamps `published_at` anew, after the
@@ -24,6 +24,12 @@ A broker may tell where a queue ends and what has left it (`Broker.position`): t
 noted, *then* the position is asked for, so that each hint that was confirmed before `sent_at` is before the position,
 in whatever part of the queue. The marker is back when the position has passed. All else is the same. Each rule of that
 is in tests/simulation/position_model.py.
+
+While an installation moves from a broker of one kind to one of the other, both have workers and sweeps on one ledger,
+and the ledger does not know in which of them a hint lies. So each kind has markers of its own (`band`), and a sweep
+acts upon those of its own broker alone, by sending hints there. What waits in the other one is sent here as well, once,
+since no marker of here has it before itself: a marker of here comes back behind those copies only. If a sweep acted
+upon a marker of the other broker, it would send into its own what is still there, again with each such marker.
 
 Who decides: the ledger, by its own clock. What happens on each failure:
 
@@ -59,6 +65,8 @@ from workq.values.failpoints import reach
 
 log = logging.getLogger("workq.marker")
 
+SENT, PLACED = 0, 1
+"""The band of a marker that is sent through its queue, and of one with a position."""
 OUT_MAX = 100
 """How many markers of one line may be out."""
 COUNTED_MAX = 100_000
@@ -108,16 +116,16 @@ def mark(
     """
     confirm_s = times.confirm_s if confirm_s is None else confirm_s
     done = Marked()
-    by_line = _by_line(stores)
+    by_queue = markers_by_queue(stores)
     if not dry_run:
         try:
-            passed = _passed(stores, by_line.values())
+            passed = _passed(stores, by_queue.values())
         except BrokerUnavailable as error:
             log.info("marker.blind: %s", error)
             passed = []
         if stores.ledger.hints.marker_returned(passed):
-            by_line = _by_line(stores)
-    proven = proofs(by_line.values(), times)
+            by_queue = markers_by_queue(stores)
+    proven = proofs(by_queue.values(), times)
     if proven:
         if stores.inflight.epoch_age_s() < 3 * times.beat_s:
             done.is_blind = True
@@ -137,13 +145,13 @@ def mark(
         log.info("marker.blind: %s", error)
         done.is_blind = True
         return done
-    wanted = [queue for queue in queues if _is_wanted(by_line.get((queue, 0), ()), depths[queue], times)]
+    wanted = [queue for queue in queues if _is_wanted(by_queue.get(queue, ()), depths[queue], times)]
     if dry_run:
         done.sent = len(wanted)
         return done
     hints: list[Hint] = []
     for queue in wanted:
-        hint = _noted(stores, times, queue, depths[queue], by_line.get((queue, 0), ()))
+        hint = _noted(stores, times, queue, depths[queue], by_queue.get(queue, ()))
         if hint is None:
             continue
         done.sent += 1
@@ -162,12 +170,17 @@ def mark(
     return done
 
 
-def _by_line(stores: Stores) -> dict[tuple[str, int], list[Marker]]:
-    """The newest of each line first."""
-    by_line: dict[tuple[str, int], list[Marker]] = {}
+def markers_by_queue(stores: Stores) -> dict[str, list[Marker]]:
+    """Those of this kind of broker: the newest of each queue first."""
+    by_queue: dict[str, list[Marker]] = {}
     for marker in stores.ledger.hints.markers():
-        by_line.setdefault((marker.queue, marker.band), []).append(marker)
-    return by_line
+        if marker.band == _band(stores.broker):
+            by_queue.setdefault(marker.queue, []).append(marker)
+    return by_queue
+
+
+def _band(broker: Broker) -> int:
+    return PLACED if broker.tells_position else SENT
 
 
 def _placed(stores: Stores, noted: Hint) -> bool:
@@ -203,7 +216,7 @@ def _noted(stores: Stores, times: Times, queue: str, depth: Depth, markers: Sequ
     spacing_s = _spacing_s(markers, depth, times)
     overdue_s = overdue_row_s(stores.broker, times)
     if not stores.ledger.hints.marker_sent(
-        queue, 0, marker_id, spacing_s=spacing_s, depth=depth.ready, overdue_s=overdue_s
+        queue, _band(stores.broker), marker_id, spacing_s=spacing_s, depth=depth.ready, overdue_s=overdue_s
     ):
         return None
     return Hint(queue, (), marker=marker_id)

@@ -22,9 +22,9 @@ import msgspec
 
 from workq.config import Settings, masked
 from workq.errors import ConfigError, InFlightUnavailable, Refused
-from workq.ledger import Fence, Foreseen, Foresight, Marker, Prunable
+from workq.ledger import Fence, Foreseen, Foresight, Prunable
 from workq.recovery.deaths import Suspicions, gone_from_here, look_for_the_dead, of_absence, of_silence, remains_of
-from workq.recovery.lost_hints import proofs, slack_s
+from workq.recovery.lost_hints import markers_by_queue, proofs, slack_s
 from workq.recovery.sweep import STEPS
 from workq.stores import Stores
 from workq.values.incarnation import this_person
@@ -317,10 +317,7 @@ class _Draft:
 
     def lost(self) -> None:
         times = self.settings.times
-        by_line: dict[tuple[str, int], list[Marker]] = {}
-        for marker in self.stores.ledger.hints.markers():
-            by_line.setdefault((marker.queue, marker.band), []).append(marker)
-        proven = proofs(by_line.values(), times)
+        proven = proofs(markers_by_queue(self.stores).values(), times)
         if proven and self.stores.inflight.epoch_age_s() < 3 * times.beat_s:
             self.is_blind = True
             return

@@ -52,6 +52,7 @@ class EmbeddedBroker:
     is_late = False
     is_listable = True
     has_owners = False
+    tells_position = False
 
     def __init__(self, database: Database, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.database = database

@@ -69,6 +69,7 @@ class KafkaBroker:
     is_late = False
     is_listable = True
     has_owners = True
+    tells_position = True
 
     def __init__(self, url: str, *, namespace: str = "workq", confirm_s: float = 10.0) -> None:
         """`confirm_s`: how long a record may be on its way.

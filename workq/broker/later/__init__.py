@@ -56,6 +56,7 @@ class LedgerDelays:
         self._on_written = on_written
         self.is_listable = behind.is_listable
         self.has_owners = behind.has_owners
+        self.tells_position = behind.tells_position
 
     def waits_s(self, delay_s: float) -> float:
         _check(delay_s)

@@ -56,6 +56,7 @@ class RabbitMQBroker:
     rows_from_s = math.inf
     is_listable = False
     has_owners = False
+    tells_position = False
 
     def __init__(
         self,
