@@ -35,6 +35,11 @@ demo-full: $(FULL) servers ## the same job on private RabbitMQ, Redis and Postgr
 	@echo "demo-full: starts private servers on free ports, and ends them afterwards"
 	@$(BIN)/workq demo reindex --servers
 
+.PHONY: demo-kafka
+demo-kafka: $(FULL) servers ## the same job with Kafka in the place of RabbitMQ
+	@echo "demo-kafka: starts private servers on free ports, and ends them afterwards"
+	@$(BIN)/workq demo reindex --kafka
+
 .PHONY: demo-webhooks
 demo-webhooks: $(FULL) ## 2,000 webhooks to five receivers, four of them difficult: needs Python only, no servers
 	@echo "demo-webhooks: SQLite only, no servers; works in a temporary folder"

@@ -65,13 +65,14 @@ def test_a_newcomer_sees_a_kill_and_a_complete_index(stage: Stage) -> None:
     stage.assert_nothing_is_left()
 
 
-@pytest.mark.usefixtures("rabbitmq_server", "redis_server", "postgres_server")  # they skip where one is not installed
-def test_the_same_on_servers_that_it_starts_itself(open_stage: Stage) -> None:
-    done = open_stage.demo("reindex", "--servers", "-o", "json")
+@pytest.mark.usefixtures("rabbitmq_server", "kafka_server", "redis_server", "postgres_server")  # they skip without one
+@pytest.mark.parametrize(("option", "broker"), [("--servers", "RabbitMQ"), ("--kafka", "Kafka")])
+def test_the_same_on_servers_that_it_starts_itself(open_stage: Stage, option: str, broker: str) -> None:
+    done = open_stage.demo("reindex", option, "-o", "json")
 
     report = report_of(done)
     assert_complete_after_a_kill(report, names(), subtasks())
-    assert [word.partition(" ")[0] for word in report["stores"].split(", ")] == ["RabbitMQ", "Redis", "PostgreSQL"]
+    assert [word.partition(" ")[0] for word in report["stores"].split(", ")] == [broker, "Redis", "PostgreSQL"]
     open_stage.assert_nothing_is_left()
 
 

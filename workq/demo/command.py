@@ -89,18 +89,21 @@ def demo() -> None:
 
 
 @demo.command(
-    examples="workq demo reindex\nworkq demo reindex --engine tantivy --corpus debian\nworkq demo reindex --servers"
+    examples="workq demo reindex\nworkq demo reindex --engine tantivy --corpus debian\nworkq demo reindex --servers\n"
+    "workq demo reindex --kafka"
 )
 @click.option(
     "--engine", type=click.Choice(ENGINES), default="fts5", show_default=True, help="what the index is made with"
 )
 @click.option("--corpus", type=click.Choice(CORPORA), default="unicode", show_default=True, help="what is indexed")
+@click.option("--kafka", is_flag=True, help="on private Kafka, Redis and PostgreSQL")
 @_worker_options(threads=2, kept="index, ledger and log")
 @pass_session
 def reindex(
     session: Session,
     engine: str,
     corpus: str,
+    kafka: bool,
     servers: bool,
     processes: int,
     threads: int,
@@ -121,6 +124,7 @@ def reindex(
         engine=engine,
         corpus=corpus,
         servers=servers,
+        kafka=kafka,
         processes=processes,
         threads=threads,
         keep=keep,

@@ -75,11 +75,15 @@ _APP: Final = "workq.demo.reindex:wq"
 
 @dataclass(frozen=True, slots=True)
 class ReindexWishes:
-    """What was asked for. `keep` is a folder that stays; `servers` means RabbitMQ, Redis and PostgreSQL of our own."""
+    """What was asked for. `keep` is a folder that stays; `servers` means RabbitMQ, Redis and PostgreSQL of our own.
+
+    `kafka`: the same, with Kafka in the place of RabbitMQ.
+    """
 
     engine: str = "fts5"
     corpus: str = "unicode"
     servers: bool = False
+    kafka: bool = False
     processes: int = 2
     threads: int = 2
     keep: Path | None = None
@@ -244,9 +248,9 @@ def play(wishes: ReindexWishes, narrator: Narrator) -> Report:
         )
         narrator.begins(scene)
         stores, urls = "SQLite: ledger, hints and leases in one file", {"ledger": f"sqlite:///{folder / 'workq.db'}"}
-        if wishes.servers:
+        if wishes.servers or wishes.kafka:
             narrator.starts_servers()
-            stores, urls = stack.enter_context(private_servers())
+            stores, urls = stack.enter_context(private_servers(kafka=wishes.kafka))
         variables = {
             "WORKQ_CONFIG": str(write_settings(folder, urls)),
             "WORKQ_DEMO_FOLDER": str(folder),

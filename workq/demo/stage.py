@@ -36,6 +36,7 @@ from workq.worker.crash_board import CrashBoard
 
 if TYPE_CHECKING:
     from workq.app import WorkQueue
+    from workq.lab.servers.server import Server
 
 OWNER: Final = "WORKQ_DEMO_FOLDER"
 """The variable by which a process is known as ours."""
@@ -77,24 +78,25 @@ def write_settings(folder: Path, settings: Mapping[str, str]) -> Path:
 
 
 @contextmanager
-def private_servers() -> Iterator[tuple[str, dict[str, str]]]:
-    """RabbitMQ, Redis and PostgreSQL for this run alone: what they are, and their URLs."""
-    from workq.lab.servers import ServerFailed, ServerMissing, start_postgres, start_rabbitmq, start_redis
+def private_servers(*, kafka: bool = False) -> Iterator[tuple[str, dict[str, str]]]:
+    """RabbitMQ or Kafka, Redis and PostgreSQL for this run alone: what they are, and their URLs."""
+    from workq.lab.servers import ServerFailed, ServerMissing, start_kafka, start_postgres, start_rabbitmq, start_redis
 
-    for module, extra in (("pika", "rabbitmq"), ("redis", "redis"), ("psycopg", "postgres")):
+    option = "--kafka" if kafka else "--servers"
+    client = ("confluent_kafka", "kafka") if kafka else ("pika", "rabbitmq")
+    for module, extra in (client, ("redis", "redis"), ("psycopg", "postgres")):
         if importlib.util.find_spec(module) is None:
-            raise MissingExtra(f"--servers needs {module}; install workq with its extra: {extra}")
+            raise MissingExtra(f"{option} needs {module}; install workq with its extra: {extra}")
     with ExitStack() as stack:
         try:
-            rabbitmq, redis, postgres = (
-                stack.enter_context(start()) for start in (start_rabbitmq, start_redis, start_postgres)
-            )
+            broker: Server = stack.enter_context(start_kafka() if kafka else start_rabbitmq())
+            redis, postgres = (stack.enter_context(start()) for start in (start_redis, start_postgres))
         except ServerMissing as error:
-            raise ConfigError(f"--servers: {error} (all that is missing, on Debian: make servers)") from error
+            raise ConfigError(f"{option}: {error} (all that is missing, on Debian: make servers)") from error
         except ServerFailed as error:
-            raise ConfigError(f"--servers: {error}") from error
-        names = ", ".join(f"{one.name} {one.version}" for one in (rabbitmq, redis, postgres))
-        yield names, {"ledger": postgres.url, "broker": rabbitmq.url, "inflight": redis.url}
+            raise ConfigError(f"{option}: {error}") from error
+        names = ", ".join(f"{one.name} {one.version}" for one in (broker, redis, postgres))
+        yield names, {"ledger": postgres.url, "broker": broker.url, "inflight": redis.url}
 
 
 @contextmanager
