@@ -103,6 +103,12 @@ bench: $(FULL) servers ## workq beside its peers, RUNS=5 ONLY=workq,huey MEASURE
 	@$(BIN)/python -m benchmarks --runs $(or $(RUNS),5) $(if $(TASKS),--tasks $(TASKS)) $(if $(ONLY),--only $(ONLY)) \
 	  $(if $(MEASURE),--measure $(MEASURE)) $(if $(QUICK),--quick) $(if $(OUTPUT),--output $(OUTPUT))
 
+.PHONY: bench-kafka
+bench-kafka: $(FULL) servers ## workq on Kafka beside workq on RabbitMQ, in turns: every figure of workq bench, and the ratio (RUNS=3 TASKS=20000)
+	@echo "bench-kafka: private PostgreSQL, Redis, RabbitMQ and Kafka on free ports; about a quarter of an hour"
+	@$(BIN)/python -m benchmarks.kafka $(if $(RUNS),--runs $(RUNS)) $(if $(TASKS),--tasks $(TASKS)) \
+	  $(if $(SECONDS),--seconds $(SECONDS)) $(if $(OUTPUT),--output $(OUTPUT))
+
 .PHONY: jobs
 jobs: $(FULL) servers ## a job beside a plain loop, under kills, of ten million items: overhead, memory, progress
 	@echo "jobs: private servers on free ports; some minutes"

@@ -30,6 +30,7 @@ FIGURES = {
     "latency_p99_ms",
     "published_per_s",
     "started_twice_after_kill",
+    "sustained_per_s",
     "workers_cpu_us",
     "workers_memory_bytes",
 }

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import kafka
 from tests.system.fleet import REPOSITORY
 
 
@@ -128,3 +129,20 @@ def test_names_that_do_not_exist_are_usage_errors() -> None:
         ran = bench(*args)
         assert ran.returncode == 2, ran.stderr
         assert "Traceback" not in ran.stderr
+
+
+def test_a_ratio_of_two_brokers_is_above_1_where_kafka_is_better_whatever_is_measured() -> None:
+    found = {
+        "rabbitmq": {
+            "drain_per_s": [1000.0, 1100.0, 900.0],
+            "latency_p50_ms": [8.0],
+            "started_twice_after_kill": [0.0],
+        },
+        "kafka": {"drain_per_s": [800.0], "latency_p50_ms": [4.0], "started_twice_after_kill": [0.0]},
+    }
+
+    _, drain, latency, twice = kafka.page(found)
+
+    assert drain.split() == ["drain_per_s", "1000", "(900-1100)", "800", "(800-800)", "0.80"]
+    assert latency.split()[-1] == "2.00"
+    assert twice.split()[-1] == "-"

@@ -50,6 +50,7 @@ _SHOWN: Final = {
     "published_per_s": ("enqueued in bulk, published", "/s", 1.0),
     "drain_one_by_one_per_s": ("run, enqueued one by one", "/s", 1.0),
     "drain_per_s": ("run, enqueued in bulk", "/s", 1.0),
+    "sustained_per_s": ("enqueued and run at once", "/s", 1.0),
     "latency_p50_ms": ("latency at 200/s, p50", "ms", 1.0),
     "latency_p99_ms": ("latency at 200/s, p99", "ms", 1.0),
     "first_start_s": ("workers started to first task", "s", 1.0),
@@ -233,9 +234,18 @@ class _BenchTrial:
                 time.sleep(max(0.0, began + place / RATE - time.monotonic()))
                 self.nothing.enqueue(number, tasks.PAD)
             starts = self._wait(lambda: self.records.starts(numbers), len(numbers))
+            self._sustained()
         late = sorted(one.at - began - (one.number - numbers[0]) / RATE for one in starts)
         self._note("latency_p50_ms", 1e3 * late[len(late) // 2])
         self._note("latency_p99_ms", 1e3 * late[int(0.99 * len(late))])
+
+    def _sustained(self) -> None:
+        """The rate at which workers that are up run what is enqueued in bulk meanwhile, from the enqueue on."""
+        began = time.monotonic()
+        self._enqueue_many(self.wishes.tasks)
+        numbers = range(self.numbered - self.wishes.tasks, self.numbered)
+        starts = self._wait(lambda: self.records.starts(numbers), len(numbers))
+        self._note("sustained_per_s", len(numbers) / (max(one.at for one in starts) - began))
 
     def _kill(self, sleep_s: float = KILL_SLEEP_S) -> int:
         """Kill all processes of the workers at 30 %, and start them again at once; answers how many are missing.
