@@ -1,4 +1,8 @@
-"""Members: who is in the group of the workers, which partitions each has, and what this user may not do with it."""
+"""Members: who is in the group of the workers, which partitions each has, and what this user may not do with it.
+
+For people alone, and never on the path of a worker: only an admin client can ask it, and librdkafka may end the process
+when the connection breaks just then (see positions.py).
+"""
 
 from __future__ import annotations
 
