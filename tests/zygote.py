@@ -212,6 +212,11 @@ def load() -> None:
         "sqlalchemy.dialects.sqlite",
         "sqlalchemy.dialects.postgresql.psycopg",
         "sqlalchemy.dialects.mysql.pymysql",
+        "pymysql",
+        "rich.progress",
+        "rich.table",
+        "importlib.resources.readers",  # the files of sql/
+        "encodings.ascii",  # names of threads
     ):
         importlib.import_module(name)
     gc.freeze()  # else the first collection of each run would copy it all

@@ -14,7 +14,7 @@ import pytest
 from tests.system.fleet import Fleet, printed_until_killed, wait_until
 from tests.zygote import REPOSITORY, Forked, zygote
 
-_LOADED_BY_STATUS = """
+_LOADED_BY_COMMANDS = """
 import sys
 from tests.zygote import load
 
@@ -24,8 +24,10 @@ from workq.cli.root import run
 
 try:
     run(["status"])
+    run(["doctor"])
 finally:
-    print(sorted(name for name in set(sys.modules) - before if name.startswith(("workq", "sqlalchemy", "click"))))
+    ours = ("workq", "sqlalchemy", "click", "rich")
+    print(sorted(name for name in set(sys.modules) - before if name.startswith(ours)))
 """
 
 
@@ -33,7 +35,9 @@ def test_a_run_finds_everything_imported(tmp_path: Path) -> None:
     """Only imports that nothing uses make it quick: they were tidied away once, and nothing failed."""
     env = {**os.environ, "WORKQ_LEDGER_URL": f"sqlite:///{tmp_path}/q.db", "PYTHONPATH": str(REPOSITORY)}
     subprocess.run([sys.executable, "-m", "workq", "db", "migrate"], env=env, check=True, capture_output=True)
-    ran = subprocess.run([sys.executable, "-c", _LOADED_BY_STATUS], env=env, capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", _LOADED_BY_COMMANDS], env=env, capture_output=True, text=True, check=True
+    )
     assert ran.stdout.splitlines()[-1] == "[]"
 
 
