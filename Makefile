@@ -55,8 +55,8 @@ test: $(FULL) servers ## all tests, against private servers; a missing server is
 	@echo "test: unit, contract, simulation, fault and system tests; private servers on free ports; nothing is skipped"
 	@$(BIN)/python -m compileall -q workq tests # where Python writes no bytecode by itself, each of some thousand processes would
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --collect-only -q >/dev/null || : # pytest writes down how it reads each test, once for all its processes
-	@scripts/pythons.sh
-	@$(BIN)/pytest --require=all --numprocesses=5 --dist=worksteal $(if $(LEGS),--both-legs)
+	@scripts/in-memory.sh scripts/pythons.sh
+	@scripts/in-memory.sh $(BIN)/pytest --require=all --numprocesses=5 --dist=worksteal $(if $(LEGS),--both-legs)
 
 .PHONY: pythons
 pythons: $(FULL) servers ## unit, contract and simulation tests on each Python that is promised; fetches those that are missing (root)
