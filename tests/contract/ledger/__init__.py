@@ -10,6 +10,7 @@ from tests.contract.ledger.claim import ClaimContract
 from tests.contract.ledger.dead import DeadContract
 from tests.contract.ledger.delivering import DeliveringContract
 from tests.contract.ledger.destination_lines import DestinationLinesContract
+from tests.contract.ledger.destinations import DestinationsContract
 from tests.contract.ledger.due_tasks import DueTasksContract
 from tests.contract.ledger.endpoints import EndpointsContract
 from tests.contract.ledger.expiry import ExpiryContract
@@ -34,6 +35,7 @@ from tests.contract.ledger.reap import ReapContract
 from tests.contract.ledger.rebuild import RebuildContract
 from tests.contract.ledger.record import RecordContract
 from tests.contract.ledger.recovery import RecoveryContract
+from tests.contract.ledger.restoring import RestoringContract
 from tests.contract.ledger.rules import RulesContract
 from tests.contract.ledger.schedules import SchedulesContract
 from tests.contract.ledger.sending import SendingContract
@@ -95,6 +97,8 @@ class LedgerContract(
     TellingContract,
     RulesContract,
     MessagesContract,
+    RestoringContract,
+    DestinationsContract,
     DestinationLinesContract,
     IntakesContract,
 ):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from sqlalchemy import Engine, select, update
+from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
 from tests.contract.given import HOUR_S, Clock, at_once, let_lock_what_has_changed, new
@@ -20,26 +19,20 @@ from tests.contract.ledger.steps import Steps
 from workq.errors import KeyConflict, NotFound, Refused
 from workq.ledger import CancelAnswer
 from workq.ledger.sql import Ledger
-from workq.limits.ledger.limits import Limits
-from workq.messages.ledger.decisions import removed
 from workq.messages.ledger.sql import MessageLedger
 from workq.messages.ledger.tables import message_tables
 from workq.messages.values import (
-    KEPT_AFTER_S,
     DestinationPolicy,
-    DestinationState,
-    MessagePosition,
     MessageRow,
     NewDestination,
     NewMessage,
-    Restorable,
     SentMessage,
     WhichMessages,
 )
 from workq.order.ledger.order import Order
 from workq.values import codec
 from workq.values.incarnation import Incarnation
-from workq.values.task import Claim, Dead, Done, Failed, Snoozed, State
+from workq.values.task import Claim, Dead, Done, Failed, State
 
 BY: dict[str, Any] = {"who": "ann@host", "why": "a test"}
 ALL = WhichMessages()
@@ -315,123 +308,6 @@ class MessagesContract(MessageSteps):
         clock.forward(HOUR_S)
         assert len(ledger.claims.claim(ids, by=worker.id)) == 2
 
-    def restored(self, ledger: Ledger, *, is_expired: bool = False, **which: Any) -> int:
-        decisions, done = ledger.part(MessageLedger).decisions, 0
-        chosen, before = WhichMessages(destination="orders", **which), decisions.now()
-        after: MessagePosition | None = None
-        while True:
-            page, _, after = decisions.restore(chosen, is_expired=is_expired, before=before, after=after, **BY)
-            done += page
-            if after is None:
-                return done
-
-    def test_a_restore_is_a_new_task_of_the_same_id_for_what_has_arrived_or_is_dead(
-        self, ledger: Ledger, worker: Incarnation, clock: Clock
-    ) -> None:
-        self.destination(ledger)
-        sent = self.post(ledger, *[new_message(name, order_key="k" if name < "c" else None) for name in "abcde"])
-        for one in sent[:2]:  # one after the other, by their order key
-            self.let_run(ledger, worker, [one], Done())
-            ledger.part(Order).advance(ledger.part(Order).ended_heads(limit=10))
-        self.let_run(ledger, worker, [sent[2]], Dead("not retried: NotTaken", "too large"))
-        ledger.part(MessageLedger).decisions.cancel("d", **BY)
-        clock.forward(60.0)
-
-        expired = ledger.part(MessageLedger).decisions.restorable(WhichMessages(destination="orders"), is_expired=True)
-        counts = ledger.part(MessageLedger).decisions.restorable(WhichMessages(destination="orders"), is_expired=False)
-        count = self.restored(ledger)
-
-        assert (expired, counts, count) == (Restorable(1, 0, 0), Restorable(3, 0, 0), 3)
-        rows = {name: self.message(ledger, name) for name in "abcde"}
-        assert {name: row.sending for name, row in rows.items()} == {"a": 2, "b": 2, "c": 2, "d": 1, "e": 1}
-        assert (rows["d"].state, rows["e"].state) == (State.CANCELLED, State.READY)
-        assert rows["a"].task_id != sent[0].task_id
-        assert self.task(ledger, rows["a"].task_id).args == ("orders 2 a",)
-        assert ledger.claims.claim([rows["b"].task_id], by=worker.id) == [], "it is the turn of the one before it"
-        [claim] = ledger.claims.claim([rows["a"].task_id], by=worker.id)
-        history = ledger.questions.history(claim.task_id)
-        assert [(event.kind, event.detail["who"]) for event in history] == [("revived", "ann@host")]
-
-    def test_two_who_restore_at_once_send_each_message_once_more(
-        self, ledger: Ledger, worker: Incarnation, clock: Clock
-    ) -> None:
-        self.destination(ledger)
-        sent = self.post(ledger, *[new_message() for _ in range(30)])
-        self.let_run(ledger, worker, sent, Done())
-        clock.forward(60.0)
-
-        counts = at_once(3, lambda _: self.restored(ledger))
-
-        assert sum(counts) == 30
-        assert {self.message(ledger, one.id).sending for one in sent} == {2}
-        assert len(ledger.questions.tasks(limit=100)) == 60
-
-    def test_what_retention_has_removed_is_counted_and_known_for_a_while(
-        self, ledger: Ledger, worker: Incarnation, clock: Clock
-    ) -> None:
-        self.destination(ledger)
-        sent = self.post(ledger, new_message("a"), new_message("b"), new_message("c", delay_s=30 * HOUR_S))
-        self.let_run(ledger, worker, sent[:1], Done())
-        self.let_run(ledger, worker, sent[1:2], Dead("dead", "dead"))
-        [d] = self.post(ledger, new_message("d", delay_s=60.0))
-        decisions = ledger.part(MessageLedger).decisions
-        decisions.cancel(d.id, **BY)
-        clock.forward(3 * HOUR_S)
-
-        ledger.upkeep.prune(limit=10, retention_s=HOUR_S, dead_retention_s=48 * HOUR_S)
-        which = WhichMessages(destination="orders")
-        counts = [decisions.restorable(which, is_expired=one) for one in (False, True)]
-        rows = {name: self.message(ledger, name) for name in "abc"}
-        pruning = ledger.part(MessageLedger).pruning
-        early = pruning.prune_messages(limit=10)
-        clock.forward(KEPT_AFTER_S + HOUR_S)
-        late = [pruning.prunable_messages(), pruning.prune_messages(limit=10, dry_run=True)]
-        late += [pruning.prune_messages(limit=10), pruning.prune_messages(limit=10)]
-
-        assert counts == [Restorable(1, 0, gone=1), Restorable(1, 0, gone=0)], "a restore would have sent a, not d"
-        assert [rows[name].state for name in "abc"] == [None, State.DEAD, State.WAITING]
-        assert ledger.part(MessageLedger).letters.body("a") is None
-        assert ledger.part(MessageLedger).letters.body("b") == b"hello"
-        assert (early, late) == (0, [2, 2, 2, 0])
-        assert ledger.part(MessageLedger).letters.message("a") is None
-        with pytest.raises(NotFound):
-            ledger.part(MessageLedger).decisions.retry("a", **BY)
-
-    def test_the_body_goes_with_the_task_too_where_a_plan_is_applied(
-        self, ledger: Ledger, worker: Incarnation, clock: Clock
-    ) -> None:
-        self.destination(ledger)
-        sent = self.post(ledger, new_message("a"))
-        self.let_run(ledger, worker, sent, Done())
-        clock.forward(3 * HOUR_S)
-        kept = {"retention_s": HOUR_S, "dead_retention_s": HOUR_S}
-        [old] = ledger.plans.prunable(limit=9, **kept)
-
-        applied = ledger.plans.prune_planned(old, by={"who": "ada", "why": "asked"}, **kept)
-        clock.forward(KEPT_AFTER_S + HOUR_S)
-
-        assert applied.changed == (sent[0].task_id,)
-        assert ledger.part(MessageLedger).letters.body("a") is None
-        assert ledger.part(MessageLedger).pruning.prune_messages(limit=10) == 1
-
-    def test_what_an_older_worker_has_removed_bars_a_restore_as_nobody_knows_how_it_had_ended(
-        self, ledger: Ledger, worker: Incarnation, clock: Clock
-    ) -> None:
-        self.destination(ledger)
-        self.let_run(ledger, worker, self.post(ledger, new_message("a"), new_message("b")), Done())
-        clock.forward(3 * HOUR_S)
-        ledger.upkeep.prune(limit=10, retention_s=HOUR_S, dead_retention_s=HOUR_S)
-        m = message_tables(ledger.database).message
-        ledger.database.written(update(m).where(m.c.id == "b").values(ended=None))  # as schema 16 leaves it
-
-        found = ledger.part(MessageLedger).decisions.restorable(ALL, is_expired=False)
-
-        assert found == Restorable(0, 0, gone=1, unknown=1)
-        assert str(removed(found, "orders")).startswith(
-            "2 messages to 'orders' cannot be restored: retention has removed them "
-            "(how 1 of them had ended, schema 16 did not record)"
-        )
-
     def test_all_that_is_not_sent_is_cleared_and_what_is_on_its_way_is_not(
         self, ledger: Ledger, worker: Incarnation
     ) -> None:
@@ -508,139 +384,6 @@ class MessagesContract(MessageSteps):
         assert self.message(ledger, late.id).due_at >= now
         claims = ledger.claims.claim([early.task_id, late.task_id], by=worker.id)
         assert [claim.task_id for claim in claims] == [late.task_id]
-
-    def test_a_destination_that_is_there_with_another_policy_is_refused(self, ledger: Ledger) -> None:
-        self.destination(ledger)
-        self.destination(ledger)
-        with pytest.raises(Refused, match="is there already"):
-            self.destination(ledger, failures_max=2)
-
-    def test_a_destination_rests_longer_each_time_and_of_many_at_once_the_first_decides(
-        self, ledger: Ledger, clock: Clock
-    ) -> None:
-        self.destination(ledger)
-        destinations = ledger.part(MessageLedger).destinations
-
-        rests = at_once(4, lambda _: destinations.failed("orders", fault="away", error="no answer"))
-        first = destinations.required("orders")
-        self.post(ledger, new_message("a"))
-        resting_s = ledger.part(MessageLedger).letters.letters(["a"])["a"].rests_s
-        later = []
-        for _ in range(8):
-            clock.forward(61.0)
-            later.append(destinations.failed("orders", fault="refused", error="no"))
-        clock.forward(61.0)
-        asked = destinations.failed("orders", fault="asked", error="slow down", asked_s=600.0)
-        recovered = [destinations.arrived("orders"), destinations.arrived("orders")]
-        well = destinations.required("orders")
-
-        assert max(rests) < 2.0, "one decided"
-        assert (first.failures, first.fault, first.error) == (1, "away", "no answer")
-        assert 0.0 < resting_s <= 1.0
-        assert later == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
-        assert asked == 600.0
-        assert recovered == [True, False]
-        assert (well.failures, well.failing_since, well.fault, well.rests_until) == (0, None, None, None)
-
-    def test_disabled_and_enabled_again_with_who_and_why_and_what_was_put_off_is_due(
-        self, ledger: Ledger, worker: Incarnation
-    ) -> None:
-        self.destination(ledger)
-        sent = self.post(ledger, new_message("a"), new_message("b"), new_message("later", delay_s=60.0))
-        part = ledger.part(MessageLedger)
-        first, claim = sorted(
-            ledger.claims.claim([one.task_id for one in sent], by=worker.id),
-            key=lambda one: one.task_id != sent[0].task_id,
-        )
-        part.decisions.disable("orders", **BY)
-        off = part.destinations.required("orders")
-        trouble = [one.name for one in part.destinations.in_trouble()]
-        self.settle(ledger, first, Snoozed(HOUR_S, "its destination is disabled"))
-
-        part.decisions.enable("orders", who="bob@host", why="they have moved")
-        due, _ = part.decisions.make_due(WhichMessages(destination="orders"), **BY)
-        self.settle(ledger, claim, Snoozed(HOUR_S, "its destination is disabled"))
-        would, woken = part.decisions.wake(limit=10, dry_run=True), part.decisions.wake(limit=10)
-
-        assert (off.state, off.who, off.why) == (DestinationState.DISABLED, "ann@host", "a test")
-        assert trouble == ["orders"]
-        assert [one.task_id for one in due] == [sent[0].task_id]
-        assert [one.task_id for one in would] == [one.task_id for one in woken] == [sent[1].task_id]
-        assert [self.message(ledger, one.id).state for one in sent] == [State.READY, State.READY, State.WAITING]
-        on = part.destinations.required("orders")
-        assert (on.state, on.who) == (DestinationState.ENABLED, "bob@host")
-        assert part.destinations.in_trouble() == []
-        with pytest.raises(NotFound):
-            part.decisions.disable("none", **BY)
-
-    def test_a_destination_is_not_forgotten_while_messages_to_it_are_open(
-        self, ledger: Ledger, worker: Incarnation
-    ) -> None:
-        self.destination(ledger)
-        sent = self.post(ledger)
-        part = ledger.part(MessageLedger)
-
-        with pytest.raises(Refused, match="1 message to 'orders' is open"):
-            part.decisions.remove("orders", **BY)
-        self.let_run(ledger, worker, sent, Done())
-        part.decisions.remove("orders", **BY)
-
-        assert part.destinations.destination("orders") is None
-        assert self.message(ledger, sent[0].id).state is State.SUCCEEDED
-        assert part.letters.letters([sent[0].id]) == {}
-        with pytest.raises(NotFound):
-            part.decisions.remove("orders", **BY)
-
-    def test_an_edit_holds_for_what_was_sent_before_and_two_at_once_do_not_mix(
-        self, ledger: Ledger, worker: Incarnation
-    ) -> None:
-        self.destination(ledger)
-        sent = self.post(ledger, *[new_message() for _ in range(5)])
-        self.let_run(ledger, worker, sent[:1], Done())
-        part = ledger.part(MessageLedger)
-        before = part.destinations.required("orders")
-        policy = DestinationPolicy(concurrency=2, failures_max=3)
-        after = NewDestination("orders", "box", {"folder": "/elsewhere"}, "sealed", policy)
-        other = NewDestination("orders", "box", {"folder": "/nowhere"}, None, policy)
-
-        part.edits.edit(before, after, what="folder", **BY)
-        part.edits.edit(before, after, what="folder", **BY)  # as after a commit that was lost
-        spread = part.edits.spread("orders", policy)
-        with pytest.raises(Refused, match="changed by somebody else"):
-            part.edits.edit(before, other, what="folder", **BY)
-
-        now = part.destinations.required("orders")
-        assert (now.options, now.sealed, now.policy, now.kind) == ({"folder": "/elsewhere"}, "sealed", policy, "box")
-        assert now.changed_at > before.changed_at
-        tasks = [self.task(ledger, one.task_id) for one in sent]
-        assert (spread, [one.failures_max for one in tasks]) == (4, [30, 3, 3, 3, 3])
-        claims = ledger.claims.claim([one.task_id for one in sent[1:]], by=worker.id)
-        assert len(claims) == 2, "the limit is new, and holds for them"
-        part.edits.spread("orders", DestinationPolicy())
-        for claim in claims:
-            self.settle(ledger, claim, Done())
-        claimed = ledger.part(Limits).admit_and_claim(
-            ["message:orders"], by=worker.id, room=5, queues=["workq.messages"]
-        )
-        assert len(claimed[0]) == 2, "and these had waited for it"
-        e = ledger.database.tables.event
-        told = [
-            row.detail
-            for row in ledger.database.ask(lambda tx: tx.execute(select(e).where(e.c.kind == "manual")).all())
-        ]
-        assert [json.loads(one) for one in told] == [
-            {"what": "destination orders edited: folder", "who": "ann@host", "why": "a test"}
-        ]
-
-    def test_there_is_one_destination_of_a_name(self, ledger: Ledger) -> None:
-        self.destination(ledger)
-        self.destination(ledger)  # the same, whose commit was lost
-        with pytest.raises(Refused, match="is there already"):
-            ledger.part(MessageLedger).destinations.add_destination(
-                NewDestination("orders", "box", {"folder": "/else"}, None, DestinationPolicy())
-            )
-        self.destination(ledger, "bills")
-        assert [one.name for one in ledger.part(MessageLedger).destinations.all()] == ["bills", "orders"]
 
 
 def _act(acts: Sequence[Callable[[], int]], which: int) -> int:
