@@ -17,7 +17,7 @@ from workq.ledger.columns import TableSpace
 from workq.ledger.schema import CoreTables, Tables
 from workq.ledger.sql import Ledger, Slices
 from workq.limits.ledger.entry import LimitEntry
-from workq.limits.ledger.permits import LimitGate
+from workq.limits.ledger.gate import LimitGate
 from workq.limits.ledger.tables import LimitTables
 from workq.messages.ledger.entry import MessageEntry
 from workq.messages.ledger.gate import DestinationGate

@@ -16,7 +16,7 @@ from workq.ledger.claims import Claims
 from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.ledger.start import StartCandidate, StartGates
-from workq.limits.ledger.permits import LimitGate
+from workq.limits.ledger.gate import LimitGate
 from workq.values.incarnation import Incarnation
 from workq.values.task import Limit, State
 

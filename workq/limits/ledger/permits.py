@@ -20,7 +20,7 @@ All of it is in the ledger: a wiped broker or in-flight store changes nothing of
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -41,7 +41,6 @@ from sqlalchemy import (
     insert,
     or_,
     select,
-    true,
     update,
 )
 from sqlalchemy.sql.elements import ColumnElement
@@ -52,7 +51,6 @@ from workq.ledger.engine.id_lists import among, as_text, in_order
 from workq.ledger.engine.kept_rows import NewRow
 from workq.ledger.engine.states import CLAIMABLE, guarded
 from workq.ledger.pauses import is_paused
-from workq.ledger.start import StartCandidate
 from workq.ledger.waiting import is_behind
 from workq.limits.ledger import parked
 from workq.limits.ledger.closing import make_row
@@ -73,30 +71,6 @@ PLENTY: Final = 1_000
 """So many permits of a limit may be over and stay: they are looked at when there might be no room for others."""
 _CLOCKS_DIFFER_S: Final = 1.0
 """What was claimed later than now was claimed before the clock was set back."""
-
-
-class LimitGate:
-    """What a limit has to say. The last of the gates: what has a permit starts."""
-
-    name = "limit"
-
-    def concerns(self, database: Database) -> ColumnElement[bool]:
-        return database.tables.task.c.limit_key.is_not(None)
-
-    def columns(self, database: Database) -> Sequence[ColumnElement[Any]]:
-        c = database.tables.task.c
-        return (c.limit_key, c.limit_most, c.limit_rate)
-
-    def joined(self, _: Database, rows: Select[Any]) -> Select[Any]:
-        return rows
-
-    def is_open(self, _: Database) -> ColumnElement[bool]:
-        return true()
-
-    def ask(
-        self, tx: Connection, database: Database, candidates: Sequence[StartCandidate]
-    ) -> Mapping[str, float | None]:
-        return ask(tx, database, [TaskOfLimit(one.id, one.may_start, *one.knows[self.name]) for one in candidates])
 
 
 class TaskOfLimit(NamedTuple):
