@@ -470,11 +470,18 @@ def test_a_hint_that_is_still_a_row_is_not_lost_and_why_and_doctor_say_where_it_
     assert scene.why(task.id).code is Code.LOST
 
 
-def test_a_task_that_a_returned_marker_has_overtaken_is_proved_lost_until_its_new_hint_is_sent(scene: Scene) -> None:
+@pytest.mark.parametrize(
+    ("position", "seen"), [(None, "a marker that was sent after it came back at"), ("{}", "the broker was done at")]
+)
+def test_a_task_that_a_returned_marker_has_overtaken_is_proved_lost_until_its_new_hint_is_sent(
+    scene: Scene, position: str | None, seen: str
+) -> None:
     task_id, marker_id = scene.record(), new_task_id()
     scene.drop_hints()
     scene.forward(6.0)
     scene.ledger.hints.marker_sent("sums", 0, marker_id, spacing_s=0.0, depth=0)
+    if position is not None:
+        scene.ledger.hints.marker_placed(marker_id, position)
     out = scene.why(task_id)
     scene.ledger.hints.marker_returned([marker_id])
 
@@ -486,7 +493,7 @@ def test_a_task_that_a_returned_marker_has_overtaken_is_proved_lost_until_its_ne
     assert out.code is Code.LOST
     assert "not proved yet" in out.reason
     assert proved.code is Code.LOST
-    assert "a marker that was sent after it came back" in proved.reason
+    assert seen in proved.reason
     assert near(proved.until, scene.now() + timedelta(seconds=40.0))
     assert sent_again.code is Code.UNPUBLISHED
 
