@@ -40,8 +40,9 @@ class Namespace:
         self.admin: Any = AdminClient(kafka.admin_conf)
         self.brokers: list[KafkaBroker] = []
 
-    def open(self, *, partitions: int) -> KafkaBroker:
-        self.brokers.append(KafkaBroker(f"{self.kafka.url}?partitions={partitions}", namespace=self.name))
+    def open(self, *, partitions: int, protocol: str = "consumer") -> KafkaBroker:
+        url = f"{self.kafka.url}?partitions={partitions}&protocol={protocol}"
+        self.brokers.append(KafkaBroker(url, namespace=self.name))
         return self.brokers[-1]
 
     def delete_topic(self) -> None:
@@ -133,8 +134,11 @@ def test_a_topic_is_made_with_its_settings_and_one_that_exists_is_never_changed(
     assert len(namespace.admin.list_topics(namespace.topic, timeout=60).topics[namespace.topic].partitions) == 3
 
 
-def test_members_share_the_partitions_and_who_leaves_gives_what_it_did_not_ack(namespace: Namespace) -> None:
-    first, second = (namespace.open(partitions=4) for _ in range(2))
+@pytest.mark.parametrize("protocol", ["consumer", "classic"])
+def test_members_share_the_partitions_and_who_leaves_gives_what_it_did_not_ack(
+    namespace: Namespace, protocol: str
+) -> None:
+    first, second = (namespace.open(partitions=4, protocol=protocol) for _ in range(2))
     one = first.consumer([QUEUE], name="one", prefetch=1000)
     sent = publish(first, 40)
     held = collect(one, 40, ack=False)
