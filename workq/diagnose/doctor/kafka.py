@@ -142,8 +142,8 @@ def judge_topic(topic: TopicFacts, *, nodes: int, processes: int) -> Iterator[Ch
         yield _found(
             topic,
             Level.WARNING,
-            f"has {counted(len(topic.partitions), 'partition')} for {counted(processes, 'process', 'processes')}: the others get no hint, and "
-            f"poll the ledger; add some: kafka-topics.sh --alter --topic {topic.name} --partitions {processes}",
+            f"has {counted(len(topic.partitions), 'partition')} for {counted(processes, 'process', 'processes')}: "
+            f"the others get no hint, and poll the ledger; add some: kafka-topics.sh --alter --topic {topic.name} --partitions {processes}",
         )
     if topic.settings is None:
         yield _found(
