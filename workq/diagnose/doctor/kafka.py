@@ -143,7 +143,8 @@ def judge_topic(topic: TopicFacts, *, nodes: int, processes: int) -> Iterator[Ch
             topic,
             Level.WARNING,
             f"has {counted(len(topic.partitions), 'partition')} for {counted(processes, 'process', 'processes')}: "
-            f"the others get no hint, and poll the ledger; add some: kafka-topics.sh --alter --topic {topic.name} --partitions {processes}",
+            "the others get no hint, and poll the ledger; "
+            f"add some: kafka-topics.sh --alter --topic {topic.name} --partitions {processes}",
         )
     if topic.settings is None:
         yield _found(
