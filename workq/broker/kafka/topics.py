@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
@@ -33,6 +34,7 @@ QUARANTINE_RETENTION_MS: Final = 30 * 86_400_000
 ASK_S: Final = 5.0
 LOOK_S: Final = 0.02
 POLL_S: Final = 0.2
+GIVEN_UP_MAX: Final = 3
 _ESCAPES: Final = {"-": "--", "_": "-u", "~": "-b"}
 MISSING: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_ID)
 _REFUSED: Final = (
@@ -87,6 +89,7 @@ class Topics:
         self._partitions = partitions
         self._lock = threading.Lock()
         self._admin: AdminClient | None = None
+        self._given_up: deque[AdminClient] = deque(maxlen=GIVEN_UP_MAX)
         self._is_closed = False
         self._known: dict[str, list[int]] = {}
         """Topics that are there, each with its partitions as they were seen."""
@@ -110,10 +113,11 @@ class Topics:
         """Let go of the admin client; it ends with its last call. Repeatable."""
         with self._lock:
             self._is_closed, self._admin = True, None
+            self._given_up.clear()
 
     def handles(self) -> list[object]:
         """What belongs to threads of librdkafka: a child of a fork must never free it."""
-        return [] if self._admin is None else [self._admin]
+        return [*self._given_up, *([] if self._admin is None else [self._admin])]
 
     def ensure(self, topics: Collection[str], *, ends: float) -> None:
         """Make those that are missing, and return when each has leaders.
@@ -173,9 +177,11 @@ class Topics:
         try:
             answer = self._awaited(future, max(ends, time.monotonic() + 0.1))
         except TimeoutError:
+            self._renew()
             raise self.refusal.failure() from None
         except KafkaException as error:
             if error.args[0].code() in _NO_ANSWER:
+                self._renew()
                 raise self.refusal.failure() from None
             self.refusal.forget()
             raise
@@ -204,6 +210,16 @@ class Topics:
         """An error for people, in one line."""
         said = error.args[0].str() if isinstance(error, KafkaException) else f"{type(error).__name__}: {error}"
         return self._place.clean(said)
+
+    def _renew(self) -> None:
+        """Ask by another client from now on: this one goes on to ask the leaders that it knows, and they may be dead.
+
+        It is kept for a while, as answers to one that is collected never come.
+        """
+        with self._lock:
+            if self._admin is not None:
+                self._given_up.append(self._admin)
+                self._admin = None
 
     def _awaited(self, future: Any, ends: float) -> Any:
         """The answer, when it comes; TimeoutError: it has not come, or will not, as no broker lets us in."""
