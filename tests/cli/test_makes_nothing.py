@@ -159,7 +159,10 @@ def test_a_file_that_holds_no_ledger_is_told_and_left_as_it_is(cli: Cli, content
     else:
         assert [ran.status for ran in told] == [2, 2, 2, 2, 3]
         lack = "the file is empty" if not content else "the file is no SQLite database"
-        assert all(lack in (ran.err + ran.out) for ran in told)
+        said = [
+            " ".join((ran.err + ran.out).split()) for ran in told
+        ]  # doctor's lines are wrapped where the path ends them
+        assert [one for one in said if lack not in one] == []
 
 
 def test_a_ledger_in_a_folder_that_is_not_writable_is_told_in_words(cli: Cli) -> None:

@@ -68,6 +68,9 @@ def test_a_header_that_cannot_be_read_puts_its_record_aside_and_stops_none_behin
     way_in: WayIn, topic: Callable[..., Topic]
 ) -> None:
     records = topic()
+    records.produce(
+        *[(b"many", {"workq-id": f"m{number}"}) for number in range(50)]
+    )  # Python checks less of many calls
     produce_raw(records.kafka, records.name, b"strange", {b"fine": b"x", b"n\xff\xfeme": b"y"})
     records.produce((b"behind", {"workq-id": "behind"}))
     add(way_in, records)
@@ -78,7 +81,7 @@ def test_a_header_that_cannot_be_read_puts_its_record_aside_and_stops_none_behin
     [aside] = records.quarantined(1)
     assert aside["body"] == b"strange"
     assert "no text in UTF-8" in aside["workq-reason"]
-    assert (list(way_in.messages()), way_in.intake().quarantined) == (["behind"], 1)
+    assert ("behind" in way_in.messages(), way_in.intake().recorded, way_in.intake().quarantined) == (True, 51, 1)
 
 
 def test_a_partition_that_is_added_is_read_from_its_beginning(way_in: WayIn, topic: Callable[..., Topic]) -> None:
