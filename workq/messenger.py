@@ -90,7 +90,8 @@ class Messages(MessageSender):
         Raises:
             ConfigError: that is no id of a message.
         """
-        return self._ledger.letters.message(check_message_id(message_id))
+        known = check_message_id(message_id)
+        return self._ledger.letters.message(known)
 
     def body(self, message_id: str) -> bytes | None:
         """What a message says; None: it is kept no longer, or never was.
@@ -98,7 +99,8 @@ class Messages(MessageSender):
         Raises:
             ConfigError: that is no id of a message.
         """
-        return self._ledger.letters.body(check_message_id(message_id))
+        known = check_message_id(message_id)
+        return self._ledger.letters.body(known)
 
     def all(
         self,
@@ -216,7 +218,8 @@ class Messages(MessageSender):
         Raises:
             ConfigError: that is no name of a destination.
         """
-        return self._ledger.decisions.waiting(check_destination_name(to))
+        known = check_destination_name(to)
+        return self._ledger.decisions.waiting(known)
 
     def clear(self, to: str, *, confirmed: int, why: str = "cleared by a person", who: str | None = None) -> int:
         """Cancel all messages to a destination that are not sent yet; answers how many.

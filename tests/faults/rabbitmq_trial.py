@@ -239,7 +239,7 @@ def try_cluster(
             for step in steps:
                 trial.run(step)
         finally:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # `end` raises it, where nothing else was raised
                 trial.producer.close()
         return trial.end()
 

@@ -117,7 +117,7 @@ def test_reason_is_why_for_one_version_more(tmp_path: Path) -> None:
 def test_a_question_about_messages_that_none_can_answer_is_refused_before_the_ledger(
     tmp_path: Path, ask: Callable[[Messages], object]
 ) -> None:
-    with WorkQueue(ledger=f"sqlite:///{tmp_path}/q.db") as wq, pytest.raises(ConfigError):
+    with WorkQueue(ledger=f"sqlite:///{tmp_path}/no/such/folder/q.db") as wq, pytest.raises(ConfigError, match="need "):
         ask(Messages(wq))
 
 
