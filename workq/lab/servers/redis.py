@@ -82,6 +82,19 @@ class Redis(Server):
         port = str(self.port)
         return self._tell([self._cli, "-e", "-h", "127.0.0.1", "-p", port, *self._login(), *map(str, words)]).strip()
 
+    def replication(self) -> str:
+        """What it says of its role and its replicas; nothing while its role changes: it then closes its clients.
+
+        Raises:
+            ServerFailed: as `tell`.
+        """
+        try:
+            return self.tell("INFO", "replication")
+        except ServerFailed as error:
+            if "Server closed the connection" not in str(error):
+                raise
+            return ""
+
     def _is_loaded(self, facts: Mapping[str, str]) -> bool:
         return facts.get("loading") == "0"
 
@@ -187,7 +200,7 @@ class RedisCluster:
         name = replica.tell("CLUSTER", "MYID")
         lists = [node.tell("CLUSTER", "NODES").splitlines() for node in self._all]
         is_known = all("slave" in line for lines in lists for line in lines if line.startswith(name))
-        return is_known and "master_link_status:up" in replica.tell("INFO", "replication")
+        return is_known and "master_link_status:up" in replica.replication()
 
     def _shares(self) -> list[tuple[int, int]]:
         """The first and last slot of each node."""

@@ -130,7 +130,7 @@ class RedisService:
 
     def _follows(self) -> bool:
         """Whether one of the two has all that the other has."""
-        told = [one.tell("INFO", "replication") for one in (self.primary, self.replica)]
+        told = [one.replication() for one in (self.primary, self.replica)]
         return any("role:slave" in one and "master_link_status:up" in one for one in told)
 
     def _wait_for(self, is_so: Callable[[], bool], what: str) -> None:
