@@ -23,8 +23,8 @@ from workq.diagnose.doctor.check import Level
 from workq.errors import NAME_PATIENCE_S, SchemaMismatch, Unavailable
 from workq.inflight.redis import RedisInFlight
 from workq.lab.servers import MariaDB, PostgreSQL, RabbitMQ, Redis, start_postgres
+from workq.ledger.callers_transaction import _places
 from workq.ledger.engine.url import ledger_url
-from workq.ledger.tasks import _places
 
 CANARY = "canary-2b9c"
 

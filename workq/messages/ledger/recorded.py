@@ -20,11 +20,12 @@ from sqlalchemy.types import Float
 
 from workq.errors import KeyConflict
 from workq.ledger import HintRows, Unpublished
+from workq.ledger.callers_transaction import reads_the_past, record_within
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, as_text, in_order
 from workq.ledger.engine.kept_rows import NewRow
 from workq.ledger.named_instants import LedgerClock, left_at
-from workq.ledger.tasks import Tasks, reads_the_past, record_within
+from workq.ledger.tasks import Tasks
 from workq.messages.ledger.known_destinations import policy_in, unknown_destination
 from workq.messages.ledger.tables import message_tables
 from workq.messages.levels import begun_ms, on_levels

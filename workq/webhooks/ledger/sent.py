@@ -18,10 +18,11 @@ from sqlalchemy.exc import IntegrityError
 
 from workq.errors import KeyConflict, NotFound
 from workq.ledger import HintRows, Unpublished
+from workq.ledger.callers_transaction import reads_the_past, record_within
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import as_text
 from workq.ledger.engine.kept_rows import NewRow
-from workq.ledger.tasks import Tasks, reads_the_past, record_within
+from workq.ledger.tasks import Tasks
 from workq.values.codec import new_task_id
 from workq.values.task import NewTask
 from workq.webhooks.ledger.known_endpoints import options_in, types_in
