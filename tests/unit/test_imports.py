@@ -129,6 +129,7 @@ LIBRARIES: Final = {
         "lab/",
         "demo/",
         "messages/kinds/amqp.py",
+        "messages/kinds/amqp_session.py",
         "messages/intake/amqp",
         "outbound/amqp_tables.py",
     ),

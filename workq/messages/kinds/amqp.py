@@ -15,12 +15,10 @@ a while is made anew before it is used. What happens on each failure:
 
 from __future__ import annotations
 
-import contextlib
-import os
 import socket
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from workq.config.addresses import Allowed
@@ -43,9 +41,8 @@ from workq.values.own_order import own_order
 try:
     import pika
     from pika import exceptions
-    from pika.adapters.select_connection import IOLoop, SelectConnection
 
-    from workq.outbound.amqp_tables import read_any_table
+    from workq.messages.kinds.amqp_session import SendingSession
 except ModuleNotFoundError as error:
     raise MissingExtra("a destination of the kind amqp needs a client library: install the extra [rabbitmq]") from error
 
@@ -56,7 +53,6 @@ IDLE_S: Final = 30.0
 """A connection that was not used for so long may have been dropped on its way, unseen."""
 HEADERS_MAX_BYTES: Final = 100_000
 """All that is said of a message goes into one frame, which has 128 KiB."""
-CLOSE_S: Final = 0.5
 _COPIES_TO: Final = ("CC", "BCC")
 """With a text in one, RabbitMQ closes the channel, and those beside it would be sent again."""
 _NOT_FOUND: Final = 404
@@ -100,152 +96,10 @@ def amqp_place(url: object) -> UrlPlace:
     return place_of(url, {"amqp": 5672, "amqps": 5671}, form=FORM, tls="amqps", hosts_max=CLUSTER_MAX)
 
 
-class _AmqpLoop(IOLoop):
-    """pika's event loop, which also remembers the sockets that it watches: the only public way to reach them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._sockets: set[int] = set()
-
-    def add_handler(self, fd: int, handler: Any, events: int) -> None:
-        self._sockets.add(fd)
-        super().add_handler(fd, handler, events)
-
-    def remove_handler(self, fd: int) -> None:
-        self._sockets.discard(fd)
-        super().remove_handler(fd)
-
-    def shut_down_sockets(self) -> None:
-        """End every stream from below: pika finds the end of each on its next turn."""
-        for fd in self._sockets:
-            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as watched:
-                watched.shutdown(socket.SHUT_RDWR)
-
-
-class _Session:
-    """One connection with one channel, served by whoever calls `run`."""
-
-    def __init__(self, parameters: pika.ConnectionParameters) -> None:
-        self.error: BaseException | None = None
-        self.is_over = False
-        self.channel: Any = None
-        self.channel_error: exceptions.ChannelClosedByBroker | None = None
-        self.is_blocked = False
-        self.used_at = time.monotonic()
-        self.tag = 0
-        """Of the message that was published last on this channel."""
-        self.on_confirm: Callable[[int, bool, bool], None] = lambda *_: None
-        self.on_return: Callable[[str], None] = lambda *_: None
-        self._is_done: Callable[[], bool] = lambda: False
-        self._loop = _AmqpLoop()
-        read_any_table()
-        self._connection = SelectConnection(
-            parameters,
-            on_open_callback=self._opened,
-            on_open_error_callback=self._ended,
-            on_close_callback=self._ended,
-            custom_ioloop=self._loop,
-        )
-
-    def run(self, is_done: Callable[[], bool], *, ends: float, is_once: bool = False) -> bool:
-        """Serve the connection until something holds, or it is over, or until an instant; whether that holds."""
-        self._is_done = is_done
-        while not is_done() and not self.is_over and time.monotonic() < ends:
-            timer = self._loop.call_later(left(ends), self._loop.stop)
-            try:
-                self._loop.start()
-            except Exception as error:  # of a callback: pika leaves the connection in an unknown state
-                self.error = self.error or error
-                self.is_over = True
-            finally:
-                self._loop.remove_timeout(timer)
-            if is_once:
-                break
-        self._is_done = lambda: False
-        return is_done()
-
-    def glance(self) -> None:
-        """Take notice of what has come since the last call: an end, most of all."""
-        if not self.is_over:
-            self._loop.add_callback(self._loop.stop)
-            self.run(lambda: False, ends=time.monotonic() + CLOSE_S, is_once=True)
-
-    def open_channel(self) -> None:
-        """Open the channel anew; it is there when `channel` is."""
-        self.channel = self.channel_error = None
-        self.tag = 0
-        self._connection.channel(on_open_callback=self._channel_opened)
-
-    def declare(self, what: str, name: str) -> list[str]:
-        """Ask whether an exchange or a queue is there; the list is filled with its name when it is."""
-        found: list[str] = []
-
-        def on_there(_: Any) -> None:
-            found.append(name)
-            self._look()
-
-        if what == "exchange":
-            self.channel.exchange_declare(name, passive=True, callback=on_there)
-        else:
-            self.channel.queue_declare(name, passive=True, callback=on_there)
-        return found
-
-    def close(self) -> None:
-        """Politely, within half a second, or from below. Repeatable."""
-        if not self.is_over:
-            with contextlib.suppress(exceptions.AMQPError):
-                self._connection.close()
-            if not self.run(lambda: self.is_over, ends=time.monotonic() + CLOSE_S):
-                self._loop.shut_down_sockets()
-                self.run(lambda: self.is_over, ends=time.monotonic() + CLOSE_S / 2)
-        self.is_over = True
-        with contextlib.suppress(AssertionError):
-            self._loop.close()
-
-    def _look(self) -> None:
-        if self._is_done() or self.is_over:
-            self._loop.stop()
-
-    def _opened(self, connection: SelectConnection) -> None:
-        connection.add_on_connection_blocked_callback(lambda *_: self._set_blocked(True))
-        connection.add_on_connection_unblocked_callback(lambda *_: self._set_blocked(False))
-        self.open_channel()
-
-    def _set_blocked(self, is_blocked: bool) -> None:
-        self.is_blocked = is_blocked
-
-    def _ended(self, _: Any, error: BaseException) -> None:
-        self.error = self.error or error
-        self.is_over = True
-        self._loop.stop()
-
-    def _channel_opened(self, channel: Any) -> None:
-        channel.add_on_close_callback(self._channel_closed)
-        channel.add_on_return_callback(
-            lambda _channel, _method, properties, _body: self.on_return(properties.message_id)
-        )
-        channel.confirm_delivery(self._confirmed, callback=lambda _: self._ready(channel))
-
-    def _ready(self, channel: Any) -> None:
-        self.channel = channel
-        self._look()
-
-    def _channel_closed(self, _: Any, reason: Exception) -> None:
-        self.channel = None
-        if isinstance(reason, exceptions.ChannelClosedByBroker):
-            self.channel_error = reason
-        self._look()
-
-    def _confirmed(self, frame: Any) -> None:
-        method = frame.method
-        self.on_confirm(method.delivery_tag, method.multiple, method.NAME.endswith("Ack"))
-        self._look()
-
-
 class _Round:
     """Messages that were published together, and what has come of each."""
 
-    def __init__(self, session: _Session, waiting: Mapping[int, Posting]) -> None:
+    def __init__(self, session: SendingSession, waiting: Mapping[int, Posting]) -> None:
         self.answers: dict[int, Answer] = {}
         self.published = 0
         self._indexes = list(waiting)
@@ -295,7 +149,7 @@ class _AmqpLink(DestinationLink):
         self._lookup = lookup
         self._host = self._place.hosts[0]
         """Of the session, or the one that was tried last."""
-        self._session: _Session | None = None
+        self._session: SendingSession | None = None
 
     def send(self, postings: Sequence[Posting], *, timeout_s: float) -> list[Answer]:
         """See the port."""
@@ -376,7 +230,7 @@ class _AmqpLink(DestinationLink):
             return batch.answers | {batch.left[0]: Unsent(SendFault.MESSAGE, self._said(refused))}, is_single
         return batch.answers, True
 
-    def _connected(self, ends: float) -> _Session:
+    def _connected(self, ends: float) -> SendingSession:
         """The session, with its channel.
 
         Raises:
@@ -402,14 +256,14 @@ class _AmqpLink(DestinationLink):
                     raise
         raise failed[0] if len(failed) == 1 else ReachFailed(unsent_to_all([one.unsent for one in failed]))
 
-    def _connected_to(self, to: tuple[str, int], trust: Any, ends: float) -> _Session:
+    def _connected_to(self, to: tuple[str, int], trust: Any, ends: float) -> SendingSession:
         """The session with one host.
 
         Raises:
             ReachFailed: there is none.
         """
         self._host = host, port = to
-        session: _Session | None = None
+        session: SendingSession | None = None
         addresses = permitted(host, port, self._allowed, lookup=self._lookup, ends=ends)
         for place, one in enumerate(addresses, start=1):
             share_s = left(ends) / (len(addresses) + 1 - place)
@@ -424,13 +278,13 @@ class _AmqpLink(DestinationLink):
         self.close()
         raise trouble
 
-    def _is_stale(self, session: _Session) -> bool:
+    def _is_stale(self, session: SendingSession) -> bool:
         return time.monotonic() - session.used_at > IDLE_S
 
-    def _new_session(self, address: str, trust: Any, within_s: float) -> _Session:
+    def _new_session(self, address: str, trust: Any, within_s: float) -> SendingSession:
         host, port = self._host
         try:
-            return _Session(
+            return SendingSession(
                 pika.ConnectionParameters(
                     host=address,
                     port=port,
@@ -449,7 +303,7 @@ class _AmqpLink(DestinationLink):
         except OSError as error:  # not even an event loop: no sockets are left to this process
             raise ReachFailed(trouble_of(error, host, port)) from None
 
-    def _trouble(self, session: _Session) -> ReachFailed:
+    def _trouble(self, session: SendingSession) -> ReachFailed:
         """Why this session is of no use."""
         if session.channel_error is not None:
             return ReachFailed(self._refusal(session.channel_error))
