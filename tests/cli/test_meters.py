@@ -204,10 +204,10 @@ def test_hints_that_a_marker_proved_lost_are_counted_and_how_soon_their_tasks_st
     scene.ledger.hints.mark_published(hints)
     scene.forward(5.0)
     marker_id = new_task_id()
-    scene.ledger.hints.marker_sent("sums", 0, marker_id, spacing_s=0.0, depth=0)
-    scene.ledger.hints.marker_returned([marker_id])
-    (marker,) = scene.ledger.hints.markers()
-    assert len(scene.ledger.hints.lost(marker, held=(), slack_s=2.0, limit=10)) == 3
+    scene.ledger.markers.sent("sums", 0, marker_id, spacing_s=0.0, depth=0)
+    scene.ledger.markers.returned([marker_id])
+    (marker,) = scene.ledger.markers.all()
+    assert len(scene.ledger.markers.lost(marker, held=(), slack_s=2.0, limit=10)) == 3
     scene.forward(30.0)
     scene.claim(ids[0])
 

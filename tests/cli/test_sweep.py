@@ -70,9 +70,9 @@ def lose(wq: WorkQueue, count: int) -> list[str]:
     with ago(wq, 600.0):
         lost = record(wq, count, queue="lost")
     with ago(wq, 300.0):
-        assert ledger.hints.marker_sent("lost", 0, marker := new_task_id(), spacing_s=0.0, depth=1)
+        assert ledger.markers.sent("lost", 0, marker := new_task_id(), spacing_s=0.0, depth=1)
     with ago(wq, 200.0):
-        assert ledger.hints.marker_returned([marker]) == 1
+        assert ledger.markers.returned([marker]) == 1
     return lost
 
 

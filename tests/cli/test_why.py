@@ -479,15 +479,15 @@ def test_a_task_that_a_returned_marker_has_overtaken_is_proved_lost_until_its_ne
     task_id, marker_id = scene.record(), new_task_id()
     scene.drop_hints()
     scene.forward(6.0)
-    scene.ledger.hints.marker_sent("sums", 0, marker_id, spacing_s=0.0, depth=0)
+    scene.ledger.markers.sent("sums", 0, marker_id, spacing_s=0.0, depth=0)
     if position is not None:
-        scene.ledger.hints.marker_placed(marker_id, position)
+        scene.ledger.markers.placed(marker_id, position)
     out = scene.why(task_id)
-    scene.ledger.hints.marker_returned([marker_id])
+    scene.ledger.markers.returned([marker_id])
 
     proved = scene.why(task_id)
-    (marker,) = scene.ledger.hints.markers()
-    scene.ledger.hints.lost(marker, held=(), slack_s=2.0, limit=10)
+    (marker,) = scene.ledger.markers.all()
+    scene.ledger.markers.lost(marker, held=(), slack_s=2.0, limit=10)
     sent_again = scene.why(task_id)
 
     assert out.code is Code.LOST
@@ -502,10 +502,10 @@ def test_a_marker_whose_losses_were_all_sent_again_proves_no_more(scene: Scene) 
     task_id, marker_id = scene.record(), new_task_id()
     scene.drop_hints()
     scene.forward(6.0)
-    scene.ledger.hints.marker_sent("sums", 0, marker_id, spacing_s=0.0, depth=0)
-    scene.ledger.hints.marker_returned([marker_id])
-    (marker,) = scene.ledger.hints.markers()
-    scene.ledger.hints.marker_closed(marker)  # it was held then, so it was not among them
+    scene.ledger.markers.sent("sums", 0, marker_id, spacing_s=0.0, depth=0)
+    scene.ledger.markers.returned([marker_id])
+    (marker,) = scene.ledger.markers.all()
+    scene.ledger.markers.closed(marker)  # it was held then, so it was not among them
 
     found = scene.why(task_id)
 
@@ -515,8 +515,8 @@ def test_a_marker_whose_losses_were_all_sent_again_proves_no_more(scene: Scene) 
 
 def test_a_marker_that_was_sent_before_the_hint_proves_nothing(scene: Scene) -> None:
     marker_id = new_task_id()
-    scene.ledger.hints.marker_sent("sums", 0, marker_id, spacing_s=0.0, depth=0)
-    scene.ledger.hints.marker_returned([marker_id])
+    scene.ledger.markers.sent("sums", 0, marker_id, spacing_s=0.0, depth=0)
+    scene.ledger.markers.returned([marker_id])
     scene.forward(1.0)
     task_id = scene.record()
     scene.forward(10.0)

@@ -57,7 +57,7 @@ class MarksContract(OnDatabase):
 
         def is_sent(queue: str, overdue_s: float | None) -> bool:
             marker_id = codec.new_task_id()
-            return ledger.hints.marker_sent(queue, 0, marker_id, spacing_s=0.0, depth=None, overdue_s=overdue_s)
+            return ledger.markers.sent(queue, 0, marker_id, spacing_s=0.0, depth=None, overdue_s=overdue_s)
 
         assert is_sent("late", SLACK_S), "a mover has still time for it"
         database.clock_offset_s += 1.0
@@ -71,41 +71,41 @@ class MarksContract(OnDatabase):
         assert marker.returned_for_s is None
         assert marker.closed_for_s is None
         database.clock_offset_s += 500.0
-        assert ledger.hints.marker_returned([marker.id]) == 1
+        assert ledger.markers.returned([marker.id]) == 1
         database.clock_offset_s += 300.0
-        [marker] = ledger.hints.markers()
+        [marker] = ledger.markers.all()
         assert marker.sent_for_s == pytest.approx(800.0, abs=60.0)
         assert marker.returned_for_s == pytest.approx(300.0, abs=60.0)
-        ledger.hints.marker_closed(marker)
-        [marker] = ledger.hints.markers()
+        ledger.markers.closed(marker)
+        [marker] = ledger.markers.all()
         assert marker.closed_for_s == pytest.approx(0.0, abs=60.0)
 
     def test_a_marker_that_nobody_awaits_changes_nothing(self, ledger: Ledger) -> None:
         marker = send(ledger)
-        assert ledger.hints.marker_returned([codec.new_task_id(), "no id", ""]) == 0
-        assert ledger.hints.marker_returned([]) == 0
-        assert ledger.hints.marker_returned([marker.id]) == 1
-        assert ledger.hints.marker_returned([marker.id]) == 0
-        ledger.hints.marker_closed(marker)
-        assert ledger.hints.marker_returned([marker.id]) == 0
+        assert ledger.markers.returned([codec.new_task_id(), "no id", ""]) == 0
+        assert ledger.markers.returned([]) == 0
+        assert ledger.markers.returned([marker.id]) == 1
+        assert ledger.markers.returned([marker.id]) == 0
+        ledger.markers.closed(marker)
+        assert ledger.markers.returned([marker.id]) == 0
 
     def test_a_marker_that_is_out_is_not_closed(self, ledger: Ledger) -> None:
         marker = send(ledger)
-        ledger.hints.marker_closed(marker)
-        assert ledger.hints.markers()[0].closed_for_s is None
+        ledger.markers.closed(marker)
+        assert ledger.markers.all()[0].closed_for_s is None
 
     def test_a_marker_too_soon_after_the_newest_of_its_line_is_refused(
         self, ledger: Ledger, database: Database
     ) -> None:
         first = send(ledger)
-        assert not ledger.hints.marker_sent("default", 0, codec.new_task_id(), spacing_s=30.0, depth=None)
-        assert ledger.hints.marker_sent("default", 1, codec.new_task_id(), spacing_s=30.0, depth=None), "another band"
-        assert ledger.hints.marker_sent("other", 0, codec.new_task_id(), spacing_s=30.0, depth=None)
-        assert ledger.hints.marker_sent("default", 0, first.id, spacing_s=30.0, depth=None), "said again"
+        assert not ledger.markers.sent("default", 0, codec.new_task_id(), spacing_s=30.0, depth=None)
+        assert ledger.markers.sent("default", 1, codec.new_task_id(), spacing_s=30.0, depth=None), "another band"
+        assert ledger.markers.sent("other", 0, codec.new_task_id(), spacing_s=30.0, depth=None)
+        assert ledger.markers.sent("default", 0, first.id, spacing_s=30.0, depth=None), "said again"
         database.clock_offset_s += 31.0
         second = codec.new_task_id()
-        assert ledger.hints.marker_sent("default", 0, second, spacing_s=30.0, depth=None)
-        assert [one.id for one in ledger.hints.markers() if (one.queue, one.band) == ("default", 0)] == [
+        assert ledger.markers.sent("default", 0, second, spacing_s=30.0, depth=None)
+        assert [one.id for one in ledger.markers.all() if (one.queue, one.band) == ("default", 0)] == [
             second,
             first.id,
         ]
@@ -117,18 +117,18 @@ class MarksContract(OnDatabase):
         second = send(ledger)
         database.clock_offset_s += 1.0
         third = send(ledger)
-        ledger.hints.marker_returned([second.id])
-        ledger.hints.marker_closed(second)
-        assert {one.id for one in ledger.hints.markers()} == {second.id, third.id, other.id}
+        ledger.markers.returned([second.id])
+        ledger.markers.closed(second)
+        assert {one.id for one in ledger.markers.all()} == {second.id, third.id, other.id}
 
     def test_the_position_of_a_marker_is_noted_once_and_told(self, ledger: Ledger) -> None:
         marker = send(ledger)
         other = send(ledger, queue="other")
         assert marker.position is None
         for position in ("[1, 2]", "[3, 4]"):
-            ledger.hints.marker_placed(marker.id, position)
+            ledger.markers.placed(marker.id, position)
 
-        assert {one.id: one.position for one in ledger.hints.markers()} == {marker.id: "[1, 2]", other.id: None}
+        assert {one.id: one.position for one in ledger.markers.all()} == {marker.id: "[1, 2]", other.id: None}
 
     # -- the proof
 
@@ -137,11 +137,11 @@ class MarksContract(OnDatabase):
         database.clock_offset_s += SLACK_S + 1.0
         marker = send(ledger)
         assert lost(ledger, marker) == [], "it has not come back"
-        ledger.hints.marker_returned([marker.id])
+        ledger.markers.returned([marker.id])
         assert sorted(lost(ledger, marker, dry_run=True)) == ids
         assert sorted(lost(ledger, marker)) == ids
         assert lost(ledger, marker) == []
-        assert ledger.hints.markers()[0].lost == 5
+        assert ledger.markers.all()[0].lost == 5
         [event] = [one for one in events(database) if one[0] == "hints_lost"]
         told = codec.decode(event[1])
         assert (told["queue"], told["tasks"], told["marker"]) == ("default", 5, marker.id)
@@ -152,7 +152,7 @@ class MarksContract(OnDatabase):
         held, running, settled, cancelled, gone = record(ledger, 5)
         database.clock_offset_s += SLACK_S + 1.0
         marker = send(ledger)
-        ledger.hints.marker_returned([marker.id])
+        ledger.markers.returned([marker.id])
         ledger.claims.claim([running], by=ME.id)
         ledger.outcomes.settle([Settlement(ledger.claims.claim([settled], by=ME.id)[0], Done())])
         ledger.decisions.cancel(cancelled, who="ada", why="no")
@@ -169,15 +169,15 @@ class MarksContract(OnDatabase):
         hint(ledger, [later])
         ledger.hints.rehinted([again])
         ledger.hints.rehinted([delayed_again], delay_s=5.0)
-        ledger.hints.marker_returned([marker.id])
+        ledger.markers.returned([marker.id])
         assert lost(ledger, marker) == []
         database.clock_offset_s += 1.0
         marker = send(ledger)
-        ledger.hints.marker_returned([marker.id])
+        ledger.markers.returned([marker.id])
         assert sorted(lost(ledger, marker)) == sorted([later, again]), "one is still on its way to the queue"
         database.clock_offset_s += 5.0
         marker = send(ledger)
-        ledger.hints.marker_returned([marker.id])
+        ledger.markers.returned([marker.id])
         assert lost(ledger, marker) == [delayed_again]
 
     def test_of_two_hints_the_later_one_decides_whoever_notes_it_last(self, ledger: Ledger, database: Database) -> None:
@@ -187,11 +187,11 @@ class MarksContract(OnDatabase):
         ledger.hints.rehinted([task_id], delay_s=2.0)
         database.clock_offset_s += SLACK_S + 5.0
         marker = send(ledger)
-        ledger.hints.marker_returned([marker.id])
+        ledger.markers.returned([marker.id])
         assert lost(ledger, marker) == [], "it is still on its way to the queue"
         database.clock_offset_s += SLACK_S + 10.0
         marker = send(ledger)
-        ledger.hints.marker_returned([marker.id])
+        ledger.markers.returned([marker.id])
         assert lost(ledger, marker) == [task_id]
 
     def test_a_delayed_hint_is_judged_only_by_a_marker_sent_after_it_was_due_for_the_slack(
@@ -201,7 +201,7 @@ class MarksContract(OnDatabase):
         for wait_s, is_lost in ((5.0, False), (6.0, False), (SLACK_S, True)):
             database.clock_offset_s += wait_s
             marker = send(ledger)
-            ledger.hints.marker_returned([marker.id])
+            ledger.markers.returned([marker.id])
             assert lost(ledger, marker, dry_run=True) == [delayed] * is_lost, wait_s
 
     def test_a_hint_that_comes_after_its_due_time_is_judged_only_by_a_marker_sent_after_it_has_come(
@@ -219,10 +219,10 @@ class MarksContract(OnDatabase):
         for wait_s, found in ((11.0 + SLACK_S, [in_time]), (15.0, []), (5.0, [late]), (25.0, []), (6.0, [later])):
             database.clock_offset_s += wait_s
             marker = send(ledger)
-            ledger.hints.marker_returned([marker.id])
+            ledger.markers.returned([marker.id])
             assert lost(ledger, marker) == found, wait_s
             hint(ledger, found)
-            ledger.hints.marker_closed(marker)
+            ledger.markers.closed(marker)
             for task_id in found:
                 ledger.decisions.cancel(task_id, who="ada", why="seen")
 
@@ -231,9 +231,9 @@ class MarksContract(OnDatabase):
         [ours] = record(ledger)
         database.clock_offset_s += SLACK_S + 1.0
         marker = send(ledger)
-        ledger.hints.marker_returned([marker.id])
+        ledger.markers.returned([marker.id])
         assert lost(ledger, marker, dry_run=True) == [ours]
-        ledger.hints.marker_closed(marker)
+        ledger.markers.closed(marker)
         assert lost(ledger, marker) == []
 
     def test_proofs_are_bounded_and_what_is_held_does_not_fill_the_bound(
@@ -242,7 +242,7 @@ class MarksContract(OnDatabase):
         ids = record(ledger, 40)
         database.clock_offset_s += SLACK_S + 1.0
         marker = send(ledger)
-        ledger.hints.marker_returned([marker.id])
+        ledger.markers.returned([marker.id])
         held = set(ids[:30])
         first = lost(ledger, marker, held=held, limit=6)
         second = lost(ledger, marker, held=held, limit=6)
@@ -253,11 +253,11 @@ class MarksContract(OnDatabase):
         ids = record(ledger, 50)
         database.clock_offset_s += SLACK_S + 1.0
         marker = send(ledger)
-        ledger.hints.marker_returned([marker.id])
+        ledger.markers.returned([marker.id])
         with ThreadPoolExecutor(10) as pool:
             answers = [future.result(60) for future in [pool.submit(lost, ledger, marker) for _ in range(10)]]
         assert sorted(task_id for answer in answers for task_id in answer) == ids
-        assert ledger.hints.markers()[0].lost == 50
+        assert ledger.markers.all()[0].lost == 50
 
     def test_what_was_proved_lost_is_relayed_by_another_sweep_if_the_first_dies(
         self, ledger: Ledger, database: Database
@@ -265,7 +265,7 @@ class MarksContract(OnDatabase):
         [task_id] = record(ledger)
         database.clock_offset_s += SLACK_S + 1.0
         marker = send(ledger)
-        ledger.hints.marker_returned([marker.id])
+        ledger.markers.returned([marker.id])
         assert lost(ledger, marker) == [task_id]
         assert relayed(ledger) == [], "it is reserved for whoever proved it"
         database.clock_offset_s += 20.0
@@ -309,14 +309,14 @@ def hint(ledger: Ledger, ids: Sequence[str], *, queue: str = "default") -> None:
 def send(ledger: Ledger, *, queue: str = "default") -> Marker:
     """A marker is out; as the ledger tells it."""
     marker_id = codec.new_task_id()
-    assert ledger.hints.marker_sent(queue, 0, marker_id, spacing_s=0.0, depth=7)
-    return next(one for one in ledger.hints.markers() if one.id == marker_id)
+    assert ledger.markers.sent(queue, 0, marker_id, spacing_s=0.0, depth=7)
+    return next(one for one in ledger.markers.all() if one.id == marker_id)
 
 
 def lost(
     ledger: Ledger, marker: Marker, *, held: set[str] | None = None, limit: int = 100, dry_run: bool = False
 ) -> list[str]:
-    rows = ledger.hints.lost(marker, held=held or set(), slack_s=SLACK_S, limit=limit, dry_run=dry_run)
+    rows = ledger.markers.lost(marker, held=held or set(), slack_s=SLACK_S, limit=limit, dry_run=dry_run)
     return [row.task_id for row in rows]
 
 

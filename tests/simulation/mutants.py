@@ -50,6 +50,7 @@ from workq.ledger.claims import Claims
 from workq.ledger.decisions import Decisions
 from workq.ledger.engine.id_lists import among
 from workq.ledger.hints import Hints
+from workq.ledger.markers import Markers
 from workq.ledger.outcomes import Outcomes
 from workq.ledger.upkeep import Upkeep
 from workq.ledger.workers import Workers
@@ -650,17 +651,17 @@ def the_marker_proves_without_a_grace() -> Any:
 @mutant
 def the_marker_overtakes_hints_that_came_later() -> Any:
     """Without `published_at <= sent_at`."""
-    return changed_sql((Hints, "lost"), "published_at")
+    return changed_sql((Markers, "lost"), "published_at")
 
 
 @mutant
 def the_marker_ignores_what_is_held() -> Any:
-    original = Hints.lost
+    original = Markers.lost
 
     def lost(self: Any, proof: Any, *, held: Any, **kwargs: Any) -> Any:
         return original(self, proof, held=(), **kwargs)
 
-    return replaced(Hints, "lost", lost)
+    return replaced(Markers, "lost", lost)
 
 
 @mutant

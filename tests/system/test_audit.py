@@ -688,7 +688,7 @@ class Consuming:
                 continue
             for delivery in self._consumer.fetch(ids_max=10, wait_s=0.1):
                 if delivery.marker is not None:
-                    self._scene.stores.ledger.hints.marker_returned([delivery.marker])
+                    self._scene.stores.ledger.markers.returned([delivery.marker])
                 elif delivery.task_ids:
                     self._scene.hold(self._puppet, delivery.task_ids)
                 self._consumer.ack([delivery])
@@ -758,14 +758,14 @@ def test_a_turned_queue_makes_no_marker_lie(open_leg: OpenLeg) -> None:
 
     assert scene.audit(is_scan=True).is_ok
 
-    assert scene.stores.ledger.hints.markers() == []
+    assert scene.stores.ledger.markers.all() == []
     assert scene.stores.broker.depths([QUEUE])[QUEUE].ready == 25, "the marker that means nothing any more is gone"
     scene.database.clock_offset_s += 60.0
     assert mark(scene.stores, scene.settings.times, limit=100).sent == 1
     with Consuming(scene, puppet):
         wait_until(lambda: len(puppet.entries) == 25, timeout_s=20, what="all are held")
         wait_until(
-            lambda: all(one.returned_for_s is not None for one in scene.stores.ledger.hints.markers()),
+            lambda: all(one.returned_for_s is not None for one in scene.stores.ledger.markers.all()),
             timeout_s=20,
             what="the new marker is back",
         )

@@ -115,7 +115,7 @@ def test_what_runs_or_is_held_or_is_of_another_queue_gets_no_hint(leg: Leg) -> N
     stores = leg.app.stores
     _, claimed, held = stale_worker(leg)
     free = record_unpublished(stores.ledger, leg, 5)
-    assert stores.ledger.hints.marker_sent("witness", 0, free[0], spacing_s=0.0, depth=1)
+    assert stores.ledger.markers.sent("witness", 0, free[0], spacing_s=0.0, depth=1)
 
     elsewhere = rebuild(stores, leg.app.settings, queues=["other"])
     done = rebuild(stores, leg.app.settings, queues=["witness"])

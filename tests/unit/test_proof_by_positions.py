@@ -43,7 +43,7 @@ class Swept:
         return mark(self.stores, self.times, limit=100)
 
     def markers(self) -> list[Marker]:
-        return self.stores.ledger.hints.markers()
+        return self.stores.ledger.markers.all()
 
     def later(self) -> None:
         """All that was repaired is known to be published, and the next may be sent."""
@@ -123,7 +123,7 @@ def test_while_workers_of_two_brokers_live_what_waits_in_one_is_sent_to_the_othe
     for _ in range(6):
         lost.append((swept.mark().lost, mark(beside, swept.times, limit=100).lost))
         if len(other.ids()) == 0:  # a marker that nothing waits before is handed back at once
-            swept.stores.ledger.hints.marker_returned([one.id for one in swept.markers() if one.position is None])
+            swept.stores.ledger.markers.returned([one.id for one in swept.markers() if one.position is None])
         swept.later()
 
     assert sorted(swept.server.ids()) == sorted(swept.ids), "what is still there is not sent there again"

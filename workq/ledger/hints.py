@@ -1,9 +1,8 @@
-"""Hints: which tasks need one, that one was sent, and the proof that one was lost. All that is about `published_at`.
+"""Hints: which tasks need one, and that one was sent. The proof that one was lost is in markers.py.
 
-All comparisons are between instants of the ledger's own clock. `published_at` is written after a hint was confirmed,
-`sent_at` of a marker before the marker is published: so `published_at < sent_at` says that the hint was in the queue
-first. Of one that comes later than its task is due, `published_at` is the instant at which it has come (see
-`Hints.rehinted`). How a marker proves a loss is told in recovery/lost_hints.py, a rebuild in recovery/rebuild.py.
+All comparisons are between instants of the ledger's own clock. `published_at` is written after a hint was confirmed. Of
+one that comes later than its task is due, it is the instant at which the hint has come (see `Hints.rehinted`). A
+rebuild is told in recovery/rebuild.py.
 
 A page of a rebuild is read in the order of the index `task_open`, once for each state, so that a backlog of a million
 rows is read once. Waiting rows are read first: a task that is promoted between the two reads is found by the second.
@@ -13,14 +12,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Connection, Select, Update, and_, bindparam, delete, func, insert, not_, or_, select, update
+from sqlalchemy import Connection, Select, Update, and_, bindparam, func, not_, or_, select, update
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import Float
 
-from workq.ledger import Fence, Marker, Unpublished
+from workq.ledger import Fence, Unpublished
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, in_order
 from workq.ledger.engine.states import (
@@ -43,8 +42,6 @@ RESERVED_S: Final = 15.0
 """How long a relay may take before another sweep may publish the same rows."""
 OLDEST_LOOKED_AT = 1000
 """How many of a queue's oldest due tasks are looked at for one with a hint."""
-NAMED_MAX = 10
-"""How many of the tasks that lost their hints an event names."""
 
 
 class Hints:
@@ -228,177 +225,6 @@ class Hints:
             return select(func.min(few.c.due_at), func.count(few.c.published_at))
 
         return self.floor.ask("lines", look)
-
-    def markers(self) -> list[Marker]:
-        """The markers of all lines, the newest of a line first: those that are out, and the last one that came back."""
-        m = self.database.tables.marker
-        query = select(m, self.database.now().label("now")).order_by(m.c.queue, m.c.band, m.c.sent_at.desc(), m.c.id)
-
-        def age_s(now: datetime, at: datetime | None) -> float | None:
-            return None if at is None else (now - at).total_seconds()
-
-        return [
-            Marker(
-                id=row.id,
-                queue=row.queue,
-                band=row.band,
-                sent_for_s=(row.now - row.sent_at).total_seconds(),
-                returned_for_s=age_s(row.now, row.returned_at),
-                closed_for_s=age_s(row.now, row.closed_at),
-                depth=row.depth,
-                lost=row.lost,
-                position=row.position,
-            )
-            for row in self.database.ask(lambda tx: tx.execute(query).all())
-        ]
-
-    def marker_sent(
-        self,
-        queue: str,
-        band: int,
-        marker_id: str,
-        *,
-        spacing_s: float,
-        depth: int | None,
-        overdue_s: float | None = None,
-    ) -> bool:
-        """Note that a marker is about to be published; False when the line's newest is younger than `spacing_s`.
-
-        `overdue_s`: where delayed hints may be rows that a mover publishes, False too while one of the line is due for
-        so long and still here: the marker would overtake it.
-
-        Two at the same moment may both be noted: a marker too many is harmless.
-        """
-        m, h, now = self.database.tables.marker, self.database.tables.hint, self.database.now
-        unmoved = select(h.c.id).where(h.c.queue == queue, h.c.due_at <= now(-(overdue_s or 0.0))).limit(1)
-        newest = (
-            select(m.c.id, m.c.sent_at > now(-spacing_s))
-            .where(m.c.queue == queue, m.c.band == band)
-            .order_by(m.c.sent_at.desc())
-            .limit(1)
-        )
-
-        def add(tx: Connection) -> bool:
-            if tx.execute(select(m.c.id).where(m.c.id == marker_id)).first() is not None:
-                return True  # the answer of our first try was lost: it stands
-            before = tx.execute(newest).first()
-            if before is not None and before[1]:
-                return False
-            if overdue_s is not None and tx.execute(unmoved).first() is not None:
-                return False
-            tx.execute(insert(m).values(id=marker_id, queue=queue, band=band, sent_at=now(), depth=depth))
-            return True
-
-        return self.database.run(add)
-
-    def marker_placed(self, marker_id: str, position: str) -> None:
-        """Note where its line ended, which was asked for after the marker was noted. Repeatable; the first stands."""
-        m = self.database.tables.marker
-        place = update(m).where(m.c.id == marker_id, m.c.position.is_(None)).values(position=position)
-        self.database.run(lambda tx: tx.execute(place))
-
-    def marker_returned(self, marker_ids: Sequence[str]) -> int:
-        """Note that these markers have come out of their queues, or that their positions have passed.
-
-        Answers how many of them were awaited. Repeatable.
-        """
-        m = self.database.tables.marker
-        ids = sorted({one for one in marker_ids if codec.is_task_id(one)})
-        if not ids:
-            return 0
-        back = update(m).where(m.c.id.in_(ids), m.c.returned_at.is_(None)).values(returned_at=self.database.now())
-        returned: int = self.database.run(lambda tx: tx.execute(back).rowcount)
-        return returned
-
-    def lost(
-        self, marker: Marker, *, held: Iterable[str], slack_s: float, limit: int, dry_run: bool = False
-    ) -> list[Unpublished]:
-        """Tasks whose hint a returned marker has overtaken: unpublished again, and answered for publishing.
-
-        Those with a hint that was confirmed before the marker was sent, that were due for `slack_s` then, and that
-        are neither claimed nor among the `held`. They are reserved as by `take_unpublished`. With `dry_run` nothing
-        changes.
-        """
-        t, m, now = self.database.tables.task, self.database.tables.marker, self.database.now
-        kept = set(held)
-        proof = select(m.c.sent_at).where(m.c.id == marker.id, m.c.returned_at.is_not(None), m.c.closed_at.is_(None))
-        columns = select(t.c.id, t.c.queue, t.c.attempt, t.c.due_at, now().label("now"))
-
-        def look(tx: Connection, since: datetime | None) -> tuple[datetime, list[str]] | None:
-            sent_at = tx.execute(proof).scalar()
-            if sent_at is None:
-                return None  # another sweep has closed it
-            chosen = select(t.c.id).where(
-                found(t.c.state, *CLAIMABLE),
-                t.c.queue == marker.queue,
-                t.c.due_at <= sent_at - timedelta(seconds=slack_s),
-                t.c.published_at < sent_at,
-                unexpired(t.c.expires_at, now()),
-            )
-            overtaken = not_before(chosen, t, since).order_by(t.c.due_at, t.c.id).limit(limit + len(kept))
-            return sent_at, [task_id for task_id in tx.execute(overtaken).scalars() if task_id not in kept][:limit]
-
-        found_now = self.floor.ask("lost", look)
-        if found_now is None or not found_now[1]:
-            return []
-        sent_at, ids = found_now
-        still = [t.c.id.in_(ids), guarded(t.c.state, *CLAIMABLE), t.c.published_at < sent_at]
-        if dry_run:
-            return unpublished(self.database.ask(lambda tx: tx.execute(columns.where(*still)).all()))
-
-        def take(tx: Connection) -> list[Any]:
-            rows = list(tx.execute(columns.where(*still).order_by(t.c.id).with_for_update(skip_locked=True)))
-            if rows:
-                mine = [row.id for row in rows]
-                tx.execute(
-                    update(t)
-                    .where(t.c.id.in_(mine), guarded(t.c.state, *CLAIMABLE), t.c.published_at < sent_at)
-                    .values(published_at=None, relay_until=now(self._reserved_s))
-                )
-                tx.execute(update(m).where(m.c.id == marker.id).values(lost=m.c.lost + len(rows)))
-                detail = {
-                    "queue": marker.queue,
-                    "band": marker.band,
-                    "marker": marker.id,
-                    "tasks": len(rows),
-                    "first": mine[:NAMED_MAX],
-                }
-                tx.execute(
-                    insert(self.database.tables.event).values(
-                        at=now(), kind="hints_lost", detail=codec.encode(detail, path="event")
-                    )
-                )
-            return rows
-
-        return unpublished(sorted(self.database.run(take), key=lambda row: (row.due_at, row.id)))
-
-    def marker_closed(self, marker: Marker) -> None:
-        """Note that all that this marker proved lost has been answered by `lost`; older ones of its line are dropped.
-
-        Repeatable.
-        """
-        m = self.database.tables.marker
-        its_line = [m.c.queue == marker.queue, m.c.band == marker.band]
-
-        def close(tx: Connection) -> None:
-            sent_at = tx.execute(select(m.c.sent_at).where(m.c.id == marker.id)).scalar()
-            if sent_at is None:
-                return
-            tx.execute(
-                update(m)
-                .where(m.c.id == marker.id, m.c.returned_at.is_not(None), m.c.closed_at.is_(None))
-                .values(closed_at=self.database.now())
-            )
-            tx.execute(delete(m).where(*its_line, m.c.sent_at <= sent_at, m.c.id != marker.id))
-
-        self.database.run(close)
-
-    def markers_dropped(self, queue: str) -> int:
-        """Forget the markers of a queue that are out: they will not come back. Answers how many. Repeatable."""
-        m = self.database.tables.marker
-        out = delete(m).where(m.c.queue == queue, m.c.returned_at.is_(None))
-        dropped: int = self.database.run(lambda tx: tx.execute(out).rowcount)
-        return dropped
 
     # -- a rebuild
 

@@ -22,6 +22,7 @@ from workq.ledger.entry import EntryRule, EntryRules
 from workq.ledger.hints import RESERVED_S, Hints
 from workq.ledger.history import History
 from workq.ledger.lanes import Lanes
+from workq.ledger.markers import Markers
 from workq.ledger.outcomes import Outcomes
 from workq.ledger.pauses import Pauses
 from workq.ledger.plans import Plans
@@ -69,6 +70,7 @@ class Ledger:
         self.claims = Claims(database, gates=StartGates(database, slices.gates))
         self.due_tasks = DueTasks(database)
         self.hints = Hints(database, floor=floor, reserved_s=reserved_s)
+        self.markers = Markers(database, floor=floor, reserved_s=reserved_s)
         self.questions = Questions(database, rules=rules)
         self.tasks = Tasks(database, lanes=self.lanes, rules=rules)
         self.workers = Workers(database, history=self.history, floor=floor, reserved_s=reserved_s)

@@ -123,7 +123,7 @@ def mark(
         except BrokerUnavailable as error:
             log.info("marker.blind: %s", error)
             passed = []
-        if stores.ledger.hints.marker_returned(passed):
+        if stores.ledger.markers.returned(passed):
             by_queue = markers_by_queue(stores)
     proven = proofs(by_queue.values(), times)
     if proven:
@@ -173,7 +173,7 @@ def mark(
 def markers_by_queue(stores: Stores) -> dict[str, list[Marker]]:
     """Those of this kind of broker: the newest of each queue first."""
     by_queue: dict[str, list[Marker]] = {}
-    for marker in stores.ledger.hints.markers():
+    for marker in stores.ledger.markers.all():
         if marker.band == _band(stores.broker):
             by_queue.setdefault(marker.queue, []).append(marker)
     return by_queue
@@ -189,7 +189,7 @@ def _placed(stores: Stores, noted: Hint) -> bool:
     position = stores.broker.position(noted.queue)
     if position is None or noted.marker is None:
         return False
-    stores.ledger.hints.marker_placed(noted.marker, position)
+    stores.ledger.markers.placed(noted.marker, position)
     return True
 
 
@@ -215,7 +215,7 @@ def _noted(stores: Stores, times: Times, queue: str, depth: Depth, markers: Sequ
     marker_id = new_task_id()
     spacing_s = _spacing_s(markers, depth, times)
     overdue_s = overdue_row_s(stores.broker, times)
-    if not stores.ledger.hints.marker_sent(
+    if not stores.ledger.markers.sent(
         queue, _band(stores.broker), marker_id, spacing_s=spacing_s, depth=depth.ready, overdue_s=overdue_s
     ):
         return None
@@ -272,7 +272,7 @@ def _repair(
     while True:
         held = _held(stores, proof.queue)
         bound = COUNTED_MAX if dry_run else limit  # a real pass goes on, batch by batch
-        rows = stores.ledger.hints.lost(proof, held=held, slack_s=slack_s(times), limit=bound, dry_run=dry_run)
+        rows = stores.ledger.markers.lost(proof, held=held, slack_s=slack_s(times), limit=bound, dry_run=dry_run)
         repaired += len(rows)
         if dry_run:
             return repaired
@@ -281,7 +281,7 @@ def _repair(
             reach("sweep.before_repair")
             publish(stores, rows, deadline_s=confirm_s)
         if len(rows) < limit:
-            stores.ledger.hints.marker_closed(proof)
+            stores.ledger.markers.closed(proof)
             return repaired
         if until():
             return repaired  # it stays open: the next pass goes on

@@ -323,7 +323,7 @@ class _Draft:
             return
         for marker in proven:
             held = {hold.task_id for hold in self.stores.inflight.holds(marker.queue)}
-            rows = self.stores.ledger.hints.lost(
+            rows = self.stores.ledger.markers.lost(
                 marker, held=held, slack_s=slack_s(times), limit=self.limit + 1, dry_run=True
             )
             for fence in self._fences("mark", [row.task_id for row in rows]):

@@ -68,7 +68,7 @@ def rebuild(
     began = time.monotonic()
     began_at = stores.ledger.questions.clock()
     for queue in stores.ledger.hints.open_queues() if queues is None else queues:
-        done.markers += stores.ledger.hints.markers_dropped(queue)
+        done.markers += stores.ledger.markers.dropped(queue)
         _rebuild(stores, settings, queue, began_at, done, told, began)
     done.seconds = time.monotonic() - began
     return done

@@ -65,13 +65,13 @@ class AuditContract(Steps):
         markers = [codec.new_task_id() for _ in range(3)]
         for marker in markers:
             clock.forward(1.0)
-            assert ledger.hints.marker_sent("default", 0, marker, spacing_s=0.0, depth=1)
+            assert ledger.markers.sent("default", 0, marker, spacing_s=0.0, depth=1)
             at = ledger.audits.marker_sent_at("default", 0)
             assert at is not None
             sent_at.append(at)
         assert sent_at == sorted(set(sent_at))
 
-        ledger.hints.marker_returned([markers[1]])
+        ledger.markers.returned([markers[1]])
 
         assert [ledger.audits.has_marker_returned("default", 0, since=at) for at in sent_at] == [True, True, False]
         assert not ledger.audits.has_marker_returned("other", 0, since=sent_at[0])
@@ -83,17 +83,17 @@ class AuditContract(Steps):
         back_before, back_since, out, elsewhere = (codec.new_task_id() for _ in range(4))
         for marker in (back_before, back_since, out, elsewhere):
             queue = "other" if marker == elsewhere else "default"
-            assert ledger.hints.marker_sent(queue, 0, marker, spacing_s=0.0, depth=1)
-        ledger.hints.marker_returned([back_before])
+            assert ledger.markers.sent(queue, 0, marker, spacing_s=0.0, depth=1)
+        ledger.markers.returned([back_before])
         clock.forward(1.0)
         since = ledger.questions.clock()
         clock.forward(1.0)
-        ledger.hints.marker_returned([back_since])
+        ledger.markers.returned([back_since])
 
         dropped = [ledger.audits.markers_voided("default", since=since) for _ in range(2)]
 
         assert dropped == [2, 0]
-        assert {one.id for one in ledger.hints.markers()} == {back_before, elsewhere}
+        assert {one.id for one in ledger.markers.all()} == {back_before, elsewhere}
 
     def test_what_nobody_holds_is_returned_at_no_charge_if_it_still_runs_under_the_same_claim(
         self, ledger: Ledger, worker: Incarnation

@@ -75,10 +75,10 @@ class RebuildContract(Steps):
     def test_only_markers_that_are_out_are_dropped(self, ledger: Ledger) -> None:
         back, out = codec.new_task_id(), codec.new_task_id()
         for marker, queue in ((back, "default"), (out, "default"), (codec.new_task_id(), "other")):
-            assert ledger.hints.marker_sent(queue, 0, marker, spacing_s=0.0, depth=1)
-        ledger.hints.marker_returned([back])
+            assert ledger.markers.sent(queue, 0, marker, spacing_s=0.0, depth=1)
+        ledger.markers.returned([back])
 
-        dropped = [ledger.hints.markers_dropped("default"), ledger.hints.markers_dropped("default")]
+        dropped = [ledger.markers.dropped("default"), ledger.markers.dropped("default")]
 
         assert dropped == [1, 0]
-        assert [(one.queue, one.id == back) for one in ledger.hints.markers()] == [("default", True), ("other", False)]
+        assert [(one.queue, one.id == back) for one in ledger.markers.all()] == [("default", True), ("other", False)]

@@ -105,7 +105,7 @@ class LedgerDelays:
         }
 
     def position(self, queue: str) -> str | None:
-        """Of what has been moved: while a row is overdue no marker is noted (see ledger/hints.py)."""
+        """Of what has been moved: while a row is overdue no marker is noted (see ledger/markers.py)."""
         return self._behind.position(queue)
 
     def has_passed(self, queue: str, position: str) -> bool:

@@ -121,9 +121,7 @@ class Queues:
         marker_id = new_task_id()
         depth = broker.depths([queue])[queue]
         overdue_s = overdue_row_s(broker, times)
-        if ledger.hints.marker_sent(
-            queue, BAND, marker_id, spacing_s=times.beat_s, depth=depth.ready, overdue_s=overdue_s
-        ):
+        if ledger.markers.sent(queue, BAND, marker_id, spacing_s=times.beat_s, depth=depth.ready, overdue_s=overdue_s):
             broker.publish([Hint(queue, (), marker=marker_id)], deadline_s=times.confirm_s)
         return ledger.audits.marker_sent_at(queue, BAND)
 

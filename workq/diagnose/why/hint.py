@@ -67,7 +67,7 @@ def proof_of_loss(look: TaskLook, published_at: datetime) -> Marker | None:
     task = look.task
     published_for_s = (task.now - published_at).total_seconds()
     due_for_s = (task.now - task.due_at).total_seconds()
-    for one in look.stores.ledger.hints.markers():
+    for one in look.stores.ledger.markers.all():
         if one.queue != task.queue or one.returned_for_s is None or one.closed_for_s is not None:
             continue
         if published_for_s >= one.sent_for_s and due_for_s >= one.sent_for_s + slack_s(look.times):

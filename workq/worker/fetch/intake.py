@@ -149,7 +149,7 @@ class ForeignMessages:
         if not self._markers:
             return
         reach("worker.before_return")
-        self._ledger.hints.marker_returned([one.marker for one in self._markers if one.marker is not None])
+        self._ledger.markers.returned([one.marker for one in self._markers if one.marker is not None])
         self._consumer.ack(self._markers)
         self._markers = []
 
