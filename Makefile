@@ -100,6 +100,11 @@ cluster-rabbitmq: $(FULL) servers ## tasks through three nodes of RabbitMQ that 
 .PHONY: bench
 bench: $(FULL) servers ## workq beside its peers, RUNS=5 ONLY=workq,huey MEASURE=drain,bulk: tables, ratios, goals (hours for all)
 	@echo "bench: private servers on free ports; each peer in an environment of its own below .bench, made when missing"
+.PHONY: idle-kafka
+idle-kafka: $(FULL) servers ## 64 processes on 8 partitions, tasks of 1 ms to 60 s, MINUTES=5: none waits 3 s while one is idle, or exit 3
+	@echo "idle-kafka: private PostgreSQL, Redis and Kafka on free ports; 2 GB; ends up to a minute after the last task"
+	@$(BIN)/python -m tests.faults.idle_trial --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED))
+
 	@$(BIN)/python -m benchmarks --runs $(or $(RUNS),5) $(if $(TASKS),--tasks $(TASKS)) $(if $(ONLY),--only $(ONLY)) \
 	  $(if $(MEASURE),--measure $(MEASURE)) $(if $(QUICK),--quick) $(if $(OUTPUT),--output $(OUTPUT))
 

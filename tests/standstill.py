@@ -61,6 +61,10 @@ class Standstill:
             now = time.monotonic()
             self.spans.append(Span(now, awake - began - self.every_s, now - awake))
 
+    def late_between(self, began: float, ended: float) -> float:
+        """How late its naps ended, all together, of those that ended between these moments of the monotonic clock."""
+        return sum(max(0.0, one.late_s) for one in list(self.spans) if began <= one.ended_at <= ended)
+
     def told(self, since: float = 0.0) -> str:
         """The worst of what ended after `since`, by the monotonic clock, and for how long nothing has ended now."""
         spans = list(self.spans)
