@@ -204,8 +204,9 @@ def kafka(private: Private, authority: Path) -> Iterator[Kafka]:
 
 
 @pytest.fixture
-def come_to(kafka: Kafka, authority: Path) -> Iterator[Callable[..., KafkaBroker]]:
+def come_to(kafka: Kafka, authority: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., KafkaBroker]]:
     """A broker on it. By default with the right login, certificate and authority."""
+    monkeypatch.setattr("workq.broker.kafka.CHECK_S", LONG_S)  # on a busy machine; what is refused waits for no more
     with contextlib.ExitStack() as opened:
 
         def come(
