@@ -77,6 +77,14 @@ test-newer: $(FULL) servers ## contracts, faults and certify on the servers of D
 	@scripts/install-newer-servers.sh $(or $(SUITE),trixie)
 	@$(BIN)/python -m tests.tried --suite $(or $(SUITE),trixie) $(if $(ONLY),--only $(ONLY)) --minutes $(or $(MINUTES),3)
 
+KAFKAS := $(or $(KAFKA),4.0.2,4.2.2,4.4.0)
+comma := ,
+
+.PHONY: test-kafka
+test-kafka: $(FULL) servers ## contracts, faults and fleets on Kafka 4.0, 4.2 and 4.4, and classic groups (KAFKA=4.0.2,4.2.2)
+	@scripts/install-jars.sh $(subst $(comma), ,$(KAFKAS))
+	@$(BIN)/python -m tests.tried --kafka $(KAFKAS)
+
 .PHONY: simulate
 simulate: $(FULL) ## the production code in simulated worlds, SEEDS=10000, both cores; then every bug on purpose must be seen
 	@echo "simulate: no servers; a violation prints the command that replays it, and ends with 3"
@@ -92,6 +100,11 @@ intake-kafka: $(FULL) servers ## 100,000 records from three nodes of Kafka, whil
 	@echo "intake-kafka: private PostgreSQL and three nodes of Kafka on free ports; some minutes"
 	@$(BIN)/python -m tests.faults.intake_trial --records $(or $(RECORDS),100000)
 
+.PHONY: idle-kafka
+idle-kafka: $(FULL) servers ## 64 processes on 8 partitions, tasks of 1 ms to 60 s, MINUTES=5: none waits 3 s while one is idle, or exit 3
+	@echo "idle-kafka: private PostgreSQL, Redis and Kafka on free ports; 2 GB; ends up to a minute after the last task"
+	@$(BIN)/python -m tests.faults.idle_trial --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED))
+
 .PHONY: cluster-rabbitmq
 cluster-rabbitmq: $(FULL) servers ## tasks through three nodes of RabbitMQ that die, stand still and restart, MINUTES=3: 0 lost, or exit 3
 	@echo "cluster-rabbitmq: private PostgreSQL, Redis and three nodes of RabbitMQ on free ports"
@@ -100,11 +113,6 @@ cluster-rabbitmq: $(FULL) servers ## tasks through three nodes of RabbitMQ that 
 .PHONY: bench
 bench: $(FULL) servers ## workq beside its peers, RUNS=5 ONLY=workq,huey MEASURE=drain,bulk: tables, ratios, goals (hours for all)
 	@echo "bench: private servers on free ports; each peer in an environment of its own below .bench, made when missing"
-.PHONY: idle-kafka
-idle-kafka: $(FULL) servers ## 64 processes on 8 partitions, tasks of 1 ms to 60 s, MINUTES=5: none waits 3 s while one is idle, or exit 3
-	@echo "idle-kafka: private PostgreSQL, Redis and Kafka on free ports; 2 GB; ends up to a minute after the last task"
-	@$(BIN)/python -m tests.faults.idle_trial --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED))
-
 	@$(BIN)/python -m benchmarks --runs $(or $(RUNS),5) $(if $(TASKS),--tasks $(TASKS)) $(if $(ONLY),--only $(ONLY)) \
 	  $(if $(MEASURE),--measure $(MEASURE)) $(if $(QUICK),--quick) $(if $(OUTPUT),--output $(OUTPUT))
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Fetch the jars of the servers that Debian has no package of, with Maven, from where Maven is set up to fetch: Kafka and
-# ActiveMQ Artemis. Into .jars/ of the checkout, which git ignores and `make clean` keeps. Does nothing, fast, when both are there.
+# ActiveMQ Artemis. Into .jars/ of the checkout, which git ignores and `make clean` keeps. Does nothing, fast, when all are there.
+# install-jars.sh [VERSION...]: these versions of Kafka in the place of the one that tests run on; each has its own folder.
 set -euo pipefail
 
 KAFKA=4.4.0
@@ -9,14 +10,20 @@ PLUGIN=org.apache.maven.plugins:maven-dependency-plugin:3.8.1
 
 here=$(cd "$(dirname "$0")" && pwd)
 jars=$(dirname "$here")/.jars
+[ $# -gt 0 ] || set -- "$KAFKA"
 
 fail() {
     echo "install-jars: $*" >&2
     exit 1
 }
 
-if [ -d "$jars/kafka-$KAFKA" ] && [ -d "$jars/apache-artemis-$ARTEMIS" ]; then
-    echo "servers: the jars of Kafka $KAFKA and Artemis $ARTEMIS are there"
+missing=()
+for version; do
+    [[ $version =~ ^[0-9.]+$ ]] || fail "what is Kafka $version? Need versions such as $KAFKA"
+    [ -d "$jars/kafka-$version" ] || missing+=("$version")
+done
+if [ ${#missing[@]} = 0 ] && [ -d "$jars/apache-artemis-$ARTEMIS" ]; then
+    echo "servers: the jars of Kafka $* and Artemis $ARTEMIS are there"
     exit 0
 fi
 command -v mvn >/dev/null || fail "Maven is not installed: apt-get install maven"
@@ -29,11 +36,11 @@ fetch() {
     mvn --quiet --batch-mode "$@" >"$partial/log" 2>&1 || fail "Maven failed: $(grep -m 1 ERROR "$partial/log" || tail -n 1 "$partial/log")"
 }
 
-if [ ! -d "$jars/kafka-$KAFKA" ]; then
-    echo "servers: fetching the jars of Kafka $KAFKA"
-    fetch -f "$here/kafka.pom.xml" "$PLUGIN:copy-dependencies" -Dkafka="$KAFKA" -DincludeScope=runtime -DoutputDirectory="$partial/kafka"
-    mv "$partial/kafka" "$jars/kafka-$KAFKA"
-fi
+for version in "${missing[@]}"; do
+    echo "servers: fetching the jars of Kafka $version"
+    fetch -f "$here/kafka.pom.xml" "$PLUGIN:copy-dependencies" -Dkafka="$version" -DincludeScope=runtime -DoutputDirectory="$partial/kafka"
+    mv "$partial/kafka" "$jars/kafka-$version"
+done
 if [ ! -d "$jars/apache-artemis-$ARTEMIS" ]; then
     echo "servers: fetching Artemis $ARTEMIS"
     fetch -f "$here/kafka.pom.xml" "$PLUGIN:copy" -Dartifact="org.apache.activemq:apache-artemis:$ARTEMIS:tar.gz:bin" -DoutputDirectory="$partial"

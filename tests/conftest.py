@@ -76,6 +76,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--pooled", action="store_true", help="reach the run's PostgreSQL through PgBouncer: see `make long`"
     )
+    parser.addoption("--classic", action="store_true", help="join Kafka by its classic group protocol: make test-kafka")
     parser.addoption("--both-legs", action="store_true", help="also what is marked one_leg on SQLite: see `make test`")
 
 
@@ -280,6 +281,12 @@ def kafka_server(private: Private) -> Iterator[Kafka]:
     """The run's Kafka. Use topics with names of your own."""
     with private.shared(start_kafka) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def kafka_protocol(pytestconfig: pytest.Config) -> str:
+    """How workers join their group."""
+    return "classic" if pytestconfig.getoption("--classic") else "consumer"
 
 
 @pytest.fixture(scope="session")

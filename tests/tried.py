@@ -1,10 +1,11 @@
-"""Tries workq on servers of newer Debians and writes down what it met, docs/reference/tried-with.md: `make test-newer`.
+"""Tries workq on other servers, and writes down what it met into docs/reference/tried-with.md: `make test-newer`.
 
     python -m tests.tried --suite trixie --only RabbitMQ,Redis --minutes 3
+    python -m tests.tried --kafka 4.0.2,4.2.2
 
 No test is written for it: each trial runs tests that exist, in a pytest of its own, whose private servers are started
-from the folder of the suite (workq/lab/servers/programs.py). `--suite here` takes the servers of this machine. A row of
-the table stays until its server is tried again. What is red ends with 1.
+from the folder of the suite, or from the jars of that Kafka (workq/lab/servers/programs.py). `--suite here` takes the
+servers of this machine. A row of the table stays until its server is tried again. What is red ends with 1.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from workq.lab.servers import start_postgres, start_rabbitmq, start_redis
-from workq.lab.servers.programs import PRODUCTS, ROOT
+from workq.lab.servers.programs import KAFKA_VERSION, PRODUCTS, ROOT
 
 REPOSITORY: Final = Path(__file__).parents[1]
 FOLDERS: Final = REPOSITORY / ".newer"
@@ -84,6 +85,25 @@ TRIALS: Final = (
 )
 OF_SUITE: Final = {"sid": ("MySQL",)}
 """What a suite has alone. The others have all but MySQL."""
+KAFKA_TRIALS: Final = (
+    Trial(
+        "Kafka",
+        "broker contract, messages out and in, faults, fleets, doctor; three nodes",
+        (
+            *("tests/contract/test_broker_contract.py", "tests/contract/test_kinds_contract.py"),
+            *("tests/contract/test_ways_in_contract.py", "tests/faults/test_kafka_broker.py"),
+            *("tests/faults/test_kafka_cluster.py", "tests/faults/test_kafka_doctor.py"),
+            *("tests/faults/test_intake_kafka.py", "tests/faults/test_intake_cluster.py", "tests/faults/test_tls.py"),
+            *("tests/system/test_kafka.py", "tests/system/test_move_between_brokers.py"),
+            *("tests/system/test_java_servers.py", "-k", "kafka or intake_cluster or move_between"),
+        ),
+    ),
+    Trial(
+        "Kafka",
+        "`protocol=classic`: broker contract, a fleet",
+        ("--classic", "tests/contract/test_broker_contract.py", "tests/system/test_kafka.py", "-k", "kafka"),
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,29 +111,28 @@ class Row:
     """A line of the table."""
 
     server: str
-    suite: str
+    of: str
+    """Where it was from."""
     shows: str
     passed: int
     failed: int
     day: str
 
     def __str__(self) -> str:
-        words = (self.server, self.suite, self.shows, self.passed, self.failed, self.day)
+        words = (self.server, self.of, self.shows, self.passed, self.failed, self.day)
         return f"| {' | '.join(map(str, words))} |"
 
     @property
     def place(self) -> tuple[str, str, bool]:
         """Where it stands in the table: one row for each server of a suite, and each combination that was certified."""
-        return re.sub(r" [\d.]+", "", self.server), self.suite, "+" in self.server
+        return re.sub(r" [\d.]+", "", self.server), self.of, "+" in self.server
 
 
-def run(trial: Trial, suite: str, words: Sequence[str]) -> Row:
+def run(trial: Trial, of: str, environment: Mapping[str, str], words: Sequence[str]) -> Row:
     """Run its tests in a pytest of their own; what they print goes on to ours."""
     command = [sys.executable, "-m", "pytest", "--require=all", "-q", *words, *trial.tests]
-    print(f"tried: {trial.server} of {suite}: {' '.join(command[2:])}", flush=True)
-    ran = subprocess.Popen(
-        command, cwd=REPOSITORY, env=_environment(suite, trial.products), stdout=subprocess.PIPE, text=True
-    )
+    print(f"tried: {trial.server} of {of}: {' '.join(command[2:])}", flush=True)
+    ran = subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, text=True)
     used = line = ""
     assert ran.stdout is not None
     for line in ran.stdout:
@@ -125,12 +144,12 @@ def run(trial: Trial, suite: str, words: Sequence[str]) -> Row:
     found = re.search(rf"{trial.server} [\w.]+", used)
     if found is None or ran.returncode not in (0, 1):
         raise SystemExit(f"tried: pytest ended with {ran.returncode}, and met no {trial.server}")
-    return _row(found[0], suite, trial.shows, counts.get("passed", 0), failed)
+    return _row(found[0], of, trial.shows, counts.get("passed", 0), failed)
 
 
 def certify(suite: str, minutes: float) -> Row:
     """`workq certify` on private servers of the suite."""
-    os.environ.update(_environment(suite, ""))
+    os.environ.update(_environment(suite))
     with ExitStack() as servers:
         broker = servers.enter_context(start_rabbitmq())
         inflight = servers.enter_context(start_redis())
@@ -153,11 +172,13 @@ def certify(suite: str, minutes: float) -> Row:
     print(json.dumps(told, indent=1), flush=True)
     shows = f"`workq certify`, {minutes:g} minutes, {told['faults']['struck']} faults: tasks settled, tasks lost"
     lost = int(told["tasks"]["lost"])
-    return _row(versions, suite, shows, int(told["tasks"]["acknowledged"]) - lost, max(lost, len(told["findings"])))
+    return _row(
+        versions, _debian(suite), shows, int(told["tasks"]["acknowledged"]) - lost, max(lost, len(told["findings"]))
+    )
 
 
-def _row(server: str, suite: str, shows: str, passed: int, failed: int) -> Row:
-    return Row(server, _debian(suite), shows, passed, failed, f"{datetime.now(UTC):%Y-%m-%d}")
+def _row(server: str, of: str, shows: str, passed: int, failed: int) -> Row:
+    return Row(server, of, shows, passed, failed, f"{datetime.now(UTC):%Y-%m-%d}")
 
 
 def _debian(suite: str) -> str:
@@ -166,10 +187,16 @@ def _debian(suite: str) -> str:
     return f"Debian {name}"
 
 
-def _environment(suite: str, products: str) -> dict[str, str]:
+def _environment(suite: str, products: str = "", kafka: str = "") -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WORKQ_")}
     where = "" if suite == HERE else str(FOLDERS / suite)
-    return kept | {ROOT: where, PRODUCTS: products}
+    return kept | {ROOT: where, PRODUCTS: products, KAFKA_VERSION: kafka}
+
+
+def jars_of(version: str, trial: Trial) -> str:
+    """Where a Kafka was from, in the table: of each line of versions the last that was tried stays."""
+    line = ".".join(version.split(".")[:2])
+    return f"jars, {line}" + (" classic" if "--classic" in trial.tests else "")
 
 
 def with_row(page: str, row: Row) -> str:
@@ -183,8 +210,8 @@ def with_row(page: str, row: Row) -> str:
 
 
 def _read(line: str) -> Row:
-    server, suite, shows, passed, failed, day = (word.strip() for word in line.strip("| ").split(" | "))
-    return Row(server, suite, shows, int(passed), int(failed), day)
+    server, of, shows, passed, failed, day = (word.strip() for word in line.strip("| ").split(" | "))
+    return Row(server, of, shows, int(passed), int(failed), day)
 
 
 def chosen(suite: str, only: Sequence[str]) -> Iterator[Trial]:
@@ -198,6 +225,7 @@ def main() -> None:
     parser.add_argument("--suite", default="trixie", help=f"a folder of .newer, or {HERE!r}")
     names = ",".join([*(one.server for one in TRIALS), CERTIFY])
     parser.add_argument("--only", default="", help=f"some of {names}")
+    parser.add_argument("--kafka", default="", help="these versions of Kafka alone, on servers of this machine")
     parser.add_argument("--minutes", type=float, default=3.0, help="how long workq certify runs")
     parser.add_argument("words", nargs="*", help="more words for pytest, after --")
     given = parser.parse_args()
@@ -205,8 +233,13 @@ def main() -> None:
     if unknown := set(only).difference(names.split(",")):
         parser.error(f"--only: unknown: {', '.join(sorted(unknown))}; known: {names}")
     failed = 0
+    if given.kafka:
+        for version in given.kafka.split(","):
+            for one in KAFKA_TRIALS:
+                failed += written(run(one, jars_of(version, one), _environment(HERE, kafka=version), given.words))
+        sys.exit(failed > 0)
     for one in chosen(given.suite, only):
-        failed += written(run(one, given.suite, given.words))
+        failed += written(run(one, _debian(given.suite), _environment(given.suite, one.products), given.words))
     if given.suite not in OF_SUITE and (not only or CERTIFY in only):
         failed += written(certify(given.suite, given.minutes))
     sys.exit(failed > 0)

@@ -486,8 +486,9 @@ def _declare_again(channel: BlockingChannel, *, name: str, arguments: dict[str, 
 class KafkaStage(Stage):
     """One namespace on the run's Kafka, with one partition for each topic: only there the order of all is promised."""
 
-    def __init__(self, kafka: Kafka) -> None:
+    def __init__(self, kafka: Kafka, protocol: str) -> None:
         self.kafka = kafka
+        self._protocol = protocol
         self.namespace = a_namespace()
         self.names = TopicNames(self.namespace)
         self.admin: Any = AdminClient(kafka.admin_conf)
@@ -495,7 +496,7 @@ class KafkaStage(Stage):
         self._read = 0
 
     def open(self) -> Broker:
-        return KafkaBroker(f"{self.kafka.url}?partitions=1", namespace=self.namespace)
+        return KafkaBroker(f"{self.kafka.url}?partitions=1&protocol={self._protocol}", namespace=self.namespace)
 
     def put(self, queue: str, body: bytes) -> None:
         producer = Producer(self.kafka.admin_conf)
@@ -546,8 +547,8 @@ class TestKafka(
 
     @pytest.fixture(scope="class")
     @classmethod
-    def stage(cls, kafka_server: Kafka) -> Iterator[KafkaStage]:
-        stage = KafkaStage(kafka_server)
+    def stage(cls, kafka_server: Kafka, kafka_protocol: str) -> Iterator[KafkaStage]:
+        stage = KafkaStage(kafka_server, kafka_protocol)
         yield stage
         stage.clear()
 
@@ -555,8 +556,8 @@ class TestKafka(
 class KafkaDelaysStage(KafkaStage):
     """Kafka, with delays in the rows of a database, and a mover for them."""
 
-    def __init__(self, kafka: Kafka, database: Database) -> None:
-        super().__init__(kafka)
+    def __init__(self, kafka: Kafka, protocol: str, database: Database) -> None:
+        super().__init__(kafka, protocol)
         self.database = database
         every_table(database.tables).create_all(database.engine)
         self._behind = super().open()
@@ -578,9 +579,11 @@ class TestKafkaWithDelaysInTheLedger(DelaysContract):
 
     @pytest.fixture(scope="class")
     @classmethod
-    def stage(cls, kafka_server: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaDelaysStage]:
+    def stage(
+        cls, kafka_server: Kafka, kafka_protocol: str, tmp_path_factory: pytest.TempPathFactory
+    ) -> Iterator[KafkaDelaysStage]:
         url = f"sqlite:///{tmp_path_factory.mktemp('delays') / 'workq.db'}"
-        stage = KafkaDelaysStage(kafka_server, Database(url, namespace=a_namespace(), makes=True))
+        stage = KafkaDelaysStage(kafka_server, kafka_protocol, Database(url, namespace=a_namespace(), makes=True))
         yield stage
         stage.clear()
 

@@ -11,7 +11,7 @@ def test_a_row_takes_the_place_of_an_older_one_of_its_server_alone() -> None:
     page = PAGE.read_text(encoding="utf-8")
     mine = Row("Zredis 8.0.2", "Debian trixie", "contracts", 3, 1, "2026-01-01")
     newer = replace(mine, server="Zredis 8.0.6", passed=4, failed=0)
-    elsewhere = replace(mine, suite="Debian forky")
+    elsewhere = replace(mine, of="Debian forky")
     together = replace(mine, server="Zredis 8.0.2 + Ypostgres 17.1")
 
     for row in (mine, elsewhere, together, newer):

@@ -28,7 +28,8 @@ def find_jars(name: str) -> Path:
     folder = JARS / name
     if not folder.is_dir():
         raise ServerMissing(
-            f"{name} is not there: make servers (it fetches the jars into {JARS.name}/ of the checkout)"
+            f"{name} is not there: make servers (it fetches the jars into {JARS.name}/ of the checkout; of Kafka, "
+            "scripts/install-jars.sh fetches another version)"
         )
     return folder
 

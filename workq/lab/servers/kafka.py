@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import logging
+import os
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -12,10 +13,10 @@ from typing import Any, Final
 
 from workq.lab.servers import server
 from workq.lab.servers.jars import LOGGING, find_jars, java
-from workq.lab.servers.programs import ServerMissing
+from workq.lab.servers.programs import KAFKA_VERSION, ServerMissing
 from workq.lab.servers.server import Server, ServerFailed
 
-VERSION: Final = "4.4.0"
+DEFAULT_VERSION: Final = "4.4.0"
 HEAP_MB: Final = 320
 LEADERS_S: Final = 60.0
 _SILENT: Final = logging.getLogger("workq.lab.kafka")
@@ -47,7 +48,8 @@ class Kafka(Server):
         advertised: int = 0,
         advertised_host: str = "127.0.0.1",
     ) -> None:
-        self._jars = find_jars(f"kafka-{VERSION}")
+        self._its_version = os.environ.get(KAFKA_VERSION) or DEFAULT_VERSION
+        self._jars = find_jars(f"kafka-{self._its_version}")
         self._java = java(HEAP_MB)
         try:
             import confluent_kafka.admin  # noqa: F401 - it has to be there before anything is started
@@ -138,7 +140,7 @@ class Kafka(Server):
         except (KafkaException, TimeoutError):
             return None
         is_there = any((one.id, one.port) == (self._node_id, self._inner_port) for one in told.nodes)
-        return VERSION if told.cluster_id == self._cluster_id and is_there else None
+        return self._its_version if told.cluster_id == self._cluster_id and is_there else None
 
 
 def new_cluster_id() -> str:

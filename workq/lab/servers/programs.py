@@ -2,6 +2,7 @@
 
     LAB_ROOT=.newer/trixie       run the servers that are installed in there (scripts/install-newer-servers.sh)
     LAB_PRODUCTS=valkey,mysql    take these in the place of Redis and MariaDB
+    LAB_KAFKA=4.0.2              run this version of Kafka, from the jars that scripts/install-jars.sh has fetched
 
 A server of a folder sees that folder's /usr and /etc in the place of ours, and all else as it is: /tmp, /proc, /dev and
 the network. So its programs, libraries and accounts are those of its Debian, and paths, ports and pids mean the same on
@@ -20,6 +21,7 @@ from typing import Final, Self
 
 ROOT: Final = "LAB_ROOT"
 PRODUCTS: Final = "LAB_PRODUCTS"
+KAFKA_VERSION: Final = "LAB_KAFKA"
 KNOWN_PRODUCTS: Final = ("valkey", "mysql")
 
 PATH: Final = os.pathsep.join([os.defpath, "/usr/local/bin", "/usr/local/sbin", "/usr/sbin", "/sbin"])
