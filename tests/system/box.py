@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from workq import Times, WorkQueue
+from tests.system.pace import paced_by_environment
+from workq import WorkQueue
 from workq.config.addresses import Allowed
 from workq.errors import ConfigError
 from workq.messages import (
@@ -119,5 +120,5 @@ def box_of(name: str) -> Kind:
 
 
 kinds: KindOf = box_of
-wq = WorkQueue(times=Times().divided_by(float(os.environ.get("WITNESS_DIVIDE", "1"))))
+wq = WorkQueue(times=paced_by_environment())
 messages = Messages(wq, kind_of=kinds)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workq import Times, WorkQueue
+from tests.system.pace import paced_by_environment
+from workq import WorkQueue
 from workq.handlers.handler import BatchHandler
 from workq.handlers.retry import Fixed
 
@@ -19,7 +20,7 @@ APP = "tests.system.lists:wq"
 POISON = -1
 FAILURES_MAX = 3
 LINGER_S = 0.5
-wq = WorkQueue(times=Times().divided_by(float(os.environ.get("WITNESS_DIVIDE", "1"))))
+wq = WorkQueue(times=paced_by_environment())
 
 
 @dataclass(frozen=True)

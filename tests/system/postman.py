@@ -6,12 +6,13 @@ import json
 import os
 from pathlib import Path
 
-from workq import Times, WorkQueue
+from tests.system.pace import paced_by_environment
+from workq import WorkQueue
 from workq.webhooks import Notice, Webhooks
 
 APP = "tests.system.postman:wq"
 NOTICES = "POSTMAN_NOTICES"
-wq = WorkQueue(times=Times().divided_by(float(os.environ.get("WITNESS_DIVIDE", "1"))))
+wq = WorkQueue(times=paced_by_environment())
 
 
 def note(notice: Notice) -> None:

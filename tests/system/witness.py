@@ -22,10 +22,11 @@ from typing import Any, cast
 from sqlalchemy import text
 
 import workq
-from workq import Times, WorkQueue
+from tests.system.pace import paced_by_environment
+from workq import WorkQueue
 from workq.handlers.retry import Exponential, Schedule
 
-wq = WorkQueue(times=Times().divided_by(float(os.environ.get("WITNESS_DIVIDE", "1"))))
+wq = WorkQueue(times=paced_by_environment())
 
 
 def write(what: str, number: object) -> None:

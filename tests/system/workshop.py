@@ -15,13 +15,14 @@ from sqlalchemy import text
 
 import workq
 from tests.system.legs import Leg
+from tests.system.pace import paced_by_environment
 from tests.system.witness import write
-from workq import Range, Times, WorkQueue
+from workq import Range, WorkQueue
 from workq.handlers.retry import Exponential, Fixed
 from workq.jobs.define import Job
 
 APP = "tests.system.workshop:wq"
-wq = WorkQueue(times=Times().divided_by(float(os.environ.get("WITNESS_DIVIDE", "1"))))
+wq = WorkQueue(times=paced_by_environment())
 
 
 @wq.task(name="workshop.complete", queue="witness")
