@@ -120,6 +120,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "one_leg: what a fleet of processes does here has little to do with its stores: on the servers, and only with "
         "--both-legs on SQLite too",
     )
+    config.addinivalue_line("markers", "only_long: with --long alone: what is short is held by other tests")
     config.stash[_used] = []
     config.pluginmanager.register(UsedElsewhere(config.stash[_used]))
     config.stash[_machine] = Standstill(ToDisk())
@@ -153,10 +154,13 @@ def pytest_runtest_makereport(
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Starting processes is what the suite spends most of its time with: what is marked does it on one leg alone."""
-    if config.getoption("--both-legs") or config.getoption("--long"):
+    """Starting processes is what the suite spends most of its time with: what is marked does it on one leg alone, or
+    in the long run alone."""
+    if config.getoption("--long"):
         return
-    left_out = [item for item in items if item.get_closest_marker("one_leg") and _is_on_sqlite(item)]
+    left_out = [item for item in items if item.get_closest_marker("only_long")]
+    if not config.getoption("--both-legs"):
+        left_out += [item for item in items if item.get_closest_marker("one_leg") and _is_on_sqlite(item)]
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=left_out)
 

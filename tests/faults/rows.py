@@ -24,6 +24,7 @@ _PEOPLE: Final = "faults/test_upgrades_and_people.py::test_"
 _BEHAVIOUR: Final = "faults/test_task_behaviour.py::test_"
 _AWAY: Final = "system/test_servers_away.py::test_"
 _CHAOS: Final = "system/test_chaos.py::test_"
+_LOST: Final = "system/test_lost_hints.py::test_"
 _POISON: Final = _WORKER + "a_task_that_kills_its_process_is_dead_in_the_end_and_harms_nobody_who_had_not_started"
 
 
@@ -99,8 +100,8 @@ ROWS: Final[dict[str, Row]] = {
     "F23": Row("no room for the log", (_RESOURCE + "a_full_disk_under_the_log_stops_no_work",)),
     "F24": Row("few file descriptors", (_RESOURCE + "too_few_file_descriptors_are_a_clear_error_and_no_busy_loop",)),
     # RabbitMQ
-    "F25": Row("a queue purged", (_BROKER + "what_a_purge_took_is_proved_lost_and_sent_again",)),
-    "F26": Row("the delays purged", (_BROKER + "what_a_purge_of_the_delays_took_runs_when_it_is_due",)),
+    "F25": Row("a queue purged", (_LOST + "purged_hints_are_sent_again_once_within_the_bound",)),
+    "F26": Row("the delays purged", (_LOST + "retries_lost_in_the_ladder_run_when_they_are_due",)),
     "F28": Row(
         "queues and exchanges deleted",
         (
@@ -165,7 +166,7 @@ ROWS: Final[dict[str, Row]] = {
     ),
     "F42": Row(
         "one task through the delays again and again",
-        ("system/test_promises.py::test_fifty_retries_of_one_task_all_arrive",),
+        ("system/test_promises.py::test_many_retries_of_one_task_all_arrive",),
     ),
     "F43": Row(
         "a queue with other arguments",
@@ -305,7 +306,7 @@ ROWS: Final[dict[str, Row]] = {
         "everything killed",
         (
             _AWAY + "everything_killed_and_started_again_finishes_everything",
-            _CHAOS + "everything_finishes_after_rabbitmq_and_redis_were_wiped_and_every_process_killed",
+            _CHAOS + "nothing_is_lost_on_three_servers_whatever_strikes",
         ),
     ),
     "F72": Row(

@@ -47,16 +47,16 @@ def test_a_task_longer_than_the_consumer_timeout_runs_once_and_no_channel_is_clo
 
 
 @pytest.mark.parametrize("leg_name", ["sqlite", "servers"])
-def test_fifty_retries_of_one_task_all_arrive(leg_name: str, open_leg: OpenLeg) -> None:
+def test_many_retries_of_one_task_all_arrive(leg_name: str, open_leg: OpenLeg) -> None:
     """RabbitMQ 3.10 drops a message in silence when it passes a delay queue again with its old headers."""
     leg = open_leg(leg_name)
     with leg.fleet(processes=1, threads=2):
-        task = leg["fail_until"].options(failures_max=1000).enqueue(1, 51)
+        task = leg["fail_until"].options(failures_max=1000).enqueue(1, 26)
         leg.wait_settled(timeout_s=120)
     found = leg.app.get(task.id)
     assert found is not None
-    assert (found.state, found.attempt, found.failures) == (State.SUCCEEDED, 51, 50)
-    assert [line.attempt for line in leg.testimony()] == list(range(1, 52))
+    assert (found.state, found.attempt, found.failures) == (State.SUCCEEDED, 26, 25)
+    assert [line.attempt for line in leg.testimony()] == list(range(1, 27))
 
 
 def test_a_handler_that_raises_fails_on_schedule_and_ends_as_dead_until_a_person_revives_it(leg: Leg) -> None:
