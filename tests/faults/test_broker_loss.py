@@ -17,12 +17,9 @@ from tests.faults.rabbitmq import ask
 from tests.system.conftest import OpenLeg
 from tests.system.fleet import ROOM_S, wait_until
 from tests.system.legs import Leg, check_once
+from tests.system.test_lost_hints import sent_again
 from workq import State
-from workq.config import BINARY
 from workq.lab.servers import PostgreSQL, RabbitMQ, start_redis
-
-DELAY_S = 10.0
-"""Longer than it takes to record the tasks and to purge their queues."""
 
 
 @pytest.fixture
@@ -45,46 +42,6 @@ def enqueue(leg: Leg, count: int, *, delay_s: float = 0.0) -> None:
 def bound_s(leg: Leg) -> float:
     """Within which a purge is to be repaired: a marker, its grace, and three passes."""
     return 75.0 / 10.0 + ROOM_S
-
-
-def test_what_a_purge_took_is_proved_lost_and_sent_again(leg: Leg) -> None:
-    """F25."""
-    enqueue(leg, 500)
-    lost = leg.lose_hints()
-    began = time.monotonic()
-    with leg.fleet(processes=2, threads=4) as fleet:
-        wait_until(lambda: len(leg.starts()) == 500, timeout_s=60, what="all start")
-        took_s = time.monotonic() - began
-        leg.wait_settled(timeout_s=40)
-        assert "child_died" not in fleet.text()
-    print(
-        f"purge of 500 tasks in {lost} messages: the last one started {took_s:.1f} s later, the fleet's start included"
-    )
-    assert lost > 0
-    assert took_s < bound_s(leg)
-    check_once(leg, 500)
-
-
-def test_what_a_purge_of_the_delays_took_runs_when_it_is_due(open_leg: OpenLeg, server: RabbitMQ) -> None:
-    """F26."""
-    leg = open_leg("servers", divide=10.0, broker=server.url, ladder=BINARY)
-    with leg.fleet(processes=1, threads=4):
-        enqueue(leg, 1)
-        leg.wait_settled(timeout_s=30)
-        recorded = time.monotonic()
-        enqueue(leg, 100, delay_s=DELAY_S)
-        names = [f"{leg.app.settings.namespace}.delay.{rung:02d}" for rung in range(13)]  # to list them takes seconds
-        lost = ask(server, lambda channel: sum(channel.queue_purge(name).method.message_count or 0 for name in names))
-        wait_until(lambda: len(leg.starts()) == 101, timeout_s=60, what="all start")
-        took_s = time.monotonic() - recorded
-        leg.wait_settled(timeout_s=20)
-    print(f"purge of the delays, {lost} messages: the last one started {took_s - DELAY_S:.1f} s after it was due")
-    assert lost > 0
-    assert took_s < DELAY_S + bound_s(leg)
-    for task in leg.app.stores.ledger.questions.tasks(limit=200):
-        assert task.started_at is not None
-        assert task.started_at >= task.due_at
-    check_once(leg, 101)
 
 
 def test_queues_and_exchanges_deleted_under_their_consumers_come_back_and_lose_nothing(
@@ -112,6 +69,7 @@ def test_queues_and_exchanges_deleted_under_their_consumers_come_back_and_lose_n
         assert "child_died" not in fleet.text()
     print(f"all queues and {len(exchanges)} exchanges deleted: the last of 122 tasks started {took_s:.1f} s later")
     assert took_s < 2.0 + bound_s(leg)
+    assert 50 < sent_again(leg) <= 120, "some may have been in the consumer's hands"
     check_once(leg, 132)
 
 
@@ -196,8 +154,8 @@ def test_a_worker_that_may_not_hold_for_longer_than_the_consumer_timeout_goes_on
 def test_hints_that_a_killed_broker_lost_between_two_queues_of_the_delays_run_all_the_same(
     leg: Leg, server: RabbitMQ
 ) -> None:
-    """F41: it dies while thousands expire; what was under way from one queue to the next is not promised by it."""
-    count = 2000
+    """F41: it dies while hundreds expire; what was under way from one queue to the next is not promised by it."""
+    count = 800
     with leg.fleet(processes=2, threads=4):
         enqueue(leg, 1)
         leg.wait_settled(timeout_s=30)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +15,7 @@ from tests.system.conftest import OpenLeg
 from tests.system.fleet import REPOSITORY, wait_until
 from tests.system.legs import Leg
 from tests.system.test_sweep import clockwork, delivered, record_unpublished
+from tests.zygote import FORKED_WITH, zygote
 from workq import State
 from workq.broker import Hint
 from workq.config import BINARY, LEDGER
@@ -28,24 +27,26 @@ from workq.recovery.sweep import sweep
 BOUND_S = 120.0
 
 
-def workq(leg: Leg, *args: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """The real command on a leg."""
-    return subprocess.run(
-        [sys.executable, "-m", "workq", *args],
-        cwd=REPOSITORY,
-        env={**os.environ, **leg.environ, **(env or {})},
-        capture_output=True,
-        text=True,
-        timeout=BOUND_S,
-        check=False,
-    )
+def workq(leg: Leg, *args: str, env: dict[str, str] | None = None) -> tuple[int, str, str]:
+    """The command on a leg, in a process of its own: how it ended, and what it printed."""
+    environ = {**os.environ, **FORKED_WITH, **leg.environ, **(env or {})}
+    status, out, err = zygote().run(args, cwd=REPOSITORY, env=environ, stdin=b"", timeout_s=BOUND_S)
+    return status, out.decode(), err.decode()
+
+
+@pytest.fixture(scope="module")
+def of_module(private: Private) -> Iterator[RabbitMQ]:
+    """A RabbitMQ of this module alone."""
+    with private(start_rabbitmq) as server:
+        yield server
 
 
 @pytest.fixture
-def own(private: Private) -> Iterator[RabbitMQ]:
+def own(of_module: RabbitMQ) -> RabbitMQ:
     """A RabbitMQ that the test may wipe."""
-    with private(start_rabbitmq) as server:
-        yield server
+    if not of_module.is_running:
+        of_module.start()
+    return of_module
 
 
 @pytest.mark.parametrize("ladder", [BINARY, LEDGER])
@@ -53,11 +54,11 @@ def test_a_wiped_rabbitmq_is_filled_again_and_every_task_runs_once(
     ladder: str, own: RabbitMQ, open_leg: OpenLeg
 ) -> None:
     leg = open_leg("servers", divide=5.0, ladder=ladder, broker=own.url)
-    due, delayed, far = 5_000, 1_000, 50 if ladder == BINARY else 0
+    due, delayed, far = 1_500, 400, 50 if ladder == BINARY else 0
     leg["note"].enqueue_many({"number": number} for number in range(due))
-    for start in range(0, delayed, 250):  # they stand in several queues of the ladder
-        call = leg["note"].options(delay_s=15.0 + start / 100.0)
-        call.enqueue_many({"number": number} for number in range(start, start + 250))
+    for start in range(0, delayed, 100):  # they stand in several queues of the ladder
+        call = leg["note"].options(delay_s=20.0 + start / 50.0)
+        call.enqueue_many({"number": number} for number in range(start, start + 100))
     if far:
         beyond = leg["note"].options(delay_s=leg.app.stores.broker.horizon_s + 3600.0)
         beyond.enqueue_many({"number": number} for number in range(far))
@@ -68,9 +69,9 @@ def test_a_wiped_rabbitmq_is_filled_again_and_every_task_runs_once(
     own.start()
     assert leg.app.stores.broker.depths(["witness"])["witness"].ready == 0
 
-    ran = workq(leg, "rebuild", "--yes", "-o", "json")
-    assert ran.returncode == 0, ran.stderr
-    told = json.loads(ran.stdout)
+    status, out, err = workq(leg, "rebuild", "--yes", "-o", "json")
+    assert status == 0, err
+    told = json.loads(out)
     print(f"rebuilt: {told}")
     with leg.fleet(processes=2, threads=8):
         wait_settled(leg, due + delayed)
@@ -136,17 +137,17 @@ def test_a_rebuild_that_dies_is_finished_by_the_sweep_and_by_another_one(leg: Le
     clockwork(leg).clock_offset_s = 0.0
     leg.lose_hints()
 
-    died = workq(leg, "rebuild", "--yes", env={"WORKQ_FAILPOINT": "sweep.before_relay:exit137@2"})
+    died, _, _ = workq(leg, "rebuild", "--yes", env={"WORKQ_FAILPOINT": "sweep.before_relay:exit137@2"})
     clockwork(leg).clock_offset_s = 60.0
     swept = sweep(stores, settings, only=["relay"], limit=10 * BATCH)
     first = delivered(leg)
-    again = workq(leg, "rebuild", "--yes", "-o", "json")
+    _, again, _ = workq(leg, "rebuild", "--yes", "-o", "json")
     second = delivered(leg)
 
-    assert died.returncode == 137
+    assert died == 137
     assert swept.relayed == BATCH, "what it had in hand"
     assert sorted(first) == sorted(first_of(leg, ids, 2 * BATCH))
-    assert json.loads(again.stdout)["tasks"] == len(ids)
+    assert json.loads(again)["tasks"] == len(ids)
     assert sorted(second) == sorted(ids)
 
 

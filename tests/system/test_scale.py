@@ -148,16 +148,24 @@ def test_of_two_ledgers_one_stops_and_only_its_own_tasks_wait(
 
 
 def test_of_some_brokers_one_is_killed_and_only_its_own_tasks_wait(
-    private: Private, postgres_server: PostgreSQL, redis_server: Redis, stack: ExitStack, tmp_path: Path, long_run: bool
+    private: Private,
+    postgres_server: PostgreSQL,
+    rabbitmq_server: RabbitMQ,
+    redis_server: Redis,
+    stack: ExitStack,
+    tmp_path: Path,
+    long_run: bool,
 ) -> None:
-    began, count = time.monotonic(), 4 if long_run else 2
-    with ThreadPoolExecutor(count) as pool:
-        starting = [pool.submit(private, start_rabbitmq) for _ in range(count)]
+    """The last one is the run's: nobody kills it."""
+    began, own = time.monotonic(), 3 if long_run else 1
+    with ThreadPoolExecutor(own) as pool:
+        starting = [pool.submit(private, start_rabbitmq) for _ in range(own)]
     for one in starting:
         if one.exception() is None:
             stack.enter_context(one.result())
             stack.callback(one.result().kill)  # an orderly end of each takes seconds, for nothing
-    brokers = [one.result() for one in starting]
+    brokers = [*(one.result() for one in starting), rabbitmq_server]
+    count = len(brokers)
     memory = sum(psutil.Process(one.pid).memory_info().rss for one in brokers) >> 20
     print(f"{count} RabbitMQ nodes: {time.monotonic() - began:.1f} s to start, {memory} MiB resident")
     legs = [
@@ -176,7 +184,7 @@ def test_of_some_brokers_one_is_killed_and_only_its_own_tasks_wait(
         enqueue(leg, 200, 200)
     for leg in legs[1:]:
         leg.wait_settled(timeout_s=40)
-    assert succeeded(legs[0]) == 200, "they are recorded, and wait for their broker"
+    assert sum(legs[0].states().values()) == 400, "they are recorded; the ledger is asked for some of them meanwhile"
     assert not brokers[0].is_running
     brokers[0].start()
     legs[0].wait_settled(timeout_s=60)
