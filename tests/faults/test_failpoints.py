@@ -74,6 +74,7 @@ class Row:
 
 
 BY_OTHERS: tuple[Act, ...] = (
+    "transfers",
     "sweep",
     "ticks",
     "line",
@@ -85,7 +86,8 @@ BY_OTHERS: tuple[Act, ...] = (
     "lost",
     "moved",
 )
-"""Whoever repairs does the same on both legs. A worker does not: on SQLite hint and claim are one transaction."""
+"""Whoever repairs does the same on both legs, and so does a handler's transaction: it is the ledger's alone. A worker
+does not: on SQLite hint and claim are one transaction."""
 
 RAN = THREADS
 """What ran in a process that died. What had ended there and was not settled is settled in its place."""
@@ -182,6 +184,7 @@ def test_a_death_at_this_point_of_a_step_leaves_none_out_and_makes_none_twice(
     assert leg.app.stores.ledger.part(JobLedger).care.miscounts(job.id) == {}
 
 
+@pytest.mark.one_leg
 @pytest.mark.parametrize("leg_name", ["sqlite", "servers"])
 @pytest.mark.parametrize("point", sorted(OF_JOBS))
 def test_a_death_at_this_point_of_a_job_loses_nothing(

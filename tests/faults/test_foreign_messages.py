@@ -212,13 +212,13 @@ def test_two_thousand_foreign_messages_do_not_stop_our_own_tasks_nor_fill_the_lo
     assert len(fast_leg.starts()) == 51
 
 
-def test_ten_thousand_forged_hints_start_nothing(fast_leg: Leg, intruder: Intruder) -> None:
+def test_thousands_of_forged_hints_start_nothing(fast_leg: Leg, intruder: Intruder) -> None:
     """S3."""
-    ids = [new_task_id() for _ in range(10_000)]
+    ids = [new_task_id() for _ in range(3_000)]
     size = 1 if fast_leg.name == "servers" else 20  # on SQLite every message costs a handful of commits
     intruder.put([hint(*ids[start : start + size]) for start in range(0, len(ids), size)])
     with fast_leg.fleet(processes=2, threads=4 * size) as fleet:
-        wait_until(lambda: len(unknown_ids(fast_leg)) == 10_000, timeout_s=120, what="all were looked up")
+        wait_until(lambda: len(unknown_ids(fast_leg)) == len(ids), timeout_s=120, what="all were looked up")
         own = fast_leg["note"].enqueue(1)
         fast_leg.wait_settled(timeout_s=30)
         assert found(fast_leg, own.id).state is State.SUCCEEDED
@@ -230,33 +230,35 @@ def test_ten_thousand_forged_hints_start_nothing(fast_leg: Leg, intruder: Intrud
     assert fast_leg.app.stores.inflight.holds("witness") == []
 
 
-@pytest.mark.parametrize(
-    "properties",
-    [{"expiration": "60000"}, {"priority": 255}, {"reply_to": "amq.rabbitmq.reply-to.x", "correlation_id": "1"},
-     {"headers": {"CC": ["elsewhere"], "BCC": ["x"], "x-death": [{"count": 9, "queue": "q", "reason": "expired"}]}},
-     {"headers": {"at": YEAR_57879}},
-     {"content_encoding": "gzip", "content_type": "application/x-python-serialize", "type": "celery"}],
-    ids=["expiration", "priority", "reply_to", "headers", "unreadable", "encoding"],
-)  # fmt: skip
-def test_foreign_properties_of_a_hint_mean_nothing(
-    properties: dict[str, Any], open_leg: OpenLeg, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """B57. A retry of the task they woke is sent with fresh properties, and arrives."""
+PROPERTIES: tuple[dict[str, Any], ...] = (
+    {"expiration": "60000"},
+    {"priority": 255},
+    {"reply_to": "amq.rabbitmq.reply-to.x", "correlation_id": "1"},
+    {"headers": {"CC": ["elsewhere"], "BCC": ["x"], "x-death": [{"count": 9, "queue": "q", "reason": "expired"}]}},
+    {"headers": {"at": YEAR_57879}},
+    {"content_encoding": "gzip", "content_type": "application/x-python-serialize", "type": "celery"},
+)
+
+
+def test_foreign_properties_of_a_hint_mean_nothing(open_leg: OpenLeg, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B57. A retry of each task they woke is sent with fresh properties, and arrives."""
     leg = open_leg("servers", divide=10.0)
     leg["note"].enqueue(0)
     leg.app.producer.relay.flush(timeout_s=10)
     intruder = OnRabbitMQ(leg)
     send_encoded(monkeypatch)
     handler = leg["fail_until"]
-    task = handler.new_task(handler.options(failures_max=10)._options, (1, 3), {})
-    leg.app.stores.ledger.tasks.record([task])
-    intruder.put([hint(task.id)], **properties)
+    tasks = [handler.new_task(handler.options(failures_max=10)._options, (1, 3), {}) for _ in PROPERTIES]
+    leg.app.stores.ledger.tasks.record(tasks)
+    for task, properties in zip(tasks, PROPERTIES, strict=True):
+        intruder.put([hint(task.id)], **properties)
     with leg.fleet(processes=1, threads=1) as fleet:
         leg.wait_settled(timeout_s=30)
         fleet.terminate()
         assert fleet.wait(20) == 0
-    done = found(leg, task.id)
-    assert (done.state, done.attempt, done.failures) == (State.SUCCEEDED, 3, 2)
-    assert leg.starts()[task.id] == 3
+    for task, properties in zip(tasks, PROPERTIES, strict=True):
+        done = found(leg, task.id)
+        assert (done.state, done.attempt, done.failures) == (State.SUCCEEDED, 3, 2), properties
+        assert leg.starts()[task.id] == 3, properties
     assert (intruder.quarantined(), intruder.depth()) == ([], 0)
     intruder.close()

@@ -53,15 +53,15 @@ def longest_wait(started: Sequence[str], of: str) -> int:
 
 
 def test_high_ones_overtake_a_backlog_and_no_low_one_waits_for_more_than_its_bound(leg: Leg) -> None:
-    tasks = {"low": enqueue(leg, "low", 10, seconds=RUN_S), "normal": enqueue(leg, "normal", 60, seconds=RUN_S)}
-    tasks["high"] = enqueue(leg, "high", 153, seconds=RUN_S)  # all wait before the first starts, however slow we are
+    tasks = {"low": enqueue(leg, "low", 5, seconds=RUN_S), "normal": enqueue(leg, "normal", 30, seconds=RUN_S)}
+    tasks["high"] = enqueue(leg, "high", 77, seconds=RUN_S)  # all wait before the first starts, however slow we are
     with leg.fleet(processes=1, threads=1) as fleet:
         leg.wait_settled(timeout_s=BOUND_S)
         fleet.terminate()
         assert fleet.wait(60) == 0
 
     started = order(leg, tasks)
-    assert len(started) == 10 + 60 + 153
+    assert len(started) == 5 + 30 + 77
     assert set(leg.starts().values()) == {1}
     shown = "".join(one[0] for one in started)
     assert longest_wait(started, "low") <= HIGHER_MAX + IN_HAND, shown

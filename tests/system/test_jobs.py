@@ -107,7 +107,9 @@ def test_killed_in_the_middle_of_the_split_it_makes_no_subtask_twice_and_leaves_
     print(f"{leg.name}: {total} items, {sum(times) - total} handled again, in {time.monotonic() - began:.0f} s")
 
 
-@pytest.mark.parametrize("bad", [0, 997], ids=["all_good", "some_bad"])
+@pytest.mark.parametrize(
+    "bad", [pytest.param(0, id="all_good", marks=pytest.mark.only_long), pytest.param(997, id="some_bad")]
+)
 def test_under_kills_the_counts_add_up_and_what_follows_runs_once(
     leg: Leg, stamp: Job, long_run: bool, bad: int
 ) -> None:
