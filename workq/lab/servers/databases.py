@@ -128,7 +128,7 @@ class MySQL(MariaDB):
         return [self._install, "--no-defaults", "--initialize-insecure", f"--datadir={self._data}", *self._storage()]
 
     def _command(self) -> list[str]:
-        return [*super()._command(), "--mysqlx=OFF"]
+        return [*super()._command(), "--mysqlx=OFF", "--disable-log-bin"]  # MariaDB has none by default
 
     def _storage(self) -> list[str]:
         return ["--innodb-buffer-pool-size=64M", "--innodb-redo-log-capacity=32M", "--secure-file-priv="]

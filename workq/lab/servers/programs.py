@@ -39,6 +39,8 @@ class Programs:
     """The programs of this machine (no root), or of the Debian in a folder."""
 
     root: Path | None = None
+    enter: tuple[str, ...] = ()
+    """The words before each command: what leads it into a namespace."""
 
     @classmethod
     def chosen(cls, environment: Mapping[str, str] = os.environ) -> Self:
@@ -100,11 +102,12 @@ class Programs:
         On this machine the user is for whoever starts it: no program is root into which a library may be loaded first.
         """
         if self.root is None:
-            return [*command]
+            return [*self.enter, *command]
         user = []
         if run_as is not None:
             user = ["setpriv", f"--reuid={run_as[0]}", f"--regid={run_as[1]}", "--clear-groups", "--"]
-        return ["unshare", "--mount", "--", "sh", "-c", _ENTER, "sh", str(self.root), *user, *command]
+        inside = ["unshare", "--mount", "--", "sh", "-c", _ENTER, "sh", str(self.root)]
+        return [*self.enter, *inside, *user, *command]
 
 
 def find_program(program: str, *, package: str, places: Sequence[Path] = ()) -> str:

@@ -7,10 +7,12 @@ import secrets
 import socket
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from workq.lab.servers import server
+from workq.lab.servers.place import Place
 from workq.lab.servers.programs import find_program
 from workq.lab.servers.server import ANSWER_LIMIT_S, PortTakenError, Server
 
@@ -32,9 +34,16 @@ class RabbitMQ(Server):
     name = "RabbitMQ"
 
     def __init__(
-        self, folder: Path | None, options: Sequence[str], *, with_stomp: bool = False, cookie: str | None = None
+        self,
+        folder: Path | None,
+        options: Sequence[str],
+        *,
+        with_stomp: bool = False,
+        cookie: str | None = None,
+        place: Place | None = None,
     ) -> None:
         """`cookie`: the secret that the nodes of a cluster share; by default one of its own."""
+        self.place = place or Place()
         scripts = [Path("/usr/lib/rabbitmq/bin")]
         self._server = find_program("rabbitmq-server", package="rabbitmq-server", places=scripts)
         self._ctl = find_program("rabbitmqctl", package="rabbitmq-server", places=scripts)
@@ -44,6 +53,7 @@ class RabbitMQ(Server):
         self._with_stomp = with_stomp
         self.stomp_port = 0
         super().__init__(folder, options)
+        self._programs = replace(self._programs, enter=self.place.enter)
         secret = self.folder / ".erlang.cookie"
         secret.write_text(cookie or secrets.token_hex(16))
         secret.chmod(0o400)
@@ -52,7 +62,7 @@ class RabbitMQ(Server):
 
     @property
     def url(self) -> str:
-        return f"amqp://guest:guest@127.0.0.1:{self.port}/"
+        return f"amqp://guest:guest@{self.place.address}:{self.port}/"
 
     @property
     def stomp_url(self) -> str:
@@ -62,7 +72,7 @@ class RabbitMQ(Server):
     @property
     def node(self) -> str:
         """The Erlang node's name; the data on disk belongs to it."""
-        return f"workq-{self.port}@localhost"
+        return f"workq-{self.port}@{self.place.host}"
 
     def ctl(self, *args: str) -> str:
         """Run `rabbitmqctl` against this node and return what it printed. Takes half a second.
@@ -95,7 +105,7 @@ class RabbitMQ(Server):
     def _prepare(self) -> None:
         self._data.mkdir(exist_ok=True)
         settings = [
-            f"listeners.tcp.1 = 127.0.0.1:{self.port}",
+            f"listeners.tcp.1 = {self.place.address}:{self.port}",
             "log.console = true",
             "log.console.use_colors = off",
             "log.file = false",
@@ -103,21 +113,29 @@ class RabbitMQ(Server):
             *self.options,
         ]
         (self.folder / "rabbitmq.conf").write_text("\n".join([*settings, ""]))
+        if self.place.hosts:
+            known = [f'{{host, {_tuple(address)}, ["{name}"]}}.' for name, address in self.place.hosts]
+            self._hosts.write_text("\n".join(["{lookup, [file]}.", *known, ""]))
         if all(helper.poll() is not None for helper in self._helpers):
             self._start_epmd()
 
     def _start_epmd(self) -> None:
         """Without a running epmd the broker would start one that survives it."""
-        epmd = self._spawn([self._epmd, "-port", str(self._epmd_port), "-address", "127.0.0.1"])
+        epmd = self._spawn([self._epmd, "-port", str(self._epmd_port), "-address", self.place.address])
         self._helpers = [epmd]
         self._tell_guardian()
         deadline = time.monotonic() + ANSWER_LIMIT_S
-        while not server.listens(self._epmd_port, epmd.pid):
+        while not self.place.listens(self._epmd_port, epmd.pid):
             if epmd.poll() is not None:
                 raise PortTakenError
             if time.monotonic() > deadline:
                 raise self._failed("has an epmd that does not listen")
             time.sleep(0.01)
+
+    @property
+    def _hosts(self) -> Path:
+        """Where Erlang finds the addresses of hosts."""
+        return self.folder / "hosts.erl"
 
     def _command(self) -> list[str]:
         return [self._server]
@@ -125,7 +143,7 @@ class RabbitMQ(Server):
     def _environment(self) -> dict[str, str]:
         mine = {
             "ERL_CRASH_DUMP_BYTES": "0",
-            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "ERL_EPMD_ADDRESS": self.place.address,
             "ERL_EPMD_PORT": str(self._epmd_port),
             "RABBITMQ_ADVANCED_CONFIG_FILE": str(self.folder / "advanced.config"),  # does not exist; /etc has one
             "RABBITMQ_CONFIG_FILE": str(self.folder / "rabbitmq.conf"),
@@ -140,22 +158,26 @@ class RabbitMQ(Server):
             "RABBITMQ_NODENAME": self.node,
             "RABBITMQ_PLUGINS_EXPAND_DIR": str(self.folder / "plugins"),
             "RABBITMQ_SCHEDULER_BIND_TYPE": "u",  # do not bind to cores: several private nodes may share two
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 2:2 -kernel inet_dist_use_interface {127,0,0,1}",
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": (
+                f"+S 2:2 -kernel inet_dist_use_interface {_tuple(self.place.address)}"
+            ),
             "RUNNING_UNDER_SYSTEMD": "true",  # makes the script exec the Erlang machine, and SIGTERM orderly
         }
+        if self.place.hosts:
+            mine["ERL_INETRC"] = str(self._hosts)
         return super()._environment() | mine
 
     def _answer(self) -> str | None:
         """Ask for an AMQP connection, and leave at the greeting: it names the node, and comes after the boot."""
         try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=ANSWER_LIMIT_S) as connection:
+            with socket.create_connection((self.place.address, self.port), timeout=ANSWER_LIMIT_S) as connection:
                 connection.sendall(b"AMQP\x00\x00\x09\x01")
                 greeting = connection.recv(4096)
         except OSError:
             return None
         if not greeting.startswith(b"\x01") or not self._greets(greeting):
             return None
-        if not all(server.listens(port, self.pid) for port in self._more_ports()):
+        if not all(self.place.listens(port, self.pid) for port in self._more_ports()):
             return None
         home = self._programs.seen_from_here(Path(self._server)).resolve().parent.parent.name
         return home.rpartition("-")[2]
@@ -163,6 +185,11 @@ class RabbitMQ(Server):
     def _greets(self, greeting: bytes) -> bool:
         """Whether it is this node that says so: its name is in the greeting."""
         return f"workq-{self.port}@".encode() in greeting
+
+
+def _tuple(address: str) -> str:
+    """An address, as Erlang writes it."""
+    return f"{{{address.replace('.', ',')}}}"
 
 
 def start_rabbitmq(folder: Path | None = None, *, options: Sequence[str] = (), with_stomp: bool = False) -> RabbitMQ:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Self
 
-from workq.lab.servers import server
+from workq.lab.servers.place import Place
 from workq.lab.servers.rabbitmq import RabbitMQ
 from workq.lab.servers.server import ServerFailed
 
@@ -31,11 +31,30 @@ class RabbitMQNode(RabbitMQ):
 
     _start_limit_s = 180.0
 
-    def __init__(self, folder: Path | None, *, cookie: str, first: RabbitMQNode | None, options: Sequence[str]) -> None:
-        """`first`: the node that it joins, and whose epmd it uses. None: it is that node."""
+    def __init__(
+        self, folder: Path | None, *, cookie: str, first: RabbitMQNode | None, options: Sequence[str], place: Place
+    ) -> None:
+        """`first`: the node that it joins, and whose epmd it uses on the same host. None: it is that node."""
         peers = () if first is None else _peers(first)
-        super().__init__(folder, [*_SETTINGS, *peers, *options], cookie=cookie)
+        super().__init__(folder, [*_SETTINGS, *peers, *options], cookie=cookie, place=place)
         self._first = first
+
+    def wait_sees(self, count: int) -> None:
+        """Return when it sees so many nodes that run, itself among them.
+
+        Raises:
+            ServerFailed: it has not seen them in time, or could not be asked.
+        """
+        deadline = time.monotonic() + _TOGETHER_S
+        while True:
+            told = self.ctl(
+                "eval", "case rabbit:is_running() of true -> length(rabbit_nodes:all_running()); _ -> 0 end."
+            )
+            if int(told) == count:
+                return
+            if time.monotonic() > deadline:
+                raise ServerFailed(f"{self.node} sees {told.strip()} of {count} nodes after {_TOGETHER_S:.0f} s")
+            time.sleep(0.2)
 
     def _choose_ports(self) -> None:
         super()._choose_ports()
@@ -43,13 +62,13 @@ class RabbitMQNode(RabbitMQ):
             self._epmd_port = self._first._epmd_port
 
     def _start_epmd(self) -> None:
-        """One for all nodes: it belongs to the first."""
-        if self._first is None:
+        """One for all nodes of a host: it belongs to the first."""
+        if self._first is None or self._first.place != self.place:
             super()._start_epmd()
 
     def _greets(self, greeting: bytes) -> bool:
         """Each node greets with the name of the cluster: only this one listens on its port."""
-        return b"cluster_name" in greeting and server.listens(self.port, self.pid)
+        return b"cluster_name" in greeting and self.place.listens(self.port, self.pid)
 
 
 class RabbitMQCluster:
@@ -68,12 +87,23 @@ class RabbitMQCluster:
     @property
     def url(self) -> str:
         """What a client is given: every node."""
-        return f"amqp://guest:guest@{','.join(f'127.0.0.1:{node.port}' for node in self.nodes)}/"
+        return self.url_of(self.nodes)
+
+    def url_of(self, nodes: Sequence[RabbitMQNode]) -> str:
+        """What a client is given that shall know these alone."""
+        return f"amqp://guest:guest@{','.join(f'{node.place.address}:{node.port}' for node in nodes)}/"
 
     @property
     def version(self) -> str:
         """As the first node tells it."""
         return self.nodes[0].version
+
+    def home_of(self, queue: str) -> RabbitMQNode | None:
+        """The node that has a classic queue of the default virtual host, as a node that runs knows it."""
+        asked = next(node for node in self.nodes if node.is_running)
+        places = asked.ctl("list_queues", "name", "pid", "--no-table-headers").splitlines()
+        found = [node for node in self.nodes for line in places if line.startswith(f"{queue}\t") and node.node in line]
+        return found[0] if found else None
 
     def leader_of(self, queue: str) -> RabbitMQNode | None:
         """The node that leads a quorum queue of the default virtual host, as a node that runs knows it."""
@@ -95,11 +125,7 @@ class RabbitMQCluster:
             ServerFailed: they have not come together.
         """
         running = [node for node in self.nodes if node.is_running]
-        deadline = time.monotonic() + _TOGETHER_S
-        while (seen := int(running[0].ctl("eval", "length(rabbit_nodes:all_running()).").strip())) != len(running):
-            if time.monotonic() > deadline:
-                raise ServerFailed(f"{running[0].node} sees {seen} of {len(running)} nodes after {_TOGETHER_S:.0f} s")
-            time.sleep(0.2)
+        running[0].wait_sees(len(running))
 
 
 def _peers(first: RabbitMQNode) -> list[str]:
@@ -110,25 +136,25 @@ def _peers(first: RabbitMQNode) -> list[str]:
 
 
 def start_rabbitmq_cluster(
-    folder: Path | None = None, *, nodes: int = 3, options: Sequence[str] = ()
+    folder: Path | None = None, *, options: Sequence[str] = (), places: Sequence[Place] = (Place(),) * 3
 ) -> RabbitMQCluster:
-    """Start a private RabbitMQ of so many nodes. The first starts alone, the others join it together.
+    """Start a private RabbitMQ of three nodes. The first starts alone, the others join it together.
 
     Args:
         folder: where their own folders are made; the system's temporary folder by default.
-        nodes: how many.
-        options: more lines for the rabbitmq.conf of each.
+        options: more lines for the rabbitmq.conf of each; they win over ours.
+        places: where each node is, and so how many there are.
 
     Raises:
         ServerMissing: it is not installed.
         ServerFailed: it could not be started.
     """
     cookie = secrets.token_hex(16)
-    first = RabbitMQNode(folder, cookie=cookie, first=None, options=options).first_start()
+    first = RabbitMQNode(folder, cookie=cookie, first=None, options=options, place=places[0]).first_start()
     made = [first]
     try:
-        made += (RabbitMQNode(folder, cookie=cookie, first=first, options=options) for _ in range(nodes - 1))
-        with ThreadPoolExecutor(max(1, nodes - 1)) as pool:
+        made += (RabbitMQNode(folder, cookie=cookie, first=first, options=options, place=place) for place in places[1:])
+        with ThreadPoolExecutor(max(1, len(places) - 1)) as pool:
             list(pool.map(RabbitMQNode.first_start, made[1:]))
         cluster = RabbitMQCluster(made)
         cluster.wait_together()
