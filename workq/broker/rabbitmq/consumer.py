@@ -12,6 +12,8 @@ What happens on each failure:
   buffer of a paused consumer: the broker closes the channel and delivers them again, to somebody;
 - a subscription is not answered (a quorum queue without a leader): the consumer connects anew, and tells so in
   `trouble`, until somebody mends or deletes the queue;
+- a classic queue is on a node that is away: it is asked for again every 5 s, `trouble` says so meanwhile, and what
+  arrives from other queues goes on;
 - a queue exists with other arguments: `fetch` raises ConfigError, for good. Nothing is retried or deleted.
 """
 
@@ -32,8 +34,8 @@ from workq.broker import QUARANTINE_BODY_MAX, Delivery
 from workq.broker.fair_turns import FairBuffer
 from workq.broker.rabbitmq.connection import ANSWER_S, Link
 from workq.broker.rabbitmq.nodes import Nodes
-from workq.broker.rabbitmq.topology import Declarer, Topology
-from workq.errors import ConfigError
+from workq.broker.rabbitmq.topology import AWAY_S, Declarer, Topology
+from workq.errors import BrokerUnavailable, ConfigError
 from workq.values.codec import HINT_MAX_BYTES, decode_hint
 
 RETURNS_HEADER: Final = "workq-returns"
@@ -70,6 +72,7 @@ class _Turn(Enum):
     IDLE = "idle"
     STARTING = "starting"
     RUNNING = "running"
+    AWAY = "away"
     STOPPING = "stopping"
 
 
@@ -235,8 +238,15 @@ class RabbitMQConsumer:
                 subscription.turn = _Turn.STOPPING
                 self._channel.basic_cancel(subscription.tag, callback=self._setter(subscription, _Turn.IDLE))
 
-    def _starter(self, subscription: _Subscription, channel: Channel) -> Callable[[ConfigError | None], None]:
-        def start(error: ConfigError | None) -> None:
+    def _starter(
+        self, subscription: _Subscription, channel: Channel
+    ) -> Callable[[ConfigError | BrokerUnavailable | None], None]:
+        def start(error: ConfigError | BrokerUnavailable | None) -> None:
+            if isinstance(error, BrokerUnavailable):
+                subscription.turn = _Turn.AWAY
+                self.link.trouble = str(error)
+                self.link.later(AWAY_S, lambda: self._ask_again(subscription))
+                return
             if error is not None:
                 self._fail(error)
                 return
@@ -256,6 +266,17 @@ class RabbitMQConsumer:
 
         return start
 
+    def _end_trouble(self) -> None:
+        """Hints come, unless a queue that is wanted is away."""
+        if not any(one.turn is _Turn.AWAY for one in self._subscriptions.values()):
+            self.link.trouble = None
+
+    def _ask_again(self, subscription: _Subscription) -> None:
+        subscription.turn = _Turn.IDLE
+        self._follow()
+        if subscription.turn is _Turn.IDLE:  # it is not wanted any more
+            self._end_trouble()
+
     def _check_started(self, subscription: _Subscription, starts: int) -> None:
         if subscription.turn is _Turn.STARTING and subscription.starts == starts:
             self.link.recycle(f"no answer to the subscription to {subscription.queue}")
@@ -264,7 +285,7 @@ class RabbitMQConsumer:
         def arrived_there(_ok: Any) -> None:
             subscription.turn = turn
             if turn is _Turn.RUNNING:
-                self.link.trouble = None
+                self._end_trouble()
             self._follow()
 
         return arrived_there

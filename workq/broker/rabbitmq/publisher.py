@@ -11,6 +11,7 @@ What happens on each failure:
 - the broker blocks publishers (an alarm): nothing is sent until it ends; batches run into their deadlines, and what has
   gone out meanwhile is at most one window;
 - confirms fail to come though the broker lives (a quorum queue without its majority): the connection is opened anew;
+- a classic queue is on a node that is away: False, and messages to other queues go on;
 - a queue refuses (it is full, by a policy): False, and the channel is opened anew. A channel that a quorum queue has
   refused once is refused by it for good, also after there is room (RabbitMQ 3.10);
 - a queue exists with other arguments: the whole batch fails with ConfigError.
@@ -34,7 +35,7 @@ from workq.broker.confirms import Confirms
 from workq.broker.rabbitmq.connection import Link
 from workq.broker.rabbitmq.nodes import Nodes
 from workq.broker.rabbitmq.topology import ACCESS_REFUSED, Declarer, Topology
-from workq.errors import ConfigError
+from workq.errors import BrokerUnavailable, ConfigError
 
 WINDOW: Final = 2000
 """How many messages may be unconfirmed at once: enough for full speed, and a bound for what an alarm can strand."""
@@ -231,11 +232,14 @@ class Publisher:
         self._parked[thing] = [message]
         declarer.need(thing, lambda error: self._unpark(thing, error))
 
-    def _unpark(self, thing: str, error: ConfigError | None) -> None:
+    def _unpark(self, thing: str, error: ConfigError | BrokerUnavailable | None) -> None:
         messages = self._parked.pop(thing, [])
         if error is not None:
             for message in messages:
-                message.batch.fail(error)
+                if isinstance(error, ConfigError):
+                    message.batch.fail(error)
+                else:
+                    message.batch.answer(message.index, False)
             return
         self._ready.extendleft(reversed(messages))
         self._pump()
@@ -297,6 +301,8 @@ class Publisher:
         self._window -= batch.unconfirmed
         batch.unconfirmed = 0
         self._ready = deque(message for message in self._ready if not message.batch.is_over)
+        for parked in self._parked.values():
+            parked[:] = [message for message in parked if not message.batch.is_over]
         self._pump()
 
     def _drop_all(self) -> None:

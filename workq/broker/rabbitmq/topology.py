@@ -11,6 +11,9 @@ A quorum queue always gets a delivery limit: without one, a hint returned by nac
 
 Who decides: whoever declared first. Something that exists with other arguments is reported as ConfigError, and never
 deleted or changed. Something missing is declared again on the next connection, or when the broker says that it is gone.
+
+In a cluster a classic queue is on one node, and while that is away nobody can declare it. If it is the quarantine, the
+queues are declared without it. If it is a main queue, those who need it are told so, and others go on.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from pika.exceptions import ChannelClosedByBroker
 
 from workq.broker.rabbitmq.connection import ANSWER_S, Link
 from workq.broker.rabbitmq.delays import Delays, due_exchange, due_pattern
-from workq.errors import ConfigError
+from workq.errors import BrokerUnavailable, ConfigError
 
 QueueType = Literal["quorum", "classic"]
 
@@ -45,6 +48,10 @@ _REFUSED: Final = {
     406: "exists with different arguments",
 }
 _OFFENDER: Final = re.compile(r"(?:queue|exchange) '([^']*)'")
+_AWAY: Final = re.compile(r"NOT_FOUND - .*(?:is down or inaccessible|is stopped)", re.DOTALL)
+"""What RabbitMQ says of a classic queue whose node is away."""
+AWAY_S: Final = 5.0
+"""For so long nobody asks again for what is on a node that is away."""
 _USER: Final = re.compile(r"in vhost '([^']*)' refused for user '([^']*)'")
 
 
@@ -67,18 +74,21 @@ class Topology:
     def quarantine(self) -> str:
         return f"{self.namespace}.quarantine"
 
-    def declare(self, channel: Channel, thing: str, done: Callable[[Any], None]) -> None:
+    def declare(
+        self, channel: Channel, thing: str, done: Callable[[Any], None], *, with_quarantine: bool = True
+    ) -> None:
         """Declare a main queue, the ladder or the quarantine; `done` is called when the broker has done all of it.
 
         Only the last method asks for an answer: a channel keeps its order, so one round trip serves for all. A refusal
-        closes the channel instead.
+        closes the channel instead. `with_quarantine`: a main queue comes after the place of its dead letters.
         """
         if thing == QUARANTINE:
             self._declare_quarantine(channel, done)
         elif thing == LADDER:
             self._declare_ladder(channel, done)
         else:
-            self._declare_quarantine(channel, None)  # first: where the queue's own dead letters go
+            if with_quarantine:
+                self._declare_quarantine(channel, None)  # first: where the queue's own dead letters go
             self._declare_due(channel)
             self._declare_main(channel, self.main_queue(thing), done)
 
@@ -95,6 +105,11 @@ class Topology:
             f"broker: queue {name} {_REFUSED[reply_code]} (RabbitMQ: {reply_text}). workq never deletes a queue: "
             "use another namespace or queue type, or empty and delete it yourself"
         )
+
+    def away(self, reply_code: int, reply_text: str) -> str | None:
+        """The queue that is on a node that is away, if the broker's refusal says so."""
+        found = _OFFENDER.search(reply_text) if reply_code == 404 and _AWAY.search(reply_text) else None
+        return found[1] if found else None
 
     def grant(self, reply_text: str) -> str:
         """The command that gives a user all that producers and workers of this namespace need."""
@@ -155,6 +170,9 @@ class Topology:
             channel.queue_bind(rung.name, rung.exchange, rung.waits, callback=then)
 
 
+Answered = Callable[[ConfigError | BrokerUnavailable | None], None]
+
+
 class Declarer:
     """Declares things on a channel of its own, each once for a connection. Lives on the connection's thread.
 
@@ -169,13 +187,24 @@ class Declarer:
         self._asked = 0
         self._channel: Channel | None = None
         self._turn: deque[str] = deque()
-        self._waiting: dict[str, list[Callable[[ConfigError | None], None]]] = {}
+        self._waiting: dict[str, list[Answered]] = {}
         self._is_busy = False
+        self._has_quarantine = True
+        """Else its node is away: on this connection, what needs it alone waits for it."""
+        self._away: dict[str, BrokerUnavailable] = {}
+        """What is on a node that is away, for `AWAY_S`."""
 
-    def need(self, thing: str, then: Callable[[ConfigError | None], None]) -> None:
-        """Call `then` once the thing is declared, or refused. Never called if the connection breaks before."""
+    def need(self, thing: str, then: Answered) -> None:
+        """Call `then` once the thing is declared, or refused, or away with its node.
+
+        Never called if the connection breaks before. The quarantine is waited for while its node is away: a message
+        that cannot go there has nowhere else to go.
+        """
         if thing in self.declared:
             then(None)
+            return
+        if (error := self._away.get(thing)) is not None:
+            then(error)
             return
         waiting = self._waiting.get(thing)
         if waiting is not None:
@@ -207,7 +236,7 @@ class Declarer:
         self._asked += 1
         asked = self._asked
         self._link.later(ANSWER_S, lambda: self._check_answered(asked))
-        self._topology.declare(channel, self._turn[0], self._done)
+        self._topology.declare(channel, self._turn[0], self._done, with_quarantine=self._has_quarantine)
 
     def _check_answered(self, asked: int) -> None:
         if self._is_busy and self._asked == asked:
@@ -221,12 +250,37 @@ class Declarer:
         self._channel = None
         if not isinstance(reason, ChannelClosedByBroker):
             return  # the whole connection is ending
+        away = self._topology.away(reason.reply_code, reason.reply_text)
         if self._turn and reason.reply_code in (ACCESS_REFUSED, *_REFUSED):
             self._finish(self._topology.refusal(reason.reply_code, reason.reply_text))
+        elif self._turn and away is not None:
+            self._do_without(away, reason.reply_text)
         else:
             self._link.recycle(f"declaring: {reason.reply_code} {reason.reply_text}")
 
-    def _finish(self, error: ConfigError | None) -> None:
+    def _do_without(self, queue: str, reply_text: str) -> None:
+        """This queue is on a node that is away."""
+        thing = self._turn[0]
+        if queue != self._topology.quarantine:
+            error = BrokerUnavailable(
+                f"broker: queue {queue} is on a node of RabbitMQ that is away (RabbitMQ: {reply_text}). Start that node"
+            )
+            self._away[thing] = error
+            self._link.later(AWAY_S, lambda: self._away.clear())
+            self._finish(error)
+            return
+        self._has_quarantine = False
+        self._is_busy = False
+        if thing == QUARANTINE:
+            self._turn.popleft()
+            self._link.later(AWAY_S, lambda: self._ask_again(thing))
+        self._go_on()
+
+    def _ask_again(self, thing: str) -> None:
+        self._turn.append(thing)
+        self._go_on()
+
+    def _finish(self, error: ConfigError | BrokerUnavailable | None) -> None:
         self._is_busy = False
         for then in self._waiting.pop(self._turn.popleft()):
             then(error)

@@ -115,10 +115,30 @@ def _missing_right(topology: Any, nodes: Nodes) -> str | None:
 def _declared(topology: Any, nodes: Nodes, queues: Sequence[str]) -> Iterator[Check]:
     """Whether queues that exist are as this application declares them. Missing ones are not created."""
     bands = [band for queue in queues for band in all_of(queue)]
-    existing = [queue for queue in bands if _exists(nodes, topology.main_queue(queue))]
+    existing = []
+    for queue in bands:
+        missing = _missing(nodes, topology.main_queue(queue))
+        if missing is None:
+            existing.append(queue)
+        elif away := topology.away(404, missing):
+            yield Check(
+                "broker",
+                Level.WARNING,
+                f"queue {away} is on a node that is away ({missing}): its hints wait there, and workers find due tasks "
+                "in the ledger; start that node. A quorum queue (queue_type) has members on others",
+            )
     if not existing:
         return
-    if not _exists(nodes, topology.quarantine):
+    missing = _missing(nodes, topology.quarantine)
+    if missing is not None and topology.away(404, missing):
+        yield Check(
+            "broker",
+            Level.WARNING,
+            f"queue {topology.quarantine} is on a node that is away ({missing}): what RabbitMQ gives up is dropped "
+            "unseen, and what is not ours waits; start that node",
+        )
+        return  # to declare a main queue would declare it too
+    if missing is not None:
         yield Check(
             "broker",
             Level.WARNING,
@@ -132,13 +152,14 @@ def _declared(topology: Any, nodes: Nodes, queues: Sequence[str]) -> Iterator[Ch
             yield Check("broker", Level.ERROR, refusal)
 
 
-def _exists(nodes: Nodes, name: str) -> bool:
-    """Whether there is a queue of that name: a passive declaration, which creates nothing."""
+def _missing(nodes: Nodes, name: str) -> str | None:
+    """What RabbitMQ says of a queue that is not there; None if it is: a passive declaration creates nothing."""
+    reasons: list[str] = []
 
     def ask(channel: Any, done: Callable[[Any], None]) -> None:
         channel.queue_declare(name, passive=True, callback=done)
 
-    return _asked(nodes, ask) != 404
+    return reasons[0] if _asked(nodes, ask, reasons) == 404 else None
 
 
 def _refusal(topology: Any, nodes: Nodes, queue: str) -> str | None:
