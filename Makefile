@@ -106,9 +106,15 @@ idle-kafka: $(FULL) servers ## 64 processes on 8 partitions, tasks of 1 ms to 60
 	@$(BIN)/python -m tests.faults.idle_trial --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED))
 
 .PHONY: cluster-rabbitmq
-cluster-rabbitmq: $(FULL) servers ## tasks through three nodes of RabbitMQ that die, stand still and restart, MINUTES=3: 0 lost, or exit 3
-	@echo "cluster-rabbitmq: private PostgreSQL, Redis and three nodes of RabbitMQ on free ports"
+cluster-rabbitmq: $(FULL) servers ## tasks through three nodes of RabbitMQ that die, stand still or lose each other, MINUTES=3 (SUITE=trixie; root): 0 lost, or exit 3
+	@echo "cluster-rabbitmq: private PostgreSQL, Redis and three nodes of RabbitMQ on free ports, then in network namespaces"
+ifdef SUITE
+	@scripts/install-newer-servers.sh $(SUITE)
+	@$(BIN)/python -m tests.tried --suite $(SUITE) --only cluster --minutes $(or $(MINUTES),3)
+else
 	@$(BIN)/python -m tests.faults.rabbitmq_trial --minutes $(or $(MINUTES),3)
+	@$(BIN)/python -m tests.faults.rabbitmq_cuts
+endif
 
 .PHONY: bench
 bench: $(FULL) servers ## workq beside its peers, RUNS=5 ONLY=workq,huey MEASURE=drain,bulk: tables, ratios, goals (hours for all)

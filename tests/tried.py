@@ -33,6 +33,7 @@ FOLDERS: Final = REPOSITORY / ".newer"
 PAGE: Final = REPOSITORY / "docs" / "reference" / "tried-with.md"
 HERE: Final = "here"
 CERTIFY: Final = "certify"
+CLUSTER: Final = "cluster"
 _BEGIN: Final = "| Server | Of | What was run | Passed | Failed | Day |\n| --- | --- | --- | --- | --- | --- |\n"
 _SECONDS: Final = 3600
 
@@ -177,6 +178,30 @@ def certify(suite: str, minutes: float) -> Row:
     )
 
 
+def cluster(suite: str, minutes: float) -> Row:
+    """Tasks through three nodes of RabbitMQ that die, stand still, restart and lose each other."""
+    recorded = succeeded = unexplained = steps = 0
+    version = ""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "figures"
+        for words in (["rabbitmq_trial", "--minutes", f"{minutes:g}"], ["rabbitmq_cuts"]):
+            command = [sys.executable, "-m", f"tests.faults.{words[0]}", *words[1:], "--output", str(output)]
+            print(f"tried: {' '.join(command[2:])} of {suite}", flush=True)
+            ran = subprocess.run(command, cwd=REPOSITORY, env=_environment(suite, ""), timeout=_SECONDS, check=False)
+            if ran.returncode not in (0, 3) or not output.exists():
+                raise SystemExit(f"tried: {words[0]} ended with {ran.returncode}")
+            told = json.loads(output.read_text())
+            output.unlink()
+            version = told["version"]
+            for one in told["found"].values():
+                recorded, succeeded = recorded + one["recorded"], succeeded + one["succeeded"]
+                unexplained, steps = unexplained + len(one["unexplained"]), steps + len(one["steps"])
+    shows = f"`make cluster-rabbitmq`, {steps} faults and cuts: tasks done; lost, or started without a reason"
+    return _row(
+        f"RabbitMQ {version}, three nodes", _debian(suite), shows, succeeded, recorded - succeeded + unexplained
+    )
+
+
 def _row(server: str, of: str, shows: str, passed: int, failed: int) -> Row:
     return Row(server, of, shows, passed, failed, f"{datetime.now(UTC):%Y-%m-%d}")
 
@@ -223,10 +248,10 @@ def chosen(suite: str, only: Sequence[str]) -> Iterator[Trial]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suite", default="trixie", help=f"a folder of .newer, or {HERE!r}")
-    names = ",".join([*(one.server for one in TRIALS), CERTIFY])
+    names = ",".join([*(one.server for one in TRIALS), CERTIFY, CLUSTER])
     parser.add_argument("--only", default="", help=f"some of {names}")
     parser.add_argument("--kafka", default="", help="these versions of Kafka alone, on servers of this machine")
-    parser.add_argument("--minutes", type=float, default=3.0, help="how long workq certify runs")
+    parser.add_argument("--minutes", type=float, default=3.0, help="how long workq certify or faults run")
     parser.add_argument("words", nargs="*", help="more words for pytest, after --")
     given = parser.parse_args()
     only = [*filter(None, given.only.split(","))]
@@ -242,6 +267,8 @@ def main() -> None:
         failed += written(run(one, _debian(given.suite), _environment(given.suite, one.products), given.words))
     if given.suite not in OF_SUITE and (not only or CERTIFY in only):
         failed += written(certify(given.suite, given.minutes))
+    if CLUSTER in only:  # only where it is asked for: it takes a quarter of an hour
+        failed += written(cluster(given.suite, given.minutes))
     sys.exit(failed > 0)
 
 

@@ -16,6 +16,7 @@ from workq.inflight import Entry
 from workq.inflight.embedded import REAPED_KEPT_S, EmbeddedInFlight
 from workq.inflight.redis import RedisInFlight
 from workq.lab.servers import MariaDB, PostgreSQL, Redis
+from workq.lab.servers.programs import is_chosen
 from workq.lab.servers.redis import RedisCluster, start_redis_cluster
 from workq.ledger.engine.database import Database
 
@@ -278,7 +279,7 @@ class TestPostgreSQL(EmbeddedContract):
 
 
 class TestMariaDB(EmbeddedContract):
-    product = "MariaDB"
+    product = "MySQL" if is_chosen("mysql") else "MariaDB"
 
     @pytest.fixture(scope="class")
     @classmethod

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from tests.system.fleet import wait_until
@@ -62,6 +63,13 @@ class ClusterFigures:
     def is_right(self) -> bool:
         """Nothing is lost, and each second start has its reason."""
         return self.recorded == self.succeeded > 0 and not self.unexplained
+
+    def __str__(self) -> str:
+        return (
+            f"{self.recorded} recorded, {self.succeeded} succeeded, {self.recorded - self.succeeded} lost; "
+            f"{self.again} second starts, {len(self.unexplained)} without a reason {self.unexplained[:5] or ''}\n"
+            f"{'right' if self.is_right else 'WRONG'}"
+        )
 
 
 @dataclass(frozen=True)
@@ -127,13 +135,13 @@ class Trial:
         nodes = self._fewer_than_all(step)
         began = time.time()
         with self._fault(step, nodes):
-            self._wait_for_start(began)
+            self.wait_for_start(began)
             time.sleep(max(0.0, began + HELD_S - time.time()))
         if step != "pause":  # whatever was down is up: the cluster is whole again
             self._cluster.wait_together()
         wait_until(lambda: self._cluster.leader_of(self._queue) is not None, timeout_s=LONG_S, what="a leader")
-        self._wait_for_start(time.time())
-        self._note(step, began, time.time())
+        self.wait_for_start(time.time())
+        self.note(step, began, time.time())
 
     def end(self) -> ClusterFigures:
         """Wait for everything, and judge it."""
@@ -188,7 +196,7 @@ class Trial:
             if not node.is_running:
                 node.start()
 
-    def _wait_for_start(self, since: float) -> None:
+    def wait_for_start(self, since: float) -> None:
         """Until a plain task has started that was enqueued since then."""
 
         def has_started() -> bool:
@@ -197,7 +205,7 @@ class Trial:
 
         wait_until(has_started, timeout_s=LONG_S, what="a task that was enqueued since has started")
 
-    def _note(self, what: str, began: float, ended: float) -> None:
+    def note(self, what: str, began: float, ended: float) -> None:
         under = [one for one in self.producer.enqueued[:] if began <= one.at <= ended]
         first = {line.task_id: line.at for line in reversed(self._leg.testimony()) if line.what == "start"}
         plain = [one for one in under if one.is_plain and one.task_id in first]
@@ -212,13 +220,13 @@ class Trial:
         self._tell(row(step))
 
 
-HEAD = f"{'fault':<16} {'lasted':>8} {'tasks again':>12} {'longest wait':>13} {'longest enqueue':>16}"
+HEAD = f"{'fault':<35} {'lasted':>8} {'tasks again':>12} {'longest wait':>13} {'longest enqueue':>16}"
 
 
 def row(step: Step) -> str:
     """A line below `HEAD`."""
     return (
-        f"{step.what:<16} {step.lasted_s:>6.1f} s {step.started_after_s:>10.2f} s {step.waited_max_s:>11.2f} s "
+        f"{step.what:<35} {step.lasted_s:>6.1f} s {step.started_after_s:>10.2f} s {step.waited_max_s:>11.2f} s "
         f"{step.enqueue_max_s:>14.2f} s"
     )
 
@@ -234,7 +242,7 @@ def try_cluster(
     with leg.fleet(processes=2, threads=4):
         trial = Trial(leg, cluster, tell)
         try:
-            trial._wait_for_start(0.0)
+            trial.wait_for_start(0.0)
             trial.wait_registered()
             for step in steps:
                 trial.run(step)
@@ -248,6 +256,7 @@ def main() -> int:
     """As many faults as fit, each kind at least once, and print the figures. Exits with 3 if they are not right."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=3.0)
+    parser.add_argument("--output", type=Path, help="a file for the figures as JSON")
     asked = parser.parse_args()
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -259,12 +268,15 @@ def main() -> int:
         print(f"RabbitMQ {cluster.version}, three nodes, up after {up_s:.1f} s; the default times\n{HEAD}", flush=True)
         found = try_cluster(leg, cluster, _for_minutes(asked.minutes), tell=lambda text: print(text, flush=True))
         leg.close()
-    print(
-        f"{found.recorded} recorded, {found.succeeded} succeeded, {found.recorded - found.succeeded} lost; "
-        f"{found.again} second starts, {len(found.unexplained)} without a reason {found.unexplained[:5] or ''}\n"
-        f"{'right' if found.is_right else 'WRONG'}"
-    )
+    print(found)
+    if asked.output:
+        write_figures(asked.output, cluster.version, {"faults": found})
     return 0 if found.is_right else 3
+
+
+def write_figures(output: Path, version: str, found: Mapping[str, ClusterFigures]) -> None:
+    """What a trial met and what came of it, as `tests.tried` reads it."""
+    output.write_text(json.dumps({"version": version, "found": {name: asdict(one) for name, one in found.items()}}))
 
 
 KINDS = ("kill", "pause", "restart", "kill majority", "pause majority")
