@@ -14,7 +14,7 @@ from typing import Final
 from workq.lab.servers import server
 from workq.lab.servers.place import Place
 from workq.lab.servers.programs import find_program
-from workq.lab.servers.server import ANSWER_LIMIT_S, PortTakenError, Server
+from workq.lab.servers.server import ANSWER_LIMIT_S, COMMAND_LIMIT_S, PortTakenError, Server
 
 _LISTENER: Final = re.compile(r"(?:(?:stomp\.)?listeners\.ssl\.\d+|management\.tcp\.port)\s*=\s*(?:[\d.]+:)?(\d+)")
 
@@ -74,7 +74,7 @@ class RabbitMQ(Server):
         """The Erlang node's name; the data on disk belongs to it."""
         return f"workq-{self.port}@{self.place.host}"
 
-    def ctl(self, *args: str) -> str:
+    def ctl(self, *args: str, limit_s: float = COMMAND_LIMIT_S) -> str:
         """Run `rabbitmqctl` against this node and return what it printed. Takes half a second.
 
         Raises:
@@ -82,7 +82,7 @@ class RabbitMQ(Server):
         """
         if not self.is_running:
             raise RuntimeError(f"{self.name} is not running: rabbitmqctl would start an epmd that nobody ends")
-        return self._tell([self._ctl, "--quiet", *args])
+        return self._tell([self._ctl, "--quiet", *args], limit_s=limit_s)
 
     def wait_registered(self, queue: str) -> None:
         """Return when a quorum queue of the default virtual host, just declared, is sure to survive `kill()`."""

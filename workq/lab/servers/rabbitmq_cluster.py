@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import subprocess
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,9 @@ from workq.lab.servers.server import ServerFailed
 
 NET_TICK_S: Final = 8
 """After about so long a node that is silent is given up by the others. RabbitMQ's own default is 60 s."""
-_TOGETHER_S: Final = 120.0
+_TOGETHER_S: Final = 300.0
+_ASKED_S: Final = 60.0
+_SEEN: Final = "case rabbit:is_running() of true -> length(rabbit_nodes:all_running()); _ -> 0 end."
 _SETTINGS: Final = (
     "cluster_partition_handling = pause_minority",
     f"net_ticktime = {NET_TICK_S}",
@@ -43,13 +46,14 @@ class RabbitMQNode(RabbitMQ):
         """Return when it sees so many nodes that run, itself among them.
 
         Raises:
-            ServerFailed: it has not seen them in time, or could not be asked.
+            ServerFailed: it has not seen them in time.
         """
         deadline = time.monotonic() + _TOGETHER_S
         while True:
-            told = self.ctl(
-                "eval", "case rabbit:is_running() of true -> length(rabbit_nodes:all_running()); _ -> 0 end."
-            )
+            try:
+                told = self.ctl("eval", _SEEN, limit_s=_ASKED_S)
+            except (ServerFailed, subprocess.TimeoutExpired):  # one that comes back may answer nobody for a while
+                told = "0"
             if int(told) == count:
                 return
             if time.monotonic() > deadline:
