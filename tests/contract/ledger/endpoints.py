@@ -172,9 +172,9 @@ class EndpointsContract(WebhookSteps):
         others = self.send(ledger)
 
         assert self.carried(ledger, worker, others) == []
-        clock.forward(59.0)
+        clock.forward(30.0)
         assert ledger.part(Limits).admit([limit_key("a")]) == []
-        clock.forward(2.0)
+        clock.forward(31.0)
         assert [hint.task_id for hint in ledger.part(Limits).admit([limit_key("a")])] == [others[0].delivery_id]
 
     def test_until_when_an_endpoint_rests_is_told_and_nothing_of_it_is_said_to_come_earlier(
@@ -226,9 +226,9 @@ class EndpointsContract(WebhookSteps):
         others = [self.send(ledger)[0] for _ in range(2)]
 
         assert self.carried(ledger, worker, others) == []
-        clock.forward(59.0)
+        clock.forward(30.0)
         assert ledger.part(Limits).admit([limit_key("a")]) == []
-        clock.forward(2.0)
+        clock.forward(31.0)
         [probe] = ledger.part(Limits).admit([limit_key("a")])
         [claim] = ledger.claims.claim([probe.task_id], by=worker.id)
         self.settle(ledger, claim, Delivered(sent(claim), Done()))
