@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from workq.lab.servers.place import Place
+from workq.lab.servers.place import NetworkPlace
 
 _LIMIT_S: Final = 30.0
 
@@ -70,10 +70,12 @@ class CutNetwork:
     ) -> None:
         self._held.__exit__(kind, error, trace)
 
-    def place(self, host: str) -> Place:
+    def place(self, host: str) -> NetworkPlace:
         """Where it is, for a server that shall be there."""
         known = tuple((one, self._address(one)) for one in self._hosts)
-        return Place(host, self._address(host), tuple(_inside(self._pids[host])), (*known, ("localhost", "127.0.0.1")))
+        return NetworkPlace(
+            host, self._address(host), tuple(_inside(self._pids[host])), (*known, ("localhost", "127.0.0.1"))
+        )
 
     def cut(self, one: str, other: str) -> None:
         """From now on, nothing that one of them sends reaches the other."""

@@ -9,7 +9,7 @@ from workq.lab.servers import server
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NetworkPlace:
     """One host, as a server and those who look for it see it."""
 
     host: str = "localhost"

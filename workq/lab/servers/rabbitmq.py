@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from workq.lab.servers import server
-from workq.lab.servers.place import Place
+from workq.lab.servers.place import NetworkPlace
 from workq.lab.servers.programs import find_program
 from workq.lab.servers.server import ANSWER_LIMIT_S, COMMAND_LIMIT_S, PortTakenError, Server
 
@@ -40,10 +40,10 @@ class RabbitMQ(Server):
         *,
         with_stomp: bool = False,
         cookie: str | None = None,
-        place: Place | None = None,
+        place: NetworkPlace | None = None,
     ) -> None:
         """`cookie`: the secret that the nodes of a cluster share; by default one of its own."""
-        self.place = place or Place()
+        self.place = place or NetworkPlace()
         scripts = [Path("/usr/lib/rabbitmq/bin")]
         self._server = find_program("rabbitmq-server", package="rabbitmq-server", places=scripts)
         self._ctl = find_program("rabbitmqctl", package="rabbitmq-server", places=scripts)

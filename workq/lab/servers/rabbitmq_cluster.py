@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Self
 
-from workq.lab.servers.place import Place
+from workq.lab.servers.place import NetworkPlace
 from workq.lab.servers.rabbitmq import RabbitMQ
 from workq.lab.servers.server import ServerFailed
 
@@ -35,7 +35,13 @@ class RabbitMQNode(RabbitMQ):
     _start_limit_s = 180.0
 
     def __init__(
-        self, folder: Path | None, *, cookie: str, first: RabbitMQNode | None, options: Sequence[str], place: Place
+        self,
+        folder: Path | None,
+        *,
+        cookie: str,
+        first: RabbitMQNode | None,
+        options: Sequence[str],
+        place: NetworkPlace,
     ) -> None:
         """`first`: the node that it joins, and whose epmd it uses on the same host. None: it is that node."""
         peers = () if first is None else _peers(first)
@@ -140,7 +146,7 @@ def _peers(first: RabbitMQNode) -> list[str]:
 
 
 def start_rabbitmq_cluster(
-    folder: Path | None = None, *, options: Sequence[str] = (), places: Sequence[Place] = (Place(),) * 3
+    folder: Path | None = None, *, options: Sequence[str] = (), places: Sequence[NetworkPlace] = (NetworkPlace(),) * 3
 ) -> RabbitMQCluster:
     """Start a private RabbitMQ of three nodes. The first starts alone, the others join it together.
 
