@@ -11,7 +11,7 @@ import pytest
 from tests.contract.sql_files import SQL
 from workq.jobs.ledger.tables import JobTables
 from workq.ledger.columns import DIALECTS, TableSpace
-from workq.ledger.schema import Tables
+from workq.ledger.schema import Tables, shared_tables
 from workq.slices import every_table
 
 WAIT_S = 60.0
@@ -23,6 +23,12 @@ def test_the_tables_of_a_slice_are_made_once_for_each_database() -> None:
     assert shop.part(JobTables) is shop.part(JobTables)
     assert shop.part(JobTables).job.name == "shop_job"
     assert mail.part(JobTables).job.name == "mail_job"
+
+
+def test_who_opens_such_a_database_again_has_the_tables_that_were_made() -> None:
+    assert shared_tables("shop", "sqlite").task is shared_tables("shop", "sqlite").task
+    assert shared_tables("mail", "sqlite").task.name == "mail_task"
+    assert shared_tables("shop", "mysql").task is not shared_tables("shop", "sqlite").task
 
 
 def test_threads_that_ask_at_once_get_the_same_tables() -> None:

@@ -10,6 +10,7 @@ in-flight store of the embedded queue. A slice has its own, in its folder; `work
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final, TypeVar, cast
 
 from workq.ledger.columns import (
@@ -340,3 +341,12 @@ class Tables(CoreTables):
         if found is None:  # of two that ask at once, the first makes it: no lock, which a fork could find held
             found = self._parts.setdefault(kind, kind(TableSpace(self.namespace, self.dialect)))
         return cast(T, found)
+
+
+@lru_cache(maxsize=8)
+def shared_tables(namespace: str, dialect: str) -> Tables:
+    """The tables of one namespace, for all who open such a database in this process: once made, they never change.
+
+    To make them is half of what it takes to open a ledger.
+    """
+    return Tables(namespace, dialect)

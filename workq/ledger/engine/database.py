@@ -36,7 +36,7 @@ from workq.ledger.engine.sqlite_file import LedgerFile
 from workq.ledger.engine.sqlite_writer import NotInTurn, Writer, begin_reading, begin_writing
 from workq.ledger.engine.url import ledger_url
 from workq.ledger.engine.user_transaction import Entered
-from workq.ledger.schema import Tables
+from workq.ledger.schema import shared_tables
 from workq.values.jitter import jitter
 from workq.values.time_limit import whole
 
@@ -64,7 +64,7 @@ class Database:
         self._errors = DatabaseErrors(self.url)
         self.namespace = namespace
         self.dialect = self.url.get_backend_name()
-        self.tables = Tables(namespace, self.dialect)
+        self.tables = shared_tables(namespace, self.dialect)
         self.clock_offset_s = 0.0
         """Added to the database's clock in every statement. Always 0 outside of tests, which move it."""
         self._statement_timeout_s = statement_timeout_s
