@@ -1,12 +1,16 @@
-"""Runs of the command line as processes of their own, forked from one that has imported it already.
+"""Processes of Python of their own, forked from one that has imported `workq` already.
 
-A run does what `python -m workq` does, but for the imports: they take most of the time of a short command, and the
-tests run some thousand. Whoever changes how Python itself starts (its locale, its paths, its clock) gets a process that
-is started as a user starts it; so does every command that runs on, but for the supervisors that `start` has started.
+A run does what `python` does that is started with the same arguments, but for the imports: they take most of the time
+of a short command, and the tests run some thousand. Whoever changes how Python itself starts (its locale, its paths,
+its clock) gets a process that is started as a user starts it; so does what runs no module of ours.
 
-A supervisor that was forked has its processes forked too. It has threads and open databases by then, and neither
-survives a fork: so a child of it, its nursery, which was forked before it did anything, forks them in its place, and
-they become its own children. What they import is there already, but for their programs and the application.
+A process that starts others (a supervisor, a demo, a benchmark) has them forked too. It has threads and open databases
+by then, and neither survives a fork: so a child of it, its nursery, which was forked before it did anything, forks them
+in its place, and they become its own children. What they import is there already, but for their programs and the
+applications.
+
+A process shows its environment as the kernel tells it, and by that it may be found. One that was forked has none of its
+own there: it writes its own over that of the zygote, which has room for it.
 """
 
 from __future__ import annotations
@@ -29,12 +33,15 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+import types
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, Final, NoReturn
+from typing import IO, Any, ClassVar, Final, NoReturn, TextIO
 
-from workq.supervisor import supervisor
+import psutil
+
 from workq.values import failpoints
 
 REPOSITORY: Final = Path(__file__).resolve().parents[1]
@@ -44,65 +51,131 @@ FORKED_WITH: Final = {"PYTHONPATH": str(REPOSITORY), "LANG": "C.UTF-8"}
 NURSERY: Final = "nursery"
 """The name of such a process."""
 _STARTS_WITH: Final = ("PYTHON", "LC_", "LANG", "LD_", "FAKETIME", "MALLOC_", "TZ")
-_RUNS_ON: Final = ("worker", "intake", "demo", "bench", "certify", "listen", "watch", "scratch", "--every", "--wait")
-_HAVE_PROCESSES: Final = ("worker", "intake")
+_OURS: Final = ("workq", "tests", "benchmarks")
+_HAVE_PROCESSES: Final = ("worker", "intake", "demo", "bench", "certify")
 _PROGRAMS: Final = ("workq.__main__", "workq.consumer", "workq.intake", "workq.worker.process")
 """What a process imports when it begins to be one."""
+_APPLICATIONS: Final = ("workq.demo", "workq.lab.bench", "workq.lab.certify")
+"""In them are modules that read their settings when they are imported."""
 _PYTHON: Final = b"python3"
 _PR_SET_NAME: Final = 15
 _PR_SET_CHILD_SUBREAPER: Final = 36
+_ROOM: Final = "WORKQTEST_ROOM"
+_ROOM_BYTES: Final = 1 << 16
 _SHIM: Final = """\
 #!{python} -IS
-import json, os, socket, sys
-args, env = sys.argv[1:], dict(os.environ)
+import json, os, signal, socket, sys
+args, env = [*{before!r}, *sys.argv[1:]], dict(os.environ)
 fits = all(env.get(one) == {env!r}.get(one) for one in {{*env, *{env!r}}} if one.startswith({starts!r}))
-runs_on = "--drain" not in args and any(one in {runs_on!r} for one in args)
-if not fits or runs_on:
-    os.execv({python!r}, [{python!r}, "-m", "workq", *args])
+ours = args[:1] == ["-c"] or args[:2] == ["-m", "workq"] or args and not args[0].startswith("-")
+if not fits or not ours:
+    os.execv({python!r}, [{python!r}, *args])
 line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 line.connect({path!r})
-request = json.dumps(dict(args=args, cwd=os.getcwd(), env=env)).encode()
+request = json.dumps(dict(python=args, cwd=os.getcwd(), env=env, ends_with_its_shim=True)).encode()
 socket.send_fds(line, [request], [0, 1, 2])
-line.recv(64)
+pid = int(line.recv(64))
+def tell(number, _):
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    if signal.getsignal(one) != signal.SIG_IGN:
+        signal.signal(one, tell)
 status = int(line.recv(64) or 1)
 if status < 0:
+    signal.signal(-status, signal.SIG_DFL) if -status != signal.SIGKILL else None
     os.kill(os.getpid(), -status)
 os._exit(status)
 """
 
 
-class Forked:
-    """A process that a zygote has started, as `subprocess.Popen` shows one."""
+class Forked(subprocess.Popen[Any]):
+    """A process like any of `subprocess.Popen`, that is forked if it can be: `python` with a module of ours, or code.
 
-    def __init__(self, args: Sequence[str], line: socket.socket) -> None:
-        self.args = args
-        self.returncode: int | None = None
-        self._line = line
-        self.pid = int(line.recv(64))
+    One of the tests is forked by the zygote, which tells how it ended; one of a process with a nursery is its child.
+    """
 
-    def poll(self) -> int | None:
-        """How it has ended; None while it lives."""
+    nursery: ClassVar[Nursery | None] = None
+    _line: socket.socket | None = None
+
+    def _execute_child(self, args: Any, executable: Any, *more: Any) -> None:
+        """As `subprocess` calls it, in all versions of Python that are promised."""
+        preexec_fn, _, pass_fds, cwd, env, _, _, shell, *pipes = more
+        python, env = _python_of(args), dict(os.environ if env is None else env)
+        is_plain = executable is None and preexec_fn is None and not (pass_fds or shell)
+        if python is None or not is_plain or not fits(env):
+            super()._execute_child(args, executable, *more)  # type: ignore[misc]
+            return
+        fds = [own if theirs == -1 else theirs for own, theirs in enumerate((pipes[0], pipes[3], pipes[5]))]
+        request = {"python": python, "cwd": os.fspath(cwd or os.getcwd()), "env": env, "in_session": pipes[11]}
+        try:
+            self._begin(request, fds)
+        except (OSError, ValueError):  # a nursery that was killed: whose it is goes on
+            super()._execute_child(args, executable, *more)  # type: ignore[misc]
+            return
+        self._child_created = True
+        self._close_pipe_fds(*pipes[:6])  # type: ignore[attr-defined]
+
+    def _begin(self, request: Mapping[str, Any], fds: Sequence[int]) -> None:
+        if self.nursery is not None:
+            self.pid = self.nursery.bear(request, fds)
+            return
+        self._line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._line.connect(zygote().path)
+        socket.send_fds(self._line, [json.dumps(request).encode()], fds)
+        self.pid = int(self._line.recv(64))
+
+    def _internal_poll(self, *args: Any, **named: Any) -> int | None:
+        if self._line is None:
+            return super()._internal_poll(*args, **named)  # type: ignore[misc, no-any-return]
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return self.wait(0)
+            return self._wait(0)
         return None
 
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait until it has ended; how. Raises subprocess.TimeoutExpired."""
+    def _wait(self, timeout: float | None) -> int:
+        if self._line is None:
+            return super()._wait(timeout)  # type: ignore[misc, no-any-return]
         if self.returncode is None:
             if not select.select([self._line], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
-            self.returncode = int(self._line.recv(64))
-            self._line.close()
+            with self._waitpid_lock:  # type: ignore[attr-defined]
+                if self.returncode is None:
+                    self.returncode = int(self._line.recv(64))
+                    self._line.close()
         return self.returncode
 
-    def send_signal(self, number: int) -> None:
-        """Send it a signal, if it lives."""
-        if self.poll() is None:
-            os.kill(self.pid, number)
 
-    def kill(self) -> None:
-        """Kill it, if it lives."""
-        self.send_signal(signal.SIGKILL)
+def fits(env: Mapping[str, str]) -> bool:
+    """Whether a run in this environment may be forked."""
+    before = zygote().env if _began_with is None else _began_with
+    return all(env.get(one) == before.get(one) for one in {*env, *before} if one.startswith(_STARTS_WITH))
+
+
+def ran(command: Sequence[str], *, timeout_s: float, **given: Any) -> subprocess.CompletedProcess[str]:
+    """As `subprocess.run` does it, with all that it prints; forked if it can be."""
+    with Forked(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8",
+                **given) as process:  # fmt: skip
+        try:
+            out, err = process.communicate(timeout=timeout_s)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def _python_of(args: Any) -> list[str] | None:
+    """What Python is asked to run, as its arguments; None: not by us."""
+    if not isinstance(args, list | tuple) or args[0] != sys.executable:
+        return None
+    python = [str(one) for one in args[1:]]
+    match python[2:] if python[:2] == ["-W", "error"] else python:
+        case ["-m", program, *_] if program.partition(".")[0] in _OURS:
+            return python
+        case ["-c", _, *_]:
+            return python
+    return None
 
 
 class Zygote:
@@ -118,7 +191,7 @@ class Zygote:
         listener.listen(64)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.zygote", str(listener.fileno())],
-            env=self.env,
+            env=self.env | {_ROOM: "-" * _ROOM_BYTES},
             cwd=REPOSITORY,
             pass_fds=[listener.fileno()],
             stdin=subprocess.PIPE,  # its end tells that this process has ended, however it did
@@ -126,10 +199,6 @@ class Zygote:
         )
         self.pid = self._process.pid
         listener.close()
-
-    def fits(self, env: Mapping[str, str]) -> bool:
-        """Whether a run in this environment may be forked."""
-        return all(env.get(one) == self.env.get(one) for one in {*env, *self.env} if one.startswith(_STARTS_WITH))
 
     def run(
         self, args: Sequence[str], *, cwd: Path, env: Mapping[str, str], stdin: bytes, timeout_s: float
@@ -144,7 +213,7 @@ class Zygote:
             given.write(stdin)
             given.seek(0)
             line.connect(self.path)
-            request = json.dumps({"args": list(args), "cwd": str(cwd), "env": dict(env)}).encode()
+            request = json.dumps({"python": ["-m", "workq", *args], "cwd": str(cwd), "env": dict(env)}).encode()
             socket.send_fds(line, [request], [given.fileno(), out.fileno(), err.fileno()])
             pid = int(line.recv(64))
             is_late = threading.Event()
@@ -160,16 +229,19 @@ class Zygote:
 
     def start(self, args: Sequence[str], *, cwd: Path, env: Mapping[str, str], out: IO[bytes]) -> Forked:
         """Start `workq` with these arguments, in a session of its own; what it prints goes to that file."""
-        line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        line.connect(self.path)
-        request = json.dumps({"args": list(args), "cwd": str(cwd), "env": dict(env), "in_session": True}).encode()
-        with open(os.devnull, "rb") as given:
-            socket.send_fds(line, [request], [given.fileno(), out.fileno(), out.fileno()])
-        return Forked([sys.executable, "-m", "workq", *args], line)
+        return Forked(
+            [sys.executable, "-m", "workq", *args],
+            cwd=cwd,
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
 
-    def write_command(self, path: Path) -> None:
-        """An executable that is `workq`."""
-        shim = _SHIM.format(python=sys.executable, env=self.env, starts=_STARTS_WITH, runs_on=_RUNS_ON, path=self.path)
+    def write_command(self, path: Path, *before: str) -> None:
+        """An executable that is `python` with these arguments before others."""
+        shim = _SHIM.format(python=sys.executable, env=self.env, starts=_STARTS_WITH, before=before, path=self.path)
         path.write_text(shim, encoding="utf-8")
         path.chmod(0o755)
 
@@ -202,11 +274,14 @@ def _all(file: IO[bytes]) -> bytes:
 
 # -- in the process that forks
 
+_began_with: dict[str, str] | None = None
+"""The environment of the zygote, in what it has forked; None in others."""
+
 
 def load() -> None:
     """Import, once for all, what a command or supervisor may need. By name: what nothing uses would be tidied away."""
     for one in pkgutil.walk_packages([str(REPOSITORY / "workq")], "workq."):
-        if one.name not in _PROGRAMS:
+        if one.name not in _PROGRAMS and not one.name.startswith(_APPLICATIONS):
             importlib.import_module(one.name)
     for name in (
         "sqlalchemy.dialects.sqlite",
@@ -215,6 +290,8 @@ def load() -> None:
         "pymysql",
         "rich.progress",
         "rich.table",
+        "aiohttp",  # the receivers of a demo
+        "doctest",  # the reader of the pages
         "importlib.resources.readers",  # the files of sql/
         "encodings.ascii",  # names of threads
     ):
@@ -223,7 +300,11 @@ def load() -> None:
 
 
 def _serve(listener: socket.socket) -> None:
+    global _began_with
     load()
+    del os.environ[_ROOM]
+    _began_with = dict(os.environ)
+    os.environ.update(_began_with)  # a copy of each, elsewhere: what the kernel shows is free
     while 0 not in select.select([listener.fileno(), 0], [], [])[0]:
         line, _ = listener.accept()
         if os.fork() == 0:
@@ -241,94 +322,140 @@ def _serve(listener: socket.socket) -> None:
 
 def _attend(line: socket.socket) -> None:
     """One run, from its request to its status."""
-    request, fds, _, _ = socket.recv_fds(line, REQUEST_MAX, 3)
+    body, fds, _, _ = socket.recv_fds(line, REQUEST_MAX, 3)
+    request = json.loads(body)
     begun, begins = os.pipe()
     pid = os.fork()
     if pid == 0:
         line.close()
         os.close(begun)
-        _become(json.loads(request), fds, begins)
+        _become(request, fds, lambda: os.close(begins))
     for one in (*fds, begins):
         os.close(one)
     os.read(begun, 1)  # until it is in its own session, as whoever signals a group expects
     line.send(str(pid).encode())
+    if request.get("ends_with_its_shim"):
+        end = os.pidfd_open(pid)
+        ended, _, _ = select.select([end, line.fileno()], [], [])
+        if end not in ended:
+            os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
     line.send(str(os.waitstatus_to_exitcode(status)).encode())
 
 
-def _become(request: dict[str, Any], fds: Sequence[int], begins: int) -> NoReturn:
+def _become(request: Mapping[str, Any], fds: Sequence[int], begins: Callable[[], None]) -> NoReturn:
     """Be a process that was just started so."""
     status: object = 1
     try:
         if request.get("in_session"):
             os.setsid()
-        os.close(begins)
         for number, one in enumerate(fds):
             os.dup2(one, number)
         for one in fds:
             os.close(one)
-        os.chdir(request["cwd"])
         os.environ.clear()
         os.environ.update(request["env"])
-        sys.argv = ["workq", *request["args"]]
-        sys.path[0] = request["cwd"]
-        sys.stdin, sys.stdout = open(0, encoding="utf-8"), open(1, "w", encoding="utf-8")  # noqa: SIM115
-        sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1)  # noqa: SIM115
+        _show_environ()
+        begins()
+        os.chdir(request["cwd"])
+        tempfile.tempdir = None
+        sys.stdin, sys.stdout, sys.stderr = _standard_streams()
         if "WORKQ_FAILPOINT" in os.environ:
             importlib.reload(failpoints)
-        if any(one in _HAVE_PROCESSES for one in request["args"]):
-            supervisor.start_afresh = Nursery().start  # type: ignore[assignment, attr-defined]
-        from workq.cli.root import run
-
-        status = run(request["args"])
-        threading._shutdown()  # type: ignore[attr-defined]
-        atexit._run_exitfuncs()
-    except SystemExit as leave:
-        status = leave.code
-    except BaseException:  # as Python does with what nobody has caught
+        if _has_processes(request["python"]):
+            _have_a_nursery()
+        status = _run(request["python"], request["cwd"])
+    except SystemExit as end:
+        status = end.code
+        if isinstance(status, str):
+            print(status, file=sys.stderr)
+    except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
+        with contextlib.suppress(BaseException):
+            threading._shutdown()  # type: ignore[attr-defined]
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
         os._exit(status if isinstance(status, int) else 0 if status is None else 1)
 
 
-# -- in a supervisor, and in its nursery
+def _standard_streams() -> tuple[TextIO, TextIO, TextIO]:
+    """They leave open what they read and write: those of whom this process was forked of are replaced by them."""
+    return (
+        open(0, encoding="utf-8", closefd=False),
+        open(1, "w", encoding="utf-8", closefd=False),
+        open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False),
+    )
 
 
-class Born:
-    """A process that a nursery has forked: as much of `subprocess.Popen` as a supervisor uses."""
+def _run(python: Sequence[str], cwd: str) -> object:
+    """What Python does with these arguments; its exit status."""
+    if python[:2] == ["-W", "error"]:
+        sys.warnoptions[:] = ["error"]
+        warnings.simplefilter("error")
+        python = python[2:]
+    sys.path[0] = cwd
+    match python:
+        case ["-m", "workq", *args]:
+            from workq.cli.root import run
 
-    def __init__(self, pid: int, stdin: IO[bytes]) -> None:
-        self.pid = pid
-        self.stdin = stdin
-        self.returncode: int | None = None
+            sys.argv = ["workq", *args]
+            return run(args)
+        case ["-m", program, *args]:
+            sys.argv = [program, *args]
+            runpy.run_module(program, run_name="__main__", alter_sys=True)
+        case ["-c", code, *args]:
+            sys.argv, sys.path[0] = ["-c", *args], ""
+            main = sys.modules["__main__"] = types.ModuleType("__main__")
+            exec(compile(code, "<string>", "exec"), vars(main))  # noqa: S102 - it is what `-c` is for
+        case [script, *args]:
+            sys.argv, sys.path[0] = [script, *args], str(Path(script).resolve().parent)
+            runpy.run_path(script, run_name="__main__")
+    return None
 
-    def poll(self) -> int | None:
-        """How it has ended; None while it lives."""
-        return self._wait(os.WNOHANG)
 
-    def wait(self) -> int:
-        """Wait until it has ended; how."""
-        status = self._wait(0)
-        assert status is not None
-        return status
+def _show_environ() -> None:
+    """Let the kernel show the environment of this process as its own."""
+    start, end = map(int, Path("/proc/self/stat").read_text().rpartition(")")[2].split()[47:49])
+    shown = b"".join(b"%s=%s\0" % one for one in os.environb.items())
+    if len(shown) >= end - start:
+        raise ValueError(f"an environment of {len(shown)} bytes, and room for {end - start}")
+    ctypes.memset(start, 0, end - start)
+    ctypes.memmove(start, shown, len(shown))
 
-    def terminate(self) -> None:
-        """Send it SIGTERM, if it lives."""
-        if self.poll() is None:
-            os.kill(self.pid, signal.SIGTERM)
 
-    def _wait(self, options: int) -> int | None:
-        if self.returncode is None:
-            try:
-                pid, status = os.waitpid(self.pid, options)
-            except ChildProcessError:  # somebody else has waited for it: as `subprocess` has it
-                pid, status = self.pid, 0
-            if pid:
-                self.returncode = os.waitstatus_to_exitcode(status)
-        return self.returncode
+# -- in a process that starts others, and in its nursery
+
+
+def _has_processes(python: Sequence[str]) -> bool:
+    """Whether it may start others."""
+    match python:
+        case ["-m", "workq", *args]:
+            return any(one in _HAVE_PROCESSES for one in args)
+        case ["-m", program, *_]:
+            return program.startswith("benchmarks")
+        case ["-c", code, *_]:
+            return "workq.demo" in code
+    return False
+
+
+def _have_a_nursery() -> None:
+    """Whatever this process starts, it is forked; and no nursery is taken for one of those that were started."""
+    Forked.nursery = Nursery()
+    subprocess.Popen = Forked  # type: ignore[misc]
+    children = psutil.Process.children
+
+    def but_nurseries(self: psutil.Process, recursive: bool = False) -> list[psutil.Process]:
+        return [one for one in children(self, recursive) if not _is_nursery(one)]
+
+    psutil.Process.children = but_nurseries  # type: ignore[method-assign]
+
+
+def _is_nursery(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return process.name() == NURSERY
+    return False
 
 
 class Nursery:
@@ -336,6 +463,7 @@ class Nursery:
 
     def __init__(self) -> None:
         """Call it before this process has a thread."""
+        self._lock = threading.Lock()
         self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         _prctl(_PR_SET_NAME, NURSERY.encode())  # before the fork: nobody may take it for a consumer, however early
         if os.fork() == 0:
@@ -347,53 +475,43 @@ class Nursery:
         _prctl(_PR_SET_NAME, _PYTHON)
         theirs.close()
 
-    def start(self, program: str) -> Born:
-        """Start the process that runs this module: a child of this one, in a session of its own."""
-        given, stdin = os.pipe()
-        _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # whose parent has gone becomes a child of this one
-        try:
-            socket.send_fds(self._line, [program.encode()], [given])
-            pid = int(self._line.recv(64))
-        finally:
-            _prctl(_PR_SET_CHILD_SUBREAPER, 0)
-            os.close(given)
-        return Born(pid, open(stdin, "wb", buffering=0))
+    def bear(self, request: Mapping[str, Any], fds: Sequence[int]) -> int:
+        """Start a process so, as a child of this one; its pid."""
+        with self._lock:
+            _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # whose parent has gone becomes a child of this one
+            try:
+                socket.send_fds(self._line, [json.dumps(request).encode()], fds)
+                return int(self._line.recv(64))
+            finally:
+                _prctl(_PR_SET_CHILD_SUBREAPER, 0)
 
 
 def _nurse(line: socket.socket) -> None:
     os.setsid()
     while True:
-        program, fds, _, _ = socket.recv_fds(line, 256, 1)
-        if not program:
+        body, fds, _, _ = socket.recv_fds(line, REQUEST_MAX, 3)
+        if not body:
             return
         between = os.fork()
         if between == 0:
             me = os.getpid()
             if os.fork() == 0:
-                _be_born(program.decode(), line, fds[0], born_of=me)
+                _be_born(json.loads(body), fds, line, of=me)
             os._exit(0)
-        os.close(fds[0])
+        for one in fds:
+            os.close(one)
         os.waitpid(between, 0)
 
 
-def _be_born(program: str, line: socket.socket, given: int, *, born_of: int) -> NoReturn:
-    """Be a process that its supervisor has just started."""
-    try:
-        os.setsid()
-        os.dup2(given, 0)
-        os.close(given)
-        _prctl(_PR_SET_NAME, _PYTHON)
-        while os.getppid() == born_of:
+def _be_born(request: Mapping[str, Any], fds: Sequence[int], line: socket.socket, *, of: int) -> NoReturn:
+    def begins() -> None:
+        while os.getppid() == of:
             time.sleep(0.0005)
         line.send(str(os.getpid()).encode())
         line.close()
-        sys.argv = [program]
-        runpy.run_module(program, run_name="__main__", alter_sys=True)
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-    finally:
-        sys.stderr.flush()
-        os._exit(1)
+
+    _prctl(_PR_SET_NAME, _PYTHON)
+    _become(request, fds, begins)
 
 
 def _prctl(option: int, value: int | bytes) -> None:

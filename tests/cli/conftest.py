@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.zygote import zygote
+from tests.zygote import Forked, fits, zygote
 from workq.app import WorkQueue
 from workq.values.incarnation import Incarnation
 from workq.values.task import Dead, Outcome, Settlement
@@ -60,7 +60,7 @@ class Ran:
 
 def ran_in(args: Sequence[str], *, cwd: Path, env: Mapping[str, str], stdin: bytes) -> tuple[int, bytes, bytes]:
     """Run `workq` in a process of its own: its status, and what it printed."""
-    if zygote().fits(env):
+    if fits(env):
         return zygote().run(args, cwd=cwd, env=env, stdin=stdin, timeout_s=BOUND_S)
     process = subprocess.run(
         [sys.executable, "-m", "workq", *args],
@@ -120,7 +120,7 @@ class Cli:
         ours, theirs = pty.openpty()
         try:
             os.write(ours, typed.encode())
-            with subprocess.Popen(
+            with Forked(
                 [sys.executable, "-m", "workq", *args],
                 cwd=self.folder,
                 env=self.env | {"TERM": "xterm", "COLUMNS": "100"} | (env or {}),
@@ -148,7 +148,7 @@ class Cli:
 
     def start(self, *args: str, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
         """Start it and let it run."""
-        return subprocess.Popen(
+        return Forked(
             [sys.executable, "-m", "workq", *args],
             cwd=self.folder,
             env=self.env | {"WORKQ_APP": "shop:wq"} | (env or {}),

@@ -29,7 +29,7 @@ from sqlalchemy import create_engine, make_url
 
 from tests.docs.page import REPOSITORY, Block
 from tests.system.fleet import PATIENCE
-from tests.zygote import zygote
+from tests.zygote import Forked, zygote
 from workq.config import Settings
 
 BOUND_S: Final = PATIENCE * 60.0
@@ -63,8 +63,8 @@ class Stage:
         """The ids that the page shows, and what they are in this run."""
         bin_ = folder / ".venv" / "bin"
         bin_.mkdir(parents=True)
-        zygote().write_command(bin_ / "workq")
-        _write_command(bin_ / "python", f'exec {shlex.quote(sys.executable)} "$@"')
+        zygote().write_command(bin_ / "workq", "-m", "workq")
+        zygote().write_command(bin_ / "python")
         for stamp in (".installed-base", ".installed-full"):
             (folder / ".venv" / stamp).touch()
         _write_command(bin_ / "make", f'exec {_make(folder)} "$@"')
@@ -210,7 +210,7 @@ class Stage:
     def _ask(self, block: Block, *, is_session: bool) -> str:
         environ = self._environ()
         if self.session is None:
-            self.session = subprocess.Popen(
+            self.session = Forked(
                 [sys.executable, "-W", "error", "-m", "tests.docs.reader"],
                 cwd=self.folder,
                 env=environ,

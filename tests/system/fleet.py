@@ -14,7 +14,7 @@ from types import TracebackType
 
 import psutil
 
-from tests.zygote import FORKED_WITH, NURSERY, Forked, zygote
+from tests.zygote import FORKED_WITH, NURSERY, Forked
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ROOM_S = 30.0
@@ -104,12 +104,8 @@ class Fleet:
         if drain:
             args.append("--drain")
         env = {**os.environ, **FORKED_WITH, "WITNESS": str(folder / "witness"), **environ}
-        self.process: subprocess.Popen[bytes] | Forked
         with self.log.open("wb") as log:
-            if not prefix and zygote().fits(env):
-                self.process = zygote().start(args, cwd=REPOSITORY, env=env, out=log)
-                return
-            self.process = subprocess.Popen(
+            self.process = Forked(
                 [*prefix, sys.executable, "-m", "workq", *args],
                 cwd=REPOSITORY,
                 env=env,

@@ -15,7 +15,7 @@ import psutil
 import redis
 from sqlalchemy import create_engine, inspect, text
 
-from tests.system.fleet import REPOSITORY
+from tests.zygote import FORKED_WITH, NURSERY, ran
 from workq.lab.fleet import FOLDER
 from workq.lab.servers import RabbitMQ
 from workq.ledger.engine.url import ledger_url
@@ -23,20 +23,13 @@ from workq.ledger.engine.url import ledger_url
 
 def environ(place: Path, **more: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WORKQ_")}
-    return kept | {"PYTHONPATH": str(REPOSITORY), "TMPDIR": str(place / "temporary")} | more
+    return kept | FORKED_WITH | {"TMPDIR": str(place / "temporary")} | more
 
 
 def run_workq(place: Path, *args: str, **more: str) -> subprocess.CompletedProcess[str]:
     """Run it to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "workq", *args],
-        cwd=place / "here",
-        env=environ(place, **more),
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
+    command = [sys.executable, "-m", "workq", *args]
+    return ran(command, cwd=place / "here", env=environ(place, **more), timeout_s=150)
 
 
 def what_is_left(place: Path) -> list[str]:
@@ -46,10 +39,13 @@ def what_is_left(place: Path) -> list[str]:
 
 
 def workers(place: Path) -> list[psutil.Process]:
+    """Processes of any run below this place, but for what the tests fork them with."""
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get(FOLDER, "").startswith(str(place)) and process.status() != psutil.STATUS_ZOMBIE:
+            if process.name() == NURSERY or process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            if process.environ().get(FOLDER, "").startswith(str(place)):
                 found.append(process)
         except psutil.Error:
             continue

@@ -17,6 +17,8 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.zygote import FORKED_WITH, Forked
+
 MARK = "WORKQTEST_MARK"
 GONE_WITHIN_S = 30.0
 LIMIT_S = 150.0
@@ -28,18 +30,20 @@ class Stage:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.mark = uuid.uuid4().hex
+        self.is_afresh = False
+        """Whether each process is started as a user starts it, not forked."""
         # settings of somebody else, which the demo must not touch
         self.environment = os.environ | {
             MARK: self.mark,
             "TMPDIR": str(folder),
             "WORKQ_BROKER_URL": "amqp://127.0.0.1:1",
-            "PYTHONIOENCODING": "utf-8",
-            "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")])),
         }
+        self.environment |= FORKED_WITH
 
     def start(self, command: Sequence[str]) -> subprocess.Popen[str]:
         """Start Python with these arguments."""
-        return subprocess.Popen(
+        start = subprocess.Popen if self.is_afresh else Forked
+        return start(
             [sys.executable, *command],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

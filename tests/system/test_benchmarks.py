@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,28 +12,26 @@ import pytest
 
 from benchmarks import kafka
 from tests.system.fleet import REPOSITORY
+from tests.zygote import FORKED_WITH, ran
 
 
 def bench(*args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "benchmarks", *args],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
+    return started("benchmarks", *args)
+
+
+def started(module: str, *args: str) -> subprocess.CompletedProcess[str]:
+    return ran([sys.executable, "-m", module, *args], cwd=REPOSITORY, env=os.environ | FORKED_WITH, timeout_s=400)
 
 
 def test_a_contestant_is_measured_and_its_figures_are_told_and_written(tmp_path: Path) -> None:
     output = tmp_path / "figures.json"
 
-    ran = bench(
+    done = bench(
         "--quick", "--tasks", "400", "--only", "workq-sqlite", "--measure", "bulk,drain", "--output", str(output)
     )
 
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "workq-sqlite" in ran.stdout
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "workq-sqlite" in done.stdout
     found = json.loads(output.read_text(encoding="utf-8"))
     assert found["machine"]["runs"] == 1
     assert found["contestants"]["workq-sqlite"]["survives"] == "yes"
@@ -47,11 +46,9 @@ def test_a_contestant_is_measured_and_its_figures_are_told_and_written(tmp_path:
 @pytest.mark.usefixtures("postgres_server")  # it starts its own: this says what a missing one means
 def test_growth_measures_claims_and_a_pinned_horizon(tmp_path: Path) -> None:
     output = tmp_path / "growth.json"
-    command = [sys.executable, "-m", "benchmarks.growth", "--quick", "--output", str(output)]
+    done = started("benchmarks.growth", "--quick", "--output", str(output))
 
-    ran = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=400, check=False)
-
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(output.read_text(encoding="utf-8"))
     assert [(one["axis"], one["value"]) for one in found["points"]] == [("backlog", 2_000), ("backlog", 5_000)]
     assert all(0 < one["p50_ms"] <= one["p99_ms"] and one["tasks_per_s"] > 0 for one in found["points"])
@@ -66,11 +63,9 @@ def test_growth_measures_claims_and_a_pinned_horizon(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("postgres_server", "rabbitmq_server", "redis_server")
 def test_steps_tells_what_each_layer_of_an_enqueue_adds_and_what_a_tasks_way_is_made_of(tmp_path: Path) -> None:
     output = tmp_path / "steps.json"
-    command = [sys.executable, "-m", "benchmarks.steps", "--calls", "20", "--rounds", "1", "--output", str(output)]
+    done = started("benchmarks.steps", "--calls", "20", "--rounds", "1", "--output", str(output))
 
-    ran = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=400, check=False)
-
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(output.read_text(encoding="utf-8"))
     assert len(found["enqueue"]) == 5
     assert all(one["wall_us"] > 0 and one["processor_us"] > 0 for one in found["enqueue"])
@@ -83,11 +78,9 @@ def test_steps_tells_what_each_layer_of_an_enqueue_adds_and_what_a_tasks_way_is_
 
 def test_jobs_are_measured_beside_a_plain_loop_and_under_kills(tmp_path: Path) -> None:
     output = tmp_path / "jobs.json"
-    command = [sys.executable, "-m", "benchmarks.jobs", "--quick", "--leg", "sqlite", "--output", str(output)]
+    done = started("benchmarks.jobs", "--quick", "--leg", "sqlite", "--output", str(output))
 
-    ran = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=400, check=False)
-
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(output.read_text(encoding="utf-8"))["sqlite"]
     assert list(found) == ["overhead", "kills", "split"]
     assert found["overhead"]["rows"] > 0
@@ -99,11 +92,9 @@ def test_jobs_are_measured_beside_a_plain_loop_and_under_kills(tmp_path: Path) -
 
 def test_webhooks_are_measured_beside_a_plain_loop_a_slow_receiver_and_a_dead_one(tmp_path: Path) -> None:
     output = tmp_path / "webhooks.json"
-    command = [sys.executable, "-m", "benchmarks.webhooks", "--quick", "--leg", "sqlite", "--output", str(output)]
+    done = started("benchmarks.webhooks", "--quick", "--leg", "sqlite", "--output", str(output))
 
-    ran = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=400, check=False)
-
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(output.read_text(encoding="utf-8"))["sqlite"]
     assert list(found) == ["throughput", "slow", "dead"]
     assert found["throughput"]["plain_per_s"]["median"] > 0 < found["throughput"]["worker_per_s"]["median"]
@@ -114,21 +105,19 @@ def test_webhooks_are_measured_beside_a_plain_loop_a_slow_receiver_and_a_dead_on
 
 @pytest.mark.usefixtures("rabbitmq_server")
 def test_many_messages_are_counted_where_they_arrive() -> None:
-    command = [sys.executable, "-m", "benchmarks.volume", "--quick", "--leg", "sqlite", "--only", "moment"]
+    done = started("benchmarks.volume", "--quick", "--leg", "sqlite", "--only", "moment", "--kind", "amqp")
 
-    ran = subprocess.run([*command, "--kind", "amqp"], cwd=REPOSITORY, capture_output=True, text=True, timeout=400)
-
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    found = json.loads(ran.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
     assert (found["sent"], found["arrived"], found["missing"], found["early"]) == (500, 500, 0, 0)
     assert 0 < found["p50_ms"] <= found["p99_ms"] <= found["most_ms"]
 
 
 def test_names_that_do_not_exist_are_usage_errors() -> None:
     for args in (("--only", "workq-oracle"), ("--measure", "speed"), ("--runs", "0")):
-        ran = bench(*args)
-        assert ran.returncode == 2, ran.stderr
-        assert "Traceback" not in ran.stderr
+        done = bench(*args)
+        assert done.returncode == 2, done.stderr
+        assert "Traceback" not in done.stderr
 
 
 def test_a_ratio_of_two_brokers_is_above_1_where_kafka_is_better_whatever_is_measured() -> None:

@@ -46,6 +46,8 @@ def assert_complete_after_a_kill(report: dict[str, Any], documents: int, subtask
 
 
 def test_a_newcomer_sees_a_kill_and_a_complete_index(stage: Stage) -> None:
+    stage.is_afresh = True
+
     done = stage.demo("reindex")
 
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"

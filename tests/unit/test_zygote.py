@@ -78,6 +78,48 @@ def test_a_supervisor_that_was_started_so_has_its_processes_forked_and_buries_th
     assert not psutil.pid_exists(second.pid)
 
 
+_STARTS_ANOTHER = """
+import os, subprocess, sys
+import psutil  # workq.demo: this process may start others
+
+ask = "import os; print(os.environ['MARK'], os.getppid()); sys = __import__('sys'); print('more', file=sys.stderr)"
+done = subprocess.run([sys.executable, "-c", ask], env={**os.environ, "MARK": "child"}, capture_output=True, text=True)
+child = subprocess.Popen([sys.executable, "-m", "workq", "sweep", "--every", "60s"], env={**os.environ, "MARK": "kid"})
+known = {one.pid: one.environ()["MARK"] for one in psutil.Process().children()}
+child.kill()
+mine = psutil.Process().environ()["MARK"]
+print(done.stdout.split(), done.stderr, os.getpid(), mine, known == {child.pid: "kid"}, child.wait())
+sys.exit(7)
+"""
+
+
+def test_what_was_forked_is_known_by_its_environment_and_has_what_it_starts_forked_too(tmp_path: Path) -> None:
+    env = {**zygote().env, "WORKQ_LEDGER_URL": f"sqlite:///{tmp_path}/q.db", "MARK": "parent"}
+
+    with Forked(
+        [sys.executable, "-c", _STARTS_ANOTHER], cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True
+    ) as forked:
+        assert "tests.zygote" in psutil.Process(forked.pid).cmdline()
+        out, _ = forked.communicate(timeout=120)
+
+    pid = str(forked.pid)
+    assert out == f"{['child', pid]} more\n {pid} parent True -9\n"
+    assert forked.returncode == 7
+
+
+def test_a_command_that_was_written_passes_signals_on_and_what_it_runs_ends_with_it(tmp_path: Path) -> None:
+    zygote().write_command(tmp_path / "python")
+    code = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with subprocess.Popen([tmp_path / "python", "-c", code], env=zygote().env, stdout=subprocess.PIPE) as command:
+            assert command.stdout is not None
+            pid = int(command.stdout.readline())
+            assert pid != command.pid
+            command.send_signal(number)
+            assert command.wait(60) == -number
+        wait_until(lambda pid=pid: not psutil.pid_exists(pid), timeout_s=60, what="it has ended")  # type: ignore[misc]
+
+
 _IS_KILLED = """
 import os, signal
 from tests.zygote import zygote
