@@ -83,8 +83,8 @@ class TestCancelAll:
         assert states(cli) == {"ready": 2, "running": 1}
 
     def test_interrupted_it_says_how_far_it_came_and_the_same_command_ends_it(self, cli: Cli) -> None:
-        cli.record("shop.add", 1, count=30)
-        with cli.start("task", "cancel", "--all", "--rate", "4/s", "--yes") as process:
+        cli.record("shop.add", 1, count=60)
+        with cli.start("task", "cancel", "--all", "--rate", "2/s", "--yes") as process:
             wait_until(lambda: states(cli).get("cancelled", 0) >= 5, timeout_s=BOUND_S, what="some are cancelled")
             process.send_signal(signal.SIGINT)
             _, err = process.communicate(timeout=BOUND_S)
@@ -93,10 +93,10 @@ class TestCancelAll:
         rest = cli.look("task", "cancel", "--all", "--yes")
 
         assert process.returncode == 130
-        assert 5 <= came < 30
+        assert 5 <= came < 60
         assert f"{came} cancelled; the others are still open: the same command goes on with them" in err.decode()
-        assert rest == {"cancelled": 30 - came, "asked": 0}
-        assert [one["tasks"] for one in noted(cli)] == [came, 30 - came]
+        assert rest == {"cancelled": 60 - came, "asked": 0}
+        assert [one["tasks"] for one in noted(cli)] == [came, 60 - came]
 
     @pytest.mark.parametrize(
         ("args", "said"),

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import select
 
 from tests.cli.conftest import BOUND_S, Cli, Ran
-from tests.cli.test_sweep import EXPECTED, ago, claim, incarnation, join, record, wreck
+from tests.cli.test_sweep import EXPECTED, ago, claim, incarnation, join, make_wreck, record, wreck
 from tests.stores import database_of, tables_of
 from workq.app import WorkQueue
 from workq.inflight import Entry
@@ -523,7 +523,7 @@ class TestRefusal:
         plan(cli)
         for file in cli.folder.glob("shop.db*"):
             file.unlink()
-        wreck(cli)
+        make_wreck(cli)
 
         assert cli.here("sweep", "--apply", "plan.json", "--yes").status == 6
 
