@@ -58,7 +58,7 @@ def minutes(contestant: Contestant, count: int, *, is_pinned: bool, minute_s: fl
             crew.start()
             crew.begin("steady", AHEAD, contestant.workers)
             _await_first(crew, place)
-            time.sleep(min(WARM_S, minute_s))
+            time.sleep(min(WARM_S, minute_s / 4))
             before, began = _ran(place), time.monotonic()
             for minute in range(1, count + 1):
                 time.sleep(max(0.0, minute_s - (time.monotonic() - began)))

@@ -43,10 +43,11 @@ def test_the_embedded_queue_is_certified_without_servers_and_nothing_is_left(pla
 def test_on_servers_what_is_somebody_elses_stays_and_what_was_made_is_removed(
     place: Path, rabbitmq_server: RabbitMQ, redis_server: Redis, postgres_server: PostgreSQL
 ) -> None:
+    """Also the queues in which hints wait, with levels of delays."""
     ledger = postgres_server.create_database()
     urls = {"ledger": ledger, "broker": rabbitmq_server.url, "inflight": redis_server.url}
-    variables = {f"WORKQ_{name.upper()}_URL": url for name, url in urls.items()}
-    faults = "kill-everything,wipe-inflight,broker-cut,inflight-cut,ledger-cut,lock-rows"
+    variables = {f"WORKQ_{name.upper()}_URL": url for name, url in urls.items()} | {"WORKQ_LADDER": "levels:0.3s,1s,4s"}
+    faults = "kill-everything,wipe-inflight,broker-cut,inflight-cut,ledger-cut,lock-rows,purge-delays,purge-queue"
 
     with somebody_elses(urls, f"shop_{secrets.token_hex(4)}"):
         ran = run_workq(place, "certify", "--minutes", "0.2", "--only", faults, "-o", "json", **variables)
@@ -54,27 +55,10 @@ def test_on_servers_what_is_somebody_elses_stays_and_what_was_made_is_removed(
     assert ran.returncode == 0, ran.stdout + ran.stderr
     found = json.loads(ran.stdout)
     assert found["ok"] is True
+    assert found["faults"]["struck"] >= 1
     assert "RabbitMQ" in found["versions"]["broker"]
     assert left_on(urls, rabbitmq_server, found["namespace"]) == []
     assert what_is_left(place) == []
-
-
-def test_levels_of_delays_are_certified_too_and_their_queues_removed(
-    place: Path, rabbitmq_server: RabbitMQ, redis_server: Redis, postgres_server: PostgreSQL
-) -> None:
-    ledger = postgres_server.create_database()
-    urls = {"ledger": ledger, "broker": rabbitmq_server.url, "inflight": redis_server.url}
-    variables = {f"WORKQ_{name.upper()}_URL": url for name, url in urls.items()} | {"WORKQ_LADDER": "levels:0.3s,1s,4s"}
-
-    ran = run_workq(
-        place, "certify", "--minutes", "0.2", "--only", "purge-delays,purge-queue", "-o", "json", **variables
-    )
-
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    found = json.loads(ran.stdout)
-    assert found["ok"] is True
-    assert found["faults"]["struck"] >= 1
-    assert left_on(urls, rabbitmq_server, found["namespace"]) == []
 
 
 def test_rows_can_be_locked_for_longer_than_a_transaction_of_ours_may_be_idle(postgres_server: PostgreSQL) -> None:
