@@ -109,7 +109,13 @@ class Forked(subprocess.Popen[Any]):
             super()._execute_child(args, executable, *more)  # type: ignore[misc]
             return
         fds = [own if theirs == -1 else theirs for own, theirs in enumerate((pipes[0], pipes[3], pipes[5]))]
-        request = {"python": python, "cwd": os.fspath(cwd or os.getcwd()), "env": env, "in_session": pipes[11]}
+        request = {
+            "python": python,
+            "cwd": os.fspath(cwd or os.getcwd()),
+            "env": env,
+            "umask": _umask(),
+            "in_session": pipes[11],
+        }
         try:
             self._begin(request, fds)
         except (OSError, ValueError):  # a nursery that was killed: whose it is goes on
@@ -163,6 +169,11 @@ def ran(command: Sequence[str], *, timeout_s: float, **given: Any) -> subprocess
             process.kill()
             raise
     return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def _umask() -> int:
+    """That of this process. To ask for it with `os.umask` would change it for a moment, for all threads."""
+    return int(Path("/proc/self/status").read_text().partition("\nUmask:")[2].split()[0], 8)
 
 
 def _python_of(args: Any) -> list[str] | None:
@@ -353,6 +364,8 @@ def _become(request: Mapping[str, Any], fds: Sequence[int], begins: Callable[[],
             os.dup2(one, number)
         for one in fds:
             os.close(one)
+        if "umask" in request:
+            os.umask(request["umask"])
         os.environ.clear()
         os.environ.update(request["env"])
         _show_environ()

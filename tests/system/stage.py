@@ -22,6 +22,7 @@ from tests.zygote import FORKED_WITH, Forked
 MARK = "WORKQTEST_MARK"
 GONE_WITHIN_S = 30.0
 LIMIT_S = 150.0
+_PROGRESS = re.compile(" +[0-9]+% ")
 
 
 class Stage:
@@ -71,7 +72,7 @@ class Stage:
         """Run `workq demo NAME` until its worker is at work, and send it a signal; answers its exit status."""
         process = self.start(["-m", "workq", "demo", name, *options])
         assert process.stderr is not None
-        while not re.match(r" +[0-9]+% ", line := process.stderr.readline()):  # the first progress
+        while not _PROGRESS.match(line := process.stderr.readline()):
             assert line, "it ended before it began"
         process.send_signal(by)
         process.communicate(timeout=60)
@@ -114,3 +115,8 @@ def report_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     report: dict[str, Any] = json.loads(done.stdout)
     return report
+
+
+def told(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """The lines that it printed, but for its progress: of that there is the more, the longer it takes."""
+    return [line for line in (done.stdout + done.stderr).splitlines() if not _PROGRESS.match(line)]

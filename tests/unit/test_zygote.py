@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.system.fleet import Fleet, printed_until_killed, wait_until
-from tests.zygote import REPOSITORY, Forked, zygote
+from tests.zygote import Forked, zygote
 
 _LOADED_BY_COMMANDS = """
 import sys
@@ -33,8 +33,8 @@ finally:
 
 def test_a_run_finds_everything_imported(tmp_path: Path) -> None:
     """Only imports that nothing uses make it quick: they were tidied away once, and nothing failed."""
-    env = {**os.environ, "WORKQ_LEDGER_URL": f"sqlite:///{tmp_path}/q.db", "PYTHONPATH": str(REPOSITORY)}
-    subprocess.run([sys.executable, "-m", "workq", "db", "migrate"], env=env, check=True, capture_output=True)
+    env = {**zygote().env, "WORKQ_LEDGER_URL": f"sqlite:///{tmp_path}/q.db"}
+    assert zygote().run(["db", "migrate"], cwd=tmp_path, env=env, stdin=b"", timeout_s=60)[0] == 0
     ran = subprocess.run(
         [sys.executable, "-c", _LOADED_BY_COMMANDS], env=env, capture_output=True, text=True, check=True
     )
