@@ -95,6 +95,11 @@ chaos: $(FULL) servers ## faults at random on real servers, MINUTES=3 for each l
 	@echo "chaos: embedded, then on private RabbitMQ, Redis and PostgreSQL; a finding ends with 3"
 	@$(BIN)/python -m tests.system.chaos --minutes $(or $(MINUTES),3) $(if $(SEED),--seed $(SEED)) $(if $(LEG),--leg $(LEG))
 
+.PHONY: chaos-kafka
+chaos-kafka: $(FULL) servers ## tasks through three nodes of Kafka, while nodes, topics and records are lost, RECORDS=200000: 0 lost, or exit 3
+	@echo "chaos-kafka: private PostgreSQL, Redis and three nodes of Kafka on free ports; some ten minutes"
+	@$(BIN)/python -m tests.faults.kafka_trial --records $(or $(RECORDS),200000) $(if $(ONLY),--only "$(ONLY)")
+
 .PHONY: intake-kafka
 intake-kafka: $(FULL) servers ## 100,000 records from three nodes of Kafka, while members and nodes are killed: each once, or exit 3
 	@echo "intake-kafka: private PostgreSQL and three nodes of Kafka on free ports; some minutes"

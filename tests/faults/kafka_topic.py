@@ -28,12 +28,13 @@ AUTHORIZED = (
 
 
 class Topic:
-    """A topic of one test."""
+    """A topic of one test, made with so many partitions; or one of this name, which others make."""
 
-    def __init__(self, kafka: Kafka | KafkaCluster, *, partitions: int) -> None:
+    def __init__(self, kafka: Kafka | KafkaCluster, *, partitions: int = 0, name: str | None = None) -> None:
         self.kafka = kafka
-        self.name = f"in-{secrets.token_hex(6)}"
-        kafka.create_topic(self.name, partitions=partitions)
+        self.name = name or f"in-{secrets.token_hex(6)}"
+        if name is None:
+            kafka.create_topic(self.name, partitions=partitions)
 
     def produce(self, *records: tuple[bytes | None, Headers], part: int = ANY) -> None:
         producer = confluent_kafka.Producer(self.kafka.admin_conf)
@@ -61,9 +62,18 @@ class Topic:
     def make_anew(self) -> None:
         """Delete it, and make another one of its name."""
         admin: Any = AdminClient(self.kafka.admin_conf)
-        admin.delete_topics([self.name], operation_timeout=LONG_S)[self.name].result(LONG_S)
+        self.delete()
         wait_until(lambda: self.name not in admin.list_topics(timeout=LONG_S).topics, timeout_s=LONG_S, what="deleted")
         self.kafka.create_topic(self.name)
+
+    def delete(self) -> None:
+        """Delete it, if it is there."""
+        admin: Any = AdminClient(self.kafka.admin_conf)
+        try:
+            admin.delete_topics([self.name], operation_timeout=LONG_S)[self.name].result(LONG_S)
+        except confluent_kafka.KafkaException as error:
+            if error.args[0].code() != confluent_kafka.KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
 
     def ends(self) -> dict[int, int]:
         """The end offset of each partition."""

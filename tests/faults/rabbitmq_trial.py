@@ -14,12 +14,12 @@ import json
 import os
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from tests.faults.steady_producer import SteadyProducer
 from tests.system.fleet import wait_until
 from tests.system.legs import Leg
 from workq import State
@@ -27,10 +27,7 @@ from workq.lab.servers import start_postgres, start_redis
 from workq.lab.servers.rabbitmq_cluster import RabbitMQCluster, RabbitMQNode, start_rabbitmq_cluster
 
 HELD_S = 2.0
-PAUSE_S = 0.02
-"""Between two tasks."""
 LONG_S = 120.0
-PLAIN = "note"
 
 
 @dataclass(frozen=True)
@@ -72,59 +69,12 @@ class ClusterFigures:
         )
 
 
-@dataclass(frozen=True)
-class _Enqueued:
-    task_id: str
-    at: float
-    took_s: float
-    is_plain: bool
-    fails: bool
-
-
-class Producer:
-    """Enqueues on a thread of its own until it is closed."""
-
-    def __init__(self, leg: Leg) -> None:
-        self.enqueued: list[_Enqueued] = []
-        self.error: BaseException | None = None
-        self._leg = leg
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="producer", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """End it; an error that it met is raised here."""
-        self._is_over.set()
-        self._thread.join()
-        if self.error is not None:
-            raise self.error
-
-    def _run(self) -> None:
-        try:
-            while not self._is_over.wait(PAUSE_S):
-                self._enqueue(len(self.enqueued))
-        except BaseException as error:  # an enqueue that fails is a finding
-            self.error = error
-
-    def _enqueue(self, number: int) -> None:
-        fails, is_delayed = number % 10 == 3, number % 10 == 7
-        at, began = time.time(), time.monotonic()
-        if fails:
-            task = self._leg["later"].enqueue(number, "fail", 1, 0.0)
-        elif is_delayed:
-            task = self._leg[PLAIN].options(delay_s=1.0).enqueue(number)
-        else:
-            task = self._leg[PLAIN].enqueue(number)
-        took_s = time.monotonic() - began
-        self.enqueued.append(_Enqueued(task.id, at, took_s, is_plain=not (fails or is_delayed), fails=fails))
-
-
 class Trial:
     """A leg on the cluster, its producer and its fleet."""
 
     def __init__(self, leg: Leg, cluster: RabbitMQCluster, tell: Callable[[str], None]) -> None:
         self.figures = ClusterFigures()
-        self.producer = Producer(leg)
+        self.producer = SteadyProducer(leg)
         self._leg = leg
         self._cluster = cluster
         self._tell = tell

@@ -13,6 +13,10 @@ from workq.lab.servers.kafka import Kafka, make_topic, new_cluster_id
 from workq.lab.servers.server import ServerFailed
 
 _TOGETHER_S: Final = 90.0
+_ASK_S: Final = 5.0
+_OFFSETS: Final = "__consumer_offsets"
+_OFFSETS_PARTITIONS: Final = 3
+"""As kafka.py sets it."""
 
 
 class KafkaNode(Kafka):
@@ -78,6 +82,29 @@ class KafkaCluster:
         """Make a topic with a copy on each node, and return when it has leaders."""
         make_topic(self.admin_conf, name, partitions=partitions, copies=len(self.nodes), settings=settings)
 
+    def leader(self, topic: str, part: int = 0) -> KafkaNode | None:
+        """The node that leads a partition; None: none does, or it is not told just now."""
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        admin = AdminClient(self.admin_conf)
+        try:
+            found = admin.list_topics(topic, timeout=_ASK_S).topics[topic].partitions.get(part)
+        except KafkaException:
+            return None
+        return next((node for node in self.nodes if found is not None and node.number == found.leader), None)
+
+    def coordinator(self, group: str) -> KafkaNode | None:
+        """The node that keeps the offsets of a group; None: none does just now, or no group has committed any yet.
+
+        An admin client could be asked for it, and may end the process by that while the coordinator moves.
+        """
+        number = 0
+        for one in group:  # as Java's String.hashCode
+            number = (31 * number + ord(one)) & 0xFFFF_FFFF
+        number -= 1 << 32 if number >> 31 else 0
+        return self.leader(_OFFSETS, abs(number) % _OFFSETS_PARTITIONS)
+
     def stop(self) -> None:
         """End all nodes and remove their folders. Repeatable."""
         for node in self.nodes:
@@ -85,7 +112,12 @@ class KafkaCluster:
         for node in self.nodes:
             node.stop()
 
-    def _come_together(self) -> None:
+    def wait_together(self) -> None:
+        """Return when all nodes are there.
+
+        Raises:
+            ServerFailed: one is not, after a minute and a half.
+        """
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
 
@@ -115,7 +147,7 @@ def start_kafka_cluster(folder: Path | None = None, *, nodes: int = 3) -> KafkaC
     try:
         with ThreadPoolExecutor(len(made)) as pool:
             list(pool.map(KafkaNode.first_start, made))
-        cluster._come_together()
+        cluster.wait_together()
     except BaseException:  # an interrupt too: no server is left behind
         cluster.stop()
         raise
