@@ -15,9 +15,11 @@ from confluent_kafka.cimpl import NewTopic
 from tests.faults.kafka_topic import Topic
 from tests.system.fleet import Fleet, wait_until
 from workq.lab.servers.kafka_cluster import KafkaCluster, KafkaNode
+from workq.lab.servers.server import ServerFailed
 
 LONG_S: Final = 60.0
 MORE_PARTITIONS: Final = 4
+STARTS_MAX: Final = 3
 CARELESS: Final = {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
 _ALL: Final = -1
 """As an offset of `delete_records`: all that is there."""
@@ -72,7 +74,7 @@ class KafkaHarm:
                 if not node.is_running:
                     if wiped:
                         node.wipe()
-                    node.start()
+                    _start(node)
 
     @contextlib.contextmanager
     def _paused(self, node: KafkaNode) -> Iterator[None]:
@@ -156,10 +158,10 @@ class KafkaHarm:
         wait_until(lambda: self._in_sync() == {first.number}, timeout_s=LONG_S, what="one copy is in sync")
         self._write()
         first.kill()
-        second.start()
+        _start(second)
         wait_until(lambda: self._elected() == {second.number}, timeout_s=LONG_S, what="the other copy leads")
         yield
-        first.start()
+        _start(first)
 
     def _elected(self) -> set[int]:
         """Who leads; those partitions that nobody leads are given to whoever has a copy."""
@@ -234,6 +236,14 @@ HARMS: Final[Mapping[str, Callable[[KafkaHarm], contextlib.AbstractContextManage
 
 def _parts(topics: Mapping[str, Any], name: str) -> list[Any]:
     return list(topics[name].partitions.values()) if name in topics else []
+
+
+def _start(node: KafkaNode) -> None:
+    """Start a node; on a busy machine one has needed more than its time."""
+    for _ in range(STARTS_MAX - 1):
+        with contextlib.suppress(ServerFailed):
+            return node.start()
+    return node.start()
 
 
 def _found(look: Callable[[], KafkaNode | None], what: str) -> KafkaNode:

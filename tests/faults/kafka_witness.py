@@ -87,6 +87,11 @@ class HintWitness:
         self._stocks_wanted = wanted = self._stocks_wanted + 1
         wait_until(lambda: self._stocks_taken >= wanted, timeout_s=STOCK_S, what="the witness has read all")
 
+    def standing(self) -> set[str]:
+        """The tasks that have a hint there now, as far as it was read."""
+        with self._lock:
+            return {task_id for one in self._records.values() for task_id in one.ids}
+
     def close(self) -> None:
         """End it; what is there and below the group's offset is counted first, if `take_stock` was called before."""
         self._is_over.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import secrets
@@ -11,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import confluent_kafka
 import pytest
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -217,6 +219,29 @@ def test_a_position_is_passed_when_what_stood_before_it_is_gone(namespace: Names
         namespace.delete_topic()
         if how == "topic made anew":
             publish(broker, 30)
+
+    waits(lambda: broker.has_passed(QUEUE, marked), "it is passed")
+
+
+def test_an_offset_beyond_the_end_of_a_topic_passes_nothing_until_its_records_are_acked(namespace: Namespace) -> None:
+    """As a process may leave it that commits what it had of a topic after others have made it anew."""
+    broker = namespace.open(partitions=1)
+    waiting = publish(broker, 5)
+    marked = broker.position(QUEUE)
+    assert marked is not None
+    late = confluent_kafka.Consumer({**namespace.kafka.admin_conf, "group.id": namespace.name})
+
+    def is_committed() -> bool:  # the group's coordinator may be moving in
+        with contextlib.suppress(KafkaException):
+            late.commit(offsets=[TopicPartition(namespace.topic, 0, 90)], asynchronous=False)
+            return True
+        return False
+
+    waits(is_committed, "it is committed")
+    late.close()
+    assert spans(broker)[0].done == 90
+    assert not broker.has_passed(QUEUE, marked), "five hints are waiting"
+    all_of(broker.consumer([QUEUE], name="one", prefetch=100), set(waiting))
 
     waits(lambda: broker.has_passed(QUEUE, marked), "it is passed")
 

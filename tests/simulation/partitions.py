@@ -280,6 +280,6 @@ class PartitionedBroker(SimBroker):
         self._server.dispatch()
         ends: list[int] = msgspec.json.decode(position)
         return all(
-            max(part.committed, part.low) >= min(end, part.end)
+            max(part.committed if part.committed <= part.end else 0, part.low) >= min(end, part.end)
             for end, part in zip(ends, self._server.parts(queue), strict=True)
         )

@@ -78,7 +78,8 @@ class Partition(NamedTuple):
         return bool(self.unheld) or HINT in self.log[begins:]
 
     def has_passed(self, without: frozenset[str]) -> bool:
-        there = self.committed if "low" in without else max(self.committed, self.low)
+        done = self.committed if self.committed <= self.end else NEVER  # behind the end: of what is not there any more
+        there = done if "low" in without else max(done, self.low)
         wanted = self.marked if "end_now" in without else min(self.marked, self.end)
         return there >= wanted
 

@@ -7,7 +7,9 @@ the connection breaks or the time is up just then (librdkafka 2.16, #4605).
 This is the proof of loss on Kafka (rule 6): the ends of all partitions are written down, and once the group is done
 with all before them, a hint that was confirmed earlier and is held by nobody is lost. Retention, `delete_records`, a
 log that was cut off, a topic that was deleted, and offsets that have expired all end in "done with": then the hints are
-sent again. A wrong answer costs a duplicate, never a loss.
+sent again. A wrong answer costs a duplicate, never a loss. An offset beyond the end tells nothing: a process may commit
+one of a topic that was deleted into the one that was made in its place, and all that waits there would be sent again
+with each mark, until somebody commits. Whoever reads on from such an offset is told so, and begins anew.
 
 Committed offsets are asked for by a consumer that subscribes to nothing. The admin client of librdkafka 2.16 crashes
 the process when the group's coordinator answers that it is none, as it does while it moves, or begins.
@@ -130,11 +132,7 @@ class Positions:
         topic_id, spans = self.spans(queue, ends=ends)
         if topic_id != told["id"]:
             return True  # deleted, and made again perhaps: nothing of then is there
-        return all(
-            max(span.done, span.low) >= min(marked[str(one)], span.end)
-            for one, span in spans.items()
-            if str(one) in marked
-        )
+        return all(span.next >= min(marked[str(one)], span.end) for one, span in spans.items() if str(one) in marked)
 
     def _bounds(self, places: Sequence[TopicPartition], which: OffsetSpec, ends: float) -> dict[Place, int]:
         asked = self._topics.admin.list_offsets(
