@@ -1,11 +1,10 @@
 """`make chaos-kafka`: tasks through three nodes of Kafka, while nodes, topics, records and workers are lost.
 
 Tasks are enqueued all the time, one by one, and for each fault a share of them at once, half of it before the fault and
-half under it. A fleet runs them; each only writes that it started and ended. Each fault lasts until a task
-that was enqueued under it has started, and at least `HELD_S`; then it ends, and all copies must be in sync again.
-`alone: ...` is a fault that leaves no hint, while no worker is there and nothing is enqueued: nobody finds a task in
-the ledger, so all that is missing has to be proved lost, and to be sent again, once. `test_kafka_cluster.py` runs a
-short one.
+half under it. A fleet runs them; each only writes that it started and ended. Each fault lasts until a task that was
+enqueued under it has started, and at least `HELD_S`; then it ends, and all copies must be in sync again. `alone: ...`
+is a fault that leaves no hint, while no worker is there and nothing is enqueued: nobody finds a task in the ledger, so
+all that is missing has to be proved lost, and to be sent again.
 
 At the end each task has succeeded, each start beyond the first is charged to something, no hint is left, and the tasks
 whose hints the proof by positions sent again are those whose hints the witness (kafka_witness.py) found missing, but
