@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from itertools import accumulate, pairwise
 from typing import Any, Final
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from tests.system.fleet import wait_until
@@ -34,6 +34,10 @@ ASK_S: Final = 2.0
 STOCK_S: Final = 120.0
 BEGIN_AGAIN_S: Final = 15.0
 """A reading that has not come to its end by then is begun again: the end may have moved back."""
+GONE: Final[tuple[str, list[int]]] = ("", [])
+"""Of a topic that is not there."""
+ABSENT_MIN: Final = 3
+"""So many times in turn that has to be said."""
 Place = tuple[int, int]
 """Partition and offset."""
 
@@ -106,17 +110,22 @@ class HintWitness:
     def _read(self) -> None:
         admin: Any = AdminClient(self._conf)
         reader = None
-        look_at, begin_again_at, begun = 0.0, 0.0, 0
+        look_at, begin_again_at, begun, absent = 0.0, 0.0, 0, 0
         while not self._is_over.is_set():
             if time.monotonic() >= look_at:
                 look_at = time.monotonic() + LOOK_EVERY_S
                 found = self._asked(admin)
+                absent = absent + 1 if found == GONE else 0
                 if found is None:
                     admin = AdminClient(self._conf)  # it goes on to ask nodes that are dead
+                elif found == GONE and absent < ABSENT_MIN:
+                    pass
                 elif found[0] != self._topic_id or found[1] != self._parts:
                     self._turn_to(*found)
                     reader = None
             if not self._parts:
+                if absent >= ABSENT_MIN:
+                    self._stocks_taken = begun = self._stocks_wanted
                 time.sleep(0.05)
                 continue
             is_late = self._stocks_taken < begun and time.monotonic() > begin_again_at
@@ -139,12 +148,14 @@ class HintWitness:
             reader.close()
 
     def _asked(self, admin: Any) -> tuple[str, list[int]] | None:
-        """The topic's id and partitions; None: it is not there, or nobody has answered."""
+        """The topic's id and partitions, or `GONE`; None: nobody has answered."""
         try:
             asked = admin.describe_topics(TopicCollection([self._topic]), request_timeout=ASK_S)
             found = asked[self._topic].result(ASK_S + 1.0)
-        except (KafkaException, TimeoutError):
+        except TimeoutError:
             return None
+        except KafkaException as error:
+            return GONE if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART else None
         return str(found.topic_id), sorted(one.id for one in found.partitions)
 
     def _turn_to(self, topic_id: str, parts: list[int]) -> None:
