@@ -246,6 +246,21 @@ def test_an_offset_beyond_the_end_of_a_topic_passes_nothing_until_its_records_ar
     waits(lambda: broker.has_passed(QUEUE, marked), "it is passed")
 
 
+def test_a_topic_that_is_gone_is_made_again_by_who_waits_for_less_than_it_takes_to_hear_of_it(
+    namespace: Namespace,
+) -> None:
+    broker = namespace.open(partitions=2)
+    publish(broker, 4)
+    namespace.delete_topic()
+
+    def is_made() -> bool:
+        broker.publish(hints(QUEUE, 1), deadline_s=0.05)
+        return namespace.topic in namespace.admin.list_topics(timeout=60).topics
+
+    waits(is_made, "it is made again")
+    publish(broker, 1)
+
+
 @pytest.mark.parametrize("new", [5, 60])
 def test_a_topic_made_anew_under_a_living_consumer_is_read_from_its_beginning(namespace: Namespace, new: int) -> None:
     """By its name alone the consumer would go on where it was: at 30, of which 60 new records have 30 behind it."""

@@ -129,13 +129,13 @@ class KafkaPublisher:
             for place, one in enumerate(left):
                 answers[one] = confirms.answers[place] is True
             left = [one for one in left if records[one].is_to_repeat and not answers[one]]
+            for one in left:
+                records[one].is_to_repeat = False
+                self._topics.forget(records[one].topic)
             if time.monotonic() + AGAIN_S >= ends:
                 break
             if is_again:  # brokers hear of a topic one after the other
                 time.sleep(AGAIN_S)
-            for one in left:
-                records[one].is_to_repeat = False
-                self._topics.forget(records[one].topic)
             is_again = True
         return answers
 
@@ -218,6 +218,8 @@ class KafkaPublisher:
         confirms.answer(index, error is None)
 
     def _failed(self, record: KafkaRecord, error: KafkaError) -> None:
+        if error.code() in _NO_TOPIC:  # also where nobody waits any more: the next one makes it
+            self._topics.forget(record.topic)
         record.is_to_repeat = error.code() in _NO_TOPIC or error.code() in _GIVEN_UP
         self._is_broken = self._is_broken or error.fatal() or error.code() in (KafkaError._FATAL, _STUCK)
 
