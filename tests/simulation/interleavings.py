@@ -5,7 +5,7 @@ A step whose name begins with `!` is a fault. A state is stranded where no way w
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -35,41 +35,45 @@ def explored(
 
     Stranded states are looked for where nothing else is wrong.
     """
-    came: dict[State, tuple[State, str] | None] = {start: None}
-    before: defaultdict[State, list[State]] = defaultdict(list)
+    number: dict[State, int] = {start: 0}
+    states = [start]
+    came: list[tuple[int, str] | None] = [None]
+    before: list[list[int]] = [[]]
     wrong: dict[str, list[str]] = {}
-    ends: set[State] = set()
-    waiting = deque([start])
-    while waiting:
-        state = waiting.popleft()
+    ends: set[int] = set()
+    at = 0
+    while at < len(states):
+        state = states[at]
         if (what := broken(state)) != "":
-            wrong.setdefault(what, _way(came, state))
-            if what == until:
-                break
-            continue
-        if has_ended(state):
-            ends.add(state)
-            continue
-        for what, then in steps(state):
-            if not what.startswith("!"):
-                before[then].append(state)
-            if then not in came:
-                came[then] = (state, what)
-                waiting.append(then)
+            wrong.setdefault(what, _way(came, at))
+        elif has_ended(state):
+            ends.add(at)
+        else:
+            for what, then in steps(state):
+                known = number.setdefault(then, len(states))  # a state is hashed once: that is what takes long
+                if known == len(states):
+                    states.append(then)
+                    came.append((at, what))
+                    before.append([])
+                    if until is not None and broken(then) == until:
+                        return Explored(len(states), wrong | {until: _way(came, known)})
+                if not what.startswith("!"):
+                    before[known].append(at)
+        at += 1
     reached = deque(ends)
     while reached:
         for earlier in before[reached.popleft()]:
             if earlier not in ends:
                 ends.add(earlier)
                 reached.append(earlier)
-    if not wrong and (stranded := next((state for state in came if state not in ends), None)) is not None:
+    if not wrong and (stranded := next((one for one in range(len(states)) if one not in ends), None)) is not None:
         wrong["stranded"] = _way(came, stranded)
-    return Explored(len(came), wrong)
+    return Explored(len(states), wrong)
 
 
-def _way(came: dict[State, tuple[State, str] | None], state: State) -> list[str]:
+def _way(came: list[tuple[int, str] | None], at: int) -> list[str]:
     way = []
-    while (step := came[state]) is not None:
-        state, what = step
+    while (step := came[at]) is not None:
+        at, what = step
         way.append(what)
     return way[::-1]
