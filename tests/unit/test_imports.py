@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -94,7 +95,7 @@ def test_no_part_of_workq_draws_from_the_random_numbers_of_the_application() -> 
     drawn = [
         f"{path}:{node.lineno}"
         for path in sorted(Path(workq.__file__).parent.rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(_tree(path))
         if isinstance(node, ast.Attribute)
         and isinstance(node.value, ast.Name)
         and node.value.id == "random"
@@ -154,18 +155,25 @@ LIBRARIES: Final = {
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_a_library_is_imported_where_it_belongs_and_nowhere_else(library: str) -> None:
     package = Path(workq.__file__).parent
-    importing = {
-        path.relative_to(package).as_posix()
-        for path in package.rglob("*.py")
-        if library in _imported(ast.parse(path.read_text(encoding="utf-8")))
-    }
+    importing = {path.relative_to(package).as_posix() for path in package.rglob("*.py") if library in _imported(path)}
 
     assert [one for one in sorted(importing) if not one.startswith(LIBRARIES[library])] == []
     assert importing
 
 
-def _imported(tree: ast.AST) -> Iterator[str]:
+@cache
+def _tree(path: Path) -> ast.Module:
+    """Read once for all that look at it."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def _imported(path: Path) -> frozenset[str]:
     """The packages that a module imports when it runs, also inside of functions; not for annotations alone."""
+    return frozenset(_imports(_tree(path)))
+
+
+def _imports(tree: ast.AST) -> Iterator[str]:
     for node in ast.iter_child_nodes(tree):
         match node:
             case ast.If(test=ast.Name(id="TYPE_CHECKING")):
@@ -175,7 +183,7 @@ def _imported(tree: ast.AST) -> Iterator[str]:
             case ast.ImportFrom(module=str(module), level=0):
                 yield module.partition(".")[0]
             case _:
-                yield from _imported(node)
+                yield from _imports(node)
 
 
 TABLES: Final = {
@@ -195,7 +203,7 @@ def test_the_tables_of_a_slice_are_written_in_its_folder_and_nowhere_else() -> N
     package = Path(workq.__file__).parent
     written: dict[str, set[str]] = {}
     for path in package.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(_tree(path)):
             match node:
                 case ast.Call(func=ast.Attribute(attr="table", value=ast.Name(id="space")), args=[ast.Constant(), *_]):
                     table = ast.literal_eval(node.args[0])
@@ -214,7 +222,7 @@ def test_the_core_names_no_table_of_a_slice() -> None:
         f"{path.relative_to(package)}:{node.lineno}: {node.id}"
         for part in CORE
         for path in (package / part).rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(_tree(path))
         if isinstance(node, ast.Name) and node.id in makers
     ]
 
@@ -237,7 +245,7 @@ def test_hints_are_published_in_these_places_and_nowhere_else() -> None:
     found = {
         str(path.relative_to(package))
         for path in package.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(_tree(path))
         if isinstance(node, ast.Call)
         and (
             ast.unparse(node.func) == "publish_each"
