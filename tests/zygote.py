@@ -70,6 +70,8 @@ fits = all(env.get(one) == {env!r}.get(one) for one in {{*env, *{env!r}}} if one
 ours = args[:1] == ["-c"] or args[:2] == ["-m", "workq"] or args and not args[0].startswith("-")
 if not fits or not ours:
     os.execv({python!r}, [{python!r}, *args])
+told = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+signal.pthread_sigmask(signal.SIG_BLOCK, told)  # until it is known whom to tell
 line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 line.connect({path!r})
 request = json.dumps(dict(python=args, cwd=os.getcwd(), env=env, ends_with_its_shim=True)).encode()
@@ -80,9 +82,10 @@ def tell(number, _):
         os.kill(pid, number)
     except ProcessLookupError:
         pass
-for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+for one in told:
     if signal.getsignal(one) != signal.SIG_IGN:
         signal.signal(one, tell)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, told)
 status = int(line.recv(64) or 1)
 if status < 0:
     signal.signal(-status, signal.SIG_DFL) if -status != signal.SIGKILL else None
@@ -344,7 +347,8 @@ def _attend(line: socket.socket) -> None:
     for one in (*fds, begins):
         os.close(one)
     os.read(begun, 1)  # until it is in its own session, as whoever signals a group expects
-    line.send(str(pid).encode())
+    with contextlib.suppress(OSError):  # whoever asked has gone
+        line.send(str(pid).encode())
     if request.get("ends_with_its_shim"):
         end = os.pidfd_open(pid)
         ended, _, _ = select.select([end, line.fileno()], [], [])
