@@ -121,6 +121,11 @@ else
 	@$(BIN)/python -m tests.faults.rabbitmq_cuts
 endif
 
+.PHONY: host-death
+host-death: $(FULL) servers ## DEATHS=100 hosts cut off and killed, FAULTS=100 with one way left to a store: a histogram, or exit 3 (root)
+	@echo "host-death: private servers, hosts in network namespaces, which are removed; about half an hour"
+	@$(BIN)/python -m tests.faults.host_trial --deaths $(or $(DEATHS),100) --faults $(or $(FAULTS),100)
+
 .PHONY: bench
 bench: $(FULL) servers ## workq beside its peers, RUNS=5 ONLY=workq,huey MEASURE=drain,bulk: tables, ratios, goals (hours for all)
 	@echo "bench: private servers on free ports; each peer in an environment of its own below .bench, made when missing"

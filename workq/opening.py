@@ -15,6 +15,7 @@ from workq.config.kafka import is_kafka
 
 if TYPE_CHECKING:
     from workq.broker import Broker
+    from workq.broker.signs import BrokerSigns
     from workq.enqueue.producer import Producer
     from workq.inflight import InFlight
     from workq.ledger.engine.database import Database
@@ -159,7 +160,7 @@ def _apart(settings: Settings, ledger: Ledger, database: Database) -> Stores:
     )
     if is_ledger:
         broker = LedgerDelays(broker, database, on_written=mover.wake)
-    return Stores(ledger, broker, inflight, mover=mover)
+    return Stores(ledger, broker, inflight, mover=mover, signs=open_signs(settings))
 
 
 def open_broker(settings: Settings, database: Database) -> Broker:
@@ -182,6 +183,15 @@ def open_broker(settings: Settings, database: Database) -> Broker:
         heartbeat_s=settings.times.amqp_heartbeat_s,
         confirm_s=settings.times.confirm_s,
     )
+
+
+def open_signs(settings: Settings) -> BrokerSigns | None:
+    """Signs of life in the server that the settings name; None where it gives none."""
+    if settings.broker is None or is_kafka(settings.broker):
+        return None
+    from workq.broker.rabbitmq.signs import RabbitMQSigns
+
+    return RabbitMQSigns(settings.broker, namespace=settings.namespace)
 
 
 def open_inflight(settings: Settings, database: Database) -> InFlight:

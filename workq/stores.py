@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from workq.broker import Broker
+from workq.broker.signs import BrokerSigns
 from workq.inflight import InFlight
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ class Stores:
 
     mover: Mover | None = None
     """Moves delayed hints from the ledger to the broker, where that is a server of its own. Not started."""
+
+    signs: BrokerSigns | None = None
+    """Signs of life in the broker, where that is a server of its own that can tell."""
 
     def close(self) -> None:
         """Close all three, the ledger last. Repeatable."""

@@ -1,4 +1,4 @@
--- workq, schema 18, for MySQL 8.0.16 or newer and MariaDB 10.6 or newer.
+-- workq, schema 19, for MySQL 8.0.16 or newer and MariaDB 10.6 or newer.
 --
 -- Apply it with `workq db migrate`, or print it for your own namespace with `workq db sql mysql`.
 -- Made from the tables in workq/ by `make migration`.
@@ -88,6 +88,8 @@ CREATE TABLE IF NOT EXISTS workq_worker (
     parent               INTEGER,
     -- resident memory at the last beat, for the certificate of its death
     memory_bytes         BIGINT,
+    -- the stores in which it gives signs of life; NULL: its lease alone tells
+    signs                VARCHAR(200),
     CONSTRAINT workq_worker_pk PRIMARY KEY (id),
     CONSTRAINT workq_worker_state CHECK (state IN ('live', 'left', 'reaped')),
     KEY workq_worker_by_state (state, beat_at)      -- who is live; whose row is old enough to be deleted
@@ -560,5 +562,5 @@ CREATE TABLE IF NOT EXISTS workq_intake_offset (
     CONSTRAINT workq_intake_offset_pk PRIMARY KEY (intake, topic, part)
 ) ENGINE=InnoDB CHARSET=utf8mb4 COLLATE utf8mb4_bin;
 
--- Last: only now is schema 18 complete.
-INSERT IGNORE INTO workq_meta (name, value, at) VALUES ('schema_version', '18', UTC_TIMESTAMP(6));
+-- Last: only now is schema 19 complete.
+INSERT IGNORE INTO workq_meta (name, value, at) VALUES ('schema_version', '19', UTC_TIMESTAMP(6));

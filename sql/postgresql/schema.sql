@@ -1,4 +1,4 @@
--- workq, schema 18, for PostgreSQL 12 or newer.
+-- workq, schema 19, for PostgreSQL 12 or newer.
 --
 -- Apply it with `workq db migrate`, or print it for your own namespace with `workq db sql postgresql`.
 -- Made from the tables in workq/ by `make migration`.
@@ -100,6 +100,8 @@ CREATE TABLE workq_worker (
     parent               INTEGER,
     -- resident memory at the last beat, for the certificate of its death
     memory_bytes         BIGINT,
+    -- the stores in which it gives signs of life; NULL: its lease alone tells
+    signs                VARCHAR(200),
     CONSTRAINT workq_worker_pk PRIMARY KEY (id),
     CONSTRAINT workq_worker_state CHECK (state IN ('live', 'left', 'reaped'))
 );
@@ -591,5 +593,5 @@ CREATE TABLE workq_intake_offset (
     CONSTRAINT workq_intake_offset_pk PRIMARY KEY (intake, topic, part)
 );
 
--- Last: only now is schema 18 complete.
-INSERT INTO workq_meta (name, value, at) VALUES ('schema_version', '18', CURRENT_TIMESTAMP);
+-- Last: only now is schema 19 complete.
+INSERT INTO workq_meta (name, value, at) VALUES ('schema_version', '19', CURRENT_TIMESTAMP);

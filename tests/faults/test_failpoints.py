@@ -154,12 +154,16 @@ OF_STEPS = frozenset({"step.before_commit", "step.after_commit"})
 """A step of a partition: its writes, its cursor and its items are about to stand; they stand, and nobody knows it."""
 
 
+OF_ABSENCE = frozenset({"watch.before_reap"})
+"""A worker that is gone from every store is about to be ended early: tests/faults/test_absence.py."""
+
+
 OF_INTAKES = frozenset({"intake.before_quarantine", "intake.before_record", "intake.after_record"})
 """Records of a broker are about to be set aside, recorded, let go: tests/contract/ways_in/suite.py."""
 
 
 def test_every_point_has_its_row() -> None:
-    assert set(ROWS) | OF_JOBS | OF_STEPS | OF_POLLING | OF_INTAKES == POINTS
+    assert set(ROWS) | OF_JOBS | OF_STEPS | OF_POLLING | OF_ABSENCE | OF_INTAKES == POINTS
 
 
 @pytest.mark.one_leg

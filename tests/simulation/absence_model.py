@@ -19,7 +19,7 @@ the brake for the case in which most of the fleet looks absent: it makes early e
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
@@ -241,11 +241,19 @@ def explore(
     *,
     without: frozenset[str] = frozenset(),
     is_prompt: bool = False,
+    cut: Collection[int] = (),
     until: str | None = None,
 ) -> Explored:
-    """Reach every state, with at most so many `faults` of each kind on a way; or no further than `until` is wrong."""
+    """Reach every state, with at most so many `faults` of each kind on a way; or no further than `until` is wrong.
+
+    `cut`: the stores to which the way is cut at the beginning.
+    """
     return explored(
-        State(left=tuple(faults.get(name, 0) for name in FAULTS)),
+        State(
+            left=tuple(faults.get(name, 0) for name in FAULTS),
+            link=tuple(store not in cut for store in range(3)),
+            reach=tuple(0 if store in cut else GONE for store in range(3)),
+        ),
         partial(steps, without=without, is_prompt=is_prompt),
         broken=lambda s: s.broken if is_prompt or s.broken != "late" else "",
         has_ended=lambda s: s.life in ("left", "ended", "reaped"),

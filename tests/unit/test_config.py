@@ -735,11 +735,24 @@ def test_a_time_that_is_not_a_positive_finite_number_is_refused(name: str, value
         Times(**{name: value})
 
 
-@pytest.mark.parametrize("name", [one.name for one in fields(Times) if "grace_s" not in one.name or "un" in one.name])
-def test_only_a_grace_at_an_end_may_be_zero(name: str) -> None:
+MAY_BE_ZERO = ("absence_s", "grace_s", "hard_limit_grace_s")
+
+
+@pytest.mark.parametrize("name", [one.name for one in fields(Times) if one.name not in MAY_BE_ZERO])
+def test_only_an_absence_and_a_grace_at_an_end_may_be_zero(name: str) -> None:
     with pytest.raises(ConfigError, match=rf"times\.{name}: must be"):
         Times(**{name: 0.0})
-    assert Times(grace_s=0.0, hard_limit_grace_s=0).grace_s == 0.0
+    assert Times(**dict.fromkeys(MAY_BE_ZERO, 0.0)).grace_s == 0.0
+
+
+def test_an_absence_means_nothing_where_beats_or_leases_tell_as_soon() -> None:
+    assert Times().is_absence_watched
+    assert Times(beat_s=5.0, absence_s=7.5).is_absence_watched
+    assert not Times(beat_s=5.0, absence_s=7.4).is_absence_watched
+    assert not Times(beat_s=1.0, absence_s=3.9).is_absence_watched
+    assert not Times(absence_s=30.0).is_absence_watched
+    assert not Times(absence_s=0.0).is_absence_watched
+    assert Times().divided_by(10).absence_s == 0.0, "servers tell no sooner"
 
 
 def test_contradictory_times_name_the_file_that_sets_one_of_them(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from workq.cli.group import Command
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, record, table, write
 from workq.config import Settings
+from workq.config.kafka import is_kafka
 from workq.diagnose.bounds import Bounds
 from workq.diagnose.doctor import examine
 from workq.diagnose.doctor.check import Check, Level
@@ -19,6 +20,7 @@ from workq.errors import ConfigError
 _BOUNDS = {
     "local_crash_s": "a worker process dies",
     "dead_host_s": "a whole host dies",
+    "absent_host_s": "such a host, gone from all stores",
     "unpublished_s": "a hint was not confirmed",
     "inflight_wiped_s": "Redis is wiped, a worker dies",
     "dead_fleet_s": "most workers die at once",
@@ -63,7 +65,8 @@ def doctor(session: Session) -> int:
             [(check.area, check.level, check.message) for check in checks],
         )
         write("\nrecovery, at most, when")
-        record([(text, f"{getattr(bounds, name):.0f} s") for name, text in _BOUNDS.items()])
+        shown = {name: text for name, text in _BOUNDS.items() if name != "absent_host_s" or _tells(settings)}
+        record([(text, f"{getattr(bounds, name):.0f} s") for name, text in shown.items()])
 
     answer(session, document, show)
     if Level.UNREACHABLE in levels:
@@ -71,3 +74,8 @@ def doctor(session: Session) -> int:
     if not levels <= _WELL:
         return exits.FINDINGS
     return exits.DONE if has_ledger else exits.USAGE
+
+
+def _tells(settings: Settings) -> bool:
+    """Whether stores of these kinds tell who is gone from them; a pooler before the ledger does not."""
+    return settings.ledger.startswith("postgres") and not is_kafka(settings.broker)

@@ -35,6 +35,8 @@ class Times:
     """How long a worker is trusted after its last beat. More than two beats."""
     worker_beat_s: float = 10.0
     """How often a worker renews its row in the ledger."""
+    absence_s: float = 8.0
+    """How long a worker may be gone from every store before its claims end early. 0: when its lease has ended."""
     sweep_s: float = 5.0
     """How often losses are looked for. At most a lease."""
     unpublished_grace_s: float = 2.0
@@ -43,7 +45,7 @@ class Times:
     """How often a marker is sent through a queue whose tasks wait, to prove that none of their hints is lost."""
     marker_grace_s: float = 30.0
     """How long after a marker came back a task may still be on its way between its hint and its hold."""
-    amqp_heartbeat_s: float = 20.0
+    amqp_heartbeat_s: float = 5.0
     """After which silence a RabbitMQ connection is dead. Whole seconds."""
     confirm_s: float = 10.0
     """How long RabbitMQ may take to confirm a hint."""
@@ -73,6 +75,11 @@ class Times:
                 f"sweep_s is {self.sweep_s:g} and lease_s is {self.lease_s:g}"
             )
 
+    @property
+    def is_absence_watched(self) -> bool:
+        """Whether `absence_s` has a meaning: longer than beats and servers take to tell, and shorter than a lease."""
+        return max(_ABSENCE_MIN_S, 1.5 * self.beat_s) <= self.absence_s < self.lease_s
+
     def divided_by(self, n: float) -> Times:
         """The same proportions, `n` times faster: the profile of the tests.
 
@@ -89,6 +96,8 @@ class Times:
         for name, floor_s in _FLOORS_S.items():
             faster[name] = max(faster[name], min(floor_s, getattr(self, name)))
         faster["amqp_heartbeat_s"] = float(math.ceil(faster["amqp_heartbeat_s"]))
+        if not Times(**faster).is_absence_watched:  # servers tell no sooner
+            faster["absence_s"] = 0.0
         return Times(**faster)
 
 
@@ -99,7 +108,9 @@ _FLOORS_S: Final = {
     "redis_socket_s": 1.0,
     "statement_s": 5.0,
 }
-_MAY_BE_ZERO: Final = frozenset({"grace_s", "hard_limit_grace_s"})
+_MAY_BE_ZERO: Final = frozenset({"absence_s", "grace_s", "hard_limit_grace_s"})
+_ABSENCE_MIN_S: Final = 4.0
+"""A heartbeat of AMQP is a whole second at least, and RabbitMQ misses two or three of them."""
 
 
 def _check_time(name: str, value: object) -> None:

@@ -19,6 +19,7 @@ class Bounds:
     `dead_fleet_s`: more than half of the workers died at once: the brake waits for a third look.
     `forgotten_s`: the ledger was restored from a backup: a task runs by it under a worker that lives and has it not.
     `purge_s`: the broker lost hints that it had confirmed; beyond the time that a marker takes through the line.
+    `absent_host_s`: as `dead_host_s`, where every store tells who is gone from it (workq/recovery/absence.py).
     `everything_s`: broker and in-flight store are empty, and every process was killed.
     """
 
@@ -30,6 +31,7 @@ class Bounds:
     forgotten_s: float
     purge_s: float
     everything_s: float
+    absent_host_s: float
 
     @staticmethod
     def of(times: Times) -> Bounds:
@@ -60,4 +62,5 @@ class Bounds:
             forgotten_s=2 * times.beat_s * math.ceil(times.worker_beat_s / times.beat_s) + times.beat_s,
             purge_s=purge_s,
             everything_s=max(purge_s, dead_fleet_s) + times.confirm_s,
+            absent_host_s=times.absence_s * 1.25 if times.is_absence_watched else dead_s(0.8),
         )

@@ -57,6 +57,8 @@ class RestartCause(StrEnum):
     """Its process and its supervisor were gone from their machine."""
     LEASE = "lease"
     """Its lease ended: paused for longer, cut off, or on a host that died."""
+    ABSENCE = "absence"
+    """It was gone from every store: cut off from all of them, or on a host that died."""
     REDIS_LOSS = "redis_loss"
     """The in-flight store lost its lease, and it did not come back."""
     ORPHAN = "orphan"
@@ -299,5 +301,7 @@ def _promised_s(cause: RestartCause, bounds: Bounds) -> float:
             return bounds.inflight_wiped_s
         case RestartCause.FORGOTTEN:
             return bounds.forgotten_s
+        case RestartCause.ABSENCE:
+            return bounds.absent_host_s
         case RestartCause.GONE | RestartCause.LEASE | RestartCause.ORPHAN | RestartCause.REPLAY | RestartCause.UNKNOWN:
             return bounds.dead_host_s

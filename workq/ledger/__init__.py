@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from workq.ledger.answers import (
     NO_GROUP,
+    Absence,
+    AbsentWorker,
     Applied,
     CancelAnswer,
     Company,
@@ -42,6 +44,8 @@ from workq.ledger.answers import (
 )
 
 __all__ = [
+    "Absence",
+    "AbsentWorker",
     "Applied",
     "CancelAnswer",
     "Company",

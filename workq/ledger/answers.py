@@ -110,6 +110,21 @@ class Evidence(msgspec.Struct, frozen=True):
     is_seen: bool = True
 
 
+class Absence(msgspec.Struct, frozen=True):
+    """For how long a worker has not beaten, and when a look found no sign of it in any store, by the ledger's clock."""
+
+    for_s: float
+    looked_at: datetime
+
+
+class AbsentWorker(msgspec.Struct, frozen=True):
+    """A live incarnation of which the ledger has no sign. `signs`: what it says of the signs that it gives."""
+
+    id: str
+    signs: str
+    looked_at: datetime
+
+
 class Reaped(msgspec.Struct, frozen=True):
     """What reaping one incarnation did. `hints` are to be published."""
 

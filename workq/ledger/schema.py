@@ -27,7 +27,7 @@ from workq.ledger.columns import (
     word,
 )
 
-SCHEMA_VERSION: Final = 18
+SCHEMA_VERSION: Final = 19
 
 T = TypeVar("T")
 
@@ -186,6 +186,9 @@ class CoreTables:
                 "the pid of its supervisor; while that process lives, it alone judges how this one died",
             ),
             optional("memory_bytes", bigint(), "resident memory at the last beat, for the certificate of its death"),
+            optional(
+                "signs", word(200), "the stores in which it gives signs of life; NULL: its lease alone tells", since=19
+            ),
             space.rule("worker_state", "state IN ('live', 'left', 'reaped')"),
             space.index(
                 "worker_by_state", "state", "beat_at", doc="who is live; whose row is old enough to be deleted"

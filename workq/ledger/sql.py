@@ -28,6 +28,7 @@ from workq.ledger.pauses import Pauses
 from workq.ledger.plans import Plans
 from workq.ledger.questions import Questions
 from workq.ledger.scan_floor import Floor
+from workq.ledger.signs import Signs
 from workq.ledger.start import StartGate, StartGates
 from workq.ledger.tasks import Tasks
 from workq.ledger.transactions import HandlerTransactions
@@ -74,6 +75,7 @@ class Ledger:
         self.questions = Questions(database, rules=rules)
         self.tasks = Tasks(database, lanes=self.lanes, rules=rules)
         self.workers = Workers(database, history=self.history, floor=floor, reserved_s=reserved_s)
+        self.signs = Signs(database)
         self.upkeep = Upkeep(database, history=self.history, floor=floor, with_pruned=slices.with_pruned)
         self.pauses = Pauses(database, history=self.history)
         self.decisions = Decisions(database, history=self.history, reserved_s=reserved_s, rules=rules)

@@ -28,7 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.types import Float, Integer
 
-from workq.ledger import Evidence, Foresight, Reaped, Unpublished
+from workq.ledger import Absence, Evidence, Foresight, Reaped, Unpublished
 from workq.ledger.charge import ClaimVerdict, certificate_of, in_history, reaped_as, verdicts_of
 from workq.ledger.engine import after_commit
 from workq.ledger.engine.database import Database
@@ -37,6 +37,7 @@ from workq.ledger.history import History
 from workq.ledger.log_lines import by_death
 from workq.ledger.plan_guard import are_claims_moved
 from workq.ledger.scan_floor import Floor
+from workq.ledger.signs import absent_by
 from workq.values import codec
 from workq.values.certificate import (
     Certificate,
@@ -59,8 +60,8 @@ class Workers:
         self.floor = floor
         self._reserved_s = reserved_s
 
-    def join(self, worker: Incarnation, *, queues: Sequence[str], threads: int) -> None:
-        """Record a new incarnation as live. Repeatable."""
+    def join(self, worker: Incarnation, *, queues: Sequence[str], threads: int, signs: str | None = None) -> None:
+        """Record a new incarnation as live, and the signs of life that it gives. Repeatable."""
         w, now = self.database.tables.worker, self.database.now
 
         def add(tx: Connection) -> None:
@@ -77,6 +78,7 @@ class Workers:
                         beat_at=now(),
                         machine=worker.machine,
                         parent=worker.parent,
+                        signs=signs,
                     )
                 )
 
@@ -85,12 +87,17 @@ class Workers:
         except IntegrityError:  # an id is one life of one process: whoever was faster wrote the same row
             return
 
-    def beat(self, worker: str, *, memory_bytes: int | None = None) -> bool:
-        """Note that an incarnation lives, and its resident memory; False when it was reaped: it must stop claiming."""
+    def beat(self, worker: str, *, memory_bytes: int | None = None, signs: str | None = None) -> bool:
+        """Note that an incarnation lives, its resident memory, and the signs of life that it gives.
+
+        False when it was reaped: it must stop claiming.
+        """
         w, now = self.database.tables.worker, self.database.now
         values: dict[str, Any] = {"beat_at": now(), "suspected_at": None}
         if memory_bytes is not None:
             values["memory_bytes"] = memory_bytes
+        if signs is not None:
+            values["signs"] = signs
         statement = update(w).where(w.c.id == worker, w.c.state == "live").values(values)
         return self.database.run(lambda tx: tx.execute(statement).rowcount) == 1
 
@@ -149,6 +156,7 @@ class Workers:
         *,
         suspected_for_s: float | None = None,
         lease_s: float = 0.0,
+        absence: Absence | None = None,
         dry_run: bool = False,
         planned: Foresight | None = None,
         by: Mapping[str, Any] | None = None,
@@ -156,7 +164,8 @@ class Workers:
         """End one incarnation and its claims in one transaction; None when somebody did already, or it lives after all.
 
         With `suspected_for_s`, only if it is still suspected for that long and has not beaten within `lease_s`. With
-        `dry_run` nothing changes: what would be answered now.
+        `dry_run` nothing changes: what would be answered now. With `absence`, only if it has not beaten since, if no
+        session of it is there, and if the look that decided was a moment ago.
 
         The attempt that was running, if it was the only one, is charged with the crash; several become suspects: nobody
         knows yet who it was. Where nobody saw a crash, or a handler had ended already, presence is noted, which is
@@ -171,6 +180,8 @@ class Workers:
         decided = [w.c.id == worker, w.c.state == "live"]
         if suspected_for_s is not None:
             decided += [w.c.suspected_at <= now(-suspected_for_s), w.c.beat_at <= now(-lease_s)]
+        if absence is not None:
+            decided += absent_by(self.database, absence)
         if planned is not None:
             decided.append(w.c.beat_at == planned.beat_at)
             if planned.suspected_at is not None:

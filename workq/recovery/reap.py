@@ -6,8 +6,8 @@ arrives while the dead still seem to hold its task would be worth nothing. What 
 pass finishes: an incarnation that is not live by the ledger and still has entries is freed again.
 
 The supervisor ends its own children this way as soon as they have died, a sweep those of this machine whose supervisor
-is gone too, and those without a lease after two looks. A plan that a person applies keeps the order, and changes only
-what its fences allow (apply.py).
+is gone too, and those without a lease after two looks; a watch, those that are gone from every store (absence.py). A
+plan that a person applies keeps the order, and changes only what its fences allow (apply.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from workq.config import Settings
 from workq.errors import Unavailable
-from workq.ledger import Evidence, Reaped, Unpublished
+from workq.ledger import Absence, Evidence, Reaped, Unpublished
 from workq.limits.ledger.limits import Limits
 from workq.order.ledger.order import Order
 from workq.recovery.swept import Swept, send
@@ -39,6 +39,7 @@ def end_worker(
     *,
     outcomes: Sequence[Settlement] = (),
     suspected_for_s: float | None = None,
+    absence: Absence | None = None,
     is_known_dead: bool = False,
     point: str = "sweep.before_reap",
     dry_run: bool = False,
@@ -46,8 +47,9 @@ def end_worker(
     """End the claims of one incarnation, and send again what it held.
 
     `outcomes`: what it had done by its board. `suspected_for_s`: only if it has been without a lease for so long, and
-    has not beaten for a lease. `is_known_dead`: the caller has seen it die, so that it is freed even where its claims
-    are ended already: by the caller itself, perhaps, before a store broke off.
+    has not beaten for a lease. `absence`: only if the ledger has no sign of it, either. `is_known_dead`: the caller has
+    seen it die, so that it is freed even where its claims are ended already: by the caller itself, perhaps, before a
+    store broke off.
 
     Raises:
         LedgerUnavailable: nothing has changed, or what it had done is settled; try again later.
@@ -60,6 +62,7 @@ def end_worker(
         evidence,
         suspected_for_s=suspected_for_s,
         lease_s=0.0 if suspected_for_s is None else settings.times.lease_s,
+        absence=absence,
         dry_run=dry_run,
     )
     if reaped is None and is_known_dead:

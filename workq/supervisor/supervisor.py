@@ -30,6 +30,7 @@ import msgspec
 import psutil
 
 from workq.errors import LedgerReplaced, Unavailable
+from workq.recovery.absence import AbsenceWatch, watch_of
 from workq.recovery.reap import end_worker
 from workq.recovery.sweep import sweep
 from workq.recovery.swept import Swept
@@ -124,6 +125,11 @@ class Supervisor:
         remove_stale()
         ticker = Ticker(self._sweep, every_s=self.times.sweep_s, at_once=True)  # what died with a former one
         ticker.start()
+        watch = watch_of(self.app.stores, self.app.settings)
+        watching = None
+        if watch is not None:
+            watching = Ticker(lambda: self._watch_for_absent(watch), every_s=watch.every_s)
+            watching.start()
         mover = self.app.stores.mover
         if mover is not None:
             mover.start()
@@ -141,6 +147,9 @@ class Supervisor:
                         slot, DeathCause(ProofOfEnd.SHUTDOWN, "killed because its supervisor ended", is_ours=True)
                     )
             ticker.close()
+            if watch is not None and watching is not None:
+                watching.close()
+                watch.close()
             if mover is not None:
                 mover.close()
             self._end_claims(is_last=True)
@@ -370,6 +379,17 @@ class Supervisor:
             log.warning("sweep.waits: %s", error)
         except Exception:
             log.exception("sweep.failed")
+
+    def _watch_for_absent(self, watch: AbsenceWatch) -> None:
+        try:
+            done = watch.look()
+        except (Unavailable, OSError):
+            return  # the sweep tells of it
+        except Exception:
+            log.exception("watch.failed")
+        else:
+            if done.changes:
+                log.info("sweep.done", extra={"changes": done.changes})
 
     def _asked_to_kill(self) -> dict[str, int]:
         children = [slot.child for slot in self._slots]

@@ -51,6 +51,8 @@ class ProofOfEnd(StrEnum):
     """Its process is gone from this machine, and nobody saw how."""
     LEASE = "lease"
     """Its lease ended and it did not beat: it was paused, cut off, or its host is dead."""
+    ABSENCE = "absence"
+    """It did not beat, and none of its connections was in any store: it is cut off from all, or its host is dead."""
     REDIS_LOSS = "redis_loss"
     """The in-flight store lost its lease, and it did not come back to assert it."""
     ORPHAN = "orphan"
@@ -162,6 +164,8 @@ def unknown_of(kind: ProofOfEnd) -> tuple[str, ...]:
             return ("how it ended: nobody waited for it",)
         case ProofOfEnd.LEASE:
             return ("whether it died, was paused, or was cut off: nobody saw it",)
+        case ProofOfEnd.ABSENCE:
+            return ("whether it died or was cut off from every store: nobody saw it",)
         case ProofOfEnd.REDIS_LOSS:
             return ("whether it died before or after the loss: nobody saw it",)
         case ProofOfEnd.ORPHAN:

@@ -51,6 +51,7 @@ POINTS = frozenset(
         "beat.before_write",
         "beat.before_return",
         "beat.before_hints",
+        "watch.before_reap",
         "sweep.before_relay",
         "sweep.before_settle",
         "sweep.before_reap",

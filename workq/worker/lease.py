@@ -43,8 +43,12 @@ class LeaseKeeper:
         offer: Callable[[Sequence[Unpublished]], None],
         clock: Callable[[], float] = time.monotonic,
         on_reached: Callable[[float], None] = lambda _: None,
+        signs: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """`offer` publishes hints soon, without waiting for it. `on_reached`: told when both stores answered last."""
+        """`offer` publishes hints soon, without waiting for it. `on_reached`: told when both stores answered last.
+
+        `signs`: what the ledger may say of the signs of life that this process gives.
+        """
         self._stores = stores
         self._held = held
         self._me = me
@@ -54,6 +58,7 @@ class LeaseKeeper:
         self._trust_until = float("-inf")
         self._ledger_at = 0.0
         self._on_reached = on_reached
+        self._signs = signs
         self._answered_at = {"inflight": float("-inf"), "ledger": float("-inf")}
         self.lost = threading.Event()
         """It was reaped: claim no more."""
@@ -67,7 +72,7 @@ class LeaseKeeper:
         """Get a lease and a row in the ledger. Repeatable. Raises Unavailable while a store is away."""
         asked = self._clock()
         self._stores.inflight.join(self._me.id, lease_s=self._times.lease_s)
-        self._stores.ledger.workers.join(self._me, queues=queues, threads=threads)
+        self._stores.ledger.workers.join(self._me, queues=queues, threads=threads, signs=self._signs())
         self._answered("inflight", asked)
         self._answered("ledger", asked)
         self._trust_until = asked + TRUST * self._times.lease_s
@@ -81,6 +86,10 @@ class LeaseKeeper:
     def beat(self) -> None:
         """Once a beat: the lease; and when it is time, the heartbeat in the ledger."""
         self.beat_in_flight()
+        self.beat_in_ledger_in_time()
+
+    def beat_in_ledger_in_time(self) -> None:
+        """When it is time, the heartbeat in the ledger, and a look for what nobody else returns."""
         if self._clock() >= self._ledger_at:
             self._ledger_at = self._clock() + self._times.worker_beat_s
             self.beat_in_ledger()
@@ -94,8 +103,8 @@ class LeaseKeeper:
         self.beat_in_flight()
         self.beat_in_ledger()
 
-    def beat_in_flight(self) -> None:
-        """Extend the lease and assert what is held."""
+    def beat_in_flight(self) -> bool:
+        """Extend the lease and assert what is held. False: the store did not answer, and it should be tried soon."""
         reach("beat.before_write")
         asked = self._clock()
         try:
@@ -105,18 +114,22 @@ class LeaseKeeper:
             self.lost.set()
         except Unavailable as error:
             log.warning("beat.failed: %s", error)
+            return False
         else:
             self._trust_until = asked + TRUST * self._times.lease_s
             self._answered("inflight", asked)
             self._held.release()
             if beat.restored:
                 log.warning("beat.restored", extra={"holds": beat.restored})
+        return True
 
     def beat_in_ledger(self) -> None:
         """Note in the ledger that this incarnation lives, and how much memory it has."""
         asked = self._clock()
         try:
-            if not self._stores.ledger.workers.beat(self._me.id, memory_bytes=psutil.Process().memory_info().rss):
+            if not self._stores.ledger.workers.beat(
+                self._me.id, memory_bytes=psutil.Process().memory_info().rss, signs=self._signs()
+            ):
                 log.error("worker.reaped: the ledger has ended this incarnation")
                 self.lost.set()
         except Unavailable as error:

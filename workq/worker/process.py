@@ -5,7 +5,7 @@ worker/fetch/one_database.py in one database), dispatch.py, pool.py and run.py (
 holds.py (what is held, and its release), lease.py (the lease). Here is the life of the process around them: join, the
 threads, leave.
 
-Threads: this one takes in; `beat` keeps the lease and the heartbeat in the ledger; `settle` writes outcomes;
+Threads: this one takes in; `beat` keeps the lease, `heart` the heartbeat in the ledger; `settle` writes outcomes;
 `limits` watches soft time limits; handlers run in up to `threads` pool threads, coroutines in one event loop. The
 broker's client has a thread of its own.
 
@@ -52,6 +52,7 @@ from workq.worker.pace import Prefetch
 from workq.worker.pool import Pool
 from workq.worker.readiness import WorkerSpec, wait_until_ready
 from workq.worker.settle import Settler
+from workq.worker.signs import given_signs
 from workq.worker.stacks import Stacks
 
 if TYPE_CHECKING:
@@ -60,6 +61,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("workq.worker")
 
 _SUPERVISOR: Final = os.getppid()
+RETRY_S: Final = 1.0
+"""A beat that failed is tried again so soon."""
+SIGNS_S: Final = 1.0
+"""For so long a process waits for its signs of life before it joins; what comes later is told with a heartbeat."""
 LAST_BEAT_S = 10.0
 """How long to wait for the last beat before leaving."""
 GARBAGE_EVERY = 10_000
@@ -102,11 +107,22 @@ class Worker:
         self._rng = random.Random()
         self._is_broken = False
         self._ended = threading.Event()
-        self._beating = threading.Thread(target=self._keep_beating, name="workq-beat", daemon=True)
+        self._beating = [
+            threading.Thread(target=self._keep, args=(beat,), name=name, daemon=True)
+            # a ledger that does not answer must not hold up the lease: who has a way to one store is not gone
+            for name, beat in (("workq-beat", self._beat), ("workq-heart", self._beat_in_ledger))
+        ]
+        self._signs = given_signs(self.stores, app.settings, by=self.me.id)
         self._held = held_for(self.stores, by=self.me.id)
         self._intake: Intake | None = None
         self._heart = LeaseKeeper(
-            self.stores, self._held, me=self.me, times=self.times, offer=self.relay.offer, on_reached=board.reached
+            self.stores,
+            self._held,
+            me=self.me,
+            times=self.times,
+            offer=self.relay.offer,
+            on_reached=board.reached,
+            signs=lambda: None if self._signs is None else self._signs.told(),
         )
         self._pool = Pool(
             self.stores.ledger,
@@ -136,7 +152,8 @@ class Worker:
         if not self._join():
             return 0
         self.board.introduce(self.me.id)
-        self._beating.start()
+        for one in self._beating:
+            one.start()
         self._pool.start()
         self._settler.start()
         consumer, intake = take_in(
@@ -171,6 +188,8 @@ class Worker:
 
     def _join(self) -> bool:
         """Get a lease and a row in the ledger, waiting for the servers as long as it takes; False when told to stop."""
+        if self._signs is not None:
+            self._signs.wait(SIGNS_S)
         pause_s = 0.2
         while not self.stop.is_set():
             try:
@@ -229,20 +248,31 @@ class Worker:
             running, unsettled = self._pool.active, self._settler.unsettled
             log.warning("worker.grace_exceeded", extra={"running": running, "unsettled": unsettled})
             return EXIT_GRACE_EXCEEDED
-        self._beating.join(LAST_BEAT_S)  # one that is under way would grant the lease again
+        for one in self._beating:
+            one.join(LAST_BEAT_S)  # one that is under way would grant the lease again
         try:
             self._heart.leave()
         except Unavailable as error:
             log.warning("worker.left_without_goodbye: %s", error)
         else:
             self.board.leave()
+        if self._signs is not None:
+            self._signs.close()
         log.info("worker.left", extra={"worker": self.me.id})
         return 0
 
-    def _keep_beating(self) -> None:
+    def _beat(self) -> float:
+        return self.times.beat_s if self._heart.beat_in_flight() else min(RETRY_S, self.times.beat_s)
+
+    def _beat_in_ledger(self) -> float:
+        self._heart.beat_in_ledger_in_time()
+        return self.times.beat_s
+
+    def _keep(self, beat: Callable[[], float]) -> None:
+        pause_s = self.times.beat_s
         try:
-            while not self._ended.wait(self.times.beat_s) and not self._heart.lost.is_set():
-                self._heart.beat()
+            while not self._ended.wait(pause_s) and not self._heart.lost.is_set():
+                pause_s = beat()
         except BaseException:
             try:
                 log.critical("beat.died", exc_info=True)

@@ -194,7 +194,8 @@ def postgresql_checks(tx: Connection, database: Database) -> Iterator[Check]:
         yield Check(
             "ledger",
             Level.OK,
-            "reached through a pooler, such as PgBouncer: nothing is prepared, and limits are set for each transaction",
+            "reached through a pooler, such as PgBouncer: nothing is prepared, limits are set for each transaction, "
+            "and a dead host is found by its leases alone",
         )
     wrong = encoding_error(tx)
     if wrong is not None:

@@ -7,7 +7,7 @@ A server that stays silent for 1.5 times the statement timeout is given up: no c
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine import URL
@@ -18,6 +18,9 @@ from workq.ledger.engine import mysql
 from workq.ledger.engine.descriptors import guard_descriptors
 from workq.ledger.engine.sqlite_file import LedgerFile
 from workq.ledger.engine.sqlite_writer import WaitingConnection, when_free
+
+if TYPE_CHECKING:
+    from workq.ledger.engine.postgresql import SessionSign
 
 _EXTRA: Final = {"postgresql": "postgres", "mysql": "mysql"}
 _SERVER_POOL: Final = {"pool_size": 4, "max_overflow": 28, "pool_recycle": 1800, "pool_timeout": 10}
@@ -44,7 +47,12 @@ def file_engine(url: URL, file: LedgerFile, *, wait_s: float) -> Engine:
 
 
 def server_engine(
-    url: URL, *, statement_timeout_s: float, commits_itself: bool, on_pooled: Callable[[], None]
+    url: URL,
+    *,
+    statement_timeout_s: float,
+    commits_itself: bool,
+    on_pooled: Callable[[], None],
+    sign: Callable[[], SessionSign | None],
 ) -> Engine:
     """An engine of a server.
 
@@ -53,6 +61,7 @@ def server_engine(
         statement_timeout_s: for so long a statement may run.
         commits_itself: each statement is a transaction of its own. On PostgreSQL alone.
         on_pooled: is told of each new connection on which a pooler answers.
+        sign: the sign of life that each new session gives. On PostgreSQL alone.
     """
     if url.get_backend_name() == "postgresql":
         engine = _made(url, _postgresql(statement_timeout_s, commits_itself=commits_itself) | _SERVER_POOL)
@@ -61,7 +70,7 @@ def server_engine(
 
         postgresql.limit_silence(engine, statement_timeout_s * 1.5)
         postgresql.notice_closed(engine)
-        postgresql.keep_set(engine, postgresql.settings_of(statement_timeout_s), on_pooled=on_pooled)
+        postgresql.keep_set(engine, postgresql.settings_of(statement_timeout_s), on_pooled=on_pooled, sign=sign)
         return engine
     plain, tls = mysql.with_tls(url)
     options = _mysql(statement_timeout_s) | _SERVER_POOL

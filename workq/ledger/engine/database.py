@@ -17,7 +17,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Connection, Delete, Engine, Executable, Update, bindparam, event
 from sqlalchemy.exc import DBAPIError, DisconnectionError, IntegrityError, InvalidRequestError, SQLAlchemyError
@@ -39,6 +39,9 @@ from workq.ledger.engine.user_transaction import Entered
 from workq.ledger.schema import shared_tables
 from workq.values.jitter import jitter
 from workq.values.time_limit import whole
+
+if TYPE_CHECKING:
+    from workq.ledger.engine.postgresql import SessionSign
 
 T = TypeVar("T")
 
@@ -81,6 +84,7 @@ class Database:
         """The threads that are inside of `transaction`."""
         self.is_pooled = False
         """A pooler answered on one of its connections: every statement is in a transaction (see postgresql.py)."""
+        self._sign: SessionSign | None = None
         self.engine = self._open()
         self._commits_itself = self._open(commits_itself=True) if self.dialect == "postgresql" else None
         """For single statements, on PostgreSQL: without the round trips of BEGIN and COMMIT."""
@@ -90,6 +94,12 @@ class Database:
     def where(self) -> str:
         """The URL for messages: without its password and its query."""
         return self._errors.where
+
+    def give_sign(self, sign: SessionSign) -> None:
+        """From now on each session gives this sign of life. On PostgreSQL alone, and not behind a pooler."""
+        self._sign = sign
+        for engine in self.engines:
+            engine.dispose()  # those that are open give none
 
     @property
     def engines(self) -> list[Engine]:
@@ -329,6 +339,7 @@ class Database:
         """In a forked child: the parent's connections are not ours, and its lock may be held for ever."""
         self.writer = Writer()
         self._entered = set()
+        self._sign = None
         if self.file is not None:
             self.file.reopen()
         for engine in self.engines:
@@ -346,7 +357,11 @@ class Database:
 
         timeout_s = self._statement_timeout_s
         return server_engine(
-            self.url, statement_timeout_s=timeout_s, commits_itself=commits_itself, on_pooled=found_pooler
+            self.url,
+            statement_timeout_s=timeout_s,
+            commits_itself=commits_itself,
+            on_pooled=found_pooler,
+            sign=lambda: self._sign,
         )
 
     def _begin_immediate(self, engine: Engine, file: LedgerFile, *, wait_s: float) -> None:

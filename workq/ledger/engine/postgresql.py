@@ -18,6 +18,7 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import psycopg
@@ -29,6 +30,33 @@ from workq.ledger.engine.prepared import send
 
 POOLED: Final = "workq_pooled"
 """In the `info` of a connection: a pooler answers on it."""
+
+
+SIGN_KEY: Final = "hashtextextended({}, 0)"
+"""The number of the lock that is the sign of life of a worker, of its id."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSign:
+    """A sign of life that each session of a process gives: a lock of the session, which many may share.
+
+    `heard_s`: when the server has heard nothing for so long, it ends the session, and the sign with it.
+    """
+
+    worker: str
+    heard_s: float
+
+    def give(self, raw: psycopg.Connection[Any]) -> None:
+        """Where the server is reached by a socket of its host, its kernel tells without these limits."""
+        idle_s = max(1, int(self.heard_s / 2))
+        limits = {
+            "tcp_keepalives_idle": idle_s,
+            "tcp_keepalives_interval": 1,
+            "tcp_keepalives_count": max(1, int(self.heard_s) - idle_s),
+            "tcp_user_timeout": int(self.heard_s * 1000),
+        }
+        raw.execute(";".join(f"SET {name} = {value}" for name, value in limits.items()))
+        raw.execute(f"SELECT pg_advisory_lock_shared({SIGN_KEY.format('%s')})", (self.worker,))
 
 
 _IDLE: Final = 0
@@ -50,10 +78,17 @@ def settings_of(statement_timeout_s: float) -> dict[str, str | int]:
     }
 
 
-def keep_set(engine: Engine, settings: Mapping[str, str | int], *, on_pooled: Callable[[], None]) -> None:
+def keep_set(
+    engine: Engine,
+    settings: Mapping[str, str | int],
+    *,
+    on_pooled: Callable[[], None],
+    sign: Callable[[], SessionSign | None],
+) -> None:
     """Let these settings hold for all that is sent: of the session, or of each transaction where a pooler answers.
 
-    `on_pooled` is told of each new connection on which a pooler answers.
+    `on_pooled` is told of each new connection on which a pooler answers. On the others a `sign` is given, if there is
+    one.
     """
     for_session = ";".join(f"SET {name} = {value}" for name, value in settings.items())
     begin = "BEGIN ISOLATION LEVEL READ COMMITTED;" + ";".join(
@@ -77,6 +112,8 @@ def keep_set(engine: Engine, settings: Mapping[str, str | int], *, on_pooled: Ca
                 on_pooled()
             else:
                 raw.execute(for_session)
+                if (given := sign()) is not None:
+                    given.give(raw)
                 raw.commit()
         except BaseException:
             raw.close()  # the pool does not know it yet
@@ -131,9 +168,14 @@ def notice_closed(engine: Engine) -> None:
 
     @event.listens_for(engine, "checkout")
     def _checked_out(raw: Any, _record: Any, _proxy: Any) -> None:
-        is_idle = not raw.closed and raw.pgconn.transaction_status == _IDLE
-        if not is_idle or _is_readable(raw.fileno()):
+        if is_broken(raw):
             raise DisconnectionError("this connection was closed")
+
+
+def is_broken(raw: psycopg.Connection[Any]) -> bool:
+    """Whether an idle connection was closed by either side, or a statement was cut short on it. Asks nobody."""
+    is_idle = not raw.closed and raw.pgconn.transaction_status == _IDLE
+    return not is_idle or _is_readable(raw.fileno())
 
 
 def _is_readable(descriptor: int) -> bool:

@@ -1,0 +1,250 @@
+"""The watch for workers that are gone from every store: whom it ends, and whom not. On PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from sqlalchemy import update
+
+from tests.system.fleet import REPOSITORY, wait_until
+from tests.system.legs import Leg
+from workq import State, Times
+from workq.broker.rabbitmq.signs import RabbitMQSigns
+from workq.config import Settings
+from workq.lab.servers import PostgreSQL, RabbitMQ
+from workq.ledger.engine.database import Database
+from workq.ledger.signs import Signs, SignSession
+from workq.recovery.absence import AbsenceWatch, watch_of
+from workq.stores import Stores
+from workq.values.certificate import ProofOfEnd
+from workq.values.incarnation import Incarnation
+from workq.worker.signs import SignsOfLife
+
+LOOKS = 5
+
+
+@dataclass
+class Scene:
+    """A ledger, workers in it, and a watch that has been connected for long enough."""
+
+    leg: Leg
+    stack: ExitStack
+    now: float = 0.0
+    workers: list[str] = field(default_factory=list)
+
+    @property
+    def stores(self) -> Stores:
+        return self.leg.app.stores
+
+    @property
+    def settings(self) -> Settings:
+        return self.leg.app.settings
+
+    def watch(self, *, is_new: bool = False) -> AbsenceWatch:
+        watch = AbsenceWatch(self.stores, self.settings, clock=lambda: self.now)
+        self.stack.callback(watch.close)
+        if not is_new:
+            watch.look()
+            self.now += 60.0
+        return watch
+
+    def worker(
+        self, name: str, *, signs: SignsOfLife | None, silent_s: float = 20.0, lease_silent_s: float = 20.0
+    ) -> str:
+        """It lives, and has been silent for so long in the ledger and in the in-flight store."""
+        text = None if signs is None else signs.written()
+        ledger, times = self.stores.ledger, self.settings.times
+        ledger.workers.join(Incarnation(name, "far", 1), queues=["witness"], threads=1, signs=text)
+        w, database = ledger.database.tables.worker, ledger.database
+        database.written(update(w).where(w.c.id == name).values(beat_at=database.now(-silent_s)))
+        self.stores.inflight.join(name, lease_s=times.lease_s - lease_silent_s)
+        self.workers.append(name)
+        return name
+
+    def session(self, worker: str) -> SignSession:
+        """It has a connection."""
+        settings = self.settings
+        database = Database(settings.ledger, namespace=settings.namespace)
+        self.stack.callback(database.close)
+        session = Signs(database).give(worker, heard_s=4.0)
+        session.keep()
+        self.stack.callback(session.close)
+        return session
+
+    def looks(self, watch: AbsenceWatch, times: int = LOOKS, *, every_s: float = 1.0) -> None:
+        for _ in range(times):
+            watch.look()
+            self.now += every_s
+
+    def state(self, task_id: str) -> State | None:
+        task = self.stores.ledger.questions.get(task_id)
+        return None if task is None else task.state
+
+    def live(self) -> set[str]:
+        return {row.id for row in self.stores.ledger.questions.workers()}
+
+
+@pytest.fixture
+def scene(postgres_server: PostgreSQL, tmp_path: Path) -> Iterator[Scene]:
+    leg = Leg.open("postgresql", tmp_path, ledger=postgres_server.create_database())
+    with ExitStack() as stack:
+        stack.callback(leg.close)
+        scene = Scene(leg, stack)
+        # the in-flight store is not young any more
+        database = leg.app.stores.ledger.database
+        scene.stores.inflight.epoch_age_s()
+        database.written(update(database.tables.meta).values(at=database.now(-3600.0)))
+        yield scene
+
+
+def test_who_is_gone_from_every_store_is_ended_and_nobody_else(scene: Scene) -> None:
+    signs = SignsOfLife.of(scene.settings)
+    gone = scene.worker("gone", signs=signs)
+    scene.worker("connected", signs=signs)
+    scene.session("connected")
+    scene.worker("beats in the ledger", signs=signs, silent_s=-900.0)
+    scene.worker("beats in flight", signs=signs, lease_silent_s=-900.0)
+    scene.worker("gives no signs", signs=None)
+    scene.worker("of other stores", signs=replace(signs, stores="x"))
+    scene.worker("is patient", signs=replace(signs, absence_s=900.0))
+    scene.worker("has a shorter lease", signs=replace(signs, lease_s=-900.0))
+    for number in range(4):
+        scene.worker(f"is well {number}", signs=signs, silent_s=-900.0)
+    task = scene.leg["note"].enqueue(1)
+    [claim] = scene.stores.ledger.claims.claim([task.id], by=gone)
+
+    scene.looks(scene.watch())
+
+    assert scene.live() == set(scene.workers) - {gone}
+    row = next(row for row in scene.stores.ledger.questions.workers(live_only=False) if row.id == gone)
+    assert row.certificate is not None
+    assert (row.certificate.kind, row.certificate.pid) == (ProofOfEnd.ABSENCE, 1)
+    assert scene.state(task.id) is State.READY
+    assert claim.attempt == 1
+
+
+def test_one_look_ends_nobody_and_a_series_with_a_gap_begins_anew(scene: Scene) -> None:
+    scene.worker("gone", signs=SignsOfLife.of(scene.settings))
+    watch = scene.watch()
+
+    scene.looks(watch, every_s=4.0)
+    assert scene.live() == {"gone"}
+
+    scene.looks(watch, 2)
+    assert scene.live() == {"gone"}
+
+    scene.looks(watch, 1)
+    assert scene.live() == set()
+
+
+def test_who_was_seen_between_two_looks_is_not_ended(scene: Scene) -> None:
+    scene.worker("gone", signs=SignsOfLife.of(scene.settings))
+    watch = scene.watch()
+    for _ in range(LOOKS):
+        scene.looks(watch, 2)
+        session = scene.session("gone")
+        scene.looks(watch, 1)
+        session.close()
+
+    assert scene.live() == {"gone"}
+
+
+def test_a_watch_that_has_just_been_connected_ends_nobody(scene: Scene) -> None:
+    scene.worker("gone", signs=SignsOfLife.of(scene.settings))
+
+    watch = scene.watch(is_new=True)
+    scene.looks(watch, 15)
+    assert scene.live() == {"gone"}
+
+    scene.looks(watch, 4)
+    assert scene.live() == set()
+
+
+def test_most_of_a_fleet_is_left_to_its_leases(scene: Scene) -> None:
+    for name in ("one", "two", "three", "four"):
+        scene.worker(name, signs=SignsOfLife.of(scene.settings))
+    scene.session("four")
+    watch = scene.watch()
+
+    scene.looks(watch)
+    assert len(scene.live()) == 4
+
+    scene.session("three")
+    scene.looks(watch)
+    assert scene.live() == {"three", "four"}
+
+
+def test_a_young_in_flight_store_says_nothing(scene: Scene) -> None:
+    scene.worker("gone", signs=SignsOfLife.of(scene.settings))
+    database = scene.stores.ledger.database
+    database.written(update(database.tables.meta).values(at=database.now(-5.0)))
+
+    scene.looks(scene.watch())
+
+    assert scene.live() == {"gone"}
+
+
+def test_a_watch_that_dies_before_it_ends_a_worker_leaves_it_to_others(scene: Scene) -> None:
+    scene.worker("gone", signs=SignsOfLife.of(scene.settings))
+    task = scene.leg["note"].enqueue(1)
+    scene.stores.ledger.claims.claim([task.id], by="gone")
+    program = (
+        "from workq.app import WorkQueue\n"
+        "from workq.recovery.absence import AbsenceWatch\n"
+        "now = 0.0\n"
+        "app = WorkQueue()\n"
+        "watch = AbsenceWatch(app.stores, app.settings, clock=lambda: now)\n"
+        "watch.look()\n"
+        "now = 60.0\n"
+        "for _ in range(9):\n"
+        "    watch.look()\n"
+        "    now += 1.0\n"
+    )
+    armed = {**os.environ, **scene.leg.environ, "WORKQ_FAILPOINT": "watch.before_reap:exit137"}
+    died = subprocess.run(
+        [sys.executable, "-c", program], cwd=REPOSITORY, env=armed, capture_output=True, timeout=120, check=False
+    )
+    assert died.returncode == 137, died.stderr
+    assert scene.live() == {"gone"}
+
+    scene.looks(scene.watch())
+
+    assert scene.live() == set()
+    assert scene.state(task.id) is State.READY
+
+
+def test_nobody_watches_where_a_store_cannot_tell(tmp_path: Path, scene: Scene) -> None:
+    sqlite = Leg.open("sqlite", tmp_path, ledger=f"sqlite:///{tmp_path / 'workq.db'}")
+    scene.stack.callback(sqlite.close)
+
+    assert watch_of(sqlite.app.stores, sqlite.app.settings) is None
+    assert watch_of(scene.stores, Settings(ledger=scene.settings.ledger, times=Times(absence_s=0.0))) is None
+
+
+def test_a_sign_in_rabbitmq_ends_with_its_connection(rabbitmq_server: RabbitMQ) -> None:
+    signs = RabbitMQSigns(rabbitmq_server.url, namespace="signs")
+    with ExitStack() as stack:
+        reader = signs.reader(heard_s=4.0)
+        stack.callback(reader.close)
+        given = [signs.give(name, heard_s=4.0) for name in ("one", "two")]
+        for one in given:
+            stack.callback(one.close)
+        wait_until(lambda: all(one.is_given() for one in given), timeout_s=60.0, what="both are given")
+        wait_until(lambda: reader.lasts_s > 0.0, timeout_s=60.0, what="the reader is connected")
+
+        before = reader.absent(["one", "two", "three"], deadline_s=60.0)
+        given[0].close()
+        wait_until(
+            lambda: "one" in reader.absent(["one", "two"], deadline_s=60.0), timeout_s=60.0, what="the first is gone"
+        )
+
+        assert before == {"three"}
+        assert reader.absent(["two"], deadline_s=60.0) == set()
