@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import psycopg
 from sqlalchemy import select
@@ -136,18 +136,24 @@ def signed(leg: Leg) -> list[WorkerRow]:
     return [row for row in ledger.questions.workers() if row.id in ids]
 
 
+def _start(start: Callable[..., Any], **given: Any) -> Any:
+    return start(**given)
+
+
 @contextlib.contextmanager
-def far_leg(network: FarNetwork, folder: Path) -> Iterator[Leg]:
-    """Private servers, each on its bridge, and a fresh namespace on them."""
+def far_leg(network: FarNetwork, folder: Path, start: Callable[..., Any] = _start) -> Iterator[Leg]:
+    """Private servers, each on its bridge, and a fresh namespace on them. `start` starts one of them."""
     at = {store: network.address(store) for store in STORES}
     amqp = free_port()
     listener = (f"listeners.tcp.2 = {at['broker']}:{amqp}", "loopback_users = none")
     with ExitStack() as stack:
-        rabbitmq = stack.enter_context(start_rabbitmq(options=listener))
+        rabbitmq = stack.enter_context(start(start_rabbitmq, options=listener))
         redis = stack.enter_context(
-            start_redis(options=("--bind", f"127.0.0.1 {at['inflight']}", "--protected-mode", "no"))
+            start(start_redis, options=("--bind", f"127.0.0.1 {at['inflight']}", "--protected-mode", "no"))
         )
-        postgres = stack.enter_context(start_postgres(options=("-c", f"listen_addresses=127.0.0.1,{at['ledger']}")))
+        postgres = stack.enter_context(
+            start(start_postgres, options=("-c", f"listen_addresses=127.0.0.1,{at['ledger']}"))
+        )
         with psycopg.connect(postgres.url, autocommit=True) as connection:
             [[rules]] = connection.execute("SHOW hba_file").fetchall()
             with Path(rules).open("a") as file:

@@ -38,7 +38,7 @@ def deaths(leg: Leg, network: FarNetwork, count: int, took: list[float]) -> list
     wrong: list[str] = []
     while len(took) < count:
         wrong += some_deaths(leg, [network.host() for _ in range(AT_ONCE)], took)
-        print(f"{len(took)} deaths, the last found after {took[-1]:.1f} s", flush=True)
+        print(f"{len(took)} deaths, found after " + ", ".join(f"{one:.1f} s" for one in took[-AT_ONCE:]), flush=True)
     return wrong
 
 
@@ -98,7 +98,7 @@ def main() -> int:
             wait_until(lambda: len(signed(leg)) == 6 + len(hosts), timeout_s=60, what="all give signs of life")
             kept = {row.queues[0]: row.id for row in signed(leg) if row.queues[0] in hosts}
             time.sleep(KNOWS_S)
-            cutting = threading.Thread(target=faults, args=(hosts, asked.faults))
+            cutting = threading.Thread(target=faults, args=(hosts, asked.faults), daemon=True)
             cutting.start()
             wrong = deaths(leg, network, asked.deaths, took)
             cutting.join()

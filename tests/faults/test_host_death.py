@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import Private
 from tests.faults.far_hosts import APP, STORES, far_leg, far_network, found, signed
 from tests.system.fleet import wait_until
 from workq.values.certificate import ProofOfEnd
@@ -23,8 +24,10 @@ pytestmark = pytest.mark.skipif(
 END = datetime.max.replace(tzinfo=UTC)
 
 
-def test_a_dead_host_is_found_before_its_lease_ends_and_none_that_keeps_a_way_to_a_store(tmp_path: Path) -> None:
-    with far_network() as network, far_leg(network, tmp_path) as leg:
+def test_a_dead_host_is_found_before_its_lease_ends_and_none_that_keeps_a_way_to_a_store(
+    tmp_path: Path, private: Private
+) -> None:
+    with far_network() as network, far_leg(network, tmp_path, private) as leg:
         dead, *kept = [network.host() for _ in range(1 + len(STORES))]
         dead.start(leg, queues="witness")
         task = leg["note"].enqueue(1, 600.0)
