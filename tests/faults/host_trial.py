@@ -46,20 +46,20 @@ def some_deaths(leg: Leg, hosts: Sequence[FarHost], took: list[float]) -> list[s
     before = {row.id for row in signed(leg)}
     for at, host in enumerate(hosts):
         host.start(leg, queues=f"far{at}")
-    tasks = {leg["note"].options(queue=f"far{at}").enqueue(at, 600.0).id for at in range(len(hosts))}
-    wait_until(lambda: leg.starts().keys() >= tasks, timeout_s=60, what="their tasks run")
+    tasks = [leg["note"].options(queue=f"far{at}").enqueue(at, 600.0).id for at in range(len(hosts))]
+    wait_until(lambda: leg.starts().keys() >= set(tasks), timeout_s=60, what="their tasks run")
     wait_until(lambda: len(signed(leg)) == len(before) + len(hosts), timeout_s=60, what="they give signs of life")
     workers = {row.id for row in signed(leg)} - before
     time.sleep(random.uniform(0.0, 10.0))  # deaths fall at any moment between two beats
-    died = time.monotonic()
-    for host in hosts:
+    died: dict[str, float] = {}
+    for host, task in zip(hosts, tasks, strict=True):
+        died[task] = time.monotonic()
         host.die()
-    while tasks:
-        for task in list(tasks):
+    while died:
+        for task in list(died):
             known = leg.app.stores.ledger.questions.get(task)
             if known is not None and known.state is State.READY:
-                took.append(time.monotonic() - died)
-                tasks.remove(task)
+                took.append(time.monotonic() - died.pop(task))
                 leg.app.cancel(task)
         time.sleep(0.05)
     return [f"{one}: {kind}" for one in workers if (kind := kind_of(leg, one)) is not ProofOfEnd.ABSENCE]

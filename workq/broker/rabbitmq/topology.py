@@ -3,6 +3,7 @@
     {ns}.q.{queue}      durable; quorum (default) or classic. The one place that names them is `Topology.main_queue`
     {ns}.quarantine     durable, bounded: messages that are not ours, and hints that nobody could take twenty times
     {ns}.turn.{queue}   exclusive to a connection, and gone with it: the lock of who looks at all that is in a queue
+    {ns}.sign.{worker}  the same: a worker's sign of life (see signs.py)
     {ns}.delay.00..12   exchanges and queues of the binary ladder; {ns}.due is its foot
     {ns}.level.{ms}     queues of levels, where these are chosen instead: behind {ns}.level, and before {ns}.due
 
