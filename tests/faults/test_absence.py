@@ -168,6 +168,13 @@ def test_a_watch_that_has_just_been_connected_ends_nobody(scene: Scene) -> None:
     assert scene.live() == set()
 
 
+def test_sessions_of_a_dead_supervisor_end_soon_too(scene: Scene) -> None:
+    scene.watch()
+
+    told = scene.stores.ledger.database.ask(lambda tx: tx.exec_driver_sql("SHOW tcp_user_timeout").scalar())
+    assert told == "4000"
+
+
 def test_most_of_a_fleet_is_left_to_its_leases(scene: Scene) -> None:
     for name in ("one", "two", "three", "four"):
         scene.worker(name, signs=SignsOfLife.of(scene.settings))

@@ -46,8 +46,12 @@ class Signs:
         self._database.give_sign(SessionSign(worker, heard_s))
         return SignSession(self._database)
 
-    def watch(self, *, clock: Callable[[], float] = time.monotonic) -> SignSession:
-        """A session that asks who is absent."""
+    def watch(self, *, heard_s: float, clock: Callable[[], float] = time.monotonic) -> SignSession:
+        """A session that asks who is absent. With all of this process it ends after a silence of `heard_s`."""
+        from workq.ledger.engine.postgresql import SessionSign
+
+        if not self._database.gives_sign:
+            self._database.give_sign(SessionSign(None, heard_s))
         return SignSession(self._database, clock=clock)
 
 

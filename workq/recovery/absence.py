@@ -58,7 +58,7 @@ class AbsenceWatch:
         self._times = settings.times
         self._clock = clock
         heard_s = self._times.absence_s * HEARD
-        self._ledger = stores.ledger.signs.watch(clock=clock)
+        self._ledger = stores.ledger.signs.watch(heard_s=heard_s, clock=clock)
         self._broker = None if stores.signs is None else stores.signs.reader(heard_s=heard_s)
         self._stores_named = SignsOfLife.of(settings).stores
         self._missed_at = clock()

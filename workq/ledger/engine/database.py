@@ -102,6 +102,11 @@ class Database:
             engine.dispose()  # those that are open give none
 
     @property
+    def gives_sign(self) -> bool:
+        """Whether its sessions give one."""
+        return self._sign is not None
+
+    @property
     def engines(self) -> list[Engine]:
         """All that connect to this database."""
         return [self.engine] if self._commits_itself is None else [self.engine, self._commits_itself]

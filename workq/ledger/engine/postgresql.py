@@ -40,10 +40,11 @@ SIGN_KEY: Final = "hashtextextended({}, 0)"
 class SessionSign:
     """A sign of life that each session of a process gives: a lock of the session, which many may share.
 
-    `heard_s`: when the server has heard nothing for so long, it ends the session, and the sign with it.
+    `heard_s`: when the server has heard nothing for so long, it ends the session, and the sign with it. Without a
+    `worker` that alone: else the sessions of a dead host would use up `max_connections` for two hours.
     """
 
-    worker: str
+    worker: str | None
     heard_s: float
 
     def give(self, raw: psycopg.Connection[Any]) -> None:
@@ -56,7 +57,8 @@ class SessionSign:
             "tcp_user_timeout": int(self.heard_s * 1000),
         }
         raw.execute(";".join(f"SET {name} = {value}" for name, value in limits.items()))
-        raw.execute(f"SELECT pg_advisory_lock_shared({SIGN_KEY.format('%s')})", (self.worker,))
+        if self.worker is not None:
+            raw.execute(f"SELECT pg_advisory_lock_shared({SIGN_KEY.format('%s')})", (self.worker,))
 
 
 _IDLE: Final = 0
