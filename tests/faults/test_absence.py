@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
+import psycopg
 import pytest
 from msgspec.structs import replace
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from tests.system.fleet import REPOSITORY, wait_until
 from tests.system.legs import Leg
 from workq import State, Times
 from workq.broker.rabbitmq.signs import RabbitMQSigns
 from workq.config import Settings
+from workq.errors import InFlightUnavailable
 from workq.lab.servers import PostgreSQL, RabbitMQ
 from workq.ledger.engine.database import Database
+from workq.ledger.engine.postgresql import SIGN_KEY
 from workq.ledger.signs import Signs, SignSession
 from workq.recovery.absence import AbsenceWatch, watch_of
 from workq.stores import Stores
 from workq.values.certificate import ProofOfEnd
 from workq.values.incarnation import Incarnation
-from workq.worker.signs import SignsOfLife
+from workq.worker.signs import SignsOfLife, given_signs
 
 LOOKS = 5
 
@@ -84,12 +89,31 @@ class Scene:
             watch.look()
             self.now += every_s
 
+    def silent_s(self, worker: str) -> float:
+        """Since its session has sent anything, by the ledger; below 0: it has none."""
+        database = self.stores.ledger.database
+        asked = (
+            "SELECT coalesce(max(extract(epoch FROM clock_timestamp() - state_change))::float, -1.0) "
+            "FROM pg_stat_activity JOIN pg_locks USING (pid) WHERE locktype = 'advisory' AND mode = 'ShareLock' "
+            f"AND (classid::bigint << 32) | objid::bigint = {SIGN_KEY.format('%s')}"
+        )
+        return float(database.ask(lambda tx: tx.exec_driver_sql(asked, (worker,)).scalar_one()))
+
+    def signs(self) -> dict[str, str | None]:
+        """What the ledger says of the signs of each."""
+        w = self.stores.ledger.database.tables.worker
+        return dict(self.stores.ledger.database.ask(lambda tx: tx.execute(select(w.c.id, w.c.signs)).all()))
+
     def state(self, task_id: str) -> State | None:
         task = self.stores.ledger.questions.get(task_id)
         return None if task is None else task.state
 
     def live(self) -> set[str]:
         return {row.id for row in self.stores.ledger.questions.workers()}
+
+
+def refused(*_: object) -> NoReturn:
+    raise InFlightUnavailable("in-flight: away")
 
 
 @pytest.fixture
@@ -199,6 +223,119 @@ def test_a_young_in_flight_store_says_nothing(scene: Scene) -> None:
     assert scene.live() == {"gone"}
 
 
+def test_a_process_that_stands_still_keeps_its_sessions_and_is_not_ended_until_it_is_gone(scene: Scene) -> None:
+    scene.worker("stopped", signs=SignsOfLife.of(scene.settings))
+    watch = scene.watch()
+    heard_s = 1.0
+    program = (
+        "import time\n"
+        "from workq.app import WorkQueue\n"
+        f"session = WorkQueue().stores.ledger.signs.give('stopped', heard_s={heard_s})\n"
+        "session.keep()\n"
+        "print('given', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    environ = {**os.environ, **scene.leg.environ}
+    with subprocess.Popen(
+        [sys.executable, "-c", program], cwd=REPOSITORY, env=environ, stdout=subprocess.PIPE, text=True
+    ) as process:
+        scene.stack.callback(process.kill)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "given\n"
+        process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: scene.silent_s("stopped") > 5.0 * heard_s, timeout_s=60.0, what="nothing is heard of it")
+
+        scene.looks(watch)
+        assert scene.live() == {"stopped"}
+
+        process.kill()
+    wait_until(lambda: scene.silent_s("stopped") < 0.0, timeout_s=60.0, what="its session has ended")
+    scene.looks(watch)
+    assert scene.live() == set()
+
+
+def test_a_ledger_that_ends_all_sessions_ends_no_worker(scene: Scene) -> None:
+    signs = SignsOfLife.of(scene.settings)
+    for name in ("one", "two", "three"):
+        scene.worker(name, signs=signs)
+        scene.session(name)
+    scene.worker("is well", signs=signs, silent_s=-900.0)
+    watch = scene.watch()
+    scene.looks(watch)
+    scene.session("two")
+
+    with psycopg.connect(scene.settings.ledger, autocommit=True) as admin:
+        admin.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+    scene.session("two")
+    scene.session("three")  # "one" takes longer to come back
+    scene.looks(watch, 14)
+    assert len(scene.live()) == 4
+
+    scene.looks(watch, 5)
+    assert scene.live() == {"two", "three", "is well"}
+
+
+def test_a_watch_that_has_missed_the_in_flight_store_begins_anew(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    signs = SignsOfLife.of(scene.settings)
+    watch = scene.watch()
+
+    with monkeypatch.context() as away:
+        away.setattr(type(scene.stores.inflight), "_read", refused)
+        with pytest.raises(InFlightUnavailable):
+            watch.look()
+    scene.worker("beats soon", signs=signs)
+    scene.looks(watch, 14)
+    assert scene.live() == {"beats soon"}
+
+    scene.looks(watch, 5)
+    assert scene.live() == set()
+
+
+def test_leases_of_a_clock_that_was_set_forward_say_nothing(scene: Scene) -> None:
+    scene.worker("has beaten just now", signs=SignsOfLife.of(scene.settings), lease_silent_s=0.0)
+    watch = scene.watch()
+    scene.looks(watch)
+
+    scene.stores.ledger.database.clock_offset_s = 20.0
+    scene.looks(watch, 14)
+    assert scene.live() == {"has beaten just now"}
+
+    scene.looks(watch, 5)
+    assert scene.live() == set()
+
+
+def test_a_worker_that_cannot_give_its_sign_any_more_says_so(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = scene.stores.ledger
+    scene.worker("behind a pooler now", signs=None)
+    giver = given_signs(scene.stores, scene.settings, by="behind a pooler now")
+    assert giver is not None
+    scene.stack.callback(giver.close)
+
+    wait_until(lambda: bool(giver.told()), timeout_s=60.0, what="it gives its sign")
+    assert ledger.workers.beat("behind a pooler now", signs=giver.told())
+    assert scene.signs() == {"behind a pooler now": SignsOfLife.of(scene.settings).written()}
+    monkeypatch.setattr(ledger.database, "is_pooled", True)
+    assert ledger.workers.beat("behind a pooler now")
+    assert scene.signs() == {"behind a pooler now": SignsOfLife.of(scene.settings).written()}
+    assert ledger.workers.beat("behind a pooler now", signs=giver.told())
+    assert scene.signs() == {"behind a pooler now": None}
+
+
+def test_a_watch_that_finds_a_pooler_before_the_ledger_ends_nobody(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.worker("gone", signs=SignsOfLife.of(scene.settings))
+    watch = scene.watch()
+
+    monkeypatch.setattr(scene.stores.ledger.database, "is_pooled", True)
+    scene.looks(watch)
+
+    assert scene.live() == {"gone"}
+
+
 def test_a_watch_that_dies_before_it_ends_a_worker_leaves_it_to_others(scene: Scene) -> None:
     scene.worker("gone", signs=SignsOfLife.of(scene.settings))
     task = scene.leg["note"].enqueue(1)
@@ -236,6 +373,23 @@ def test_nobody_watches_where_a_store_cannot_tell(tmp_path: Path, scene: Scene) 
     assert watch_of(scene.stores, Settings(ledger=scene.settings.ledger, times=Times(absence_s=0.0))) is None
 
 
+def test_who_may_not_give_a_sign_in_rabbitmq_says_so(rabbitmq_server: RabbitMQ) -> None:
+    user = "without-signs"
+    rabbitmq_server.ctl("add_user", user, "password")
+    rabbitmq_server.ctl("set_permissions", user, "^nothing$", ".*", ".*")
+    url = rabbitmq_server.url.replace("guest:guest", f"{user}:password")
+
+    given = RabbitMQSigns(url, namespace="signs").give("three", heard_s=4.0)
+    try:
+        wait_until(given.is_refused, timeout_s=60.0, what="it is refused")
+        assert not given.is_given()
+        rabbitmq_server.ctl("set_permissions", user, ".*", ".*", ".*")
+        wait_until(given.is_given, timeout_s=60.0, what="it is given")
+        assert not given.is_refused()
+    finally:
+        given.close()
+
+
 def test_a_sign_in_rabbitmq_ends_with_its_connection(rabbitmq_server: RabbitMQ) -> None:
     signs = RabbitMQSigns(rabbitmq_server.url, namespace="signs")
     with ExitStack() as stack:
@@ -255,3 +409,12 @@ def test_a_sign_in_rabbitmq_ends_with_its_connection(rabbitmq_server: RabbitMQ) 
 
         assert before == {"three"}
         assert reader.absent(["two"], deadline_s=60.0) == set()
+
+        lasted_s = reader.lasts_s
+        rabbitmq_server.ctl("close_all_connections", "maintenance")
+        wait_until(lambda: 0.0 < reader.lasts_s < lasted_s, timeout_s=60.0, what="the reader is connected anew")
+        wait_until(
+            lambda: given[1].is_given() and not reader.absent(["two"], deadline_s=60.0),
+            timeout_s=60.0,
+            what="the sign is given anew",
+        )

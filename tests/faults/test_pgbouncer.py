@@ -22,6 +22,9 @@ from workq.config import Settings
 from workq.diagnose.doctor import ledger as doctor
 from workq.lab.servers import PgBouncer, PostgreSQL, start_pgbouncer, start_postgres
 from workq.ledger.engine import migrate
+from workq.ledger.signs import Signs
+from workq.recovery.absence import watch_of
+from workq.worker.signs import given_signs
 
 
 @pytest.fixture(scope="module")
@@ -164,6 +167,26 @@ def test_a_pooler_that_ends_transactions_after_each_statement_is_refused_in_word
         wq = WorkQueue(ledger=pooler.url)
         with pytest.raises(LedgerUnavailable, match="set pool_mode to transaction, or to session"):
             _ = wq.stores
+
+
+def test_through_a_pooler_nobody_gives_a_sign_of_life_and_nobody_is_watched(pooler: PgBouncer) -> None:
+    wq = queue_on(pooler.create_database())
+    database = wq.database()
+    signs = Signs(database)
+    session = signs.give("one", heard_s=4.0)
+    assert signs.are_given, "no session was opened: nobody knows of the pooler"
+
+    session.keep()
+    locks = database.ask(
+        lambda tx: tx.exec_driver_sql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'").scalar()
+    )
+    session.close()
+    database.close()
+
+    assert (signs.are_given, locks) == (False, 0)
+    assert given_signs(wq.stores, wq.settings, by="one") is None
+    assert watch_of(wq.stores, wq.settings) is None
+    wq.close()
 
 
 def test_doctor_tells_of_the_pooler(pooler: PgBouncer, server: PostgreSQL) -> None:

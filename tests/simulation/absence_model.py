@@ -33,6 +33,7 @@ RULES: Final = {
     "long": "for longer than a beat takes",
     "given": "a store in which it never gave a sign says nothing",
     "wiped": "a lease that is missing says nothing",
+    "clock": "who sees that the clock of the in-flight store was set forward begins anew",
     "twice": "it is absent at two looks, further apart than a process takes to sign again",
     "series": "a watch that has not looked for a tick, or has missed a store, begins anew",
     "witness": "the watch itself has been connected to every store for longer than all take to come back",
@@ -41,9 +42,9 @@ RULES: Final = {
     "soon": "who is not ended soon after the look that decided is looked at again",
     "statement": "the statement that ends its claims looks for its sign in the ledger",
 }
-FAULTS: Final = ("host", "killed", "stopped", "cut", "ended", "restart", "wipe", "missed", "unsigned")
+FAULTS: Final = ("host", "killed", "stopped", "cut", "ended", "restart", "wipe", "missed", "unsigned", "jump")
 """`ended`: a server ends one connection, or a beat on it fails. `missed`: the watch loses one. `unsigned`: the process
-never gave a sign in the broker."""
+never gave a sign in the broker. `jump`: the clock by which leases are judged is set forward."""
 LEDGER, BROKER, INFLIGHT = range(3)
 STORES: Final = ("ledger", "broker", "in-flight store")
 BEAT: Final = 2
@@ -232,6 +233,13 @@ def _faults(s: State, without: frozenset[str]) -> Iterator[Step]:
             yield f"! {STORES[store]} ends a connection", less._replace(sign=put(s.sign, store, False))
     if s.life == "runs" and s.due == 0 and s.link[INFLIGHT] and (less := s.after("ended")):
         yield "! a beat fails", less._replace(due=BEAT if "retry" in without else 0)
+    if less := s.after("jump"):
+        yield (
+            "! clock of the in-flight store jumps",
+            less._replace(
+                beat=GONE, known=s.known if "clock" in without else 0, first=s.first if "clock" in without else NEVER
+            ),
+        )
     if s.has_lease and (less := s.after("wipe")):
         yield "! in-flight store is wiped", less._replace(has_lease=False)
 

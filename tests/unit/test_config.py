@@ -749,6 +749,7 @@ def test_an_absence_means_nothing_where_beats_or_leases_tell_as_soon() -> None:
     assert Times().is_absence_watched
     assert Times(beat_s=5.0, absence_s=7.5).is_absence_watched
     assert not Times(beat_s=5.0, absence_s=7.4).is_absence_watched
+    assert not Times(beat_s=5.0, absence_s=8.0, redis_socket_s=3.0).is_absence_watched, "of which one answer is lost"
     assert not Times(beat_s=1.0, absence_s=3.9).is_absence_watched
     assert not Times(absence_s=30.0).is_absence_watched
     assert not Times(absence_s=0.0).is_absence_watched

@@ -17,6 +17,10 @@ class GivenSign(Protocol):
         """Whether the broker has confirmed it, on the connection that is open now."""
         ...
 
+    def is_refused(self) -> bool:
+        """Whether the broker has refused it at last, as it does where a right is missing."""
+        ...
+
     def close(self) -> None:
         """Take it back. Bounded in time; repeatable."""
         ...
@@ -24,6 +28,9 @@ class GivenSign(Protocol):
 
 class SignReader(Protocol):
     """Looks for the signs of others, on a connection of its own."""
+
+    back_s: float
+    """Within so many seconds every process gives its sign again, after the broker was away."""
 
     @property
     def lasts_s(self) -> float:

@@ -77,8 +77,12 @@ class Times:
 
     @property
     def is_absence_watched(self) -> bool:
-        """Whether `absence_s` has a meaning: longer than beats and servers take to tell, and shorter than a lease."""
-        return max(_ABSENCE_MIN_S, 1.5 * self.beat_s) <= self.absence_s < self.lease_s
+        """Whether `absence_s` has a meaning: longer than beats and servers take to tell, and shorter than a lease.
+
+        A beat of which Redis has lost one answer does not take longer, either.
+        """
+        beats_s = self.beat_s + self.redis_socket_s + _BEAT_AGAIN_S
+        return max(_ABSENCE_MIN_S, beats_s) <= self.absence_s < self.lease_s
 
     def divided_by(self, n: float) -> Times:
         """The same proportions, `n` times faster: the profile of the tests.
@@ -109,6 +113,7 @@ _FLOORS_S: Final = {
     "statement_s": 5.0,
 }
 _MAY_BE_ZERO: Final = frozenset({"absence_s", "grace_s", "hard_limit_grace_s"})
+_BEAT_AGAIN_S: Final = 0.5
 _ABSENCE_MIN_S: Final = 4.0
 """A heartbeat of AMQP is a whole second at least, and RabbitMQ misses two or three of them."""
 

@@ -22,8 +22,11 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from workq.errors import LedgerUnavailable, Unavailable
 from workq.ledger import Absence, AbsentWorker
+from workq.ledger.engine.connect import CONNECT_S
 from workq.ledger.engine.database import Database
 
+NONE: Final = ""
+"""What a worker says of its signs when it can give them no more."""
 SOON_S: Final = 2.0
 """So long after the look that decided, a worker may be ended by it."""
 
@@ -38,6 +41,12 @@ class Signs:
     def are_given(self) -> bool:
         """Whether sessions of this database can give a sign. Known once one was opened."""
         return self._database.dialect == "postgresql" and not self._database.is_pooled
+
+    @property
+    def back_s(self) -> float:
+        """Within so many seconds every process has a session again, after the server was away: each host is tried."""
+        hosts = str(self._database.url.query.get("host", "")).count(",") + 1
+        return 2.0 * CONNECT_S * hosts
 
     def give(self, worker: str, *, heard_s: float) -> SignSession:
         """Let each session of this process give the sign of `worker`, and one session more. Needs `are_given`."""

@@ -37,7 +37,7 @@ from workq.ledger.history import History
 from workq.ledger.log_lines import by_death
 from workq.ledger.plan_guard import are_claims_moved
 from workq.ledger.scan_floor import Floor
-from workq.ledger.signs import absent_by
+from workq.ledger.signs import NONE, absent_by
 from workq.values import codec
 from workq.values.certificate import (
     Certificate,
@@ -78,7 +78,7 @@ class Workers:
                         beat_at=now(),
                         machine=worker.machine,
                         parent=worker.parent,
-                        signs=signs,
+                        signs=None if signs == NONE else signs,
                     )
                 )
 
@@ -88,7 +88,7 @@ class Workers:
             return
 
     def beat(self, worker: str, *, memory_bytes: int | None = None, signs: str | None = None) -> bool:
-        """Note that an incarnation lives, its resident memory, and the signs of life that it gives.
+        """Note that an incarnation lives, its resident memory, and the signs of life that it gives (None: as before).
 
         False when it was reaped: it must stop claiming.
         """
@@ -97,7 +97,7 @@ class Workers:
         if memory_bytes is not None:
             values["memory_bytes"] = memory_bytes
         if signs is not None:
-            values["signs"] = signs
+            values["signs"] = None if signs == NONE else signs
         statement = update(w).where(w.c.id == worker, w.c.state == "live").values(values)
         return self.database.run(lambda tx: tx.execute(statement).rowcount) == 1
 

@@ -9,8 +9,9 @@ The rules, each needed (tests/simulation/absence_model.py):
 
 - every store has to tell; where one cannot (SQLite, MySQL, a pooler, Kafka), or their names differ, nothing is done;
 - no sign is a suspicion: two looks at least, further apart than a process needs to sign again, and none left out;
-- the watch itself has been connected for three beats: who has just come back from where all came back knows nothing;
-- a lease that is missing, or a young in-flight store, says nothing;
+- the watch itself has been connected for three beats, and for as long as others may take to come back: who has just
+  come back from where all came back knows nothing. So it asks every store at every look;
+- a lease that is missing, or a young in-flight store, says nothing; nor does one whose clock was set forward;
 - what was decided is done at once or not at all, by one conditional statement, which looks for a session once more.
 
 More than half of the fleet absent at once: then nothing is done here, and leases tell. What a crash leaves at each
@@ -24,14 +25,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from workq.config import Settings
 from workq.errors import Unavailable
+from workq.inflight import Lease
 from workq.ledger import Absence, AbsentWorker, Evidence
 from workq.recovery.deaths import remains_of
 from workq.recovery.reap import end_worker
+from workq.recovery.store_clock import StoreClock
 from workq.recovery.swept import Swept, as_far_as_possible
 from workq.stores import Stores
 from workq.values.certificate import ProofOfEnd
@@ -46,6 +49,8 @@ APART: Final = 0.2
 LEFT_OUT: Final = 3
 """A series in which so many looks were left out begins anew."""
 KNOWS_BEATS: Final = 3
+BACK_S: Final = 15.0
+"""A store that was away is given so many seconds at least until every process has come back to it."""
 ASK_S: Final = 1.0
 
 
@@ -61,8 +66,11 @@ class AbsenceWatch:
         self._ledger = stores.ledger.signs.watch(heard_s=heard_s, clock=clock)
         self._broker = None if stores.signs is None else stores.signs.reader(heard_s=heard_s)
         self._stores_named = SignsOfLife.of(settings).stores
+        self._inflight_clock = StoreClock(clock)
+        backs_s = [stores.ledger.signs.back_s, BACK_S] + ([] if self._broker is None else [self._broker.back_s])
+        self._knows_s = max(KNOWS_BEATS * self._times.beat_s, *backs_s)
         self._missed_at = clock()
-        """When the in-flight store did not answer, or the watch began."""
+        """When a store did not answer, the clock of the in-flight store has jumped, or the watch began."""
         self._first: dict[str, float] = {}
         """Since when each worker is absent, in a series of looks."""
         self._looked_at = clock()
@@ -86,7 +94,8 @@ class AbsenceWatch:
         done = Swept()
         try:
             absent = self._absent()
-            decided = self._decided(absent, now)
+            leases = self._stores.inflight.leases() if absent else {}
+            decided = self._decided(absent if self._is_inflight_steady() else [], leases, now)
         except Unavailable:
             self._first.clear()
             self._missed_at = self._clock()
@@ -116,18 +125,21 @@ class AbsenceWatch:
         lasts = [self._ledger.lasts_s, self._clock() - self._missed_at]
         if self._broker is not None:
             lasts.append(self._broker.lasts_s)
-        return min(lasts) >= KNOWS_BEATS * self._times.beat_s
+        return self._stores.ledger.signs.are_given and min(lasts) >= self._knows_s
+
+    def _is_inflight_steady(self) -> bool:
+        """Whether its leases can be judged. Asked after them: then what befell the store before is seen."""
+        age_s, has_jumped = self._inflight_clock.look(self._stores.inflight.epoch_age_s)
+        if has_jumped:
+            self._missed_at = self._clock()
+        return not has_jumped and age_s >= KNOWS_BEATS * self._times.beat_s
 
     def _decided(
-        self, absent: Sequence[tuple[AbsentWorker, SignsOfLife]], now: float
+        self, absent: Sequence[tuple[AbsentWorker, SignsOfLife]], leases: Mapping[str, Lease], now: float
     ) -> list[tuple[AbsentWorker, float]]:
         """Who has been absent in a series of looks, and has no beat. With the seconds that this takes for each."""
         self._first = {one.id: self._first.get(one.id, now) for one, _ in absent}
         if not absent or self._is_most([one.id for one, _ in absent]):
-            return []
-        leases = self._stores.inflight.leases()
-        if self._stores.inflight.epoch_age_s() < KNOWS_BEATS * self._times.beat_s:
-            self._first.clear()
             return []
         decided = []
         for one, signs in absent:

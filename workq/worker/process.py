@@ -61,8 +61,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("workq.worker")
 
 _SUPERVISOR: Final = os.getppid()
-RETRY_S: Final = 1.0
-"""A beat that failed is tried again so soon."""
+RETRY_S: Final = 0.25
+"""A beat that failed is tried again so soon: one that timed out is made good before `absence_s` is over."""
 SIGNS_S: Final = 1.0
 """For so long a process waits for its signs of life before it joins; what comes later is told with a heartbeat."""
 LAST_BEAT_S = 10.0

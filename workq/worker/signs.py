@@ -2,7 +2,7 @@
 
 A thread keeps the session in the ledger; the broker's client keeps its own connection. What a process says of its signs
 is written with its heartbeat, and only once all are given: before that, and where a store gives none, its lease alone
-tells of its end.
+tells of its end. It is taken back when a store takes no sign any more: a right is gone, or a pooler is in between now.
 
 A store away: the sign ends, and is given again when it is back. Nothing else depends on it.
 """
@@ -19,7 +19,7 @@ import msgspec
 from workq.broker.signs import GivenSign
 from workq.config import Settings, masked
 from workq.errors import Unavailable
-from workq.ledger.signs import SignSession
+from workq.ledger.signs import NONE, SignSession
 from workq.stores import Stores
 
 log = logging.getLogger("workq.signs")
@@ -69,14 +69,17 @@ class SignGiver:
     def __init__(self, stores: Stores, settings: Settings, *, by: str) -> None:
         heard_s = settings.times.absence_s * HEARD
         self._text = SignsOfLife.of(settings).written()
-        self._ledger: SignSession = stores.ledger.signs.give(by, heard_s=heard_s)
+        self._signs = stores.ledger.signs
+        self._ledger: SignSession = self._signs.give(by, heard_s=heard_s)
         self._broker: GivenSign | None = None if stores.signs is None else stores.signs.give(by, heard_s=heard_s)
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="workq-signs", daemon=True)
         self._thread.start()
 
     def told(self) -> str | None:
-        """What the ledger may say of them: nothing, until all are given."""
+        """What the ledger may say of them: nothing new, until all are given; NONE where a store does not take one."""
+        if not self._signs.are_given or (self._broker is not None and self._broker.is_refused()):
+            return NONE
         is_given = self._ledger.lasts_s > 0.0 and (self._broker is None or self._broker.is_given())
         return self._text if is_given else None
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from sqlalchemy import select
+
 from tests.contract.given import LONG_S, Clock, at_once, incarnation
 from tests.contract.ledger.steps import Steps
 from workq.ledger import Evidence
 from workq.ledger.engine.database import Database
+from workq.ledger.signs import NONE
 from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
 from workq.values.task import Claim, Done, State
@@ -48,6 +51,20 @@ class WorkersContract(Steps):
         assert is_live
         assert before.beat_age_s >= 100.0
         assert after.beat_age_s < LONG_S
+
+    def test_what_it_says_of_its_signs_of_life_stands_until_it_is_taken_back(
+        self, ledger: Ledger, database: Database, worker: Incarnation
+    ) -> None:
+        def told(*args: str) -> object:
+            for signs in args or (None,):
+                assert ledger.workers.beat(worker.id, signs=signs)
+            return database.ask(lambda tx: tx.execute(select(w.c.signs).where(w.c.id == worker.id)).scalar_one())
+
+        w = database.tables.worker
+        assert told() is None
+        assert told("given") == "given"
+        assert told() == "given"
+        assert told(NONE) is None
 
     def test_a_reaped_incarnation_learns_it_from_its_beat_and_stays_reaped(
         self, ledger: Ledger, worker: Incarnation

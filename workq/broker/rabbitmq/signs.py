@@ -12,14 +12,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from pika import SelectConnection
 from pika.channel import Channel
 from pika.exceptions import ChannelClosedByBroker
 
 from workq.broker.rabbitmq.browser import NOT_FOUND, RESOURCE_LOCKED
-from workq.broker.rabbitmq.connection import Address, Link
+from workq.broker.rabbitmq.connection import BACKOFF_MAX_S, Link
+from workq.broker.rabbitmq.nodes import Address, Nodes
 from workq.errors import BrokerUnavailable
 
 CONNECT_S: Final = 3.0
@@ -42,13 +43,13 @@ class RabbitMQSigns:
         self._namespace = namespace
 
     def give(self, worker: str, *, heard_s: float) -> ExclusiveQueue:
-        return ExclusiveQueue(self._address, self._parameters(f"sign {worker}", heard_s), self._queue(worker))
+        return ExclusiveQueue(self._nodes(heard_s), self._queue(worker), name=f"workq sign {worker}")
 
     def reader(self, *, heard_s: float) -> ExclusiveQueues:
-        return ExclusiveQueues(self._address, self._parameters("signs", heard_s), self._queue)
+        return ExclusiveQueues(self._nodes(heard_s), self._queue)
 
-    def _parameters(self, name: str, heard_s: float) -> Any:
-        return self._address.parameters(name=f"workq {name}", heartbeat_s=heartbeat_s(heard_s), connect_s=CONNECT_S)
+    def _nodes(self, heard_s: float) -> Nodes:
+        return Nodes(self._address, heartbeat_s=heartbeat_s(heard_s), connect_s=CONNECT_S)
 
     def _queue(self, worker: str) -> str:
         return f"{self._namespace}.sign.{worker}"
@@ -57,14 +58,18 @@ class RabbitMQSigns:
 class ExclusiveQueue:
     """The sign of one worker."""
 
-    def __init__(self, address: Address, parameters: Any, queue: str) -> None:
+    def __init__(self, nodes: Nodes, queue: str, *, name: str) -> None:
         self._queue = queue
         self._given = threading.Event()
-        self._link = Link(parameters, address, self)
+        self._is_refused = False
+        self._link = Link(nodes, self, name=name)
         self._link.start()
 
     def is_given(self) -> bool:
         return self._given.is_set()
+
+    def is_refused(self) -> bool:
+        return self._is_refused
 
     def close(self) -> None:
         self._link.close(within_s=CLOSE_S)
@@ -79,11 +84,16 @@ class ExclusiveQueue:
 
     def _declare(self, channel: Channel) -> None:
         channel.add_on_close_callback(self._refused)
-        channel.queue_declare(self._queue, exclusive=True, callback=lambda _frame: self._given.set())
+        channel.queue_declare(self._queue, exclusive=True, callback=lambda _frame: self._confirmed())
+
+    def _confirmed(self) -> None:
+        self._is_refused = False
+        self._given.set()
 
     def _refused(self, _channel: Channel, reason: Exception) -> None:
         self._given.clear()
-        if isinstance(reason, ChannelClosedByBroker):  # our former connection still has it, or a right is missing
+        if isinstance(reason, ChannelClosedByBroker):
+            self._is_refused = reason.reply_code != RESOURCE_LOCKED  # else our former connection still has it
             self._link.recycle(str(reason))
 
 
@@ -91,19 +101,15 @@ class ExclusiveQueues:
     """Looks for the signs of others."""
 
     def __init__(
-        self,
-        address: Address,
-        parameters: Any,
-        queue_of: Callable[[str], str],
-        *,
-        clock: Callable[[], float] = time.monotonic,
+        self, nodes: Nodes, queue_of: Callable[[str], str], *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._address = address
+        self._address = nodes.address
+        self.back_s = CONNECT_S * max(2, len(nodes.address.hosts)) + BACKOFF_MAX_S
         self._queue_of = queue_of
         self._clock = clock
         self._connection: SelectConnection | None = None
         self._since = clock()
-        self._link = Link(parameters, address, self)
+        self._link = Link(nodes, self, name="workq signs")
         self._link.start()
 
     @property

@@ -22,6 +22,8 @@ from workq.ledger.engine.sqlite_writer import WaitingConnection, when_free
 if TYPE_CHECKING:
     from workq.ledger.engine.postgresql import SessionSign
 
+CONNECT_S: Final = 3
+"""For so long one host of a server is tried."""
 _EXTRA: Final = {"postgresql": "postgres", "mysql": "mysql"}
 _SERVER_POOL: Final = {"pool_size": 4, "max_overflow": 28, "pool_recycle": 1800, "pool_timeout": 10}
 
@@ -96,7 +98,7 @@ def _postgresql(statement_timeout_s: float, *, commits_itself: bool) -> dict[str
     options: dict[str, Any] = {
         "connect_args": {
             "client_encoding": "utf8",
-            "connect_timeout": 3,
+            "connect_timeout": CONNECT_S,
             "keepalives": 1,
             "keepalives_idle": 5,
             "keepalives_interval": 2,
@@ -114,7 +116,7 @@ def _mysql(statement_timeout_s: float) -> dict[str, Any]:
     silence_s = statement_timeout_s * 1.5
     return {
         "connect_args": {
-            "connect_timeout": 3,
+            "connect_timeout": CONNECT_S,
             "read_timeout": silence_s,
             "write_timeout": silence_s,
             "charset": "utf8mb4",
