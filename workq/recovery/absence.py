@@ -51,7 +51,7 @@ LEFT_OUT: Final = 3
 KNOWS_BEATS: Final = 3
 BACK_S: Final = 15.0
 """A store that was away is given so many seconds at least until every process has come back to it."""
-ASK_S: Final = 1.0
+ASK_S: Final = 2.0
 
 
 class AbsenceWatch:
