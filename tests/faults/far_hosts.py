@@ -59,8 +59,21 @@ class FarHost:
     def die(self) -> None:
         """It is cut off, and its processes are gone: they say goodbye to nobody."""
         self.cut()
-        if self.fleet is not None:
-            self.fleet.kill()
+        self.end()
+
+    def end(self) -> None:
+        """Kill its processes, once: a pid may soon be another's."""
+        fleet, self.fleet = self.fleet, None
+        if fleet is not None:
+            fleet.kill()
+
+    def remove(self) -> None:
+        self.end()
+        for wire in self.wires.values():  # at once: a namespace goes when its last process has gone
+            with contextlib.suppress(subprocess.CalledProcessError):
+                ip("link", "del", wire)
+        with contextlib.suppress(subprocess.CalledProcessError):
+            ip("netns", "del", self.name)
 
 
 @dataclass
@@ -92,13 +105,7 @@ class FarNetwork:
 
     def remove(self) -> None:
         for host in self.hosts:
-            if host.fleet is not None:
-                host.fleet.kill()
-            for wire in host.wires.values():  # at once: a namespace goes when its last process has gone
-                with contextlib.suppress(subprocess.CalledProcessError):
-                    ip("link", "del", wire)
-            with contextlib.suppress(subprocess.CalledProcessError):
-                ip("netns", "del", host.name)
+            host.remove()
         for at in range(len(STORES)):
             with contextlib.suppress(subprocess.CalledProcessError):
                 ip("link", "del", f"{self.mark}b{at}")

@@ -105,15 +105,19 @@ def main() -> int:
             ended = [
                 f"{one} kept its way to the {store}" for store, one in kept.items() if found(leg, one).state != "live"
             ]
+            told(took, asked.faults, [*ended, *wrong])
+    return 3 if ended or wrong else 0
+
+
+def told(took: list[float], faults: int, ended_wrongly: list[str]) -> None:
     if took:
         shares = {name: quantile(took, part) for name, part in (("half", 0.5), ("95 %", 0.95), ("all", 1.0))}
         print(f"{len(took)} deaths: found within " + ", ".join(f"{s:.1f} s ({name})" for name, s in shares.items()))
         for second in range(int(max(took)) + 1):
             print(f"  {second:>3} s  {'#' * sum(second <= one < second + 1 for one in took)}")
-    print(f"{asked.faults} network faults: {len(ended)} ended that kept a way to a store; {len(wrong)} found otherwise")
-    for one in [*ended, *wrong]:
-        print(f"  {one}")
-    return 3 if ended or wrong else 0
+    print(f"{faults} network faults, {len(ended_wrongly)} workers ended that kept a way to a store, or found otherwise")
+    for one in ended_wrongly:
+        print(f"  {one}", flush=True)
 
 
 if __name__ == "__main__":
