@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -33,7 +34,8 @@ from workq.values.certificate import ProofOfEnd
 from workq.values.incarnation import Incarnation
 from workq.worker.signs import SignsOfLife, given_signs
 
-LOOKS = 5
+LOOKS = 8
+"""More than are needed: a machine that is busy lets the moment pass in which one may end a worker."""
 
 
 @dataclass
@@ -165,7 +167,7 @@ def test_one_look_ends_nobody_and_a_series_with_a_gap_begins_anew(scene: Scene) 
     scene.looks(watch, 2)
     assert scene.live() == {"gone"}
 
-    scene.looks(watch, 1)
+    scene.looks(watch)
     assert scene.live() == set()
 
 
@@ -188,7 +190,7 @@ def test_a_watch_that_has_just_been_connected_ends_nobody(scene: Scene) -> None:
     scene.looks(watch, 15)
     assert scene.live() == {"gone"}
 
-    scene.looks(watch, 4)
+    scene.looks(watch, 12)
     assert scene.live() == set()
 
 
@@ -274,7 +276,7 @@ def test_a_ledger_that_ends_all_sessions_ends_no_worker(scene: Scene) -> None:
     scene.looks(watch, 14)
     assert len(scene.live()) == 4
 
-    scene.looks(watch, 5)
+    scene.looks(watch, 12)
     assert scene.live() == {"two", "three", "is well"}
 
 
@@ -290,7 +292,7 @@ def test_a_watch_that_has_missed_the_in_flight_store_begins_anew(scene: Scene, m
     scene.looks(watch, 14)
     assert scene.live() == {"beats soon"}
 
-    scene.looks(watch, 5)
+    scene.looks(watch, 12)
     assert scene.live() == set()
 
 
@@ -299,11 +301,11 @@ def test_leases_of_a_clock_that_was_set_forward_say_nothing(scene: Scene) -> Non
     watch = scene.watch()
     scene.looks(watch)
 
-    scene.stores.ledger.database.clock_offset_s = 20.0
+    scene.stores.ledger.database.clock_offset_s = 300.0
     scene.looks(watch, 14)
     assert scene.live() == {"has beaten just now"}
 
-    scene.looks(watch, 5)
+    scene.looks(watch, 12)
     assert scene.live() == set()
 
 
@@ -410,9 +412,13 @@ def test_a_sign_in_rabbitmq_ends_with_its_connection(rabbitmq_server: RabbitMQ) 
         assert before == {"three"}
         assert reader.absent(["two"], deadline_s=60.0) == set()
 
-        lasted_s = reader.lasts_s
+        closed_at = time.monotonic()
         rabbitmq_server.ctl("close_all_connections", "maintenance")
-        wait_until(lambda: 0.0 < reader.lasts_s < lasted_s, timeout_s=60.0, what="the reader is connected anew")
+        wait_until(
+            lambda: 0.0 < reader.lasts_s < time.monotonic() - closed_at,
+            timeout_s=60.0,
+            what="the reader is connected anew",
+        )
         wait_until(
             lambda: given[1].is_given() and not reader.absent(["two"], deadline_s=60.0),
             timeout_s=60.0,

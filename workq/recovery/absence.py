@@ -66,7 +66,7 @@ class AbsenceWatch:
         self._ledger = stores.ledger.signs.watch(heard_s=heard_s, clock=clock)
         self._broker = None if stores.signs is None else stores.signs.reader(heard_s=heard_s)
         self._stores_named = SignsOfLife.of(settings).stores
-        self._inflight_clock = StoreClock(clock)
+        self._inflight_clock = StoreClock()
         backs_s = [stores.ledger.signs.back_s, BACK_S] + ([] if self._broker is None else [self._broker.back_s])
         self._knows_s = max(KNOWS_BEATS * self._times.beat_s, *backs_s)
         self._missed_at = clock()

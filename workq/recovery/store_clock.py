@@ -5,6 +5,7 @@ Then each lease looks older than it is, until its worker beats again.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -14,7 +15,7 @@ JUMP_S: Final = 0.5
 class StoreClock:
     """Compares a store's own reckoning of time with ours. `clock` is monotonic."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._asked_at = 0.0
         self._age_s: float | None = None
