@@ -98,7 +98,8 @@ class TestOneFile:
         assert [one["area"] for one in ran.json()["checks"] if one["level"] == "error"] == ["app"]
 
     def test_the_bounds_follow_the_times(self) -> None:
-        assert Bounds.of(Times()) == Bounds(2.0, 45.0, 17.0, 45.0, 50.0, 25.0, 70.0, 80.0, 10.0)
+        assert Bounds.of(Times()) == Bounds(2.0, 45.0, 17.0, 45.0, 50.0, 25.0, 70.0, 80.0, 45.0)
+        assert Bounds.of(Times(absence_s=8.0)).absent_host_s == 10.0
         fast = Bounds.of(Times().divided_by(10))
         assert fast.dead_host_s == pytest.approx(4.5)
         slow = Bounds.of(Times(beat_s=5.0, lease_s=60.0, sweep_s=3.0))

@@ -272,7 +272,7 @@ def test_the_bounds_on_the_pages_are_those_of_the_default_times() -> None:
     assert [float(one) for one in table] == [
         bounds.local_crash_s,
         bounds.dead_host_s,
-        bounds.absent_host_s,
+        Bounds.of(Times(absence_s=8.0)).absent_host_s,
         bounds.dead_fleet_s,
         bounds.unpublished_s,
         bounds.inflight_wiped_s,

@@ -7,7 +7,7 @@ import time
 from tests.system.witness import write
 from workq import Times, WorkQueue
 
-wq = WorkQueue(times=Times(lease_s=300.0))
+wq = WorkQueue(times=Times(lease_s=300.0, absence_s=8.0))
 
 
 @wq.task(name="witness.note", queue="witness")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -38,6 +39,10 @@ LOOKS = 8
 """More than are needed: a machine that is busy lets the moment pass in which one may end a worker."""
 
 
+def watching(leg: Leg) -> Settings:
+    return dataclasses.replace(leg.app.settings, times=Times(absence_s=8.0))
+
+
 @dataclass
 class Scene:
     """A ledger, workers in it, and a watch that has been connected for long enough."""
@@ -53,7 +58,7 @@ class Scene:
 
     @property
     def settings(self) -> Settings:
-        return self.leg.app.settings
+        return watching(self.leg)
 
     def watch(self, *, is_new: bool = False) -> AbsenceWatch:
         watch = AbsenceWatch(self.stores, self.settings, clock=lambda: self.now)
@@ -343,10 +348,10 @@ def test_a_watch_that_dies_before_it_ends_a_worker_leaves_it_to_others(scene: Sc
     task = scene.leg["note"].enqueue(1)
     scene.stores.ledger.claims.claim([task.id], by="gone")
     program = (
-        "from workq.app import WorkQueue\n"
+        "from workq import Times, WorkQueue\n"
         "from workq.recovery.absence import AbsenceWatch\n"
         "now = 0.0\n"
-        "app = WorkQueue()\n"
+        "app = WorkQueue(times=Times(absence_s=8.0))\n"
         "watch = AbsenceWatch(app.stores, app.settings, clock=lambda: now)\n"
         "watch.look()\n"
         "now = 60.0\n"
@@ -371,8 +376,8 @@ def test_nobody_watches_where_a_store_cannot_tell(tmp_path: Path, scene: Scene) 
     sqlite = Leg.open("sqlite", tmp_path, ledger=f"sqlite:///{tmp_path / 'workq.db'}")
     scene.stack.callback(sqlite.close)
 
-    assert watch_of(sqlite.app.stores, sqlite.app.settings) is None
-    assert watch_of(scene.stores, Settings(ledger=scene.settings.ledger, times=Times(absence_s=0.0))) is None
+    assert watch_of(sqlite.app.stores, watching(sqlite)) is None
+    assert watch_of(scene.stores, scene.leg.app.settings) is None, "it is off by default"
 
 
 def test_who_may_not_give_a_sign_in_rabbitmq_says_so(rabbitmq_server: RabbitMQ) -> None:

@@ -746,14 +746,15 @@ def test_only_an_absence_and_a_grace_at_an_end_may_be_zero(name: str) -> None:
 
 
 def test_an_absence_means_nothing_where_beats_or_leases_tell_as_soon() -> None:
-    assert Times().is_absence_watched
+    assert not Times().is_absence_watched
+    assert Times(absence_s=8.0).is_absence_watched
     assert Times(beat_s=5.0, absence_s=7.5).is_absence_watched
     assert not Times(beat_s=5.0, absence_s=7.4).is_absence_watched
     assert not Times(beat_s=5.0, absence_s=8.0, redis_socket_s=3.0).is_absence_watched, "of which one answer is lost"
     assert not Times(beat_s=1.0, absence_s=3.9).is_absence_watched
     assert not Times(absence_s=30.0).is_absence_watched
     assert not Times(absence_s=0.0).is_absence_watched
-    assert Times().divided_by(10).absence_s == 0.0, "servers tell no sooner"
+    assert Times(absence_s=8.0).divided_by(10).absence_s == 0.0, "servers tell no sooner"
 
 
 def test_contradictory_times_name_the_file_that_sets_one_of_them(tmp_path: Path) -> None:

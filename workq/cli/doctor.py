@@ -78,4 +78,5 @@ def doctor(session: Session) -> int:
 
 def _tells(settings: Settings) -> bool:
     """Whether stores of these kinds tell who is gone from them; a pooler before the ledger does not."""
-    return settings.ledger.startswith("postgres") and not is_kafka(settings.broker)
+    is_asked = settings.times.is_absence_watched
+    return is_asked and settings.ledger.startswith("postgres") and not is_kafka(settings.broker)

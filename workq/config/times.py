@@ -35,8 +35,8 @@ class Times:
     """How long a worker is trusted after its last beat. More than two beats."""
     worker_beat_s: float = 10.0
     """How often a worker renews its row in the ledger."""
-    absence_s: float = 8.0
-    """How long a worker may be gone from every store before its claims end early. 0: when its lease has ended."""
+    absence_s: float = 0.0
+    """How long a worker may be gone from every store before its claims end early, such as 8. 0: at its lease's end."""
     sweep_s: float = 5.0
     """How often losses are looked for. At most a lease."""
     unpublished_grace_s: float = 2.0
