@@ -312,7 +312,7 @@ class ChaosTrial:
         try:
             wait_until(lambda: not left(), timeout_s=PROVED_S, what="all that is missing is there again")
         except AssertionError:
-            self.figures.unsent.append(f"{len(left())} of {len(wanted)}, markers {stores.ledger.hints.markers()}")
+            self.figures.unsent.append(f"{len(left())} of {len(wanted)}, markers {stores.ledger.markers.all()}")
         for _ in range(3):
             time.sleep(settings.times.beat_s)
             sweep(stores, settings)
