@@ -415,10 +415,13 @@ def _run(python: Sequence[str], cwd: str) -> object:
     sys.path[0] = cwd
     match python:
         case ["-m", "workq", *args]:
+            from workq import logs
             from workq.cli.root import run
 
             sys.argv = ["workq", *args]
-            return run(args)
+            status = run(args)
+            logs.flush()
+            return status
         case ["-m", program, *args]:
             sys.argv = [program, *args]
             runpy.run_module(program, run_name="__main__", alter_sys=True)
