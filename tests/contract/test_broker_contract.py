@@ -44,6 +44,7 @@ from workq.values.lane import all_of
 pytest.register_assert_rewrite("tests.contract.broker")
 
 from tests.contract.broker import (  # noqa: E402 - its assertions explain themselves from here on
+    LONG_S,
     AnyBytesContract,
     BrokerContract,
     CarryingContract,
@@ -505,7 +506,9 @@ class KafkaStage(Stage):
 
     def delete_queue(self, queue: str) -> None:
         topic = self.names.topic(queue)
-        self.admin.delete_topics([topic])[topic].result(60)
+        self.admin.delete_topics([topic], operation_timeout=LONG_S)[topic].result(60)
+        # until then its partition takes what is sent, and goes with it
+        until(lambda: topic not in self.admin.list_topics(timeout=60).topics, "the topic is gone")
 
     def quarantined(self) -> list[Quarantined]:
         reader = kafka.Consumer(
