@@ -132,6 +132,7 @@ LIBRARIES: Final = {
         "messages/kinds/amqp.py",
         "messages/kinds/amqp_session.py",
         "messages/intake/amqp",
+        "outbound/amqp_loop.py",
         "outbound/amqp_tables.py",
     ),
     "psycopg": ("ledger/engine/",),

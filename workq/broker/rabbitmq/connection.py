@@ -19,18 +19,16 @@ What happens on each failure:
 from __future__ import annotations
 
 import contextlib
-import os
-import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from pika import SelectConnection, exceptions
-from pika.adapters.select_connection import IOLoop
 
 from workq.broker.rabbitmq.nodes import Address, ConnectAttempt, Nodes
 from workq.broker.rabbitmq.unavailable import unavailable
+from workq.outbound.amqp_loop import WatchedLoop
 from workq.outbound.amqp_tables import read_any_table
 from workq.values.jitter import jitter
 
@@ -46,28 +44,6 @@ _CUT_S: Final = 0.5
 """How long pika may take to clean up after its socket was shut down."""
 
 
-class _Loop(IOLoop):
-    """pika's event loop, which also remembers the sockets that it watches: the only public way to reach them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._sockets: set[int] = set()
-
-    def add_handler(self, fd: int, handler: Any, events: int) -> None:
-        self._sockets.add(fd)
-        super().add_handler(fd, handler, events)
-
-    def remove_handler(self, fd: int) -> None:
-        self._sockets.discard(fd)
-        super().remove_handler(fd)
-
-    def shut_down_sockets(self) -> None:
-        """End every stream from below: pika finds the end of each on its next turn."""
-        for fd in self._sockets:
-            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as watched:
-                watched.shutdown(socket.SHUT_RDWR)
-
-
 class AmqpSession:
     """One connection, from its opening to its end, on the thread that calls `run`. Only `call` is for other threads."""
 
@@ -76,7 +52,7 @@ class AmqpSession:
         self.error: BaseException | None = None
         self._attempt = attempt
         self._opened = opened
-        self._loop = _Loop()
+        self._loop = WatchedLoop()
         self._lock = threading.Lock()
         self._is_over = False
         self._has_ended = False

@@ -6,42 +6,19 @@ What comes is told to `on_confirm` and `on_return`; how it ended is `error`, and
 from __future__ import annotations
 
 import contextlib
-import os
-import socket
 import time
 from collections.abc import Callable
 from typing import Any, Final
 
 import pika
 from pika import exceptions
-from pika.adapters.select_connection import IOLoop, SelectConnection
+from pika.adapters.select_connection import SelectConnection
 
 from workq.messages.kinds.reach import left
+from workq.outbound.amqp_loop import WatchedLoop
 from workq.outbound.amqp_tables import read_any_table
 
 CLOSE_S: Final = 0.5
-
-
-class _AmqpLoop(IOLoop):
-    """pika's event loop, which also remembers the sockets that it watches: the only public way to reach them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._sockets: set[int] = set()
-
-    def add_handler(self, fd: int, handler: Any, events: int) -> None:
-        self._sockets.add(fd)
-        super().add_handler(fd, handler, events)
-
-    def remove_handler(self, fd: int) -> None:
-        self._sockets.discard(fd)
-        super().remove_handler(fd)
-
-    def shut_down_sockets(self) -> None:
-        """End every stream from below: pika finds the end of each on its next turn."""
-        for fd in self._sockets:
-            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as watched:
-                watched.shutdown(socket.SHUT_RDWR)
 
 
 class SendingSession:
@@ -59,7 +36,7 @@ class SendingSession:
         self.on_confirm: Callable[[int, bool, bool], None] = lambda *_: None
         self.on_return: Callable[[str], None] = lambda *_: None
         self._is_done: Callable[[], bool] = lambda: False
-        self._loop = _AmqpLoop()
+        self._loop = WatchedLoop()
         read_any_table()
         self._connection = SelectConnection(
             parameters,
