@@ -86,8 +86,10 @@ class Tasks:
             return self._record_within(core_connection(connection, self.database), tasks, hints)
         self._lanes.announce(tasks)
         try:
-            is_single = self.database.dialect == "postgresql" and _alike(tasks) is not None
-            return self.database.run(lambda tx: self.all_at_once(tx, tasks, hints), is_single=is_single)
+            alike = self._alike(tasks)
+            if alike is not None:
+                return self.database.run(lambda tx: self._all_alike(tx, tasks, alike, hints), is_single=True)
+            return self.database.run(lambda tx: self.all_at_once(tx, tasks, hints))
         except (IntegrityError, InAWindow):  # a key is taken, or rows of an unknown commit stand already
             return self.database.run(lambda tx: self._one_by_one(tx, tasks, hints))
 
@@ -109,9 +111,15 @@ class Tasks:
     def all_at_once(self, tx: Connection, tasks: Sequence[NewTask], hints: HintRows | None) -> list[Enqueued]:
         return [_enqueued(task) for task in self.insert(tx, tasks, hints)]
 
+    def _all_alike(
+        self, tx: Connection, tasks: Sequence[NewTask], alike: NewTask, hints: HintRows | None
+    ) -> list[Enqueued]:
+        self._insert_alike(tx, tasks, alike, hints)
+        return [_enqueued(task) for task in tasks]
+
     def insert(self, tx: Connection, tasks: Sequence[NewTask], hints: HintRows | None) -> Sequence[NewTask]:
         """Answers them as they were inserted: a task that stands behind another one waits for it."""
-        alike = _alike(tasks) if self.database.dialect == "postgresql" else None
+        alike = self._alike(tasks)
         if alike is not None:
             self._insert_alike(tx, tasks, alike, hints)
             return tasks
@@ -134,6 +142,19 @@ class Tasks:
         since = None if clock is None else clock.now()
         rows = hints(tasks if since is None else left_at(tasks, since))
         insert_hints(tx, self.database, rows, since=since)
+
+    def _alike(self, tasks: Sequence[NewTask]) -> NewTask | None:
+        """The first, if the others differ from it in their ids and payloads alone, and none needs an insert of its own.
+
+        On PostgreSQL alone, which has arrays.
+        """
+        first = tasks[0]
+        if self.database.dialect != "postgresql" or first.key is not None or first.at is not None:
+            return None
+        if any(one.is_apart for one in _rare_in([first])):
+            return None
+        is_alike = all(replace(task, id=first.id, payload=first.payload) == first for task in tasks[1:])
+        return first if is_alike else None
 
     def _insert_alike(self, tx: Connection, tasks: Sequence[NewTask], alike: NewTask, hints: HintRows | None) -> None:
         """Calls of one handler, on PostgreSQL: ids and payloads travel as two arrays, and the rest once."""
@@ -355,15 +376,6 @@ def _parameters(one: Stored, task: NewTask) -> Iterable[tuple[str, Any]]:
     if one.is_from_now:
         return [(f"b_{one.name}", value)]
     return [(f"b_{name}", written) for name, written in zip(one.columns, one.written(value), strict=True)]
-
-
-def _alike(tasks: Sequence[NewTask]) -> NewTask | None:
-    """The first, if the others differ from it in their ids and payloads alone, and none needs an insert of its own."""
-    first = tasks[0]
-    if first.key is not None or first.at is not None or any(one.is_apart for one in _rare_in([first])):
-        return None
-    is_alike = all(replace(task, id=first.id, payload=first.payload) == first for task in tasks)
-    return first if is_alike else None
 
 
 def _by_key(tasks: Sequence[NewTask]) -> list[int]:
