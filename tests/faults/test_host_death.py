@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import time
 from pathlib import Path
-
-import pytest
 
 from tests.conftest import Private
 from tests.faults.far_hosts import APP, STORES, far_leg, far_network, found, signed
@@ -15,10 +11,6 @@ from tests.system.fleet import wait_until
 from tests.system.legs import Leg
 from workq.values.certificate import ProofOfEnd
 
-pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("unshare") is None,
-    reason="network namespaces need root, ip and unshare",
-)
 THREADS = 8
 
 
