@@ -64,7 +64,7 @@ class Scene:
         watch = AbsenceWatch(self.stores, self.settings, clock=lambda: self.now)
         self.stack.callback(watch.close)
         if not is_new:
-            watch.look()
+            watch.end_absent()
             self.now += 60.0
         return watch
 
@@ -93,7 +93,7 @@ class Scene:
 
     def looks(self, watch: AbsenceWatch, times: int = LOOKS, *, every_s: float = 1.0) -> None:
         for _ in range(times):
-            watch.look()
+            watch.end_absent()
             self.now += every_s
 
     def silent_s(self, worker: str) -> float:
@@ -292,7 +292,7 @@ def test_a_watch_that_has_missed_the_in_flight_store_begins_anew(scene: Scene, m
     with monkeypatch.context() as away:
         away.setattr(type(scene.stores.inflight), "_read", refused)
         with pytest.raises(InFlightUnavailable):
-            watch.look()
+            watch.end_absent()
     scene.worker("beats soon", signs=signs)
     scene.looks(watch, 14)
     assert scene.live() == {"beats soon"}
@@ -353,10 +353,10 @@ def test_a_watch_that_dies_before_it_ends_a_worker_leaves_it_to_others(scene: Sc
         "now = 0.0\n"
         "app = WorkQueue(times=Times(absence_s=8.0))\n"
         "watch = AbsenceWatch(app.stores, app.settings, clock=lambda: now)\n"
-        "watch.look()\n"
+        "watch.end_absent()\n"
         "now = 60.0\n"
         "for _ in range(9):\n"
-        "    watch.look()\n"
+        "    watch.end_absent()\n"
         "    now += 1.0\n"
     )
     armed = {**os.environ, **scene.leg.environ, "WORKQ_FAILPOINT": "watch.before_reap:exit137"}

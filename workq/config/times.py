@@ -76,6 +76,11 @@ class Times:
             )
 
     @property
+    def fills_s(self) -> float:
+        """So long after it was wiped an in-flight store has its leases and holds again. It proves nothing before."""
+        return 3 * self.beat_s
+
+    @property
     def is_absence_watched(self) -> bool:
         """Whether `absence_s` has a meaning: longer than beats and servers take to tell, and shorter than a lease.
 

@@ -50,7 +50,7 @@ class Bounds:
         def dead_s(beats: float) -> float:
             return times.lease_s + times.sweep_s + second_look_s(beats) + times.beat_s
 
-        quiet_s = 3 * times.beat_s + times.sweep_s + second_look_s(0.8) + times.beat_s
+        quiet_s = times.fills_s + times.sweep_s + second_look_s(0.8) + times.beat_s
         purge_s = times.marker_s + times.marker_grace_s + 2 * times.sweep_s
         dead_fleet_s = max(dead_s(1.8), quiet_s + times.beat_s)
         return Bounds(

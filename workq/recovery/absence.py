@@ -32,7 +32,7 @@ from workq.config import Settings
 from workq.errors import Unavailable
 from workq.inflight import Lease
 from workq.ledger import Absence, AbsentWorker, Evidence
-from workq.recovery.deaths import remains_of
+from workq.recovery.deaths import is_most, remains_of
 from workq.recovery.reap import end_worker
 from workq.recovery.store_clock import StoreClock
 from workq.recovery.swept import Swept, as_far_as_possible
@@ -48,7 +48,6 @@ APART: Final = 0.2
 """The look that decides comes so much of `absence_s` after the first."""
 LEFT_OUT: Final = 3
 """A series in which so many looks were left out begins anew."""
-KNOWS_BEATS: Final = 3
 BACK_S: Final = 15.0
 """A store that was away is given so many seconds at least until every process has come back to it."""
 ASK_S: Final = 2.0
@@ -68,7 +67,7 @@ class AbsenceWatch:
         self._stores_named = SignsOfLife.of(settings).stores
         self._inflight_clock = StoreClock()
         backs_s = [stores.ledger.signs.back_s, BACK_S] + ([] if self._broker is None else [self._broker.back_s])
-        self._knows_s = max(KNOWS_BEATS * self._times.beat_s, *backs_s)
+        self._knows_s = max(self._times.fills_s, *backs_s)
         self._missed_at = clock()
         """When a store did not answer, the clock of the in-flight store has jumped, or the watch began."""
         self._first: dict[str, float] = {}
@@ -78,10 +77,10 @@ class AbsenceWatch:
 
     @property
     def every_s(self) -> float:
-        """How often `look` is to be called."""
+        """How often `end_absent` is to be called."""
         return self._times.absence_s / LOOKS
 
-    def look(self) -> Swept:
+    def end_absent(self) -> Swept:
         """One look at all workers. Ends those that are absent for long enough.
 
         Raises:
@@ -132,7 +131,7 @@ class AbsenceWatch:
         age_s, has_jumped = self._inflight_clock.look(self._stores.inflight.epoch_age_s)
         if has_jumped:
             self._missed_at = self._clock()
-        return not has_jumped and age_s >= KNOWS_BEATS * self._times.beat_s
+        return not has_jumped and age_s >= self._times.fills_s
 
     def _decided(
         self, absent: Sequence[tuple[AbsentWorker, SignsOfLife]], leases: Mapping[str, Lease], now: float
@@ -153,7 +152,7 @@ class AbsenceWatch:
     def _is_most(self, absent: Sequence[str]) -> bool:
         """Whether more than half of the fleet, and more than one, is absent at once: then the watch may see badly."""
         was_braked = self._is_braked
-        self._is_braked = len(absent) > 1 and len(absent) > len(self._stores.ledger.questions.workers()) / 2
+        self._is_braked = is_most(len(absent), fleet=len(self._stores.ledger.questions.workers()))
         if self._is_braked and not was_braked:
             log.error("watch.brake", extra={"absent": len(absent)})
         return self._is_braked

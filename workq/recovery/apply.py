@@ -267,7 +267,7 @@ class _Work:
             return
         times, ledger = self.settings.times, self.stores.ledger
         proven = {marker.id for marker in proofs(markers_by_queue(self.stores).values(), times)}
-        is_young = self.stores.inflight.epoch_age_s() < 3 * times.beat_s
+        is_young = self.stores.inflight.epoch_age_s() < times.fills_s
         held = {
             hold.task_id for queue in {row.fence.queue for row in rows} for hold in self.stores.inflight.holds(queue)
         }

@@ -68,11 +68,16 @@ class Suspicions:
         ]
 
 
+def is_most(dead: int, *, fleet: int) -> bool:
+    """Whether so many dead of a fleet are more than half of it, and more than one: then the looker may see badly."""
+    return dead > max(1, fleet / 2)
+
+
 def look_for_the_dead(stores: Stores, settings: Settings, *, dry_run: bool = False) -> Suspicions:
     """Note who has no live lease, unless it is a dry run, and answer who has had none for long enough."""
     times = settings.times
     leases = stores.inflight.leases()
-    if stores.inflight.epoch_age_s() < 3 * times.beat_s:  # asked second: a wipe between the two is seen as young
+    if stores.inflight.epoch_age_s() < times.fills_s:  # asked second: a wipe between the two is seen as young
         return Suspicions({}, leases, is_quiet=True)
     # longer than any lease is granted: the store's clock was set back, and only the heartbeat in the ledger can tell
     lease_max_s = 2 * times.lease_s
@@ -81,7 +86,7 @@ def look_for_the_dead(stores: Stores, settings: Settings, *, dry_run: bool = Fal
     missing = [worker for worker in live if worker not in holding]
     looked_for_s = times.beat_s * TWO_LOOKS
     confirmed = stores.ledger.workers.suspect(missing, beat_s=looked_for_s, lease_s=times.lease_s, dry_run=dry_run)
-    is_braked = len(confirmed) > max(1, len(live) / 2)
+    is_braked = is_most(len(confirmed), fleet=len(live))
     if is_braked:
         looked_for_s += times.beat_s * BRAKE
         log.error("sweep.brake", extra={"dead": len(confirmed), "fleet": len(live)})

@@ -127,7 +127,7 @@ def mark(
             by_queue = markers_by_queue(stores)
     proven = proofs(by_queue.values(), times)
     if proven:
-        if stores.inflight.epoch_age_s() < 3 * times.beat_s:
+        if stores.inflight.epoch_age_s() < times.fills_s:
             done.is_blind = True
         else:
             for proof in proven:

@@ -318,7 +318,7 @@ class _Draft:
     def lost(self) -> None:
         times = self.settings.times
         proven = proofs(markers_by_queue(self.stores).values(), times)
-        if proven and self.stores.inflight.epoch_age_s() < 3 * times.beat_s:
+        if proven and self.stores.inflight.epoch_age_s() < times.fills_s:
             self.is_blind = True
             return
         for marker in proven:

@@ -382,7 +382,7 @@ class Supervisor:
 
     def _watch_for_absent(self, watch: AbsenceWatch) -> None:
         try:
-            done = watch.look()
+            done = watch.end_absent()
         except (Unavailable, OSError):
             return  # the sweep tells of it
         except Exception:

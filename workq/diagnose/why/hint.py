@@ -95,7 +95,7 @@ def seems_lost(look: TaskLook, since: datetime, epoch_age_s: float) -> Why:
     task, times = look.task, look.times
     until: datetime | None = task.now + timedelta(seconds=look.bounds.purge_s)
     young = ""
-    if epoch_age_s < 3 * times.beat_s:
+    if epoch_age_s < times.fills_s:
         young = f" (the in-flight store began only {epoch_age_s:.0f} s ago: its workers are writing what they hold)"
     swept_for_s = look.stores.ledger.questions.swept_for_s()
     sweeps = ""
