@@ -22,6 +22,7 @@ have java || missing+=(default-jre-headless) # Kafka and Artemis
 have mvn || missing+=(maven)
 have openssl || missing+=(openssl) # throw-away certificates
 have faketime || missing+=(faketime) # a host whose clock is wrong
+have ip || missing+=(iproute2) # hosts in network namespaces of their own
 
 if [ "${#missing[@]}" -eq 0 ]; then
     echo "servers: all are installed"
