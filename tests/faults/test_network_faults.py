@@ -63,7 +63,7 @@ def wire(
         name = "ledger" if where == "mariadb" else where
         proxy = FaultProxy.before(urls[name]).start()
         urls[name] = proxy.url(urls[name])
-        leg = Leg.open("servers", tmp_path, divide=10.0, **urls)
+        leg = Leg.open("servers", tmp_path, divide=10.0, asked_at=database.url, **urls)
         ends.extend([leg.close, proxy.stop])
         return Wired(leg, proxy, name)
 

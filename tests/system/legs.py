@@ -38,6 +38,7 @@ class Leg:
     folder: Path
     environ: dict[str, str]
     app: WorkQueue
+    onlooker: WorkQueue  # what the test itself asks: `app`, unless the way of that to the ledger may be cut
     handlers: dict[str, Handler[..., Any]] = field(default_factory=dict)
 
     @staticmethod
@@ -52,8 +53,12 @@ class Leg:
         queue_type: str = "quorum",
         ladder: str = LEDGER,
         namespace: str | None = None,
+        asked_at: str | None = None,
     ) -> Leg:
-        """A new namespace on these servers; its name is drawn unless it is given."""
+        """A new namespace on these servers; its name is drawn unless it is given.
+
+        The test's own questions about states go to the ledger at `asked_at`, where `ledger` may be cut.
+        """
         namespace = namespace or f"t{secrets.token_hex(4)}"
         environ = {
             "WORKQ_LEDGER_URL": ledger,
@@ -79,7 +84,8 @@ class Leg:
         database = app.database()
         migrate.migrate(database)
         database.close()
-        leg = Leg(name, folder, environ, app)
+        onlooker = app if asked_at is None else WorkQueue(ledger=asked_at, namespace=namespace)
+        leg = Leg(name, folder, environ, app, onlooker)
         for task_name in witness.wq.registry.names():
             handler = witness.wq.handler(task_name)
             register = app.task(
@@ -135,25 +141,25 @@ class Leg:
 
     def states(self) -> dict[State, int]:
         """How many tasks are in each state; who waited, and is due, is ready."""
-        rows = database_of(self.app).ask(lambda tx: tx.execute(self._by_state).all())
+        rows = database_of(self.onlooker).ask(lambda tx: tx.execute(self._by_state).all())
         return dict.fromkeys(State, 0) | {State(state): count for state, count in rows}
 
     def unsettled(self) -> int:
         """How many tasks are still to be settled."""
-        return int(database_of(self.app).ask(lambda tx: tx.execute(self._still_open).scalar_one()))
+        return int(database_of(self.onlooker).ask(lambda tx: tx.execute(self._still_open).scalar_one()))
 
     # Tests ask these two some times a second: they cost a tenth of the question behind `workq status`.
 
     @cached_property
     def _by_state(self) -> Select[Any]:
-        database = database_of(self.app)
+        database = database_of(self.onlooker)
         t = database.tables.task.c
         place = case(((t.state == State.WAITING) & (t.due_at <= database.now()), State.READY), else_=t.state)
         return select(place.label("place"), func.count()).group_by(literal_column("place"))
 
     @cached_property
     def _still_open(self) -> Select[Any]:
-        t = database_of(self.app).tables.task
+        t = database_of(self.onlooker).tables.task
         return select(func.count()).select_from(t).where(t.c.state.in_(OPEN))
 
     def wait_settled(self, *, timeout_s: float) -> None:
@@ -177,6 +183,8 @@ class Leg:
     def close(self) -> None:
         """Close the test's own connections, and delete what the namespace left on RabbitMQ and Redis."""
         self.app.close()
+        if self.onlooker is not self.app:
+            self.onlooker.close()
 
 
 def check_once(leg: Leg, count: int) -> None:
