@@ -86,9 +86,9 @@ class Tasks:
             return self._record_within(core_connection(connection, self.database), tasks, hints)
         self._lanes.announce(tasks)
         try:
-            alike = self._alike(tasks)
-            if alike is not None:
-                return self.database.run(lambda tx: self._all_alike(tx, tasks, alike, hints), is_single=True)
+            rare = self._rare_of_alike(tasks)
+            if rare is not None:
+                return self.database.run(lambda tx: self._all_alike(tx, tasks, rare, hints), is_single=True)
             return self.database.run(lambda tx: self.all_at_once(tx, tasks, hints))
         except (IntegrityError, InAWindow):  # a key is taken, or rows of an unknown commit stand already
             return self.database.run(lambda tx: self._one_by_one(tx, tasks, hints))
@@ -112,16 +112,16 @@ class Tasks:
         return [_enqueued(task) for task in self.insert(tx, tasks, hints)]
 
     def _all_alike(
-        self, tx: Connection, tasks: Sequence[NewTask], alike: NewTask, hints: HintRows | None
+        self, tx: Connection, tasks: Sequence[NewTask], rare: Sequence[Stored], hints: HintRows | None
     ) -> list[Enqueued]:
-        self._insert_alike(tx, tasks, alike, hints)
+        self._insert_alike(tx, tasks, rare, hints)
         return [_enqueued(task) for task in tasks]
 
     def insert(self, tx: Connection, tasks: Sequence[NewTask], hints: HintRows | None) -> Sequence[NewTask]:
         """Answers them as they were inserted: a task that stands behind another one waits for it."""
-        alike = self._alike(tasks)
-        if alike is not None:
-            self._insert_alike(tx, tasks, alike, hints)
+        rare = self._rare_of_alike(tasks)
+        if rare is not None:
+            self._insert_alike(tx, tasks, rare, hints)
             return tasks
         clock = self._clock_of(tx, tasks)
         tasks = self._rules.enter(tx, tasks if clock is None else left_at(tasks, clock.now()))
@@ -143,22 +143,25 @@ class Tasks:
         rows = hints(tasks if since is None else left_at(tasks, since))
         insert_hints(tx, self.database, rows, since=since)
 
-    def _alike(self, tasks: Sequence[NewTask]) -> NewTask | None:
-        """The first, if the others differ from it in their ids and payloads alone, and none needs an insert of its own.
+    def _rare_of_alike(self, tasks: Sequence[NewTask]) -> Sequence[Stored] | None:
+        """The rare fields of tasks that differ in their ids and payloads alone; None where one insert is not enough.
 
         On PostgreSQL alone, which has arrays.
         """
         first = tasks[0]
         if self.database.dialect != "postgresql" or first.key is not None or first.at is not None:
             return None
-        if any(one.is_apart for one in _rare_in([first])):
+        rare = _rare_in([first])
+        if rare and any(one.is_apart for one in rare):
             return None
         is_alike = all(replace(task, id=first.id, payload=first.payload) == first for task in tasks[1:])
-        return first if is_alike else None
+        return rare if is_alike else None
 
-    def _insert_alike(self, tx: Connection, tasks: Sequence[NewTask], alike: NewTask, hints: HintRows | None) -> None:
+    def _insert_alike(
+        self, tx: Connection, tasks: Sequence[NewTask], rare: Sequence[Stored], hints: HintRows | None
+    ) -> None:
         """Calls of one handler, on PostgreSQL: ids and payloads travel as two arrays, and the rest once."""
-        rare = _rare_in([alike])
+        alike = tasks[0]
         name = f"insert{', with hints' * (hints is not None)}{_told(rare)}"
         make = partial(self._alike_statement, has_hints=hints is not None, rare=rare)
         self.database.kept(name, make).write(
