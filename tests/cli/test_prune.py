@@ -14,6 +14,7 @@ from tests.contract.given import incarnation, new
 from workq import WorkQueue
 from workq.ledger.sql import Ledger
 from workq.recovery import retention as pruning
+from workq.recovery.sweep import PRUNE_EVERY, Passes
 from workq.values.task import Dead, Delivered, Done, Outcome, Sent, Settlement
 from workq.webhooks.ledger.sql import WebhookLedger
 from workq.webhooks.outbox import Outbox
@@ -183,3 +184,14 @@ def test_interrupted_it_says_how_far_it_came_and_the_same_command_ends_it(
         events = wq.stores.ledger.questions.happened(["manual"], within_s=DAY_S, limit=9)
     noted = [event.detail for event in events if event.detail.get("what") == "db prune"]
     assert sorted((one["task"], one["which"]["is_whole"]) for one in noted) == [(200, True), (1_000, False)]
+
+
+def test_a_supervisor_prunes_seldom_and_at_each_pass_while_there_is_more(cli: Cli) -> None:
+    settled(cli, Done(), days_ago=60, count=5)
+    with cli.queue() as wq:
+        passes = Passes()
+        assert [passes.sweep(wq.stores, wq.settings, limit=2).pruned for _ in range(3)] == [2, 2, 1]
+
+        settled(cli, Done(), days_ago=60)
+        seldom = [passes.sweep(wq.stores, wq.settings, limit=2).pruned for _ in range(PRUNE_EVERY)]
+        assert seldom == [0] * (PRUNE_EVERY - 1) + [1]

@@ -224,6 +224,16 @@ def _prune(one: Pass) -> None:
         )
         .jobs
     )
+    done.has_more_to_prune = one.limit <= max(
+        done.pruned,
+        done.pruned_events,
+        done.pruned_ticks,
+        done.pruned_windows,
+        done.pruned_workers,
+        done.pruned_webhooks,
+        done.pruned_messages,
+        done.pruned_jobs,
+    )
 
 
 IN_ORDER: Final[Mapping[str, Callable[[Pass], None]]] = {
@@ -242,6 +252,9 @@ IN_ORDER: Final[Mapping[str, Callable[[Pass], None]]] = {
 STEPS: Final = tuple(IN_ORDER)
 RELAYS_MAX: Final = 4
 """So many times one pass relays, at most: again without the queues that it has tried, where not all was confirmed."""
+PRUNE_EVERY: Final = 12
+"""Of so many passes of a supervisor one prunes: a minute with the default `sweep_s`. To find nothing takes a third of a
+pass."""
 RECOVERY: Final = frozenset(STEPS) - {"tick", "expire", "prune"}
 """A pass with all of these counts as a sweep: whoever asks when the last one was means that nothing stays lost."""
 
@@ -272,3 +285,25 @@ def sweep(
     if not dry_run and chosen.issuperset(RECOVERY):
         stores.ledger.upkeep.swept(every_s=settings.times.sweep_s / 2)
     return done
+
+
+class Passes:
+    """The passes of one supervisor, one after the other. Few of them prune, unless there is much to remove."""
+
+    def __init__(self) -> None:
+        self._until_prune = 0
+
+    def sweep(self, stores: Stores, settings: Settings, *, limit: int = 1000) -> Swept:
+        """The next pass.
+
+        Raises:
+            LedgerUnavailable: what was done stands, the rest waits for the next pass.
+        """
+        is_pruning = self._until_prune == 0
+        only = STEPS if is_pruning else [name for name in STEPS if name != "prune"]
+        done = sweep(stores, settings, only=only, limit=limit)
+        if not is_pruning:
+            self._until_prune -= 1
+        elif not done.has_more_to_prune:
+            self._until_prune = PRUNE_EVERY - 1
+        return done

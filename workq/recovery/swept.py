@@ -52,6 +52,8 @@ class Swept:
     """Of which what was sent is kept no longer, or nothing at all."""
     pruned_messages: int = 0
     """Of which nothing at all is kept; their bodies go with their tasks."""
+    has_more_to_prune: bool = field(default=False)
+    """Of one kind or more, as many rows as a pass removes were removed."""
     markers: int = 0
     """Markers that were sent. Nothing to worry about, and no change."""
     lost: int = 0

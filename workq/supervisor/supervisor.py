@@ -32,7 +32,7 @@ import psutil
 from workq.errors import LedgerReplaced, Unavailable
 from workq.recovery.absence import AbsenceWatch, watch_of
 from workq.recovery.reap import end_worker
-from workq.recovery.sweep import sweep
+from workq.recovery.sweep import Passes
 from workq.recovery.swept import Swept
 from workq.schedules.ledger import Schedules
 from workq.supervisor.autopsy import DeathCause, OpenDeath, Victims, collect, ending_of, evidence_of
@@ -103,6 +103,7 @@ class Supervisor:
         self._is_failed = False
         self._is_ledger_gone = False
         """Its file was deleted or replaced: no child can work any more."""
+        self._passes = Passes()
         self._unscheduled = app.registry.schedules()
         """Not written into the ledger yet."""
         self._condemned: dict[str, int] = {}
@@ -367,7 +368,7 @@ class Supervisor:
                 self.app.stores.ledger.part(Schedules).schedule(self._unscheduled[0])
                 self._unscheduled.pop(0)
             self._condemned = self._asked_to_kill()
-            done = sweep(self.app.stores, self.app.settings)
+            done = self._passes.sweep(self.app.stores, self.app.settings)
             self._reach.had(WayToStores.SWEEP)
             if done.changes:
                 log.info("sweep.done", extra={"changes": done.changes})
