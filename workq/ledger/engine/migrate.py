@@ -36,6 +36,7 @@ from sqlalchemy.exc import DBAPIError
 
 from workq.errors import ConfigError, LedgerUnavailable, SchemaMismatch
 from workq.ledger.columns import DIALECTS
+from workq.ledger.engine.catalog import columns_of
 from workq.ledger.engine.cures import cure_of
 from workq.ledger.engine.database import Database
 from workq.ledger.schema import SCHEMA_VERSION
@@ -208,7 +209,7 @@ def _may_have_tables(database: Database) -> bool:
 
 def _version(tx: Connection, database: Database) -> int:
     meta = database.tables.meta
-    if not inspect(tx).has_table(meta.name):
+    if not _has_meta(tx, database):
         return 0
     value = tx.execute(select(meta.c.value).where(meta.c.name == "schema_version")).scalar()
     if value is None:
@@ -219,6 +220,13 @@ def _version(tx: Connection, database: Database) -> int:
             "Restore that row from a backup"
         )
     return int(value)
+
+
+def _has_meta(tx: Connection, database: Database) -> bool:
+    name = database.tables.meta.name
+    if database.dialect == "mysql":
+        return inspect(tx).has_table(name)  # who may not read it is refused, not told that there is none
+    return name in columns_of(tx, [name])
 
 
 def encoding_error(tx: Connection) -> str | None:
@@ -292,24 +300,29 @@ def _is_taken(cause: object) -> bool:
 
 def _refuse_strangers(tx: Connection, database: Database) -> None:
     """A table of somebody else under our name: on MySQL, adding columns to it could not be taken back."""
-    inspector = inspect(tx)
-    for table, columns in _columns(database).items():
-        if inspector.has_table(table):
-            found = {column["name"] for column in inspector.get_columns(table)}
-            _refuse_columns(found - columns, table, database)
+    known = _columns(database)
+    for table, found in columns_of(tx, known).items():
+        _refuse_columns(found - known[table], table, database)
 
 
 def _verify(tx: Connection, database: Database) -> None:
     """`CREATE TABLE IF NOT EXISTS` is silent about a table of somebody else under our name."""
-    inspector = inspect(tx)
-    for table, columns in _columns(database).items():
-        found = {column["name"] for column in inspector.get_columns(table)}
-        _refuse_columns(found ^ columns, table, database)
+    known = _columns(database)
+    found = columns_of(tx, known)
+    for table, columns in known.items():
+        _refuse_columns(found.get(table, set()) ^ columns, table, database)
 
 
 def _columns(database: Database) -> dict[str, set[str]]:
     """Each table of the whole schema with its columns, slices included: as its file says, which is made from them."""
-    created = (_TABLE.match(statement) for statement in _split(_whole(database.dialect), database.namespace))
+    return {
+        _in_namespace(table, database.namespace): found for table, found in _whole_columns(database.dialect).items()
+    }
+
+
+@cache
+def _whole_columns(dialect: str) -> dict[str, set[str]]:
+    created = (_TABLE.match(statement) for statement in _whole(dialect).statements())
     return {
         table[1]: {
             line.split()[0].strip('`"')
