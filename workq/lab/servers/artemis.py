@@ -64,7 +64,7 @@ class Artemis(Server):
 
     def __init__(self, folder: Path | None, options: Sequence[str]) -> None:
         self._home = find_jars(f"apache-artemis-{VERSION}")
-        self._java = java(HEAP_MB)
+        self._java = java(HEAP_MB, self._home)
         super().__init__(folder, options)
 
     @property

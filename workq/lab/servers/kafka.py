@@ -50,7 +50,7 @@ class Kafka(Server):
     ) -> None:
         self._its_version = os.environ.get(KAFKA_VERSION) or DEFAULT_VERSION
         self._jars = find_jars(f"kafka-{self._its_version}")
-        self._java = java(HEAP_MB)
+        self._java = java(HEAP_MB, self._jars)
         try:
             import confluent_kafka.admin  # noqa: F401 - it has to be there before anything is started
         except ImportError:
