@@ -9,6 +9,9 @@ What happens on each failure:
   its producer is given up with it: what it knows of a topic that was made again may be wrong for ever;
 - the buffer is full: the caller waits for room, inside of its deadline;
 - the topic is gone: it is made again, and the record is sent once more, until the deadline;
+- a report without an error has no offset: Kafka has refused the record as a duplicate, and librdkafka takes that for
+  stored. In a topic that was just made it is wrong: of two records on their way to a partition the second one arrived
+  first, and the first one is nowhere. It is sent once more;
 - the producer is broken (a fatal error, such as an idempotent one may meet): it is given up, and a new one made.
 
 A record that was answered False may still arrive. Nothing here decides anything: a duplicate hint is harmless.
@@ -64,7 +67,7 @@ class KafkaRecord:
         self.body = body
         self.headers = headers or {}
         self.is_to_repeat = False
-        """Its topic was not there, or its producer was given up."""
+        """Its topic was not there, its producer was given up, or it was confirmed without an offset."""
 
 
 SentOn = Callable[[bool | ConfigError], None]
@@ -211,11 +214,13 @@ class KafkaPublisher:
                     producer.list_topics(topic, timeout=max(0.1, min(PROPAGATION_S, ends - time.monotonic())))
 
     def _reported(
-        self, confirms: Confirms, index: int, record: KafkaRecord, error: KafkaError | None, _message: Message
+        self, confirms: Confirms, index: int, record: KafkaRecord, error: KafkaError | None, message: Message
     ) -> None:
         if error is not None:
             self._failed(record, error)
-        confirms.answer(index, error is None)
+        elif message.offset() is None:  # Kafka took it for one that it has, and may be wrong
+            record.is_to_repeat = True
+        confirms.answer(index, error is None and not record.is_to_repeat)
 
     def _failed(self, record: KafkaRecord, error: KafkaError) -> None:
         if error.code() in _NO_TOPIC:  # also where nobody waits any more: the next one makes it

@@ -14,6 +14,8 @@ What happens on each failure:
 
 - no broker answers: `AWAY`; one that wants another login, or cannot be verified: `REFUSED`;
 - no report in time: what has not left is `AWAY`, what has is `LATE`; the producer is given up, and so is its copy;
+- a report without an error has no offset: `LATE`. Kafka has refused the message as a duplicate, and librdkafka takes
+  that for sent. It may be nowhere: in a topic that was just made, the second of two on their way may arrive first;
 - the topic is missing: `NO_TARGET`; it is not made;
 - a message is larger than the topic permits: those that failed with it are sent again one by one, so that it alone is
   `MESSAGE`.
@@ -228,10 +230,13 @@ class _KafkaLink(DestinationLink):
         return {index: answers.get(index, late) for index in postings}
 
     def _reported(self, answers: dict[int, Answer], index: int, error: KafkaError | None, message: Message) -> None:
-        if error is None:
-            answers[index] = Confirmed(f"{message.topic()}[{message.partition()}]@{message.offset()}")
-        else:
+        if error is not None:
             answers[index] = self._unsent(error)
+        elif message.offset() is None:
+            self._is_broken = True
+            answers[index] = Unsent(SendFault.LATE, "Kafka refused it as a duplicate, and may be wrong")
+        else:
+            answers[index] = Confirmed(f"{message.topic()}[{message.partition()}]@{message.offset()}")
 
     def _unsent(self, error: KafkaError) -> Unsent:
         code = error.code()

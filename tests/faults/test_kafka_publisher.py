@@ -1,0 +1,59 @@
+"""Records on their way to Kafka: a report without an error is no confirm while it has no offset.
+
+In a topic that was just made, Kafka takes records for duplicates that are nowhere: of two that are on their way to one
+partition, the second one may arrive first. librdkafka reports such a record as sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from tests.contract.kinds.suite import HERE, fault_of, posting
+from tests.faults.kafka_raw import mock_kafka
+from workq.broker.kafka.publisher import KafkaPublisher, KafkaRecord
+from workq.broker.kafka.topics import TopicNames, Topics
+from workq.config.kafka import KafkaUrl
+from workq.messages.kinds import Confirmed, DestinationAddress, SendFault
+from workq.messages.kinds.kafka import KafkaKind
+
+TOPIC = "t.q.mail"
+LONG_S = 60.0
+
+
+class MadeTopics(Topics):
+    """They are there. The mock describes none."""
+
+    def ensure(self, topics: Collection[str], *, ends: float) -> None:
+        pass
+
+
+def test_a_hint_that_kafka_refuses_as_a_duplicate_is_sent_once_more() -> None:
+    with mock_kafka(TOPIC) as kafka:
+        url = KafkaUrl.parse(f"kafka://{kafka.servers}")
+        topics = MadeTopics(url.place, url.settings(), TopicNames("t"), partitions=1)
+        publisher = KafkaPublisher(url.settings(), topics, confirm_s=LONG_S, held_back=tuple)
+        kafka.refuse_records(KafkaError.DUPLICATE_SEQUENCE_NUMBER)
+
+        answers = publisher.send([KafkaRecord(TOPIC, b"one")], deadline_s=LONG_S)
+
+        publisher.close(within_s=LONG_S)
+        reader = Consumer({"bootstrap.servers": kafka.servers, "group.id": "reader"})
+        span = reader.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=LONG_S)
+        reader.close()
+    assert (answers, span) == ([True], (0, 1))
+
+
+def test_a_message_that_kafka_refuses_as_a_duplicate_is_not_confirmed_and_may_be_sent_again() -> None:
+    with mock_kafka(TOPIC) as kafka:
+        options = {"url": f"kafka://{kafka.servers}", "topic": TOPIC}
+        link = KafkaKind().open(DestinationAddress("orders", options, options["url"]), allowed=HERE)
+        kafka.refuse_records(KafkaError.DUPLICATE_SEQUENCE_NUMBER)
+
+        [first] = link.send([posting(b"one")], timeout_s=LONG_S)
+        [again] = link.send([posting(b"one")], timeout_s=LONG_S)
+
+        link.close()
+    assert fault_of(first) is SendFault.LATE
+    assert again == Confirmed(f"{TOPIC}[0]@0")
