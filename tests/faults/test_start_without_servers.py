@@ -182,10 +182,11 @@ def test_a_transaction_at_another_host_than_those_of_the_ledger_is_refused() -> 
     assert not leads_there("postgresql://bob@one:5432/other")
 
 
-def test_of_two_hosts_that_are_both_away_no_password_is_shown(dead_port: int) -> None:
+def test_of_two_hosts_that_are_both_away_both_are_shown_and_no_password(dead_port: int) -> None:
     url = f"postgresql://ann:{CANARY}@127.0.0.1:{dead_port},127.0.0.1:{dead_port}/shop"
 
     with pytest.raises(Unavailable) as caught:
         _ = WorkQueue(ledger=url).stores
 
     assert CANARY not in str(caught.value) + masked(url)
+    assert f"//ann:***@127.0.0.1:{dead_port},127.0.0.1:{dead_port}/shop" in str(caught.value)

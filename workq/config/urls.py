@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from workq.config.kafka import KAFKA_SCHEMES, KafkaUrl, is_kafka
+from workq.config.kafka import KAFKA_FORM, KAFKA_SCHEMES, KafkaUrl, is_kafka
 from workq.config.sentinel import SENTINEL_FORM, SENTINEL_SCHEMES, SentinelUrl, is_sentinel
 from workq.config.values import kind_of, one_line
 from workq.errors import ConfigError
@@ -33,7 +33,8 @@ _AMQP_SCHEMES: Final = ("amqp", "amqps")
 _MULTIHOST: Final = ("postgresql", "postgres", "postgresql+psycopg", *_AMQP_SCHEMES)
 """A URL of theirs may name several hosts: one after the other is tried."""
 _BROKER_FORMS: Final = (
-    "amqp://user:password@host:5672/vhost or amqps://..., for a cluster amqp://user:password@one:5672,two:5672/vhost"
+    "amqp://user:password@host:5672/vhost or amqps://..., for a cluster amqp://user:password@one:5672,two:5672/vhost; "
+    f"or {KAFKA_FORM}"
 )
 BROKER_HOSTS_MAX: Final = 9
 """They share the time for a connection: with more of them each would have too little."""
@@ -86,7 +87,7 @@ def check_broker_url(url: object) -> str:
     if isinstance(url, str) and is_kafka(url):
         KafkaUrl.parse(url)
         return url
-    parts = _parsed(url, _AMQP_SCHEMES, _BROKER_FORMS)
+    parts = _parsed(url, (*_AMQP_SCHEMES, *KAFKA_SCHEMES), _BROKER_FORMS)
     if not parts.host:
         raise ConfigError(f"no host in {masked(str(url))}; use {_BROKER_FORMS}")
     hosts = _place_and_tail(str(url).partition("://")[2])[0].rpartition("@")[2].count(",") + 1

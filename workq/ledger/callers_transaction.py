@@ -14,6 +14,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from workq.errors import ConfigError, KeyConflict
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.failures import is_overtaken
+from workq.ledger.engine.url import shown_url
 
 _DEFAULT_PORTS: Final = {"postgresql": 5432, "mysql": 3306}
 
@@ -92,7 +93,7 @@ def core_connection(given: Any, database: Database) -> Connection:
         )
     if _places(database.url).isdisjoint(_places(connection.engine.url)):
         raise ConfigError(
-            f"connection: it leads to {_shown(connection.engine.url)}, but the ledger is {database.where}; "
+            f"connection: it leads to {shown_url(connection.engine.url)}, but the ledger is {database.where}; "
             "a task can only share a transaction with its own ledger. Use the same host, port and database in both URLs"
         )
     return connection
@@ -128,7 +129,3 @@ def _places(url: URL) -> set[tuple[str, ...]]:
 
 def _each(values: str | tuple[str, ...] | None) -> list[str]:
     return [one for value in ([values] if isinstance(values, str) else values or ()) for one in value.split(",")]
-
-
-def _shown(url: URL) -> str:
-    return url.set(query={}).render_as_string(hide_password=True)

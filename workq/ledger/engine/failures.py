@@ -12,10 +12,10 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, DisconnectionError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from workq.config import masked
 from workq.errors import CommitUnknown, LedgerUnavailable, SchemaMismatch
 from workq.ledger.engine.cures import cure_of, patience_of, right_of
 from workq.ledger.engine.sqlite_writer import NotInTurn
+from workq.ledger.engine.url import shown_url
 
 _TRANSIENT_SQLSTATES: Final = frozenset({"40P01", "40001", "55P03"})  # deadlock, serialization, lock timeout
 _ENDING_SQLSTATES: Final = frozenset({"57P01", "57P02", "57P03"})  # shut down, crashed, starting; 08...: a pooler's
@@ -39,7 +39,7 @@ class DatabaseErrors:
     @property
     def where(self) -> str:
         """The URL for messages: without its password and its query."""
-        return masked(self.url.render_as_string(hide_password=True))
+        return shown_url(self.url)
 
     def unavailable(self, error: DBAPIError, *, unknown: bool = False) -> Exception:
         """What the driver has said. What is about the rows themselves passes as it is."""

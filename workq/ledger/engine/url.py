@@ -1,4 +1,4 @@
-"""The URL of a ledger: its form is checked, and it names the driver that workq uses."""
+"""The URL of a ledger: its form is checked, it names the driver that workq uses, and it is shown in messages."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from workq.config import check_ledger_url, masked
+from workq.config.place import shown
 from workq.errors import ConfigError
 
 DRIVERS: Final = {
@@ -36,6 +37,18 @@ def ledger_url(url: str) -> URL:
         raise ConfigError(f"ledger: not a URL that SQLAlchemy can read: {masked(url)}") from None
     driver = DRIVERS[parsed.drivername]
     return parsed.set(drivername=driver)
+
+
+def shown_url(url: URL) -> str:
+    """The URL for messages: without its password and its query, but with each host where there are several."""
+    hosts, ports = (str(url.query.get(name, "")).split(",") for name in ("host", "port"))
+    is_read = len(hosts) == len(ports) and all(port.isdecimal() for port in ports)  # by `_one_url`
+    if url.host is not None or len(hosts) == 1 or not is_read:
+        return masked(url.render_as_string(hide_password=True))
+    rest = url.difference_update_query(["host", "port"]).render_as_string(hide_password=True)
+    place, slash, tail = rest.partition("://")[2].partition("/")
+    several = ",".join(shown(host, int(port)) for host, port in zip(hosts, ports, strict=True))
+    return masked(f"{url.drivername}://{place}{several}{slash}{tail}")
 
 
 def _one_url(url: str) -> URL:
