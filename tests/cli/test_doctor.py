@@ -18,6 +18,7 @@ from workq.broker import Hint
 from workq.config import Settings, Times
 from workq.diagnose.bounds import Bounds
 from workq.diagnose.doctor import examine
+from workq.diagnose.doctor.absence import look
 from workq.diagnose.doctor.check import Check, Level
 from workq.diagnose.doctor.host import skew
 from workq.lab.servers import MariaDB, PostgreSQL, RabbitMQ, Redis, start_redis
@@ -104,6 +105,26 @@ class TestOneFile:
         assert fast.dead_host_s == pytest.approx(4.5)
         slow = Bounds.of(Times(beat_s=5.0, lease_s=60.0, sweep_s=3.0))
         assert slow.dead_host_s == 60.0 + 3.0 + 6.0 + 5.0
+
+    def test_an_absence_without_an_effect_is_a_finding(self, tmp_path: Path) -> None:
+        def told(absence_s: float, **stores: str) -> list[str]:
+            looked = list(look(settings(tmp_path, times=Times(absence_s=absence_s), **stores)))
+            return [one.message.partition("no effect: ")[2] for one in looked]
+
+        there = {"ledger": "postgresql://db/shop"}
+        assert told(0.0) == told(8.0, **there) == told(8.0, **there, broker="amqp://one") == []
+        for useless in (4.0, 30.0):
+            (message,) = told(useless, **there)
+            assert message.startswith("it has one from 7.5 on, and below lease_s, which is 30, so a dead host")
+        (message,) = told(8.0)
+        assert "PostgreSQL alone tells" in message
+        (message,) = told(8.0, **there, broker="kafka://one")
+        assert "Kafka does not tell" in message
+
+    def test_a_bound_that_these_stores_cannot_keep_is_not_told(self, cli: Cli) -> None:
+        (cli.folder / "workq.toml").write_text("[times]\nabsence_s = 8\n")
+
+        assert cli("doctor", "-o", "json").json()["recovery_s"]["absent_host_s"] == 45.0
 
     def test_clocks_that_differ_are_a_finding(self) -> None:
         asked = datetime(2026, 1, 1, tzinfo=UTC)

@@ -46,6 +46,13 @@ def test_the_nearest_name_that_is_read_is_proposed() -> None:
     assert unread(dict.fromkeys(KNOWN, "x")) == []
 
 
+def test_of_a_time_it_is_told_where_it_is_set() -> None:
+    for name in ("TIMES_ABSENCE_S", "LEASE_S"):
+        time = name.removeprefix("TIMES_").lower()
+        told = f"WORKQ_{name} is set, and nothing reads it; write {time} into the table times of workq.toml"
+        assert unread({f"WORKQ_{name}": "8"}) == [told]
+
+
 def test_what_kubernetes_sets_for_a_service_of_this_name_is_no_error() -> None:
     environ = {
         "WORKQ_SERVICE_HOST": "10.0.0.7",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import click
 
@@ -11,9 +11,9 @@ from workq.cli.group import Command
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, record, table, write
 from workq.config import Settings
-from workq.config.kafka import is_kafka
 from workq.diagnose.bounds import Bounds
 from workq.diagnose.doctor import examine
+from workq.diagnose.doctor.absence import why_unwatched
 from workq.diagnose.doctor.check import Check, Level
 from workq.errors import ConfigError
 
@@ -49,7 +49,8 @@ def doctor(session: Session) -> int:
         before.append(Check("app", Level.ERROR, " ".join(str(error).split())))
     session.say_default(settings)
     checks = [*before, *examine(settings, queues=queues)]
-    bounds = Bounds.of(settings.times)
+    is_watched = why_unwatched(settings) is None
+    bounds = Bounds.of(settings.times if is_watched else replace(settings.times, absence_s=0.0))
     levels = {check.level for check in checks}
     has_ledger = not any(check.area == "ledger" and check.level is Level.UNCHECKED for check in checks)
     document = {
@@ -65,7 +66,7 @@ def doctor(session: Session) -> int:
             [(check.area, check.level, check.message) for check in checks],
         )
         write("\nrecovery, at most, when")
-        shown = {name: text for name, text in _BOUNDS.items() if name != "absent_host_s" or _tells(settings)}
+        shown = {name: text for name, text in _BOUNDS.items() if name != "absent_host_s" or is_watched}
         record([(text, f"{getattr(bounds, name):.0f} s") for name, text in shown.items()])
 
     answer(session, document, show)
@@ -74,9 +75,3 @@ def doctor(session: Session) -> int:
     if not levels <= _WELL:
         return exits.FINDINGS
     return exits.DONE if has_ledger else exits.USAGE
-
-
-def _tells(settings: Settings) -> bool:
-    """Whether stores of these kinds tell who is gone from them; a pooler before the ledger does not."""
-    is_asked = settings.times.is_absence_watched
-    return is_asked and settings.ledger.startswith("postgres") and not is_kafka(settings.broker)

@@ -81,13 +81,17 @@ class Times:
         return 3 * self.beat_s
 
     @property
-    def is_absence_watched(self) -> bool:
-        """Whether `absence_s` has a meaning: longer than beats and servers take to tell, and shorter than a lease.
+    def absence_least_s(self) -> float:
+        """From here on `absence_s` has a meaning: longer than beats and servers take to tell.
 
         A beat of which Redis has lost one answer does not take longer, either.
         """
-        beats_s = self.beat_s + self.redis_socket_s + _BEAT_AGAIN_S
-        return max(_ABSENCE_MIN_S, beats_s) <= self.absence_s < self.lease_s
+        return max(_ABSENCE_MIN_S, self.beat_s + self.redis_socket_s + _BEAT_AGAIN_S)
+
+    @property
+    def is_absence_watched(self) -> bool:
+        """Whether `absence_s` has a meaning: not too short, and shorter than a lease."""
+        return self.absence_least_s <= self.absence_s < self.lease_s
 
     def divided_by(self, n: float) -> Times:
         """The same proportions, `n` times faster: the profile of the tests.

@@ -10,9 +10,11 @@ import logging
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Final
 
 from workq.config.sources import OF_SETTINGS
+from workq.config.times import Times
 
 KNOWN: Final = OF_SETTINGS | {
     "WORKQ_CONFIG",
@@ -48,6 +50,7 @@ KNOWN: Final = OF_SETTINGS | {
 """A test compares this with what stands in the repository."""
 _OF_SERVICES: Final = re.compile(r".*(_SERVICE_HOST|_SERVICE_PORT(_\w+)?|_PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")
 _SHOWN_MAX: Final = 80
+_TIMES: Final = frozenset(one.name for one in fields(Times))
 
 log = logging.getLogger("workq.settings")
 _told: Final[set[str]] = set()
@@ -76,6 +79,10 @@ def _is_of_a_service(name: str, value: str) -> bool:
 def _sentence(name: str) -> str:
     import difflib
 
-    near = difflib.get_close_matches(name, KNOWN, n=1)
     shown = name if len(name) <= _SHOWN_MAX else f"{name[:_SHOWN_MAX]}..."
-    return f"{shown} is set, and nothing reads it" + (f"; did you mean {near[0]}?" if near else "")
+    unread = f"{shown} is set, and nothing reads it"
+    time = name.removeprefix("WORKQ_").removeprefix("TIMES_").lower()
+    if time in _TIMES:
+        return f"{unread}; write {time} into the table times of workq.toml"
+    near = difflib.get_close_matches(name, KNOWN, n=1)
+    return unread + (f"; did you mean {near[0]}?" if near else "")

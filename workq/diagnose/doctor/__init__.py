@@ -5,6 +5,7 @@ itself, so that one which is away does not hide what is wrong with another. Pass
 
     check.py                                what a check answers
     host.py                                 this installation, clocks, and who else can read payloads and secrets
+    absence.py                              whether a dead host can be found before its leases end
     ledger.py                               and what SQLite, PostgreSQL, MySQL and MariaDB make of it
     rabbitmq.py, management.py              what AMQP tells, and what only the management API does
     kafka.py                                its nodes, topics, rights, and who reads
@@ -28,13 +29,14 @@ from workq.errors import Unavailable, WorkqError
 
 def examine(settings: Settings, *, queues: tuple[str, ...] = ()) -> list[Check]:
     """Look at everything, one store after the other. `queues` are looked for in the broker."""
-    from workq.diagnose.doctor import host, kafka, ledger, rabbitmq, redis, work
+    from workq.diagnose.doctor import absence, host, kafka, ledger, rabbitmq, redis, work
 
     checks: list[Check] = []
     checks += host.versions()
     checks += _guarded("processes", host.first_process)
     checks += [Check("settings", Level.WARNING, warning) for warning in settings.warnings]
     checks += host.exposed_settings(settings)
+    checks += absence.look(settings)
     looks: list[tuple[str, Callable[[], Iterator[Check]]]] = [
         ("ledger", lambda: ledger.look(settings)),
         (
